@@ -52,7 +52,7 @@ const MODULES: &[(&str, &[Imports])] = &[
             // An engine calls the runtime once, to test whether memories can be reserved.
             ("engine", &["types", "code", "trap", "error", "runtime"]),
             ("module", &["types", "code", "objdump", "error", "engine"]),
-            ("probes", &["code", "engine", "module", "runtime"]),
+            ("probes", &["types", "code", "engine", "trap", "error", "module", "runtime", "vmctx"]),
             ("runtime", &["types", "code", "trap", "error", "engine", "module", "vmctx"]),
         ],
     ),

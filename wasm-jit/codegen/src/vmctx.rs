@@ -42,7 +42,7 @@
 //! an entry trampoline: its `rbp` is [`VmStoreContext::activation_fp`].
 
 use std::mem::offset_of;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
 use crate::module::ModuleInfo;
 
@@ -88,7 +88,38 @@ pub struct VmStoreContext {
     /// Requests for an interrupt: there is one if the lower half is not 0. Stubs that call
     /// functions check it after them.
     pub interrupt_requests: *const AtomicU64,
+    /// The accessor of the innermost frame that has one, or [`NO_ACCESSOR`].
+    pub accessors: *const VmAccessor,
 }
+
+/// An accessor of a frame: while it is the first of its store, the end of the frame ends it. It
+/// belongs to the runtime, which clears it when the frame is left in another way.
+#[repr(C)]
+#[derive(Debug)]
+pub struct VmAccessor {
+    /// The frame's frame pointer; 0 once the frame has gone.
+    pub fp: AtomicUsize,
+    /// That of the next frame outwards that has one, or [`NO_ACCESSOR`].
+    pub next: AtomicPtr<VmAccessor>,
+    /// The frame pointer of the entry trampoline of its activation. Compiled code uses neither this
+    /// nor the next one.
+    pub activation_fp: AtomicUsize,
+    /// Its index among the accessors of its store.
+    pub index: usize,
+}
+
+/// The end of the accessors of a store. Never written: no frame has the frame pointer 0.
+pub static NO_ACCESSOR: VmAccessor = VmAccessor {
+    fp: AtomicUsize::new(0),
+    next: AtomicPtr::new(std::ptr::null_mut()),
+    activation_fp: AtomicUsize::new(0),
+    index: usize::MAX,
+};
+
+/// Offset of [`VmAccessor::fp`].
+pub const ACCESSOR_FP: i32 = offset_of!(VmAccessor, fp) as i32;
+/// Offset of [`VmAccessor::next`].
+pub const ACCESSOR_NEXT: i32 = offset_of!(VmAccessor, next) as i32;
 
 /// The requests of a store that cannot be interrupted.
 pub static NO_REQUESTS: AtomicU64 = AtomicU64::new(0);
@@ -111,6 +142,7 @@ impl Default for VmStoreContext {
             exit_sp: 0,
             number: 0,
             interrupt_requests: &raw const NO_REQUESTS,
+            accessors: &raw const NO_ACCESSOR,
         }
     }
 }
@@ -128,6 +160,9 @@ pub const RESULTS: i32 = offset_of!(VmStoreContext, results) as i32;
 
 /// Offset of [`VmStoreContext::number`].
 pub const STORE_NUMBER: i32 = offset_of!(VmStoreContext, number) as i32;
+/// Offset of [`VmStoreContext::accessors`].
+pub const ACCESSORS: i32 = offset_of!(VmStoreContext, accessors) as i32;
+
 /// Offset of [`VmStoreContext::interrupt_requests`].
 pub const INTERRUPT_REQUESTS: i32 = offset_of!(VmStoreContext, interrupt_requests) as i32;
 /// The byte after a UD2 that a stub executes if an interrupt is requested. Execution continues

@@ -116,7 +116,7 @@ fn check(kind: &Kind) -> Result<(), ProbeError> {
         Kind::Native { values, .. } | Kind::Wasm { values, .. } | Kind::Callback { values, .. } => {
             Values::as_slice(values)
         }
-        Kind::Empty | Kind::Count | Kind::CountBranch => &[],
+        Kind::Empty | Kind::Count | Kind::CountBranch | Kind::Generic(_) => &[],
     };
     let is_everywhere = |value: &&Bound| {
         matches!(value, Bound::Const(_) | Bound::Function | Bound::Offset | Bound::Frame | Bound::Context)

@@ -106,6 +106,15 @@ impl<'a> Body<'a> {
         Self { image, function, locals: None, accesses: None, calls: None }
     }
 
+    /// Whether no result of the function is in memory that all functions of a store share.
+    pub(super) fn results_are_in_registers(&self) -> bool {
+        let results = self.image.module.function_type(self.function).results();
+        let is_float =
+            |ty: &&wasmparser::ValType| matches!(ty, wasmparser::ValType::F32 | wasmparser::ValType::F64);
+        let floats = results.iter().filter(is_float).count();
+        floats <= 2 && results.len() - floats <= 2
+    }
+
     /// The request for a probe that calls a native function.
     pub(super) fn call(
         &mut self,

@@ -12,6 +12,7 @@
 //!
 //! Each of the other files is one type of the public API.
 
+pub(crate) mod accessors;
 mod activation;
 pub(crate) mod callback;
 mod caller;
@@ -21,7 +22,7 @@ mod externs;
 mod func;
 mod global;
 mod host;
-mod instance;
+pub(crate) mod instance;
 mod instantiate;
 mod libcalls;
 mod limits;
@@ -30,7 +31,7 @@ mod linker;
 mod memory;
 mod references;
 mod stack;
-mod store;
+pub(crate) mod store;
 mod table;
 mod tag;
 mod typed;

@@ -10,11 +10,13 @@
 //! through which libcalls and host functions access the store while they run. [`StoreContextMut`]
 //! is not `Send`, so that all nested activations are on one thread's stack.
 
+use std::any::TypeId;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::accessors::Accessors;
 use super::collect::{self, Threshold};
 use super::exception::Exceptions;
 use super::global::GlobalData;
@@ -99,6 +101,8 @@ pub(crate) struct StoreArea {
 #[derive(Debug)]
 pub(crate) struct StoreOpaque {
     pub id: StoreId,
+    /// The type of the embedder's data.
+    pub data_type: TypeId,
     pub engine: Engine,
     pub area: NonNull<StoreArea>,
     pub instances: Vec<NonNull<InstanceData>>,
@@ -112,16 +116,18 @@ pub(crate) struct StoreOpaque {
     pub limits: StoreLimits,
     pub collect_at: Threshold,
     pub failure: Option<Failure>,
+    pub accessors: Accessors,
 }
 
 impl StoreOpaque {
-    fn new(engine: &Engine) -> Self {
+    fn new(engine: &Engine, data_type: TypeId) -> Self {
         let id = StoreId::next();
         let mut execution = ExecutionState::new();
         execution.vm.number = id.0;
         let area = StoreArea { execution, store: std::ptr::null_mut(), stack_top: 0 };
         Self {
             id,
+            data_type,
             engine: engine.clone(),
             area: NonNull::from(Box::leak(Box::new(area))),
             instances: Vec::new(),
@@ -135,6 +141,7 @@ impl StoreOpaque {
             limits: StoreLimits::default(),
             collect_at: Threshold::default(),
             failure: None,
+            accessors: Accessors::default(),
         }
     }
 
@@ -217,7 +224,7 @@ unsafe impl<T: Sync> Sync for Store<T> {}
 impl<T: 'static> Store<T> {
     /// An empty store.
     pub fn new(engine: &Engine, data: T) -> Self {
-        let inner = Box::new(StoreInner { opaque: StoreOpaque::new(engine), data });
+        let inner = Box::new(StoreInner { opaque: StoreOpaque::new(engine, TypeId::of::<T>()), data });
         Self { inner: NonNull::from(Box::leak(inner)), data: PhantomData }
     }
 

@@ -124,7 +124,7 @@ unsafe fn classify(store: &VmStoreContext) -> Trap {
 ///
 /// # Safety
 /// It must be in a function of an image that is alive.
-unsafe fn instruction_at(pc: usize) -> Instruction {
+pub(super) unsafe fn instruction_at(pc: usize) -> Instruction {
     // SAFETY: the address is in the image; the code of its functions is followed by more code, or
     // the rest of a page.
     unsafe {

@@ -27,8 +27,10 @@
 //!    demand (`backtrace`).
 //!
 //! Files: `state` (the state in a store), `unwind` (frames, and exception handlers), `routines`,
-//! `signals`, `capture`, `interrupt`, `backtrace`, `lines`, `metered`.
+//! `signals`, `capture`, `interrupt`, `backtrace`, `lines`, `metered`, `walk` (frames, for probes),
+//! `accessors`.
 
+mod accessors;
 mod backtrace;
 mod capture;
 mod interrupt;
@@ -38,12 +40,14 @@ mod routines;
 mod signals;
 mod state;
 mod unwind;
+mod walk;
 
 pub use backtrace::{FrameInfo, FrameSymbol, WasmBacktrace};
 pub(crate) use interrupt::{DEFAULT_SIGNAL, Interruption};
 pub use interrupt::{InterruptHandle, Timeout};
 pub(crate) use routines::routine;
 pub(crate) use state::{Activation, ExecutionState};
+pub(crate) use walk::{Waiting, Walk};
 
 use crate::vmctx::{NO_REQUESTS, TrapCode};
 
@@ -178,6 +182,7 @@ pub(crate) unsafe fn enter(store: *mut ExecutionState, call: impl FnOnce() -> u6
     let left = call();
     // SAFETY: as above; the trampoline has returned.
     let raised = unsafe {
+        accessors::end(store, (*store).vm.activation_fp, usize::MAX);
         (*store).outer = outer.outer;
         (*store).vm.activation_fp = outer.activation_fp;
         (*store).vm.exit_fp = outer.exit_fp;

@@ -4,7 +4,7 @@
 //! is needed. An activation's frames end at its entry trampoline. The frames of the enclosing
 //! activation begin at the host trampoline through which it was left.
 
-use super::{Activation, ExecutionState, Raised, capture};
+use super::{Activation, ExecutionState, Raised, accessors, capture};
 use crate::code::CodeImage;
 use crate::code::probed::unwound;
 use crate::code::registry::image_at;
@@ -117,6 +117,7 @@ pub(super) unsafe extern "sysv64" fn find_handler(
             // SAFETY: the caller's obligation.
             unsafe {
                 report_left(thrower, frame.fp);
+                accessors::end(store, activation_fp, frame.fp);
                 (*store).vm.raised_pc = handler as usize;
                 (*store).vm.raised_fp = frame.fp;
                 (*store).vm.raised_sp = frame.fp - frame_size as usize;

@@ -14,8 +14,6 @@ const MEMORY: usize = 1024;
 pub(crate) struct Step {
     /// Offset in the module.
     pub(crate) offset: u32,
-    /// The call that it belongs to.
-    pub(crate) frame: usize,
     pub(crate) locals: Vec<u64>,
     pub(crate) operands: Vec<u64>,
     /// The local that it accesses.
@@ -41,7 +39,6 @@ pub(crate) struct Machine<'m> {
     functions: Vec<Function<'m>>,
     pub(crate) memory: Vec<u8>,
     pub(crate) trace: Vec<Step>,
-    frames: usize,
 }
 
 /// An open block.
@@ -83,14 +80,12 @@ impl<'m> Machine<'m> {
                 results: ty.results().len(),
             }
         });
-        Self { functions: functions.collect(), memory: vec![0; MEMORY], trace: Vec::new(), frames: 0 }
+        Self { functions: functions.collect(), memory: vec![0; MEMORY], trace: Vec::new() }
     }
 
     /// Calls a function with these arguments, and returns its results; `None` if that takes too
     /// long.
     pub(crate) fn call(&mut self, function: usize, arguments: &[u64]) -> Option<Vec<u64>> {
-        let frame = self.frames;
-        self.frames += 1;
         let Function { locals, results, code, .. } = &self.functions[function];
         let (results, end) = (*results, code.len() - 1);
         let mut locals: Vec<u64> =
@@ -113,7 +108,7 @@ impl<'m> Machine<'m> {
             if self.trace.len() == MAX_STEPS {
                 return None;
             }
-            self.trace.push(Step { offset, frame, locals: locals.clone(), operands, access });
+            self.trace.push(Step { offset, locals: locals.clone(), operands, access });
             let mut branch = None;
             at += 1;
             match operator {

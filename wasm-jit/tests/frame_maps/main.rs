@@ -119,7 +119,6 @@ fn maps(module: &Module, bytes: &[u8]) -> HashMap<usize, Vec<(u32, FrameMap)>> {
 struct Watcher {
     maps: HashMap<usize, Vec<(u32, FrameMap)>>,
     trace: Vec<Step>,
-    accesses: Accesses,
     /// Number of steps of the trace that were executed.
     executed: usize,
     failure: Option<String>,
@@ -258,7 +257,7 @@ fn same(ty: Ty, one: u64, other: u64) -> bool {
 
 impl Watcher {
     fn step(&mut self, thread: &mut Thread<'_>) {
-        let Self { maps, trace, accesses, executed, failure, garbage } = self;
+        let Self { maps, trace, executed, failure, garbage } = self;
         let Some(maps) = maps.get(&thread.pc()) else { return };
         let mut is_first = true;
         for (offset, map) in maps {
@@ -266,7 +265,7 @@ impl Watcher {
             if trace.get(*executed).is_none_or(|step| step.offset != *offset) || failure.is_some() {
                 continue;
             }
-            *failure = check(map, trace, accesses, *executed, thread).err();
+            *failure = check(map, trace, *executed, thread).err();
             if is_first {
                 *garbage = garbage.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ 0x5bd1;
                 thread.scramble(map, *garbage);
@@ -277,38 +276,9 @@ impl Watcher {
     }
 }
 
-/// The steps at which each local of each frame is accessed, and whether it is read.
-#[derive(Default)]
-struct Accesses(HashMap<(usize, u32), Vec<(usize, bool)>>);
-
-impl Accesses {
-    fn of(trace: &[Step]) -> Self {
-        let mut all = Self::default();
-        for (at, step) in trace.iter().enumerate() {
-            if let Some(Access { local, reads }) = step.access {
-                all.0.entry((step.frame, local)).or_default().push((at, reads));
-            }
-        }
-        all
-    }
-
-    /// Whether the value of the local at a step is read at that step or later.
-    fn is_read(&self, frame: usize, local: usize, at: usize) -> bool {
-        let accesses = self.0.get(&(frame, local as u32)).map_or(&[][..], Vec::as_slice);
-        let next = accesses.partition_point(|(step, _)| *step < at);
-        accesses.get(next).is_some_and(|(_, reads)| *reads)
-    }
-}
-
 /// Compares the values found through the map with the interpreter's step.
-fn check(
-    map: &FrameMap,
-    trace: &[Step],
-    accesses: &Accesses,
-    at: usize,
-    thread: &mut Thread<'_>,
-) -> Result<(), String> {
-    let Step { offset, frame, locals, operands, access } = &trace[at];
+fn check(map: &FrameMap, trace: &[Step], at: usize, thread: &mut Thread<'_>) -> Result<(), String> {
+    let Step { offset, locals, operands, access, .. } = &trace[at];
     let wrong = |what: String| Err(format!("before {offset:#x}: {what}\n{map:?}"));
     if map.operands.len() != operands.len() {
         return wrong(format!("{} operands, not {}", map.operands.len(), operands.len()));
@@ -331,10 +301,6 @@ fn check(
                 Some(Access { local, reads: false }) if *local as usize == index => continue,
                 other => return wrong(format!("local {index} is overwritten, but next comes {other:?}")),
             },
-            LocalPlace::Dead if accesses.is_read(*frame, index, at) => {
-                return wrong(format!("local {index} is read later"));
-            }
-            LocalPlace::Dead => continue,
         };
         if !same(local.ty, found, expected) {
             return wrong(format!("local {index} is {found:#x}, not {expected:#x}"));
@@ -373,14 +339,8 @@ fn try_program(seed: u64) -> usize {
     let mut machine = Machine::new(&module);
     let Some(expected) = machine.call(0, &[]) else { return 0 };
     let trace = std::mem::take(&mut machine.trace);
-    let mut watcher = Watcher {
-        maps: maps(&module, &bytes),
-        accesses: Accesses::of(&trace),
-        trace,
-        executed: 0,
-        failure: None,
-        garbage: seed,
-    };
+    let mut watcher =
+        Watcher { maps: maps(&module, &bytes), trace, executed: 0, failure: None, garbage: seed };
 
     let mut store = Store::new(module.engine(), ());
     let instance = Instance::new(&mut store, &module, &[]).unwrap();

@@ -6,6 +6,7 @@ mod callbacks;
 mod calls;
 mod counting;
 mod exits;
+mod frames;
 mod global;
 mod native;
 #[path = "../frame_maps/programs.rs"]
@@ -52,6 +53,7 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     counting::test_all();
     exits::test_all();
     global::test_all();
+    frames::test_all();
     native::test_all();
     threads::test_all();
     wasm::test_all();

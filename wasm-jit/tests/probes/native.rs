@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use wasm_jit::probes::{Bound, Callback, Kind, NativeFn, Probe, ProbeError, ProbeSpec, ValueError, Values};
+use wasm_jit::probes::{Bound, Callback, Kind, NativeFn, Probe, ProbeError, ProbeSpec, Values};
 use wasm_jit::{Module, Val};
 
 use super::behaviour::{TRAPPING, trapping};
@@ -144,10 +144,7 @@ fn record_everywhere(
     for (probe, (place, record, _)) in module.probes(&all).into_iter().zip(specs) {
         match probe {
             Ok(probe) => made.push(Recording { place, record, probe }),
-            Err(
-                ProbeError::Unreachable { .. }
-                | ProbeError::Value { value: Bound::Local(_), reason: ValueError::Dead, .. },
-            ) => {
+            Err(ProbeError::Unreachable { .. }) => {
                 chosen.remove(&place);
             }
             Err(error) => panic!("{place:x?}: {error}"),

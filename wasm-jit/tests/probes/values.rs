@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt};
 use wasm_encoder::{Encode, ValType};
+use wasm_jit::Val;
 use wasm_jit::probes::Bound;
 use wasm_jit_codegen::access;
 use wasmparser::{
@@ -15,7 +16,7 @@ use wasmparser::{
 use super::rewrite::{Counted, rewrite_by};
 
 /// Deepest operand that is recorded.
-const DEPTH: u32 = 3;
+const DEPTH: u32 = 5;
 /// The types of what can be recorded.
 const TYPES: [ValType; 4] = [ValType::I32, ValType::I64, ValType::F32, ValType::F64];
 
@@ -27,6 +28,18 @@ pub(crate) struct Candidate {
     above: Vec<ValType>,
     depth: u32,
     plus: u64,
+}
+
+impl Candidate {
+    /// A value of its type.
+    pub(crate) fn constant(&self, value: i32) -> Val {
+        match self.ty {
+            ValType::I32 => value.into(),
+            ValType::I64 => i64::from(value).into(),
+            ValType::F32 => (value as f32).into(),
+            _ => f64::from(value).into(),
+        }
+    }
 }
 
 /// The types that a place has: those of the operands that the code there can access, and of locals.
@@ -136,6 +149,28 @@ pub(crate) fn places(bytes: &[u8]) -> HashMap<Counted, Place> {
     places
 }
 
+/// The types of the locals that rewritten functions get.
+fn temporaries() -> Vec<ValType> {
+    (0..DEPTH + 1).flat_map(|_| TYPES).collect()
+}
+
+impl Place {
+    /// One of them, for an operand.
+    fn temporary(&self, depth: u32, ty: ValType) -> u32 {
+        let number = TYPES.iter().position(|known| *known == ty).unwrap();
+        self.locals.len() as u32 + 4 * depth + number as u32
+    }
+}
+
+const GET: u8 = 0x20;
+const SET: u8 = 0x21;
+const TEE: u8 = 0x22;
+
+fn op(out: &mut Vec<u8>, code: u8, index: u32) {
+    out.push(code);
+    index.encode(out);
+}
+
 /// A step of the record of a place.
 pub(crate) fn add(record: u64, value: u64) -> u64 {
     record.wrapping_mul(31).wrapping_add(value)
@@ -147,21 +182,10 @@ pub(crate) fn recording(
     places: &HashMap<Counted, Place>,
     values: &HashMap<Counted, Vec<Candidate>>,
 ) -> (Vec<u8>, Vec<Counted>) {
-    let temporaries: Vec<ValType> = (0..DEPTH + 1).flat_map(|_| TYPES).collect();
-    rewrite_by(bytes, &temporaries, |out, place, global| {
+    rewrite_by(bytes, &temporaries(), |out, place, global| {
         let Some(chosen) = values.get(&place) else { return };
-        let first = places[&place].locals.len() as u32;
-        let temporary = |depth: u32, ty: ValType| {
-            first + 4 * depth + TYPES.iter().position(|known| *known == ty).unwrap() as u32
-        };
+        let temporary = |depth: u32, ty: ValType| places[&place].temporary(depth, ty);
         for value in chosen {
-            let op = |out: &mut Vec<u8>, code: u8, index: u32| {
-                out.push(code);
-                index.encode(out);
-            };
-            const GET: u8 = 0x20;
-            const SET: u8 = 0x21;
-            const TEE: u8 = 0x22;
             let local = match value.bound {
                 Bound::Local(index) => index,
                 _ => {
@@ -194,4 +218,66 @@ pub(crate) fn recording(
             op(out, 0x24, global);
         }
     })
+}
+
+/// The module, which writes a value at each of these places when it comes there for the first
+/// times.
+pub(crate) fn writing(
+    bytes: &[u8],
+    places: &HashMap<Counted, Place>,
+    writes: &HashMap<Counted, (Candidate, i32)>,
+    times: u64,
+) -> Vec<u8> {
+    let emit = |out: &mut Vec<u8>, place: Counted, global: u32| {
+        let Some((value, new)) = writes.get(&place) else { return };
+        let temporary = |depth: u32, ty: ValType| places[&place].temporary(depth, ty);
+        for (depth, ty) in value.above.iter().enumerate() {
+            op(out, SET, temporary(depth as u32, *ty));
+        }
+        let is_operand = matches!(value.bound, Bound::Operand(_));
+        let local = match value.bound {
+            Bound::Local(index) => index,
+            _ => temporary(value.depth, value.ty),
+        };
+        if is_operand {
+            op(out, SET, local);
+        }
+        // global.get, i64.const, i64.lt_u, if
+        op(out, 0x23, global);
+        out.push(0x42);
+        (times as i64).encode(out);
+        out.extend([0x54, 0x04, 0x40]);
+        match value.constant(*new) {
+            Val::I32(new) => {
+                out.push(0x41);
+                new.encode(out);
+            }
+            Val::I64(new) => {
+                out.push(0x42);
+                new.encode(out);
+            }
+            Val::F32(bits) => {
+                out.push(0x43);
+                out.extend(bits.to_le_bytes());
+            }
+            Val::F64(bits) => {
+                out.push(0x44);
+                out.extend(bits.to_le_bytes());
+            }
+            other => panic!("{other:?}"),
+        }
+        op(out, SET, local);
+        out.push(0x0b);
+        if is_operand {
+            op(out, GET, local);
+        }
+        for (depth, ty) in value.above.iter().enumerate().rev() {
+            op(out, GET, temporary(depth as u32, *ty));
+        }
+        // global.get, i64.const 1, i64.add, global.set
+        op(out, 0x23, global);
+        out.extend([0x42, 1, 0x7c]);
+        op(out, 0x24, global);
+    };
+    rewrite_by(bytes, &temporaries(), emit).0
 }

@@ -94,10 +94,7 @@ impl Recorded {
         for (probe, (place, _)) in module.probes(&specs).into_iter().zip(&chosen) {
             match probe {
                 Ok(probe) => made.push((*place, probe)),
-                Err(
-                    ProbeError::Unreachable { .. }
-                    | ProbeError::Value { value: Bound::Local(_), reason: ValueError::Dead, .. },
-                ) => {}
+                Err(ProbeError::Unreachable { .. }) => {}
                 Err(error) => panic!("{place:x?}: {error}"),
             }
         }

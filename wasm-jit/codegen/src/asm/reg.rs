@@ -40,6 +40,12 @@ impl Reg {
         self.0 & 15
     }
 
+    /// Its number among all registers: general ones come first.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
     /// Its bit in a set of registers.
     pub(crate) const fn bit(self) -> u32 {
         1 << self.0

@@ -115,6 +115,7 @@ impl<'a> FunctionCompiler<'a> {
     /// this function would have removed its own: both argument areas end there.
     pub(super) fn tail_jump(&mut self, tail: &Tail, saved: u32, frame_size: u32) {
         let own = stack_bytes(self.ty);
+        self.end_accessor(Reg::RAX);
         self.restore(saved);
         if tail.stack == 0 && own == 0 {
             self.asm.leave();
@@ -185,6 +186,7 @@ impl<'a> FunctionCompiler<'a> {
         for (ty, index, src) in to_stack {
             self.move_value(ty, Place::Mem(Mem::base(Reg::RSP, 8 * index as i32)), src);
         }
+        self.show_call();
         self.parallel_moves(to_registers);
     }
 

@@ -87,50 +87,6 @@ impl<'a> Control<'a> {
     }
 }
 
-/// The loops of the function, in the order of the code.
-#[derive(Debug)]
-pub(super) struct Loops {
-    /// The number of loops opened so far: the index of the next one in the scan.
-    opened: usize,
-    open: u32,
-    /// Module offset of the outermost loop that is open; `u32::MAX` if none is.
-    outermost: u32,
-}
-
-impl Loops {
-    pub(super) fn new() -> Self {
-        Self { opened: 0, open: 0, outermost: u32::MAX }
-    }
-
-    /// Opens a loop at this offset of the module; returns its index in the scan.
-    fn open(&mut self, position: u32) -> usize {
-        if self.open == 0 {
-            self.outermost = position;
-        }
-        self.open += 1;
-        self.opened += 1;
-        self.opened - 1
-    }
-
-    /// Closes the innermost loop.
-    fn close(&mut self) {
-        self.open -= 1;
-        if self.open == 0 {
-            self.outermost = u32::MAX;
-        }
-    }
-
-    /// Skips an unreachable loop.
-    fn skip(&mut self) {
-        self.opened += 1;
-    }
-
-    /// The module offset from which on code may run again; `u32::MAX` outside of loops.
-    pub(super) fn outermost(&self) -> u32 {
-        self.outermost
-    }
-}
-
 impl<'a> FunctionCompiler<'a> {
     pub(super) fn push_function_control(&mut self) {
         self.control.push(Control {
@@ -203,7 +159,8 @@ impl<'a> FunctionCompiler<'a> {
     pub(super) fn loop_start(&mut self, ty: BlockType) {
         self.open(Kind::Loop, ty);
         self.store_params();
-        let facts = self.loops.open(self.position);
+        let facts = self.loops;
+        self.loops += 1;
         let region = self.choose_region(Some(facts));
         // Into the loop's region.
         self.change_region(region);
@@ -350,8 +307,6 @@ impl<'a> FunctionCompiler<'a> {
     fn end_loop(&mut self, control: &Control<'a>) {
         self.control.pop();
         let outer = self.control.last().expect("the function is around").region;
-        // After the outermost loop, locals that only the loop uses are dead.
-        self.loops.close();
         if self.reachable {
             for reg in bits(self.regions[outer].cached & !self.region().cached) {
                 if let Holder::Operand(height) = self.registers.holder(reg) {
@@ -383,7 +338,7 @@ impl<'a> FunctionCompiler<'a> {
             | Operator::TryTable { .. }
             | Operator::Try { .. } => {
                 if matches!(operator, Operator::Loop { .. }) {
-                    self.loops.skip();
+                    self.loops += 1;
                 }
                 self.skipped_blocks += 1;
             }

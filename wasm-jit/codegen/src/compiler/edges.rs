@@ -85,7 +85,7 @@ impl FunctionCompiler<'_> {
         let mut moves = Vec::new();
         if target == self.current_region {
             for (reg, local) in self.region().iter() {
-                if self.locals[local as usize].reg.is_none() && self.is_live(local) {
+                if self.locals[local as usize].reg.is_none() {
                     let src = Place::Mem(self.frame.local_slot(local));
                     moves.push(Move { ty: self.locals[local as usize].ty, dst: Place::Reg(reg), src });
                 }
@@ -100,7 +100,7 @@ impl FunctionCompiler<'_> {
         for (_, local) in current.iter() {
             let state = self.locals[local as usize];
             match (cached_at_label(local), state.reg) {
-                (None, Some(reg)) if !state.in_slot && self.is_live(local) => {
+                (None, Some(reg)) if !state.in_slot => {
                     let dst = Place::Mem(self.frame.local_slot(local));
                     moves.push(Move { ty: state.ty, dst, src: Place::Reg(reg) });
                 }
@@ -125,7 +125,7 @@ impl FunctionCompiler<'_> {
             let state = self.locals[local as usize];
             let in_register =
                 if state.cache_reg.is_some() { state.reg.is_some() } else { copy_of(&state).is_some() };
-            if !in_register && self.is_live(local) {
+            if !in_register {
                 let src = Place::Mem(self.frame.local_slot(local));
                 moves.push(Move { ty: state.ty, dst: Place::Reg(reg), src });
             }
@@ -147,10 +147,8 @@ impl FunctionCompiler<'_> {
                 in_slot &= !reg.bit();
             } else if region.calls && in_slot & reg.bit() == 0 && !is_callee_saved(reg) {
                 // Stored once here rather than at every call.
-                if self.is_live(local) {
-                    let slot = self.frame.local_slot(local);
-                    self.move_value(self.locals[local as usize].ty, Place::Mem(slot), Place::Reg(reg));
-                }
+                let slot = self.frame.local_slot(local);
+                self.move_value(self.locals[local as usize].ty, Place::Mem(slot), Place::Reg(reg));
                 in_slot |= reg.bit();
             }
         }

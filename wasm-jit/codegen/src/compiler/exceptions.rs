@@ -104,10 +104,8 @@ impl<'a> FunctionCompiler<'a> {
             moves.push(Move { ty, dst, src });
         }
         for (reg, local) in self.regions[region].iter() {
-            if self.is_live(local) {
-                let src = Place::Mem(self.frame.local_slot(local));
-                moves.push(Move { ty: self.locals[local as usize].ty, dst: Place::Reg(reg), src });
-            }
+            let src = Place::Mem(self.frame.local_slot(local));
+            moves.push(Move { ty: self.locals[local as usize].ty, dst: Place::Reg(reg), src });
         }
         (moves, label)
     }

@@ -13,7 +13,7 @@ use wasmparser::{FuncType, FunctionBody, Operator};
 use super::abi::{ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, SCRATCH, stack_bytes};
 use super::cached_locals::{Chooser, MAX_REGION_DEPTH, Region};
 use super::cold::Cold;
-use super::control::{Control, Loops};
+use super::control::Control;
 use super::frame::Frame;
 use super::observe::{Observer, State};
 use super::output::{Chunk, CompiledFunction, DirectCall, Position, TryRegion};
@@ -25,7 +25,7 @@ use super::state::{Constant, Local, Operand, Place};
 use super::{Compiler, Limit};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
 use crate::module::ModuleInfo;
-use crate::vmctx::{STACK_LIMIT, STORE, TrapCode, VmLayout};
+use crate::vmctx::{ACCESSOR_FP, ACCESSOR_NEXT, ACCESSORS, STACK_LIMIT, STORE, TrapCode, VmLayout};
 
 /// Space for the longest prologue.
 const PROLOGUE: u32 = 64;
@@ -91,7 +91,8 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) frame: Frame,
     pub(super) regions: Vec<Region>,
     pub(super) current_region: usize,
-    pub(super) loops: Loops,
+    /// How many loops the code so far has: the index of the next one in the scan.
+    pub(super) loops: usize,
     /// Module offset of the current operator.
     pub(super) position: u32,
     pub(super) next: Next,
@@ -153,7 +154,7 @@ pub(super) fn compile<'a>(
     let ty = module.function_type(index);
     scratch.scan.function(body, ty.params().len()).map_err(malformed)?;
     // Trailing unused locals are ignored: a few bytes may declare 50,000.
-    let used = scratch.scan.last_access.len();
+    let used = scratch.scan.accessed.len();
     let mut locals: Vec<Local> = Vec::with_capacity(used);
     let local = |ty| Local { ty, cache_reg: None, reg: None, in_slot: true, aliases: 0 };
     locals.extend(ty.params().iter().map(|param| local((*param).into())));
@@ -185,7 +186,7 @@ pub(super) fn compile<'a>(
         frame,
         regions: vec![Region::none()],
         current_region: 0,
-        loops: Loops::new(),
+        loops: 0,
         position: 0,
         next: Next::Other,
         flags: None,
@@ -333,6 +334,14 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
+    /// Reports the state while the current instruction calls.
+    pub(super) fn show_call(&mut self) {
+        if let Some(observer) = self.observer.take() {
+            observer.call(self.position, &State::of(self));
+            self.observer = Some(observer);
+        }
+    }
+
     /// Reports that a frame can continue in another version of the function from here.
     pub(super) fn show_transfer(&mut self) {
         self.end_run();
@@ -392,9 +401,6 @@ impl<'a> FunctionCompiler<'a> {
         for param in 0..params {
             let Local { ty, cache_reg, .. } = self.locals[param as usize];
             let place = places.next(ty);
-            if self.scan.last_access[param as usize] == 0 {
-                continue;
-            }
             let source = match place {
                 ArgPlace::Reg(reg) => Place::Reg(reg),
                 ArgPlace::Stack(index) => Place::Mem(Mem::base(Reg::RBP, 16 + 8 * index as i32)),
@@ -407,6 +413,7 @@ impl<'a> FunctionCompiler<'a> {
             self.move_value(ty, Place::Mem(slot), source);
             if let Place::Reg(reg) = source
                 && self.region().cached & reg.bit() == 0
+                && self.scan.accessed[param as usize]
             {
                 self.locals[param as usize].reg = Some(reg);
                 self.registers.hold(reg, Holder::Copy(param));
@@ -419,8 +426,7 @@ impl<'a> FunctionCompiler<'a> {
     /// Zeroes the locals that are not parameters.
     fn zero_locals(&mut self, params: u32) {
         let count = self.locals.len() as u32;
-        let needed: Vec<u32> =
-            (params..count).filter(|local| self.scan.last_access[*local as usize] != 0).collect();
+        let needed: Vec<u32> = (params..count).filter(|local| self.scan.accessed[*local as usize]).collect();
         let mut slots = Vec::new();
         for &local in &needed {
             match self.locals[local as usize].cache_reg {
@@ -475,6 +481,7 @@ impl<'a> FunctionCompiler<'a> {
         // The position after the last instruction, which is an `end` of one byte.
         self.lay_out_site(end + 1, SiteKind::Exit);
         self.asm.bind(self.leave);
+        self.end_accessor(Reg::R10);
         self.restore(saved);
         if moves_rsp {
             // Not LEAVE: `rsp` then does not depend on `rbp`, which the callee has just loaded.
@@ -545,6 +552,23 @@ impl<'a> FunctionCompiler<'a> {
         Assembler::new(&mut first).long_push(Reg::RBP, behind - entry);
         self.asm.overwrite(entry, &first);
         entry
+    }
+
+    /// At the end of the frame: ends its accessor, if it has one, which is then the first of the
+    /// store's. Changes the register.
+    pub(super) fn end_accessor(&mut self, first: Reg) {
+        if !self.sites.end_accessors() {
+            return;
+        }
+        let done = self.asm.new_label();
+        self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+        self.asm.mov(true, first, Mem::base(SCRATCH, ACCESSORS));
+        self.asm.alu(Alu::Cmp, true, Reg::RBP, Mem::base(first, ACCESSOR_FP));
+        self.asm.jcc(Cond::NotEqual, done);
+        self.asm.mov_store_imm(Size::B8, Mem::base(first, ACCESSOR_FP), 0);
+        self.asm.mov(true, first, Mem::base(first, ACCESSOR_NEXT));
+        self.asm.mov_store(Size::B8, Mem::base(SCRATCH, ACCESSORS), first);
+        self.asm.bind(done);
     }
 
     /// Restores the caller's registers.

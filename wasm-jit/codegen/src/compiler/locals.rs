@@ -135,22 +135,14 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Whether a local's value may be used later.
-    pub(super) fn is_live(&self, local: u32) -> bool {
-        let last = self.scan.last_access[local as usize];
-        self.locals[local as usize].aliases > 0 || last > self.position || last >= self.loops.outermost()
-    }
-
     /// Brings the slot of a register-cached local up to date.
     pub(super) fn store_local(&mut self, local: u32) {
         let Local { ty, reg, in_slot, .. } = self.locals[local as usize];
         if let Some(reg) = reg
             && !in_slot
         {
-            if self.is_live(local) {
-                let slot = self.frame.local_slot(local);
-                self.move_value(ty, Place::Mem(slot), Place::Reg(reg));
-            }
+            let slot = self.frame.local_slot(local);
+            self.move_value(ty, Place::Mem(slot), Place::Reg(reg));
             self.locals[local as usize].in_slot = true;
         }
     }
@@ -158,7 +150,7 @@ impl FunctionCompiler<'_> {
     /// Loads all register-cached locals that are in their slots only.
     pub(super) fn load_cached_locals(&mut self) {
         for (reg, local) in self.region().iter() {
-            if self.locals[local as usize].reg.is_some() || !self.is_live(local) {
+            if self.locals[local as usize].reg.is_some() {
                 continue;
             }
             let slot = self.frame.local_slot(local);

@@ -43,6 +43,10 @@ pub trait Observer {
     /// with the state that a site has, whether there is one or not.
     fn place(&mut self, _wasm: u32, _state: &State<'_>) {}
 
+    /// An instruction calls a function of WebAssembly or of the host: the state while the call
+    /// waits. Its arguments have left the stack, and its results are not there yet.
+    fn call(&mut self, _wasm: u32, _state: &State<'_>) {}
+
     /// A frame can go on in another version of the function from here: from the label of a loop, or
     /// where a call returns. All versions have the same of these places, in the same order.
     fn transfer(&mut self, _code: u32) {}
@@ -56,19 +60,19 @@ pub trait Observer {
 #[derive(Clone, Copy, Debug)]
 pub struct State<'a> {
     reachable: bool,
-    locals: &'a [Local],
-    stack: &'a [Operand],
+    pub(super) locals: &'a [Local],
+    pub(super) stack: &'a [Operand],
     control: &'a [Control<'a>],
     region: &'a Region,
-    frame: &'a Frame,
+    pub(super) frame: &'a Frame,
     held: u32,
-    /// By local: the module offset of the last access.
-    last_access: &'a [u32],
+    /// By local: whether an instruction accesses it.
+    accessed: &'a [bool],
     params: usize,
-    position: u32,
-    outermost_loop: u32,
     /// Whether the code may rely on the current flags.
     flags_in_use: bool,
+    /// The register whose value the zero flag reflects, and whether all of it.
+    pub(super) zero_flag: Option<(Reg, bool)>,
     /// Whether a pending load was done in front of the site.
     load_is_done: bool,
     /// At the exit: the types of the results.
@@ -119,8 +123,6 @@ pub enum LocalPlace {
     /// The next instruction sets it, and its new value, the top operand, is already in its
     /// location. The old value is lost.
     Overwritten,
-    /// No location: no later instruction reads it.
-    Dead,
 }
 
 /// The location of an operand.
@@ -209,7 +211,8 @@ impl From<Mem> for Address {
 impl<'a> State<'a> {
     pub(super) fn of(function: &'a FunctionCompiler<'_>) -> Self {
         let is_flag = |operand: &Operand| matches!(operand.val, Val::Flag(_));
-        let zero_flag = function.flags.is_some_and(|(_, _, at)| at == function.asm.offset());
+        let zero_flag = function.flags.filter(|(_, _, at)| *at == function.asm.offset());
+        let zero_flag = zero_flag.map(|(reg, wide, _)| (reg, wide));
         Self {
             reachable: function.reachable,
             locals: &function.locals,
@@ -218,11 +221,10 @@ impl<'a> State<'a> {
             region: function.region(),
             frame: &function.frame,
             held: function.registers.held(),
-            last_access: &function.scan.last_access,
+            accessed: &function.scan.accessed,
             params: function.ty.params().len(),
-            position: function.position,
-            outermost_loop: function.loops.outermost(),
-            flags_in_use: zero_flag || function.stack.iter().any(is_flag),
+            flags_in_use: zero_flag.is_some() || function.stack.iter().any(is_flag),
+            zero_flag,
             load_is_done: function.load_is_done,
             results: None,
         }
@@ -277,10 +279,10 @@ impl<'a> State<'a> {
     pub fn value(&self, wanted: Wanted) -> Result<Value, NoValue> {
         match wanted {
             Wanted::Local(index) => match self.locals.get(index as usize) {
-                Some(local) => self.local_value(index as usize, local),
+                Some(local) => Ok(self.local_value(index as usize, local)),
                 None => Ok(Source::Const(0).into()),
             },
-            Wanted::Operand(depth) => self.operand_value(self.height(depth).ok_or(NoValue::NotThere)?),
+            Wanted::Operand(depth) => Ok(self.operand_value(self.height(depth).ok_or(NoValue::NotThere)?)),
             Wanted::Result(index) => {
                 let mut places = result_places(self.results.unwrap_or_default());
                 let (ty, place) = places.nth(index as usize).ok_or(NoValue::NotThere)?;
@@ -305,7 +307,7 @@ impl<'a> State<'a> {
         heights.nth(depth as usize)
     }
 
-    fn local_value(&self, index: usize, local: &Local) -> Result<Value, NoValue> {
+    fn local_value(&self, index: usize, local: &Local) -> Value {
         let wide = local.ty.wide();
         let source = match self.local(index, local) {
             LocalPlace::Register { reg, .. } => Source::Register(reg, wide),
@@ -313,15 +315,14 @@ impl<'a> State<'a> {
             LocalPlace::Zero => Source::Const(0),
             // Settled: the old value was stored.
             LocalPlace::Overwritten => Source::Slot(self.frame.local_slot(index as u32).disp(), wide),
-            LocalPlace::Dead => return Err(NoValue::Dead),
         };
-        Ok(source.into())
+        source.into()
     }
 
-    fn operand_value(&self, height: usize) -> Result<Value, NoValue> {
+    fn operand_value(&self, height: usize) -> Value {
         let Operand { ty, val } = self.stack[height];
         let wide = ty.wide();
-        Ok(match val {
+        let source = match val {
             Val::Const(bits) => Source::Const(bits),
             Val::Reg(reg) => Source::Register(reg, wide),
             Val::Local(local) => return self.local_value(local as usize, &self.locals[local as usize]),
@@ -330,8 +331,8 @@ impl<'a> State<'a> {
             Val::Load(_) | Val::Flag(Flag::NonZero) => Source::Settled(wide),
             Val::Scaled(reg, by) => Source::Shifted(reg, by, wide),
             Val::Flag(_) => Source::Flag,
-        }
-        .into())
+        };
+        source.into()
     }
 
     /// The locations of the values; `None` before an unreachable instruction.
@@ -367,13 +368,12 @@ impl<'a> State<'a> {
         })
     }
 
-    fn local(&self, index: usize, local: &Local) -> LocalPlace {
+    pub(super) fn local(&self, index: usize, local: &Local) -> LocalPlace {
         if self.is_overwritten(local) {
             return LocalPlace::Overwritten;
         }
-        if !self.is_live(index, local) {
-            let is_named = self.last_access[index] != 0;
-            return if is_named || index < self.params { LocalPlace::Dead } else { LocalPlace::Zero };
+        if index >= self.params && !self.accessed[index] {
+            return LocalPlace::Zero;
         }
         let own = self.frame.local_slot(index as u32).disp();
         match local.reg {
@@ -384,7 +384,7 @@ impl<'a> State<'a> {
 
     /// Whether the operand is the exception that a `catch` keeps for `rethrow`, which is not an
     /// operand of the program.
-    fn is_exception(&self, height: usize) -> bool {
+    pub(super) fn is_exception(&self, height: usize) -> bool {
         let is_handler = |control: &&Control<'_>| matches!(control.kind, Kind::Catch { .. });
         self.control.iter().filter(is_handler).any(|control| control.height as usize == height)
     }
@@ -397,13 +397,6 @@ impl<'a> State<'a> {
         self.stack.last().is_some_and(is_in_cache_reg)
     }
 
-    /// Whether this instruction or a later one may read the local. Only then is the location in the
-    /// compiler's state valid.
-    fn is_live(&self, index: usize, local: &Local) -> bool {
-        let last = self.last_access[index];
-        last != 0 && (local.aliases > 0 || last >= self.position || last >= self.outermost_loop)
-    }
-
     fn registers(&self) -> u32 {
         if let Some(results) = self.results {
             let places = result_places(results);
@@ -413,7 +406,7 @@ impl<'a> State<'a> {
         let mut set = self.held;
         for (reg, local) in self.region.iter() {
             let state = &self.locals[local as usize];
-            if state.reg == Some(reg) && self.is_live(local as usize, state) {
+            if state.reg == Some(reg) {
                 set |= reg.bit();
             }
         }

@@ -56,9 +56,9 @@ pub(super) struct LoopFacts {
 pub(super) struct Scan {
     pub(super) accesses: Vec<Access>,
     pub(super) loops: Vec<LoopFacts>,
-    /// Module offset of the last access to each parameter, and to each other local up to the last
-    /// one that is used; 0 if there is none.
-    pub(super) last_access: Vec<u32>,
+    /// Whether there is an access to each parameter, and to each other local up to the last one
+    /// that is used.
+    pub(super) accessed: Vec<bool>,
     /// Whether the function has a `try` or `try_table`.
     pub(super) has_try: bool,
 }
@@ -71,14 +71,12 @@ impl Scan {
     ) -> Result<(), BinaryReaderError> {
         self.accesses.clear();
         self.loops.clear();
-        self.last_access.clear();
-        self.last_access.resize(params, 0);
+        self.accessed.clear();
+        self.accessed.resize(params, false);
         self.has_try = false;
         let mut reader = body.get_operators_reader()?;
-        let mut visitor =
-            Visitor { scan: self, blocks: Vec::new(), open_loops: Vec::new(), depth: 0, offset: 0 };
+        let mut visitor = Visitor { scan: self, blocks: Vec::new(), open_loops: Vec::new(), depth: 0 };
         while !reader.eof() {
-            visitor.offset = reader.original_position() as u32;
             reader.visit_operator(&mut visitor)?;
         }
         Ok(())
@@ -91,17 +89,16 @@ struct Visitor<'s> {
     blocks: Vec<bool>,
     open_loops: Vec<u32>,
     depth: u32,
-    offset: u32,
 }
 
 impl Visitor<'_> {
     fn access(&mut self, local: u32, write: bool) {
         self.scan.accesses.push(Access::new(local, write, self.depth));
-        let last_access = &mut self.scan.last_access;
-        if local as usize >= last_access.len() {
-            last_access.resize(local as usize + 1, 0);
+        let accessed = &mut self.scan.accessed;
+        if local as usize >= accessed.len() {
+            accessed.resize(local as usize + 1, false);
         }
-        last_access[local as usize] = self.offset;
+        accessed[local as usize] = true;
     }
 
     fn open_loop(&mut self) {

@@ -128,6 +128,17 @@ impl Sites {
         }
     }
 
+    /// Whether functions end the accessors of their frames when they return: where probes read
+    /// values, so where a site is settled.
+    #[must_use]
+    pub fn end_accessors(&self) -> bool {
+        match self {
+            Self::None | Self::Functions | Self::Branches => false,
+            Self::At { settled, .. } => !settled.is_empty(),
+            Self::All { settled } => *settled,
+        }
+    }
+
     /// How much one of them may add to the code, with what aligns it.
     pub(super) fn max_bytes_each(&self) -> u32 {
         if *self == Self::None { 0 } else { SITE_LENGTH + SITE_WINDOW + super::settle::MAX_BYTES }

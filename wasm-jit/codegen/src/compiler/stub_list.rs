@@ -5,8 +5,6 @@
 //! mov [rsp + n], register          each live register that the C convention does not preserve
 //! flags to [rsp + n]               where they are needed
 //! condition to [rsp + n]           where the top operand is one, as 0 or 1
-//! [r14 + SETTLED] to [rsp + n]     if a called function can run the instance
-//! mov [rbp - 8], r14               likewise: leaf functions do not store their context
 //!
 //! for each probe, in order:
 //!     mov r11, [r14 + COUNTERS]    a counter
@@ -25,15 +23,18 @@
 //!     jne the next probe
 //!     cmp rsp, [r11 + STACK_LIMIT]
 //!     jb overflow
+//!     [r14 + SETTLED] to [rsp + n]
+//!     lea rsp, [rsp - n]           arguments on the stack, which the callee removes
 //!     mov rdi, value ...           its arguments, by the convention of compiled code
 //!     mov rax, r14                 and a call through a VmFuncRef, as any of another instance
 //!     mov r10, callee
 //!     mov r14, [r10 + CONTEXT]
 //!     mov r15, [r14 + MEMORY0]
 //!     call [r10 + CODE]
-//!     sub rsp, n                   the callee has removed its arguments
 //!     mov r14, [rbp - 8]
 //!     mov r15, [r14 + MEMORY0]
+//!     [rsp + n] to [r14 + SETTLED]
+//!
 //!     mov [rsp + n], value ...     a callback: its values, as an array
 //!     mov rdi, callback
 //!     lea rsi, [rsp + n]
@@ -43,13 +44,22 @@
 //!     test eax, eax                has it failed?
 //!     jne raise
 //!
+//!     mov r11, [r14 + STORE]       a generic probe: the stack pointer, and the end of the
+//!     mov [r11 + EXIT_SP], rsp     `SiteFrame` there, make the stub a trampoline
+//!     ...                          to the runtime
+//!     mov rdi, description
+//!     mov rsi, rsp
+//!     mov rax, function
+//!     call rax
+//!     test eax, eax
+//!     jne raise
+//!
 //!     mov r11, [r14 + STORE]       after the functions: is an interrupt requested?
 //!     mov r11, [r11 + REQUESTS]
 //!     cmp dword [r11], 0
 //!     jne interrupt
 //! flags from [rsp + n]
-//! mov register, [rsp + n]
-//! [rsp + n] to [r14 + SETTLED]
+//! mov register, [rsp + n]          and rbx, r12, r13, if a generic probe may have changed them
 //! lea rsp, [rsp + SAVED + 128]
 //! jmp back
 //! interrupt:
@@ -80,12 +90,13 @@ use std::sync::Arc;
 use super::abi::{ArgPlace, ArgPlaces, CONTEXT, INT_TEMPS, MEMORY, SCRATCH, Ty, argument_bytes};
 use super::cached_locals::bits;
 use super::settle::SETTLED;
+use super::site_frame::SiteFrame;
 use super::state::Flag;
 use super::values::{Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size};
 use crate::vmctx::{
-    COUNTERS, FUNC_REF_CODE, FUNC_REF_CONTEXT, INSTANCE_NUMBER, INTERRUPT_CHECK, INTERRUPT_REQUESTS,
-    LIBCALLS, Libcall, MEMORY0, RESULTS, STACK_LIMIT, STORE, STORE_NUMBER, TrapCode,
+    COUNTERS, EXIT_FP, EXIT_SP, FUNC_REF_CODE, FUNC_REF_CONTEXT, INSTANCE_NUMBER, INTERRUPT_CHECK,
+    INTERRUPT_REQUESTS, LIBCALLS, Libcall, MEMORY0, RESULTS, STACK_LIMIT, STORE, STORE_NUMBER, TrapCode,
 };
 
 /// Arguments of the C convention that are in registers.
@@ -133,6 +144,17 @@ pub enum Action<'a> {
         callee: &'a Callee,
         /// One for each parameter.
         arguments: &'a [Value],
+        /// The number of the instance in which it is called, if not in all.
+        instance: Option<u64>,
+    },
+    /// Calls a function of the runtime, which may use the store, and read and change what is in the
+    /// [`SiteFrame`]: `extern "sysv64" fn(description, *mut SiteFrame) -> u64`. If it does not
+    /// return 0, the stub calls [`Libcall::Raise`].
+    Generic {
+        /// Its address.
+        function: usize,
+        /// Its first argument.
+        description: usize,
         /// The number of the instance in which it is called, if not in all.
         instance: Option<u64>,
     },
@@ -187,16 +209,18 @@ pub struct ListStub {
 
 /// Where a stub saves things: offsets from its `rsp`.
 struct Saved {
-    /// Below them is room for the arguments of calls.
-    start: i32,
     registers: u32,
     flags: i32,
     condition: i32,
-    /// What [`SETTLED`] holds, if a function can run the instance.
-    settled: Option<i32>,
+    /// What [`SETTLED`] holds, during a call of a function that can run the instance.
+    settled: i32,
     /// The values of a callback.
     values: i32,
     size: i32,
+    /// Whether it begins with a [`SiteFrame`].
+    is_frame: bool,
+    /// Bytes on the stack below.
+    pushed: i32,
 }
 
 impl Saved {
@@ -204,21 +228,39 @@ impl Saved {
         // RAX is where flags go.
         let uses_rax = state.needs_flags || state.flag.is_some();
         let registers = state.live & CALLER_SAVED | if uses_rax { Reg::RAX.bit() } else { 0 };
-        let start = actions.iter().map(Action::stack_bytes).max().unwrap_or(0);
-        let flags = start + 8 * registers.count_ones() as i32;
-        let (condition, settled) = (flags + 8, flags + 16);
+        let is_frame = actions.iter().any(|action| matches!(action, Action::Generic { .. }));
+        let (flags, condition, end) = if is_frame {
+            (SiteFrame::FLAGS, SiteFrame::CONDITION, SiteFrame::SIZE)
+        } else {
+            let flags = 8 * registers.count_ones() as i32;
+            (flags, flags + 8, flags + 16)
+        };
         let reenters = actions.iter().any(Action::reenters);
-        let (settled, values) = if reenters { (Some(settled), settled + 8) } else { (None, settled) };
+        let (settled, values) = (end, end + if reenters { 8 } else { 0 });
         let count = actions.iter().map(Action::values).max().unwrap_or(0);
         let size = (values + 8 * count as i32 + 15) & !15;
-        Self { start, registers, flags, condition, settled, values, size }
+        Self { registers, flags, condition, settled, values, size, is_frame, pushed: 0 }
+    }
+
+    /// The same while this many bytes are on the stack below it.
+    fn below(&self, pushed: i32) -> Self {
+        Self { pushed, ..*self }
+    }
+
+    /// What is at an offset.
+    fn at(&self, offset: i32) -> Mem {
+        Mem::base(Reg::RSP, self.pushed + offset)
     }
 
     /// Where a register was saved, if it was.
     fn place(&self, reg: Reg) -> Option<Mem> {
         let before = self.registers & (reg.bit() - 1);
         let is_saved = self.registers & reg.bit() != 0;
-        is_saved.then(|| Mem::base(Reg::RSP, self.start + 8 * before.count_ones() as i32))
+        if self.is_frame {
+            let is_kept = reg.bit() & CALLER_SAVED == 0;
+            return (is_saved || is_kept).then(|| self.at(SiteFrame::offset(reg)));
+        }
+        is_saved.then(|| self.at(8 * before.count_ones() as i32))
     }
 }
 
@@ -227,8 +269,8 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
     let mut code = Vec::new();
     let asm = &mut Assembler::new(&mut code);
     let saved = Saved::of(state, actions);
-    let calls_back = actions.iter().any(|action| matches!(action, Action::Callback { .. }));
-    let raise = asm.new_label();
+    let may_raise = |action: &Action<'_>| matches!(action, Action::Callback { .. } | Action::Generic { .. });
+    let (raise, overflow) = (asm.new_label(), asm.new_label());
     let moved = saved.size + RED_ZONE;
     asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, -moved));
     for reg in bits(saved.registers) {
@@ -241,18 +283,15 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
     }
     if state.needs_flags {
         asm.flags_to_rax();
-        asm.mov_store(Size::B8, Mem::base(Reg::RSP, saved.flags), Reg::RAX);
+        asm.mov_store(Size::B8, saved.at(saved.flags), Reg::RAX);
     }
     if let Some(flag) = state.flag {
         condition_to_scratch(flag, asm);
-        asm.mov_store(Size::B8, Mem::base(Reg::RSP, saved.condition), SCRATCH);
+        asm.mov_store(Size::B8, saved.at(saved.condition), SCRATCH);
     }
-    if let Some(settled) = saved.settled {
-        asm.mov(true, SCRATCH, SETTLED);
-        asm.mov_store(Size::B8, Mem::base(Reg::RSP, settled), SCRATCH);
-        asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
+    if saved.is_frame {
+        SiteFrame::save(asm);
     }
-    let overflow = asm.new_label();
     for action in actions {
         match *action {
             Action::Count { cell } => {
@@ -276,15 +315,24 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
                         asm.jcc(Cond::NotEqual, next);
                         asm.alu(Alu::Cmp, true, Reg::RSP, Mem::base(SCRATCH, STACK_LIMIT));
                         asm.jcc(Cond::Below, overflow);
-                        wasm_arguments(parameters, arguments, &saved, site, asm);
-                        call_wasm(*func_ref, action.stack_bytes(), asm);
+                        // The function may run this instance.
+                        asm.mov(true, SCRATCH, SETTLED);
+                        asm.mov_store(Size::B8, saved.at(saved.settled), SCRATCH);
+                        let pushed = action.stack_bytes();
+                        if pushed > 0 {
+                            asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, -pushed));
+                        }
+                        wasm_arguments(parameters, arguments, &saved.below(pushed), site, asm);
+                        call_wasm(*func_ref, asm);
+                        asm.mov(true, SCRATCH, saved.at(saved.settled));
+                        asm.mov_store(Size::B8, SETTLED, SCRATCH);
                     }
                 }
                 asm.bind(next);
             }
             Action::Callback { function, callback, values, instance } => {
                 let next = skip_other_instances(instance, asm);
-                let element = |index: usize| Mem::base(Reg::RSP, saved.values + 8 * index as i32);
+                let element = |index: usize| saved.at(saved.values + 8 * index as i32);
                 for (index, value) in values.iter().enumerate() {
                     argument(Reg::RDI, *value, &saved, site, asm);
                     asm.mov_store(Size::B8, element(index), Reg::RDI);
@@ -292,6 +340,24 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
                 asm.mov_imm(Reg::RDI, callback as u64);
                 asm.lea(true, Reg::RSI, element(0));
                 asm.mov(true, Reg::RDX, CONTEXT);
+                asm.mov_imm(Reg::RAX, function as u64);
+                asm.call_reg(Reg::RAX);
+                asm.test(false, Reg::RAX, Reg::RAX);
+                asm.jcc(Cond::NotEqual, raise);
+                asm.bind(next);
+            }
+            Action::Generic { function, description, instance } => {
+                let next = skip_other_instances(instance, asm);
+                let here = asm.new_label();
+                asm.lea_label(SCRATCH, here);
+                asm.bind(here);
+                asm.mov_store(Size::B8, Mem::base(Reg::RSP, SiteFrame::FRAME + 8), SCRATCH);
+                asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+                asm.lea(true, Reg::RAX, Mem::base(Reg::RSP, SiteFrame::FRAME));
+                asm.mov_store(Size::B8, Mem::base(SCRATCH, EXIT_FP), Reg::RAX);
+                asm.mov_store(Size::B8, Mem::base(SCRATCH, EXIT_SP), Reg::RSP);
+                asm.mov_imm(Reg::RDI, description as u64);
+                asm.mov(true, Reg::RSI, Reg::RSP);
                 asm.mov_imm(Reg::RAX, function as u64);
                 asm.call_reg(Reg::RAX);
                 asm.test(false, Reg::RAX, Reg::RAX);
@@ -307,7 +373,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
     asm.jcc(Cond::NotEqual, interrupt);
     asm.bind(go_on);
     if state.needs_flags {
-        asm.mov(true, Reg::RAX, Mem::base(Reg::RSP, saved.flags));
+        asm.mov(true, Reg::RAX, saved.at(saved.flags));
         asm.flags_from_rax();
     }
     // None of these changes the flags.
@@ -319,20 +385,19 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
             asm.mov(true, reg, place);
         }
     }
-    if let Some(settled) = saved.settled {
-        asm.mov(true, SCRATCH, Mem::base(Reg::RSP, settled));
-        asm.mov_store(Size::B8, SETTLED, SCRATCH);
+    if saved.is_frame {
+        SiteFrame::restore(asm);
     }
     asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, moved));
     let back = asm.jmp_to_link();
     asm.bind(interrupt);
     asm.ud2(INTERRUPT_CHECK);
     asm.jmp(go_on);
-    if saved.settled.is_some() {
+    if actions.iter().any(Action::reenters) {
         asm.bind(overflow);
         asm.ud2(TrapCode::StackOverflow as u8);
     }
-    if calls_back {
+    if actions.iter().any(may_raise) {
         asm.bind(raise);
         asm.mov(true, SCRATCH, Mem::base(CONTEXT, LIBCALLS));
         asm.call_mem(Mem::base(SCRATCH, 8 * Libcall::Raise as i32));
@@ -378,15 +443,13 @@ fn wasm_arguments(
 }
 
 /// Calls a compiled function, whose arguments are in place: see [`crate::vmctx`].
-fn call_wasm(func_ref: usize, stack_bytes: i32, asm: &mut Assembler<'_>) {
+fn call_wasm(func_ref: usize, asm: &mut Assembler<'_>) {
+    asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
     asm.mov(true, Reg::RAX, CONTEXT);
     asm.mov_imm(Reg::R10, func_ref as u64);
     asm.mov(true, CONTEXT, Mem::base(Reg::R10, FUNC_REF_CONTEXT));
     asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
     asm.call_mem(Mem::base(Reg::R10, FUNC_REF_CODE));
-    if stack_bytes > 0 {
-        asm.alu_imm(Alu::Sub, true, Reg::RSP, stack_bytes);
-    }
     asm.mov(true, CONTEXT, Mem::base(Reg::RBP, -8));
     asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
 }
@@ -421,15 +484,12 @@ fn argument(register: Reg, value: Value, saved: &Saved, site: usize, asm: &mut A
         Source::Const(value) => asm.mov_imm(register, value),
         Source::Register(reg, wide) => from(asm, reg, wide),
         Source::Slot(offset, wide) => asm.mov(wide, register, Mem::base(Reg::RBP, offset)),
-        Source::Settled(wide) => {
-            let saved = saved.settled.map(|settled| Mem::base(Reg::RSP, settled));
-            asm.mov(wide, register, saved.unwrap_or(SETTLED));
-        }
+        Source::Settled(wide) => asm.mov(wide, register, SETTLED),
         Source::Shifted(reg, by, wide) => {
             from(asm, reg, wide);
             asm.shift_imm(Shift::Shl, wide, register, by);
         }
-        Source::Flag => asm.mov(true, register, Mem::base(Reg::RSP, saved.condition)),
+        Source::Flag => asm.mov(true, register, saved.at(saved.condition)),
         Source::Context => asm.mov(true, register, CONTEXT),
         Source::Site => asm.mov_imm(register, site as u64),
         Source::Frame => asm.mov(true, register, Reg::RBP),
@@ -514,6 +574,40 @@ mod tests {
             let calls = all.iter().filter(|it| it.flow_control() == FlowControl::IndirectCall).count();
             assert_eq!(calls, 2);
         }
+    }
+
+    /// With a generic probe, whatever it changes in the `SiteFrame` is taken over: live registers
+    /// and callee-saved ones are saved and restored once, at the places where it finds them.
+    #[test]
+    fn generic_probes_find_registers_where_they_are_restored_from() {
+        let state = SiteState { live: LIVE, needs_flags: true, flag: None };
+        let generic = Action::Generic { function: 0x1234, description: 0x5678, instance: Some(7) };
+        let all = stub(state, &[generic, generic]);
+        let end = all.iter().position(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
+        let at = |own: Register, operand: u32| -> Vec<u64> {
+            let of_own = |it: &&Instruction| {
+                it.memory_base() == Register::RSP
+                    && it.mnemonic() != Mnemonic::Lea
+                    && [own, own.full_register()].contains(&it.op_register(operand).full_register())
+            };
+            all[..end].iter().filter(of_own).map(|it| it.memory_displacement64()).collect()
+        };
+        for (reg, register) in [
+            (Reg::RAX, Register::RAX),
+            (Reg::RDI, Register::RDI),
+            (Reg::xmm(3), Register::XMM3),
+            (Reg::RBX, Register::RBX),
+            (Reg::R12, Register::R12),
+            (Reg::R13, Register::R13),
+        ] {
+            let place = SiteFrame::offset(reg) as u64;
+            assert_eq!(at(register, 1)[0], place, "{register:?} is saved");
+            assert_eq!(at(register, 0).last(), Some(&place), "{register:?} is restored");
+        }
+        let is_move =
+            |it: &&Instruction| it.mnemonic() == Mnemonic::Lea && it.op0_register() == Register::RSP;
+        let moves: i64 = all[..end].iter().filter(is_move).map(|it| it.memory_displacement64() as i64).sum();
+        assert_eq!(moves, 0);
     }
 
     /// The last instruction that changes the flags is the one that restores them.

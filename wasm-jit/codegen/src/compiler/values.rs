@@ -18,8 +18,6 @@ pub enum Wanted {
 pub enum NoValue {
     /// There are fewer operands, or results.
     NotThere,
-    /// No later instruction reads the local, and the code does not keep it.
-    Dead,
 }
 
 /// An argument of a probe's function, of 64 bits.

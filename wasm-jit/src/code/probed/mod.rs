@@ -44,6 +44,7 @@ mod callback;
 pub(crate) mod counters;
 pub(crate) mod counting;
 pub(crate) mod enter;
+mod frames;
 pub(crate) mod ids;
 mod listed;
 mod original;
@@ -55,7 +56,7 @@ mod version;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use wasm_jit_codegen::{
@@ -70,6 +71,7 @@ pub use callback::Callback;
 use counting::{Choice, RunCells, Tally};
 pub(crate) use listed::{Listed, ListedSite};
 pub(crate) use request::{Argument, NoProbe, Request, RequestedKind};
+pub(crate) use stubs::Generic;
 use stubs::{Form, Site, StubMemory, What};
 pub(crate) use version::Version;
 use version::{Found, Seen, SitePlace};
@@ -101,6 +103,8 @@ struct Function {
     /// The original first.
     versions: [OnceLock<Box<Version>>; VERSIONS],
     current: AtomicUsize,
+    /// Whether its frames can have accessors: then it keeps its version.
+    has_accessors: AtomicBool,
 }
 
 impl Function {
@@ -122,10 +126,19 @@ struct FunctionState {
     is_counting: bool,
     /// Known since the first version that counts.
     runs: Option<RunCells>,
+    /// Whether it does not return to its original.
+    keeps_version: bool,
     /// Versions with traps at their transfer points.
     trapped: [bool; VERSIONS],
     /// What stands at the original's entry, and what stood there at first.
     entry: Option<[Bytes; 2]>,
+}
+
+impl FunctionState {
+    /// Whether the function may return to its original.
+    fn may_return(&self) -> bool {
+        self.active == 0 && !self.keeps_version
+    }
 }
 
 /// Probed functions, by their index: a toggle looks one up several times.
@@ -192,6 +205,7 @@ pub(crate) struct Probed {
     functions: Box<[OnceLock<Box<Function>>]>,
     /// Dropped before the memory.
     blocks: Blocks,
+    found: frames::Found,
     changes: Mutex<Changes>,
     entered: enter::Entered,
 }
@@ -201,6 +215,7 @@ impl Probed {
         Self {
             functions: image.indices().map(|_| OnceLock::new()).collect(),
             blocks: Blocks::default(),
+            found: frames::Found::default(),
             changes: Mutex::default(),
             entered: enter::Entered::default(),
         }
@@ -483,6 +498,17 @@ impl CodeImage {
         index: u32,
         requests: &[Request],
     ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
+        let sees_frame = requests.iter().any(|request| request.what.is_generic());
+        self.make_probes_where(index, requests, sees_frame)
+    }
+
+    /// As [`CodeImage::make_probes`]; `end_accessors` says whether frames must end their accessors.
+    fn make_probes_where(
+        self: &Arc<Self>,
+        index: u32,
+        requests: &[Request],
+        end_accessors: bool,
+    ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
         let (first, end) = (self.indices().start, self.indices().end - 1);
         let code = self.function(end).wasm_end - self.function(first).wasm_start;
         // Site, run and choices: less than three counters for each byte, and one for the exit of
@@ -495,6 +521,8 @@ impl CodeImage {
         for request in requests.iter().filter(|request| request.what.calls()) {
             seen.wanted.entry(request.position).or_default().extend(request.what.wanted());
         }
+        let generic = requests.iter().filter(|request| request.what.is_generic());
+        seen.located.extend(generic.map(|request| (request.position, None)));
         let compiled = self.observe(index, &mut seen)?;
         let (entry, exit) = (self.function(index).wasm_start, self.function(index).wasm_end);
         let mut reach: HashMap<u32, bool> = HashMap::from([(entry, true), (exit, true)]);
@@ -510,7 +538,9 @@ impl CodeImage {
             }
             let values = values.get_mut(&request.position).into_iter().flatten();
             let found: Vec<_> = values.take(request.what.wanted().count()).collect();
-            request.what.with_values(found, request.instance, || self.choice(index, request.position))
+            let located = seen.located.get(&request.position).and_then(Option::as_ref);
+            let place = (index, request.position, request.instance);
+            request.what.with_values(found, located, place, || self.choice(index, request.position))
         };
         let made: Vec<Result<(&Request, What), NoProbe>> =
             requests.iter().map(|request| Ok((request, what(request)?))).collect();
@@ -529,12 +559,15 @@ impl CodeImage {
             let is_chosen = places.values().any(|needs| needs.choice.is_some());
             let limit = self.module.settings.counter_stubs as usize;
             state.is_counting |= is_chosen || state.counters + counters > limit;
-            self.lay_out(index, function, &places, (&compiled, &seen), changes)?;
+            self.lay_out(index, function, (&places, end_accessors), (&compiled, &seen), changes)?;
         }
         let mut add = |made: Result<(&Request, What), NoProbe>| {
             let (&Request { position, instance, .. }, what) = made?;
             if let Some((state, _)) = seen.found.get(&position) {
                 changes.site(index, position).state = Some(*state);
+            }
+            if let Some(Some(located)) = seen.located.get(&position) {
+                changes.site(index, position).located = Some(located.clone());
             }
             let state = changes.state(index);
             state.probes += 1;
@@ -561,7 +594,7 @@ impl CodeImage {
         self: &Arc<Self>,
         index: u32,
         function: &Function,
-        places: &BTreeMap<u32, Needs>,
+        (places, end_accessors): (&BTreeMap<u32, Needs>, bool),
         original: (&CompiledFunction, &Seen),
         changes: &mut Changes,
     ) -> Result<(), MakeError> {
@@ -582,7 +615,8 @@ impl CodeImage {
             (!needs.site(is_counting) || last.place(*position).is_some_and(is_settled))
                 && (!needs.cells() || has_choice())
         };
-        if last.runs.is_some() == is_counting && places.iter().all(has) {
+        let ends_accessors = !end_accessors || last.sites.end_accessors();
+        if last.runs.is_some() == is_counting && places.iter().all(has) && ends_accessors {
             return Ok(());
         }
         if state.entry.is_none() {
@@ -601,6 +635,12 @@ impl CodeImage {
             for probe in probes.iter().flatten().filter(|probe| probe.function == index) {
                 used.entry(probe.position).or_default().add(&probe.what, probe.position == exit);
             }
+        }
+        if (end_accessors || state.keeps_version) && !used.values().any(|needs| needs.settled) {
+            // Versions with a settled site end accessors.
+            let needs = used.entry(entry).or_default();
+            (needs.site, needs.settled) = (true, true);
+            self.add_sites(state, function, [(entry, *needs)].into_iter(), original.1);
         }
         if is_last {
             let reachable = original.1.instructions.iter().filter(|(.., reachable)| *reachable);
@@ -707,7 +747,7 @@ impl Needs {
                 self.site |= is_exit;
             }
             What::CountChoice(choice) => self.choice = Some(*choice),
-            What::Call(_) | What::CallBack(_) => (self.site, self.settled) = (true, true),
+            What::Call(_) | What::CallBack(_) | What::Generic(_) => (self.site, self.settled) = (true, true),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Probes that are asked for.
 
+use std::any::Any;
 use std::sync::Arc;
 
-use wasm_jit_codegen::{Callee, NoValue, Ty, Value, Wanted};
+use wasm_jit_codegen::{Callee, Located, NoValue, Ty, Value, Wanted};
 
 use super::callback::{CallBack, Callback};
 use super::counting::Choice;
-use super::stubs::{Call, What};
+use super::stubs::{Call, Generic, What};
 use super::version::Found;
 
 /// A probe that is asked for.
@@ -36,6 +37,10 @@ pub(crate) enum RequestedKind {
         /// As in the [`CallBack`].
         callees: Box<[(usize, u32)]>,
     },
+    Generic {
+        fire: usize,
+        closure: Arc<dyn Any + Send + Sync>,
+    },
 }
 
 /// An argument of a function that a probe calls.
@@ -51,7 +56,7 @@ impl RequestedKind {
     pub(super) fn wanted(&self) -> impl Iterator<Item = Wanted> {
         let arguments = match self {
             Self::Call { arguments, .. } | Self::CallBack { arguments, .. } => &arguments[..],
-            Self::Nothing | Self::Count | Self::CountChoice => &[],
+            _ => &[],
         };
         arguments.iter().filter_map(|argument| match argument {
             Argument::Known(_) => None,
@@ -60,17 +65,24 @@ impl RequestedKind {
     }
 
     pub(super) fn calls(&self) -> bool {
-        matches!(self, Self::Call { .. } | Self::CallBack { .. })
+        matches!(self, Self::Call { .. } | Self::CallBack { .. } | Self::Generic { .. })
     }
 
-    /// What a probe does whose values were found, in order.
+    /// Whether it sees the frame.
+    pub(super) fn is_generic(&self) -> bool {
+        matches!(self, Self::Generic { .. })
+    }
+
+    /// What a probe does whose values were found, in order; of a generic probe, all values of the
+    /// place.
     ///
     /// # Errors
     /// [`NoProbe::NoChoice`], [`NoProbe::NoValue`], [`NoProbe::Type`].
     pub(super) fn with_values<'a>(
         &self,
         found: impl IntoIterator<Item = &'a Result<Found, NoValue>>,
-        instance: Option<u64>,
+        located: Option<&Arc<Located>>,
+        (function, position, instance): (u32, u32, Option<u64>),
         choice: impl FnOnce() -> Option<Choice>,
     ) -> Result<What, NoProbe> {
         let mut found = found.into_iter();
@@ -79,6 +91,12 @@ impl RequestedKind {
             Self::Count => return Ok(What::Count),
             Self::CountChoice => return choice().map(What::CountChoice).ok_or(NoProbe::NoChoice),
             Self::Call { arguments, .. } | Self::CallBack { arguments, .. } => arguments,
+            Self::Generic { fire, closure } => {
+                let located = located.expect("the place was shown").clone();
+                let (fire, closure) = (*fire, closure.clone());
+                let generic = Generic { fire, closure, function, position, instance, located };
+                return Ok(What::Generic(Arc::new(generic)));
+            }
         };
         let value = |(number, argument): (usize, &Argument)| {
             let (wanted, plus) = match argument {
@@ -105,7 +123,7 @@ impl RequestedKind {
             Self::Call { callee, .. } => {
                 What::Call(Arc::new(Call { callee: callee.clone(), arguments: values, instance }))
             }
-            Self::Nothing | Self::Count | Self::CountChoice => unreachable!("without values"),
+            _ => unreachable!("without values"),
         })
     }
 }

@@ -9,10 +9,12 @@
 //! are freed with the image, and kept by their list: toggling the same probes again generates
 //! nothing. Their memory is limited ([`StubMemory`]).
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use wasm_jit_codegen::{Action, Callee, SITE_LENGTH, SiteState, Value, list_stub};
+use wasm_jit_codegen::{Action, Callee, Located, SITE_LENGTH, SiteState, Value, list_stub};
 use wordpatch::Error;
 
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
@@ -34,6 +36,34 @@ pub(crate) struct Call {
     pub instance: Option<u64>,
 }
 
+/// A generic probe: what its stub calls, with the address of this, and what that needs to know.
+#[derive(Debug)]
+pub(crate) struct Generic {
+    pub fire: usize,
+    pub closure: Arc<dyn Any + Send + Sync>,
+    pub function: u32,
+    /// The position in the module.
+    pub position: u32,
+    /// The number of the instance for which it is, if not for all.
+    pub instance: Option<u64>,
+    pub located: Arc<Located>,
+}
+
+/// Each probe has its own.
+impl PartialEq for Generic {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Generic {}
+
+impl Hash for Generic {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::ptr::from_ref(self).hash(state);
+    }
+}
+
 /// What a probe does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum What {
@@ -43,13 +73,14 @@ pub(crate) enum What {
     CountChoice(Choice),
     Call(Arc<Call>),
     CallBack(Arc<CallBack>),
+    Generic(Arc<Generic>),
 }
 
 impl What {
     /// How many counts it has.
     pub(super) fn counts(&self) -> usize {
         match self {
-            Self::Nothing | Self::Call(_) | Self::CallBack(_) => 0,
+            Self::Nothing | Self::Call(_) | Self::CallBack(_) | Self::Generic(_) => 0,
             Self::Count => 1,
             Self::CountChoice(choice) => choice.counts(),
         }
@@ -98,6 +129,8 @@ pub(super) struct Site {
     pub next: Option<u32>,
     /// The first cell of the instruction's choices, if it needs some.
     pub choices: Option<u32>,
+    /// The values at the site; known once there is a generic probe.
+    pub located: Option<Arc<Located>>,
     pub lists: Vec<List>,
     pub numbers: HashMap<Arc<[What]>, u32>,
 }
@@ -111,7 +144,7 @@ impl Site {
             match what {
                 What::Nothing | What::CountChoice(_) => {}
                 What::Count => counts = true,
-                What::Call(_) | What::CallBack(_) => calls = true,
+                What::Call(_) | What::CallBack(_) | What::Generic(_) => calls = true,
             }
         }
         match (is_empty, calls, counts) {
@@ -123,7 +156,7 @@ impl Site {
                 let is_item = |what: &&What| match what {
                     What::Nothing | What::CountChoice(_) => false,
                     What::Count => !std::mem::replace(&mut has_counter, true),
-                    What::Call(_) | What::CallBack(_) => true,
+                    What::Call(_) | What::CallBack(_) | What::Generic(_) => true,
                 };
                 let items: Vec<&What> = active.filter(is_item).collect();
                 Form::List(self.number(&items))
@@ -193,7 +226,9 @@ pub(super) fn make_stub(
     (memory, arenas, blocks): (&mut StubMemory, &mut Arenas, &Blocks),
 ) -> Result<(), MakeError> {
     let List { items, stubs } = &mut site.lists[list as usize];
-    if stubs[version.number] != 0 || !place.settled {
+    let is_generic = |item: &What| matches!(item, What::Generic(_));
+    let has_no_values = !place.settled || !version.sites.end_accessors() && items.iter().any(is_generic);
+    if stubs[version.number] != 0 || has_no_values {
         return Ok(());
     }
     let at = version.at(place.code);
@@ -209,6 +244,12 @@ pub(super) fn make_stub(
             let (function, callback) = (call.routine, Arc::as_ptr(call) as usize);
             Some(Action::Callback { function, callback, values: &call.values, instance: call.instance })
         }
+        What::Generic(generic) => Some(Action::Generic {
+            function: generic.fire,
+            // The site keeps the list.
+            description: Arc::as_ptr(generic).expose_provenance(),
+            instance: generic.instance,
+        }),
     });
     let actions: Vec<Action<'_>> = actions.collect();
     let state = site.state.expect("known since a probe was made that calls a function");

@@ -90,7 +90,7 @@ impl CodeImage {
         let was_on = changes.probe(number).active;
         self.deactivate(changes, number)?;
         let index = changes.probe(number).function;
-        if settle && changes.state(index).active == 0 {
+        if settle && changes.state(index).may_return() {
             let function = self.probed().function(self, index).expect("the function is probed");
             changes.change_version(index, function, 0)?;
         }
@@ -146,7 +146,7 @@ impl CodeImage {
         }
         state.probes -= 1;
         state.counters -= usize::from(probe.what == What::Count);
-        if state.probes == 0 {
+        if state.probes == 0 && state.may_return() {
             let function = self.probed().function(self, probe.function).expect("the function is probed");
             let _ = changes.change_version(probe.function, function, 0);
         }

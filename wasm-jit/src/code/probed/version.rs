@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{
-    AtSite, Catch, CompiledFunction, CounterStub, Counting, Limit, NoValue, Observer, Position, Run,
+    AtSite, Catch, CompiledFunction, CounterStub, Counting, Limit, Located, NoValue, Observer, Position, Run,
     SITE_LENGTH, SITE_OFF, SiteState, Sites, State, Ty, Value, Wanted, counter_stub, site_jump,
 };
 use wordpatch::Bytes;
@@ -36,6 +36,8 @@ pub(super) struct Seen {
     pub wanted: BTreeMap<u32, Vec<Wanted>>,
     /// The state at these positions, and where the values are, in the same order.
     pub found: BTreeMap<u32, (SiteState, Vec<Result<Found, NoValue>>)>,
+    /// The values at these positions, which generic probes ask for.
+    pub located: BTreeMap<u32, Option<Arc<Located>>>,
     /// In a counting version.
     pub runs: Vec<Run>,
     /// Code of instructions outside of the main sequence.
@@ -86,6 +88,9 @@ impl Observer for Seen {
                 Ok(Found { value: state.value(*wanted)?, operand })
             };
             self.found.insert(wasm, (state.site_state(), wanted.iter().map(found).collect()));
+        }
+        if let Some(located) = self.located.get_mut(&wasm) {
+            *located = Some(Arc::new(state.located()));
         }
     }
 

@@ -1,0 +1,120 @@
+//! Where the values of a frame are, for probes that read and write them: at settled sites, and
+//! while a call waits.
+//!
+//! A value may be written where it is if nothing else depends on that place, and the code takes the
+//! value from there. A condition is written by changing the flags: what uses it only asks whether
+//! it is zero. Everything else that the compiler knows of a value, but does not do, cannot be
+//! changed: constants, aliases of locals, shifts to be done.
+
+use super::abi::Ty;
+use super::observe::{Condition, LocalPlace, State};
+use super::state::{Flag, Local, Val};
+use crate::asm::Reg;
+
+/// The values of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// Parameters and locals, up to the last one that the function uses; the following ones are
+    /// zero.
+    pub locals: Box<[ValueAt]>,
+    /// Operands, the top one last.
+    pub operands: Box<[ValueAt]>,
+    /// The register whose value the zero flag reflects, as far as the code relies on that, and
+    /// whether all 64 bits of it.
+    pub zero_flag: Option<(Reg, bool)>,
+}
+
+/// A value of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueAt {
+    /// The parts of its type that the code depends on.
+    pub ty: Ty,
+    /// Where it is.
+    pub at: At,
+    /// Whether a new value can be written there.
+    pub writable: bool,
+}
+
+// A generic probe has one of them for each local and operand at its place.
+const _: () = assert!(size_of::<ValueAt>() <= 24);
+
+/// Where a value is. Slots are given by their offset from `rbp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// Nowhere.
+    Constant(u64),
+    /// In a register, and also in a slot if that is given.
+    Register(Reg, Option<i32>),
+    /// In a slot.
+    Slot(i32),
+    /// Where settled sites keep it ([`SETTLED`](crate::vmctx::SETTLED)).
+    Settled,
+    /// There, but the code tests the zero flag.
+    Tested,
+    /// A register's value shifted left.
+    Shifted(Reg, u8),
+    /// 1 if the condition holds, else 0; the code tests the flags.
+    Flags(Condition),
+}
+
+impl State<'_> {
+    /// Where the values are: at a settled site, or while the current instruction calls.
+    #[must_use]
+    pub fn located(&self) -> Located {
+        let uses = self.uses();
+        let locals = self.locals.iter().enumerate();
+        let locals = locals.map(|(index, local)| self.local_at(index, local, &uses)).collect();
+        let operands = (0..self.stack.len()).filter(|height| !self.is_exception(*height));
+        let operands = operands.map(|height| self.operand_at(height, &uses)).collect();
+        Located { locals, operands, zero_flag: self.zero_flag }
+    }
+
+    /// By register: how many values depend on it.
+    fn uses(&self) -> [u32; 32] {
+        let mut uses = [0; 32];
+        for (index, local) in self.locals.iter().enumerate() {
+            if let LocalPlace::Register { reg, .. } = self.local(index, local) {
+                uses[reg.index()] += 1;
+            }
+        }
+        for operand in self.stack {
+            if let Val::Reg(reg) | Val::Scaled(reg, _) = operand.val {
+                uses[reg.index()] += 1;
+            }
+        }
+        uses
+    }
+
+    fn local_at(&self, index: usize, local: &Local, uses: &[u32; 32]) -> ValueAt {
+        let own = local.aliases == 0;
+        let (at, writable) = match self.local(index, local) {
+            LocalPlace::Register { reg, slot } => (At::Register(reg, slot), own && uses[reg.index()] == 1),
+            LocalPlace::Slot(slot) => (At::Slot(slot), own),
+            // Settled: the old value was stored. Nothing reads it but probes.
+            LocalPlace::Overwritten => (At::Slot(self.frame.local_slot(index as u32).disp()), true),
+            LocalPlace::Zero => (At::Constant(0), false),
+        };
+        ValueAt { ty: local.ty, at, writable }
+    }
+
+    fn operand_at(&self, height: usize, uses: &[u32; 32]) -> ValueAt {
+        let operand = self.stack[height];
+        let (at, writable) = match operand.val {
+            Val::Const(bits) => (At::Constant(bits), false),
+            Val::Reg(reg) => (At::Register(reg, None), uses[reg.index()] == 1),
+            Val::Local(local) => {
+                let local = local as usize;
+                (self.local_at(local, &self.locals[local], uses).at, false)
+            }
+            Val::Slot => (At::Slot(self.frame.slot_in_use(height as u32).disp()), true),
+            Val::Frame(slot) => (At::Slot(slot), false),
+            Val::Load(_) => (At::Settled, true),
+            Val::Scaled(reg, by) => (At::Shifted(reg, by), false),
+            Val::Flag(Flag::NonZero) => (At::Tested, true),
+            Val::Flag(Flag::Int(cond)) => (At::Flags(Condition::Code(cond as u8)), true),
+            Val::Flag(Flag::FloatEqual) => (At::Flags(Condition::FloatEqual), true),
+            Val::Flag(Flag::FloatNotEqual) => (At::Flags(Condition::FloatNotEqual), true),
+        };
+        ValueAt { ty: operand.ty, at, writable }
+    }
+}

@@ -1,0 +1,95 @@
+//! What a stub saves before it calls functions that may use the store: every register that may have
+//! a value, and a frame that makes the stub look like a trampoline to host functions.
+
+use std::mem::offset_of;
+
+use super::abi::{CALLEE_SAVED, CONTEXT};
+use crate::asm::{Assembler, Mem, Reg, Size};
+
+/// Lies at the stack pointer of the stub. The registers may be changed: the stub restores them.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SiteFrame {
+    /// By [`Reg::index`]; of SSE registers the lower half. Only those are valid that are live and
+    /// not callee-saved.
+    registers: [u64; 32],
+    /// All arithmetic flags: those of LAHF in bits 8 to 15, and the overflow flag in bit 0.
+    pub flags: u64,
+    /// The condition that the top operand is, as 0 or 1.
+    pub condition: u64,
+    /// Belongs to the runtime: the operand that the site keeps in front of the context, while calls
+    /// may change it there.
+    pub settled: u64,
+    _padding: u64,
+    /// `r13`, `r12` and `rbx`.
+    callee_saved: [u64; 3],
+    /// The running instance's context.
+    pub context: usize,
+    /// The frame pointer of the function. From here on, this is a frame.
+    pub fp: usize,
+    /// An address in the stub.
+    pub return_address: usize,
+}
+
+const FRAME: usize = offset_of!(SiteFrame, fp);
+// The layout of a host trampoline's frame.
+const _: () = assert!(offset_of!(SiteFrame, context) + 8 == FRAME);
+const _: () = assert!(offset_of!(SiteFrame, callee_saved) + 32 == FRAME);
+const _: () = assert!(offset_of!(SiteFrame, return_address) == FRAME + 8);
+const _: () = assert!(size_of::<SiteFrame>().is_multiple_of(16));
+
+impl SiteFrame {
+    pub(super) const SIZE: i32 = size_of::<Self>() as i32;
+    pub(super) const FLAGS: i32 = offset_of!(Self, flags) as i32;
+    pub(super) const CONDITION: i32 = offset_of!(Self, condition) as i32;
+    pub(super) const FRAME: i32 = FRAME as i32;
+
+    /// The frame that ends at this frame pointer ([`EXIT_FP`](crate::vmctx::EXIT_FP)).
+    #[must_use]
+    pub fn at(exit_fp: usize) -> *mut Self {
+        std::ptr::with_exposed_provenance_mut(exit_fp - FRAME)
+    }
+
+    /// A register's value.
+    pub fn register(&mut self, reg: Reg) -> &mut u64 {
+        match CALLEE_SAVED.iter().position(|(kept, _)| *kept == reg) {
+            Some(number) => &mut self.callee_saved[2 - number],
+            None => &mut self.registers[reg.index()],
+        }
+    }
+
+    /// Where a register is saved, from the stub's stack pointer.
+    pub(super) fn offset(reg: Reg) -> i32 {
+        match CALLEE_SAVED.iter().find(|(kept, _)| *kept == reg) {
+            Some((_, slot)) => Self::FRAME + slot,
+            None => (offset_of!(Self, registers) + 8 * reg.index()) as i32,
+        }
+    }
+
+    fn place(reg: Reg) -> Mem {
+        Mem::base(Reg::RSP, Self::offset(reg))
+    }
+
+    /// Saves what the stub's own registers do not include.
+    pub(super) fn save(asm: &mut Assembler<'_>) {
+        for (reg, _) in CALLEE_SAVED {
+            asm.mov_store(Size::B8, Self::place(reg), reg);
+        }
+        asm.mov_store(Size::B8, Mem::base(Reg::RSP, offset_of!(Self, context) as i32), CONTEXT);
+        asm.mov_store(Size::B8, Mem::base(Reg::RSP, Self::FRAME), Reg::RBP);
+    }
+
+    /// The reverse.
+    pub(super) fn restore(asm: &mut Assembler<'_>) {
+        for (reg, _) in CALLEE_SAVED {
+            asm.mov(true, reg, Self::place(reg));
+        }
+    }
+}
+
+/// Where a function's frame has the caller's value of a callee-saved register, from its `rbp`, if
+/// it is one.
+#[must_use]
+pub fn callee_saved_slot(reg: Reg) -> Option<i32> {
+    CALLEE_SAVED.iter().find(|(kept, _)| *kept == reg).map(|(_, slot)| *slot)
+}

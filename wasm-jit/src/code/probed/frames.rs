@@ -1,0 +1,170 @@
+//! Frames that probes access: the values of waiting frames, and versions whose frames can have
+//! accessors.
+//!
+//! Where a calling function has its values is found by compiling it again, once for each return
+//! address that is asked for. At a site it was found when the probe was made.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use wasm_jit_codegen::{Callee, Located, Observer, Position, Positions, State};
+use wasmparser::{Parser, RefType, ValType, ValidPayload, Validator, WasmFeatures};
+
+use super::request::{Request, RequestedKind};
+use super::{MakeError, VERSIONS};
+use crate::code::{CodeImage, ObserveError};
+
+/// What was found so far.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// By return address: the position of the call, and the values.
+    calls: Mutex<HashMap<usize, (u32, Arc<Located>)>>,
+    /// By position: the types of operands, the bottom one first; of references only.
+    operands: Mutex<HashMap<u32, Arc<[Option<RefType>]>>>,
+}
+
+/// The values while each call of a function waits.
+#[derive(Debug, Default)]
+struct Calls {
+    positions: Positions,
+    calls: Vec<(u32, Located)>,
+}
+
+impl Observer for Calls {
+    fn instruction(&mut self, position: Position, state: &State<'_>) {
+        self.positions.instruction(position, state);
+    }
+
+    fn more_code(&mut self, position: Position) {
+        self.positions.more_code(position);
+    }
+
+    fn call(&mut self, wasm: u32, state: &State<'_>) {
+        self.calls.push((wasm, state.located()));
+    }
+}
+
+impl CodeImage {
+    /// The position of the site in whose stub a frame waits, and its values there.
+    ///
+    /// # Errors
+    /// There is no such site, which is a defect.
+    pub(crate) fn site_values(
+        &self,
+        function: u32,
+        return_address: usize,
+    ) -> Result<(u32, Arc<Located>), ObserveError> {
+        let differs = ObserveError::Differs { function };
+        let position = self.stub_at(return_address - 1).ok_or(differs.clone())?;
+        let changes = self.changes();
+        let site = changes.functions.site(function, position);
+        Ok((position, site.and_then(|site| site.located.clone()).ok_or(differs)?))
+    }
+
+    /// The position of the call for which a frame waits, and its values meanwhile.
+    ///
+    /// # Errors
+    /// As [`CodeImage::observe`].
+    pub(crate) fn call_values(
+        &self,
+        function: u32,
+        return_address: usize,
+    ) -> Result<(u32, Arc<Located>), ObserveError> {
+        let found = || self.probed().found.calls.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(call) = found().get(&return_address) {
+            return Ok(call.clone());
+        }
+        let mut calls = Calls::default();
+        // The call precedes its return address.
+        let pc = return_address - 1;
+        let (entry, again) = match self.version_at(pc) {
+            Some((_, version)) => {
+                let counting = version.runs.as_ref().map(|runs| &runs.counting);
+                let (_, again) = self.compile_again(function, (&version.sites, counting), &mut calls)?;
+                (version.at(version.entry), again)
+            }
+            None => {
+                let again = self.observe(function, &mut calls)?;
+                (self.at(self.function(function).entry).addr(), again)
+            }
+        };
+        let positions = calls.positions.in_function(&again);
+        let after = positions.partition_point(|position| position.code <= (pc - entry) as u32);
+        let position = after.checked_sub(1).map(|at| positions[at].wasm);
+        let call = position.and_then(|position| calls.calls.into_iter().find(|(at, _)| *at == position));
+        let (position, located) = call.ok_or(ObserveError::Differs { function })?;
+        let call = (position, Arc::new(located));
+        found().insert(return_address, call.clone());
+        Ok(call)
+    }
+
+    /// The type of a reference among the operands in front of an instruction, or below the
+    /// arguments of a call, counted from the bottom of the stack.
+    pub(crate) fn operand_type(&self, function: u32, position: u32, height: usize) -> Option<RefType> {
+        let mut found = self.probed().found.operands.lock().unwrap_or_else(|e| e.into_inner());
+        let types = found.entry(position).or_insert_with(|| self.operand_types(function, position).into());
+        types.get(height).copied().flatten()
+    }
+
+    /// The types of references among the operands in front of an instruction, the bottom one first.
+    fn operand_types(&self, function: u32, position: u32) -> Vec<Option<RefType>> {
+        let mut validator = Validator::new_with_features(WasmFeatures::all());
+        for payload in Parser::new(0).parse_all(&self.bytes) {
+            let Ok(payload) = payload else { break };
+            let Ok(ValidPayload::Func(of, body)) = validator.payload(&payload) else { continue };
+            if of.index != function {
+                continue;
+            }
+            let mut validator = of.into_validator(Default::default());
+            for (count, ty) in body.get_locals_reader().into_iter().flatten().flatten() {
+                let _ = validator.define_locals(body.range().start, count, ty);
+            }
+            let operators = body.get_operators_reader().into_iter();
+            for (operator, at) in operators.flat_map(|reader| reader.into_iter_with_offsets()).flatten() {
+                if at >= u64::from(position) || validator.op(at, &operator).is_err() {
+                    break;
+                }
+            }
+            let reference = |ty| match ty {
+                Some(Some(ValType::Ref(ty))) => Some(ty),
+                _ => None,
+            };
+            let height = validator.operand_stack_height() as usize;
+            return (0..height).rev().map(|depth| reference(validator.get_operand_type(depth))).collect();
+        }
+        Vec::new()
+    }
+
+    /// Makes sure that frames of a function can have accessors: gives it a version whose frames end
+    /// theirs, which it keeps from now on.
+    ///
+    /// # Errors
+    /// There is no such version.
+    pub(crate) fn keep_for_accessors(self: &Arc<Self>, index: u32) -> Result<(), MakeError> {
+        let function = || self.probed().function(self, index);
+        if function().is_some_and(|function| function.has_accessors.load(Ordering::Acquire)) {
+            return Ok(());
+        }
+        let ends = || {
+            let versions = function().into_iter().flat_map(|function| &function.versions);
+            versions.filter_map(|version| version.get()).last().is_some_and(|last| last.sites.end_accessors())
+        };
+        if !ends() {
+            let position = self.function(index).wasm_start;
+            let what = RequestedKind::Call { callee: Callee::Native(0), arguments: Vec::new() };
+            let request = Request { position, what, instance: None };
+            // Never switched on: a version comes with it.
+            let made = self.make_probes_where(index, &[request], true)?;
+            made.into_iter().flatten().for_each(|number| self.remove_probe(number));
+        }
+        let changes = &mut *self.changes();
+        let function = function().expect("it has a version");
+        changes.state(index).keeps_version = true;
+        let last = function.made() - 1;
+        debug_assert!((1..VERSIONS).contains(&last));
+        changes.change_version(index, function, last)?;
+        function.has_accessors.store(true, Ordering::Release);
+        Ok(())
+    }
+}

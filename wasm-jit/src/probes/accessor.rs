@@ -1,0 +1,239 @@
+//! Accessors of frames, which can be kept.
+
+use std::sync::Arc;
+
+use wasm_jit_codegen::Ty;
+
+use super::frame::{Frame, Values};
+use super::{Location, ProbeError};
+use crate::code::CodeImage;
+use crate::code::registry::share_image_at;
+use crate::error::Error;
+use crate::runtime::Val;
+use crate::runtime::accessors::FrameId;
+use crate::runtime::store::StoreId;
+use crate::trap::Waiting;
+use crate::types::{RefType, ValType};
+
+/// A frame of a WebAssembly function, which probes can keep and compare: accessors are equal if and
+/// only if they are of the same frame.
+///
+/// A frame is what exists from a call of a function until its return, whether it returns a value,
+/// calls another function in its place, or is left by a trap or an exception. An accessor is used
+/// with the [`Frame`] of a probe that fires in the same store, on the same thread therefore.
+///
+/// While a function calls another one, its operands are those below the arguments of the call.
+///
+/// Making the first accessor of a frame of a function may compile a version of the function, and
+/// the function keeps this version until the module's code is freed. It costs some instructions at
+/// each return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FrameAccessor {
+    store: StoreId,
+    frame: FrameId,
+}
+
+/// Why a value of a frame cannot be read or changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// The function has returned, or was left.
+    #[error("the frame has gone")]
+    FrameGone,
+    /// The accessor belongs to another store than the frame with which it was used.
+    #[error("the accessor belongs to another store")]
+    OtherStore,
+    /// The function has fewer parameters and locals.
+    #[error("the function has no local {index}")]
+    NoLocal {
+        /// The index that was given.
+        index: u32,
+    },
+    /// The stack has fewer operands.
+    #[error("the stack has no operand {depth}, counted from its top")]
+    NoOperand {
+        /// The depth that was given.
+        depth: u32,
+    },
+    /// The new value has another type, or belongs to another store.
+    #[error(transparent)]
+    Value(#[from] Error),
+    /// The compiled code has the value in no place of its own, so it cannot be changed there: it is
+    /// a constant, another name of a local, a local that has such another name at this place, a
+    /// shift that is still to be done, or a local that no instruction uses.
+    #[error("the compiled code has the value in no place of its own")]
+    Fixed,
+    /// The frame waits for a function that a probe has called: there is no accessor for it yet.
+    #[error("the frame waits in the stub of a probe")]
+    InStub,
+    /// There is no version of the function's code with which frames can have accessors.
+    #[error("no version for accessors: {0}")]
+    Version(#[source] Box<ProbeError>),
+    /// The compiler has a defect: it does not find the frame's values again.
+    #[error("the frame's values are not found: {reason}")]
+    Compile {
+        /// The problem.
+        reason: String,
+    },
+}
+
+/// So that closures can return it as their own error.
+impl From<AccessError> for Error {
+    fn from(error: AccessError) -> Self {
+        match error {
+            AccessError::Value(error) => error,
+            error => Self::Host(Box::new(error)),
+        }
+    }
+}
+
+/// The accessor of a waiting frame.
+pub(super) fn of(frame: &mut Frame<'_>, waiting: &Waiting) -> Result<FrameAccessor, AccessError> {
+    let (image, function) = code_of(waiting);
+    if waiting.site.is_none() && image.stub_at(waiting.return_address - 1).is_some() {
+        return Err(AccessError::InStub);
+    }
+    image.keep_for_accessors(function).map_err(|error| AccessError::Version(Box::new(error.into())))?;
+    let walk = frame.walk();
+    let store = frame.opaque_mut();
+    let vm = store.vm();
+    // SAFETY: the walk is of this store, which the thread runs.
+    let id = unsafe { store.accessors.of(vm, walk, waiting.fp) };
+    Ok(FrameAccessor { store: store.id, frame: id.expect("the walk comes to the frame") })
+}
+
+/// The code of a waiting frame, and its function.
+fn code_of(waiting: &Waiting) -> (Arc<CodeImage>, u32) {
+    let pc = waiting.return_address - 1;
+    // SAFETY: the frame waits there.
+    let image = unsafe { share_image_at(pc) }.expect("frames of functions are in images");
+    let function = image.function_at(pc).expect("frames of functions are in functions");
+    (image, function)
+}
+
+impl FrameAccessor {
+    /// Whether the frame exists.
+    pub fn is_alive(&self, frame: &Frame<'_>) -> bool {
+        self.fp(frame).is_ok()
+    }
+
+    /// Where the frame is: the place of the probe for which it waits, or its call.
+    ///
+    /// # Errors
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`].
+    pub fn location(&self, frame: &Frame<'_>) -> Result<Location, AccessError> {
+        let Values { function, position, image, .. } = self.values(frame)?;
+        Ok(Location::at(&image, function, position))
+    }
+
+    /// How many frames of WebAssembly functions there are around it in its store.
+    ///
+    /// # Errors
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`].
+    pub fn depth(&self, frame: &Frame<'_>) -> Result<usize, AccessError> {
+        let fp = self.fp(frame)?;
+        Ok(frame.walk().skip_while(|waiting| waiting.fp != fp).count() - 1)
+    }
+
+    /// An accessor of the frame of the calling function: see [`Frame::caller`].
+    ///
+    /// # Errors
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], and those of [`Frame::caller`].
+    pub fn caller(&self, frame: &mut Frame<'_>) -> Result<Option<Self>, AccessError> {
+        let fp = self.fp(frame)?;
+        let caller = frame.walk().skip_while(|waiting| waiting.fp != fp).nth(1);
+        caller.map(|caller| of(frame, &caller)).transpose()
+    }
+
+    /// How many operands the function has on its stack.
+    ///
+    /// # Errors
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`].
+    pub fn operands(&self, frame: &Frame<'_>) -> Result<usize, AccessError> {
+        Ok(self.values(frame)?.located.operands.len())
+    }
+
+    /// A parameter or local.
+    ///
+    /// # Errors
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::NoLocal`].
+    pub fn local(&self, frame: &mut Frame<'_>, index: u32) -> Result<Val, AccessError> {
+        self.values(frame)?.local(frame, index)
+    }
+
+    /// An operand, counted from the top of the stack.
+    ///
+    /// # Errors
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::NoOperand`].
+    pub fn operand(&self, frame: &mut Frame<'_>, depth: u32) -> Result<Val, AccessError> {
+        self.values(frame)?.operand(frame, depth)
+    }
+
+    /// Changes a parameter or local.
+    ///
+    /// # Errors
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], and those of [`Frame::set_local`].
+    pub fn set_local(&self, frame: &mut Frame<'_>, index: u32, value: &Val) -> Result<(), AccessError> {
+        self.values(frame)?.set_local(frame, index, value)
+    }
+
+    /// Changes an operand, counted from the top of the stack.
+    ///
+    /// # Errors
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], and those of
+    /// [`Frame::set_operand`].
+    pub fn set_operand(&self, frame: &mut Frame<'_>, depth: u32, value: &Val) -> Result<(), AccessError> {
+        self.values(frame)?.set_operand(frame, depth, value)
+    }
+
+    fn fp(&self, frame: &Frame<'_>) -> Result<usize, AccessError> {
+        let store = frame.opaque();
+        if store.id != self.store {
+            return Err(AccessError::OtherStore);
+        }
+        store.accessors.frame(self.frame).ok_or(AccessError::FrameGone)
+    }
+
+    fn values(&self, frame: &Frame<'_>) -> Result<Values, AccessError> {
+        let fp = self.fp(frame)?;
+        let waiting = frame.walk().with_registers().find(|waiting| waiting.fp == fp);
+        let waiting = waiting.expect("what is alive is found");
+        let (image, function) = code_of(&waiting);
+        let (position, located) = match waiting.site {
+            Some(_) => image.site_values(function, waiting.return_address),
+            None => image.call_values(function, waiting.return_address),
+        }
+        .map_err(|error| AccessError::Compile { reason: error.to_string() })?;
+        Ok(Values { waiting, image, function, position, located })
+    }
+}
+
+/// The type of a parameter or local, if there is such a one.
+pub(super) fn local_type(image: &CodeImage, function: u32, index: u32) -> Option<ValType> {
+    let params = image.module.function_type(function).params();
+    if let Some(ty) = params.get(index as usize) {
+        return ValType::from_wasm(*ty);
+    }
+    let mut first = params.len() as u32;
+    for (count, ty) in image.body(function).get_locals_reader().into_iter().flatten().flatten() {
+        first = first.saturating_add(count);
+        if index < first {
+            return ValType::from_wasm(ty);
+        }
+    }
+    None
+}
+
+/// The type of an operand, counted from the bottom of the stack.
+pub(super) fn operand_type(values: &Values, height: usize, ty: Ty) -> ValType {
+    match ty {
+        Ty::I32 => ValType::I32,
+        Ty::I64 => ValType::I64,
+        Ty::F32 => ValType::F32,
+        Ty::F64 => ValType::F64,
+        Ty::Ref => {
+            let found = values.image.operand_type(values.function, values.position, height);
+            ValType::Ref(found.and_then(RefType::from_wasm).unwrap_or(RefType::Func))
+        }
+    }
+}

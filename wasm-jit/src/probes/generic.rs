@@ -1,0 +1,133 @@
+//! Probes that call closures, which see the frame.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use wasm_jit_codegen::SiteFrame;
+
+use super::frame::Frame;
+use crate::code::probed::{Generic, RequestedKind};
+use crate::error::Error;
+use crate::runtime::instance::InstanceData;
+use crate::runtime::store::{Failure, StoreArea};
+use crate::trap::{self, Trap};
+use crate::vmctx::VmContext;
+
+type Closure = dyn Fn(&mut Frame<'_>) -> Result<(), Error> + Send + Sync;
+
+/// A closure that probes call, with the frame that is about to execute their place.
+///
+/// The thread that executes the place calls it, as it would call a host function: the closure may
+/// use the store, call functions of its instances (whose probes fire), fail, or panic. An error or
+/// panic ends the program's call, as that of a host function does; no handler of the program
+/// receives an exception that is returned as an error. The closure may make and change probes,
+/// including its own.
+///
+/// The module's code keeps the closure, since another thread may be about to call it: dropping the
+/// probe does not drop it. A closure that owns a [`Probe`](super::Probe) or a
+/// [`Module`](crate::Module) of the same code therefore keeps the code, and itself.
+///
+/// # Example
+/// ```
+/// use std::sync::atomic::{AtomicI32, Ordering};
+/// use std::sync::Arc;
+/// use wasm_jit::probes::{GenericFn, Kind, Location, Place, ProbeSpec};
+/// use wasm_jit::{Engine, Instance, Module, Store, Val};
+///
+/// let engine = Engine::default();
+/// let module = Module::new(&engine, "(module (func $count (export \"count\") (param i32)
+///     (if (local.get 0) (then (call $count (i32.sub (local.get 0) (i32.const 1)))))))")?;
+/// let deepest = Arc::new(AtomicI32::new(0));
+/// let seen = deepest.clone();
+/// let probe = module.probe(ProbeSpec {
+///     location: Location { function: 0, place: Place::Entry },
+///     kind: Kind::Generic(GenericFn::new(move |frame| {
+///         if frame.local(0)?.unwrap_i32() == 0 {
+///             seen.store(frame.depth() as i32, Ordering::Relaxed);
+///         }
+///         Ok(())
+///     })),
+/// })?;
+/// probe.activate()?;
+/// let mut store = Store::new(&engine, ());
+/// let count = Instance::new(&mut store, &module, &[])?.get_typed_func::<i32, ()>(&mut store, "count")?;
+/// count.call(&mut store, 7)?;
+/// assert_eq!(deepest.load(Ordering::Relaxed), 7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct GenericFn(Arc<Closure>);
+
+impl GenericFn {
+    /// From a closure.
+    pub fn new(closure: impl Fn(&mut Frame<'_>) -> Result<(), Error> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(closure))
+    }
+}
+
+/// Whether it is the same closure.
+impl PartialEq for GenericFn {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for GenericFn {}
+
+impl Hash for GenericFn {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
+impl fmt::Debug for GenericFn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GenericFn").finish_non_exhaustive()
+    }
+}
+
+impl GenericFn {
+    /// The request for a probe that calls it.
+    pub(super) fn request(&self) -> RequestedKind {
+        let fire: unsafe extern "sysv64" fn(*const Generic, *mut SiteFrame) -> u64 = fire;
+        RequestedKind::Generic { fire: fire as *const () as usize, closure: Arc::new(self.clone()) }
+    }
+}
+
+/// What stubs call. Returns 1 if the activation is to be left.
+///
+/// # Safety
+/// The description outlives the call. The thread is in the stub of its place, which has saved the
+/// state there, and left the activation.
+unsafe extern "sysv64" fn fire(description: *const Generic, site: *mut SiteFrame) -> u64 {
+    // SAFETY: the caller's obligation.
+    let (generic, context) = unsafe {
+        let context = std::ptr::with_exposed_provenance_mut::<VmContext>((*site).context);
+        (&*description, context)
+    };
+    // SAFETY: the context of a running instance; `invoke` has set the store.
+    let (store, instance) = unsafe {
+        let area: *mut StoreArea = (*context).store.cast();
+        ((*area).store, NonNull::new_unchecked((*context).owner.cast::<InstanceData>()))
+    };
+    let GenericFn(closure) = generic.closure.downcast_ref().expect("`request` made it");
+    // SAFETY: the caller's obligation.
+    let mut frame = unsafe { Frame::new(store, instance, generic, site) };
+    // As for host functions: a panic is resumed where the activation was entered.
+    let outcome = catch_unwind(AssertUnwindSafe(|| closure(&mut frame)));
+    frame.finish();
+    // SAFETY: the closure has returned its borrow of the store.
+    let store = unsafe { &mut *store };
+    // SAFETY: the thread runs the store.
+    let interrupted = unsafe { trap::is_interrupted(store.execution()) };
+    match outcome {
+        Ok(Ok(())) if !interrupted => return 0,
+        Ok(Err(error)) if !interrupted => store.fail(error),
+        Ok(_) => store.fail(Trap::Interrupt.into()),
+        Err(panic) => store.failure = Some(Failure::Panic(panic)),
+    }
+    1
+}
