@@ -2,15 +2,18 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use wasm_encoder::ValType;
 use wasm_jit::probes::{
-    Bound, Kind, Location, Place, Probe, ProbeError, ProbeSpec, ValueError, WasmFn, activate_all,
+    Bound, Callback, GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec, ValueError, WasmFn,
+    activate_all,
 };
-use wasm_jit::{Caller, Error, Func, Instance, Module, Store, Trap, TypedFunc};
+use wasm_jit::{Caller, Error, Func, Instance, Module, Store, Trap, TypedFunc, Val};
 
 use super::behaviour::{TRAPPING, trapping};
 use super::native::reference;
@@ -421,6 +424,77 @@ fn errors_say_what_does_not_fit() {
     assert!(matches!(error, ProbeError::Parameters { parameters: 2, values: 1 }), "{error}");
 }
 
+/// Probes of all kinds at one place: a frame that a generic probe sees, arguments on the stack, the
+/// values of a closure, and a settled operand do not get in each other's way.
+#[test]
+fn probes_of_all_kinds_share_a_place() {
+    let module = Module::new(&engine(), PENDING).unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let monitor = Module::new(
+        module.engine(),
+        "(module (global $sum (export \"sum\") (mut i32) (i32.const 0))
+            (func (export \"add\") (param i32 i32 i32 i32 i32 i32 i32 f32 i32 i64)
+                (global.set $sum (i32.add (global.get $sum) (i32.add (local.get 6) (local.get 8))))))",
+    );
+    let monitor = Instance::new(&mut store, &monitor.unwrap(), &[]).unwrap();
+    let add = monitor.get_func(&mut store, "add").unwrap();
+    let add = WasmFn::new(&store, add).unwrap();
+    let sums: Arc<[AtomicU64; 3]> = Arc::default();
+    let generic = |number: usize| {
+        let sums = sums.clone();
+        Kind::Generic(GenericFn::new(move |frame| {
+            let Val::I32(n) = frame.local(0)? else { panic!("it is an i32") };
+            sums[number].fetch_add(n as u64, Ordering::Relaxed);
+            Ok(())
+        }))
+    };
+    let of_closure = sums.clone();
+    let closure = Callback::new(move |values| {
+        assert_eq!(values[1..], [7, 8]);
+        of_closure[2].fetch_add(values[0], Ordering::Relaxed);
+    });
+    let mut arguments = vec![Bound::Local(0); 10];
+    (arguments[7], arguments[9]) = (Bound::Const(0), Bound::Context);
+    let kinds = [
+        generic(0),
+        Kind::Wasm { function: add, values: arguments[..].into() },
+        Kind::Callback {
+            function: closure,
+            values: [Bound::Local(0), Bound::Const(7), Bound::Const(8)].into(),
+        },
+        generic(1),
+        Kind::Count,
+    ];
+    let body = module.function(0).unwrap().body().unwrap();
+    let offsets = body.instructions().map(|instruction| (instruction.offset() - body.range().start) as u32);
+    let specs: Vec<ProbeSpec> = offsets
+        .flat_map(|offset| {
+            let location = Location { function: 0, place: Place::Instruction { offset } };
+            kinds.clone().map(|kind| ProbeSpec { location, kind })
+        })
+        .collect();
+    let probes: Vec<Probe> = module.probes(&specs).into_iter().filter_map(Result::ok).collect();
+    let program = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = program.get_typed_func::<i32, i32>(&mut store, "run").unwrap();
+    let mut random = SmallRng::seed_from_u64(5);
+    for n in 1..40 {
+        probes.iter().for_each(|probe| probe.deactivate().unwrap());
+        let expected = run.call(&mut store, n).unwrap();
+        let mut order: Vec<&Probe> = probes.iter().collect();
+        order.shuffle(&mut random);
+        activate_all(order).into_iter().for_each(|on| on.unwrap());
+        let sum = monitor.get_global(&mut store, "sum").unwrap();
+        sum.set(&mut store, Val::I32(0)).unwrap();
+        sums.iter().for_each(|sum| sum.store(0, Ordering::Relaxed));
+        let before: u64 = probes.iter().map(Probe::count).sum();
+        assert_eq!(run.call(&mut store, n).unwrap(), expected);
+        let fired = probes.iter().map(Probe::count).sum::<u64>() - before;
+        let of_all = fired * n as u64;
+        assert_eq!([0, 1, 2].map(|number| sums[number].load(Ordering::Relaxed)), [of_all; 3], "{n}");
+        assert_eq!(sum.get(&mut store).i32(), Some(2 * of_all as i32), "{n}");
+    }
+}
+
 /// All of these tests, for an engine with other settings.
 pub(crate) fn test_all() {
     arguments_are_those_of_the_program();
@@ -430,4 +504,5 @@ pub(crate) fn test_all() {
     failures_in_functions_of_probes_end_the_call();
     functions_are_called_in_their_own_store_only();
     a_function_that_is_its_own_probe_overflows_the_stack();
+    probes_of_all_kinds_share_a_place();
 }
