@@ -44,7 +44,6 @@ enum Way {
     AllOff,
     /// Calls of all functions are counted.
     EntriesCounted,
-    Few(usize),
     /// So are all instructions.
     AllCounted,
     /// So is how all branches choose: `br_if`, `if`, `br_table` and `select`.
@@ -54,15 +53,18 @@ enum Way {
 }
 
 impl Way {
-    const ALL: [(Self, &'static str); 8] = [
+    const ALL: [(Self, &'static str); 11] = [
         (Self::Original, "original"),
+        (Self::With(ProbeSites::Functions), "with functions"),
+        (Self::With(ProbeSites::Branches), "with branches"),
+        (Self::With(ProbeSites::All), "with all"),
+        (Self::FunctionsOff, "functions off"),
+        (Self::BranchesOff, "branches off"),
+        (Self::AllOff, "all off"),
+        (Self::EntriesCounted, "entries counted"),
         (Self::AllCounted, "all counted"),
         (Self::BranchesCounted, "branches counted"),
-        (Self::Few(4), "4"),
-        (Self::Few(8), "8"),
-        (Self::Few(16), "16"),
-        (Self::Few(32), "32"),
-        (Self::AllOff, "all off"),
+        (Self::Rewritten, "rewritten"),
     ];
 
     /// Whether probes of this way are at an instruction.
@@ -73,7 +75,7 @@ impl Way {
             }
             Self::BranchesOff => instruction.is_control(),
             Self::BranchesCounted => chooses(instruction),
-            Self::AllOff | Self::AllCounted | Self::Few(_) => true,
+            Self::AllOff | Self::AllCounted => true,
         }
     }
 }
@@ -99,7 +101,8 @@ impl Loaded {
         if let Way::With(sites) = way {
             config.probe_sites(sites);
         }
-        if matches!(way, Way::Few(_)) {
+        if matches!(way, Way::FunctionsOff | Way::BranchesOff | Way::AllOff) {
+            // Sites, not code that counts by itself.
             config.counter_stubs(u32::MAX);
         }
         let engine = Engine::new(&config).expect("an engine");
@@ -165,8 +168,7 @@ fn probes(module: &Module, way: Way) -> Vec<Probe> {
         if way != Way::BranchesCounted {
             add(Place::Entry);
         }
-        let step = if let Way::Few(few) = way { (body.instructions().count() / few).max(1) } else { 1 };
-        for instruction in body.instructions().filter(|instruction| way.has(instruction)).step_by(step) {
+        for instruction in body.instructions().filter(|instruction| way.has(instruction)) {
             add(Place::Instruction { offset: (instruction.offset() - body.range().start) as u32 });
         }
     }
