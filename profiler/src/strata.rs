@@ -146,6 +146,11 @@ impl Strata {
         self.missed += calls.saturating_sub(1) as f64;
     }
 
+    /// Adds a number of calls of which any may have been calls of the function.
+    pub(crate) fn missed(&mut self, calls: u64) {
+        self.missed += calls as f64;
+    }
+
     /// Adds a call that was timed while the function was on.
     pub(crate) fn timed(&mut self, ticks: f64) {
         self.exact_timed += 1.0;

@@ -70,6 +70,8 @@ struct Session {
     /// probes were ready.
     by_address: HashMap<usize, u32>,
     early_calls: HashMap<usize, u64>,
+    /// The number of early calls whose functions are not known: any function may have made them.
+    unassigned_calls: u64,
     bodies: Bodies,
     last_reclaim: Instant,
     toggles_before: u64,
@@ -159,6 +161,7 @@ impl Session {
             indices: HashMap::new(),
             by_address: HashMap::new(),
             early_calls: HashMap::new(),
+            unassigned_calls: 0,
             bodies: Bodies::default(),
             last_reclaim: Instant::now(),
             toggles_before: 0,
@@ -193,6 +196,11 @@ fn tick(wake: Wake) -> Duration {
         unshare_text();
     }
     let requested = finish::requested();
+    if requested.is_some() || wake == Wake::Last {
+        // Code that was executed shortly before has no probes yet; with them, its functions get
+        // rows for the calls that were counted. An error means that there are no more probes.
+        let _ = provider::begin(Extent::Executed);
+    }
     let next = with_session(|session| {
         let next = session.tick();
         if requested.is_some() || wake == Wake::Last && !OVER.swap(true, Ordering::Relaxed) {
@@ -246,6 +254,7 @@ pub(crate) fn restart_in_child() {
         session.toggles_before = fastinst::toggle_count();
         session.written = None;
         session.early_calls.clear();
+        session.unassigned_calls = 0;
         provider::take_early_calls(|_, _| {});
         session.identity.pid = std::process::id();
         session.identity.is_fork_child = true;

@@ -53,7 +53,9 @@ impl Session {
         }
         let index = FUNCTIONS.push_with(|_| Function::default())? as u32;
         FUNCTIONS.get(index as usize)?.reset();
-        self.schedule.functions.push(Measured::new(probe.function_name, probe.object_path, key.1));
+        let mut measured = Measured::new(probe.function_name, probe.object_path, key.1);
+        measured.strata.missed(self.unassigned_calls);
+        self.schedule.functions.push(measured);
         self.indices.insert(key, index);
         self.by_address.insert(probe.function_address, index);
         // Its probes are switched on one by one as they are discovered.
@@ -75,7 +77,12 @@ impl Session {
     /// but not timed.
     pub(super) fn take_early_calls(&mut self) {
         let early = &mut self.early_calls;
-        provider::take_early_calls(|address, calls| *early.entry(address).or_default() += calls);
+        let unassigned =
+            provider::take_early_calls(|address, calls| *early.entry(address).or_default() += calls);
+        if unassigned > 0 {
+            self.unassigned_calls += unassigned;
+            self.schedule.functions.iter_mut().for_each(|function| function.strata.missed(unassigned));
+        }
         let (functions, by_address) = (&mut self.schedule.functions, &self.by_address);
         early.retain(|address, calls| match by_address.get(address) {
             Some(index) => {

@@ -104,10 +104,16 @@ pub(super) fn add(this_fn: usize) {
     COUNTS.add(this_fn);
 }
 
+/// Number of slots of the first table, and of the second one, whose pages are used only in programs
+/// that fill the first.
 const SLOTS: usize = 8192;
+const MORE_SLOTS: usize = 65_536;
 
 /// Number of slots that are searched for a function.
 const PROBED: usize = 16;
+
+/// Number of slots per bit of `marks`.
+const SLOTS_PER_MARK: usize = 64;
 
 struct Slot {
     /// 0 for a free slot. Never changed afterwards.
@@ -122,26 +128,36 @@ impl Slot {
 }
 
 /// Calls by function, counted without locks.
-struct Counts {
+struct Counts<const SLOTS: usize, const MARKS: usize> {
     slots: [Slot; SLOTS],
-    /// Calls of functions for which there was no slot.
-    missed: AtomicU64,
+    /// A bit per `SLOTS_PER_MARK` slots, set if one of them has calls.
+    marks: [AtomicU64; MARKS],
 }
 
-static COUNTS: Counts = Counts::new();
+static COUNTS: Table<SLOTS, { marks(SLOTS) }, MORE_SLOTS, { marks(MORE_SLOTS) }> = Table::new();
 
-/// Number of bytes of the table of functions.
-pub(super) const MEMORY: usize = size_of::<Counts>();
+const fn marks(slots: usize) -> usize {
+    slots / SLOTS_PER_MARK / 64
+}
 
-impl Counts {
+/// Number of bytes of the tables that are in use.
+pub(super) fn memory() -> usize {
+    let more = if COUNTS.is_full.load(Ordering::Relaxed) { size_of_val(&COUNTS.more) } else { 0 };
+    size_of_val(&COUNTS) - size_of_val(&COUNTS.more) + more
+}
+
+impl<const SLOTS: usize, const MARKS: usize> Counts<SLOTS, MARKS> {
     const fn new() -> Self {
-        Self { slots: [const { Slot::new() }; SLOTS], missed: AtomicU64::new(0) }
+        const { assert!(MARKS == marks(SLOTS) && SLOTS % (SLOTS_PER_MARK * 64) == 0) };
+        Self { slots: [const { Slot::new() }; SLOTS], marks: [const { AtomicU64::new(0) }; MARKS] }
     }
 
-    fn add(&self, function: usize) {
+    /// Returns whether there was room.
+    fn add(&self, function: usize) -> bool {
         let first = (function as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         for step in 0..PROBED {
-            let slot = &self.slots[(first as usize + step) % SLOTS];
+            let number = (first as usize + step) % SLOTS;
+            let slot = &self.slots[number];
             let taken = match slot.function.load(Ordering::Relaxed) {
                 0 => slot
                     .function
@@ -151,19 +167,81 @@ impl Counts {
                 taken => taken,
             };
             if taken == 0 {
-                slot.calls.fetch_add(1, Ordering::Relaxed);
-                return;
+                // Acquire: pairs with the Release of the `swap` in `take`. If that has taken the
+                // calls before these, the mark is seen cleared here.
+                slot.calls.fetch_add(1, Ordering::AcqRel);
+                let (mark, bit) = self.mark(number);
+                if mark.load(Ordering::Relaxed) & bit == 0 {
+                    mark.fetch_or(bit, Ordering::Release);
+                }
+                return true;
             }
         }
-        self.missed.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    /// The word and the bit of a slot.
+    fn mark(&self, slot: usize) -> (&AtomicU64, u64) {
+        let block = slot / SLOTS_PER_MARK;
+        (&self.marks[block / 64], 1 << (block % 64))
+    }
+
+    fn take(&self, take: &mut impl FnMut(usize, u64)) {
+        for (at, marks) in self.marks.iter().enumerate() {
+            if marks.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let taken = marks.swap(0, Ordering::AcqRel);
+            for bit in (0..64).filter(|bit| taken >> bit & 1 == 1) {
+                let first = (at * 64 + bit) * SLOTS_PER_MARK;
+                for slot in &self.slots[first..first + SLOTS_PER_MARK] {
+                    let calls = slot.calls.swap(0, Ordering::AcqRel);
+                    if calls != 0 {
+                        take(slot.function.load(Ordering::Relaxed), calls);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Two tables of counts, of which the second is for functions that have no room in the first.
+struct Table<const SLOTS: usize, const MARKS: usize, const MORE: usize, const MORE_MARKS: usize> {
+    first: Counts<SLOTS, MARKS>,
+    more: Counts<MORE, MORE_MARKS>,
+    /// Whether the second one is in use.
+    is_full: AtomicBool,
+    /// Calls of functions for which there was no slot.
+    missed: AtomicU64,
+}
+
+impl<const SLOTS: usize, const MARKS: usize, const MORE: usize, const MORE_MARKS: usize>
+    Table<SLOTS, MARKS, MORE, MORE_MARKS>
+{
+    const fn new() -> Self {
+        Self {
+            first: Counts::new(),
+            more: Counts::new(),
+            is_full: AtomicBool::new(false),
+            missed: AtomicU64::new(0),
+        }
+    }
+
+    fn add(&self, function: usize) {
+        if self.first.add(function) {
+            return;
+        }
+        if !self.is_full.load(Ordering::Relaxed) {
+            self.is_full.store(true, Ordering::Relaxed);
+        }
+        if !self.more.add(function) {
+            self.missed.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn take(&self, mut take: impl FnMut(usize, u64)) -> u64 {
-        for slot in &self.slots {
-            if slot.calls.load(Ordering::Relaxed) != 0 {
-                take(slot.function.load(Ordering::Relaxed), slot.calls.swap(0, Ordering::Relaxed));
-            }
-        }
+        self.first.take(&mut take);
+        self.more.take(&mut take);
         self.missed.swap(0, Ordering::Relaxed)
     }
 }
@@ -204,35 +282,53 @@ pub(super) fn take(mut take: impl FnMut(usize, u64)) -> u64 {
 mod tests {
     use super::*;
 
+    const SLOTS: usize = 64 * SLOTS_PER_MARK;
+    const MORE: usize = 2 * SLOTS;
+    type Small = Table<SLOTS, { marks(SLOTS) }, MORE, { marks(MORE) }>;
+
     #[test]
     fn calls_are_counted_by_function_and_calls_without_room_are_reported() {
-        static TABLE: Counts = Counts::new();
+        static TABLE: Small = Small::new();
         for round in 1..=3 {
-            for function in 1..=2 * SLOTS {
+            for function in 1..=2 * (SLOTS + MORE) {
                 TABLE.add(function * 16);
             }
             let (mut functions, mut calls) = (0, 0);
             let missed = TABLE.take(|function, times| {
-                assert!(function % 16 == 0 && (1..=2 * SLOTS).contains(&(function / 16)));
+                assert!(function % 16 == 0 && (1..=2 * (SLOTS + MORE)).contains(&(function / 16)));
                 assert_eq!(times, 1, "round {round}");
                 (functions, calls) = (functions + 1, calls + times);
             });
-            assert!(functions > SLOTS / 2, "{functions} functions had room");
-            assert_eq!(calls + missed, 2 * SLOTS as u64);
+            assert!(functions > (SLOTS + MORE) / 2, "{functions} functions had room");
+            assert_eq!(calls + missed, 2 * (SLOTS + MORE) as u64);
         }
         assert_eq!(TABLE.take(|function, _| panic!("{function} was taken twice")), 0);
     }
 
+    /// As many functions as the first table has slots, of which each is searched for in a few.
     #[test]
-    fn threads_count_the_same_functions_exactly() {
-        static TABLE: Counts = Counts::new();
+    fn functions_without_room_in_the_first_table_are_counted_in_the_second() {
+        static TABLE: Small = Small::new();
+        (1..=SLOTS).for_each(|function| TABLE.add(function * 16));
+        assert!(TABLE.is_full.load(Ordering::Relaxed), "the first table had room for all");
+        let mut functions = 0;
+        assert_eq!(TABLE.take(|_, times| functions += times), 0);
+        assert_eq!(functions, SLOTS as u64);
+    }
+
+    /// Calls that are counted while others are taken are marked again.
+    #[test]
+    fn threads_count_the_same_functions_exactly_while_counts_are_taken() {
+        static TABLE: Small = Small::new();
         const EACH: u64 = 20_000;
+        let mut calls = 0;
         std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| (0..EACH).for_each(|number| TABLE.add(1 + (number % 7) as usize)));
+            let count = || (0..EACH).for_each(|number| TABLE.add(1 + (number % 7) as usize));
+            let threads: Vec<_> = (0..3).map(|_| scope.spawn(count)).collect();
+            while !threads.iter().all(|thread| thread.is_finished()) {
+                assert_eq!(TABLE.take(|_, times| calls += times), 0);
             }
         });
-        let mut calls = 0;
         assert_eq!(TABLE.take(|_, times| calls += times), 0);
         assert_eq!(calls, 3 * EACH);
     }

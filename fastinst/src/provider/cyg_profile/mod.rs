@@ -216,7 +216,7 @@ impl provider::Provider for CygProfile {
     /// Does not include the memory for writing text, which is a copy of the text of each object
     /// with probes, nor memory that is only used during a discovery.
     fn memory_bytes(&self) -> usize {
-        HELD.load(Ordering::Relaxed) + PROBES.len() * size_of::<Probe>() + arrivals::MEMORY
+        HELD.load(Ordering::Relaxed) + PROBES.len() * size_of::<Probe>() + arrivals::memory()
     }
 
     fn take_early_calls(&self, take: &mut dyn FnMut(usize, u64)) -> u64 {
