@@ -453,7 +453,7 @@ fn probes_of_all_kinds_share_a_place() {
         assert_eq!(values[1..], [7, 8]);
         of_closure[2].fetch_add(values[0], Ordering::Relaxed);
     });
-    let mut arguments = vec![Bound::Local(0); 10];
+    let mut arguments = [Bound::Local(0); 10];
     (arguments[7], arguments[9]) = (Bound::Const(0), Bound::Context);
     let kinds = [
         generic(0),
