@@ -1,7 +1,8 @@
 //! Probes in WebAssembly: four threads run the same functions, each in a store of its own, while a
-//! fifth switches counting probes at all instructions and entries as fast as it can. A sixth loads
-//! modules, runs them with all probes on, and drops them. Engines differ in the places for probes
-//! that functions have from the start.
+//! fifth switches probes at all instructions and entries as fast as it can. Some of them count,
+//! some call closures, which count, with values or with the frame. A sixth loads modules, runs them
+//! with all probes on, and drops them. Engines differ in the places for probes that functions have
+//! from the start, and in whether functions with many counters count by themselves.
 //!
 //! After [`ROUND`] switches the fifth thread pauses. With all probes on, each executor makes some
 //! calls, and every count must grow by what a module counts that counts by itself; with all probes
@@ -14,10 +15,14 @@ mod programs;
 mod rewrite;
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use wasm_jit::probes::{Kind as ProbeKind, Location, Place, Probe, ProbeSpec, activate_all, deactivate_all};
+use wasm_jit::probes::{
+    Bound, Callback, GenericFn, Kind as ProbeKind, Location, Place, Probe, ProbeSpec, activate_all,
+    deactivate_all,
+};
 use wasm_jit::{Config, Engine, Instance, Module, ProbeSites, Store, TypedFunc, Val};
 
 use crate::options::Defect;
@@ -35,8 +40,16 @@ const HOT: &str = include_str!("../../wasm-jit/tests/probes/hot.wat");
 const SHAPES: &str = include_str!("../../wasm-jit/tests/probes/shapes.wat");
 
 pub(crate) fn run(run: &Run) {
-    let with = |sites| Engine::new(Config::new().probe_sites(sites)).expect("an engine");
-    let engines = [ProbeSites::None, ProbeSites::Branches, ProbeSites::All].map(with);
+    let with = |(sites, counter_stubs)| {
+        Engine::new(Config::new().probe_sites(sites).counter_stubs(counter_stubs)).expect("an engine")
+    };
+    let engines = [
+        (ProbeSites::None, u32::MAX),
+        (ProbeSites::Branches, u32::MAX),
+        (ProbeSites::None, 0),
+        (ProbeSites::All, u32::MAX),
+    ]
+    .map(with);
     let texts = [HOT, SHAPES].map(str::to_owned).into_iter().chain((0..).map(programs::program));
     let programs: Vec<Program> =
         texts.filter_map(|text| Program::new(&engines[0], &text)).take(2 + RANDOM).collect();
@@ -85,23 +98,51 @@ impl Program {
     }
 
     /// Probes at these places, as far as control can come there, each with the number of its place.
-    fn probes(&self, module: &Module, numbers: impl Iterator<Item = usize>) -> Vec<(usize, Probe)> {
+    fn probes(&self, module: &Module, numbers: impl Iterator<Item = usize>) -> Vec<(usize, Counter)> {
         let start = |function| {
             let body = module.function(function).and_then(|function| function.body());
             body.expect("the module has the function").range().start as u32
         };
         let numbers: Vec<usize> = numbers.collect();
-        let specs = numbers.iter().map(|number| {
+        let fired: Vec<Option<Arc<AtomicU64>>> =
+            numbers.iter().map(|number| (number % 4 < 2).then(Arc::default)).collect();
+        let specs = numbers.iter().zip(&fired).map(|(number, fired)| {
             let (function, at) = self.places[*number];
             let place = match at {
                 None => Place::Entry,
                 Some(at) => Place::Instruction { offset: at - start(function) },
             };
-            ProbeSpec { location: Location { function, place }, kind: ProbeKind::Count }
+            let kind = match fired.clone() {
+                None => ProbeKind::Count,
+                Some(fired) if number % 4 == 0 => ProbeKind::Callback {
+                    function: Callback::new(move |values| {
+                        fired.fetch_add(values[0], Ordering::Relaxed);
+                    }),
+                    values: [Bound::Const(1)].into(),
+                },
+                Some(fired) => ProbeKind::Generic(GenericFn::new(move |frame| {
+                    fired.fetch_add(u64::from(frame.depth() < 1 << 20), Ordering::Relaxed);
+                    Ok(())
+                })),
+            };
+            ProbeSpec { location: Location { function, place }, kind }
         });
         let made = module.probes(&specs.collect::<Vec<_>>());
-        let made = numbers.into_iter().zip(made);
-        made.filter_map(|(number, probe)| Some((number, probe.ok()?))).collect()
+        let made = numbers.into_iter().zip(made).zip(fired);
+        made.filter_map(|((number, probe), fired)| Some((number, Counter { probe: probe.ok()?, fired })))
+            .collect()
+    }
+}
+
+/// A probe that counts, by itself or by its closure.
+struct Counter {
+    probe: Probe,
+    fired: Option<Arc<AtomicU64>>,
+}
+
+impl Counter {
+    fn count(&self) -> u64 {
+        self.fired.as_ref().map_or_else(|| self.probe.count(), |fired| fired.load(Ordering::Relaxed))
     }
 }
 
@@ -153,7 +194,7 @@ impl Running {
     }
 }
 
-fn counts(probes: &[(usize, Probe)]) -> Vec<u64> {
+fn counts(probes: &[(usize, Counter)]) -> Vec<u64> {
     probes.iter().map(|(_, probe)| probe.count()).collect()
 }
 
@@ -161,7 +202,7 @@ fn counts(probes: &[(usize, Probe)]) -> Vec<u64> {
 fn check_counts(
     worker: &Worker<'_>,
     program: &Program,
-    probes: &[(usize, Probe)],
+    probes: &[(usize, Counter)],
     before: &[u64],
     times: u64,
 ) {
@@ -181,7 +222,7 @@ fn load(run: &Run, engines: &[Engine], programs: &[Program]) {
         let module = program.load(&engines[worker.random.below(engines.len())]);
         let chosen = worker.random.some_of(&(0..program.places.len()).collect::<Vec<_>>());
         let probes = program.probes(&module, chosen.into_iter());
-        let on = activate_all(probes.iter().map(|(_, probe)| probe));
+        let on = activate_all(probes.iter().map(|(_, counter)| &counter.probe));
         worker.check(on.iter().all(Result::is_ok), Kind::Lost, || format!("{on:?}"));
         worker.toggled(on.len() as u64);
         let mut running = Running::new(&module);
@@ -243,14 +284,14 @@ fn round(switcher: &mut Worker<'_>, executors: &mut [Worker<'_>], engine: &Engin
         });
     };
     if switcher.run.defect == Some(Defect::Switch) {
-        let _ = probes.iter().try_for_each(|(_, probe)| probe.deactivate());
+        let _ = probes.iter().try_for_each(|(_, counter)| counter.probe.deactivate());
     }
     let before = counts(&probes);
     call_all(executors, &mut running);
     check_counts(switcher, program, &probes, &before, CALLS * EXECUTORS as u64);
     let off = match switcher.random.coin() {
-        true => deactivate_all(probes.iter().map(|(_, probe)| probe)),
-        false => probes.iter().map(|(_, probe)| probe.deactivate()).collect(),
+        true => deactivate_all(probes.iter().map(|(_, counter)| &counter.probe)),
+        false => probes.iter().map(|(_, counter)| counter.probe.deactivate()).collect(),
     };
     switcher.check(off.iter().all(Result::is_ok), Kind::Lost, || format!("{off:?}"));
     switcher.toggled(off.len() as u64);
@@ -267,35 +308,35 @@ fn switch_at_random(
     worker: &mut Worker<'_>,
     module: &Module,
     program: &Program,
-    probes: &mut [(usize, Probe)],
+    probes: &mut [(usize, Counter)],
 ) {
     let mut are_on = vec![false; probes.len()];
     for _ in 0..ROUND {
         let chosen = worker.random.below(probes.len());
-        let (number, probe) = &mut probes[chosen];
+        let (number, counter) = &mut probes[chosen];
         let switched = match (worker.random.below(1000), are_on[chosen]) {
             (0, _) => {
                 let remade = program.probes(module, [*number].into_iter()).pop();
-                *probe = remade.expect("there was one").1;
+                *counter = remade.expect("there was one").1;
                 are_on[chosen] = false;
                 continue;
             }
             // The functions return to their originals.
             (1, _) => {
                 are_on.fill(false);
-                let off = deactivate_all(probes.iter().map(|(_, probe)| probe));
+                let off = deactivate_all(probes.iter().map(|(_, counter)| &counter.probe));
                 worker.check(off.iter().all(Result::is_ok), Kind::Lost, || format!("{off:?}"));
                 continue;
             }
-            (_, true) => probe.deactivate(),
-            (_, false) => probe.activate(),
+            (_, true) => counter.probe.deactivate(),
+            (_, false) => counter.probe.activate(),
         };
         are_on[chosen] = !are_on[chosen];
         worker.check(switched.is_ok(), Kind::Lost, || format!("{switched:?}"));
         worker.toggled(1);
         worker.beat();
     }
-    let on = activate_all(probes.iter().map(|(_, probe)| probe));
+    let on = activate_all(probes.iter().map(|(_, counter)| &counter.probe));
     worker.check(on.iter().all(Result::is_ok), Kind::Lost, || format!("{on:?}"));
     worker.toggled(are_on.iter().filter(|is_on| !**is_on).count() as u64);
 }
