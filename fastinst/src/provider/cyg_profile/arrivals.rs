@@ -148,7 +148,7 @@ pub(super) fn memory() -> usize {
 
 impl<const SLOTS: usize, const MARKS: usize> Counts<SLOTS, MARKS> {
     const fn new() -> Self {
-        const { assert!(MARKS == marks(SLOTS) && SLOTS % (SLOTS_PER_MARK * 64) == 0) };
+        const { assert!(MARKS == marks(SLOTS) && SLOTS.is_multiple_of(SLOTS_PER_MARK * 64)) };
         Self { slots: [const { Slot::new() }; SLOTS], marks: [const { AtomicU64::new(0) }; MARKS] }
     }
 
