@@ -146,6 +146,13 @@ impl Strata {
         self.missed += calls.saturating_sub(1) as f64;
     }
 
+    /// Adds calls that were counted for a function without probes, which may have been called any
+    /// number of times.
+    pub(crate) fn counted_at_least(&mut self, calls: u64) {
+        self.exact_calls += calls as f64;
+        self.missed = f64::INFINITY;
+    }
+
     /// Adds a number of calls of which any may have been calls of the function.
     pub(crate) fn missed(&mut self, calls: u64) {
         self.missed += calls as f64;
@@ -361,7 +368,7 @@ impl Strata {
     pub(crate) fn calls(&self) -> Estimate {
         let value = self.exact_calls + self.calls + self.gap_calls;
         if self.is_exact() {
-            return Estimate { value, low: value, high: Some(value + self.missed) };
+            return limited(value, value, value + self.missed, value);
         }
         let weight = if self.window_time > 0.0 { self.strata_time / self.window_time } else { 1.0 };
         let poisson = self.seen * weight * (weight - 1.0).max(0.0);

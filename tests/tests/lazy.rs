@@ -30,3 +30,28 @@ fn only_functions_that_are_executed_have_probes() {
         assert!(!names.iter().any(|name| name.starts_with("never")), "{what}: {names:?}");
     }
 }
+
+/// The calls of a function are counted even if its sites must be executed to determine it: those
+/// between the first one and the announcement of the probe, too.
+#[test]
+fn entries_of_a_site_are_counted_while_its_function_is_being_determined() {
+    /// As in the fixture.
+    const CALLS: f64 = 300.0;
+    for (compiler, flags) in [(Gcc, &["-O2"][..]), (Gcc, &["-O2", "-fno-plt"]), (Clang, &["-O2"])] {
+        let binary = compile("fixtures/late_functions.c", flags, compiler);
+        let without = run(&mut bare(&binary, &[]));
+        for discovery in ["discovery=eager", "discovery=lazy"] {
+            let what = format!("{compiler:?} {flags:?} {discovery}");
+            let with = profiled(&binary, &[], discovery);
+            with.run.assert_same(&without, &what);
+            for number in 1..=8 {
+                let name = format!("inlined_{number}");
+                let function = with.report().function(&name);
+                let calls = &function.unwrap_or_else(|| panic!("{what}: no {name} in the report"))["calls"];
+                let low = calls["low"].as_f64().expect("a lower limit");
+                let high = calls["high"].as_f64().unwrap_or(f64::INFINITY);
+                assert!((low..=high).contains(&CALLS), "{what}: {name}: {CALLS} calls, stated {calls}");
+            }
+        }
+    }
+}

@@ -74,6 +74,24 @@ pub trait Provider: Sync {
         let _ = take;
         0
     }
+
+    /// The function at this address, if it is in an object that may have probes and is loaded now:
+    /// also a function without any. Must not be called from callbacks.
+    fn function_at(&self, address: usize) -> Option<KnownFunction> {
+        let _ = address;
+        None
+    }
+}
+
+/// A function that a provider knows by its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownFunction {
+    /// The name, according to the symbols.
+    pub name: &'static CStr,
+    /// The file of the executable or library that contains the function.
+    pub object_path: &'static CStr,
+    /// The lowest address of that object in memory.
+    pub object_base: usize,
 }
 
 /// The registered providers.
@@ -131,4 +149,10 @@ pub fn memory_bytes() -> usize {
 /// [`Provider::take_early_calls`] of every provider; returns the sum. Callbacks may call it.
 pub fn take_early_calls(mut take: impl FnMut(usize, u64)) -> u64 {
     PROVIDERS.iter().map(|provider| provider.take_early_calls(&mut take)).sum()
+}
+
+/// [`Provider::function_at`] of the first provider that knows the function. Must not be called from
+/// callbacks.
+pub fn function_at(address: usize) -> Option<KnownFunction> {
+    PROVIDERS.iter().find_map(|provider| provider.function_at(address))
 }

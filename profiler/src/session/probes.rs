@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use fastinst::ProbeMetadata;
-use fastinst::provider;
+use fastinst::provider::{self, KnownFunction};
 
 use super::{OVER, Session, with_session};
 use crate::function::{FUNCTIONS, Function};
@@ -47,17 +47,27 @@ impl Session {
 
     /// The index of a probe's function, which is created if it is new.
     fn function_of(&mut self, probe: &ProbeMetadata<'static>) -> Option<u32> {
-        let key = (probe.object_path, probe.function_address.wrapping_sub(probe.object_base));
+        let function = KnownFunction {
+            name: probe.function_name,
+            object_path: probe.object_path,
+            object_base: probe.object_base,
+        };
+        self.function_at(probe.function_address, function)
+    }
+
+    /// The index of a function, which is created if it is new.
+    fn function_at(&mut self, address: usize, function: KnownFunction) -> Option<u32> {
+        let key = (function.object_path, address.wrapping_sub(function.object_base));
         if let Some(index) = self.indices.get(&key) {
             return Some(*index);
         }
         let index = FUNCTIONS.push_with(|_| Function::default())? as u32;
         FUNCTIONS.get(index as usize)?.reset();
-        let mut measured = Measured::new(probe.function_name, probe.object_path, key.1);
+        let mut measured = Measured::new(function.name, function.object_path, key.1);
         measured.strata.missed(self.unassigned_calls);
         self.schedule.functions.push(measured);
         self.indices.insert(key, index);
-        self.by_address.insert(probe.function_address, index);
+        self.by_address.insert(address, index);
         // Its probes are switched on one by one as they are discovered.
         self.schedule.begin(index);
         Some(index)
@@ -92,5 +102,22 @@ impl Session {
             // Its probes have not been made yet.
             None => true,
         });
+    }
+
+    /// Adds the early calls of functions that have no probes when the process ends: those whose
+    /// sites could not be determined, or cannot be changed. These are at least so many.
+    pub(super) fn add_functions_without_probes(&mut self) {
+        for (address, calls) in std::mem::take(&mut self.early_calls) {
+            let function = provider::function_at(address).filter(|function| {
+                self.wants(function.name, function.object_path, address.wrapping_sub(function.object_base))
+            });
+            let Some(function) = function else {
+                self.early_calls.insert(address, calls);
+                continue;
+            };
+            if let Some(index) = self.function_at(address, function) {
+                self.schedule.functions[index as usize].strata.counted_at_least(calls);
+            }
+        }
     }
 }

@@ -31,6 +31,7 @@ impl Session {
     fn report(&mut self) -> Report {
         self.schedule.drain();
         self.take_early_calls();
+        self.add_functions_without_probes();
         let ticks_per_ns = self.clock.ticks_per_ns();
         let duration_ns = self.clock.elapsed().as_nanos() as u64;
         let thread_time = (thread::lived() as f64 / ticks_per_ns).max(duration_ns as f64);

@@ -267,8 +267,9 @@ pub(super) fn keep(function: usize, calls: u64) {
 ///
 /// The exceptions, which are not counted:
 /// * entries before the beginning of discovery;
-/// * entries of a site that crosses a fetch window, while it is being retargeted to its stub (two
-///   calls of `membarrier`);
+/// * entries of the sites that are retargeted to their stubs together, from the first store until
+///   they are switched on: two calls of `membarrier`, if one of them crosses a fetch window, and
+///   more if the thread is preempted meanwhile;
 /// * in code whose calls never become probes, all entries but the first 100.
 ///
 /// Takes a lock and may free memory. Callbacks may call it.

@@ -61,7 +61,7 @@ pub use arrivals::arrival;
 
 use crate::discovery::Discovery;
 use crate::error::Error;
-use crate::provider::{self, Extent, Provider as _};
+use crate::provider::{self, Extent, KnownFunction, Provider as _};
 use crate::registry::{ObjectInfo, PROBES, Probe};
 use arrivals::{ARRIVALS_PENDING, KNOWN, Known, STARTED, TOO_MANY_ARRIVALS};
 use index::{Blocks, Index, PriorState};
@@ -221,6 +221,18 @@ impl provider::Provider for CygProfile {
 
     fn take_early_calls(&self, take: &mut dyn FnMut(usize, u64)) -> u64 {
         arrivals::take(take)
+    }
+
+    fn function_at(&self, address: usize) -> Option<KnownFunction> {
+        with_provider(|provider| {
+            let mut objects = provider.objects.iter_mut();
+            let holder = objects.find(|object| object.loaded.range.contains(&address))?;
+            let instrumented = holder.instrumented.as_mut()?;
+            instrumented.read_names(&holder.loaded);
+            let name = instrumented.names.as_ref()?.name(address)?;
+            let ObjectInfo { path, base, .. } = *instrumented.info;
+            Some(KnownFunction { name, object_path: path, object_base: base })
+        })
     }
 }
 
