@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use benches::options::Options;
 use benches::report::{Cell, Table};
-use wasm_jit::probes::{Bound, Kind, Location, NativeFn, Place, Probe, ProbeSpec, WasmFn};
+use wasm_jit::probes::{
+    Bound, Callback, GenericFn, Kind, Location, NativeFn, Place, Probe, ProbeSpec, WasmFn,
+};
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Engine, Func, Instance, Module, Store, TypedFunc};
 
@@ -94,6 +96,22 @@ fn host(store: &mut Store<u64>, values: &[Bound]) -> Kind {
     Kind::Wasm { function: WasmFn::new(&*store, function).expect("no results"), values: values.into() }
 }
 
+fn closure(values: &[Bound]) -> Kind {
+    let function = Callback::new(|values| {
+        black_box(values[0] + values[1]);
+    });
+    Kind::Callback { function, values: values.into() }
+}
+
+fn generic(reads: bool) -> Kind {
+    Kind::Generic(GenericFn::new(move |frame| {
+        if reads {
+            black_box((frame.operand(1)?, frame.operand(0)?));
+        }
+        Ok(())
+    }))
+}
+
 /// The table.
 pub(crate) fn table(options: &Options) -> Table {
     const OPERANDS: [Bound; 2] = [Bound::Operand(1), Bound::Operand(0)];
@@ -109,6 +127,9 @@ pub(crate) fn table(options: &Options) -> Table {
             Some(wasm(store, "add", &OPERANDS))
         }),
         Loaded::new("host function with the store, two operands", |store| Some(host(store, &OPERANDS))),
+        Loaded::new("closure, two operands", |_| Some(closure(&OPERANDS))),
+        Loaded::new("closure with the frame", |_| Some(generic(false))),
+        Loaded::new("closure with the frame, which reads two operands", |_| Some(generic(true))),
     ];
     if let Some(probe) = &all[1].probe {
         probe.deactivate().expect("a probe can be switched off");
