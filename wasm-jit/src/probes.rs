@@ -349,6 +349,12 @@ pub enum ProbeError {
         /// Of the probe.
         values: usize,
     },
+    /// A closure gets too many values.
+    #[error("a closure gets at most {limit} values")]
+    TooManyValues {
+        /// How many it may get.
+        limit: usize,
+    },
     /// The function of a probe must not have results.
     #[error("the function of a probe must have no results, and this one has {results}")]
     Results {

@@ -199,6 +199,9 @@ impl FrameAccessor {
         let waiting = frame.walk().with_registers().find(|waiting| waiting.fp == fp);
         let waiting = waiting.expect("what is alive is found");
         let (image, function) = code_of(&waiting);
+        if waiting.site.is_none() && image.stub_at(waiting.return_address - 1).is_some() {
+            return Err(AccessError::InStub);
+        }
         let (position, located) = match waiting.site {
             Some(_) => image.site_values(function, waiting.return_address),
             None => image.call_values(function, waiting.return_address),

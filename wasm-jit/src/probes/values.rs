@@ -89,6 +89,9 @@ impl fmt::Debug for Values {
     }
 }
 
+/// How many values a closure gets at most: they are on the stack, whose end is not checked.
+const MAX_VALUES: usize = 1000;
+
 /// What the body of a function says about the values of its probes.
 pub(super) struct Body<'a> {
     image: &'a CodeImage,
@@ -152,6 +155,9 @@ impl<'a> Body<'a> {
         location: Location,
         position: u32,
     ) -> Result<RequestedKind, ProbeError> {
+        if values.0.len() > MAX_VALUES {
+            return Err(ProbeError::TooManyValues { limit: MAX_VALUES });
+        }
         let mut callees = Vec::new();
         let mut arguments = Vec::with_capacity(values.0.len());
         for (number, &value) in values.0.iter().enumerate() {

@@ -87,7 +87,7 @@ unsafe fn uncount(store: &VmStoreContext) {
     // SAFETY: the thread is in the code at this address, and `r14` is a context there.
     unsafe {
         if let Some(image) = image_at(store.raised_pc) {
-            image.uncount(store.raised_pc, std::ptr::with_exposed_provenance(context));
+            image.uncount(store.raised_pc, std::ptr::with_exposed_provenance(context), store.raised_fp);
         }
     }
 }

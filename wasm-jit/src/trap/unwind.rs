@@ -135,23 +135,26 @@ pub(super) unsafe extern "sysv64" fn find_handler(
     0
 }
 
-/// Reports the frames that are about to be left to those who watch them: from this one to the last
-/// one before the frame at `end`. If a watcher panics, the process aborts, since the functions that
-/// call this cannot unwind.
+/// For the frames that are about to be left, from this one to the last one before the frame at
+/// `end`: takes back what they have counted and will not execute since the function of a probe does
+/// not return, and reports them to those who watch them. If a watcher panics, the process aborts,
+/// since the functions that call this cannot unwind.
 ///
 /// # Safety
 /// The frames belong to the innermost activation of the store that the thread runs, and are intact.
 pub(super) unsafe fn report_left(mut frame: Frame, end: usize) {
-    if !unwound::is_watched() {
-        return;
-    }
+    let is_watched = unwound::is_watched();
     while frame.fp != end {
         let pc = frame.pc - usize::from(frame.is_call);
         // SAFETY: the thread is in the code at this address, or will return to it.
-        if let Some(image) = unsafe { image_at(pc) }
-            && let Some(function) = image.function_at(pc)
-        {
-            image.watchers.report(function, frame.fp as u64);
+        if let Some(image) = unsafe { image_at(pc) } {
+            if frame.is_call {
+                // SAFETY: the caller's obligation.
+                unsafe { image.uncount_in_stub(frame.pc, frame.fp) };
+            }
+            if is_watched && let Some(function) = image.function_at(pc) {
+                image.watchers.report(function, frame.fp as u64);
+            }
         }
         // SAFETY: inside the activation.
         frame = unsafe { Frame::caller(frame.fp) };

@@ -495,6 +495,52 @@ fn probes_of_all_kinds_share_a_place() {
     }
 }
 
+/// A probe that does not return: what follows in its straight run is not executed, and not counted.
+#[test]
+fn instructions_after_a_failing_probe_are_not_counted() {
+    let text = "(module (func (export \"run\") (param i32) (result i32)
+        (i32.add (i32.mul (local.get 0) (i32.const 3)) (i32.const 5))))";
+    let module = Module::new(&engine(), text).unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let trap = Module::new(module.engine(), "(module (func (export \"trap\") unreachable))").unwrap();
+    let trap = Instance::new(&mut store, &trap, &[]).unwrap().get_func(&mut store, "trap").unwrap();
+    let kinds = [
+        Kind::Wasm { function: WasmFn::new(&store, trap).unwrap(), values: [].into() },
+        Kind::Generic(GenericFn::new(|_| Err(Error::host("no")))),
+        Kind::Callback { function: Callback::new(|_| panic!("no")), values: [].into() },
+    ];
+    let body = module.function(0).unwrap().body().unwrap();
+    let offsets: Vec<u32> =
+        body.instructions().map(|instruction| (instruction.offset() - body.range().start) as u32).collect();
+    let spec = |offset: u32, kind: Kind| ProbeSpec {
+        location: Location { function: 0, place: Place::Instruction { offset } },
+        kind,
+    };
+    let counters: Vec<ProbeSpec> = offsets.iter().map(|offset| spec(*offset, Kind::Count)).collect();
+    let counters: Vec<Probe> = module.probes(&counters).into_iter().map(Result::unwrap).collect();
+    activate_all(&counters).into_iter().for_each(|on| on.unwrap());
+    let program = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = program.get_typed_func::<i32, i32>(&mut store, "run").unwrap();
+    for kind in kinds {
+        for (failing, offset) in offsets.iter().enumerate().skip(1) {
+            let probe = module.probe(spec(*offset, kind.clone())).unwrap();
+            probe.activate().unwrap();
+            let before: Vec<u64> = counters.iter().map(Probe::count).collect();
+            let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.call(&mut store, 1)));
+            assert!(!matches!(failed, Ok(Ok(_))));
+            for (number, (counter, before)) in counters.iter().zip(before).enumerate() {
+                let counted = counter.count() - before;
+                assert_eq!(counted, u64::from(number <= failing), "{number}, fails at {failing}: {kind:?}");
+            }
+        }
+    }
+    assert_eq!(run.call(&mut store, 2).unwrap(), 11);
+    let many = vec![Bound::Const(0); 1001];
+    let closure = Kind::Callback { function: Callback::new(|_| ()), values: many[..].into() };
+    let error = module.probe(spec(offsets[0], closure)).unwrap_err();
+    assert!(matches!(error, ProbeError::TooManyValues { limit: 1000 }), "{error}");
+}
+
 /// All of these tests, for an engine with other settings.
 pub(crate) fn test_all() {
     arguments_are_those_of_the_program();
@@ -505,4 +551,5 @@ pub(crate) fn test_all() {
     functions_are_called_in_their_own_store_only();
     a_function_that_is_its_own_probe_overflows_the_stack();
     probes_of_all_kinds_share_a_place();
+    instructions_after_a_failing_probe_are_not_counted();
 }

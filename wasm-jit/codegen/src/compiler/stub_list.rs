@@ -1,6 +1,7 @@
 //! Stubs that execute a list of probes, some of which call functions.
 //!
 //! ```text
+//! mov [rbp - 8], r14               leaf functions do not store their context
 //! lea rsp, [rsp - SAVED - 128]     leaf functions have their frame below rsp
 //! mov [rsp + n], register          each live register that the C convention does not preserve
 //! flags to [rsp + n]               where they are needed
@@ -53,13 +54,14 @@
 //!     call rax
 //!     test eax, eax
 //!     jne raise
+//!     mov rbx, [rsp + n] ...       it may have changed them and r12, r13
 //!
 //!     mov r11, [r14 + STORE]       after the functions: is an interrupt requested?
 //!     mov r11, [r11 + REQUESTS]
 //!     cmp dword [r11], 0
 //!     jne interrupt
 //! flags from [rsp + n]
-//! mov register, [rsp + n]          and rbx, r12, r13, if a generic probe may have changed them
+//! mov register, [rsp + n]
 //! lea rsp, [rsp + SAVED + 128]
 //! jmp back
 //! interrupt:
@@ -257,8 +259,7 @@ impl Saved {
         let before = self.registers & (reg.bit() - 1);
         let is_saved = self.registers & reg.bit() != 0;
         if self.is_frame {
-            let is_kept = reg.bit() & CALLER_SAVED == 0;
-            return (is_saved || is_kept).then(|| self.at(SiteFrame::offset(reg)));
+            return is_saved.then(|| self.at(SiteFrame::offset(reg)));
         }
         is_saved.then(|| self.at(8 * before.count_ones() as i32))
     }
@@ -272,6 +273,8 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
     let may_raise = |action: &Action<'_>| matches!(action, Action::Callback { .. } | Action::Generic { .. });
     let (raise, overflow) = (asm.new_label(), asm.new_label());
     let moved = saved.size + RED_ZONE;
+    // Leaf functions do not store their context. The unwinder reads it behind this instruction.
+    asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
     asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, -moved));
     for reg in bits(saved.registers) {
         let place = saved.place(reg).expect("it is in the set");
@@ -288,9 +291,6 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
     if let Some(flag) = state.flag {
         condition_to_scratch(flag, asm);
         asm.mov_store(Size::B8, saved.at(saved.condition), SCRATCH);
-    }
-    if saved.is_frame {
-        SiteFrame::save(asm);
     }
     for action in actions {
         match *action {
@@ -349,6 +349,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
             Action::Generic { function, description, instance } => {
                 let next = skip_other_instances(instance, asm);
                 let here = asm.new_label();
+                SiteFrame::save(asm);
                 asm.lea_label(SCRATCH, here);
                 asm.bind(here);
                 asm.mov_store(Size::B8, Mem::base(Reg::RSP, SiteFrame::FRAME + 8), SCRATCH);
@@ -362,6 +363,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
                 asm.call_reg(Reg::RAX);
                 asm.test(false, Reg::RAX, Reg::RAX);
                 asm.jcc(Cond::NotEqual, raise);
+                SiteFrame::restore(asm);
                 asm.bind(next);
             }
         }
@@ -384,9 +386,6 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
         } else {
             asm.mov(true, reg, place);
         }
-    }
-    if saved.is_frame {
-        SiteFrame::restore(asm);
     }
     asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, moved));
     let back = asm.jmp_to_link();
@@ -444,7 +443,6 @@ fn wasm_arguments(
 
 /// Calls a compiled function, whose arguments are in place: see [`crate::vmctx`].
 fn call_wasm(func_ref: usize, asm: &mut Assembler<'_>) {
-    asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
     asm.mov(true, Reg::RAX, CONTEXT);
     asm.mov_imm(Reg::R10, func_ref as u64);
     asm.mov(true, CONTEXT, Mem::base(Reg::R10, FUNC_REF_CONTEXT));
@@ -546,7 +544,7 @@ mod tests {
                 .map(|instruction| instruction.memory_displacement64() as i64)
                 .sum();
             assert_eq!(moves, 0);
-            let down = -(all[0].memory_displacement64() as i64);
+            let down = -(all[1].memory_displacement64() as i64);
             assert!(down > 128 && down % 16 == 0, "the red zone, and alignment");
             for register in [Register::RAX, Register::RDI, Register::XMM3] {
                 let of = |kind: OpAccess| {

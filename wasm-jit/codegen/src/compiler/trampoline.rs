@@ -143,6 +143,10 @@ pub fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
             from_array(asm, ty, reg, Reg::RSP, index);
         }
     }
+    // A probe may have written locals of callers, which are in these registers.
+    for (reg, slot) in CALLEE_SAVED {
+        asm.mov(true, reg, Mem::base(Reg::RBP, slot));
+    }
     asm.leave();
     asm.ret(stack_bytes(ty) as u16);
     asm.bind(failed);

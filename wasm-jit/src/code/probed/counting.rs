@@ -214,19 +214,45 @@ impl CodeImage {
         }
     }
 
+    /// As [`CodeImage::uncount`], for a frame that is left while the function of a probe runs: the
+    /// call in its stub returns to this address. Does nothing for other calls, which end runs.
+    ///
+    /// # Safety
+    /// `fp` must be the frame's pointer; called on the thread that runs the store.
+    pub(crate) unsafe fn uncount_in_stub(&self, return_address: usize, fp: usize) {
+        let pc = return_address - 1;
+        if self.sited_at(pc).is_some_and(|(block, _)| block.stub.is_some()) {
+            // SAFETY: the caller's obligation; the context is not used, since the call is not the
+            // stub's first instruction.
+            unsafe { self.uncount(pc, std::ptr::null(), fp) };
+        }
+    }
+
     /// Subtracts what a thread has counted and will not execute, since it leaves its innermost
     /// frame at this address.
     ///
     /// # Safety
     /// The address must be in the image's code, or in a stub. If it is in a function's body,
-    /// `context` must be what `r14` was there, and be called on the thread that runs the store.
-    pub(crate) unsafe fn uncount(&self, pc: usize, context: *const VmContext) {
+    /// `context` must be what `r14` was there, and be called on the thread that runs the store; in
+    /// the stub of a list, `fp` must be the function's frame pointer.
+    pub(crate) unsafe fn uncount(&self, pc: usize, context: *const VmContext, fp: usize) {
         let Some((block, version)) = self.sited_at(pc) else { return };
         let Some(runs) = &version.runs else { return };
         let stub = block.stub.or_else(|| version.stub_at(pc));
+        let context = match block.stub {
+            // In a call of another instance's function, `r14` is not the function's context. The
+            // stub's first instruction stores that.
+            Some(_) if pc != block.start => {
+                let place = std::ptr::with_exposed_provenance::<*const VmContext>(fp - 8);
+                // SAFETY: a frame has its context below the frame pointer.
+                unsafe { place.read() }
+            }
+            _ => context,
+        };
         for cell in runs.rest(pc.wrapping_sub(version.base) as u32, stub) {
-            // SAFETY: only a function's body has a rest, so the context is that of an instance of
-            // this module, which has counters since there is a version. Nobody else writes them.
+            // SAFETY: only a function's body and its stubs have a rest, so the context is that of
+            // an instance of this module, which has counters since there is a version. Nobody else
+            // writes them.
             let cell = unsafe {
                 let counters = context.byte_offset(COUNTERS as isize).cast::<*const AtomicU64>().read();
                 &*counters.add(cell as usize)

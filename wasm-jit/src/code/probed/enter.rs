@@ -111,13 +111,14 @@ impl CodeImage {
         let probed = self.probed.get()?;
         let stubs = probed.entered.stubs.get()?;
         let number = (index - self.indices().start) as usize;
+        // Dropped last: they may own closures, which may own anything.
+        let all: Vec<Arc<dyn Enters>>;
         // Another thread may be changing it.
         let _changing = lock(&probed.entered.changing);
         let of_function = |waiting: &mut Waiting| {
             std::mem::take(&mut waiting.functions[number]).then(|| waiting.who.upgrade()).flatten()
         };
-        let all: Vec<Arc<dyn Enters>> =
-            lock(&probed.entered.waiting).iter_mut().filter_map(of_function).collect();
+        all = lock(&probed.entered.waiting).iter_mut().filter_map(of_function).collect();
         all.iter().for_each(|who| who.entered(self, index));
         let changes = &mut *self.changes();
         let waiting = lock(&probed.entered.waiting);

@@ -146,19 +146,25 @@ impl CodeImage {
         if function().is_some_and(|function| function.has_accessors.load(Ordering::Acquire)) {
             return Ok(());
         }
+        // Global probes that wait for its entry make their probes first.
+        self.enter(index);
         let ends = || {
             let versions = function().into_iter().flat_map(|function| &function.versions);
             versions.filter_map(|version| version.get()).last().is_some_and(|last| last.sites.end_accessors())
         };
-        if !ends() {
+        let mut changes = loop {
+            let changes = self.changes();
+            if ends() {
+                break changes;
+            }
+            drop(changes);
             let position = self.function(index).wasm_start;
             let what = RequestedKind::Call { callee: Callee::Native(0), arguments: Vec::new() };
             let request = Request { position, what, instance: None };
             // Never switched on: a version comes with it.
             let made = self.make_probes_where(index, &[request], true)?;
             made.into_iter().flatten().for_each(|number| self.remove_probe(number));
-        }
-        let changes = &mut *self.changes();
+        };
         let function = function().expect("it has a version");
         changes.state(index).keeps_version = true;
         let last = function.made() - 1;
