@@ -11,7 +11,7 @@ use wordpatch_model::explore::Flaw;
 use wordpatch_model::{Assumption, Change, Code, Form, Job, Program, Scenario, Violation};
 
 use crate::encoding::{self, Shape};
-use crate::retarget::retarget;
+use crate::retarget::{retarget, retarget_as};
 use crate::site::{CallSite, State};
 use crate::strategy::{Clobbers, Strategy};
 
@@ -119,6 +119,29 @@ fn retarget_of(places: &[Place], from: i32, to: i32) -> Job {
     })
 }
 
+/// `retarget_as` of a site that stays active. If both parts of its operand change, it calls its
+/// intermediate target in between.
+fn retarget_active(place: &Place, from: i32, to: i32) -> Job {
+    let place = *place;
+    let [old, new] = [from, to].map(|displacement| place.whole(displacement, State::Active));
+    let site = place.site(from);
+    let between = site.intermediate_target(place.target(to)).map(|target| {
+        let displacement = encoding::displacement(place.shape, place.address, target).expect("in reach");
+        place.whole(displacement, State::Active)
+    });
+    let changes = match between {
+        Some(between) => vec![Change::new(0, &old, &between), Change::new(0, &between, &new)],
+        None => vec![Change::new(0, &old, &new)],
+    };
+    let stores = changes.len();
+    Job::new("retarget, active", place.window.bytes(), changes, move || {
+        // SAFETY: the model's text.
+        let mut results = unsafe { retarget_as(&[(place.site(from), place.target(to), State::Active)]) };
+        let is_done = results.pop().expect("one site in, one result out").is_ok();
+        vec![is_done; stores]
+    })
+}
+
 fn wait() -> Job {
     Job::new("wait", FetchWindow::Bytes8.bytes(), [], || {
         let _ = wait_for_visibility();
@@ -189,6 +212,53 @@ fn every_site_retargeted_and_activated_and_back() {
         ];
         place.scenario(1).patcher(Program::new(jobs)).holds();
     }
+}
+
+/// To another target and back, and switched off and on in between, with no more waits than there
+/// are in `retarget_as`: at every time, one of the allowed calls is made.
+#[test]
+fn every_site_retargeted_while_it_stays_active() {
+    for place in places() {
+        let [one, other] = TARGETS;
+        let toggles = [State::Inactive, State::Active].map(|to| place.toggle(0, other, to));
+        let jobs = [retarget_active(&place, one, other)].into_iter().chain(toggles);
+        let jobs = jobs.chain([retarget_active(&place, other, one), wait()]);
+        place.scenario(1).patcher(Program::new(jobs)).holds();
+    }
+}
+
+#[test]
+fn first_wait_removed_old_call_runs_with_part_of_the_new_one() {
+    let is_in_two_stores = |place: &Place| {
+        let [from, to] = TARGETS;
+        place.site(from).intermediate_target(place.target(to)).is_some()
+    };
+    let mut places_in_two_stores = 0;
+    for place in places().filter(is_in_two_stores) {
+        let scenario = |change: &dyn Fn(Job) -> Job| {
+            let [from, to] = TARGETS;
+            place.scenario(1).patcher(Program::new([change(retarget_active(&place, from, to))]))
+        };
+        scenario(&|job| job).holds();
+        scenario(&|job| job.without_wait(0)).fails(is_mixture);
+        places_in_two_stores += 1;
+    }
+    assert!(places_in_two_stores > 0);
+}
+
+#[test]
+fn second_wait_removed_the_next_change_meets_the_old_front() {
+    let place = Place { clobbers: Clobbers::Nothing, ..STRADDLER };
+    let [one, other] = TARGETS;
+    // Differs from both in every byte.
+    let third = 0x0908_0706;
+    let there = retarget_active(&place, one, other);
+    let scenario = |there: Job| {
+        let jobs = [there, retarget_active(&place, other, third)];
+        place.scenario(1).patcher(Program::new(jobs))
+    };
+    scenario(there.clone()).holds();
+    scenario(there.without_wait(1)).fails(is_mixture);
 }
 
 /// Two sites in one batch share its waits, and a word; the second one alone would need no wait.

@@ -62,6 +62,7 @@
 //!
 //! [`retarget`] changes the target of sites. If the operand itself crosses a window it takes two
 //! waits, paid once for a batch, and no trap: while a site is inactive its operand is dead.
+//! [`retarget_as`] changes the target of sites that stay active: no execution is missed.
 //!
 //! # Main types
 //! * [`CallSite`]: a decoded call: [`activate`](CallSite::activate),
@@ -110,7 +111,7 @@ mod switch;
 pub use by_address::{activate_call, deactivate_call};
 pub use encoding::Shape;
 pub use error::Error;
-pub use retarget::retarget;
+pub use retarget::{retarget, retarget_as};
 pub use site::{CallSite, State, Toggle};
 pub use strategy::{Clobbers, Strategy};
 pub use switch::Switch;

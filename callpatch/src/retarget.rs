@@ -13,13 +13,29 @@
 //!
 //! A site inside one window, or a 1|4 site that uses a RET island, needs one store and no wait. All
 //! sites are inactive afterwards.
+//!
+//! A site that must not miss an execution stays active ([`retarget_as`]). Then it is the call
+//! itself that changes, first behind the boundary:
+//!
+//! ```text
+//! old        e8 d0 d1 | d2 d3
+//! 1 store    e8 d0 d1 | n2 n3    a call of a third address, which the caller provides
+//! 2 wait                         without it, a core that runs the old call may mix d2 d3 and n0 n1
+//! 3 store    e8 n0 n1 | n2 n3    the new call
+//! 4 wait                         without it, the next change of n2 n3 may meet d0 d1
+//! ```
+//!
+//! If only the bytes on one side differ, it is one store, and the third address is not needed:
+//! inside one window, at 1|4, and wherever the operands agree on one side.
+
+use std::ops::Range;
 
 use wordpatch::stepwise::{self, Stepwise};
-use wordpatch::{Bytes, wait_for_assumed_bound};
+use wordpatch::{Bytes, Split, wait_for_assumed_bound};
 
 use crate::encoding;
 use crate::error::Error;
-use crate::site::CallSite;
+use crate::site::{CallSite, State};
 use crate::strategy::Strategy;
 
 /// Makes each site inactive and sets its operand to a new target: the callee of a direct call, the
@@ -40,8 +56,23 @@ use crate::strategy::Strategy;
 ///    calling convention, or a pointer to one, for as long as the site can be executed.
 /// 2. Other copies of a retargeted site must not be toggled any more: they hold the old operand.
 pub unsafe fn retarget(sites: &[(CallSite, usize)]) -> Vec<Result<CallSite, Error>> {
+    let sites: Vec<_> = sites.iter().map(|(site, target)| (*site, *target, State::Inactive)).collect();
+    // SAFETY: the caller's obligations; no site stays active.
+    unsafe { retarget_as(&sites) }
+}
+
+/// As [`retarget`], for sites of which some stay active: those with [`State::Active`] make a call
+/// whenever they are executed, of the old target, the new one, or in between of
+/// [`CallSite::intermediate_target`]. They must be active; if one is not, or fails, it keeps its
+/// old target and its state.
+///
+/// # Safety
+/// As [`retarget`]. The program must also be correct when a site that stays active calls its
+/// intermediate target.
+pub unsafe fn retarget_as(sites: &[(CallSite, usize, State)]) -> Vec<Result<CallSite, Error>> {
     // SAFETY: the sites' text is mapped, by the contract of `CallSite::decode`.
-    let prepare = |(site, target): &(CallSite, usize)| unsafe { Retarget::new(*site, *target) };
+    let prepare =
+        |(site, target, keeps): &(CallSite, usize, State)| unsafe { Retarget::new(*site, *target, *keeps) };
     let mut sites: Vec<Result<Retarget, Error>> = sites.iter().map(prepare).collect();
     stepwise::finish_all(&mut sites);
     if sites.iter().flatten().any(|site| matches!(site.phase, Phase::Undone(_))) {
@@ -58,7 +89,38 @@ struct Retarget {
     old: CallSite,
     /// The site with its new target, which is returned to the caller, without that mark.
     new: CallSite,
+    /// The state during the change and after it.
+    keeps: State,
     phase: Phase,
+}
+
+impl CallSite {
+    /// The target of the call between the two stores of [`retarget_as`], if the site stays active
+    /// and the operands differ on both sides of a window boundary.
+    pub fn intermediate_target(&self, target: usize) -> Option<usize> {
+        let displacement = encoding::displacement(self.shape, self.address(), target)?;
+        let new = encoding::active(self.shape, displacement);
+        let [front, back] = parts(self);
+        if self.instruction[front.clone()] == new[front.clone()]
+            || self.instruction[back.clone()] == new[back.clone()]
+        {
+            return None;
+        }
+        let mixed = [&self.instruction[front], &new[back]].concat();
+        let operand = mixed[self.shape.operand_offset()..].try_into().expect("four bytes");
+        let next = self.address() + self.shape.len();
+        Some(next.wrapping_add_signed(i32::from_le_bytes(operand) as isize))
+    }
+}
+
+/// The bytes of a site before and after the boundary of a fetch window.
+fn parts(site: &CallSite) -> [Range<usize>; 2] {
+    let length = site.shape.len();
+    let front = match site.window.split(site.address(), length) {
+        Split::Inside => length,
+        Split::Crossing { front } => front,
+    };
+    [0..front, front..length]
 }
 
 /// The progress of a site.
@@ -67,7 +129,9 @@ enum Phase {
     Prepared,
     /// Step 1 is done; step 2 is next.
     Inactive,
-    /// No core runs the old call any more: the operand can be stored.
+    /// The site stays active, and calls its intermediate target; step 2 is next.
+    Between,
+    /// No core runs the old call any more: the operand, or the rest of it, can be stored.
     Dead,
     /// Step 3 is done; step 4 is next.
     Stored,
@@ -86,7 +150,7 @@ impl Retarget {
     ///
     /// # Safety
     /// The site's text must stay mapped.
-    unsafe fn new(old: CallSite, target: usize) -> Result<Self, Error> {
+    unsafe fn new(old: CallSite, target: usize, keeps: State) -> Result<Self, Error> {
         let address = old.address();
         let displacement = encoding::displacement(old.shape, address, target)
             .ok_or(Error::OutOfReach { address, target })?;
@@ -94,13 +158,47 @@ impl Retarget {
         // SAFETY: the caller's obligation.
         let new = unsafe { CallSite::new(old.text, old.shape, call, old.clobbers)? };
         // SAFETY: as above.
-        Ok(Self { old: unsafe { old.staying_mapped() }, new, phase: Phase::Prepared })
+        Ok(Self { old: unsafe { old.staying_mapped() }, new, keeps, phase: Phase::Prepared })
     }
 
     /// Whether the inactive form contains the operand of the call, which is dead then. The inactive
     /// forms of the other two strategies do not contain it.
     fn has_dead_operand(&self) -> bool {
         matches!(self.new.strategy, Strategy::Skip | Strategy::Load | Strategy::Ret)
+    }
+
+    /// Replaces a part of the call of a site that stays active, by one store.
+    fn exchange(&self, part: Range<usize>, from: &CallSite, to: &CallSite) -> Result<(), Error> {
+        let [from, to] = [from, to].map(|site| &site.instruction[part.clone()]);
+        if from == to {
+            return Ok(());
+        }
+        let (from, to) = (encoding::bytes(from), encoding::bytes(to));
+        // SAFETY: the part is in one window. Every core sees the other part as it is, by the waits,
+        // and each combination of the two that occurs is a call that the caller has allowed.
+        unsafe { self.old.text.compare_exchange(self.old.window, part.start, &from, &to)? };
+        Ok(())
+    }
+
+    /// Step 1 of a site that stays active, or all of it if one store suffices.
+    fn begin_active(&mut self) -> Result<(), Error> {
+        if self.old.state()? == State::Inactive {
+            let (address, edit) = (self.old.address() + self.old.edit.offset, &self.old.edit);
+            return Err(Error::Foreign { address, expected: edit.active, found: edit.inactive });
+        }
+        let [front, back] = parts(&self.old);
+        let is_cut = !back.is_empty();
+        let is_whole = self.old.instruction[front.clone()] == self.new.instruction[front.clone()];
+        self.exchange(back.clone(), &self.old, &self.new)?;
+        self.phase = if self.old.instruction[back.clone()] == self.new.instruction[back] {
+            self.exchange(front, &self.old, &self.new)?;
+            if is_cut { Phase::Stored } else { Phase::Done }
+        } else if is_whole {
+            Phase::Stored
+        } else {
+            Phase::Between
+        };
+        Ok(())
     }
 
     /// The stores of step 3: offset, old byte, new byte. Bytes that belong to the inactive form are
@@ -115,6 +213,10 @@ impl Retarget {
 
     /// Step 3: writes the new operand.
     fn store_operand(&self) -> Result<(), Error> {
+        if self.keeps == State::Active {
+            let [front, _] = parts(&self.old);
+            return self.exchange(front, &self.old, &self.new);
+        }
         for (offset, from, to) in self.operand_stores() {
             // SAFETY: no thread executes these bytes as a live operand: the site is inactive, and
             // every core has seen that since. A single byte crosses no window.
@@ -124,8 +226,16 @@ impl Retarget {
     }
 
     /// Restores the old operand: undoes the stores of step 3 that were made. The operand is dead
-    /// before and after.
+    /// before and after, or that of a call which is allowed.
     fn restore_operand(&self) {
+        if self.keeps == State::Active {
+            let [front, back] = parts(&self.old);
+            for part in [front, back] {
+                // Bytes that another tool has stored meanwhile are left.
+                let _ = self.exchange(part, &self.new, &self.old);
+            }
+            return;
+        }
         for (offset, from, to) in self.operand_stores() {
             // SAFETY: as in `store_operand`. A byte that was not stored differs from `to` and is
             // left unchanged.
@@ -148,6 +258,9 @@ impl Stepwise for Retarget {
     /// Steps 1 and 3. An operand that cannot be stored completely is restored, and its site waits
     /// nevertheless: a core may have fetched the new bytes meanwhile.
     fn store(&mut self) -> Result<(), Error> {
+        if let (Phase::Prepared, State::Active) = (&self.phase, self.keeps) {
+            return self.begin_active();
+        }
         if let Phase::Prepared = self.phase {
             self.old.deactivate()?;
             self.phase = if self.has_dead_operand() { Phase::Inactive } else { Phase::Done };
@@ -165,25 +278,26 @@ impl Stepwise for Retarget {
     }
 
     fn is_waiting(&self) -> bool {
-        matches!(self.phase, Phase::Inactive | Phase::Stored | Phase::Restored(_))
+        matches!(self.phase, Phase::Inactive | Phase::Between | Phase::Stored | Phase::Restored(_))
     }
 
     fn end_wait(&mut self) {
         assert!(self.is_waiting());
         self.phase = match std::mem::replace(&mut self.phase, Phase::Done) {
-            Phase::Inactive => Phase::Dead,
+            Phase::Inactive | Phase::Between => Phase::Dead,
             Phase::Stored => Phase::Done,
             Phase::Restored(error) => Phase::Failed(error),
             other => other,
         };
     }
 
-    /// In step 2, the site fails immediately. In step 4, its operand is restored first.
+    /// In step 2, an inactive site fails immediately. In step 4, or if it stays active, its operand
+    /// is restored first.
     fn give_up(&mut self, refusal: wordpatch::Error) -> Result<(), Error> {
         assert!(self.is_waiting());
         self.phase = match std::mem::replace(&mut self.phase, Phase::Done) {
             Phase::Inactive => return Err(refusal.into()),
-            Phase::Stored => {
+            Phase::Between | Phase::Stored => {
                 self.restore_operand();
                 Phase::Undone(refusal.into())
             }

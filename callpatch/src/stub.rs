@@ -14,7 +14,9 @@
 //! stack is aligned as at the site, and RDX and RDI, which are argument registers, may change.
 //! Nothing is pushed, so unwinding needs no CFI here, and shadow stacks stay consistent.
 
-use crate::encoding;
+use wordpatch::Bytes;
+
+use crate::encoding::{self, Shape};
 use crate::error::Error;
 
 /// Size of one stub; a multiple of 16, so that stubs are aligned.
@@ -26,6 +28,19 @@ pub const CELL_SIZE: usize = 16;
 
 /// Offset of the number in a cell.
 pub const NUMBER: usize = 8;
+
+/// Size of a relay.
+pub const RELAY_SIZE: usize = Shape::Jump.len();
+
+/// The code of a relay at `address`: a jump to `target`, which returns to the site.
+///
+/// # Errors
+/// [`Error::OutOfReach`].
+pub fn relay(address: usize, target: usize) -> Result<Bytes, Error> {
+    let displacement = encoding::displacement(Shape::Jump, address, target);
+    let jump = |displacement| encoding::active(Shape::Jump, displacement);
+    displacement.map(jump).ok_or(Error::OutOfReach { address, target })
+}
 
 /// The code of a stub at `address` whose cell is at `cell`.
 ///

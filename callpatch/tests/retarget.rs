@@ -2,7 +2,7 @@
 
 mod common;
 
-use callpatch::{CallSite, Clobbers, Error, Shape, State, Strategy, retarget};
+use callpatch::{CallSite, Clobbers, Error, Shape, State, Strategy, retarget, retarget_as};
 use common::{Function, SHAPES, function, functions, with_model, with_window};
 use wordpatch::{FetchWindow, TMax, WaitPolicy, tsc};
 
@@ -139,5 +139,91 @@ fn an_operand_that_differs_in_every_byte_is_stored_completely() {
                 assert_eq!(bytes[shape.len() - 4..], displacement.to_le_bytes(), "{led:?}");
             }
         }
+    }
+}
+
+fn retarget_active(site: CallSite, target: usize) -> Result<CallSite, Error> {
+    // SAFETY: no thread executes the site meanwhile.
+    unsafe { retarget_as(&[(site, target, State::Active)]) }.pop().unwrap()
+}
+
+#[test]
+fn a_site_that_stays_active_calls_its_new_target_and_can_be_toggled() {
+    let _model = with_window(FetchWindow::Bytes8);
+    for clobbers in [Clobbers::Nothing, Clobbers::CallerSaved] {
+        let places: Vec<_> = SHAPES.iter().flat_map(|shape| (0..16).map(|offset| (*shape, offset))).collect();
+        for function in functions(&places) {
+            let site = decode(&function, clobbers);
+            let site = retarget_active(site, function.targets[1]).unwrap();
+            assert_eq!(site.target(), function.targets[1], "{site:?}");
+            assert_eq!((site.state().unwrap(), function.run()), (State::Active, [0, 1]), "{site:?}");
+            site.deactivate().unwrap();
+            assert_eq!(function.run(), [0, 0], "{site:?}");
+            site.activate().unwrap();
+            assert_eq!(function.run(), [0, 1], "{site:?}");
+            retarget_active(site, function.targets[0]).unwrap();
+            assert_eq!(function.run(), [1, 0], "{site:?}");
+        }
+    }
+}
+
+/// The intermediate target is called only if the operand crosses a window and differs on both
+/// sides of the boundary.
+#[test]
+fn an_active_operand_that_differs_in_every_byte_is_stored_completely() {
+    let _model = with_window(FetchWindow::Bytes8);
+    for shape in SHAPES {
+        for offset in 0..8 {
+            let function = function(shape, offset);
+            let site = decode(&function, Clobbers::CallerSaved);
+            let displacement = site.displacement() ^ 0x1111_1111;
+            let next = function.site + shape.len();
+            let target = next.wrapping_add_signed(displacement as isize);
+            let front = (8 - offset).min(shape.len());
+            let opcode = shape.len() - 4;
+            let mixed = (opcode < front && front < shape.len()).then(|| {
+                let mut operand = displacement.to_le_bytes();
+                let old = site.displacement().to_le_bytes();
+                operand[..front - opcode].copy_from_slice(&old[..front - opcode]);
+                next.wrapping_add_signed(i32::from_le_bytes(operand) as isize)
+            });
+            assert_eq!(site.intermediate_target(target), mixed, "{shape:?} at {offset}");
+            let led = retarget_active(site, target).unwrap();
+            assert_eq!((led.target(), led.state().unwrap()), (target, State::Active));
+            let mut bytes = shape.opcode().to_vec();
+            bytes.extend(displacement.to_le_bytes());
+            assert_eq!(function.bytes(), bytes, "{shape:?} at {offset}");
+        }
+    }
+}
+
+/// The front part has a foreign byte, which is found after the back part was stored.
+#[test]
+fn an_active_site_that_cannot_be_retargeted_completely_keeps_its_target() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let function = function(Shape::Call, 5);
+    let site = decode(&function, Clobbers::CallerSaved);
+    let target = site.target() ^ 0x0111_1110;
+    assert!(site.intermediate_target(target).is_some());
+    let old = function.write(2, 0x77);
+    let before = function.bytes();
+    let refused = retarget_active(site, target);
+    assert!(matches!(refused, Err(Error::Foreign { .. })), "{refused:?}");
+    assert_eq!(function.bytes(), before);
+    function.write(2, old);
+    assert_eq!(function.run(), [1, 0], "it has kept its target");
+}
+
+#[test]
+fn an_inactive_site_cannot_stay_active() {
+    let _model = with_window(FetchWindow::Bytes8);
+    for offset in 0..8 {
+        let function = function(Shape::Call, offset);
+        let site = decode(&function, Clobbers::CallerSaved);
+        site.deactivate().unwrap();
+        let before = function.bytes();
+        let refused = retarget_active(site, function.targets[1]);
+        assert!(matches!(refused, Err(Error::Foreign { .. })), "{refused:?}");
+        assert_eq!((function.bytes(), function.run()), (before, [0, 0]));
     }
 }

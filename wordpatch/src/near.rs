@@ -123,10 +123,39 @@ impl NearBlock {
     /// # Errors
     /// [`Error::OutOfReach`], [`Error::MemoryMap`].
     pub fn allocate(text: &Range<usize>, code: usize, data: usize) -> Result<Self, Error> {
-        let start = map_near(text, pages(code) + pages(data))?;
+        Ok(Self::unsealed(map_near(text, pages(code) + pages(data))?, code))
+    }
+
+    /// As [`NearBlock::allocate`], for a block inside this range; `None` if it has no free place
+    /// for it with a free page on either side.
+    ///
+    /// # Errors
+    /// [`Error::MemoryMap`].
+    pub fn allocate_within(range: &Range<usize>, code: usize, data: usize) -> Result<Option<Self>, Error> {
+        let length = pages(code) + pages(data);
+        for gap in gaps()?.iter().rev() {
+            let Some(place) = place_in(gap, range, length) else { continue };
+            if let Some(block) = Self::allocate_at(place, code, data)? {
+                return Ok(Some(block));
+            }
+        }
+        Ok(None)
+    }
+
+    /// As [`NearBlock::allocate`], for a block at this address, the start of a page; `None` if
+    /// something is mapped there.
+    ///
+    /// # Errors
+    /// [`Error::MemoryMap`].
+    pub fn allocate_at(start: usize, code: usize, data: usize) -> Result<Option<Self>, Error> {
+        let mapped = map_if_free(start, pages(code) + pages(data))?;
+        Ok(mapped.map(|start| Self::unsealed(start, code)))
+    }
+
+    fn unsealed(start: NonNull<u8>, code: usize) -> Self {
         let mut block = Self { start, code: pages(code) };
         block.code_mut().fill(INT3);
-        Ok(block)
+        block
     }
 
     /// The address at which the code will be executed.
@@ -179,6 +208,20 @@ mod tests {
         taken.code_mut().fill(7);
         assert!(map_if_free(taken.code_address(), PAGE).unwrap().is_none());
         assert!(taken.code_mut().iter().all(|byte| *byte == 7), "the mapping was replaced");
+    }
+
+    #[test]
+    fn a_block_is_placed_in_a_range_or_at_an_address_that_is_free() {
+        let start = 3 << 40;
+        let range = start..start + 8 * PAGE;
+        let block = NearBlock::allocate_within(&range, 2 * PAGE, 1).unwrap().expect("a free range");
+        assert_eq!(block.code_address(), start + 4 * PAGE, "the highest place, with a page above it");
+        let allocate_within = |code| NearBlock::allocate_within(&range, code, 0).unwrap();
+        assert!(allocate_within(3 * PAGE).is_none(), "no room for it with a page on either side");
+        assert_eq!(allocate_within(2 * PAGE).expect("room").code_address(), start + PAGE);
+        assert!(NearBlock::allocate_at(start + 4 * PAGE, 1, 0).unwrap().is_none(), "it is taken");
+        let other = NearBlock::allocate_at(start + 9 * PAGE, 1, 0).unwrap().expect("it is free");
+        assert_eq!(other.code_address(), start + 9 * PAGE);
     }
 
     /// Checks the distance between either end of the text and either end of the block.

@@ -67,10 +67,10 @@ pub trait Provider: Sync {
     fn memory_bytes(&self) -> usize;
 
     /// Takes the calls that were counted before the entry probes of their functions were announced:
-    /// calls `take` with the address of a function and a number of calls, possibly several times
-    /// for the same function. Returns the number of further calls, whose functions are unknown.
-    /// Callbacks may call it.
-    fn take_early_calls(&self, take: &mut dyn FnMut(usize, u64)) -> u64 {
+    /// calls `take` with the address of a function and its calls, possibly several times for the
+    /// same function. Returns the number of further calls, whose functions are unknown. Callbacks
+    /// may call it.
+    fn take_early_calls(&self, take: &mut dyn FnMut(usize, EarlyCalls)) -> u64 {
         let _ = take;
         0
     }
@@ -92,6 +92,15 @@ pub struct KnownFunction {
     pub object_path: &'static CStr,
     /// The lowest address of that object in memory.
     pub object_base: usize,
+}
+
+/// What is known about the calls of a function before its entry probes were announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlyCalls {
+    /// So many were counted.
+    Counted(u64),
+    /// The function was not counted for a while.
+    Interrupted,
 }
 
 /// The registered providers.
@@ -147,7 +156,7 @@ pub fn memory_bytes() -> usize {
 }
 
 /// [`Provider::take_early_calls`] of every provider; returns the sum. Callbacks may call it.
-pub fn take_early_calls(mut take: impl FnMut(usize, u64)) -> u64 {
+pub fn take_early_calls(mut take: impl FnMut(usize, EarlyCalls)) -> u64 {
     PROVIDERS.iter().map(|provider| provider.take_early_calls(&mut take)).sum()
 }
 

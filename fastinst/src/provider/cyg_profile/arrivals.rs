@@ -9,14 +9,16 @@
 //! An exit that is a tail call returns to the caller of its function, and so queues the caller's
 //! code, which is being executed as well.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use fastinst_sigsafe::Segments;
 
 use super::index::{Arrival, Index, PriorState};
 use crate::probe::{ProbeId, ProbeKind};
+use crate::provider::EarlyCalls;
 use crate::service;
 
 /// An instrumented object that is or was loaded.
@@ -27,6 +29,57 @@ pub(super) struct Known {
     /// Number of entries that have arrived from there although their sites are probes.
     pub(super) arrivals: AtomicU32,
     pub(super) index: Index,
+}
+
+impl Known {
+    fn is_loaded_at(&self, address: usize) -> bool {
+        self.alive.load(Ordering::Relaxed) && self.range.contains(&address)
+    }
+}
+
+/// The intervals of the sites from which calls have arrived recently: a search in the index takes
+/// several times as long, and a function that is called often arrives many times before its probes
+/// are made.
+///
+/// An entry is a word, so it is always consistent: from its high bits, the address of the site
+/// without the bits that select the entry, the number of the interval, and the number of the object
+/// plus one.
+struct Cache {
+    entries: [AtomicU64; Self::ENTRIES],
+}
+
+static CACHE: Cache = Cache { entries: [const { AtomicU64::new(0) }; Cache::ENTRIES] };
+
+impl Cache {
+    const ENTRIES: usize = 1 << 12;
+    const BITS_OF_OBJECT: u32 = 5;
+    const BITS_OF_INTERVAL: u32 = 24;
+    const TAG: u32 = Self::BITS_OF_OBJECT + Self::BITS_OF_INTERVAL;
+
+    fn find(&self, site: usize) -> Option<(&'static Known, usize)> {
+        let entry = self.entries[site % Self::ENTRIES].load(Ordering::Relaxed);
+        if entry >> Self::TAG != (site / Self::ENTRIES) as u64 {
+            return None;
+        }
+        let object = (entry & ((1 << Self::BITS_OF_OBJECT) - 1)).checked_sub(1)?;
+        // The object may have been unloaded, and another one loaded in its place.
+        let known = KNOWN.get(object as usize).filter(|known| known.is_loaded_at(site))?;
+        let interval = entry >> Self::BITS_OF_OBJECT & ((1 << Self::BITS_OF_INTERVAL) - 1);
+        Some((known, interval as usize))
+    }
+
+    /// Does nothing if a number is too large for an entry.
+    fn keep(&self, site: usize, object: usize, interval: usize) {
+        let tag = (site / Self::ENTRIES) as u64;
+        let (object, interval) = (object as u64 + 1, interval as u64);
+        if object >> Self::BITS_OF_OBJECT == 0
+            && interval >> Self::BITS_OF_INTERVAL == 0
+            && tag >> (u64::BITS - Self::TAG) == 0
+        {
+            let entry = tag << Self::TAG | interval << Self::BITS_OF_OBJECT | object;
+            self.entries[site % Self::ENTRIES].store(entry, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Number of arrivals from code whose sites are probes that shows that the code makes calls in
@@ -52,21 +105,26 @@ pub fn arrival(kind: ProbeKind, this_fn: usize, return_address: usize) {
     }
     // The last byte of the call, since the return address may belong to another body.
     let site = return_address.wrapping_sub(1);
-    let holds = |address: usize| {
-        move |known: &&Known| known.alive.load(Ordering::Relaxed) && known.range.contains(&address)
-    };
     let is_entry = kind == ProbeKind::ENTRY;
-    let Some(known) = KNOWN.iter().find(holds(site)) else {
-        // A tail call may return to any object.
-        if KNOWN.iter().find(holds(this_fn)).is_none() {
-            notify();
+    let (known, number) = match CACHE.find(site) {
+        Some(found) => found,
+        None => {
+            let holds = |known: &Known, address| known.is_loaded_at(address);
+            let Some((at, known)) = (0..).zip(KNOWN.iter()).find(|(_, known)| holds(known, site)) else {
+                // A tail call may return to any object.
+                if !KNOWN.iter().any(|known| holds(known, this_fn)) {
+                    notify();
+                }
+                if is_entry {
+                    COUNTS.add(this_fn);
+                }
+                return;
+            };
+            let Some(number) = known.index.find(site) else { return };
+            CACHE.keep(site, at, number);
+            (known, number)
         }
-        if is_entry {
-            COUNTS.add(this_fn);
-        }
-        return;
     };
-    let Some(number) = known.index.find(site) else { return };
     let starts_here = known.index.start(number) == this_fn;
     let arrival = if is_entry && starts_here { Arrival::Entry } else { Arrival::Other };
     match known.index.arrive(number, arrival) {
@@ -143,7 +201,7 @@ const fn marks(slots: usize) -> usize {
 /// Number of bytes of the tables that are in use.
 pub(super) fn memory() -> usize {
     let more = if COUNTS.is_full.load(Ordering::Relaxed) { size_of_val(&COUNTS.more) } else { 0 };
-    size_of_val(&COUNTS) - size_of_val(&COUNTS.more) + more
+    size_of_val(&COUNTS) - size_of_val(&COUNTS.more) + more + size_of_val(&CACHE)
 }
 
 impl<const SLOTS: usize, const MARKS: usize> Counts<SLOTS, MARKS> {
@@ -246,18 +304,47 @@ impl<const SLOTS: usize, const MARKS: usize, const MORE: usize, const MORE_MARKS
     }
 }
 
-/// The counts of the intervals that are done.
-static TAKEN: Mutex<Vec<(usize, u64)>> = Mutex::new(Vec::new());
+/// What [`take`] returns next.
+struct Kept {
+    /// The counts of the intervals that are done, and the functions whose sites were off.
+    of_functions: Vec<(usize, EarlyCalls)>,
+    /// Probes that were off when their functions were not known.
+    interrupted: BTreeSet<ProbeId>,
+}
+
+static KEPT: Mutex<Kept> = Mutex::new(Kept { of_functions: Vec::new(), interrupted: BTreeSet::new() });
+
+fn kept() -> MutexGuard<'static, Kept> {
+    KEPT.lock().unwrap_or_else(|e| e.into_inner())
+}
 
 /// Keeps the count of an interval for [`take`].
 pub(super) fn keep(function: usize, calls: u64) {
     if calls > 0 {
-        TAKEN.lock().unwrap_or_else(|e| e.into_inner()).push((function, calls));
+        kept().of_functions.push((function, EarlyCalls::Counted(calls)));
+    }
+}
+
+/// An entry site of this function was off while it was retargeted.
+pub(super) fn interrupted(function: usize) {
+    kept().of_functions.push((function, EarlyCalls::Interrupted));
+}
+
+/// The site of a probe, whose function is not known, was off while it was retargeted.
+pub(super) fn interrupted_unknown(probe: ProbeId) {
+    kept().interrupted.insert(probe);
+}
+
+/// The function of a probe has become known.
+pub(super) fn resolved(probe: ProbeId, function: usize) {
+    let mut kept = kept();
+    if kept.interrupted.remove(&probe) {
+        kept.of_functions.push((function, EarlyCalls::Interrupted));
     }
 }
 
 /// Takes the entries that were counted before the probes of their functions were ready: calls
-/// `take` with the address of a function and a number of entries, possibly several times for the
+/// `take` with the address of a function and its entries, possibly several times for the
 /// same function. Returns the number of further entries, of functions for which the table had no
 /// room.
 ///
@@ -267,16 +354,16 @@ pub(super) fn keep(function: usize, calls: u64) {
 ///
 /// The exceptions, which are not counted:
 /// * entries before the beginning of discovery;
-/// * entries of the sites that are retargeted to their stubs together, from the first store until
-///   they are switched on: two calls of `membarrier`, if one of them crosses a fetch window, and
-///   more if the thread is preempted meanwhile;
+/// * entries of a site that cannot stay on while it is retargeted to its stub
+///   ([`super::relays`]), for two calls of `membarrier`, and longer if the thread is preempted
+///   meanwhile: its function is [`EarlyCalls::Interrupted`];
 /// * in code whose calls never become probes, all entries but the first 100.
 ///
 /// Takes a lock and may free memory. Callbacks may call it.
-pub(super) fn take(mut take: impl FnMut(usize, u64)) -> u64 {
-    let kept = std::mem::take(&mut *TAKEN.lock().unwrap_or_else(|e| e.into_inner()));
+pub(super) fn take(mut take: impl FnMut(usize, EarlyCalls)) -> u64 {
+    let kept = std::mem::take(&mut kept().of_functions);
     kept.into_iter().for_each(|(function, calls)| take(function, calls));
-    COUNTS.take(take)
+    COUNTS.take(|function, calls| take(function, EarlyCalls::Counted(calls)))
 }
 
 #[cfg(test)]
@@ -304,6 +391,53 @@ mod tests {
             assert_eq!(calls + missed, 2 * (SLOTS + MORE) as u64);
         }
         assert_eq!(TABLE.take(|function, _| panic!("{function} was taken twice")), 0);
+    }
+
+    #[test]
+    fn the_interval_of_a_site_is_kept_until_its_object_is_unloaded_or_another_site_takes_its_place() {
+        let cache = Cache { entries: [const { AtomicU64::new(0) }; Cache::ENTRIES] };
+        // No other test adds objects.
+        let starts = vec![0, 0x2000, 0x4000];
+        let range = 1 << 46..(1 << 46) + 0x6000;
+        let known = Known {
+            range: range.clone(),
+            alive: AtomicBool::new(true),
+            arrivals: AtomicU32::new(0),
+            index: Index::new(range.start, starts),
+        };
+        let object = KNOWN.push_with(|_| known).expect("room for an object");
+        let known = KNOWN.get(object).expect("it was added");
+        let number = |site| cache.find(site).map(|(_, number)| number);
+        let (one, same_place) = (range.start + 0x2345, range.start + 0x4345);
+        assert_eq!(number(one), None);
+        cache.keep(one, object, 1);
+        assert_eq!((number(one), number(one + 1), number(same_place)), (Some(1), None, None));
+        cache.keep(same_place, object, 2);
+        assert_eq!((number(one), number(same_place)), (None, Some(2)));
+        cache.keep(one, object, 1 << Cache::BITS_OF_INTERVAL);
+        cache.keep(one, 31, 1);
+        cache.keep(usize::MAX, object, 1);
+        assert_eq!((number(one), number(same_place), number(usize::MAX)), (None, Some(2), None));
+        known.alive.store(false, Ordering::Relaxed);
+        assert_eq!(number(same_place), None);
+    }
+
+    #[test]
+    fn interruptions_are_reported_once_the_function_is_known() {
+        // Addresses and ids that no other test uses.
+        let (known, unknown, probe) = (usize::MAX - 1, usize::MAX, ProbeId(u32::MAX - 7));
+        let taken = || {
+            let mut taken = Vec::new();
+            take(|function, calls| taken.push((function, calls)));
+            taken.retain(|(function, _)| *function >= known);
+            taken
+        };
+        interrupted(known);
+        interrupted_unknown(probe);
+        assert_eq!(taken(), [(known, EarlyCalls::Interrupted)]);
+        resolved(probe, unknown);
+        resolved(probe, unknown);
+        assert_eq!(taken(), [(unknown, EarlyCalls::Interrupted)]);
     }
 
     /// As many functions as the first table has slots, of which each is searched for in a few.

@@ -15,7 +15,7 @@
 //! 4. `arguments` determines the function of a site, from the code that sets up its first argument.
 //!    Inlined functions have sites in the bodies of other functions. `names` finds its name.
 //! 5. `stubs` assigns an id and a stub to each site, and retargets the site to the stub, switched
-//!    off.
+//!    off. Entries of code that may be executed meanwhile stay on and are counted (`relays`).
 //! 6. `resolve`: a site whose function cannot be determined from the code is left on until it is
 //!    first executed; then its argument is the function. Entries are counted until the probe is
 //!    announced.
@@ -44,6 +44,7 @@ mod elf;
 mod index;
 mod loaded;
 mod names;
+mod relays;
 mod resolve;
 mod scan;
 mod stubs;
@@ -61,7 +62,7 @@ pub use arrivals::arrival;
 
 use crate::discovery::Discovery;
 use crate::error::Error;
-use crate::provider::{self, Extent, KnownFunction, Provider as _};
+use crate::provider::{self, EarlyCalls, Extent, KnownFunction, Provider as _};
 use crate::registry::{ObjectInfo, PROBES, Probe};
 use arrivals::{ARRIVALS_PENDING, KNOWN, Known, STARTED, TOO_MANY_ARRIVALS};
 use index::{Blocks, Index, PriorState};
@@ -137,6 +138,8 @@ enum Scan {
 #[derive(Default)]
 struct State {
     scan: Scan,
+    /// Whether the first eager scan is in progress, before the program runs.
+    is_beginning: bool,
     /// Objects that are loaded now.
     objects: Vec<Object>,
     /// Instrumented objects that were unloaded; they may be loaded again.
@@ -219,7 +222,7 @@ impl provider::Provider for CygProfile {
         HELD.load(Ordering::Relaxed) + PROBES.len() * size_of::<Probe>() + arrivals::memory()
     }
 
-    fn take_early_calls(&self, take: &mut dyn FnMut(usize, u64)) -> u64 {
+    fn take_early_calls(&self, take: &mut dyn FnMut(usize, EarlyCalls)) -> u64 {
         arrivals::take(take)
     }
 
@@ -242,10 +245,12 @@ fn begin(discovery: &Discovery, scan: Scan) {
         provider.rests_until = None;
         if scan == Scan::Eager && provider.scan == Scan::Lazy {
             provider.scan = Scan::Eager;
+            provider.is_beginning = true;
             provider.objects.iter().for_each(Object::mark_everything);
         }
     });
     discover(discovery);
+    with_provider(|provider| provider.is_beginning = false);
 }
 
 /// Handles the objects that were loaded or unloaded since the last call, and the sites whose
@@ -258,6 +263,7 @@ fn discover(discovery: &Discovery) -> Option<Instant> {
     with_provider(|provider| {
         let mut resolved = Vec::new();
         resolve::take_resolved(|probe| {
+            arrivals::resolved(probe.id(), probe.function_address.load(Ordering::Relaxed));
             if provider.name(probe) {
                 discovery.announce(probe);
             }
@@ -488,7 +494,8 @@ impl State {
     /// Makes probes of the sites in an object's marked code, and announces them. Returns whether
     /// there were any.
     fn complete(&mut self, at: usize, blocks: Blocks, discovery: &Discovery) -> bool {
-        let scan = self.scan;
+        // The code of an object that is loaded later may be executed while its probes are made.
+        let scan = if self.is_beginning { self.scan } else { Scan::Lazy };
         let Object { loaded, instrumented: Some(instrumented) } = &mut self.objects[at] else { return false };
         let mut work = Work::new(instrumented.known.index.take_queued(blocks));
         if work.is_over() {

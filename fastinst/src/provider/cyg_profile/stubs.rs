@@ -4,17 +4,22 @@
 //! stubs. In a block, the code is followed by the cells: for each stub a cell with the probe
 //! function and the probe's id, and, in blocks for sites that call through a pointer, a word with
 //! the stub's address. A block is written and sealed before its stubs are assigned.
+//!
+//! Sites at entries that are made lazily call the old target, a relay ([`super::relays`]) or their
+//! stub at every time, and each of these counts the entry.
 
+use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-use callpatch::stub::{CELL_SIZE, NUMBER, STUB_SIZE, stub};
-use callpatch::{CallSite, Clobbers, Shape, Switch};
+use callpatch::stub::{CELL_SIZE, NUMBER, RELAY_SIZE, STUB_SIZE, relay, stub};
+use callpatch::{CallSite, Clobbers, Shape, State, Switch};
 use fastinst_sigsafe::Segments;
 use wordpatch::near::NearBlock;
 
 use super::loaded::LoadedObject;
+use super::relays::{Relays, SLOTS};
 use super::scan::Site;
 use super::{Scan, arrivals, resolve};
 use crate::error::Error;
@@ -26,10 +31,18 @@ const _: () = assert!(size_of::<Cell>() == CELL_SIZE && offset_of!(Cell, number)
 /// Number of stubs per page; the capacity of a block is a multiple of it.
 const PAGE_OF_STUBS: usize = 4096 / STUB_SIZE;
 
-/// A block of stubs, of which the first `used` are assigned.
+/// A new block has room for at least this part of the stubs that the object has already.
+const SPARE: usize = 8;
+
+/// The capacity of the largest block that fits between two relays.
+const IN_REGION: usize = 6 * PAGE_OF_STUBS;
+
+/// A block of stubs, of which those before `used` are assigned.
 #[derive(Debug)]
 struct Block {
     operand: Operand,
+    /// The place in every 256 bytes whose slots are relays, if there are any.
+    relays: Option<usize>,
     stubs: usize,
     cells: usize,
     /// The distance between cells, in bytes.
@@ -75,21 +88,91 @@ fn is_through_pointer(shape: Shape) -> bool {
 }
 
 impl Block {
-    fn new(near: &Range<usize>, operand: Operand, stubs: usize) -> Result<Self, Error> {
+    /// Allocates a block for so many stubs, or as many as fit between two relays.
+    fn new(
+        near: &Range<usize>,
+        operand: Operand,
+        stubs: usize,
+        relays: Option<&mut Relays>,
+    ) -> Result<Self, Error> {
         let stride = match operand {
             Operand::Callee => CELL_SIZE,
             Operand::Pointer => CELL_SIZE + size_of::<usize>(),
         };
-        let capacity = stubs.next_multiple_of(PAGE_OF_STUBS);
-        let mut block = NearBlock::allocate(near, capacity * STUB_SIZE, capacity * stride)?;
+        let sizes = |capacity: usize| (capacity * STUB_SIZE, capacity * stride);
+        let mut relays = relays.filter(|_| operand == Operand::Callee);
+        let between_relays = match &mut relays {
+            Some(relays) => {
+                // One slot of sixteen is a relay, and those before the first and after the last one
+                // are not used.
+                let capacity = (stubs + stubs / 15 + 18).next_multiple_of(PAGE_OF_STUBS).min(IN_REGION);
+                let (code, data) = sizes(capacity);
+                relays.allocate(code, data)?.map(|block| (block, capacity))
+            }
+            None => None,
+        };
+        let (mut block, capacity) = match between_relays {
+            Some(block) => block,
+            None => {
+                let capacity = stubs.next_multiple_of(PAGE_OF_STUBS);
+                let (code, data) = sizes(capacity);
+                relays = None;
+                (NearBlock::allocate(near, code, data)?, capacity)
+            }
+        };
         let (stubs, cells) = (block.code_address(), block.data_address());
-        let made = Self { operand, stubs, cells, stride, used: 0, capacity };
+        let relays = relays
+            .filter(|relays| (0..SLOTS / STUB_SIZE).any(|slot| relays.is_in_slot(stubs + slot * STUB_SIZE)));
+        let place_of_relays = relays.as_ref().map(|relays| relays.target() % SLOTS);
+        let mut made = Self { operand, relays: place_of_relays, stubs, cells, stride, used: 0, capacity };
         for (index, code) in block.code_mut().chunks_exact_mut(STUB_SIZE).take(capacity).enumerate() {
             let place = made.place(index);
-            code.copy_from_slice(&stub(place.stub, place.cell)?);
+            match &relays {
+                Some(relays) if made.is_relay(place.stub) => {
+                    code[..RELAY_SIZE].copy_from_slice(&relay(place.stub, relays.target())?);
+                }
+                _ => code.copy_from_slice(&stub(place.stub, place.cell)?),
+            }
         }
         block.seal()?;
+        made.keep_between_relays();
         Ok(made)
+    }
+
+    /// Whether there is a relay at this address.
+    fn is_relay(&self, address: usize) -> bool {
+        (self.stubs..self.stubs + self.capacity * STUB_SIZE).contains(&address)
+            && self.relays == Some(address % SLOTS)
+    }
+
+    /// Leaves only stubs that have a relay on either side: which of the two a site calls between
+    /// two stores depends on the site.
+    fn keep_between_relays(&mut self) {
+        if self.relays.is_some() {
+            let mut relays = (0..self.capacity).filter(|index| self.is_relay(self.place(*index).stub));
+            let (first, last) = (relays.next().unwrap_or(0), relays.next_back().unwrap_or(0));
+            (self.used, self.capacity) = (first, last + 1);
+            self.skip_relays();
+        }
+    }
+
+    fn skip_relays(&mut self) {
+        while self.used < self.capacity && self.is_relay(self.place(self.used).stub) {
+            self.used += 1;
+        }
+    }
+
+    /// Assigns a stub. There must be a free one.
+    fn take(&mut self) -> Place {
+        let place = self.place(self.used);
+        self.used += 1;
+        self.skip_relays();
+        place
+    }
+
+    /// Number of free stubs.
+    fn room(&self) -> usize {
+        (self.used..self.capacity).filter(|index| !self.is_relay(self.place(*index).stub)).count()
     }
 
     fn place(&self, index: usize) -> Place {
@@ -111,6 +194,19 @@ impl Block {
 #[derive(Debug, Default)]
 pub(super) struct Stubs {
     blocks: Vec<Block>,
+    /// Once an entry site was made lazily.
+    relays: Option<Relays>,
+}
+
+/// What becomes of a site while it is retargeted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    /// It is off, and stays off.
+    Off,
+    /// It stays on, and leads to a stub or a function that counts.
+    On,
+    /// It is off, and on immediately afterwards.
+    Interrupted,
 }
 
 /// Which of the probes of an object are restored.
@@ -149,9 +245,14 @@ impl Stubs {
         for operand in [Operand::Callee, Operand::Pointer] {
             let wants = |site: &&Site| Operand::of(site.shape) == operand;
             let wanted = sites.iter().filter(wants).count();
-            let room: usize = self.with_room(operand).map(|block| block.capacity - block.used).sum();
-            if wanted > room {
-                self.blocks.push(Block::new(near, operand, wanted - room)?);
+            let mut room: usize = self.with_room(operand).map(|block| block.room()).sum();
+            // Few blocks in all: finding a place for one takes as long as making ten probes.
+            let in_all: usize = self.blocks.iter().map(|block| block.capacity).sum();
+            while wanted > room {
+                let stubs = (wanted - room).max(in_all / SPARE);
+                let block = Block::new(near, operand, stubs, self.relays.as_mut())?;
+                room += block.room();
+                self.blocks.push(block);
             }
         }
         Ok(())
@@ -159,14 +260,27 @@ impl Stubs {
 
     fn with_room(&mut self, operand: Operand) -> impl Iterator<Item = &mut Block> {
         let has_room = move |block: &&mut Block| block.operand == operand && block.used < block.capacity;
-        self.blocks.iter_mut().filter(has_room)
+        self.blocks.iter_mut().rev().filter(has_room)
     }
 
     /// Assigns a free stub; [`Stubs::reserve`] has ensured that there is one.
     fn take(&mut self, shape: Shape) -> Place {
-        let block = self.with_room(Operand::of(shape)).next().expect("there is room");
-        block.used += 1;
-        block.place(block.used - 1)
+        self.with_room(Operand::of(shape)).next().expect("there is room").take()
+    }
+
+    /// What becomes of a site that counts from now on, if this is its stub.
+    fn meanwhile(&self, site: &CallSite, place: Place) -> Meanwhile {
+        let is_relay = |address: usize| {
+            self.relays.as_ref().is_some_and(|relays| {
+                site.target() == relays.target()
+                    && (relays.is_on_own_page(address)
+                        || self.blocks.iter().any(|block| block.is_relay(address)))
+            })
+        };
+        match site.intermediate_target(place.operand(site.shape())) {
+            Some(between) if !is_relay(between) => Meanwhile::Interrupted,
+            _ => Meanwhile::On,
+        }
     }
 
     fn of_cell(&self, cell: usize) -> Option<Place> {
@@ -175,7 +289,8 @@ impl Stubs {
 
     /// Number of bytes of memory that they use.
     pub(super) fn memory(&self) -> usize {
-        self.blocks.iter().map(Block::memory).sum()
+        let relays = self.relays.as_ref().map_or(0, Relays::memory);
+        self.blocks.iter().map(Block::memory).sum::<usize>() + relays
     }
 
     /// Makes probes of sites of an object. They are switched off, except for those whose functions
@@ -192,10 +307,26 @@ impl Stubs {
         if first + sites.len() > Segments::<Probe>::LIMIT {
             return Err(Error::TooManyProbes { limit: Segments::<Probe>::LIMIT });
         }
+        if self.relays.is_none() {
+            self.relays = relays_for(loaded, sites, scan);
+        }
         self.reserve(&loaded.range, sites)?;
         let mut retargeted = Retargeted::default();
+        let mut interrupted = BTreeSet::new();
         // Each site that can be decoded gets a stub.
-        retargeted.retarget(loaded, sites.iter().map(|site| (site, site)), |site| self.take(site.shape));
+        retargeted.retarget(loaded, sites.iter().map(|site| (site, site)), |site, decoded| {
+            let place = self.take(site.shape);
+            if !is_counted(site, scan) {
+                return (place, Meanwhile::Off);
+            }
+            // Before the code.
+            cell(place.cell).function.store(COUNT as usize, Ordering::Release);
+            let meanwhile = self.meanwhile(decoded, place);
+            if meanwhile == Meanwhile::Interrupted {
+                interrupted.insert(site.address);
+            }
+            (place, meanwhile)
+        });
         let mut made = Made {
             new: first as u32..first as u32,
             switches: retargeted.owners.len(),
@@ -205,6 +336,12 @@ impl Stubs {
         for (switch, (site, place)) in switches.iter().zip(retargeted.owners) {
             let probe = new_probe(object, site, switch, place, scan);
             made.new.end = probe.id().0 + 1;
+            if interrupted.contains(&site.address) {
+                match site.function {
+                    Some(function) => arrivals::interrupted(function),
+                    None => arrivals::interrupted_unknown(probe.id()),
+                }
+            }
         }
         Ok(made)
     }
@@ -218,12 +355,18 @@ impl Stubs {
         restored: Restored,
     ) -> Made {
         let mut retargeted = Retargeted::default();
-        retargeted.retarget(loaded, sites.iter().map(|(site, probe)| (site, *probe)), |probe| {
-            self.of_cell(std::ptr::from_ref(probe.cell).addr())
-                .expect("the stub of a probe belongs to its object")
+        retargeted.retarget(loaded, sites.iter().map(|(site, probe)| (site, *probe)), |probe, _| {
+            let place = self.of_cell(std::ptr::from_ref(probe.cell).addr());
+            (place.expect("the stub of a probe belongs to its object"), Meanwhile::Off)
         });
         let probes = retargeted.owners.iter().map(|(probe, _)| *probe);
         let mut made = Made { new: 0..0, switches: 0, refused: retargeted.refused };
+        for (probe, _) in &retargeted.owners {
+            let function = probe.function_address.load(Ordering::Relaxed);
+            if probe.kind == ProbeKind::ENTRY && function != 0 {
+                arrivals::interrupted(function);
+            }
+        }
         let is_all = restored == Restored::All && made.refused.is_empty();
         if let Some(previous) = is_all.then(|| revived(&retargeted.switches, probes.clone())).flatten() {
             probes.zip(previous).for_each(|(probe, switch)| probe.reassign(switch));
@@ -236,7 +379,21 @@ impl Stubs {
     }
 }
 
-/// Sites that were retargeted to their stubs, switched off.
+/// Whether a site counts its entries from when it leads to its stub until it is announced.
+fn is_counted(site: &Site, scan: Scan) -> bool {
+    scan == Scan::Lazy && site.kind == ProbeKind::ENTRY
+}
+
+/// The relays of an object, for the callee of its first entry that is counted.
+fn relays_for(loaded: &LoadedObject, sites: &[Site], scan: Scan) -> Option<Relays> {
+    let direct = |site: &&Site| is_counted(site, scan) && site.shape == Shape::Call;
+    let first = sites.iter().find(direct)?;
+    // SAFETY: as in `retarget`.
+    let decoded = unsafe { CallSite::decode(first.address, Clobbers::CallerSaved) }.ok()?;
+    Some(Relays::new(decoded.target(), &loaded.range))
+}
+
+/// Sites that were retargeted to their stubs.
 struct Retargeted<O> {
     switches: Vec<Switch>,
     /// Their owners and stubs, in the same order.
@@ -257,10 +414,10 @@ impl<O> Retargeted<O> {
         &mut self,
         loaded: &LoadedObject,
         sites: impl Iterator<Item = (&'a Site, O)>,
-        mut place: impl FnMut(&O) -> Place,
+        mut place: impl FnMut(&O, &CallSite) -> (Place, Meanwhile),
     ) {
-        let mut batch = Vec::with_capacity(sites.size_hint().0);
-        let mut owners = Vec::with_capacity(sites.size_hint().0);
+        let mut batches: [Vec<(CallSite, usize, State)>; 2] = Default::default();
+        let mut owners: [Vec<(O, Place)>; 2] = Default::default();
         for (site, owner) in sites {
             // SAFETY: the scan has found an instruction there, in text that the loader keeps mapped
             // during this step (`while_loaded`). A compiler has inserted the call, of a function
@@ -268,19 +425,40 @@ impl<O> Retargeted<O> {
             // registers.
             match unsafe { CallSite::decode(site.address, Clobbers::CallerSaved) } {
                 Ok(decoded) => {
-                    let place = place(&owner);
+                    let (place, meanwhile) = place(&owner, &decoded);
                     if is_through_pointer(site.shape) {
                         stub_cell(place).store(place.stub, Ordering::Relaxed);
                     }
-                    batch.push((decoded, place.operand(site.shape)));
-                    owners.push((owner, place));
+                    let state = if meanwhile == Meanwhile::On { State::Active } else { State::Inactive };
+                    let batch = usize::from(meanwhile == Meanwhile::Interrupted);
+                    batches[batch].push((decoded, place.operand(site.shape), state));
+                    owners[batch].push((owner, place));
                 }
                 Err(error) => self.refused.push(error.into()),
             }
         }
+        let [batch, interrupted] = batches;
+        let [owners, owners_of_interrupted] = owners;
         // SAFETY: a stub accepts the site's arguments and returns to it; stubs and their cells
-        // exist as long as the process.
-        let results = unsafe { callpatch::retarget(&batch) };
+        // exist as long as the process. A relay does the same (`Stubs::meanwhile`).
+        let results = unsafe { callpatch::retarget_as(&batch) };
+        self.add(loaded, results, owners);
+        // By themselves, so that they are off for as short a time as possible.
+        // SAFETY: as above.
+        let results = unsafe { callpatch::retarget_as(&interrupted) };
+        for site in results.iter().flatten() {
+            // An error is returned to the next caller that switches the site.
+            let _ = site.activate();
+        }
+        self.add(loaded, results, owners_of_interrupted);
+    }
+
+    fn add(
+        &mut self,
+        loaded: &LoadedObject,
+        results: Vec<Result<CallSite, callpatch::Error>>,
+        owners: Vec<(O, Place)>,
+    ) {
         for (result, owner) in results.into_iter().zip(owners) {
             match result {
                 Ok(site) => {
@@ -321,8 +499,10 @@ fn new_probe(
 ) -> &'static Probe {
     let cell = cell(place.cell);
     let is_open = site.function.is_none();
-    let is_counted = !is_open && scan == Scan::Lazy && site.kind == ProbeKind::ENTRY;
-    cell.function.store(if is_counted { COUNT as usize } else { RESOLVE as usize }, Ordering::Relaxed);
+    let is_counted = is_counted(site, scan);
+    if !is_counted {
+        cell.function.store(RESOLVE as usize, Ordering::Relaxed);
+    }
     // The stubs are within reach of the object, so offsets in the object have 32 bits.
     let offset = |address: usize| (address - object.base) as u32;
     let probe = |number: usize| {
@@ -340,9 +520,11 @@ fn new_probe(
         }
     };
     let number = PROBES.push_with(probe).expect("room was checked while no other thread could add probes");
-    if is_open || is_counted {
-        // After an error the site stays off, which is correct: its function is determined, or its
-        // calls are counted, later or never.
+    if is_open {
+        // After it was counted; the probe can be found now.
+        cell.function.store(RESOLVE as usize, Ordering::Release);
+        // After an error the site stays off, which is correct: its function is determined later or
+        // never.
         let _ = switch.activate();
     }
     PROBES.get(number).expect("it was just pushed")
