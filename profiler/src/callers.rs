@@ -18,7 +18,7 @@ pub(crate) struct From {
     /// The weighted number.
     pub(crate) calls: f64,
     pub(crate) ticks: f64,
-    /// The observed number.
+    /// The number that was observed in windows.
     pub(crate) seen: f64,
 }
 
@@ -40,7 +40,8 @@ pub(crate) struct Callers {
 impl Callers {
     /// Adds a call from this address.
     pub(crate) fn call(&mut self, caller: usize, weight: f64, ticks: f64) {
-        let call = From { calls: weight, ticks, seen: 1.0 };
+        let seen = if weight > 1.0 { 1.0 } else { 0.0 };
+        let call = From { calls: weight, ticks, seen };
         match self.places.iter().position(|(address, _)| *address == caller) {
             Some(index) => {
                 self.places[index].1.add(&call);
@@ -85,6 +86,9 @@ impl Bodies {
     }
 }
 
+/// Finds the function that has called another one, by the return address.
+pub(crate) type FunctionAt<'a> = dyn Fn(usize) -> Option<u32> + 'a;
+
 /// Calls by caller and callee, as shares of the callee's calls.
 #[derive(Debug, Default)]
 pub(crate) struct Arcs {
@@ -94,9 +98,9 @@ pub(crate) struct Arcs {
 
 impl Arcs {
     /// Adds the callers of a function.
-    pub(crate) fn add(&mut self, callee: u32, callers: &Callers, bodies: &Bodies) {
+    pub(crate) fn add(&mut self, callee: u32, callers: &Callers, function_at: &FunctionAt<'_>) {
         for (address, from) in callers.iter() {
-            self.arcs.entry((bodies.function_at(*address), callee)).or_default().add(from);
+            self.arcs.entry((function_at(*address), callee)).or_default().add(from);
         }
     }
 }

@@ -97,8 +97,12 @@ pub(crate) fn room(rates: impl Iterator<Item = f64>) -> usize {
 }
 
 /// Counts calls of the functions in one window, which takes some 15 us. `random` is a number from 0
-/// to 1. Returns `None` if the program hardly ran. For the service thread.
+/// to 1. Returns `None` if the program hardly ran, or a thread is switching the probes of one of
+/// the functions off. For the service thread.
 pub(crate) fn window(functions: &[&Function], random: f64) -> Option<Vec<Count>> {
+    if !functions.iter().all(|function| function.stop()) {
+        return None;
+    }
     for function in functions {
         function.begin_counting(schedule::switch_on_counting);
     }

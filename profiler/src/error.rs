@@ -28,6 +28,10 @@ pub enum Error {
     #[error("the profiler does not run in this process; start the program with fastinst record")]
     NotRunning,
 
+    /// The process has one profiler, and it is in use.
+    #[error("a profiler runs in this process already; end that one first")]
+    IsRunning,
+
     /// The service thread did not apply new settings in time.
     #[error(
         "new settings were not applied within {seconds} s; they will be when the profiler's thread runs again"

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastinst::{ProbeFn, ProbeId};
 use wordpatch::tsc;
 
+use crate::embedded::EntryProbe;
 use crate::function::{Entered, FUNCTIONS, Function};
-use crate::pairing::{Entry, EntryStack};
+use crate::pairing::{Entry, EntryStack, Own};
 use crate::thread::{self, Sample, Thread};
 
 /// The cost of a probe outside its two readings of the clock, in ticks: measured by [`calibrate`].
@@ -73,6 +74,19 @@ fn enter(
     call_site: usize,
     stack_pointer: usize,
 ) {
+    enter_with(EntryStack::own, begin, index, function, thread, call_site, stack_pointer);
+}
+
+#[inline(always)]
+fn enter_with(
+    own: impl FnOnce(&EntryStack) -> Own<'_>,
+    begin: u64,
+    index: u32,
+    function: &Function,
+    thread: &Thread,
+    call_site: usize,
+    stack_pointer: usize,
+) {
     thread.enter(stack_pointer, |entries| match function.enter(index, begin, thread) {
         Entered::Observed(observed) => {
             let entry = Entry {
@@ -84,7 +98,7 @@ fn enter(
                 stack_pointer,
                 ..Entry::default()
             };
-            push(begin, entry, observed.is_cold, thread, entries);
+            push(begin, entry, observed.is_cold, thread, own(entries));
         }
         Entered::Early => {
             spend(thread, begin, tsc::now());
@@ -95,8 +109,7 @@ fn enter(
 }
 
 #[inline(always)]
-fn push(begin: u64, mut entry: Entry, is_cold: bool, thread: &Thread, entries: &EntryStack) {
-    let mut own = entries.own();
+fn push(begin: u64, mut entry: Entry, is_cold: bool, thread: &Thread, mut own: Own<'_>) {
     let Some(place) = own.push(&entry, is_open, thread::discarded) else {
         thread::discarded(&entry);
         thread.lose();
@@ -125,11 +138,12 @@ extern "C" fn exit_at(id: ProbeId, call_site: usize, stack_pointer: usize) {
     let begin = tsc::now();
     let Some((index, function)) = Function::of_probe(id) else { return };
     let Some(thread) = Thread::current() else { return };
-    exit_from(begin, index, function, thread, call_site, stack_pointer);
+    exit_with(EntryStack::own, begin, index, function, thread, call_site, stack_pointer);
 }
 
 #[inline(always)]
-fn exit_from(
+fn exit_with(
+    own: impl FnOnce(&EntryStack) -> Own<'_>,
     begin: u64,
     index: u32,
     function: &Function,
@@ -143,33 +157,122 @@ fn exit_from(
         let (observation, period) = (function.observation(), function.exit_period());
         let exit =
             Entry { function: index, observation, period, call_site, stack_pointer, ..Entry::default() };
-        match entries.own().pop(&exit, thread::discarded) {
-            Some(entry) => {
-                let preempted = thread.preempted().wrapping_sub(entry.preempted);
-                let overhead = thread.overhead().wrapping_sub(entry.overhead);
-                let ticks = begin.wrapping_sub(entry.ticks);
-                let preempted = preempted.min(ticks);
-                let ticks = ticks.saturating_sub(preempted + overhead + EMPTY.load(Ordering::Relaxed));
-                let Entry { observation, weight, call_site: caller, .. } = entry;
-                let is_cold = thread.cold(false) != entry.cold;
-                if ticks > LONG_CALL {
-                    function.earn(ticks);
-                }
-                thread.record(Sample {
-                    function: index,
-                    observation,
-                    weight,
-                    caller,
-                    ticks,
-                    preempted,
-                    is_cold,
-                });
-                function.left(entry.period);
-            }
+        match own(entries).pop(&exit, thread::discarded) {
+            Some(entry) => complete(begin, &entry, function, thread),
             None => function.stray_exit(),
         }
         spend(thread, begin, tsc::now());
     });
+}
+
+/// Records the call of an entry that was left at the time `begin`.
+#[inline(always)]
+fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
+    let preempted = thread.preempted().wrapping_sub(entry.preempted);
+    let overhead = thread.overhead().wrapping_sub(entry.overhead);
+    let ticks = begin.wrapping_sub(entry.ticks);
+    let preempted = preempted.min(ticks);
+    let ticks = ticks.saturating_sub(preempted + overhead + EMPTY.load(Ordering::Relaxed));
+    let &Entry { observation, weight, call_site: caller, .. } = entry;
+    let is_cold = thread.cold(false) != entry.cold;
+    if ticks > LONG_CALL {
+        function.earn(ticks);
+    }
+    thread.record(Sample {
+        function: entry.function,
+        observation,
+        weight,
+        caller,
+        ticks,
+        preempted,
+        is_cold,
+    });
+    function.left(entry.period);
+}
+
+/// An entry that an engine's probe reports.
+#[inline(always)]
+pub(crate) fn entered(index: u32, frame: usize, return_address: usize) {
+    let begin = tsc::now();
+    let Some(function) = FUNCTIONS.get(index as usize) else { return };
+    let Some(thread) = Thread::current() else { return };
+    enter_with(EntryStack::of_frames, begin, index, function, thread, return_address, frame);
+}
+
+/// As [`entered`], an exit.
+#[inline(always)]
+pub(crate) fn exited(index: u32, frame: usize) {
+    let begin = tsc::now();
+    let Some(function) = FUNCTIONS.get(index as usize) else { return };
+    let Some(thread) = Thread::current() else { return };
+    exit_with(EntryStack::of_frames, begin, index, function, thread, 0, frame);
+}
+
+/// The frame at this address is about to be left without an exit: the call ends here.
+pub(crate) fn left(frame: usize) {
+    let begin = tsc::now();
+    let Some(thread) = Thread::current() else { return };
+    thread.enter(frame, |entries| {
+        if let Some(entry) = entries.of_frames().leave(frame, thread::discarded) {
+            match FUNCTIONS.get(entry.function as usize) {
+                Some(function) if is_open(&entry) => complete(begin, &entry, function, thread),
+                _ => thread::discarded(&entry),
+            }
+        }
+        spend(thread, begin, tsc::now());
+    });
+}
+
+/// What [`calibrate_with`] calls: a function without instructions, with the probes of an engine.
+pub(crate) trait Calibrated {
+    /// Switches the function's probes. Its exit probes are on if its entry probe is timed.
+    fn switch(&mut self, entry: EntryProbe);
+    /// Calls it [`CALLS`] times.
+    fn call(&mut self);
+}
+
+/// The calls of a [`Calibrated`] function at a time.
+pub(crate) const CALLS: u32 = 16;
+
+/// Measures the probes of an engine, on the function without probes at index 0. Takes some hundred
+/// microseconds. Nothing else may be observed meanwhile.
+pub(crate) fn calibrate_with(function: &Function, calibrated: &mut dyn Calibrated) {
+    const ROUNDS: usize = 200;
+    let Some(thread) = Thread::current() else { return };
+    for figure in [&EMPTY, &UNSEEN, &COUNTING] {
+        figure.store(0, Ordering::Relaxed);
+    }
+    let spent = || thread.overhead.load(Ordering::Relaxed);
+    // The lower quartile of the time of `CALLS` calls, without that of probes as far as it is seen:
+    // slower rounds were disturbed.
+    let mut time = |entry: EntryProbe| {
+        calibrated.switch(entry);
+        let mut times: [u64; ROUNDS] = std::array::from_fn(|_| {
+            let (begin, before) = (tsc::now(), spent());
+            calibrated.call();
+            tsc::now().wrapping_sub(begin).saturating_sub(spent().wrapping_sub(before))
+        });
+        times.sort_unstable();
+        times[ROUNDS / 4]
+    };
+    let without = time(EntryProbe::Off);
+    let counted = time(EntryProbe::Counted);
+    function.reset();
+    function.turn_on(0, u64::MAX, 1.0, |_, _| {});
+    let timed = time(EntryProbe::Timed);
+    calibrated.switch(EntryProbe::Off);
+    function.reset();
+    let mut empty = Vec::new();
+    thread::drain(|sample| {
+        if sample.function == 0 {
+            empty.push(sample.ticks);
+        }
+    });
+    empty.sort_unstable();
+    let calls = u64::from(CALLS);
+    EMPTY.store(empty.get(empty.len() / 4).copied().unwrap_or(0), Ordering::Relaxed);
+    UNSEEN.store(timed.saturating_sub(without) / (2 * calls), Ordering::Relaxed);
+    COUNTING.store(1000 * counted.saturating_sub(without) / calls, Ordering::Relaxed);
 }
 
 /// Measures the probes themselves, on a function without probes at this index, which is not

@@ -19,9 +19,9 @@
 //!    makes the last exit switches them off; so does a thread that finds too many exits of calls
 //!    that were entered before.
 //! 6. The service thread reads the number of entries after the end of the observation, and begins
-//!    the next one.
+//!    the next one, unless a thread is still switching probes off ([`crate::switching`]).
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
 
 use fastinst::ProbeId;
@@ -30,6 +30,7 @@ use fastinst_sigsafe::Segments;
 use crate::governor;
 use crate::policy::Allowance;
 use crate::probe_type::ProbeType;
+use crate::switching::{Entries, EntrySwitch, ExitSwitch, Phase};
 
 /// The number of exits of unobserved calls after which the exit probes are switched off, even if
 /// observed calls are open: waiting for the outer calls of a recursive function could be expensive.
@@ -80,19 +81,18 @@ pub(crate) struct Function {
     /// it had spent in probes from then until the window closed.
     before: Lost,
     overhead: AtomicU64,
-    /// The number of the observation, and the weight of its calls, as the bits of an f32.
-    observation: AtomicU32,
+    /// The weight of the observation's calls, as the bits of an f32.
     weight: AtomicU32,
-    /// The number of times that the exit probes were switched off or on: odd while they are off.
-    exit_period: AtomicU32,
+    /// The observation whose limit was reached.
+    exceeded_in: AtomicU32,
+    entry_switch: EntrySwitch,
+    exit_switch: ExitSwitch,
     /// The number of open calls that were entered in this exit period.
     open: AtomicU32,
     /// The number of further exits of other calls that are tolerated.
     strays_left: AtomicI64,
     /// Whether the function is on, not in a window.
     is_on: AtomicBool,
-    /// Whether the entry probes are being switched off, or are off.
-    is_closed: AtomicBool,
     is_listed: AtomicBool,
     next_listed: AtomicU32,
     /// When the allowance was refilled, and the time of long calls that have returned since.
@@ -111,6 +111,9 @@ pub(crate) struct Function {
     is_limited: AtomicBool,
     entry_probes: AtomicU32,
     exit_probes: AtomicU32,
+    /// The id that stands for its entry probes, followed by that for its exit probes, if an
+    /// [engine](crate::embedded) switches them; else 0.
+    ids: AtomicU32,
 }
 
 /// The maximum extension of a window, relative to its length, for threads that spend most of their
@@ -267,6 +270,10 @@ impl Function {
 
     /// Calls `act` for each probe of a kind.
     pub(crate) fn for_each_probe(&self, kind: ProbeType, mut act: impl FnMut(ProbeId)) {
+        let ids = self.ids.load(Acquire);
+        if ids != 0 {
+            return act(ProbeId(ids + u32::from(kind == ProbeType::Exit)));
+        }
         let mut next = self.probes(kind).load(Acquire);
         while let Some(id) = next.checked_sub(1) {
             act(ProbeId(id));
@@ -274,12 +281,18 @@ impl Function {
         }
     }
 
+    /// Gives the function an id for its entry probes, followed by one for its exit probes; or takes
+    /// its probes away.
+    pub(crate) fn set_ids(&self, entry: Option<ProbeId>) {
+        self.ids.store(entry.map_or(0, |id| id.0), Release);
+    }
+
     /// Whether the probes of a kind are on now, which is the initial state of a probe that is found
     /// later.
     pub(crate) fn has_on(&self, kind: ProbeType) -> bool {
         match kind {
-            ProbeType::Entry => self.observation.load(Relaxed) > 0 && !self.is_closed.load(Relaxed),
-            ProbeType::Exit => self.observation.load(Relaxed) > 0 && self.exit_period().is_multiple_of(2),
+            ProbeType::Entry => !self.entry_switch.now().are_over(),
+            ProbeType::Exit => self.exit_switch.phase() == Phase::On,
         }
     }
 
@@ -300,19 +313,36 @@ impl Function {
         self.calls.load(Relaxed)
     }
 
-    /// Switches the entry probes on to count calls, and off again. The function is not observed
-    /// otherwise.
+    /// Switches the entry probes on to count calls, after [`Function::stop`]. The function is not
+    /// observed otherwise.
     pub(crate) fn begin_counting(&self, switch_on: impl Fn(ProbeId)) {
-        self.stop();
         self.for_each_probe(ProbeType::Entry, switch_on);
     }
 
     /// Ends the observation, if there is one: no entry counts from now on, except for that of a
-    /// thread which is about to count it. For the service thread.
-    pub(crate) fn stop(&self) {
+    /// thread which is about to count it. Returns whether the entry probes are off: they are not
+    /// yet if another thread is switching them off. For the service thread.
+    pub(crate) fn stop(&self) -> bool {
         self.opens.store(u64::MAX, SeqCst);
         self.pending_since.store(0, SeqCst);
-        self.close();
+        let is_off = self.entry_switch.end_any(|| self.switch_off(ProbeType::Entry));
+        if is_off {
+            self.end_exits_if_unused(self.observation());
+        }
+        is_off
+    }
+
+    /// As [`Function::stop`]; the exit probes are switched off as well, whichever calls are open.
+    pub(crate) fn end(&self) {
+        self.stop();
+        self.end_exits(self.exit_period(), || true);
+    }
+
+    /// Whether a thread is switching probes off, or determines the times of a window: no
+    /// observation can begin or be evaluated.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self.entry_switch.now().phase, Phase::Placing | Phase::SwitchingOff)
+            || self.exit_switch.phase() == Phase::SwitchingOff
     }
 
     /// Ends what [`Function::begin_counting`] has begun.
@@ -323,15 +353,17 @@ impl Function {
     /// Handles an entry at the time `now`: returns whether it is observed, and how.
     #[inline]
     pub(crate) fn enter(&self, index: u32, now: u64, thread: &impl OwnTime) -> Entered {
+        // Before the times, so that they are not those of an earlier observation.
+        let entries = self.entry_switch.now();
         // Acquire: pairs with the Release in `turn_on` and `place`, which set the other fields
         // first.
         if now < self.opens.load(Acquire)
-            && (self.pending_since.load(Acquire) == 0 || !self.place(now, thread))
+            && (self.pending_since.load(Acquire) == 0 || !self.place(now, entries, thread))
         {
             return Entered::Early;
         }
         let closes = self.closes.load(Relaxed);
-        if now >= closes && !self.is_still_open(now, closes, thread) {
+        if now >= closes && !self.is_still_open(now, closes, entries, thread) {
             return Entered::Not;
         }
         let number = self.entries.fetch_add(1, Relaxed) + 1;
@@ -344,12 +376,12 @@ impl Function {
             let is_limited = self.is_limited.load(Relaxed);
             if number > limit {
                 if is_limited {
-                    self.close();
+                    self.close(entries.observation);
                 }
                 return Entered::Not;
             }
             if !is_limited {
-                self.reached_limit(index, now, thread);
+                self.reached_limit(index, now, entries, thread);
             }
         }
         if number == 1 && self.before.is_empty() {
@@ -357,7 +389,7 @@ impl Function {
         }
         self.open.fetch_add(1, SeqCst);
         Entered::Observed(Observed {
-            observation: self.observation.load(Relaxed),
+            observation: self.observation(),
             period: self.exit_period(),
             weight: f32::from_bits(self.weight.load(Relaxed)),
             is_cold: number <= COLD && !self.is_on.load(Relaxed),
@@ -373,14 +405,23 @@ impl Function {
     /// At the first entry after the service thread has begun a window: determines the window's
     /// start and end. Returns whether it is already open.
     #[cold]
-    fn place(&self, now: u64, thread: &impl OwnTime) -> bool {
-        let since = self.pending_since.load(Acquire);
-        if since == 0
-            || now < since
-            || self.pending_since.compare_exchange(since, 0, SeqCst, Relaxed).is_err()
-        {
-            return false;
+    fn place(&self, now: u64, entries: Entries, thread: &impl OwnTime) -> bool {
+        let mut is_open = false;
+        self.entry_switch.place(entries.observation, || {
+            let since = self.pending_since.load(Acquire);
+            if since > 0 && now >= since {
+                is_open = self.place_after(since, now, thread);
+                self.pending_since.store(0, SeqCst);
+            }
+        });
+        if now >= self.closes.load(Relaxed) {
+            self.close(entries.observation);
         }
+        is_open
+    }
+
+    /// Determines the times of a window that was begun at `since`. Returns whether it is open.
+    fn place_after(&self, since: u64, now: u64, thread: &impl OwnTime) -> bool {
         let (delay, length) = (self.delay.load(Relaxed), self.length.load(Relaxed));
         // Preemption that was not known at the last probe may have occurred before `since`: then
         // the window begins later than intended.
@@ -393,7 +434,6 @@ impl Function {
         let (opens, closes) = ((now + delay).saturating_sub(own), (now + delay + length).saturating_sub(own));
         if closes <= now {
             self.closes.store(now, Relaxed);
-            self.close();
             return false;
         }
         self.closes.store(closes, Relaxed);
@@ -405,8 +445,8 @@ impl Function {
     /// Whether the window is open for a thread that has lost time since it opened. If it is over
     /// for all threads, closes it.
     #[cold]
-    fn is_still_open(&self, now: u64, closes: u64, thread: &impl OwnTime) -> bool {
-        if self.is_closed.load(Relaxed) {
+    fn is_still_open(&self, now: u64, closes: u64, entries: Entries, thread: &impl OwnTime) -> bool {
+        if entries.are_over() {
             return false;
         }
         // The time that other threads have spent since is unknown.
@@ -421,28 +461,44 @@ impl Function {
         // Another thread may have spent more.
         let opens = self.opens.load(Relaxed);
         if thread.is_alone() || now > closes + STRETCH * closes.saturating_sub(opens) {
-            self.close();
+            self.close(entries.observation);
         }
         false
     }
 
-    /// Ends the observation: switches the entry probes off, and the exit probes unless a call is
+    /// Ends an observation: switches the entry probes off, and the exit probes unless a call is
     /// open.
     #[cold]
-    fn close(&self) {
-        if self.is_closed.swap(true, SeqCst) {
-            return;
+    fn close(&self, observation: u32) {
+        if self.entry_switch.end(observation, || self.switch_off(ProbeType::Entry)) {
+            self.end_exits_if_unused(observation);
         }
-        self.switch_off(ProbeType::Entry);
+    }
+
+    /// Switches the exit probes off, after the end of an observation, unless a call is open.
+    fn end_exits_if_unused(&self, observation: u32) {
+        // SeqCst: pairs with `left`.
         if self.open.load(SeqCst) == 0 {
-            self.end_exits();
+            self.end_exits(self.exit_period(), || self.is_over(observation));
         }
+    }
+
+    /// Whether an observation is over, and none has begun since.
+    fn is_over(&self, observation: u32) -> bool {
+        let now = self.entry_switch.now_ordered();
+        now.observation == observation && now.are_over()
     }
 
     /// Handles the entry whose number is the limit.
     #[cold]
-    fn reached_limit(&self, index: u32, now: u64, thread: &impl OwnTime) {
-        if self.is_on.load(Relaxed) {
+    fn reached_limit(&self, index: u32, now: u64, entries: Entries, thread: &impl OwnTime) {
+        let observation = self.observation();
+        if observation != entries.observation && self.entries.load(SeqCst) < self.limit.load(SeqCst) {
+            // It was the limit of an earlier one.
+            return;
+        }
+        let is_on = self.is_on.load(Relaxed);
+        if is_on {
             let elapsed = governor::nanoseconds(now.saturating_sub(self.refilled.load(Relaxed)));
             let inside = governor::nanoseconds(self.inside.swap(0, Relaxed));
             if let Allowance::More(calls) = Allowance::refilled(elapsed, inside, &governor::intensity()) {
@@ -464,25 +520,30 @@ impl Function {
         // The time of probes is known only roughly. If calls take little other time, the estimate
         // is bounded below.
         let own = passed.saturating_sub(spent).max(passed / STRETCH);
-        self.own_since_middle.store(own, Relaxed);
         // This is the last entry that counts.
-        self.ended.store(now, SeqCst);
-        self.opens.store(u64::MAX, SeqCst);
-        self.is_closed.store(true, SeqCst);
-        self.switch_off(ProbeType::Entry);
-        self.put_on_list(index);
+        let is_ended = self.entry_switch.end(observation, || {
+            self.own_since_middle.store(own, Relaxed);
+            self.ended.store(now, SeqCst);
+            self.opens.store(u64::MAX, SeqCst);
+            self.switch_off(ProbeType::Entry);
+            self.exceeded_in.store(observation, SeqCst);
+        });
+        // A window that was cut short is looked at when its stratum is over.
+        if is_ended && is_on {
+            self.put_on_list(index);
+        }
     }
 
     /// The number of the last observation.
     #[inline]
     pub(crate) fn observation(&self) -> u32 {
-        self.observation.load(Relaxed)
+        self.entry_switch.now().observation
     }
 
     /// The number of the exit period: the exit probes stay on while it does not change.
     #[inline]
     pub(crate) fn exit_period(&self) -> u32 {
-        self.exit_period.load(Relaxed)
+        self.exit_switch.period()
     }
 
     /// Records that a long call, which took `ticks`, has returned.
@@ -498,31 +559,32 @@ impl Function {
         if period != self.exit_period() {
             return;
         }
-        // SeqCst: either this load sees that the observation is over, or `close` sees that no call
-        // is open.
-        if self.open.fetch_sub(1, SeqCst) == 1 && self.is_closed.load(SeqCst) {
-            self.end_exits();
+        // SeqCst: either this load sees that the observation is over, or the thread that ends it
+        // sees that no call is open.
+        if self.open.fetch_sub(1, SeqCst) == 1 {
+            let entries = self.entry_switch.now_ordered();
+            if entries.are_over() {
+                self.end_exits(period, || self.is_over(entries.observation));
+            }
         }
     }
 
     /// Handles an exit whose entry was not observed.
     #[inline]
     pub(crate) fn stray_exit(&self) {
+        let observation = self.observation();
         if self.strays_left.fetch_sub(1, Relaxed) == 0 {
-            self.end_exits();
+            self.end_exits(self.exit_period(), || self.entry_switch.now_ordered().observation == observation);
         }
     }
 
     #[cold]
-    fn end_exits(&self) {
-        // Before the code is changed, so that an exit that is missed belongs to an earlier period.
-        if self.exit_period.fetch_or(1, SeqCst).is_multiple_of(2) {
-            self.switch_off(ProbeType::Exit);
-        }
+    fn end_exits(&self, period: u32, is_due: impl Fn() -> bool) {
+        self.exit_switch.end(period, is_due, || self.switch_off(ProbeType::Exit));
     }
 
     fn put_on_list(&self, index: u32) {
-        if self.is_listed.swap(true, Relaxed) {
+        if self.is_listed.swap(true, AcqRel) {
             return;
         }
         let mut head = EXHAUSTED.load(Relaxed);
@@ -536,20 +598,35 @@ impl Function {
         governor::wake_service_thread();
     }
 
-    /// Switches the function on: every entry counts from now on, up to a limit. For the service
-    /// thread.
-    pub(crate) fn turn_on(&self, now: u64, limit: u64, weight: f32, switch_on: impl Fn(ProbeId, ProbeType)) {
-        self.begin(Observation::On, limit, switch_on);
+    /// Switches the function on: every entry counts from now on, up to a limit. Returns false, and
+    /// does nothing, while a thread is switching probes off. For the service thread.
+    pub(crate) fn turn_on(
+        &self,
+        now: u64,
+        limit: u64,
+        weight: f32,
+        switch_on: impl Fn(ProbeId, ProbeType),
+    ) -> bool {
+        if self.begin(Observation::On, limit, switch_on).is_none() {
+            return false;
+        }
         self.refilled.store(now, Relaxed);
         self.inside.store(0, Relaxed);
         self.weight.store(weight.to_bits(), Relaxed);
         // Release: pairs with the Acquire in `enter`.
         self.opens.store(now, Release);
+        true
     }
 
-    /// Begins a window at `now`, and returns the number of the observation. For the service thread.
-    pub(crate) fn open(&self, now: u64, window: &Window, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
-        let number = self.begin(Observation::Window, window.limit, switch_on);
+    /// Begins a window at `now`, and returns the number of the observation; `None`, and nothing is
+    /// done, while a thread is switching probes off. For the service thread.
+    pub(crate) fn open(
+        &self,
+        now: u64,
+        window: &Window,
+        switch_on: impl Fn(ProbeId, ProbeType),
+    ) -> Option<u32> {
+        let number = self.begin(Observation::Window, window.limit, switch_on)?;
         self.weight.store(window.weight.to_bits(), Relaxed);
         self.delay.store(window.delay, Relaxed);
         self.length.store(window.length.unwrap_or(FOR_EVER), Relaxed);
@@ -557,15 +634,19 @@ impl Function {
         self.is_limited.store(window.length.is_none(), Relaxed);
         // Release: pairs with the Acquire in `enter` and `place`.
         self.pending_since.store(now.max(1), Release);
-        number
+        Some(number)
     }
 
-    /// Begins an observation: switches the probes on, but no entry counts yet.
-    fn begin(&self, kind: Observation, limit: u64, switch_on: impl Fn(ProbeId, ProbeType)) -> u32 {
+    /// Begins an observation: switches the probes on, but no entry counts yet. `None` while a
+    /// thread is switching probes off.
+    fn begin(&self, kind: Observation, limit: u64, switch_on: impl Fn(ProbeId, ProbeType)) -> Option<u32> {
+        if self.is_busy() {
+            return None;
+        }
         self.opens.store(u64::MAX, SeqCst);
         self.pending_since.store(0, SeqCst);
-        let number = self.observation.load(Relaxed).wrapping_add(1).max(1);
-        self.observation.store(number, Relaxed);
+        let before = self.entry_switch.hold()?;
+        let number = before.observation.wrapping_add(1).max(1);
         self.before.forget();
         self.overhead.store(0, Relaxed);
         self.entries.store(0, Relaxed);
@@ -578,19 +659,27 @@ impl Function {
         self.is_on.store(kind == Observation::On, Relaxed);
         self.is_limited.store(false, Relaxed);
         self.middle.store(limit / 2, Relaxed);
-        self.is_listed.store(false, Relaxed);
         self.closes.store(u64::MAX, Relaxed);
-        let period = self.exit_period();
-        if !period.is_multiple_of(2) {
-            self.open.store(0, Relaxed);
-            self.for_each_probe(ProbeType::Exit, |id| switch_on(id, ProbeType::Exit));
-            self.exit_period.store(period.wrapping_add(1), SeqCst);
+        self.entry_switch.begin(number);
+        // After that step: see `ExitSwitch::end`.
+        match self.exit_switch.phase() {
+            Phase::On | Phase::Held | Phase::Placing => {}
+            Phase::Off => {
+                self.open.store(0, Relaxed);
+                let switch_exits_on = || {
+                    self.for_each_probe(ProbeType::Exit, |id| switch_on(id, ProbeType::Exit));
+                };
+                self.exit_switch.begin(switch_exits_on);
+            }
+            Phase::SwitchingOff => {
+                self.entry_switch.cancel(number, before);
+                return None;
+            }
         }
-        let was_closed = self.is_closed.swap(false, SeqCst);
-        if was_closed || number == 1 {
+        if before.phase == Phase::Off {
             self.for_each_probe(ProbeType::Entry, |id| switch_on(id, ProbeType::Entry));
         }
-        number
+        Some(number)
     }
 
     /// Whether the times of the window are not determined yet.
@@ -601,7 +690,7 @@ impl Function {
     /// The part of the window that has passed by `now`.
     pub(crate) fn passed(&self, now: u64) -> f64 {
         let (opens, closes) = (self.opens.load(Acquire), self.closes.load(Relaxed));
-        if self.is_closed.load(Relaxed) || now >= closes {
+        if self.entry_switch.now().are_over() || now >= closes {
             return 1.0;
         }
         now.saturating_sub(opens) as f64 / closes.saturating_sub(opens).max(1) as f64
@@ -610,13 +699,15 @@ impl Function {
     /// The current counts of the observation. For the service thread.
     pub(crate) fn counted(&self) -> Counted {
         let (entries, limit) = (self.entries.load(Acquire), self.limit.load(Relaxed));
-        let exceeded = (entries >= limit && self.is_listed.load(Relaxed)).then(|| {
+        let observation = self.observation();
+        let is_exceeded = observation > 0 && self.exceeded_in.load(Acquire) == observation;
+        let exceeded = is_exceeded.then(|| {
             let at = self.ended.load(Relaxed);
             let calls = limit.saturating_sub(self.middle.load(Relaxed));
             let ticks = self.own_since_middle.load(Relaxed).max(1);
             Exceeded { at, rate: calls as f64 / ticks as f64 }
         });
-        // After the limit, entries count until the function is on the list, because it is still on.
+        // After the limit, entries count until the probes are off.
         let entries = if exceeded.is_some() { entries.min(limit) } else { entries };
         Counted { entries, exceeded, overhead: self.overhead.load(Relaxed) }
     }
@@ -628,8 +719,8 @@ impl Function {
         self.opens.store(u64::MAX, Relaxed);
         self.pending_since.store(0, Relaxed);
         self.open.store(0, Relaxed);
-        self.exit_period.fetch_or(1, Relaxed);
-        self.is_closed.store(true, Relaxed);
+        self.entry_switch.reset();
+        self.exit_switch.reset();
         self.is_listed.store(false, Relaxed);
     }
 }
@@ -641,186 +732,14 @@ pub(crate) fn take_exhausted() -> Vec<u32> {
     let mut next = EXHAUSTED.swap(0, Acquire);
     while let Some(index) = next.checked_sub(1) {
         taken.push(index);
-        next = FUNCTIONS.get(index as usize).map_or(0, |function| function.next_listed.load(Relaxed));
+        let Some(function) = FUNCTIONS.get(index as usize) else { break };
+        next = function.next_listed.load(Relaxed);
+        // From now on, it may be put on the list again. AcqRel: after the load; and what a thread
+        // did before it found the function on the list is seen by the caller.
+        function.is_listed.swap(false, AcqRel);
     }
     taken
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A thread with this time in probes, and this time of preemption.
-    struct Own(u64, u64);
-
-    impl OwnTime for Own {
-        fn number(&self) -> usize {
-            1
-        }
-
-        fn spent(&self) -> u64 {
-            self.0
-        }
-
-        fn preempted(&self) -> u64 {
-            self.1
-        }
-
-        fn preempted_lately(&self) -> u64 {
-            self.1
-        }
-
-        fn is_alone(&self) -> bool {
-            true
-        }
-    }
-
-    /// A thread that has lost no time.
-    const IDEAL: Own = Own(0, 0);
-
-    fn enter(function: &Function, now: u64, own: &Own) -> Option<Observed> {
-        match function.enter(0, now, own) {
-            Entered::Observed(observed) => Some(observed),
-            Entered::Early => {
-                function.begins_for(own);
-                None
-            }
-            Entered::Not => None,
-        }
-    }
-
-    /// A window that opens at 100, placed by an entry at 50.
-    fn observed(function: &Function, limit: u64, closes: u64) -> u32 {
-        function.reset();
-        let number = opened(function, limit, closes);
-        assert!(enter(function, 50, &IDEAL).is_none());
-        number
-    }
-
-    fn opened(function: &Function, limit: u64, closes: u64) -> u32 {
-        let window = Window { delay: 60, length: Some(closes - 100), limit, weight: 2.0, spent: 0 };
-        function.open(40, &window, |_, _| {})
-    }
-
-    #[test]
-    fn time_in_probes_and_preemption_make_a_window_longer() {
-        let function = Function::default();
-        observed(&function, 1000, 200);
-        assert!(enter(&function, 90, &Own(1000, 70)).is_none());
-        assert!(enter(&function, 150, &Own(1030, 70)).is_some());
-        assert!(enter(&function, 349, &Own(1150, 70)).is_some(), "its own time is 199");
-        assert!(enter(&function, 419, &Own(1150, 140)).is_some(), "its own time is 199");
-        assert!(enter(&function, 420, &Own(1150, 140)).is_none());
-        assert!(!function.has_on(ProbeType::Entry));
-        assert_eq!(function.counted().overhead, 150);
-    }
-
-    #[test]
-    fn a_window_lies_in_the_programs_own_time() {
-        let place = |at: u64, own: &Own| {
-            let function = Function::default();
-            function.reset();
-            opened(&function, 1000, 150);
-            let is_counted = enter(&function, at, own).is_some();
-            let [opens, closes] = [&function.opens, &function.closes].map(|time| time.load(Relaxed));
-            let is_on = function.has_on(ProbeType::Entry);
-            (is_counted, is_on.then_some((opens, closes)))
-        };
-        // The service thread has begun the window at 40; it opens 60 ticks later, for 50 ticks.
-        assert_eq!(place(60, &IDEAL), (false, Some((100, 150))));
-        assert_eq!(place(120, &IDEAL), (true, Some((100, 150))), "the first entry is in it");
-        assert_eq!(place(150, &IDEAL), (false, None), "over before the first entry: no call, and off");
-        assert_eq!(place(150, &Own(0, 100)), (false, Some((200, 250))), "preempted in between");
-        assert_eq!(place(1150, &Own(10, 1000)), (true, Some((1110, 1160))), "preempted, then 100 passed");
-        assert_eq!(place(2000, &Own(0, 1000)), (false, None), "waited for some of the time");
-    }
-
-    #[test]
-    fn entries_count_from_the_opening_to_the_closing() {
-        let function = Function::default();
-        let number = observed(&function, 1000, 200);
-        assert_eq!(enter(&function, 99, &IDEAL), None);
-        let first = enter(&function, 100, &IDEAL).unwrap();
-        assert_eq!((first.observation, first.weight, first.period % 2), (number, 2.0, 0));
-        assert!(enter(&function, 199, &IDEAL).is_some());
-        assert_eq!(function.counted().entries, 2);
-        assert_eq!(enter(&function, 200, &IDEAL), None);
-        assert!(!function.has_on(ProbeType::Entry) && function.has_on(ProbeType::Exit), "two calls are open");
-        assert_eq!(enter(&function, 201, &IDEAL), None);
-        assert_eq!((function.counted().entries, function.counted().exceeded), (2, None));
-        function.left(first.period);
-        assert!(function.has_on(ProbeType::Exit));
-        function.left(first.period);
-        assert!(!function.has_on(ProbeType::Exit), "the last one is out");
-        function.left(first.period);
-        assert_eq!(function.open.load(Relaxed), 0, "one of an earlier period");
-    }
-
-    #[test]
-    fn a_window_ends_with_its_limit_and_says_when() {
-        let function = Function::default();
-        observed(&function, 3, 1000);
-        (0..3).for_each(|at| assert!(enter(&function, 100 + at, &IDEAL).is_some()));
-        assert_eq!(enter(&function, 103, &IDEAL), None);
-        let exceeded = Some(Exceeded { at: 102, rate: 1.0 });
-        assert_eq!(function.counted(), Counted { entries: 3, exceeded, overhead: 0 });
-        take_exhausted();
-    }
-
-    #[test]
-    fn a_window_of_a_fixed_number_of_calls_ends_with_the_next() {
-        let function = Function::default();
-        function.reset();
-        let window = Window { delay: 60, length: None, limit: 3, weight: 1.0, spent: 0 };
-        function.open(40, &window, |_, _| {});
-        assert!(enter(&function, 50, &IDEAL).is_none(), "it opens at 100");
-        let entered: Vec<_> = (0..3).map(|at| enter(&function, 1_000_000 + at, &IDEAL).unwrap()).collect();
-        assert!(function.has_on(ProbeType::Entry));
-        assert!(enter(&function, 2_000_000, &IDEAL).is_none());
-        assert!(!function.has_on(ProbeType::Entry) && function.has_on(ProbeType::Exit));
-        entered.iter().for_each(|entry| function.left(entry.period));
-        assert!(!function.has_on(ProbeType::Exit));
-        assert_eq!((function.counted().entries, function.counted().exceeded), (4, None));
-    }
-
-    #[test]
-    fn counting_ends_the_window_before() {
-        let function = Function::default();
-        observed(&function, 1000, 200);
-        let open = enter(&function, 150, &IDEAL).unwrap();
-        function.begin_counting(|_| {});
-        assert!(enter(&function, 160, &IDEAL).is_none(), "calls are counted, not observed");
-        (0..5).for_each(|_| function.count());
-        function.end_counting();
-        assert_eq!(function.calls(), 5);
-        function.left(open.period);
-        assert!(!function.has_on(ProbeType::Entry) && !function.has_on(ProbeType::Exit));
-    }
-
-    #[test]
-    fn too_many_exits_of_other_calls_end_the_exit_period() {
-        let function = Function::default();
-        observed(&function, 1000, 1000);
-        let entry = enter(&function, 150, &IDEAL).unwrap();
-        (0..=STRAY_EXITS_IN_WINDOW).for_each(|_| function.stray_exit());
-        assert!(!function.has_on(ProbeType::Exit));
-        function.left(entry.period);
-        let next = opened(&function, 10, 1000);
-        assert_eq!(function.open.load(Relaxed), 0, "what was open then is nothing to this period");
-        assert_eq!(next, entry.observation + 1);
-        assert!(function.has_on(ProbeType::Exit));
-    }
-
-    #[test]
-    fn calls_that_are_open_keep_the_exit_probes_on_through_the_next_window() {
-        let function = Function::default();
-        observed(&function, 1000, 200);
-        let outer = enter(&function, 150, &IDEAL).unwrap();
-        enter(&function, 300, &IDEAL);
-        let window = Window { delay: 0, length: Some(100), limit: 10, weight: 1.0, spent: 0 };
-        function.open(400, &window, |_, kind| {
-            assert_eq!(kind, ProbeType::Entry, "the exit probes are on");
-        });
-        assert_eq!(function.exit_period(), outer.period);
-    }
-}
+mod tests;

@@ -134,6 +134,13 @@ pub(crate) fn nanoseconds(ticks: u64) -> f64 {
 /// Wakes the service thread, unless that was done since its last tick.
 pub(crate) fn wake_service_thread() {
     if !IS_WOKEN.swap(true, Relaxed) {
+        notify();
+    }
+}
+
+/// Wakes the thread that does the profiler's work.
+pub(crate) fn notify() {
+    if !crate::embedded::notify() {
         fastinst::service::notify();
     }
 }
@@ -148,6 +155,11 @@ pub(crate) fn processor_time(clock: ClockId) -> f64 {
 /// it includes the time since the last timer tick for a thread that runs on another processor.
 pub(crate) fn clock_of(thread: u32) -> ClockId {
     ClockId::from_raw(!(thread as i32) << 3 | 4 | 2)
+}
+
+/// Processor time of the process, in nanoseconds.
+pub(crate) fn of_process() -> f64 {
+    processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 /// Processor time of the calling thread, in nanoseconds.
@@ -264,6 +276,9 @@ pub(crate) struct Governor {
     /// Processor time of the start.
     start: f64,
     toggles_before: u64,
+    /// What the process had used, and probes, when this began.
+    process_before: f64,
+    probes_before: f64,
     /// Ticks so far, and the processor time that was spent in them: the rest of the service
     /// thread's was spent on waking it up.
     ticks: f64,
@@ -289,6 +304,8 @@ impl Governor {
             learning: 0.0,
             start: 0.0,
             toggles_before: fastinst::toggle_count(),
+            process_before: 0.0,
+            probes_before: 0.0,
             ticks: 0.0,
             in_ticks: 0.0,
             discovery_before: fastinst::service::discovery_time(),
@@ -331,6 +348,17 @@ impl Governor {
         self.budget = budget;
     }
 
+    /// What the process did before does not count: processor time up to now, less the given.
+    pub(crate) fn forget(&mut self, except: f64) {
+        self.process_before = of_process() - except;
+        self.probes_before = counting::spent_in_probes();
+    }
+
+    /// The process has used so much processor time while nothing was to be observed.
+    pub(crate) fn was_paused(&mut self, nanoseconds: f64) {
+        self.process_before += nanoseconds;
+    }
+
     /// Starting has taken so much processor time.
     pub(crate) fn started(&mut self, nanoseconds: f64) {
         self.start = nanoseconds;
@@ -346,8 +374,8 @@ impl Governor {
     pub(crate) fn spent(&self) -> Spent {
         let discovery = self.discovery();
         Spent {
-            process: processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID),
-            probes: counting::spent_in_probes(),
+            process: of_process() - self.process_before,
+            probes: counting::spent_in_probes() - self.probes_before,
             service: (of_thread() - discovery).max(0.0),
             toggles: (fastinst::toggle_count() - self.toggles_before) as f64 * DISTURBANCE / ticks_per_ns(),
             start: self.start + discovery,

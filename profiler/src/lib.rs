@@ -30,7 +30,8 @@
 //!
 //! # Parts
 //! * [`session`]: start, changes of the [`settings`], report. [`process`]: events of the process:
-//!   fork, exec, exit, fatal signals.
+//!   fork, exec, exit, fatal signals. [`embedded`]: instead of these, for an engine that compiles
+//!   code and has probes of its own.
 //! * `policy`: when a function is observed. `schedule`: the service thread that implements it.
 //!   `counting`: the calls of functions that are called very often.
 //!   `governor`: how much is observed, for the budget.
@@ -56,6 +57,7 @@ mod counting;
 mod cycles;
 mod displaced;
 pub mod elf_check;
+pub mod embedded;
 pub mod error;
 pub mod filter;
 mod fire;
@@ -82,5 +84,6 @@ mod simulation_in_tests;
 mod stderr;
 mod strata;
 mod summary;
+mod switching;
 pub mod symbol;
 mod thread;

@@ -37,6 +37,8 @@ pub(crate) enum Stage {
     /// Nothing yet.
     #[default]
     Off,
+    /// To be turned on as soon as no thread is switching its probes off.
+    Waiting(Unobserved),
     /// On, since this many nanoseconds after the start. Its calls are not in the strata yet.
     On { since: f64 },
     /// A window is scheduled.
@@ -51,10 +53,19 @@ impl Stage {
     /// Whether the function is observed in windows.
     pub(crate) fn is_sampled(&self) -> bool {
         match self {
-            Stage::Off | Stage::On { .. } => false,
+            Stage::Off | Stage::Waiting(_) | Stage::On { .. } => false,
             Stage::Planned(_) | Stage::Open(_) | Stage::Counted(_) => true,
         }
     }
+}
+
+/// Time in which nothing is observed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unobserved {
+    /// Nanoseconds after the start.
+    pub(crate) since: f64,
+    /// Calls per nanosecond before.
+    pub(crate) rate: f64,
 }
 
 /// A stratum in which calls were counted. Times in nanoseconds.

@@ -87,8 +87,7 @@ pub enum Output {
 pub enum Budget {
     /// A fraction of the program's own processor time: 0.01 is 1 %. More than 0, at most 1.
     Fraction(f64),
-    /// Without limit: a function that is called often is observed in some 400 windows a second.
-    /// Only [`Counts::Exact`] observes every call.
+    /// Without limit: every call is counted and timed, as with [`Counts::Exact`].
     Unlimited,
 }
 
@@ -166,8 +165,8 @@ keys:
   merge=0|1            1 makes one report for all processes of a run, in FILE.json: each adds its own when it ends
                        (default 0: a report for each).
   budget=N%|none       What profiling may cost, in percent of the program's own processor time: more than 0, at most
-                       100 (default 1%). A larger budget narrows the intervals. With none there is no limit: a function
-                       that is called often is observed in some 400 windows a second.
+                       100 (default 1%). A larger budget narrows the intervals. With none there is no limit, and every
+                       call is counted and timed (counts=exact).
   counts=sampled|exact How calls are counted (default sampled: in windows at random instants; functions that are
                        called rarely, all the time). exact counts every call, independently of the budget; functions
                        that are called often become several times slower.

@@ -124,7 +124,7 @@ pub fn write_report(
 /// A report in the form of a file: with its run.
 fn in_file(report: &Report, format: Format, run: &RunId) -> String {
     match format {
-        Format::Json => json::to_string(&Report { run: run.to_string(), ..report.clone() }),
+        Format::Json => json::to_string_of_run(report, &run.to_string()),
         Format::Text => format!("{}run {run}\n", format.render(report)),
     }
 }
@@ -332,6 +332,7 @@ mod tests {
             samples: 0,
             lost_samples: 0,
             cost: Cost::default(),
+            settings: String::new(),
             notes: Vec::new(),
             functions: Vec::new(),
             arcs: Vec::new(),

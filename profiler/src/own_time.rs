@@ -36,6 +36,15 @@ struct Times {
 }
 
 impl Times {
+    fn now(passed: f64, seen: Seen) -> Self {
+        Self {
+            passed,
+            processor: processor_time(),
+            seen: governor::nanoseconds(seen.time),
+            preempted: governor::nanoseconds(seen.preempted),
+        }
+    }
+
     /// The part of the elapsed time that is the program's own, if it has this number of threads.
     fn own(&self, threads: f64) -> f64 {
         if self.seen <= 0.0 || self.passed <= 0.0 {
@@ -60,15 +69,15 @@ pub(crate) struct OwnPart {
 }
 
 impl OwnPart {
+    /// What threads did before does not count.
+    pub(crate) fn begin(&mut self, seen: Seen) {
+        self.last = Times::now(0.0, seen);
+    }
+
     /// Reads the clocks. For the service thread.
     pub(crate) fn look(&mut self, passed: f64, seen: Seen) {
         self.threads = seen.threads.into();
-        self.add(Times {
-            passed,
-            processor: processor_time(),
-            seen: governor::nanoseconds(seen.time),
-            preempted: governor::nanoseconds(seen.preempted),
-        });
+        self.add(Times::now(passed, seen));
     }
 
     fn add(&mut self, now: Times) {

@@ -18,6 +18,10 @@
 //! stack pointer of a later entry has ended as well, and so has one of the same function at the
 //! same stack pointer. So a latency is never computed from another call's entry, but may be lost.
 //!
+//! Where frames have an address that does not change and that both probes know
+//! ([`Frames::Fixed`]), an exit matches the entry of its function that has the same frame and the
+//! same exit period.
+//!
 //! The stack is written by its thread only. The service thread reads it for the calls that are open
 //! when the report is made, so it consists of atomics, which cost nothing extra here.
 
@@ -98,13 +102,28 @@ pub(crate) struct EntryStack {
     height: AtomicUsize,
 }
 
+/// What [`Entry::stack_pointer`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Frames {
+    /// The stack pointer at the probe, which may be another one at the exit.
+    Varying,
+    /// The address of the frame, which the entry and the exits of a call have in common, and no two
+    /// open calls.
+    Fixed,
+}
+
 /// The stack of the calling thread.
-pub(crate) struct Own<'a>(&'a EntryStack);
+pub(crate) struct Own<'a>(&'a EntryStack, Frames);
 
 impl EntryStack {
     /// For the owning thread, which writes it.
     pub(crate) fn own(&self) -> Own<'_> {
-        Own(self)
+        Own(self, Frames::Varying)
+    }
+
+    /// The same, where frames have addresses.
+    pub(crate) fn of_frames(&self) -> Own<'_> {
+        Own(self, Frames::Fixed)
     }
 
     /// The entries from the lowest on, for the service thread: an entry that is being changed is
@@ -143,7 +162,8 @@ impl Own<'_> {
     ) -> Option<usize> {
         let is_stale = |below: &Entry| {
             below.stack_pointer < entry.stack_pointer
-                || (below.stack_pointer == entry.stack_pointer && below.function == entry.function)
+                || (below.stack_pointer == entry.stack_pointer
+                    && (below.function == entry.function || self.1 == Frames::Fixed))
         };
         let mut height = self.height();
         while height > 0 && is_stale(&self.at(height - 1)) {
@@ -182,12 +202,15 @@ impl Own<'_> {
     /// Removes the entry that an exit belongs to, and those above it, with which `discarded` is
     /// called. The exit is described like an entry.
     pub(crate) fn pop(&mut self, exit: &Entry, mut discarded: impl FnMut(&Entry)) -> Option<Entry> {
-        let matches = |entry: &Entry| {
-            entry.function == exit.function
-                && entry.call_site == exit.call_site
-                && entry.period == exit.period
-                && (entry.observation == exit.observation || entry.stack_pointer <= exit.stack_pointer)
+        let is_frame = |entry: &Entry| match self.1 {
+            Frames::Varying => {
+                entry.call_site == exit.call_site
+                    && (entry.observation == exit.observation || entry.stack_pointer <= exit.stack_pointer)
+            }
+            Frames::Fixed => entry.stack_pointer == exit.stack_pointer,
         };
+        let matches =
+            |entry: &Entry| entry.function == exit.function && entry.period == exit.period && is_frame(entry);
         let height = self.height();
         for index in (height.saturating_sub(LOOK)..height).rev() {
             let entry = self.at(index);
@@ -200,6 +223,22 @@ impl Own<'_> {
             }
         }
         None
+    }
+
+    /// Removes the entry of the frame at this address, which is about to be left without an exit,
+    /// and those of the frames that it has called, which are left as well. `discarded` is called
+    /// with the latter.
+    pub(crate) fn leave(&mut self, frame: usize, mut discarded: impl FnMut(&Entry)) -> Option<Entry> {
+        let mut height = self.height();
+        while height > 0 && self.at(height - 1).stack_pointer < frame {
+            height -= 1;
+        }
+        self.cut(height, &mut discarded);
+        let entry = self.at(height.checked_sub(1)?);
+        (entry.stack_pointer == frame).then(|| {
+            self.0.height.store(height - 1, Relaxed);
+            entry
+        })
     }
 
     /// Removes every entry.
@@ -274,6 +313,31 @@ mod tests {
     fn within_an_observation_a_frame_may_have_grown() {
         let alloca = stack(&[(1, 1, 0xa, 0x90)]);
         assert!(pop(&alloca, exit(1, 1, 0xa, 0x60)).is_some());
+    }
+
+    #[test]
+    fn frames_are_told_apart_by_their_addresses() {
+        let recursive = stack(&[(1, 1, 0xa, 0x90), (1, 1, 0xa, 0x60)]);
+        let pop = |entry| recursive.of_frames().pop(&entry, |_| {});
+        assert!(pop(exit(1, 1, 0xa, 0x50)).is_none(), "the entry of this call was not observed");
+        assert!(pop(exit(1, 2, 0xb, 0x60)).is_some(), "whatever else has changed");
+        assert!(pop(exit(1, 1, 0xa, 0x90)).is_some());
+        // One function has replaced the other, by a tail call.
+        let replaced = stack(&[(1, 1, 0xa, 0x90)]);
+        let next = exit(2, 1, 0xa, 0x90);
+        assert_eq!(replaced.of_frames().push(&next, |_| true, |_| {}), Some(0));
+    }
+
+    #[test]
+    fn frames_are_left_with_those_that_they_have_called() {
+        let nested = stack(&[(1, 1, 0xa, 0x90), (2, 1, 0xb, 0x80), (3, 1, 0xc, 0x70)]);
+        let mut discarded = Vec::new();
+        let mut leave = |frame| nested.of_frames().leave(frame, |entry| discarded.push(entry.function));
+        assert_eq!(leave(0x60), None);
+        assert_eq!(leave(0x80).map(|entry| entry.function), Some(2));
+        assert_eq!(leave(0x80), None);
+        assert_eq!(leave(0x90).map(|entry| entry.function), Some(1));
+        assert_eq!((discarded, nested.height.load(Relaxed)), (vec![3], 0));
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Allowance {
     pub(crate) fn refilled(elapsed: f64, inside: f64, intensity: &Intensity) -> Self {
         let calls = (elapsed * intensity.refill() + inside * intensity.earned).min(intensity.allowance);
         // Less is not worth the look.
-        if calls < intensity.allowance / 4.0 { Self::Exhausted } else { Self::More(calls as u32) }
+        if calls < (intensity.allowance / 4.0).max(1.0) { Self::Exhausted } else { Self::More(calls as u32) }
     }
 }
 

@@ -18,7 +18,7 @@ use wordpatch::tsc;
 use crate::counting::Count;
 use crate::function::{Exceeded, FUNCTIONS, Function, Window, take_exhausted};
 use crate::governor::{self, Demand};
-use crate::measured::{CountedStratum, Measured, ON, Selection, Stage};
+use crate::measured::{CountedStratum, Measured, ON, Selection, Stage, Unobserved};
 use crate::options::Counts;
 use crate::own_time::OwnPart;
 use crate::policy::{CAP, Next, Open, Pace, Planned};
@@ -52,6 +52,10 @@ const PROBES_OF_WINDOW: f64 = 10.0;
 /// How much more a function matters for the time that its calls take: to this power.
 const VALUE_OF_TIME: f64 = 0.7;
 
+/// Nanoseconds after which a function is looked at again that a thread is busy with
+/// ([`crate::switching`]).
+const BUSY: f64 = 1e5;
+
 /// While nothing is due. Samples of functions that are on are drained this often.
 const IDLE: Duration = Duration::from_millis(50);
 
@@ -76,6 +80,8 @@ pub(crate) struct Schedule {
     opening: Vec<(u32, Planned)>,
     /// Number of ticks for which they have waited for the program to run.
     postponed: u32,
+    /// Functions to be turned on as soon as no thread is switching their probes off.
+    waiting: Vec<u32>,
 }
 
 impl Schedule {
@@ -92,7 +98,17 @@ impl Schedule {
             demand: Demand::default(),
             opening: Vec::new(),
             postponed: 0,
+            waiting: Vec::new(),
         }
+    }
+
+    /// A schedule for `count` functions, off, in a process that has been profiled before.
+    pub(crate) fn of_engine(count: usize) -> Self {
+        let mut schedule = Self::new();
+        schedule.own.begin(thread::seen());
+        let functions = (1..=count).map(|address| Measured::new(c"", c"", address));
+        schedule.functions.extend(functions);
+        schedule
     }
 
     /// Nanoseconds since the start.
@@ -118,14 +134,36 @@ impl Schedule {
     /// Begins to observe a function: it is on.
     pub(crate) fn begin(&mut self, index: u32) {
         if !self.is_over {
-            self.turn_on(index);
+            self.turn_on(index, None);
         }
     }
 
-    fn turn_on(&mut self, index: u32) {
+    /// Switches a function on, which has been unobserved since the given time, when it was called
+    /// at the given rate, if it was observed at all.
+    fn turn_on(&mut self, index: u32, unobserved: Option<Unobserved>) {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
-        function.turn_on(tsc::now(), governor::intensity().allowance as u64, ON, switch_on);
-        self.functions[index as usize].stage = Stage::On { since: self.now() };
+        let allowance = governor::intensity().allowance as u64;
+        let is_on = function.turn_on(tsc::now(), allowance, ON, switch_on);
+        let now = self.now();
+        let measured = &mut self.functions[index as usize];
+        if !is_on {
+            measured.stage = Stage::Waiting(unobserved.unwrap_or(Unobserved { since: now, rate: 0.0 }));
+            self.waiting.push(index);
+            return;
+        }
+        measured.stage = Stage::On { since: now };
+        if let Some(unobserved) = unobserved {
+            measured.strata.gap(now - unobserved.since, unobserved.rate);
+        }
+    }
+
+    /// Turns the functions on that a thread was busy with.
+    fn turn_waiting_on(&mut self) {
+        for index in std::mem::take(&mut self.waiting) {
+            if let Stage::Waiting(unobserved) = self.functions[index as usize].stage {
+                self.turn_on(index, Some(unobserved));
+            }
+        }
     }
 
     /// Does what is due. Gives whether functions have used their allowances up.
@@ -139,6 +177,7 @@ impl Schedule {
         if self.ticks.is_multiple_of(LOOK_EVERY) {
             self.weigh();
         }
+        self.turn_waiting_on();
         let exhausted = take_exhausted();
         exhausted.iter().for_each(|index| self.exhausted(*index));
         while let Some(Reverse((time, index))) = self.due.peek().copied()
@@ -155,8 +194,9 @@ impl Schedule {
     pub(crate) fn pause(&mut self, mean: f64) -> Duration {
         // A window that is about to open is due when its stratum is over: not before the usual
         // time.
-        let Some(Reverse((next, _))) = self.due.peek().filter(|_| self.opening.is_empty()) else {
-            return if self.opening.is_empty() { IDLE } else { self.jittered(mean) };
+        let is_waiting = !self.opening.is_empty() || !self.waiting.is_empty();
+        let Some(Reverse((next, _))) = self.due.peek().filter(|_| !is_waiting) else {
+            return if is_waiting { self.jittered(mean) } else { IDLE };
         };
         let next = *next as f64 - self.now();
         self.jittered(mean).max(Duration::from_nanos(next.max(0.0) as u64))
@@ -221,10 +261,8 @@ impl Schedule {
         let measured = &mut self.functions[index as usize];
         match measured.pace.next(start, mean, &governor::intensity(), &mut self.random) {
             Next::On => {
-                let rate = measured.pace.rate();
-                self.turn_on(index);
-                let late = self.now() - start;
-                self.functions[index as usize].strata.gap(late, rate);
+                let unobserved = Unobserved { since: start, rate: measured.pace.rate() };
+                self.turn_on(index, Some(unobserved));
             }
             Next::Window(planned) => {
                 let counted_from = Self::is_counted(measured).then(counting::own_time);
@@ -262,7 +300,6 @@ impl Schedule {
         self.postponed = if self.opening.is_empty() { 0 } else { self.postponed + 1 };
         // Those that last longest first, so that fewer are open at the same time.
         opening.sort_by(|(_, a), (_, b)| b.length.total_cmp(&a.length));
-        self.demand.windows += opening.len() as u64;
         let (spent, running, own_time) = (thread::spent(), self.own.get(), own_time::processor_time());
         let limit = u64::from(CAP) * governor::intensity().calls as u64;
         for (index, planned) in opening {
@@ -272,7 +309,11 @@ impl Schedule {
             let weight = open.weight() as f32;
             let [delay, length] = [delay, open.length].map(|ns| (ns * governor::ticks_per_ns()) as u64);
             let window = Window { delay, length: Some(length), limit, weight, spent };
-            let number = function.open(tsc::now(), &window, switch_on);
+            let Some(number) = function.open(tsc::now(), &window, switch_on) else {
+                self.opening.push((index, planned));
+                continue;
+            };
+            self.demand.windows += 1;
             let measured = &mut self.functions[index as usize];
             measured.strata.opened(number, open.weight(), open.end - open.start);
             measured.stage = Stage::Open(open);
@@ -326,11 +367,9 @@ impl Schedule {
             weight: weight as f32,
             spent: thread::spent(),
         };
-        let number = if count.calls > 0 {
-            function.open(tsc::now(), &window, switch_on)
-        } else {
-            function.observation().wrapping_add(1 << 31)
-        };
+        let number = (count.calls > 0).then(|| function.open(tsc::now(), &window, switch_on)).flatten();
+        // No call has this number.
+        let number = number.unwrap_or(function.observation().wrapping_add(1 << 31));
         let measured = &mut self.functions[index as usize];
         measured.strata.opened_apart(number, length / count.own, length);
         measured.strata.closed(count.calls, 0.0, count.uncertain);
@@ -354,6 +393,9 @@ impl Schedule {
                 let open = Open { end: open.end.max(self.now()) + open.length, ..open };
                 self.functions[index as usize].stage = Stage::Open(open);
                 self.due.push(Reverse((open.end as u64, index)));
+            }
+            Stage::Open(_) | Stage::Counted(_) if function.is_busy() => {
+                self.due.push(Reverse(((self.now() + BUSY) as u64, index)));
             }
             Stage::Open(open) => {
                 let (closed, now) = (self.closed(function, &open, open.length), self.now());
@@ -380,7 +422,7 @@ impl Schedule {
                 let mean = measured.strata.known_mean() / governor::ticks_per_ns();
                 self.plan(index, now, mean);
             }
-            Stage::Off | Stage::On { .. } => {}
+            Stage::Off | Stage::On { .. } | Stage::Waiting(_) => {}
         }
     }
 
@@ -433,6 +475,7 @@ impl Schedule {
         let now = self.now();
         match measured.stage {
             Stage::Off => {}
+            Stage::Waiting(Unobserved { since, rate }) => strata.gap(now - since, rate),
             Stage::On { since } => {
                 let counted = function.counted();
                 let (gap, rate) = counted.exceeded.map_or((0.0, 0.0), |exceeded| self.gap(&exceeded, now));
@@ -482,6 +525,7 @@ impl Schedule {
         function.stop();
         let rate = match stage {
             Stage::On { since } => function.counted().entries as f64 / (self.now() - since).max(1.0),
+            Stage::Waiting(unobserved) => unobserved.rate,
             _ => self.functions[index as usize].pace.rate(),
         };
         let measured = &mut self.functions[index as usize];
@@ -505,6 +549,19 @@ impl Schedule {
         self.functions[index as usize].selection = Selection::Excluded;
     }
 
+    /// Ends all observations, and switches all probes off. Functions keep what was measured.
+    pub(crate) fn suspend_all(&mut self) {
+        self.take_all();
+        for index in 1..self.functions.len() as u32 {
+            self.suspend(index);
+            FUNCTIONS.get(index as usize).into_iter().for_each(Function::end);
+        }
+        self.due.clear();
+        self.opening.clear();
+        self.waiting.clear();
+        take_exhausted();
+    }
+
     /// Measures a function again.
     pub(crate) fn include(&mut self, index: u32) {
         self.functions[index as usize].selection = Selection::Partly;
@@ -522,10 +579,8 @@ impl Schedule {
             };
             if is_counted_otherwise {
                 let rate = self.suspend(index);
-                let end = self.now();
-                self.turn_on(index);
-                let late = self.now() - end;
-                self.functions[index as usize].strata.gap(late, rate);
+                let since = self.now();
+                self.turn_on(index, Some(Unobserved { since, rate }));
             }
         }
         self.forget_what_is_not_due();
@@ -542,6 +597,7 @@ impl Schedule {
     pub(crate) fn restart(&mut self) {
         self.due.clear();
         self.opening.clear();
+        self.waiting.clear();
         self.is_over = false;
         self.start = tsc::now();
         self.own = OwnPart::default();

@@ -46,6 +46,27 @@ impl Settings {
         }
     }
 
+    /// Whether every call is counted and timed: as [`Counts::Exact`] says, or because there is no
+    /// budget that would be exceeded.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.counts == Counts::Exact || self.budget == Budget::Unlimited
+    }
+
+    /// How calls are counted.
+    pub(crate) fn counts_in_force(&self) -> Counts {
+        if self.is_exact() { Counts::Exact } else { self.counts }
+    }
+
+    /// What a report says about them: budget and way of counting, and the filter if there is one,
+    /// in the form of options.
+    pub(crate) fn in_report(&self) -> String {
+        let mut items =
+            vec![format!("budget={}", self.budget), format!("counts={}", self.counts_in_force().name())];
+        items.extend(self.filter_items());
+        items.join(":")
+    }
+
     /// The options that differ from the defaults, as `key=value`.
     pub(crate) fn to_items(&self) -> Vec<String> {
         let default = Self::default();
@@ -56,18 +77,32 @@ impl Settings {
         if self.counts != default.counts {
             items.push(format!("counts={}", self.counts.name()));
         }
-        for (key, patterns) in [("only", &self.filter.only), ("skip", &self.filter.skip)] {
-            if !patterns.is_empty() {
-                items.push(format!("{key}={}", escape(&patterns.to_string())));
-            }
-        }
+        items.extend(self.filter_items());
         items
+    }
+
+    fn filter_items(&self) -> impl Iterator<Item = String> {
+        let patterns = [("only", &self.filter.only), ("skip", &self.filter.skip)];
+        let item = |(key, patterns)| format!("{key}={}", escape(&format!("{patterns}")));
+        patterns.into_iter().filter(|(_, patterns)| !patterns.is_empty()).map(item)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_budget_every_call_is_observed() {
+        let check = |budget, counts, expected: &str| {
+            let settings = Settings { budget, counts, ..Settings::default() };
+            assert_eq!(settings.in_report(), expected);
+            assert_eq!(settings.is_exact(), expected.ends_with("exact"));
+        };
+        check(Budget::Fraction(0.05), Counts::Sampled, "budget=5%:counts=sampled");
+        check(Budget::Fraction(0.05), Counts::Exact, "budget=5%:counts=exact");
+        check(Budget::Unlimited, Counts::Sampled, "budget=none:counts=exact");
+    }
 
     #[test]
     fn a_budget_that_could_not_be_written_is_refused() {

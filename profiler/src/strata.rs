@@ -99,7 +99,11 @@ pub(crate) struct Strata {
     exact_calls: f64,
     exact_time: f64,
     exact_timed: f64,
-    /// Calls that may have been missed.
+    /// Calls before the function's probes were ready, and whether some of them may have been
+    /// missed.
+    early_calls: f64,
+    is_interrupted: bool,
+    /// Other calls that may have been missed.
     missed: f64,
     exact_ticks: f64,
     pending: VecDeque<Window>,
@@ -138,12 +142,21 @@ impl Strata {
         self.exact_time += time.max(0.0);
     }
 
-    /// Adds calls that were counted before the function's probes were ready. While the probes are
-    /// made, calls are missed; their number is assumed to be at most that of the earlier calls,
-    /// except the first.
+    /// Adds calls that were counted before the function's probes were ready.
     pub(crate) fn counted_early(&mut self, calls: u64) {
         self.exact_calls += calls as f64;
-        self.missed += calls.saturating_sub(1) as f64;
+        self.early_calls += calls as f64;
+    }
+
+    /// Early calls may have been missed while the probes were made: any number, unless the function
+    /// had been called only once until then.
+    pub(crate) fn interrupted(&mut self) {
+        self.is_interrupted = true;
+    }
+
+    /// The number of calls that may have been missed.
+    fn missed_calls(&self) -> f64 {
+        if self.is_interrupted && self.early_calls > 1.0 { f64::INFINITY } else { self.missed }
     }
 
     /// Adds calls that were counted for a function without probes, which may have been called any
@@ -368,7 +381,7 @@ impl Strata {
     pub(crate) fn calls(&self) -> Estimate {
         let value = self.exact_calls + self.calls + self.gap_calls;
         if self.is_exact() {
-            return limited(value, value, value + self.missed, value);
+            return limited(value, value, value + self.missed_calls(), value);
         }
         let weight = if self.window_time > 0.0 { self.strata_time / self.window_time } else { 1.0 };
         let poisson = self.seen * weight * (weight - 1.0).max(0.0);
@@ -376,7 +389,7 @@ impl Strata {
         let degrees = Self::degrees(self.differences.calls, self.differences.calls_fourth);
         let error = (student(degrees).powi(2) * between + (1.96 * self.gap_deviation).powi(2)).sqrt();
         let error = error + self.calls_systematic;
-        let mut high = value + error + self.missed;
+        let mut high = value + error + self.missed_calls();
         if self.windows > 0.0 && self.seen < 30.0 {
             high =
                 high.max(self.exact_calls + 2.0 * self.gap_calls + most_for(self.seen) * self.largest_weight);
@@ -540,6 +553,18 @@ mod tests {
         let finished = strata.finished();
         assert_eq!(finished.ticks, 2000.0);
         assert_eq!(finished.timed, 4.0);
+    }
+
+    #[test]
+    fn early_calls_are_exact_unless_some_were_missed() {
+        let mut strata = Strata::default();
+        strata.counted(5, 1e9);
+        strata.counted_early(3);
+        strata.counted_early(4);
+        assert_eq!(strata.calls(), Estimate::exact(12.0));
+        strata.interrupted();
+        let calls = strata.calls();
+        assert_eq!((calls.low, calls.high), (12.0, None));
     }
 
     #[test]

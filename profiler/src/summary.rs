@@ -10,17 +10,24 @@
 //! A call inside another call of the same function must not count twice in its total. The total is
 //! the time of the calls that came from other functions. If functions call each other in a cycle,
 //! some of these calls are still inside another call of the function; such a function's total is
-//! bounded by the time of the calls that lead into the cycle from outside.
+//! bounded by the time of the calls that lead into the cycle from outside. If only few of these
+//! were observed, their time has no upper limit.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::callers::{Arcs, Bodies, Callers, From, part};
+use crate::callers::{Arcs, Callers, From, FunctionAt, part};
 use crate::cycles::cycles;
 use crate::function::FUNCTIONS;
 use crate::measured::{OpenCalls, Selection, Units};
 use crate::report::{Arc, Caller, Estimate, FunctionRef, FunctionReport};
 use crate::schedule::Schedule;
 use crate::thread;
+
+/// The number of calls into a recursion, observed in windows, from which their time is estimated.
+/// They may take much longer than the calls inside it, which are most of those observed; and if
+/// they do, windows are over before they return ([`crate::function`]), so few are observed in any
+/// case.
+const FEW: f64 = 30.0;
 
 /// Stands for callers that are not instrumented.
 const NOT_INSTRUMENTED: &str = "[not instrumented]";
@@ -71,7 +78,11 @@ struct Row {
 }
 
 /// The rows of the report, and the arcs between them.
-pub(crate) fn of(schedule: &Schedule, bodies: &Bodies, units: &Units) -> (Vec<FunctionReport>, Vec<Arc>) {
+pub(crate) fn of(
+    schedule: &Schedule,
+    function_at: &FunctionAt<'_>,
+    units: &Units,
+) -> (Vec<FunctionReport>, Vec<Arc>) {
     let open = Open::now();
     let nothing = OpenCalls::default();
     let mut arcs = Arcs::default();
@@ -80,14 +91,16 @@ pub(crate) fn of(schedule: &Schedule, bodies: &Bodies, units: &Units) -> (Vec<Fu
         let strata = schedule.strata_now(index);
         let calls = open.calls.get(&index).unwrap_or(&nothing);
         let Some(report) = measured.report(&strata, calls, units) else { continue };
-        arcs.add(index, &measured.callers, bodies);
-        open.callers.get(&index).into_iter().for_each(|callers| arcs.add(index, callers, bodies));
+        arcs.add(index, &measured.callers, function_at);
+        open.callers.get(&index).into_iter().for_each(|callers| arcs.add(index, callers, function_at));
         let windows = if strata.is_exact() { f64::INFINITY } else { strata.windows() };
         let is_complete = measured.selection == Selection::Always;
         rows.push(Row { index, all: report.total_ns, report, windows, is_complete });
     }
-    let edges: Vec<Edge> = edges(&rows, &arcs, units);
-    finish(&mut rows, &edges, units);
+    let mut edges: Vec<Edge> = edges(&rows, &arcs, units);
+    let circles = circles(&edges);
+    unlimit(&mut edges, &circles);
+    finish(&mut rows, &edges, &circles, units);
     let keys: HashMap<u32, FunctionRef> = rows.iter().map(|row| (row.index, row.report.key())).collect();
     let arcs = edges.into_iter().filter_map(|edge| {
         let caller = match edge.caller.and_then(|caller| keys.get(&caller)) {
@@ -106,6 +119,24 @@ struct Edge {
     callee: u32,
     calls: Estimate,
     total: Option<Estimate>,
+    /// The number of calls in windows, if that matters.
+    seen: Option<f64>,
+}
+
+/// The recursions that functions are in.
+fn circles(edges: &[Edge]) -> HashMap<u32, u32> {
+    cycles(edges.iter().filter_map(|edge| Some((edge.caller?, edge.callee))))
+}
+
+/// Removes the upper limits of the time of calls into recursions of which few were observed.
+fn unlimit(edges: &mut [Edge], circles: &HashMap<u32, u32>) {
+    for edge in edges {
+        let circle = circles.get(&edge.callee);
+        let leads_into = circle.is_some() && edge.caller.and_then(|caller| circles.get(&caller)) != circle;
+        if leads_into && edge.seen.is_some_and(|seen| seen < FEW) {
+            edge.total = edge.total.map(|total| Estimate { high: None, ..total });
+        }
+    }
 }
 
 fn edges(rows: &[Row], arcs: &Arcs, units: &Units) -> Vec<Edge> {
@@ -119,7 +150,8 @@ fn edges(rows: &[Row], arcs: &Arcs, units: &Units) -> Vec<Edge> {
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         let calls = part(&row.report.calls, share(from.calls, sum.calls), row.windows);
         let total = row.all.map(|all| bounded(part(&all, share(from.ticks, sum.ticks), row.windows), units));
-        Some(Edge { caller: *caller, callee: *callee, calls, total })
+        let seen = row.windows.is_finite().then_some(from.seen);
+        Some(Edge { caller: *caller, callee: *callee, calls, total, seen })
     };
     arcs.arcs.iter().filter_map(edge).collect()
 }
@@ -155,8 +187,7 @@ fn bounded(total: Estimate, units: &Units) -> Estimate {
     Estimate { low, ..total }.at_most(units.thread_time)
 }
 
-fn finish(rows: &mut [Row], edges: &[Edge], units: &Units) {
-    let circles = cycles(edges.iter().filter_map(|edge| Some((edge.caller?, edge.callee))));
+fn finish(rows: &mut [Row], edges: &[Edge], circles: &HashMap<u32, u32>, units: &Units) {
     let circle_of = |index: u32| circles.get(&index).copied();
     let mut callees: HashMap<u32, Sum> = HashMap::new();
     let mut from_others: HashMap<u32, Sum> = HashMap::new();
@@ -220,7 +251,29 @@ mod tests {
     }
 
     fn edge(caller: u32, callee: u32, total: Estimate) -> Edge {
-        Edge { caller: Some(caller), callee, calls: Estimate::exact(1.0), total: Some(total) }
+        let calls = Estimate::exact(1.0);
+        Edge { caller: Some(caller), callee, calls, total: Some(total), seen: None }
+    }
+
+    /// A function calls itself, a million times as often as another calls it. Few of the latter
+    /// calls were observed, and these were short.
+    #[test]
+    fn the_time_of_recursive_calls_has_no_limit_if_few_were_observed_from_outside() {
+        let units = Units { ticks_per_ns: 1.0, resolution: 1, thread_time: 1e9 };
+        let check = |seen: f64, is_limited: bool| {
+            let mut rows = [row(1, 1e9, &units), row(2, 5e8, &units)];
+            let mut into = edge(1, 2, Estimate::within(1e3, 0.0, 1e4));
+            into.seen = Some(seen);
+            let mut edges = [into, edge(2, 2, Estimate::within(5e8, 4e8, 6e8))];
+            let circles = circles(&edges);
+            unlimit(&mut edges, &circles);
+            finish(&mut rows, &edges, &circles, &units);
+            let [caller, callee] = rows.map(|row| row.report);
+            assert_eq!(callee.total_ns.unwrap().high == Some(1e4), is_limited, "{seen}: {callee:?}");
+            assert_eq!(caller.self_ns.unwrap().low > 0.0, is_limited, "{seen}: {caller:?}");
+        };
+        check(FEW - 1.0, false);
+        check(FEW, true);
     }
 
     /// Two functions call each other 1000 times, and the times of the nested calls add up to more
@@ -233,7 +286,7 @@ mod tests {
         arcs.arcs.insert((Some(1), 2), From { calls: 1000.0, ticks: 5e8, seen: 1000.0 });
         arcs.arcs.insert((Some(2), 1), From { calls: 1000.0, ticks: 5e8, seen: 1000.0 });
         let edges = edges(&rows, &arcs, &units);
-        finish(&mut rows, &edges, &units);
+        finish(&mut rows, &edges, &circles(&edges), &units);
         for row in rows {
             let total = row.report.total_ns.expect("it was timed");
             assert_eq!((total.low, total.high), (0.0, Some(1e6)));
@@ -245,7 +298,8 @@ mod tests {
     fn self_time_is_at_most_the_total() {
         let units = Units { ticks_per_ns: 1.0, resolution: 1, thread_time: 1e9 };
         let mut rows = [row(1, 1000.0, &units), row(2, 100.0, &units)];
-        finish(&mut rows, &[edge(1, 2, Estimate::within(3000.0, 0.0, 9000.0))], &units);
+        let edges = [edge(1, 2, Estimate::within(3000.0, 0.0, 9000.0))];
+        finish(&mut rows, &edges, &circles(&edges), &units);
         let own = rows[0].report.self_ns.expect("it was timed");
         assert_eq!((own.low, own.high), (0.0, Some(1000.0)));
         assert_eq!(rows[1].report.self_ns, Some(Estimate::exact(100.0)));

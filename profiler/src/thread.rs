@@ -271,7 +271,7 @@ impl Thread {
         // again.
         match at.wrapping_sub(read.load(Ordering::Acquire)) {
             RING => return self.lose(),
-            HALF => fastinst::service::notify(),
+            HALF => governor::notify(),
             _ => {}
         }
         // SAFETY: the service thread does not read this slot before `written` is advanced.
@@ -404,6 +404,11 @@ pub(crate) fn open_calls(mut take: impl FnMut(usize, &Entry)) {
     for (number, block) in blocks().enumerate() {
         block.entries.look().for_each(|entry| take(number, &entry));
     }
+}
+
+/// Whether a thread is in a probe function now.
+pub(crate) fn is_any_inside() -> bool {
+    blocks().any(|block| block.inside.load(Ordering::Acquire))
 }
 
 /// Memory of all blocks in bytes, most of which may never have been accessed.

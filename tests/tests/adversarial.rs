@@ -67,11 +67,15 @@ impl Estimate {
         self.low <= most + 1.0 && self.high.is_none_or(|high| high + 1.0 >= least)
     }
 
-    /// Whether the value is off by more than 2 although the stated error is below 50 %.
+    /// Whether the value is off by more than 2 although the stated error is below 50 %, and by more
+    /// than chance explains: three standard errors, where the stated error is two. Those that are
+    /// off by less count as intervals that miss.
     fn is_confidently_wrong(self, (least, most): (f64, f64)) -> bool {
         let Some(high) = self.high else { return false };
-        let confident = (high - self.low) / 2.0 < 0.5 * self.value;
-        confident && (self.value > 2.0 * most || self.value < least / 2.0)
+        let error = (high - self.low) / 2.0;
+        let is_off = self.value > 2.0 * most || self.value < least / 2.0;
+        let distance = (self.value - most).max(least - self.value);
+        error < 0.5 * self.value && is_off && distance > 1.5 * error
     }
 }
 

@@ -110,6 +110,8 @@ const TABLE: &[(&str, InC)] = &[
     ("callpatch/src/site.rs::state", Call("callpatch_state")),
     ("callpatch/src/switch.rs", Left("for tables of very many sites; callpatch_site is all of it")),
     ("callpatch/src/retarget.rs::retarget", Call("callpatch_retarget")),
+    ("callpatch/src/retarget.rs::retarget_as", Left(FOR_FASTINST)),
+    ("callpatch/src/retarget.rs::intermediate_target", Left(FOR_FASTINST)),
     ("callpatch/src/encoding.rs", Left("callpatch_describe returns the shape")),
     ("callpatch/src/strategy.rs", Left("callpatch_describe returns the strategy")),
     ("callpatch/src/stub.rs", Left("three instructions, for providers of probes")),

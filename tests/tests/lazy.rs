@@ -31,6 +31,35 @@ fn only_functions_that_are_executed_have_probes() {
     }
 }
 
+/// The probes of functions are made while they are being called in a loop. No call is missed, at
+/// whichever split a window boundary cuts the call instructions.
+#[test]
+fn calls_are_counted_exactly_while_the_probes_are_made() {
+    /// As in the fixture.
+    const CALLS: f64 = 300.0;
+    const FUNCTIONS: usize = 1024;
+    for (compiler, flags) in [(Gcc, &["-O2"][..]), (Clang, &["-O2"]), (Gcc, &["-O2", "-falign-functions=1"])]
+    {
+        let binary = compile("fixtures/first_calls.c", flags, compiler);
+        let without = run(&mut bare(&binary, &[]));
+        for attempt in 0..3 {
+            let what = format!("{compiler:?} {flags:?}, run {attempt}");
+            let with = profiled(&binary, &[], "discovery=lazy:counts=exact");
+            with.run.assert_same(&without, &what);
+            let report = with.report();
+            let called = report
+                .functions()
+                .filter(|row| row["name"].as_str().is_some_and(|name| name.starts_with("f_")));
+            let calls: Vec<_> = called.map(|row| (row["name"].to_string(), &row["calls"])).collect();
+            assert_eq!(calls.len(), FUNCTIONS, "{what}");
+            for (name, calls) in calls {
+                let interval = ["low", "high"].map(|end| calls[end].as_f64());
+                assert_eq!(interval, [Some(CALLS); 2], "{what}: {name}");
+            }
+        }
+    }
+}
+
 /// The calls of a function are counted even if its sites must be executed to determine it: those
 /// between the first one and the announcement of the probe, too.
 #[test]

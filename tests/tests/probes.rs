@@ -1,12 +1,11 @@
 //! `fastinst` as a Rust program uses it, on a library that is loaded into the test.
 
-use std::ffi::CString;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fastinst::provider::cyg_profile;
 use fastinst::{Error, ProbeFn, ProbeId, activate_all, deactivate, deactivate_all};
-use tests::{Compiler, compile};
+use tests::load_plugin;
 
 static FIRED: AtomicU64 = AtomicU64::new(0);
 
@@ -14,23 +13,9 @@ extern "C" fn count(_: ProbeId, _: usize, _: usize) {
     FIRED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Loads the library and returns its function that runs everything the given number of times.
-fn load() -> extern "C" fn(u32) -> u32 {
-    let library = compile("fixtures/plugin_a.c", &["-O1", "-shared", "-fPIC"], Compiler::Gcc);
-    let name = CString::new(library.to_str().expect("a UTF-8 path")).expect("no NUL");
-    // SAFETY: the strings are valid; the library has this function.
-    unsafe {
-        let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
-        assert!(!handle.is_null(), "{name:?} cannot be loaded");
-        let run = libc::dlsym(handle, c"plugin_run".as_ptr());
-        assert!(!run.is_null(), "no plugin_run");
-        std::mem::transmute(run)
-    }
-}
-
 #[test]
 fn all_probes_of_a_library_switched_in_one_call() {
-    let run = load();
+    let run = load_plugin();
     cyg_profile::start().expect("the provider starts");
     let found: Arc<Mutex<Vec<ProbeId>>> = Arc::default();
     let list = found.clone();

@@ -1,6 +1,5 @@
 //! The profiler's settings, changed while the program runs.
 
-use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
 use fastinst::ProbeId;
@@ -12,26 +11,12 @@ use profiler::process;
 use profiler::report::{Estimate, FunctionReport, Report, json};
 use profiler::session::{self, Leaving, reconfigure};
 use profiler::settings::Settings;
-use tests::{Compiler, compile};
+use tests::load_plugin;
 
 /// Called once, once for each round, and twice for each round.
 const RUN: &str = "plugin_run";
 const INNER: &str = "plugin_a_inner";
 const LEAF: &str = "plugin_a_leaf";
-
-/// Loads the library and returns its function that runs everything the given number of times.
-fn load() -> extern "C" fn(u32) -> u32 {
-    let library = compile("fixtures/plugin_a.c", &["-O1", "-shared", "-fPIC"], Compiler::Gcc);
-    let name = CString::new(library.to_str().expect("a UTF-8 path")).expect("no NUL");
-    // SAFETY: the strings are valid; the library has this function.
-    unsafe {
-        let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
-        assert!(!handle.is_null(), "{name:?} cannot be loaded");
-        let run = libc::dlsym(handle, c"plugin_run".as_ptr());
-        assert!(!run.is_null(), "no plugin_run");
-        std::mem::transmute(run)
-    }
-}
 
 /// The code of all probes of a function: it tells whether they are on.
 fn code_of(name: &str) -> Vec<[u8; 5]> {
@@ -102,10 +87,11 @@ fn report_of_child(run: extern "C" fn(u32) -> u32, file: &Path) -> Report {
 
 #[test]
 fn settings_are_changed_while_the_program_runs() {
-    let run = load();
+    let run = load_plugin();
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("report.json");
     assert!(matches!(reconfigure(Settings::default()), Err(Error::NotRunning)));
+    assert_eq!(session::settings(), None);
 
     // Finds all probes, which are off.
     cyg_profile::start().expect("the provider starts");
@@ -126,6 +112,8 @@ fn settings_are_changed_while_the_program_runs() {
     let report = report_in(&file);
     assert_eq!(calls(&report), [Some(1), Some(10), None]);
     assert!(report.notes.is_empty(), "{:?}", report.notes);
+    assert_eq!(report.settings, format!("budget=1%:counts=exact:skip={LEAF}"));
+    assert_eq!(session::settings(), Some(exact(skip(LEAF))));
 
     // A function that had no probes of the profiler.
     reconfigure(exact(Filter::default())).expect("in force");
@@ -160,7 +148,8 @@ fn settings_are_changed_while_the_program_runs() {
 
     // Sampled: such a function is soon switched off. The figures from before are a lower bound.
     let sampled = Settings { budget: Budget::Fraction(0.5), ..Settings::default() };
-    reconfigure(sampled).expect("in force");
+    reconfigure(sampled.clone()).expect("in force");
+    assert_eq!(session::settings(), Some(sampled));
     run(200_000);
     let report = report_in(&file);
     assert_eq!(report.cost.budget, Some(0.5));
@@ -175,4 +164,12 @@ fn settings_are_changed_while_the_program_runs() {
     let after = row(&report_in(&file), LEAF).expect("it was called").calls;
     assert_eq!(after.value - before.value, 20_000.0);
     assert!(after.low >= before.low + 20_000.0, "{before:?} {after:?}");
+
+    // So it is without a budget.
+    reconfigure(Settings { budget: Budget::Unlimited, ..Settings::default() }).expect("in force");
+    run(10_000);
+    let report = report_in(&file);
+    assert_eq!(report.settings, "budget=none:counts=exact");
+    let last = row(&report, LEAF).expect("it was called").calls;
+    assert_eq!(last.value - after.value, 20_000.0);
 }

@@ -79,8 +79,8 @@ pub(crate) struct Record {
     merge: bool,
 
     /// What profiling may cost, in percent of the program's own processor time, or none (default:
-    /// 1%). A larger budget narrows the intervals; with none there is no limit, and a function that
-    /// is called often is observed in some 400 windows a second
+    /// 1%). A larger budget narrows the intervals; with none there is no limit, and every call is
+    /// counted and timed (--counts exact)
     #[arg(long, value_name = "N%")]
     budget: Option<Budget>,
 

@@ -1,30 +1,124 @@
 //! The JSON form of a report, version 2.
 //!
-//! The output is canonical: functions in rank order, arcs sorted, addresses in hexadecimal, counts
-//! and totals as integers, latencies with one decimal, the ends of an interval rounded outwards;
-//! reading and writing a report again gives the same text. Arcs contain names for readers such as
-//! jq; only object and address are parsed. The version is checked before anything else, so that a
-//! report of another version is reported as such. Unknown fields are ignored.
+//! The output is canonical: one line for each function and arc, functions in rank order, arcs
+//! sorted, addresses in hexadecimal, counts and totals as integers, latencies with one decimal, the
+//! ends of an interval rounded outwards; reading and writing a report again gives the same text.
+//! Arcs contain names for readers such as jq; only object and address are parsed. The version is
+//! checked before anything else, so that a report of another version is reported as such. Unknown
+//! fields are ignored.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs;
+use std::io::{self, Write};
 use std::path::Path;
 
 use serde::ser::{SerializeStruct, Serializer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::error::Category;
+use serde_json::ser::Formatter;
 
 use super::{Arc, Caller, Cost, Estimate, FunctionRef, FunctionReport, Report};
 use crate::error::Error;
 
-/// The report as indented JSON; ends with a newline.
+/// The report as JSON with one line for each function and arc; ends with a newline.
 pub fn to_string(report: &Report) -> String {
-    let mut text =
-        serde_json::to_string_pretty(report).expect("a report has string keys and no failing field");
-    text.push('\n');
-    text
+    to_string_of_run(report, &report.run)
+}
+
+/// As [`to_string`], for a report of this run.
+pub(crate) fn to_string_of_run(report: &Report, run: &str) -> String {
+    /// About the length of a line.
+    const LINE: usize = 700;
+    let mut text = Vec::with_capacity(LINE * (report.functions.len() + report.arcs.len() + 1));
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, Lines::default());
+    written(report, run).serialize(&mut serializer).expect("a report has string keys and no failing field");
+    text.push(b'\n');
+    String::from_utf8(text).expect("JSON is UTF-8")
+}
+
+/// Breaks lines in the outermost object and in its arrays and objects only: a report of thousands
+/// of functions takes half as long to write as with a line for every number, and can be searched
+/// with grep.
+#[derive(Default)]
+struct Lines {
+    depth: usize,
+    has_value: bool,
+}
+
+impl Lines {
+    const MAX_DEPTH: usize = 2;
+
+    fn begin<W: Write + ?Sized>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth += 1;
+        self.has_value = false;
+        writer.write_all(bracket)
+    }
+
+    fn end<W: Write + ?Sized>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth -= 1;
+        if self.has_value && self.depth < Self::MAX_DEPTH {
+            self.break_line(writer)?;
+        }
+        self.has_value = true;
+        writer.write_all(bracket)
+    }
+
+    fn separate<W: Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if !first {
+            writer.write_all(b",")?;
+        }
+        match (self.depth, first) {
+            (..=Self::MAX_DEPTH, _) => self.break_line(writer),
+            (_, true) => Ok(()),
+            (_, false) => writer.write_all(b" "),
+        }
+    }
+
+    fn break_line<W: Write + ?Sized>(&self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(["\n", "\n  ", "\n    "][self.depth].as_bytes())
+    }
+}
+
+impl Formatter for Lines {
+    fn begin_array<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.begin(writer, b"[")
+    }
+
+    fn end_array<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.end(writer, b"]")
+    }
+
+    fn begin_array_value<W: Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.separate(writer, first)
+    }
+
+    fn end_array_value<W: Write + ?Sized>(&mut self, _: &mut W) -> io::Result<()> {
+        self.has_value = true;
+        Ok(())
+    }
+
+    fn begin_object<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.begin(writer, b"{")
+    }
+
+    fn end_object<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.end(writer, b"}")
+    }
+
+    fn begin_object_key<W: Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.separate(writer, first)
+    }
+
+    fn begin_object_value<W: Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
+
+    fn end_object_value<W: Write + ?Sized>(&mut self, _: &mut W) -> io::Result<()> {
+        self.has_value = true;
+        Ok(())
+    }
 }
 
 /// Reads a report from a file.
@@ -66,6 +160,7 @@ pub fn parse(bytes: &[u8], path: &Path) -> Result<Report, Error> {
 struct Written<'a> {
     version: u32,
     run: &'a str,
+    settings: &'a str,
     command: &'a [String],
     pid: u32,
     processes: u32,
@@ -108,25 +203,29 @@ struct WrittenKey<'a> {
 
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let functions = self.ranked();
-        Written {
-            version: self.version,
-            run: &self.run,
-            command: &self.command,
-            pid: self.pid,
-            processes: self.processes,
-            duration_ns: self.duration_ns,
-            thread_time_ns: self.thread_time_ns,
-            probes: self.probes,
-            toggles: self.toggles,
-            samples: self.samples,
-            lost_samples: self.lost_samples,
-            cost: &self.cost,
-            notes: &self.notes,
-            arcs: written_arcs(&self.arcs, &functions),
-            functions,
-        }
-        .serialize(serializer)
+        written(self, &self.run).serialize(serializer)
+    }
+}
+
+fn written<'a>(report: &'a Report, run: &'a str) -> Written<'a> {
+    let functions = report.ranked();
+    Written {
+        version: report.version,
+        run,
+        settings: &report.settings,
+        command: &report.command,
+        pid: report.pid,
+        processes: report.processes,
+        duration_ns: report.duration_ns,
+        thread_time_ns: report.thread_time_ns,
+        probes: report.probes,
+        toggles: report.toggles,
+        samples: report.samples,
+        lost_samples: report.lost_samples,
+        cost: &report.cost,
+        notes: &report.notes,
+        arcs: written_arcs(&report.arcs, &functions),
+        functions,
     }
 }
 
@@ -144,12 +243,12 @@ fn written_arcs<'a>(arcs: &'a [Arc], functions: &[&'a FunctionReport]) -> Vec<Wr
         name: found(key).map_or(Cow::Owned(format!("{:#x}", key.address)), |(_, name)| name.into()),
         key: Some(WrittenKey { object: &key.object, address: key.address }),
     };
-    let mut sorted: Vec<&'a Arc> = arcs.iter().collect();
     let rank = |arc: &'a Arc| found(&arc.callee).map_or(usize::MAX, |(rank, _)| rank);
-    sorted.sort_by(|left, right| {
+    let mut sorted: Vec<(usize, &'a Arc)> = arcs.iter().map(|arc| (rank(arc), arc)).collect();
+    sorted.sort_by(|(rank, left), (rank_of_right, right)| {
         let by_key = || (&left.callee, &left.caller).cmp(&(&right.callee, &right.caller));
         let by_calls = || right.calls.low.total_cmp(&left.calls.low);
-        rank(left).cmp(&rank(right)).then_with(by_calls).then_with(by_key)
+        rank.cmp(rank_of_right).then_with(by_calls).then_with(by_key)
     });
     let arc = |arc: &'a Arc| WrittenArc {
         caller: match &arc.caller {
@@ -160,7 +259,7 @@ fn written_arcs<'a>(arcs: &'a [Arc], functions: &[&'a FunctionReport]) -> Vec<Wr
         calls: &arc.calls,
         total_ns: &arc.total_ns,
     };
-    sorted.into_iter().map(arc).collect()
+    sorted.into_iter().map(|(_, of_rank)| arc(of_rank)).collect()
 }
 
 /// A caller in its written form: an identified function takes precedence over a name.
@@ -271,6 +370,7 @@ mod tests {
     const EXAMPLE: &str = r#"{
   "version": 2,
   "run": "1700000000000000001.4242",
+  "settings": "budget=1%:counts=sampled",
   "command": [
     "./app",
     "--size",
@@ -296,144 +396,13 @@ mod tests {
   },
   "notes": [],
   "functions": [
-    {
-      "name": "main",
-      "object": "/opt/app/bin/app",
-      "address": "0x401136",
-      "location": null,
-      "samples": 1,
-      "calls": {
-        "value": 1,
-        "low": 1,
-        "high": 1
-      },
-      "total_ns": {
-        "value": 2100000000,
-        "low": 2100000000,
-        "high": 2100000000
-      },
-      "self_ns": {
-        "value": 910000000,
-        "low": 800000000,
-        "high": 1000000000
-      },
-      "recursive": false,
-      "open_calls": 1,
-      "latency_ns": null,
-      "off_cpu": {
-        "samples": 0,
-        "ns": 0
-      }
-    },
-    {
-      "name": "Tree::insert(int)",
-      "object": "/opt/app/bin/app",
-      "address": "0x401200",
-      "location": null,
-      "samples": 1100,
-      "calls": {
-        "value": 5000,
-        "low": 5000,
-        "high": null
-      },
-      "total_ns": {
-        "value": 7500000,
-        "low": 0,
-        "high": 20000000
-      },
-      "self_ns": {
-        "value": 12000,
-        "low": 12000,
-        "high": null
-      },
-      "recursive": true,
-      "open_calls": 0,
-      "latency_ns": {
-        "min": 900.0,
-        "mean": {
-          "value": 1500.0,
-          "low": 749.9,
-          "high": 2250.0
-        },
-        "p50": {
-          "value": 1234.0,
-          "low": 617.0,
-          "high": 1851.0
-        },
-        "p90": {
-          "value": 2000.0,
-          "low": 1000.0,
-          "high": 3000.0
-        },
-        "p99": {
-          "value": 9999.0,
-          "low": 4999.5,
-          "high": 14998.5
-        },
-        "max": 12000.0,
-        "below_resolution": false,
-        "resolution": 20.0
-      },
-      "off_cpu": null
-    },
-    {
-      "name": "fini",
-      "object": "/opt/app/bin/app",
-      "address": "0x402200",
-      "location": null,
-      "samples": 0,
-      "calls": {
-        "value": 1,
-        "low": 1,
-        "high": 1
-      },
-      "total_ns": null,
-      "self_ns": null,
-      "recursive": false,
-      "open_calls": 0,
-      "latency_ns": null,
-      "off_cpu": null
-    }
+    {"name": "main", "object": "/opt/app/bin/app", "address": "0x401136", "location": null, "samples": 1, "calls": {"value": 1, "low": 1, "high": 1}, "total_ns": {"value": 2100000000, "low": 2100000000, "high": 2100000000}, "self_ns": {"value": 910000000, "low": 800000000, "high": 1000000000}, "recursive": false, "open_calls": 1, "latency_ns": null, "off_cpu": {"samples": 0, "ns": 0}},
+    {"name": "Tree::insert(int)", "object": "/opt/app/bin/app", "address": "0x401200", "location": null, "samples": 1100, "calls": {"value": 5000, "low": 5000, "high": null}, "total_ns": {"value": 7500000, "low": 0, "high": 20000000}, "self_ns": {"value": 12000, "low": 12000, "high": null}, "recursive": true, "open_calls": 0, "latency_ns": {"min": 900.0, "mean": {"value": 1500.0, "low": 749.9, "high": 2250.0}, "p50": {"value": 1234.0, "low": 617.0, "high": 1851.0}, "p90": {"value": 2000.0, "low": 1000.0, "high": 3000.0}, "p99": {"value": 9999.0, "low": 4999.5, "high": 14998.5}, "max": 12000.0, "below_resolution": false, "resolution": 20.0}, "off_cpu": null},
+    {"name": "fini", "object": "/opt/app/bin/app", "address": "0x402200", "location": null, "samples": 0, "calls": {"value": 1, "low": 1, "high": 1}, "total_ns": null, "self_ns": null, "recursive": false, "open_calls": 0, "latency_ns": null, "off_cpu": null}
   ],
   "arcs": [
-    {
-      "caller": {
-        "name": "[libc.so.6]"
-      },
-      "callee": {
-        "name": "main",
-        "object": "/opt/app/bin/app",
-        "address": "0x401136"
-      },
-      "calls": {
-        "value": 1,
-        "low": 1,
-        "high": 1
-      },
-      "total_ns": {
-        "value": 2100000000,
-        "low": 2100000000,
-        "high": 2100000000
-      }
-    },
-    {
-      "caller": {
-        "name": "main",
-        "object": "/opt/app/bin/app",
-        "address": "0x401136"
-      },
-      "callee": {
-        "name": "Tree::insert(int)",
-        "object": "/opt/app/bin/app",
-        "address": "0x401200"
-      },
-      "calls": {
-        "value": 100,
-        "low": 100,
-        "high": null
-      },
-      "total_ns": null
-    }
+    {"caller": {"name": "[libc.so.6]"}, "callee": {"name": "main", "object": "/opt/app/bin/app", "address": "0x401136"}, "calls": {"value": 1, "low": 1, "high": 1}, "total_ns": {"value": 2100000000, "low": 2100000000, "high": 2100000000}},
+    {"caller": {"name": "main", "object": "/opt/app/bin/app", "address": "0x401136"}, "callee": {"name": "Tree::insert(int)", "object": "/opt/app/bin/app", "address": "0x401200"}, "calls": {"value": 100, "low": 100, "high": null}, "total_ns": null}
   ]
 }
 "#;
@@ -509,7 +478,7 @@ mod tests {
         let middle = &EXAMPLE.as_bytes()[..EXAMPLE.len() / 2];
         check(
             middle,
-            "r.json is truncated: it ends at line 84, in the middle of a report; copy or record it again",
+            "r.json is truncated: it ends at line 31, in the middle of a report; copy or record it again",
         );
         check(b"", &format!("r.json is not a fastinst report (an empty file); {NO}"));
         check(

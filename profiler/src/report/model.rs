@@ -17,6 +17,10 @@ pub struct Report {
     /// known.
     #[serde(default)]
     pub run: String,
+    /// The settings in force when it was written, in the form of options. Of a merged report, those
+    /// of the first one; empty if they are not known.
+    #[serde(default)]
+    pub settings: String,
     /// The program and its arguments. Of a merged report, those of the first process of the run, or
     /// of any.
     pub command: Vec<String>,
@@ -319,6 +323,7 @@ pub(super) mod tests {
         Report {
             version: Report::VERSION,
             run: "1700000000000000001.4242".to_owned(),
+            settings: "budget=1%:counts=sampled".to_owned(),
             command: ["./app", "--size", "10"].map(String::from).to_vec(),
             pid: 4242,
             processes: 1,

@@ -101,6 +101,12 @@ pub(super) fn heading(report: &Report) -> String {
     }
     text.push('\n');
     text.push_str(&cost(&report.cost));
+    // The budget is in the line before.
+    if let Some((_, others)) =
+        report.settings.split_once(':').filter(|(_, others)| *others != "counts=sampled")
+    {
+        text.push_str(&format!("settings: {}\n", printable(others)));
+    }
     for note in &report.notes {
         text.push_str(&format!("note: {}\n", printable(note)));
     }

@@ -8,7 +8,7 @@
 mod finish;
 mod probes;
 mod reconfigure;
-mod write;
+pub(crate) mod write;
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -21,7 +21,7 @@ use fastinst::provider::{self, Extent};
 use fastinst::service::{self, Tick, Wake};
 
 pub use finish::{Leaving, finish};
-pub use reconfigure::reconfigure;
+pub use reconfigure::{reconfigure, settings};
 pub use write::{say, speak_for_the_run};
 
 use reconfigure::Change;
@@ -32,7 +32,7 @@ use crate::error::Error;
 use crate::function::{FUNCTIONS, Function};
 use crate::governor::Governor;
 use crate::locations::Locations;
-use crate::options::{Counts, Discovery, Options, Output, RunId};
+use crate::options::{Discovery, Options, Output, RunId};
 use crate::output::Identity;
 use crate::schedule::Schedule;
 use crate::settings::Settings;
@@ -40,14 +40,14 @@ use crate::stderr::stderr;
 use crate::{fire, governor, preemption, thread};
 
 /// Interval between two checks for threads that have ended.
-const RECLAIM_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
 /// Probes of programs with no more functions than this are made at the start, in at most some 50
 /// ms.
 const SMALL: usize = 8000;
 
 /// Time between the start and the first tick.
-const FIRST_TICK: Duration = Duration::from_millis(2);
+pub(crate) const FIRST_TICK: Duration = Duration::from_millis(2);
 
 struct Session {
     /// Where the report goes.
@@ -69,7 +69,7 @@ struct Session {
     /// By function address: the index under which calls are counted that were made before its
     /// probes were ready.
     by_address: HashMap<usize, u32>,
-    early_calls: HashMap<usize, u64>,
+    early_calls: HashMap<usize, probes::Early>,
     /// The number of early calls whose functions are not known: any function may have made them.
     unassigned_calls: u64,
     bodies: Bodies,
@@ -125,8 +125,8 @@ pub fn start(options: Options) -> Result<(), Error> {
     start_service_thread().map_err(failed)
 }
 
-fn governor(settings: &Settings, ticks_per_ns: f64) -> Governor {
-    Governor::new(settings.budget.fraction(), settings.counts == Counts::Exact, ticks_per_ns)
+pub(crate) fn governor(settings: &Settings, ticks_per_ns: f64) -> Governor {
+    Governor::new(settings.budget.fraction(), settings.is_exact(), ticks_per_ns)
 }
 
 fn start_service_thread() -> Result<(), fastinst::Error> {
@@ -134,7 +134,7 @@ fn start_service_thread() -> Result<(), fastinst::Error> {
 }
 
 /// Time to the next tick if windows wait for the program to run: about a scheduler's time slice.
-const RETRY: Duration = Duration::from_millis(3);
+pub(crate) const RETRY: Duration = Duration::from_millis(3);
 
 impl Session {
     fn new(options: Options) -> Self {

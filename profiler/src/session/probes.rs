@@ -7,13 +7,29 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use fastinst::ProbeMetadata;
-use fastinst::provider::{self, KnownFunction};
+use fastinst::provider::{self, EarlyCalls, KnownFunction};
 
 use super::{OVER, Session, with_session};
 use crate::function::{FUNCTIONS, Function};
 use crate::measured::Measured;
 use crate::probe_type::ProbeType;
 use crate::schedule::switch_on;
+
+/// The calls of a function before its probes were ready.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Early {
+    counted: u64,
+    is_interrupted: bool,
+}
+
+impl Early {
+    fn add(&mut self, calls: EarlyCalls) {
+        match calls {
+            EarlyCalls::Counted(calls) => self.counted += calls,
+            EarlyCalls::Interrupted => self.is_interrupted = true,
+        }
+    }
+}
 
 /// Called for every probe: assigns it to its function, and switches it on if the others are on.
 /// Only functions whose code is never unloaded as a group are observed: a report names them when
@@ -88,7 +104,7 @@ impl Session {
     pub(super) fn take_early_calls(&mut self) {
         let early = &mut self.early_calls;
         let unassigned =
-            provider::take_early_calls(|address, calls| *early.entry(address).or_default() += calls);
+            provider::take_early_calls(|address, calls| early.entry(address).or_default().add(calls));
         if unassigned > 0 {
             self.unassigned_calls += unassigned;
             self.schedule.functions.iter_mut().for_each(|function| function.strata.missed(unassigned));
@@ -96,7 +112,10 @@ impl Session {
         let (functions, by_address) = (&mut self.schedule.functions, &self.by_address);
         early.retain(|address, calls| match by_address.get(address) {
             Some(index) => {
-                functions[*index as usize].strata.counted_early(*calls);
+                functions[*index as usize].strata.counted_early(calls.counted);
+                if calls.is_interrupted {
+                    functions[*index as usize].strata.interrupted();
+                }
                 false
             }
             // Its probes have not been made yet.
@@ -105,9 +124,12 @@ impl Session {
     }
 
     /// Adds the early calls of functions that have no probes when the process ends: those whose
-    /// sites could not be determined, or cannot be changed. These are at least so many.
+    /// sites could not be determined, or cannot be changed. Their numbers are lower limits.
     pub(super) fn add_functions_without_probes(&mut self) {
         for (address, calls) in std::mem::take(&mut self.early_calls) {
+            if calls.counted == 0 {
+                continue;
+            }
             let function = provider::function_at(address).filter(|function| {
                 self.wants(function.name, function.object_path, address.wrapping_sub(function.object_base))
             });
@@ -116,7 +138,7 @@ impl Session {
                 continue;
             };
             if let Some(index) = self.function_at(address, function) {
-                self.schedule.functions[index as usize].strata.counted_at_least(calls);
+                self.schedule.functions[index as usize].strata.counted_at_least(calls.counted);
             }
         }
     }

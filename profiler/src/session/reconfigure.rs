@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use fastinst::{ProbeId, service};
 use fastinst_sigsafe::futex;
 
-use super::{OVER, Session, is_running};
+use super::{OVER, Session, is_running, with_session};
 use crate::error::Error;
 use crate::function::Function;
 use crate::measured::{Measured, Selection};
@@ -101,6 +101,15 @@ pub fn reconfigure(settings: Settings) -> Result<(), Error> {
     }
 }
 
+/// The settings in force: those of the start, or of the last [`reconfigure`] that was applied.
+/// `None` without [`start`](super::start).
+///
+/// Blocks while the service thread works, usually less than a millisecond, or writes a report. Must
+/// not be called from signal handlers or probe functions.
+pub fn settings() -> Option<Settings> {
+    with_session(|session| session.settings.clone())
+}
+
 /// Replaces the next settings, and returns those that were not taken.
 fn swap(next: Option<Box<Settings>>) -> Option<Box<Settings>> {
     let previous = NEXT.swap(next.map_or(std::ptr::null_mut(), Box::into_raw), Ordering::AcqRel);
@@ -127,8 +136,8 @@ impl Session {
         let before = std::mem::replace(&mut self.settings, settings);
         let number = self.change.map_or(0, |change| change.number) + 1;
         self.change = Some(Change { number, after: self.clock.elapsed() });
-        let counts = self.settings.counts;
-        if before.budget != self.settings.budget || before.counts != counts {
+        let counts = self.settings.counts_in_force();
+        if before.budget != self.settings.budget || before.counts_in_force() != counts {
             let budget = self.settings.budget.fraction();
             self.governor.change(budget, counts == Counts::Exact, self.schedule.demand());
         }
@@ -139,7 +148,7 @@ impl Session {
         if before.filter != self.settings.filter {
             self.select();
         }
-        if before.counts != counts {
+        if before.counts_in_force() != counts {
             self.schedule.begin_again(counts);
         }
     }

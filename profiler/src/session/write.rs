@@ -36,12 +36,14 @@ impl Session {
         let duration_ns = self.clock.elapsed().as_nanos() as u64;
         let thread_time = (thread::lived() as f64 / ticks_per_ns).max(duration_ns as f64);
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
-        let (mut functions, arcs) = summary::of(&self.schedule, &self.bodies, &units);
+        let (mut functions, arcs) =
+            summary::of(&self.schedule, &|address| self.bodies.function_at(address), &units);
         disambiguate(&mut functions, &mut self.locations);
         let spent = self.governor.spent();
         Report {
             version: Report::VERSION,
             run: self.identity.run.to_string(),
+            settings: self.settings.in_report(),
             command: self.command.clone(),
             pid: self.identity.pid,
             processes: 1,
@@ -156,7 +158,7 @@ pub(super) fn refusal() -> Option<String> {
 /// The file for a report that cannot be written elsewhere.
 const RESCUE: &str = "/tmp/fastinst.%e.%p.txt";
 
-fn notes() -> Vec<String> {
+pub(crate) fn notes() -> Vec<String> {
     let mut notes = provider::notes();
     if !clock::tsc_is_invariant() {
         notes.push(

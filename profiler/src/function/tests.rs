@@ -1,0 +1,250 @@
+//! Observations of one function, whose probes exist only in its state.
+
+use super::*;
+
+/// A thread with this time in probes, and this time of preemption.
+struct Own(u64, u64);
+
+impl OwnTime for Own {
+    fn number(&self) -> usize {
+        1
+    }
+
+    fn spent(&self) -> u64 {
+        self.0
+    }
+
+    fn preempted(&self) -> u64 {
+        self.1
+    }
+
+    fn preempted_lately(&self) -> u64 {
+        self.1
+    }
+
+    fn is_alone(&self) -> bool {
+        true
+    }
+}
+
+/// A thread that has lost no time.
+const IDEAL: Own = Own(0, 0);
+
+fn enter(function: &Function, now: u64, own: &Own) -> Option<Observed> {
+    match function.enter(0, now, own) {
+        Entered::Observed(observed) => Some(observed),
+        Entered::Early => {
+            function.begins_for(own);
+            None
+        }
+        Entered::Not => None,
+    }
+}
+
+/// A window that opens at 100, placed by an entry at 50.
+fn observed(function: &Function, limit: u64, closes: u64) -> u32 {
+    function.reset();
+    let number = opened(function, limit, closes);
+    assert!(enter(function, 50, &IDEAL).is_none());
+    number
+}
+
+fn opened(function: &Function, limit: u64, closes: u64) -> u32 {
+    let window = Window { delay: 60, length: Some(closes - 100), limit, weight: 2.0, spent: 0 };
+    function.open(40, &window, |_, _| {}).expect("no thread is busy")
+}
+
+#[test]
+fn time_in_probes_and_preemption_make_a_window_longer() {
+    let function = Function::default();
+    observed(&function, 1000, 200);
+    assert!(enter(&function, 90, &Own(1000, 70)).is_none());
+    assert!(enter(&function, 150, &Own(1030, 70)).is_some());
+    assert!(enter(&function, 349, &Own(1150, 70)).is_some(), "its own time is 199");
+    assert!(enter(&function, 419, &Own(1150, 140)).is_some(), "its own time is 199");
+    assert!(enter(&function, 420, &Own(1150, 140)).is_none());
+    assert!(!function.has_on(ProbeType::Entry));
+    assert_eq!(function.counted().overhead, 150);
+}
+
+#[test]
+fn a_window_lies_in_the_programs_own_time() {
+    let place = |at: u64, own: &Own| {
+        let function = Function::default();
+        function.reset();
+        opened(&function, 1000, 150);
+        let is_counted = enter(&function, at, own).is_some();
+        let [opens, closes] = [&function.opens, &function.closes].map(|time| time.load(Relaxed));
+        let is_on = function.has_on(ProbeType::Entry);
+        (is_counted, is_on.then_some((opens, closes)))
+    };
+    // The service thread has begun the window at 40; it opens 60 ticks later, for 50 ticks.
+    assert_eq!(place(60, &IDEAL), (false, Some((100, 150))));
+    assert_eq!(place(120, &IDEAL), (true, Some((100, 150))), "the first entry is in it");
+    assert_eq!(place(150, &IDEAL), (false, None), "over before the first entry: no call, and off");
+    assert_eq!(place(150, &Own(0, 100)), (false, Some((200, 250))), "preempted in between");
+    assert_eq!(place(1150, &Own(10, 1000)), (true, Some((1110, 1160))), "preempted, then 100 passed");
+    assert_eq!(place(2000, &Own(0, 1000)), (false, None), "waited for some of the time");
+}
+
+#[test]
+fn entries_count_from_the_opening_to_the_closing() {
+    let function = Function::default();
+    let number = observed(&function, 1000, 200);
+    assert_eq!(enter(&function, 99, &IDEAL), None);
+    let first = enter(&function, 100, &IDEAL).unwrap();
+    assert_eq!((first.observation, first.weight, first.period % 4), (number, 2.0, 1));
+    assert!(enter(&function, 199, &IDEAL).is_some());
+    assert_eq!(function.counted().entries, 2);
+    assert_eq!(enter(&function, 200, &IDEAL), None);
+    assert!(!function.has_on(ProbeType::Entry) && function.has_on(ProbeType::Exit), "two calls are open");
+    assert_eq!(enter(&function, 201, &IDEAL), None);
+    assert_eq!((function.counted().entries, function.counted().exceeded), (2, None));
+    function.left(first.period);
+    assert!(function.has_on(ProbeType::Exit));
+    function.left(first.period);
+    assert!(!function.has_on(ProbeType::Exit), "the last one is out");
+    function.left(first.period);
+    assert_eq!(function.open.load(Relaxed), 0, "one of an earlier period");
+}
+
+#[test]
+fn a_window_ends_with_its_limit_and_says_when() {
+    let function = Function::default();
+    observed(&function, 3, 1000);
+    (0..3).for_each(|at| assert!(enter(&function, 100 + at, &IDEAL).is_some()));
+    assert_eq!(enter(&function, 103, &IDEAL), None);
+    let exceeded = Some(Exceeded { at: 102, rate: 1.0 });
+    assert_eq!(function.counted(), Counted { entries: 3, exceeded, overhead: 0 });
+    assert!(!function.is_listed.load(Relaxed), "it is looked at when its stratum is over");
+}
+
+#[test]
+fn a_function_uses_its_allowance_up_twice() {
+    // What a function may be called depends on the intensity.
+    governor::Governor::new(None, false, 2.0);
+    // On the list, a function is an element of the table.
+    let index = FUNCTIONS.push_with(|_| Function::default()).expect("there is room") as u32;
+    let function = FUNCTIONS.get(index as usize).unwrap();
+    for begin in [0, 1000] {
+        assert!(function.turn_on(begin, 2, 1.0, |_, _| {}));
+        (1..3).for_each(|at| {
+            let entered = function.enter(index, begin + at, &IDEAL);
+            assert!(matches!(entered, Entered::Observed(_)));
+        });
+        assert!(function.counted().exceeded.is_some());
+        assert!(!function.has_on(ProbeType::Entry));
+        assert!(take_exhausted().contains(&index));
+    }
+}
+
+#[test]
+fn a_window_of_a_fixed_number_of_calls_ends_with_the_next() {
+    let function = Function::default();
+    function.reset();
+    let window = Window { delay: 60, length: None, limit: 3, weight: 1.0, spent: 0 };
+    function.open(40, &window, |_, _| {}).expect("no thread is busy");
+    assert!(enter(&function, 50, &IDEAL).is_none(), "it opens at 100");
+    let entered: Vec<_> = (0..3).map(|at| enter(&function, 1_000_000 + at, &IDEAL).unwrap()).collect();
+    assert!(function.has_on(ProbeType::Entry));
+    assert!(enter(&function, 2_000_000, &IDEAL).is_none());
+    assert!(!function.has_on(ProbeType::Entry) && function.has_on(ProbeType::Exit));
+    entered.iter().for_each(|entry| function.left(entry.period));
+    assert!(!function.has_on(ProbeType::Exit));
+    assert_eq!((function.counted().entries, function.counted().exceeded), (4, None));
+}
+
+#[test]
+fn counting_ends_the_window_before() {
+    let function = Function::default();
+    observed(&function, 1000, 200);
+    let open = enter(&function, 150, &IDEAL).unwrap();
+    assert!(function.stop());
+    function.begin_counting(|_| {});
+    assert!(enter(&function, 160, &IDEAL).is_none(), "calls are counted, not observed");
+    (0..5).for_each(|_| function.count());
+    function.end_counting();
+    assert_eq!(function.calls(), 5);
+    function.left(open.period);
+    assert!(!function.has_on(ProbeType::Entry) && !function.has_on(ProbeType::Exit));
+}
+
+#[test]
+fn too_many_exits_of_other_calls_end_the_exit_period() {
+    let function = Function::default();
+    observed(&function, 1000, 1000);
+    let entry = enter(&function, 150, &IDEAL).unwrap();
+    (0..=STRAY_EXITS_IN_WINDOW).for_each(|_| function.stray_exit());
+    assert!(!function.has_on(ProbeType::Exit));
+    function.left(entry.period);
+    let next = opened(&function, 10, 1000);
+    assert_eq!(function.open.load(Relaxed), 0, "what was open then is nothing to this period");
+    assert_eq!(next, entry.observation + 1);
+    assert!(function.has_on(ProbeType::Exit));
+}
+
+#[test]
+fn calls_that_are_open_keep_the_exit_probes_on_through_the_next_window() {
+    let function = Function::default();
+    observed(&function, 1000, 200);
+    let outer = enter(&function, 150, &IDEAL).unwrap();
+    enter(&function, 300, &IDEAL);
+    let window = Window { delay: 0, length: Some(100), limit: 10, weight: 1.0, spent: 0 };
+    let next = function.open(400, &window, |_, kind| {
+        assert_eq!(kind, ProbeType::Entry, "the exit probes are on");
+    });
+    assert!(next.is_some());
+    assert_eq!(function.exit_period(), outer.period);
+}
+
+const WINDOW: Window = Window { delay: 0, length: Some(100), limit: 10, weight: 1.0, spent: 0 };
+
+/// Whether the service thread could begin an observation, of any kind.
+fn could_begin(function: &Function) -> bool {
+    let is_open = function.open(400, &WINDOW, |_, _| {}).is_some();
+    let is_on = function.turn_on(400, 10, 1.0, |_, _| {});
+    let is_off = function.stop();
+    assert_eq!((is_open, is_on), (is_off, is_off));
+    is_off
+}
+
+/// What a thread has that is preempted when it is about to switch probes off: here, the service
+/// thread runs in the middle of it.
+#[test]
+fn nothing_begins_while_a_thread_switches_probes_off() {
+    let function = Function::default();
+    let number = observed(&function, 1000, 200);
+    let call = enter(&function, 150, &IDEAL).unwrap();
+    assert!(function.entry_switch.end(number, || assert!(!could_begin(&function))));
+    // The last call of the observation returns.
+    function.open.store(0, Relaxed);
+    let is_over = || function.is_over(number);
+    function.exit_switch.end(call.period, is_over, || {
+        assert!(function.open(400, &WINDOW, |_, _| {}).is_none());
+        assert!(function.is_busy());
+    });
+    assert!(could_begin(&function));
+}
+
+#[test]
+fn a_thread_that_comes_late_does_not_end_the_next_observation() {
+    let function = Function::default();
+    let number = observed(&function, 1000, 200);
+    assert!(enter(&function, 150, &IDEAL).is_some());
+    assert!(function.turn_on(400, 10, 1.0, |_, _| {}));
+    function.close(number);
+    assert!(function.has_on(ProbeType::Entry), "it is on");
+    let period = function.exit_period();
+    function.end_exits(period, || function.is_over(number));
+    assert_eq!(function.exit_period(), period);
+}
+
+#[test]
+fn the_times_of_a_window_that_a_thread_is_about_to_store_are_not_those_of_the_next() {
+    let function = Function::default();
+    function.reset();
+    let number = opened(&function, 1000, 200);
+    function.entry_switch.place(number, || assert!(!could_begin(&function)));
+    assert!(function.turn_on(400, 10, 1.0, |_, _| {}));
+    assert!(enter(&function, 500, &IDEAL).is_some());
+}

@@ -1,0 +1,290 @@
+//! Which thread may switch a function's probes.
+//!
+//! The service thread switches probes on. They are switched off by whichever thread finds that the
+//! observation is over, and this thread may be preempted between its decision and the rewriting of
+//! the code, for as long as the scheduler likes. If the next observation began in that time, its
+//! probes would then be switched off, and its calls would be missed without anybody knowing. The
+//! same holds for the thread that determines the times of a window: stored late, they would end the
+//! next observation.
+//!
+//! The state of each kind of probes therefore includes that a thread is *about to change* it. It is
+//! entered by a compare-and-swap which names the observation, so a thread that decided long ago
+//! does nothing; only the thread that has entered it leaves it; and the service thread begins
+//! nothing until then, but tries again later. Nobody waits.
+
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// What happens to a function's probes of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Off,
+    On,
+    /// On, while the service thread prepares the next observation: no thread may switch them off.
+    Held,
+    /// On, while a thread determines the times of the window.
+    Placing,
+    SwitchingOff,
+}
+
+const PHASES: [Phase; 5] = [Phase::Off, Phase::On, Phase::Held, Phase::Placing, Phase::SwitchingOff];
+
+/// The number of bits of a phase.
+const BITS: u32 = 3;
+
+/// The entry probes of one observation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entries {
+    /// The number of the observation; 0 before the first one.
+    pub(crate) observation: u32,
+    pub(crate) phase: Phase,
+}
+
+impl Entries {
+    /// Whether the observation is over: its last entry was counted.
+    pub(crate) fn are_over(self) -> bool {
+        matches!(self.phase, Phase::Off | Phase::SwitchingOff)
+    }
+
+    fn in_phase(self, phase: Phase) -> Self {
+        Self { phase, ..self }
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.observation) << BITS | self.phase as u64
+    }
+
+    fn of_word(word: u64) -> Self {
+        Self { observation: (word >> BITS) as u32, phase: PHASES[(word & ((1 << BITS) - 1)) as usize] }
+    }
+}
+
+/// The state of a function's entry probes, and the number of the observation.
+#[derive(Debug, Default)]
+pub(crate) struct EntrySwitch(AtomicU64);
+
+impl EntrySwitch {
+    #[inline]
+    pub(crate) fn now(&self) -> Entries {
+        Entries::of_word(self.0.load(Acquire))
+    }
+
+    /// As [`EntrySwitch::now`], in one order with all other steps of the two kinds of probes.
+    pub(crate) fn now_ordered(&self) -> Entries {
+        Entries::of_word(self.0.load(SeqCst))
+    }
+
+    fn step(&self, from: Entries, to: Entries) -> bool {
+        self.0.compare_exchange(from.word(), to.word(), SeqCst, SeqCst).is_ok()
+    }
+
+    fn set(&self, to: Entries) {
+        self.0.store(to.word(), SeqCst);
+    }
+
+    /// Keeps the probes as they are; `None` while a thread is about to change something. For the
+    /// service thread.
+    pub(crate) fn hold(&self) -> Option<Entries> {
+        loop {
+            let now = self.now_ordered();
+            let held = now.in_phase(Phase::Held);
+            match now.phase {
+                Phase::Off | Phase::Held => return Some(now),
+                Phase::Placing | Phase::SwitchingOff => return None,
+                Phase::On if self.step(now, held) => return Some(held),
+                Phase::On => {}
+            }
+        }
+    }
+
+    /// Begins an observation, while the probes are off or held. For the service thread.
+    pub(crate) fn begin(&self, observation: u32) {
+        self.set(Entries { observation, phase: Phase::On });
+    }
+
+    /// Takes [`EntrySwitch::begin`] back, so that the probes are as they were. The number of the
+    /// observation is not used again.
+    pub(crate) fn cancel(&self, observation: u32, before: Entries) {
+        self.set(Entries { observation, phase: before.phase });
+    }
+
+    /// Determines the times of a window by `act`, unless another thread does so, or it is over.
+    pub(crate) fn place(&self, observation: u32, act: impl FnOnce()) {
+        let on = Entries { observation, phase: Phase::On };
+        if self.step(on, on.in_phase(Phase::Placing)) {
+            act();
+            self.set(on);
+        }
+    }
+
+    /// Ends an observation by `act`, which switches the probes off, unless it is over already.
+    /// Returns whether this thread has done it.
+    pub(crate) fn end(&self, observation: u32, act: impl FnOnce()) -> bool {
+        let on = Entries { observation, phase: Phase::On };
+        self.end_from(on, act)
+    }
+
+    fn end_from(&self, now: Entries, act: impl FnOnce()) -> bool {
+        let is_mine = self.step(now, now.in_phase(Phase::SwitchingOff));
+        if is_mine {
+            act();
+            self.set(now.in_phase(Phase::Off));
+        }
+        is_mine
+    }
+
+    /// Ends whichever observation there is; returns whether the probes are off. They are not while
+    /// another thread is about to change something. For the service thread.
+    pub(crate) fn end_any(&self, act: impl FnOnce()) -> bool {
+        match self.hold() {
+            Some(now) if now.phase == Phase::Off => true,
+            Some(held) => self.end_from(held, act),
+            None => false,
+        }
+    }
+
+    /// The probes are off, whatever other threads were doing: in a forked child, which has none.
+    pub(crate) fn reset(&self) {
+        self.set(self.now().in_phase(Phase::Off));
+    }
+}
+
+/// The state of a function's exit probes.
+///
+/// They are on for *periods*, each of which has a number. A call that was entered in one period and
+/// is left in another may have been left in between without being seen.
+#[derive(Debug, Default)]
+pub(crate) struct ExitSwitch(AtomicU32);
+
+/// Steps from one period to the next: off, on, being switched off.
+const OFF_TO_ON: u32 = 1;
+const ON_TO_SWITCHING_OFF: u32 = 1;
+const SWITCHING_OFF_TO_OFF: u32 = 2;
+
+impl ExitSwitch {
+    /// The number of the period: the exit probes stay on while it does not change.
+    #[inline]
+    pub(crate) fn period(&self) -> u32 {
+        self.0.load(SeqCst)
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match self.period() & 3 {
+            0 => Phase::Off,
+            1 => Phase::On,
+            _ => Phase::SwitchingOff,
+        }
+    }
+
+    /// Begins a period, while the probes are off, by `act`, which switches them on. For the service
+    /// thread.
+    pub(crate) fn begin(&self, act: impl FnOnce()) {
+        let period = self.period();
+        act();
+        self.0.store(period.wrapping_add(OFF_TO_ON), SeqCst);
+    }
+
+    /// Ends a period by `act`, which switches the probes off, unless it is over or `is_due` denies
+    /// it. The number of the period changes before the code does, so that an exit that is missed
+    /// belongs to an earlier one.
+    pub(crate) fn end(&self, period: u32, is_due: impl Fn() -> bool, act: impl FnOnce()) {
+        let is_on = period & 3 == OFF_TO_ON;
+        let switching = period.wrapping_add(ON_TO_SWITCHING_OFF);
+        if !is_on || !is_due() || self.0.compare_exchange(period, switching, SeqCst, SeqCst).is_err() {
+            return;
+        }
+        // SeqCst: either this sees that the next observation has begun, which needs the probes, or
+        // the service thread sees that they are being switched off.
+        if is_due() {
+            act();
+            self.0.store(switching.wrapping_add(SWITCHING_OFF_TO_OFF), SeqCst);
+        } else {
+            self.0.store(period, SeqCst);
+        }
+    }
+
+    /// As [`EntrySwitch::reset`].
+    pub(crate) fn reset(&self) {
+        self.0.store((self.period() | 3).wrapping_add(1), SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_decided_in_an_earlier_observation_does_nothing() {
+        let entries = EntrySwitch::default();
+        entries.begin(1);
+        entries.begin(2);
+        assert!(!entries.end(1, || panic!("not its observation")));
+        assert!(entries.end(2, || {}));
+        assert!(!entries.end(2, || panic!("it is over")));
+    }
+
+    #[test]
+    fn nothing_begins_while_entry_probes_are_being_switched_off() {
+        let entries = EntrySwitch::default();
+        entries.begin(1);
+        assert!(entries.end(1, || {
+            assert!(entries.now().are_over());
+            assert_eq!(entries.hold(), None);
+            assert!(!entries.end_any(|| panic!("another thread does")));
+        }));
+        assert_eq!(entries.hold(), Some(Entries { observation: 1, phase: Phase::Off }));
+    }
+
+    #[test]
+    fn nothing_begins_or_ends_while_the_times_of_a_window_are_determined() {
+        let entries = EntrySwitch::default();
+        entries.begin(1);
+        entries.place(0, || panic!("not its observation"));
+        entries.place(1, || {
+            assert!(!entries.now().are_over());
+            assert_eq!(entries.hold(), None);
+            assert!(!entries.end(1, || panic!("not now")));
+            entries.place(1, || panic!("another thread does"));
+        });
+        assert!(entries.end(1, || {}));
+    }
+
+    #[test]
+    fn probes_that_are_held_are_not_switched_off_by_others() {
+        let entries = EntrySwitch::default();
+        entries.begin(1);
+        let held = entries.hold().expect("on");
+        assert_eq!(held.phase, Phase::Held);
+        assert!(!entries.end(1, || panic!("held")));
+        entries.begin(2);
+        entries.cancel(2, held);
+        assert!(!entries.end(2, || panic!("held again")));
+        assert!(entries.end_any(|| {}));
+        assert_eq!(entries.now(), Entries { observation: 2, phase: Phase::Off });
+    }
+
+    #[test]
+    fn the_next_observation_keeps_the_exit_probes() {
+        let exits = ExitSwitch::default();
+        exits.begin(|| assert_eq!(exits.phase(), Phase::Off));
+        let period = exits.period();
+        // Due at first, and no longer when the state has been entered.
+        let asked = std::cell::Cell::new(0);
+        let is_due = || {
+            asked.set(asked.get() + 1);
+            assert_eq!(exits.phase(), if asked.get() == 1 { Phase::On } else { Phase::SwitchingOff });
+            asked.get() == 1
+        };
+        exits.end(period, is_due, || panic!("not due"));
+        assert_eq!((exits.period(), asked.get()), (period, 2));
+
+        exits.end(period, || true, || assert_ne!(exits.period(), period));
+        assert_eq!(exits.phase(), Phase::Off);
+        exits.end(period, || true, || panic!("it is over"));
+        exits.begin(|| {});
+        exits.end(period, || true, || panic!("not this period"));
+        assert_eq!(exits.phase(), Phase::On);
+        exits.reset();
+        assert_eq!(exits.phase(), Phase::Off);
+    }
+}
