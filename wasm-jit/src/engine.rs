@@ -30,8 +30,9 @@ pub enum BoundsChecks {
     Instructions,
 }
 
-/// Places that all functions have for [probes](crate::probes) from the start, so that a probe there
-/// takes effect at once for running calls, and needs no further version of its function.
+/// Places that functions have for [probes](crate::probes): from the start, so that a probe there
+/// takes effect at once for running calls, and needs no further version of its function; or from
+/// their first probe on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProbeSites {
@@ -40,15 +41,21 @@ pub enum ProbeSites {
     None,
     /// Entries of functions: a NOP for each.
     Functions,
-    /// Entries, blocks, loops, branches and calls: on average, code takes a tenth more time.
+    /// Entries, blocks, loops, branches and calls: NOPs, of which several instructions may share
+    /// one, and the branches themselves. On average, code takes 2 % more time.
     Branches,
-    /// Entries and all instructions: the code is up to three times as large, and takes twice as
-    /// long.
+    /// Entries from the start; all instructions as soon as a function has its first probe at any:
+    /// that one compiles a version of the function, and none of the following ones does. Code that
+    /// is not probed costs as much as with [`Functions`](Self::Functions); with a place at every
+    /// instruction it would take twice as long.
     All,
 }
 
-/// The default of [`Config::counter_stubs`].
-const COUNTER_STUBS: u32 = 8;
+/// The default of [`Config::counter_stubs`]. Measured in a loop
+/// (`benches/wasm_probes/counters.rs`): where branches are eight instructions apart, as in most
+/// programs, six counters in stubs cost as much as code that counts by itself; where there are no
+/// branches, two. Counters at code that is rarely executed cost nothing in stubs.
+const COUNTER_STUBS: u32 = 4;
 
 /// Settings of an [`Engine`].
 #[derive(Clone, Debug)]
@@ -133,10 +140,11 @@ impl Config {
         self
     }
 
-    /// How many probes of a function that [count](crate::probes::Kind::Count) do so by stubs: 8 by
-    /// default. A function with more of them gets a version of its code that counts all of its
-    /// instructions by itself. Its run time is longer by some percent, whichever of its counters
-    /// are on.
+    /// How many probes of a function that [count](crate::probes::Kind::Count) do so by stubs: 4 by
+    /// default. A function with more of them, or with several that are on half of its instructions,
+    /// gets a version of its code that counts all of its instructions by itself. Its run time is
+    /// longer by some percent, whichever of its counters are on. With [`u32::MAX`] none gets one
+    /// for its number of counters.
     pub fn counter_stubs(&mut self, limit: u32) -> &mut Self {
         self.counter_stubs = limit;
         self
@@ -155,13 +163,13 @@ struct EngineInner {
     images: Mutex<Images>,
 }
 
-/// Somebody who is told of the code of new modules.
+/// An observer of the modules that an engine compiles.
 pub(crate) trait WatchesImages: Send + Sync {
     /// A module was compiled. Nothing of it has run.
     fn compiled(self: Arc<Self>, image: &Arc<CodeImage>);
 }
 
-/// The code of the engine's modules, and who is told of new ones.
+/// The code of the engine's modules, and the observers of new ones.
 #[derive(Default)]
 struct Images {
     all: Vec<Weak<CodeImage>>,
@@ -359,7 +367,8 @@ impl Engine {
         watchers.for_each(|watcher| watcher.compiled(image));
     }
 
-    /// From now on, `watcher` is told of the code of new modules. Returns that of the others.
+    /// Adds an observer of modules that are compiled from now on. Returns the code of the existing
+    /// ones.
     pub(crate) fn watch_images(&self, number: u64, watcher: Weak<dyn WatchesImages>) -> Vec<Arc<CodeImage>> {
         let mut images = self.images();
         images.watchers.push((number, watcher));

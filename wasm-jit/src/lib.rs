@@ -97,6 +97,7 @@
 //! | `runtime/` | stores, instances, host functions: most of the public API |
 //! | `engine.rs`, `error.rs`, `types.rs` | the rest of the public API |
 //! | `probes.rs` | probes: the public API; the machinery is in `code/probed/` |
+//! | `symbols.rs` | names and source lines, for reports |
 //! | `objdump.rs` | WebAssembly and machine code side by side |
 //!
 //! The compiler is the crate `wasm-jit-codegen`, with the contract between compiled code and the
@@ -110,6 +111,7 @@ pub(crate) mod module;
 pub(crate) mod objdump;
 pub mod probes;
 mod runtime;
+mod symbols;
 mod trap;
 mod types;
 
@@ -124,6 +126,7 @@ pub use runtime::{
     Linker, Memory, SharedMemory, Store, StoreContext, StoreContextMut, StoreLimits, Table, Tag, TypedFunc,
     Val, WasmParams, WasmResults, WasmRet, WasmTy,
 };
+pub use symbols::Symbols;
 pub use trap::{FrameInfo, FrameSymbol, InterruptHandle, Timeout, Trap, WasmBacktrace};
 pub use types::{
     ExportType, ExternType, FuncType, GlobalType, ImportType, MemoryType, Mutability, RefType, TableType,

@@ -543,6 +543,26 @@ mod tests {
     }
 
     #[test]
+    fn counters_on_half_of_a_short_function_are_in_its_code() {
+        let sites = |counters: usize| {
+            let module = "(module (func (param i32) (result i32)
+                local.get 0  i32.const 3  i32.mul  i32.const 5  i32.add))";
+            let compiled = || compile(wat::parse_str(module).unwrap(), 1).unwrap();
+            let image = compiled();
+            let function = image.function(0);
+            let all: Vec<_> = (function.wasm_start..function.wasm_end).map(count_at).collect();
+            let is_made = compiled().make_probes(0, &all).unwrap();
+            let places = all.iter().zip(&is_made).filter(|(_, made)| made.is_ok());
+            // Those of the instructions, after that of the entry.
+            let probes: Vec<_> = places.map(|(place, _)| place.clone()).skip(1).take(counters).collect();
+            let made = image.make_probes(0, &probes).unwrap();
+            assert!(made.iter().all(Result::is_ok), "{made:?}");
+            listing_of(&image, Code::LastVersion, |_, _| true).matches(" ; site\n").count()
+        };
+        assert_eq!([1, 2, 3].map(sites), [1, 2, 0]);
+    }
+
+    #[test]
     fn a_site_that_is_on_jumps_to_its_stub() {
         let image = compile(wat::parse_str(MODULE).unwrap(), 1).unwrap();
         let listing = || listing_of(&image, Code::LastVersion, |wanted, _| wanted == 0);

@@ -14,12 +14,14 @@
 //! instruction: a branch to the end of a block continues after the `end`. The probes of an
 //! instruction that traps have fired; those of the next one have not. The *entry* of a function is
 //! a separate place in front of its first instruction; a `loop` there does not repeat it. Its
-//! [*exit*](Place::Exit) is another, after its results are in their places. Frames that a trap, an
-//! exception or an interrupt leaves do not come there: [`Module::watch_unwound`] reports them.
+//! [*exit*](Place::Exit) is another, after its results are in their places: a generic probe has
+//! them as operands. Frames that a trap, an exception or an interrupt leaves do not come there:
+//! [`Module::watch_unwound`] reports them.
 //!
-//! [Global probes](GlobalProbe) are on every instruction of a module or an engine. The crate
-//! `wasm-jit-hooks` has closures for events of programs, such as memory accesses, with typed
-//! values.
+//! [Global probes](GlobalProbe) are on every instruction of a module or an engine. In functions
+//! that may never run, probes can be made [when they are first called](Module::watch_first_calls).
+//! The crate `wasm-jit-hooks` has closures for events of programs, such as memory accesses, with
+//! typed values.
 //!
 //! The probes of one place fire in the order in which they were activated. A probe that is switched
 //! off and on again becomes the last one.
@@ -30,10 +32,10 @@
 //! code with sites, which was compiled when its probes were made ([`Module::probes`]). There, a
 //! probe that is off is a NOP. One that counts takes a jump, an addition in memory and a jump back;
 //! one that calls a function saves and restores the registers that are in use. Switching is one
-//! store for each version (at most six), and for probes that call functions, a stub is generated
-//! when a list of active probes is used for the first time. Functions return to their original code
-//! when the last of their probes is dropped, or is switched off by [`deactivate_all`], unless there
-//! was an [accessor](FrameAccessor) of one of their frames.
+//! store for each version (at most six, and two plain ones), and for probes that call functions, a
+//! stub is generated when a list of active probes is used for the first time. Functions return to
+//! their original code when the last of their probes is dropped, or is switched off by
+//! [`deactivate_all`], unless there was an [accessor](FrameAccessor) of one of their frames.
 //!
 //! A function with more than a few counters
 //! ([`Config::counter_stubs`](crate::Config::counter_stubs)), or with one for
@@ -42,9 +44,10 @@
 //! probes are on. Switching such a counter changes no code. Other kinds of probe have sites there
 //! as well.
 //!
-//! With [`Config::probe_sites`](crate::Config::probe_sites), functions have sites from the start.
-//! Counters there, and all probes at entries, need no version, and take effect at once for calls
-//! that run. Probes that call functions elsewhere need one as above.
+//! With [`Config::probe_sites`](crate::Config::probe_sites), functions have sites from the start,
+//! at entries or also at control instructions. Counters there, and all probes at entries, need no
+//! version, and take effect at once for calls that run. Probes that call functions elsewhere need
+//! one as above. Or the first version of a function has sites at all instructions.
 //!
 //! A version takes as much memory as the function's code, and for each site 5 to 12 bytes and a
 //! stub of 17 to 35 bytes; the engine stores some 100 bytes about each site and each probe. A stub
@@ -54,7 +57,9 @@
 //! ([`ProbeError::StubMemory`]). Each instance has a counter of 8 bytes for each site, and reserves
 //! addresses for as many as the module can have (24 bytes for each byte of its functions) from the
 //! module's first probe on. A version that counts by itself has 20 bytes for each instruction in
-//! tables, and no stubs for counters. All of it is freed with the module's code. Addresses for all
+//! tables, and no stubs for counters. The plain version, which a function gets when a [generic
+//! probe](Frame) changes a value that the code has in no place, has sites at all instructions, and
+//! several times the function's code. All of it is freed with the module's code. Addresses for all
 //! of it are reserved after that code (64 times its size, and 48 MiB), so that probes can be made
 //! whatever else the process maps.
 //!
@@ -121,10 +126,13 @@ use crate::module::Module;
 use crate::types::ValType;
 
 mod accessor;
+mod first_calls;
 mod frame;
 mod generic;
 mod global;
+mod items;
 mod native;
+mod running;
 mod unwound;
 mod values;
 mod wasm;
@@ -132,6 +140,7 @@ mod wasm;
 pub use crate::code::probed::Callback;
 pub use crate::code::probed::counters::InstanceId;
 pub use accessor::{AccessError, FrameAccessor};
+pub use first_calls::FirstCallWatch;
 pub use frame::Frame;
 pub use generic::GenericFn;
 pub use global::GlobalProbe;
@@ -361,11 +370,10 @@ pub enum ProbeError {
         /// How many it has.
         results: usize,
     },
-    /// At the exit of a function, there is no frame for a generic probe, and a function of
-    /// WebAssembly would overwrite results that are not in registers: the third integer or float,
-    /// and those after it.
+    /// At the exit of a function, a function of WebAssembly would overwrite results that are not in
+    /// registers: the third integer or float, and those after it.
     #[error(
-        "the exit of function {function} cannot have a probe that sees the frame, or one that calls WebAssembly while results are in memory"
+        "the exit of function {function} cannot have a probe that calls WebAssembly while results are in memory"
     )]
     AtExit {
         /// The function.
@@ -611,13 +619,9 @@ fn requested(
     location: Location,
     position: u32,
 ) -> Result<RequestedKind, ProbeError> {
-    let is_exit = location.place == Place::Exit;
-    match kind {
-        Kind::Generic(_) if is_exit => return Err(ProbeError::AtExit { function: location.function }),
-        Kind::Wasm { .. } if is_exit && !body.results_are_in_registers() => {
-            return Err(ProbeError::AtExit { function: location.function });
-        }
-        _ => {}
+    if matches!(kind, Kind::Wasm { .. }) && location.place == Place::Exit && !body.results_are_in_registers()
+    {
+        return Err(ProbeError::AtExit { function: location.function });
     }
     Ok(match kind {
         Kind::Empty => RequestedKind::Nothing,

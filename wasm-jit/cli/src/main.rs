@@ -5,14 +5,19 @@
 //! lines have details, such as a backtrace. A subcommand returns a [`Failure`], which is printed
 //! here, once; clap reports errors in the command line itself, with exit code 2.
 
+mod attach;
 mod compile;
 mod count;
+mod debug;
 mod generate;
+mod monitor_modules;
+mod monitors;
 mod objdump;
 mod program;
 mod run;
 mod units;
 mod values;
+mod whamm;
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, Write};
@@ -27,6 +32,8 @@ Examples:
   wasm-jit run --dir .::/ app.wasm input.txt     run a WASI program that may use this directory
   wasm-jit run --invoke fib math.wat 30          call an exported function, print its results
   wasm-jit run --count main app.wasm             how often a function is called
+  wasm-jit run --monitors=hotness app.wasm       what is executed how often
+  wasm-jit debug app.wasm                        breakpoints, steps, values
   wasm-jit compile --stats app.wasm              how large the code gets, and how fast
   wasm-jit objdump --function main app.wasm      WebAssembly and machine code side by side";
 
@@ -45,6 +52,10 @@ enum Verb {
     Run(run::Run),
     Compile(compile::Compile),
     Objdump(objdump::Objdump),
+    Monitors(monitors::List),
+    Attach(attach::Attach),
+    Debug(debug::Debug),
+    Whamm(whamm::Whamm),
     #[command(flatten)]
     Generate(generate::Generate),
 }
@@ -107,6 +118,10 @@ fn main() -> ExitCode {
         Verb::Run(arguments) => run::run(arguments),
         Verb::Compile(arguments) => compile::run(&arguments),
         Verb::Objdump(arguments) => objdump::run(&arguments),
+        Verb::Monitors(arguments) => monitors::run(&arguments),
+        Verb::Attach(arguments) => attach::run(&arguments),
+        Verb::Debug(arguments) => debug::run(arguments),
+        Verb::Whamm(arguments) => whamm::run(&arguments),
         Verb::Generate(what) => generate::run(&what, Cli::command()),
     };
     done.unwrap_or_else(|failure| ExitCode::from(failure.report()))

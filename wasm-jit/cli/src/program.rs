@@ -15,6 +15,7 @@ use wasm_jit::{Engine, Error, ExternType, Instance, Linker, Module, SharedMemory
 use wasm_jit_wasi::WasiCtx;
 
 use super::Failure;
+use super::monitors::Monitors;
 
 /// Stack for host functions, in addition to the program's.
 const HOST_STACK: usize = 1 << 20;
@@ -22,26 +23,39 @@ const HOST_STACK: usize = 1 << 20;
 /// Maximum number of threads that are ever started: their ids have 29 bits.
 const MAX_THREADS: i32 = (1 << 29) - 1;
 
+/// What the host keeps for a store.
+#[derive(Debug)]
+pub(super) struct Host {
+    /// The program's.
+    program: WasiCtx,
+    /// Those of monitor modules.
+    pub(super) monitors: Vec<WasiCtx>,
+}
+
 /// State that all threads of a program share.
 pub(super) struct Program {
     engine: Engine,
     module: Module,
     wasi: WasiCtx,
+    monitors: Monitors,
     /// The shared memories that the module imports, with the names of the imports.
     memories: Vec<(String, String, SharedMemory)>,
     /// Stack size for the program, without host functions.
     stack: usize,
     last_thread: AtomicI32,
     /// Reports the failure of a thread, and returns the exit code.
-    report: fn(&Error) -> u8,
+    report: Box<Report>,
 }
+
+type Report = dyn Fn(&Error) -> u8 + Send + Sync;
 
 impl Program {
     pub(super) fn new(
         module: Module,
         wasi: WasiCtx,
+        monitors: Monitors,
         stack: usize,
-        report: fn(&Error) -> u8,
+        report: impl Fn(&Error) -> u8 + Send + Sync + 'static,
     ) -> Result<Arc<Self>, Error> {
         let mut memories: Vec<(String, String, SharedMemory)> = Vec::new();
         for import in module.imports() {
@@ -54,17 +68,28 @@ impl Program {
             }
         }
         let engine = module.engine().clone();
-        Ok(Arc::new(Self { engine, module, wasi, memories, stack, last_thread: AtomicI32::new(0), report }))
+        let report = Box::new(report);
+        Ok(Arc::new(Self {
+            engine,
+            module,
+            wasi,
+            monitors,
+            memories,
+            stack,
+            last_thread: AtomicI32::new(0),
+            report,
+        }))
     }
 
-    pub(super) fn store(&self) -> Store<WasiCtx> {
-        Store::new(&self.engine, self.wasi.clone())
+    pub(super) fn store(&self) -> Store<Host> {
+        Store::new(&self.engine, Host { program: self.wasi.clone(), monitors: Vec::new() })
     }
 
-    /// An instance whose imports are WASI and the shared memories.
-    pub(super) fn instantiate(self: &Arc<Self>, store: &mut Store<WasiCtx>) -> Result<Instance, Error> {
+    /// An instance whose imports are WASI, the shared memories, and functions of monitors.
+    pub(super) fn instantiate(self: &Arc<Self>, store: &mut Store<Host>) -> Result<Instance, Error> {
         let mut linker = Linker::new(&self.engine);
-        wasm_jit_wasi::add_to_linker(&mut linker, |wasi: &mut WasiCtx| wasi)?;
+        wasm_jit_wasi::add_to_linker(&mut linker, |host: &mut Host| &mut host.program)?;
+        self.monitors.define(&mut linker)?;
         for (module, name, memory) in &self.memories {
             linker.define(&mut *store, module, name, memory.clone())?;
         }

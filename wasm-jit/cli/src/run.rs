@@ -10,10 +10,14 @@ use std::time::Duration;
 
 use clap::Args;
 use wasm_jit::{BoundsChecks, Config, Engine, Error, ExternType, Func, Instance, Module, Store};
+use wasm_jit_debug::{Killed, Outcome};
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 
 use super::count::Counts;
-use super::program::{self, Program};
+use super::debug::Port;
+use super::monitor_modules::MonitorModules;
+use super::monitors::Monitors;
+use super::program::{self, Host, Program};
 use super::{Failure, units, values};
 
 /// Exit code of a program that trapped: the code that a shell reports for an aborted process.
@@ -24,6 +28,8 @@ Examples:
   wasm-jit run --dir .::/ --env LANG=C app.wasm -v input.txt
   wasm-jit run --invoke fib math.wat 30
   wasm-jit run --count malloc --count main:0x2c1 app.wasm
+  wasm-jit run --monitors=icount,'hotness{function=main}' --monitor-out report app.wasm
+  wasm-jit run --monitors=./monitor.wasm+whamm_core.wasm app.wasm
   wasm-jit run --timeout 10s untrusted.wasm < input";
 
 const EXIT_CODES: &str = "\
@@ -34,7 +40,7 @@ Exit codes:
   2                   mistake in the command line";
 
 /// Runs a WebAssembly program
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(override_usage = "wasm-jit run [OPTIONS] <FILE> [ARGS]...")]
 pub(super) struct Run {
@@ -51,15 +57,15 @@ pub(super) struct Run {
     /// Calls this exported function with ARGS, and prints its results, one per line [default:
     /// _start, with ARGS as the program's arguments]
     #[arg(long, value_name = "NAME")]
-    invoke: Option<String>,
+    pub(super) invoke: Option<String>,
 
     /// Stops the program with a trap after this time: 10s, 500ms, 2m [default: never]
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
-    timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
 
     /// Stack size of the program; deeper recursion traps: 512K, 8M
     #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = units::bytes)]
-    max_stack: usize,
+    pub(super) max_stack: usize,
 
     /// Checks memory accesses with instructions, instead of reserving 8 GiB of addresses for each
     /// memory [default: only if the reservation is refused, as under ulimit -v]
@@ -75,6 +81,15 @@ pub(super) struct Run {
     /// program has ended; may be repeated
     #[arg(long = "count", value_name = "FUNCTION[:OFFSET]")]
     counts: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) monitors: super::monitors::Arguments,
+
+    /// Lets debuggers attach to the program: wasm-jit debug --connect ADDRESS, or LLDB; ADDRESS is
+    /// a port of 127.0.0.1, which every user of this host can connect to, or the path of a new
+    /// socket
+    #[arg(long, value_name = "ADDRESS")]
+    debug_port: Option<String>,
 
     /// Writes /tmp/perf-PID.map, from which perf takes the names of functions
     #[arg(long)]
@@ -95,12 +110,27 @@ impl Run {
         &self.program
     }
 
-    fn file(&self) -> &Path {
+    pub(super) fn file(&self) -> &Path {
         Path::new(&self.program[0])
     }
 
     fn arguments(&self) -> &[OsString] {
         &self.program[1..]
+    }
+
+    /// Compiles the program.
+    pub(super) fn load(&self) -> Result<Module, Failure> {
+        let mut config = Config::new();
+        config.max_wasm_stack(self.max_stack).harden_speculation(self.harden_speculation);
+        if self.bounds_checks {
+            config.bounds_checks(BoundsChecks::Instructions);
+        }
+        let engine = Engine::new(&config).map_err(Failure::new)?;
+        let module = super::load(&engine, self.file())?;
+        if self.invoke.is_none() {
+            check_main(&module).map_err(|failure| failure.about(self.file().display()))?;
+        }
+        Ok(module)
     }
 }
 
@@ -126,39 +156,56 @@ fn variable(text: &str) -> Result<(String, Option<String>), String> {
 
 /// Runs the program on a separate thread with the requested stack size.
 pub(super) fn run(arguments: Run) -> Result<ExitCode, Failure> {
-    let running = program::with_stack(arguments.max_stack, move || run_here(&arguments))?;
+    let requests = arguments.monitors.requests()?;
+    // Before there are threads: they must not get the signals.
+    let signals = arguments.monitors.any().then(super::monitors::Signals::block);
+    let running = program::with_stack(arguments.max_stack, move || run_here(&arguments, requests, signals))?;
     running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-fn run_here(arguments: &Run) -> Result<ExitCode, Failure> {
-    let mut config = Config::new();
-    config.max_wasm_stack(arguments.max_stack).harden_speculation(arguments.harden_speculation);
-    if arguments.bounds_checks {
-        config.bounds_checks(BoundsChecks::Instructions);
-    }
-    let engine = Engine::new(&config).map_err(Failure::new)?;
-    let module = super::load(&engine, arguments.file())?;
-    if arguments.invoke.is_none() {
-        check_main(&module).map_err(|failure| failure.about(arguments.file().display()))?;
-    }
+fn run_here(
+    arguments: &Run,
+    requests: Vec<wasm_jit_monitors::Request>,
+    signals: Option<super::monitors::Signals>,
+) -> Result<ExitCode, Failure> {
+    let module = arguments.load()?;
     let _known_to_gdb = arguments.gdb.then(|| module.show_to_gdb());
     let counts = Counts::of(&module, &arguments.counts)?;
+    let monitors = Monitors::start(&module, &arguments.monitors, requests)?;
+    if let Some(signals) = signals {
+        monitors.report_at(signals);
+    }
+    let debug_port = arguments.debug_port.as_ref().map(|address| Port::open(&module, address)).transpose()?;
     if arguments.perf_map {
         // With the code that runs while there are probes.
         write_perf_map(&module)?;
     }
     let wasi = wasi_context(arguments)?;
-    let of_thread = |error: &Error| ended(error).unwrap_or_else(|failure| failure.report());
-    let program = Program::new(module, wasi, arguments.max_stack, of_thread);
+    let of_program = monitors.clone();
+    let of_thread = move |error: &Error| {
+        of_program.finish();
+        ended(error).unwrap_or_else(|failure| failure.report())
+    };
+    let program = Program::new(module.clone(), wasi, monitors.clone(), arguments.max_stack, of_thread);
     let program = program.map_err(|error| Failure::of_file(arguments.file(), error))?;
     let mut store = program.store();
+    if let Some(port) = &debug_port {
+        port.add_thread(store.interrupt_handle());
+    }
     let timeout = arguments.timeout.map(|time| store.interrupt_handle().interrupt_after(time));
     let timeout = timeout.transpose().map_err(Failure::new)?;
+    let (files, directory) = (arguments.monitors.modules(), arguments.monitors.directory());
+    let mut modules = MonitorModules::attach(&files, directory, &mut store, &module)?;
     let done = program
         .instantiate(&mut store)
         .map_err(Stop::Error)
         .and_then(|instance| execute(arguments, &mut store, &instance));
     counts.print();
+    modules.finish(&mut store);
+    monitors.finish();
+    if let Some(port) = &debug_port {
+        port.ended(outcome(&done));
+    }
     let has_timed_out = timeout.is_some_and(|timeout| timeout.has_fired());
     match done {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -199,7 +246,8 @@ fn write_perf_map(module: &Module) -> Result<(), Failure> {
 }
 
 /// The reason why a program did not return.
-enum Stop {
+#[derive(Debug)]
+pub(super) enum Stop {
     Error(Error),
     Failure(Failure),
 }
@@ -210,7 +258,7 @@ impl From<Error> for Stop {
     }
 }
 
-fn wasi_context(arguments: &Run) -> Result<WasiCtx, Failure> {
+pub(super) fn wasi_context(arguments: &Run) -> Result<WasiCtx, Failure> {
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stdio();
     // The program gets its name, without the directory.
@@ -228,7 +276,7 @@ fn wasi_context(arguments: &Run) -> Result<WasiCtx, Failure> {
     Ok(builder.build())
 }
 
-fn execute(arguments: &Run, store: &mut Store<WasiCtx>, instance: &Instance) -> Result<(), Stop> {
+pub(super) fn execute(arguments: &Run, store: &mut Store<Host>, instance: &Instance) -> Result<(), Stop> {
     // A library, as opposed to a command, must be initialized first.
     if let Some(initialize) = instance.get_func(&mut *store, "_initialize") {
         initialize.typed::<(), ()>(&*store)?.call(&mut *store, ())?;
@@ -246,7 +294,7 @@ fn execute(arguments: &Run, store: &mut Store<WasiCtx>, instance: &Instance) -> 
 }
 
 /// Calls a function with the arguments from the command line, and prints its results.
-fn invoke(arguments: &Run, store: &mut Store<WasiCtx>, function: &Func) -> Result<(), Stop> {
+fn invoke(arguments: &Run, store: &mut Store<Host>, function: &Func) -> Result<(), Stop> {
     let ty = function.ty(&*store);
     let parameters: Vec<_> = ty.params().collect();
     let given = arguments.arguments();
@@ -266,8 +314,21 @@ fn invoke(arguments: &Run, store: &mut Store<WasiCtx>, function: &Func) -> Resul
     super::print(|out| out.write_all(text.as_bytes())).map_err(Stop::Failure)
 }
 
+/// How a program has ended, for a debugger.
+pub(super) fn outcome(done: &Result<(), Stop>) -> Outcome {
+    match done {
+        Ok(()) => Outcome::exited(0),
+        Err(Stop::Failure(failure)) => Outcome::failed(&failure.message, failure.code),
+        Err(Stop::Error(error)) if error.downcast_ref::<Killed>().is_some() => Outcome::returned("killed"),
+        Err(Stop::Error(error)) => match ended(error) {
+            Ok(code) => Outcome::exited(code),
+            Err(failure) => Outcome::failed(failure.message, failure.code),
+        },
+    }
+}
+
 /// The exit code of a program that did not end by returning.
-fn ended(error: &Error) -> Result<u8, Failure> {
+pub(super) fn ended(error: &Error) -> Result<u8, Failure> {
     if let Some(exit) = error.downcast_ref::<wasm_jit_wasi::Exit>() {
         // As for a native process, only the lower eight bits are significant.
         return Ok(exit.0 as u8);

@@ -24,13 +24,13 @@ mod compiler;
 mod module;
 pub mod vmctx;
 
-pub use asm::{ENTRY_PREFIX, Reg, SITE_OFF, TRANSFER_TRAP, UD2, site_jump};
+pub use asm::{ENTRY_PREFIX, Reg, SITE_OFF, SiteJump, TRANSFER_TRAP, UD2, site_jump};
 pub use compiler::{
     Access, Action, Address, At, AtSite, Callee, Catch, Chunk, CompiledFunction, Compiler, Condition,
-    Continue, CounterStub, Counting, DirectCall, ENTER_STUB_SIZE, ENTRY_LENGTH, FrameMap, FrameMaps, Limit,
-    ListStub, LocalPlace, Located, MAX_ARGUMENTS, MAX_GROWTH, NoValue, Observer, OperandPlace, Placed,
-    Position, Positions, Run, SITE_LENGTH, SITE_WINDOW, SiteFrame, SiteState, Sites, State, TryRegion, Ty,
-    Value, ValueAt, Wanted, access, callee_saved_slot, counter_stub, enter_stubs, entry_trampoline,
-    host_trampoline, is_control, list_stub,
+    Continue, CounterStub, Counting, DirectCall, ENTER_STUB_SIZE, ENTRY_LENGTH, FrameMap, FrameMaps,
+    GenericPart, Limit, ListStub, LocalPlace, Located, MAX_ARGUMENTS, MAX_GROWTH, MAX_SHARED, NoValue,
+    Observer, OperandPlace, Placed, Position, Positions, Run, SITE_LENGTH, SITE_WINDOW, SiteFrame, SiteState,
+    Sites, State, TryRegion, Ty, Value, ValueAt, Wanted, access, callee_saved_slot, counter_stub,
+    enter_stubs, entry_trampoline, host_trampoline, is_control, list_stub, move_last,
 };
 pub use module::{CodeSettings, CompiledSites, ModuleInfo};

@@ -4,19 +4,29 @@
 //! false branch of an `if` without `else`. An `end`, `else` or `catch` is executed when control
 //! reaches it from the preceding instruction.
 
+use std::collections::BTreeSet;
+
 use wasm_jit::FunctionBody;
 use wasm_jit::probes::Place;
-use wasm_jit::wasmparser::Operator;
+use wasm_jit::wasmparser::{Catch, Operator};
 
-/// The instructions of a function, and their order of execution.
+/// The instructions of a function, and where control goes from each.
+///
+/// A branch to the end of a block continues after its `end`, which it does not execute; so does the
+/// false branch of an `if` without `else`. Exceptions and traps are not in it: handlers of
+/// exceptions in the legacy form follow no instruction, and those of `try_table` are ordinary
+/// labels.
 #[derive(Debug)]
-pub(crate) struct Flow<'m> {
+#[non_exhaustive]
+pub struct Flow<'m> {
     /// Each with its offset from the start of the body.
     pub instructions: Vec<(u32, Operator<'m>)>,
     /// By instruction: where control may continue, of an `if` first the true branch, of a
     /// `br_table` in the order of its targets, the default one last. Indices; that of the exit is
     /// the number of instructions.
     pub successors: Vec<Vec<usize>>,
+    /// Where control continues when the function catches an exception: indices, each once.
+    pub handlers: BTreeSet<usize>,
 }
 
 /// A block that is open.
@@ -25,19 +35,29 @@ struct Open {
     is_loop: bool,
     /// Where control continues after its end, and the instructions that go there.
     after: Vec<(usize, usize)>,
+    /// Whether a handler continues there.
+    catches_after: bool,
     /// The successor of an `if` that is its false branch, until there is an `else`.
     false_branch: Option<usize>,
 }
 
 impl<'m> Flow<'m> {
-    pub(crate) fn of(body: FunctionBody<'m>) -> Self {
+    /// That of a function with this body.
+    pub fn of(body: FunctionBody<'m>) -> Self {
         let start = body.range().start;
         let instructions: Vec<(u32, Operator<'m>)> = body
             .instructions()
             .map(|instruction| ((instruction.offset() - start) as u32, instruction.operator().clone()))
             .collect();
-        let mut flow = Self { successors: Vec::with_capacity(instructions.len()), instructions };
-        let mut open = vec![Open { start: 0, is_loop: false, after: Vec::new(), false_branch: None }];
+        let successors = Vec::with_capacity(instructions.len());
+        let mut flow = Self { successors, handlers: BTreeSet::new(), instructions };
+        let mut open = vec![Open {
+            start: 0,
+            is_loop: false,
+            after: Vec::new(),
+            catches_after: false,
+            false_branch: None,
+        }];
         for index in 0..flow.instructions.len() {
             flow.add(index, &mut open);
         }
@@ -60,11 +80,28 @@ impl<'m> Flow<'m> {
         let operator = self.instructions[index].1.clone();
         let successors = match operator {
             Operator::Block { .. } | Operator::TryTable { .. } | Operator::Try { .. } => {
-                open.push(Open { start: index, is_loop: false, after: Vec::new(), false_branch: None });
+                if let Operator::TryTable { try_table } = &operator {
+                    for catch in &try_table.catches {
+                        self.add_handler(*catch, open);
+                    }
+                }
+                open.push(Open {
+                    start: index,
+                    is_loop: false,
+                    after: Vec::new(),
+                    catches_after: false,
+                    false_branch: None,
+                });
                 vec![next]
             }
             Operator::Loop { .. } => {
-                open.push(Open { start: index, is_loop: true, after: Vec::new(), false_branch: None });
+                open.push(Open {
+                    start: index,
+                    is_loop: true,
+                    after: Vec::new(),
+                    catches_after: false,
+                    false_branch: None,
+                });
                 vec![next]
             }
             Operator::If { .. } => {
@@ -72,11 +109,15 @@ impl<'m> Flow<'m> {
                     start: index,
                     is_loop: false,
                     after: Vec::new(),
+                    catches_after: false,
                     false_branch: Some(index),
                 });
                 vec![next, next]
             }
             Operator::Else | Operator::Catch { .. } | Operator::CatchAll => {
+                if !matches!(operator, Operator::Else) {
+                    self.handlers.insert(next);
+                }
                 let block = open.last_mut().expect("validated");
                 if let Some(condition) = block.false_branch.take() {
                     self.successors[condition][1] = next;
@@ -87,6 +128,9 @@ impl<'m> Flow<'m> {
                 let block = open.pop().expect("validated");
                 if let Some(condition) = block.false_branch {
                     self.successors[condition][1] = next;
+                }
+                if block.catches_after {
+                    self.handlers.insert(next);
                 }
                 for (from, number) in block.after {
                     self.successors[from][number] = next;
@@ -119,8 +163,21 @@ impl<'m> Flow<'m> {
         self.successors.push(successors);
     }
 
+    /// Adds where a handler of a `try_table` continues, whose block is not open yet.
+    fn add_handler(&mut self, catch: Catch, open: &mut [Open]) {
+        let (Catch::One { label, .. }
+        | Catch::OneRef { label, .. }
+        | Catch::All { label }
+        | Catch::AllRef { label }) = catch;
+        let block = open.len() - 1 - label as usize;
+        match open[block].is_loop {
+            true => _ = self.handlers.insert(open[block].start),
+            false => open[block].catches_after = true,
+        }
+    }
+
     /// The place of an instruction, or of the exit.
-    pub(crate) fn place(&self, index: usize) -> Place {
+    pub fn place(&self, index: usize) -> Place {
         match self.instructions.get(index) {
             Some((offset, _)) => Place::Instruction { offset: *offset },
             None => Place::Exit,
@@ -128,7 +185,7 @@ impl<'m> Flow<'m> {
     }
 
     /// The offset of an instruction; for the exit, the length of the body.
-    pub(crate) fn offset(&self, index: usize) -> u32 {
+    pub fn offset(&self, index: usize) -> u32 {
         // The last instruction is an `end`, of one byte.
         let end = || self.instructions.last().map_or(0, |(offset, _)| offset + 1);
         self.instructions.get(index).map_or_else(end, |(offset, _)| *offset)
@@ -169,6 +226,22 @@ mod tests {
         check("local.get 0 if nop else nop nop end", &[&[1], &[2, 4], &[3], &[7], &[5], &[6], &[7], &[8]]);
         check("local.get 0 if nop end nop", &[&[1], &[2, 4], &[3], &[4], &[5], &[6]]);
         check("local.get 0 if br 0 else br 1 end", &[&[1], &[2, 4], &[6], &[6], &[7], &[6], &[7]]);
+    }
+
+    #[test]
+    fn handlers_continue_in_their_clause_or_at_their_label() {
+        #[track_caller]
+        fn check(body: &str, expected: &[usize]) {
+            let module = format!("(module (tag $e) (func (param i32) {body}))");
+            let module = Module::new(&Engine::default(), module).unwrap();
+            let flow = Flow::of(module.function(0).unwrap().body().unwrap());
+            assert_eq!(Vec::from_iter(flow.handlers), expected, "{:?}", flow.instructions);
+        }
+        check("try nop catch $e nop catch_all nop end", &[3, 5]);
+        check("block try_table (catch $e 0) throw $e end end", &[5]);
+        check("loop try_table (catch_all 0) throw $e end end", &[0]);
+        check("try_table (catch $e 0) throw $e end", &[4]);
+        check("try try nop delegate 0 catch_all nop end", &[5]);
     }
 
     #[test]

@@ -21,6 +21,9 @@
 //! are called in the order in which they were activated. Filters are called once, when the hook is
 //! made. Instructions that control never reaches have no events.
 //!
+//! For own probes, [`Flow`] says where control goes in a function, and [`accesses`] which memory an
+//! instruction accesses.
+//!
 //! All of this uses the public interface of probes only; each kind of hook is a file of some 100
 //! lines, and an example of how to write others.
 //!
@@ -69,6 +72,7 @@ pub use attach::Site;
 pub use blocks::{Block, BlockKind, blocks};
 pub use branches::{Branch, BranchKind, branches};
 pub use calls::{Call, CallKind, Callee, calls};
+pub use flow::Flow;
 pub use functions::{FunctionEvent, FunctionEventKind, functions};
 pub use hook::Hook;
-pub use memory::{Access, AccessKind, memory};
+pub use memory::{Access, AccessInfo, AccessKind, accesses, memory};

@@ -86,7 +86,7 @@ pub fn memory(
     // The places after instructions with results, and the numbers of those.
     let mut followers: BTreeMap<(u32, Place), usize> = BTreeMap::new();
     each_site(module, filter, |site, flow, index| {
-        for known in accesses(site.operator) {
+        for known in known_accesses(site.operator) {
             if matches!(known.form, Form::Result) {
                 // Such an instruction has one successor, which has no other way from a load.
                 followers.insert((site.function, flow.place(flow.successors[index][0])), found.len());
@@ -141,8 +141,35 @@ pub fn memory(
     Hook::new(probes.make(module)?)
 }
 
+/// How an instruction accesses a memory, and where probes at it find what it accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AccessInfo {
+    /// What it does.
+    pub kind: AccessKind,
+    /// The memory's index.
+    pub memory: u32,
+    /// The address of the first byte.
+    pub address: Bound,
+    /// How many bytes it accesses: a [`Bound::Const`], or of a bulk operation another value.
+    pub size: Bound,
+}
+
+/// The accesses of an instruction to memories, in their order: `memory.copy` has two, most have one
+/// or none.
+pub fn accesses(operator: &Operator<'_>) -> Vec<AccessInfo> {
+    let info = |Known { kind, form, memory, size }| {
+        let (address, size) = match form {
+            Form::Bulk { address, .. } => (Bound::Operand(address), Bound::Operand(0)),
+            _ => (Bound::Address, Bound::Const(size)),
+        };
+        AccessInfo { kind, memory, address, size }
+    };
+    known_accesses(operator).into_iter().map(info).collect()
+}
+
 /// The accesses of an instruction, in their order.
-fn accesses(operator: &Operator<'_>) -> Vec<Known> {
+fn known_accesses(operator: &Operator<'_>) -> Vec<Known> {
     use Operator as O;
     let bulk = |kind, memory, address, value| {
         let form = Form::Bulk { address, value };

@@ -46,8 +46,8 @@ impl Records {
         });
     }
 
-    /// Control has come to an instruction that follows some: the one that has begun in this frame,
-    /// if it is one of these.
+    /// Control has come to an instruction that only follows these: returns the one of them that has
+    /// begun in this frame, if there is one.
     pub(crate) fn complete(self, frame: u64, sites: &[usize]) -> Option<(usize, u64)> {
         let taken = RECORDS.try_with_borrow_mut(|all| {
             let records = all.get_mut(&self)?;

@@ -27,7 +27,7 @@ mod symbols;
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-use wasmparser::{BinaryReader, FuncType, FunctionBody};
+use wasmparser::{BinaryReader, FuncType, FunctionBody, ValType};
 use wordpatch::code_memory::{CodeMemory, CodeRoom};
 
 pub(crate) use compile::{CompileError, ToCompile, compile_all};
@@ -49,7 +49,7 @@ pub(crate) struct CodeImage {
     pub counters: probed::counters::Counters,
     /// Retired with the image.
     ids: probed::ids::Ids,
-    /// Who is told of frames that are left other than by their exit.
+    /// The observers of frames that are left other than by their exit.
     pub watchers: probed::unwound::Watchers,
     memory: CodeMemory,
     /// Addresses after the code, for versions and stubs.
@@ -230,6 +230,20 @@ impl CodeImage {
         FunctionBody::new(BinaryReader::new(bytes, wasm_start.into()))
     }
 
+    /// The type of a parameter or local of a function, if there is such a one.
+    pub(crate) fn local_type(&self, function: u32, index: u32) -> Option<ValType> {
+        let params = self.module.function_type(function).params();
+        if let Some(ty) = params.get(index as usize) {
+            return Some(*ty);
+        }
+        let mut end = params.len() as u32;
+        let mut declared = self.body(function).get_locals_reader().into_iter().flatten().flatten();
+        declared.find_map(|(count, ty)| {
+            end = end.saturating_add(count);
+            (index < end).then_some(ty)
+        })
+    }
+
     /// The code positions of a function's instructions, by offsets from its entry.
     ///
     /// # Errors
@@ -280,31 +294,63 @@ impl CodeImage {
     }
 
     /// The catches that an exception passes on its way out, innermost first, if it was raised by
-    /// the call in `function` that returns to `pc`; and the base of their handlers' offsets.
-    pub(crate) fn catches(&self, function: u32, pc: usize) -> (usize, impl Iterator<Item = &Catch>) {
-        let number = (function - self.module.imported_functions) as usize;
-        let first = self.functions[number].first_region as usize;
-        let end =
-            self.functions.get(number + 1).map_or(self.regions.len(), |next| next.first_region as usize);
+    /// the call in `function` that returns to `pc`: each with its tag and its number among the
+    /// catches of the function.
+    pub(crate) fn catches(&self, function: u32, pc: usize) -> impl Iterator<Item = (usize, Option<u32>)> {
         // A return address may be that behind the last instruction of a function.
-        let (base, regions, own, catches) = match self.version_at(pc - 1) {
-            Some((_, version)) => {
-                let (regions, catches) = version.tables();
-                (version.base(), regions, regions, catches)
-            }
-            None => (self.memory.address(), &*self.regions, &self.regions[first..end], &*self.catches),
-        };
+        let version = self.version_at(pc - 1).map(|(_, version)| version);
+        let Tables { base, regions, own, catches, first_catch } = self.tables(function, version);
         let offset = (pc - base) as u32;
         // An inner region follows the outer one.
         let is_in = |region: &&TryRegion| region.start < offset && offset <= region.end;
         let innermost = own.iter().rfind(is_in);
         let outer = move |region: &&TryRegion| region.parent.map(|parent| &regions[parent as usize]);
-        let catches = std::iter::successors(innermost, outer).flat_map(move |region| {
+        std::iter::successors(innermost, outer).flat_map(move |region| {
             let first = region.first_catch as usize;
-            &catches[first..first + region.catches as usize]
-        });
-        (base, catches)
+            let numbers = first - first_catch..;
+            numbers.zip(catches[first..first + region.catches as usize].iter().map(|catch| catch.tag))
+        })
     }
+
+    /// The handler of a catch, by its number among those of the function, for a frame that waits
+    /// for the call which returns to `pc`; and the size of the frame. The handler is the current
+    /// version's: frames of all versions are alike there.
+    pub(crate) fn handler(&self, function: u32, pc: usize, number: usize) -> (usize, u32) {
+        let version = self.version_for_handler(function, pc - 1);
+        let Tables { base, catches, first_catch, .. } = self.tables(function, version);
+        let frame_size = version.map_or(self.function(function).frame_size, |version| version.frame_size);
+        (base + catches[first_catch + number].handler as usize, frame_size)
+    }
+
+    /// The try regions of a function, in a version with sites or in its original.
+    fn tables<'a>(&'a self, function: u32, version: Option<&'a probed::Version>) -> Tables<'a> {
+        if let Some(version) = version {
+            let (regions, catches) = version.tables();
+            return Tables { base: version.base(), regions, own: regions, catches, first_catch: 0 };
+        }
+        let number = (function - self.module.imported_functions) as usize;
+        let first = self.functions[number].first_region as usize;
+        let end =
+            self.functions.get(number + 1).map_or(self.regions.len(), |next| next.first_region as usize);
+        let own = &self.regions[first..end];
+        let first_catch = own.first().map_or(0, |region| region.first_catch as usize);
+        let (regions, catches) = (&self.regions[..], &self.catches[..]);
+        Tables { base: self.memory.address(), regions, own, catches, first_catch }
+    }
+}
+
+/// Try regions of a function, in tables that may have those of others too.
+struct Tables<'a> {
+    /// What handlers are relative to.
+    base: usize,
+    /// The whole table.
+    regions: &'a [TryRegion],
+    /// The function's part.
+    own: &'a [TryRegion],
+    /// The whole table.
+    catches: &'a [Catch],
+    /// The function's first one.
+    first_catch: usize,
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ pub(super) fn image(lengths: &[u32]) -> Arc<CodeImage> {
             body: 1,
             end: *length,
             frame_size: 0,
+            saved: 0,
             try_regions: Box::default(),
         };
         let calls = if number == 0 { 0..lengths.len() as u32 } else { 0..0 };
@@ -44,6 +45,7 @@ pub(crate) fn image_of_other_code(body: &[u8]) -> Arc<CodeImage> {
         body: 4,
         end: 100,
         frame_size: 0,
+        saved: 0,
         try_regions: Box::default(),
     };
     let chunk = Chunk { code: vec![0x90; 100], calls: Vec::new(), functions: vec![function] };

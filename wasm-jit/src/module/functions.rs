@@ -42,6 +42,14 @@ impl Module {
         let exists = (index as usize) < self.info().functions.len();
         exists.then_some(FunctionInfo { module: self, index })
     }
+
+    /// The index of the function that makes a call, by the address at which it continues afterwards
+    /// ([`Bound::ReturnAddress`](crate::probes::Bound::ReturnAddress)); `None` if that is not in
+    /// code of the module's functions, as for calls from the host.
+    pub fn function_at(&self, return_address: u64) -> Option<u32> {
+        // The call may be the last instruction.
+        self.code().function_at((return_address as usize).checked_sub(1)?)
+    }
 }
 
 /// A function of a [`Module`].

@@ -188,8 +188,8 @@ impl Module {
         self.0.names.get_or_init(|| Names::of(self.bytes()))
     }
 
-    /// The binary module.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// The binary module; of one in text format, what it was converted to.
+    pub fn bytes(&self) -> &[u8] {
         &self.0.code.bytes
     }
 }

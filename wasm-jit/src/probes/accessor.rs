@@ -58,11 +58,17 @@ pub enum AccessError {
     /// The new value has another type, or belongs to another store.
     #[error(transparent)]
     Value(#[from] Error),
-    /// The compiled code has the value in no place of its own, so it cannot be changed there: it is
-    /// a constant, another name of a local, a local that has such another name at this place, a
-    /// shift that is still to be done, or a local that no instruction uses.
-    #[error("the compiled code has the value in no place of its own")]
+    /// The function has no place for another value: of a local after the last one that an
+    /// instruction uses, or because there are more than 1,024 operands.
+    #[error("the compiled code has no place for another value")]
     Fixed,
+    /// The stack has no room for the frame of the plain version, with which the frame would go on.
+    #[error("the stack has no room for a larger frame")]
+    StackOverflow,
+    /// The frame waits for a call, and the processor has a shadow stack: the call cannot return to
+    /// the plain version.
+    #[error("the processor does not let a call return to another version of the code")]
+    ShadowStack,
     /// The frame waits for a function that a probe has called: there is no accessor for it yet.
     #[error("the frame waits in the stub of a probe")]
     InStub,
@@ -172,7 +178,8 @@ impl FrameAccessor {
     /// Changes a parameter or local.
     ///
     /// # Errors
-    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], and those of [`Frame::set_local`].
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::ShadowStack`], and
+    /// those of [`Frame::set_local`].
     pub fn set_local(&self, frame: &mut Frame<'_>, index: u32, value: &Val) -> Result<(), AccessError> {
         self.values(frame)?.set_local(frame, index, value)
     }
@@ -180,8 +187,8 @@ impl FrameAccessor {
     /// Changes an operand, counted from the top of the stack.
     ///
     /// # Errors
-    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], and those of
-    /// [`Frame::set_operand`].
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::ShadowStack`], and
+    /// those of [`Frame::set_operand`].
     pub fn set_operand(&self, frame: &mut Frame<'_>, depth: u32, value: &Val) -> Result<(), AccessError> {
         self.values(frame)?.set_operand(frame, depth, value)
     }
@@ -211,22 +218,6 @@ impl FrameAccessor {
     }
 }
 
-/// The type of a parameter or local, if there is such a one.
-pub(super) fn local_type(image: &CodeImage, function: u32, index: u32) -> Option<ValType> {
-    let params = image.module.function_type(function).params();
-    if let Some(ty) = params.get(index as usize) {
-        return ValType::from_wasm(*ty);
-    }
-    let mut first = params.len() as u32;
-    for (count, ty) in image.body(function).get_locals_reader().into_iter().flatten().flatten() {
-        first = first.saturating_add(count);
-        if index < first {
-            return ValType::from_wasm(ty);
-        }
-    }
-    None
-}
-
 /// The type of an operand, counted from the bottom of the stack.
 pub(super) fn operand_type(values: &Values, height: usize, ty: Ty) -> ValType {
     match ty {
@@ -234,6 +225,10 @@ pub(super) fn operand_type(values: &Values, height: usize, ty: Ty) -> ValType {
         Ty::I64 => ValType::I64,
         Ty::F32 => ValType::F32,
         Ty::F64 => ValType::F64,
+        Ty::Ref if values.position == values.image.body_range(values.function).end => {
+            let results = values.image.module.function_type(values.function).results();
+            ValType::of(results[height])
+        }
         Ty::Ref => {
             let found = values.image.operand_type(values.function, values.position, height);
             ValType::Ref(found.and_then(RefType::from_wasm).unwrap_or(RefType::Func))

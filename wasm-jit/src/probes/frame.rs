@@ -10,7 +10,7 @@ use wasm_jit_codegen::{At, Condition, Located, SiteFrame, ValueAt};
 use super::Location;
 use super::accessor::{self, AccessError, FrameAccessor};
 use crate::code::CodeImage;
-use crate::code::probed::Generic;
+use crate::code::probed::{Generic, Plain};
 use crate::runtime::instance::InstanceData;
 use crate::runtime::store::{Handle, StoreContextMut, StoreInner, StoreOpaque};
 use crate::runtime::{Instance, Val};
@@ -23,13 +23,22 @@ use crate::vmctx::SETTLED;
 /// Values are read when they are asked for. Writes take effect at once: for the program when it
 /// continues, and for everything that reads the value from then on.
 ///
-/// Compiled code does not have every value in a place of its own. What it has not cannot be changed
-/// ([`AccessError::Fixed`]).
+/// Compiled code does not have every value in a place of its own: it folds constants, and keeps an
+/// operand as another name of a local. When such a value is changed, the frame goes on in a *plain*
+/// version of its function, until it returns: code that has each value in a place of its own, and
+/// is several times slower. That version is compiled when it is first needed.
+///
+/// At the [exit](super::Place::Exit) of a function, the operands are its results, the last one on
+/// top. The locals have their last values; to change them changes nothing for the program.
 pub struct Frame<'a> {
     store: *mut StoreOpaque,
     instance: NonNull<InstanceData>,
     generic: &'a Generic,
     site: *mut SiteFrame,
+    /// The address in the stub.
+    return_address: usize,
+    /// At an exit: the results that are in no register.
+    results: Vec<u64>,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -44,14 +53,27 @@ impl<'a> Frame<'a> {
         site: *mut SiteFrame,
     ) -> Self {
         // SAFETY: the caller's obligation.
-        unsafe { (*site).settled = settled_at((*site).context).read() };
-        Self { store, instance, generic, site, not_send: PhantomData }
+        let (return_address, mut results) = unsafe {
+            (*site).settled = settled_at((*site).context).read();
+            let results = &(*(*store).vm()).results;
+            ((*site).return_address, results[..generic.results].to_vec())
+        };
+        // SAFETY: as above.
+        unsafe { (*site).results = results.as_mut_ptr() };
+        Self { store, instance, generic, site, return_address, results, not_send: PhantomData }
     }
 
-    /// Gives the code its operand back.
-    pub(super) fn finish(&mut self) {
+    /// Gives the code back what calls may have changed. Returns whether the frame has become plain.
+    pub(super) fn finish(&mut self) -> bool {
         // SAFETY: as in `new`.
-        unsafe { settled_at((*self.site).context).write((*self.site).settled) };
+        unsafe {
+            settled_at((*self.site).context).write((*self.site).settled);
+            let results = &mut (*(*self.store).vm()).results;
+            for (index, result) in results[..self.results.len()].iter_mut().enumerate() {
+                *result = (*self.site).results.add(index).read();
+            }
+            (*self.site).return_address != self.return_address
+        }
     }
 
     /// The probe's place.
@@ -90,7 +112,7 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// [`AccessError::Version`].
     pub fn accessor(&mut self) -> Result<FrameAccessor, AccessError> {
-        let frame = self.walk().next().expect("the probe's own");
+        let frame = self.walk().first();
         accessor::of(self, &frame)
     }
 
@@ -128,8 +150,8 @@ impl<'a> Frame<'a> {
     /// Changes a parameter or local.
     ///
     /// # Errors
-    /// [`AccessError::NoLocal`], [`AccessError::Value`], [`AccessError::Fixed`]: nothing has
-    /// changed.
+    /// [`AccessError::NoLocal`], [`AccessError::Value`], [`AccessError::Fixed`],
+    /// [`AccessError::Version`], [`AccessError::StackOverflow`]: nothing has changed.
     pub fn set_local(&mut self, index: u32, value: &Val) -> Result<(), AccessError> {
         self.own().set_local(self, index, value)
     }
@@ -137,23 +159,39 @@ impl<'a> Frame<'a> {
     /// Changes an operand, counted from the top of the stack.
     ///
     /// # Errors
-    /// [`AccessError::NoOperand`], [`AccessError::Value`], [`AccessError::Fixed`]: nothing has
-    /// changed.
+    /// [`AccessError::NoOperand`], [`AccessError::Value`], [`AccessError::Fixed`],
+    /// [`AccessError::Version`], [`AccessError::StackOverflow`]: nothing has changed.
     pub fn set_operand(&mut self, depth: u32, value: &Val) -> Result<(), AccessError> {
         self.own().set_operand(self, depth, value)
     }
 
     /// The frame's own values.
     fn own(&self) -> Values {
-        let waiting = self.walk().next().expect("the probe's own");
+        let waiting = self.walk().first();
         let Generic { function, position, ref located, .. } = *self.generic;
-        Values { waiting, image: self.image().clone(), function, position, located: located.clone() }
+        let image = self.image().clone();
+        let located = if image.is_plain_at(waiting.return_address) {
+            let found = image.site_values(function, waiting.return_address);
+            found.expect("the site of a generic probe has its values").1
+        } else {
+            located.clone()
+        };
+        Values { waiting, image, function, position, located }
+    }
+
+    /// The function, and the place in the module.
+    pub(super) fn position(&self) -> (u32, u32) {
+        (self.generic.function, self.generic.position)
     }
 
     /// The code of the running instance.
-    fn image(&self) -> &Arc<CodeImage> {
+    pub(super) fn image(&self) -> &Arc<CodeImage> {
+        self.instance_data().module.code()
+    }
+
+    pub(super) fn instance_data(&self) -> &InstanceData {
         // SAFETY: the instance belongs to the store.
-        unsafe { self.instance.as_ref() }.module.code()
+        unsafe { self.instance.as_ref() }
     }
 
     pub(super) fn walk(&self) -> Walk {
@@ -194,8 +232,7 @@ pub(super) struct Values {
 
 impl Values {
     pub(super) fn local(&self, frame: &mut Frame<'_>, index: u32) -> Result<Val, AccessError> {
-        let ty =
-            accessor::local_type(&self.image, self.function, index).ok_or(AccessError::NoLocal { index })?;
+        let ty = self.local_type(index)?;
         let raw = match self.located.locals.get(index as usize) {
             Some(value) => self.read(*value),
             // No instruction uses it.
@@ -216,11 +253,10 @@ impl Values {
         index: u32,
         value: &Val,
     ) -> Result<(), AccessError> {
-        let ty =
-            accessor::local_type(&self.image, self.function, index).ok_or(AccessError::NoLocal { index })?;
+        let ty = self.local_type(index)?;
         let raw = frame.opaque_mut().lower(ty, value)?;
-        let place = self.located.locals.get(index as usize).filter(|place| place.writable);
-        self.write(*place.ok_or(AccessError::Fixed)?, raw)
+        let place = |values: &Self| values.located.locals.get(index as usize).copied();
+        self.write_at(frame, place(self).ok_or(AccessError::Fixed)?, place, raw)
     }
 
     pub(super) fn set_operand(
@@ -231,10 +267,64 @@ impl Values {
     ) -> Result<(), AccessError> {
         let (place, ty) = self.find_operand(depth)?;
         let raw = frame.opaque_mut().lower(ty, value)?;
-        if !place.writable {
+        let again = |values: &Self| Some(values.find_operand(depth).ok()?.0);
+        self.write_at(frame, place, again, raw)
+    }
+
+    /// Changes a value, in its place in the frame's plain version if it has no other.
+    fn write_at(
+        &self,
+        frame: &mut Frame<'_>,
+        place: ValueAt,
+        again: impl Fn(&Self) -> Option<ValueAt>,
+        raw: u64,
+    ) -> Result<(), AccessError> {
+        if place.writable {
+            return self.write(place, raw);
+        }
+        let plain = self.make_plain(frame)?;
+        let place = again(&plain).filter(|place| place.writable).ok_or(AccessError::Fixed)?;
+        plain.write(place, raw)
+    }
+
+    /// Makes the frame one of its function's plain version.
+    fn make_plain(&self, frame: &mut Frame<'_>) -> Result<Self, AccessError> {
+        let Waiting { return_address, fp, site, .. } = self.waiting;
+        let plain = match site {
+            Some(_) => self.image.plain_at_site(self.function, return_address),
+            None if has_shadow_stack() => return Err(AccessError::ShadowStack),
+            None => self.image.plain_at_call(self.function, return_address),
+        };
+        let Plain { return_address, located, frame_size } =
+            plain.map_err(|error| AccessError::Version(Box::new(error.into())))?;
+        if !located.fits() {
             return Err(AccessError::Fixed);
         }
-        self.write(place, raw)
+        // SAFETY: the thread runs the store.
+        let limit = unsafe { (*frame.opaque_mut().vm()).stack_limit };
+        if fp - (frame_size as usize) < limit {
+            return Err(AccessError::StackOverflow);
+        }
+        let all =
+            |located: &Located| located.locals.iter().chain(&located.operands).copied().collect::<Vec<_>>();
+        // A slot may be that of another value before.
+        let values: Vec<u64> = all(&self.located).into_iter().map(|place| self.read(place)).collect();
+        let return_slot: *mut usize = std::ptr::with_exposed_provenance_mut(self.waiting.return_slot);
+        let mut waiting = self.waiting;
+        waiting.return_address = return_address;
+        let plain = Self { waiting, image: self.image.clone(), located, ..*self };
+        for (place, value) in all(&plain.located).into_iter().zip(values) {
+            plain.write(place, value)?;
+        }
+        // SAFETY: the frame waits, and has the values that the code needs there. In a stub, the
+        // slot is the `SiteFrame`'s, where the stub finds the address.
+        unsafe { return_slot.write(return_address) };
+        Ok(plain)
+    }
+
+    fn local_type(&self, index: u32) -> Result<ValType, AccessError> {
+        let ty = self.image.local_type(self.function, index).ok_or(AccessError::NoLocal { index })?;
+        Ok(ValType::of(ty))
     }
 
     fn find_operand(&self, depth: u32) -> Result<(ValueAt, ValType), AccessError> {
@@ -267,6 +357,9 @@ impl Values {
                 At::Settled | At::Tested => self.waiting.site.map_or(0, |site| (*site).settled),
                 At::Shifted(reg, by) => self.register(reg).read() << by,
                 At::Flags(_) => self.waiting.site.map_or(0, |site| (*site).condition),
+                At::Result(index) => {
+                    self.waiting.site.map_or(0, |site| (*site).results.add(index as usize).read())
+                }
             }
         };
         if value.ty.wide() { raw } else { u64::from(raw as u32) }
@@ -304,7 +397,15 @@ impl Values {
                     (*site).condition = raw;
                     self.set_flags(condition, raw as u32 != 0);
                 }
-                At::Constant(_) | At::Shifted(..) | At::Settled | At::Tested | At::Flags(_) => {
+                At::Result(index) if let Some(site) = site => {
+                    (*site).results.add(index as usize).write(raw);
+                }
+                At::Constant(_)
+                | At::Shifted(..)
+                | At::Settled
+                | At::Tested
+                | At::Flags(_)
+                | At::Result(_) => {
                     return Err(AccessError::Fixed);
                 }
             }
@@ -327,6 +428,14 @@ impl Values {
         // SAFETY: the caller's obligation.
         unsafe { (*site).flags = (flags & 0xff) << 8 | flags >> 11 };
     }
+}
+
+/// Whether the processor compares return addresses with a copy of them: then none can be exchanged.
+fn has_shadow_stack() -> bool {
+    let mut shadow: u64 = 0;
+    // SAFETY: without a shadow stack, the instruction is a NOP.
+    unsafe { std::arch::asm!("rdsspq {}", inout(reg) shadow, options(nomem, nostack, preserves_flags)) };
+    shadow != 0
 }
 
 /// The condition that a value is zero, after a comparison with zero.

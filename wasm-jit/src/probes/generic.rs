@@ -11,9 +11,9 @@ use wasm_jit_codegen::SiteFrame;
 use super::frame::Frame;
 use crate::code::probed::{Generic, RequestedKind};
 use crate::error::Error;
+use crate::runtime::host::conclude;
 use crate::runtime::instance::InstanceData;
-use crate::runtime::store::{Failure, StoreArea};
-use crate::trap::{self, Trap};
+use crate::runtime::store::{StoreArea, StoreOpaque};
 use crate::vmctx::VmContext;
 
 type Closure = dyn Fn(&mut Frame<'_>) -> Result<(), Error> + Send + Sync;
@@ -97,7 +97,8 @@ impl GenericFn {
     }
 }
 
-/// What stubs call. Returns 1 if the activation is to be left.
+/// What stubs call. Returns 1 if the activation is to be left, 2 if the frame goes on in the plain
+/// version.
 ///
 /// # Safety
 /// The description outlives the call. The thread is in the stub of its place, which has saved the
@@ -118,16 +119,11 @@ unsafe extern "sysv64" fn fire(description: *const Generic, site: *mut SiteFrame
     let mut frame = unsafe { Frame::new(store, instance, generic, site) };
     // As for host functions: a panic is resumed where the activation was entered.
     let outcome = catch_unwind(AssertUnwindSafe(|| closure(&mut frame)));
-    frame.finish();
-    // SAFETY: the closure has returned its borrow of the store.
-    let store = unsafe { &mut *store };
-    // SAFETY: the thread runs the store.
-    let interrupted = unsafe { trap::is_interrupted(store.execution()) };
-    match outcome {
-        Ok(Ok(())) if !interrupted => return 0,
-        Ok(Err(error)) if !interrupted => store.fail(error),
-        Ok(_) => store.fail(Trap::Interrupt.into()),
-        Err(panic) => store.failure = Some(Failure::Panic(panic)),
+    let is_plain = frame.finish();
+    // Exceptions are errors like others: the program's handlers do not see them.
+    // SAFETY: the closure has returned its borrow of the store, which the thread runs.
+    match unsafe { conclude(&mut *store, outcome, StoreOpaque::fail) } {
+        0 if is_plain => 2,
+        answer => answer,
     }
-    1
 }

@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::values::Body;
 use super::{Bound, Kind, Location, Place, ProbeError, ValueError, Values, requested};
 use crate::code::CodeImage;
 use crate::code::probed::Request;
-use crate::code::probed::enter::Enters;
+use crate::code::probed::enter::{self, Enters};
 use crate::engine::{Engine, WatchesImages};
 use crate::module::Module;
 
@@ -223,9 +222,7 @@ impl fmt::Debug for GlobalProbe {
 
 impl Global {
     fn new(kind: Kind, image: Option<Arc<CodeImage>>, engine: Option<Engine>) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Self { kind, number, _image: image, engine, state: Mutex::default() })
+        Arc::new(Self { kind, number: enter::new_number(), _image: image, engine, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -4,17 +4,47 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::code::CodeImage;
+use crate::code::probed::unwound::Left;
 use crate::module::Module;
 
 /// A frame that is about to be left by a trap, an exception, an interrupt, or a failure of a host
 /// function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 #[non_exhaustive]
-pub struct UnwoundFrame {
+pub struct UnwoundFrame<'a> {
     /// The function's index, imports counted.
     pub function: u32,
     /// The number that [`Bound::Frame`](super::Bound::Frame) has for the frame.
     pub frame: u64,
+    left: Left<'a>,
+}
+
+impl UnwoundFrame<'_> {
+    /// Whether the frame waits for what it has called: another function, or a routine of the engine
+    /// for its instruction. Otherwise its instruction has trapped, or was interrupted.
+    pub fn is_call(&self) -> bool {
+        self.left.is_call
+    }
+
+    /// The offset, from the start of the function's body, of the instruction that is left; `None`
+    /// if no instruction has begun.
+    ///
+    /// It may compile the function again, which takes some microseconds to milliseconds.
+    pub fn offset(&self) -> Option<u32> {
+        let position = self.left.image.position_at(self.left.pc, self.function)?;
+        let start = self.left.image.body_range(self.function).start;
+        position.checked_sub(start).filter(|offset| *offset > 0)
+    }
+}
+
+impl fmt::Debug for UnwoundFrame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { function, frame, .. } = self;
+        f.debug_struct("UnwoundFrame")
+            .field("function", function)
+            .field("frame", frame)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Frames are reported as long as this exists: see [`Module::watch_unwound`]. It keeps the module's
@@ -36,9 +66,11 @@ impl Module {
     /// once more by another thread after the watch has been dropped.
     ///
     /// While nobody watches, traps and exceptions cost nothing more.
-    pub fn watch_unwound(&self, function: impl Fn(UnwoundFrame) + Send + Sync + 'static) -> UnwoundWatch {
+    pub fn watch_unwound(&self, function: impl Fn(UnwoundFrame<'_>) + Send + Sync + 'static) -> UnwoundWatch {
         let image = self.code().clone();
-        let watcher = move |index, frame| function(UnwoundFrame { function: index, frame });
+        let watcher = move |left: Left<'_>| {
+            function(UnwoundFrame { function: left.function, frame: left.fp as u64, left })
+        };
         let number = image.watchers.add(watcher);
         UnwoundWatch { image, number }
     }

@@ -25,8 +25,8 @@ use crate::types::ValType;
 /// To a [function of WebAssembly](super::WasmFn), it is passed as the parameter's type. A local or
 /// operand must be of this type; an operand must not be a reference. A constant can be of any type:
 /// it is the bits of the value, and of a reference 0. The function, the offset and the address are
-/// integers of 32 bits (an address modulo 2^32) or 64 bits; [`Bound::Context`] and
-/// [`Bound::Frame`] are of 64.
+/// integers of 32 bits (an address modulo 2^32) or 64 bits; [`Bound::Context`], [`Bound::Frame`]
+/// and [`Bound::ReturnAddress`] are of 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Bound {
@@ -58,6 +58,10 @@ pub enum Bound {
     /// A number that identifies the running instance among those that exist. It may be reused when
     /// the instance is dropped.
     Context,
+    /// An address in the code that has called the function: where its caller continues. Of a caller
+    /// in the module, [`Module::function_at`](crate::Module::function_at) says which function that
+    /// is.
+    ReturnAddress,
 }
 
 /// The arguments of a probe's function, one for each of its parameters.
@@ -96,8 +100,6 @@ const MAX_VALUES: usize = 1000;
 pub(super) struct Body<'a> {
     image: &'a CodeImage,
     function: u32,
-    /// Parameters and locals: see [`locals`].
-    locals: Option<Vec<(u32, ValType)>>,
     /// By position.
     accesses: Option<HashMap<u32, Access>>,
     /// The tables of indirect calls, by position.
@@ -106,7 +108,7 @@ pub(super) struct Body<'a> {
 
 impl<'a> Body<'a> {
     pub(super) fn of(image: &'a CodeImage, function: u32) -> Self {
-        Self { image, function, locals: None, accesses: None, calls: None }
+        Self { image, function, accesses: None, calls: None }
     }
 
     /// Whether no result of the function is in memory that all functions of a store share.
@@ -181,8 +183,12 @@ impl<'a> Body<'a> {
     }
 
     fn error(&self, value: Bound, location: Location, reason: ValueError) -> ProbeError {
-        let offset = location.offset(self.image.body_range(self.function).len() as u32);
+        let offset = self.offset(location);
         ProbeError::Value { value, function: self.function, offset, reason }
+    }
+
+    fn offset(&self, location: Location) -> u32 {
+        location.offset(self.image.body_range(self.function).len() as u32)
     }
 
     /// The argument for a parameter, of this type if that matters.
@@ -193,10 +199,14 @@ impl<'a> Body<'a> {
         position: u32,
         parameter: Option<ValType>,
     ) -> Result<Argument, ProbeError> {
-        let offset = location.offset(self.image.body_range(self.function).len() as u32);
+        let offset = self.offset(location);
         let error = |reason| ProbeError::Value { value, function: self.function, offset, reason };
         let check = |fits: fn(ValType) -> bool| match parameter {
             Some(parameter) if !fits(parameter) => Err(error(ValueError::Type { parameter })),
+            _ => Ok(()),
+        };
+        let has_type = |ty| match parameter {
+            Some(parameter) if parameter != ValType::of(ty) => Err(error(ValueError::Type { parameter })),
             _ => Ok(()),
         };
         let constant = |value: u64| Argument::Known(Value::constant(value));
@@ -214,17 +224,18 @@ impl<'a> Body<'a> {
                 check(is_integer)?;
                 constant(offset.into())
             }
-            Bound::Context | Bound::Frame => {
+            Bound::Context | Bound::Frame | Bound::ReturnAddress => {
                 check(|ty| ty == ValType::I64)?;
-                Argument::Known(if value == Bound::Frame { Value::FRAME } else { Value::CONTEXT })
+                Argument::Known(match value {
+                    Bound::Frame => Value::FRAME,
+                    Bound::ReturnAddress => Value::RETURN_ADDRESS,
+                    _ => Value::CONTEXT,
+                })
             }
             Bound::Result(index) => {
                 let results = self.image.module.function_type(self.function).results();
                 let result = results.get(index as usize).filter(|_| location.place == Place::Exit);
-                let ty = ValType::of(*result.ok_or_else(|| error(ValueError::NoResult))?);
-                if let Some(parameter) = parameter.filter(|parameter| *parameter != ty) {
-                    return Err(error(ValueError::Type { parameter }));
-                }
+                has_type(*result.ok_or_else(|| error(ValueError::NoResult))?)?;
                 Argument::Of(Wanted::Result(index), None)
             }
             Bound::Callee => return Err(error(ValueError::NoCallee)),
@@ -233,12 +244,8 @@ impl<'a> Body<'a> {
             }
             Bound::Operand(depth) => Argument::Of(Wanted::Operand(depth), None),
             Bound::Local(index) => {
-                let locals = self.locals.get_or_insert_with(|| locals(self.image, self.function));
-                let before = locals.partition_point(|(end, _)| *end <= index);
-                let &(_, ty) = locals.get(before).ok_or_else(|| error(ValueError::NoLocal))?;
-                if let Some(parameter) = parameter.filter(|parameter| *parameter != ty) {
-                    return Err(error(ValueError::Type { parameter }));
-                }
+                let ty = self.image.local_type(self.function, index);
+                has_type(ty.ok_or_else(|| error(ValueError::NoLocal))?)?;
                 Argument::Of(Wanted::Local(index), None)
             }
             Bound::Address => {
@@ -257,25 +264,13 @@ fn check_count(parameters: usize, values: &Values) -> Result<(), ProbeError> {
     if parameters == values { Ok(()) } else { Err(ProbeError::Parameters { parameters, values }) }
 }
 
-/// The types of a function's parameters and locals, each with the index after the last one of them.
-fn locals(image: &CodeImage, function: u32) -> Vec<(u32, ValType)> {
-    let parameters = image.module.function_type(function).params().iter().map(|ty| (1, *ty));
-    let declared = image.body(function).get_locals_reader().into_iter().flatten().flatten();
-    let mut end = 0;
-    let range = |(count, ty)| {
-        end += count;
-        (end, ValType::of(ty))
-    };
-    parameters.chain(declared).map(range).collect()
-}
-
 /// The instructions of a function that access a memory, by their positions.
 fn accesses(image: &CodeImage, function: u32) -> HashMap<u32, Access> {
     by_position(image, function, access)
 }
 
 /// The tables of the indirect calls of a function, by their positions.
-fn indirect_calls(image: &CodeImage, function: u32) -> HashMap<u32, u32> {
+pub(super) fn indirect_calls(image: &CodeImage, function: u32) -> HashMap<u32, u32> {
     by_position(image, function, |operator| match operator {
         Operator::CallIndirect { table_index, .. } | Operator::ReturnCallIndirect { table_index, .. } => {
             Some(*table_index)

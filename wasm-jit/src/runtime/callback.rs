@@ -49,7 +49,7 @@ pub(crate) unsafe extern "sysv64" fn call_back(
 ///
 /// # Safety
 /// The context is that of the running instance, and its module has the table.
-unsafe fn callee(context: *mut VmContext, table: u32, index: u64) -> u64 {
+pub(crate) unsafe fn callee(context: *mut VmContext, table: u32, index: u64) -> u64 {
     // SAFETY: the caller's obligation; only this thread changes the store's tables.
     let (instance, reference) = unsafe {
         let instance = &*((*context).owner as *const InstanceData);

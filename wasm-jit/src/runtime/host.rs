@@ -158,9 +158,21 @@ unsafe extern "sysv64" fn call_host(
     // A panic is resumed where the activation was entered; until then nothing observes state that
     // the closure may have left inconsistent. SAFETY: as above.
     let outcome = catch_unwind(AssertUnwindSafe(|| unsafe { HostFuncData::call(host, call, values) }));
-    // SAFETY: the closure has returned its borrow of the store.
-    let store = unsafe { &mut *store };
-    // SAFETY: the thread runs the store.
+    // SAFETY: the closure has returned its borrow of the store, which the thread runs.
+    unsafe { conclude(&mut *store, outcome, note) }
+}
+
+/// What compiled code is told after a closure: 0, or 1 if the activation is to be left. Then the
+/// reason is recorded; errors by `note`.
+///
+/// # Safety
+/// The thread must run the store.
+pub(crate) unsafe fn conclude(
+    store: &mut StoreOpaque,
+    outcome: std::thread::Result<Result<(), Error>>,
+    note: impl FnOnce(&mut StoreOpaque, Error),
+) -> u64 {
+    // SAFETY: the caller's obligation.
     let interrupted = unsafe { trap::is_interrupted(store.execution()) };
     match outcome {
         Ok(Ok(())) if !interrupted => return 0,

@@ -21,7 +21,7 @@ mod exception;
 mod externs;
 mod func;
 mod global;
-mod host;
+pub(crate) mod host;
 pub(crate) mod instance;
 mod instantiate;
 mod libcalls;

@@ -170,14 +170,8 @@ impl<'a> Module<'a> {
         let version = self.image.version_number(pc);
         let positions = self.positions.entry((index, version));
         let positions = positions.or_insert_with(|| self.image.positions_at(pc, index));
-        let entry = self.image.prologue_at(pc).map_or(pc, |(entry, _)| entry);
-        let offset = (pc - entry) as u32;
         let (instruction, problem) = match positions {
-            Ok(_) if let Some(instruction) = self.image.stub_at(pc) => (Some(instruction as usize), None),
-            Ok(positions) => {
-                let after = positions.partition_point(|position| position.code <= offset);
-                (after.checked_sub(1).map(|at| positions[at].wasm as usize), None)
-            }
+            Ok(positions) => (self.image.position_among(pc, positions).map(|at| at as usize), None),
             Err(error) => (None, Some(error.to_string())),
         };
         let symbols = self.lines.as_ref().zip(instruction).map(|(lines, at)| lines.symbols(at as u64));

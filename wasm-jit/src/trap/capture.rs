@@ -1,10 +1,12 @@
 //! Captures the reason and the backtrace of a non-local exit: on the thread's own stack, below the
 //! frames that are about to be left, from the state recorded in the store.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 use super::signals::trap_code;
-use super::unwind::{Frame, Frames, report_left};
+use super::unwind::{Frame, Frames, activation_left};
 use super::{ExecutionState, Raised, Trap, WasmBacktrace};
 use crate::code::registry::{image_at, share_image_at};
 use crate::vmctx::{FUNC_REF_SIZE, VmStoreContext};
@@ -30,7 +32,7 @@ pub(super) unsafe fn capture(
     raised: impl FnOnce(WasmBacktrace) -> Raised,
 ) {
     // SAFETY: the caller's obligation.
-    unsafe { report_left(frame, (*store).vm.activation_fp) };
+    unsafe { activation_left(frame, (*store).vm.activation_fp) };
     let mut backtrace = WasmBacktrace::default();
     // SAFETY: the caller's obligation.
     let frames = unsafe { Frames::new(store, frame) };
@@ -131,9 +133,15 @@ pub(super) unsafe fn instruction_at(pc: usize) -> Instruction {
         let Some(image) = image_at(pc) else { return Instruction::default() };
         let length = (image.code_end(pc) - pc).min(MAX_LENGTH);
         let mut code = [0; MAX_LENGTH];
-        let start = std::ptr::with_exposed_provenance::<u8>(pc);
-        for (at, byte) in code[..length].iter_mut().enumerate() {
-            *byte = start.add(at).read_volatile();
+        // Patches store whole aligned words, so none of these is half of a patch.
+        for address in (pc & !7..pc + length).step_by(8) {
+            let word: *const AtomicU64 = std::ptr::with_exposed_provenance(address);
+            let bytes = (*word).load(Ordering::Relaxed).to_le_bytes();
+            for (at, byte) in (address..).zip(bytes) {
+                if let Some(place) = at.checked_sub(pc).and_then(|at| code[..length].get_mut(at)) {
+                    *place = byte;
+                }
+            }
         }
         // The thread has executed what a trap may have taken the place of since.
         code[0] = image.byte_under_trap(pc).unwrap_or(code[0]);

@@ -24,7 +24,7 @@
 //! with `EINTR`. If the signal arrives just before that call, the next signal ends it.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -81,6 +81,8 @@ pub(crate) struct Interruption {
     depth: AtomicU32,
     /// The outermost activation is being left because of the requests.
     ends_outermost: AtomicBool,
+    /// Where the last signal found the thread in compiled code, or 0.
+    found_at: AtomicUsize,
     signal: i32,
 }
 
@@ -93,6 +95,7 @@ impl Interruption {
             thread: AtomicI32::new(0),
             depth: AtomicU32::new(0),
             ends_outermost: AtomicBool::new(false),
+            found_at: AtomicUsize::new(0),
             signal,
         })
     }
@@ -120,6 +123,11 @@ impl Interruption {
             self.ends_outermost.store(true, Ordering::Relaxed);
         }
         requested
+    }
+
+    /// Records where the signal has found the thread. Async-signal-safe.
+    pub(super) fn find(&self, pc: usize) {
+        self.found_at.store(pc, Ordering::SeqCst);
     }
 
     /// Whether there is a request.
@@ -194,6 +202,16 @@ impl InterruptHandle {
             repeater()?.add(Due { at, pause: FIRST_PAUSE, interruption, timer: Some(timer.clone()) });
         }
         Ok(Timeout { handle: self.clone(), timer })
+    }
+
+    /// Sends the thread a signal that records where it is. The program goes on.
+    pub(crate) fn look(&self) {
+        self.interruption.poke();
+    }
+
+    /// Where a signal has found the thread in compiled code since this was last called, or 0.
+    pub(crate) fn found_at(&self) -> usize {
+        self.interruption.found_at.swap(0, Ordering::SeqCst)
     }
 
     /// Withdraws the pending requests of this handle, its clones and timeouts.

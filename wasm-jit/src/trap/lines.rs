@@ -25,14 +25,14 @@ const MAX_READ: usize = 8;
 const MIN_READ: usize = 4 << 20;
 
 /// A module's DWARF, prepared for lookups.
-pub(super) struct Lines<'a> {
+pub(crate) struct Lines<'a> {
     context: addr2line::Context<Metered<'a>>,
     code_start: u64,
 }
 
 impl<'a> Lines<'a> {
     /// `None` if there is no DWARF, or none that can be read.
-    pub(super) fn of(sections: &Sections<'a>) -> Option<Self> {
+    pub(crate) fn of(sections: &Sections<'a>) -> Option<Self> {
         if !sections.dwarf.contains_key(SectionId::DebugInfo.name()) {
             return None;
         }
@@ -53,7 +53,7 @@ impl<'a> Lines<'a> {
 
     /// The functions whose source an instruction comes from, innermost first: more than one if
     /// calls were inlined.
-    pub(super) fn symbols(&self, module_offset: u64) -> Vec<FrameSymbol> {
+    pub(crate) fn symbols(&self, module_offset: u64) -> Vec<FrameSymbol> {
         let mut symbols = Vec::new();
         let Some(address) = module_offset.checked_sub(self.code_start) else { return symbols };
         let Ok(mut frames) = self.context.find_frames(address).skip_all_loads() else { return symbols };

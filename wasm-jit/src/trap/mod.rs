@@ -45,6 +45,7 @@ mod walk;
 pub use backtrace::{FrameInfo, FrameSymbol, WasmBacktrace};
 pub(crate) use interrupt::{DEFAULT_SIGNAL, Interruption};
 pub use interrupt::{InterruptHandle, Timeout};
+pub(crate) use lines::Lines;
 pub(crate) use routines::routine;
 pub(crate) use state::{Activation, ExecutionState};
 pub(crate) use walk::{Waiting, Walk};

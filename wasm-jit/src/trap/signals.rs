@@ -143,6 +143,9 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         let store = unsafe { ExecutionState::of(context) };
         // SAFETY: as above; only this thread changes the field.
         let interruption = unsafe { (*store).interruption.as_ref() };
+        if is_interrupt && let Some(interruption) = interruption {
+            interruption.find(pc);
+        }
         let acknowledge = || interruption.is_some_and(|interruption| interruption.acknowledge());
         // SAFETY: the thread has just executed the instruction.
         let is_check = signal == libc::SIGILL && !was_sent(info_ref) && unsafe { is_interrupt_check(pc) };

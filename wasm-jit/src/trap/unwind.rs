@@ -6,7 +6,7 @@
 
 use super::{Activation, ExecutionState, Raised, accessors, capture};
 use crate::code::CodeImage;
-use crate::code::probed::unwound;
+use crate::code::probed::unwound::{self, Left};
 use crate::code::registry::image_at;
 use crate::vmctx::{VmContext, VmException};
 
@@ -118,7 +118,7 @@ pub(super) unsafe extern "sysv64" fn find_handler(
             unsafe {
                 report_left(thrower, frame.fp);
                 accessors::end(store, activation_fp, frame.fp);
-                (*store).vm.raised_pc = handler as usize;
+                (*store).vm.raised_pc = handler;
                 (*store).vm.raised_fp = frame.fp;
                 (*store).vm.raised_sp = frame.fp - frame_size as usize;
             }
@@ -129,35 +129,61 @@ pub(super) unsafe extern "sysv64" fn find_handler(
     }
     // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
     unsafe {
-        report_left(thrower, activation_fp);
+        activation_left(thrower, activation_fp);
         (*store).raised = Some(Box::new(Raised::Exception { exception }));
     }
     0
 }
 
-/// For the frames that are about to be left, from this one to the last one before the frame at
-/// `end`: takes back what they have counted and will not execute since the function of a probe does
-/// not return, and reports them to those who watch them. If a watcher panics, the process aborts,
-/// since the functions that call this cannot unwind.
+/// The frames from this one to the last one before the frame at `end`.
+///
+/// # Safety
+/// They belong to one activation, and none is left during the walk.
+unsafe fn frames_before(frame: Frame, end: usize) -> impl Iterator<Item = Frame> {
+    let is_before = move |frame: &Frame| frame.fp != end;
+    // SAFETY: the caller's obligation.
+    let caller = move |frame: &Frame| Some(unsafe { Frame::caller(frame.fp) }).filter(is_before);
+    std::iter::successors(Some(frame).filter(is_before), caller)
+}
+
+/// For an activation that is about to be left, from this frame on: takes back what frames have
+/// counted and will not execute since the function of a probe does not return, and reports all of
+/// them ([`report_left`]).
+///
+/// # Safety
+/// As [`report_left`].
+pub(super) unsafe fn activation_left(frame: Frame, activation_fp: usize) {
+    // SAFETY: the caller's obligation.
+    for frame in unsafe { frames_before(frame, activation_fp) }.filter(|frame| frame.is_call) {
+        // SAFETY: the frame waits in the code at this address, and belongs to this thread.
+        if let Some(image) = unsafe { image_at(frame.pc - 1) } {
+            // SAFETY: as above.
+            unsafe { image.uncount_in_stub(frame.pc, frame.fp) };
+        }
+    }
+    // SAFETY: the caller's obligation.
+    unsafe { report_left(frame, activation_fp) };
+}
+
+/// Reports the frames that are about to be left to those who watch them: from this one to the last
+/// one before the frame at `end`. If a watcher panics, the process aborts, since the functions that
+/// call this cannot unwind.
 ///
 /// # Safety
 /// The frames belong to the innermost activation of the store that the thread runs, and are intact.
-pub(super) unsafe fn report_left(mut frame: Frame, end: usize) {
-    let is_watched = unwound::is_watched();
-    while frame.fp != end {
+unsafe fn report_left(frame: Frame, end: usize) {
+    if !unwound::is_watched() {
+        return;
+    }
+    // SAFETY: the caller's obligation.
+    for frame in unsafe { frames_before(frame, end) } {
         let pc = frame.pc - usize::from(frame.is_call);
         // SAFETY: the thread is in the code at this address, or will return to it.
-        if let Some(image) = unsafe { image_at(pc) } {
-            if frame.is_call {
-                // SAFETY: the caller's obligation.
-                unsafe { image.uncount_in_stub(frame.pc, frame.fp) };
-            }
-            if is_watched && let Some(function) = image.function_at(pc) {
-                image.watchers.report(function, frame.fp as u64);
-            }
+        if let Some(image) = unsafe { image_at(pc) }
+            && let Some(function) = image.function_at(pc)
+        {
+            image.watchers.report(Left { image, function, fp: frame.fp, pc, is_call: frame.is_call });
         }
-        // SAFETY: inside the activation.
-        frame = unsafe { Frame::caller(frame.fp) };
     }
 }
 
@@ -165,21 +191,19 @@ pub(super) unsafe fn report_left(mut frame: Frame, end: usize) {
 ///
 /// # Safety
 /// The frame must be one of the image's code, or of its trampolines.
-unsafe fn handler_in(image: &CodeImage, frame: Frame, tag: usize) -> Option<(*const u8, u32)> {
+unsafe fn handler_in(image: &CodeImage, frame: Frame, tag: usize) -> Option<(usize, u32)> {
     // A return address may be the end of a function: the call precedes it.
     let function = image.function_at(frame.pc - 1)?;
-    let (base, catches) = image.catches(function, frame.pc);
-    let mut catches = catches.peekable();
+    let mut catches = image.catches(function, frame.pc).peekable();
     catches.peek()?;
     // SAFETY: a function's frame has its context below the frame pointer.
     let context = unsafe { std::ptr::with_exposed_provenance::<*const VmContext>(frame.fp - 8).read() };
-    let catch = catches.find(|catch| {
+    let (number, _) = catches.find(|(_, of)| {
         // SAFETY: the context is that of an instance of the image's module, whose layout has all of
         // its tags.
         let identity =
             |tag| unsafe { context.byte_offset(image.layout.tag(tag) as isize).cast::<usize>().read() };
-        catch.tag.is_none_or(|index| identity(index) == tag)
+        of.is_none_or(|index| identity(index) == tag)
     })?;
-    let handler = std::ptr::with_exposed_provenance(base + catch.handler as usize);
-    Some((handler, image.function(function).frame_size))
+    Some(image.handler(function, frame.pc, number))
 }

@@ -23,6 +23,8 @@ const KEPT: [(u8, Register); 3] = [(3, Register::RBX), (12, Register::R12), (13,
 pub(crate) struct Waiting {
     /// A return address: in the function, or in a stub.
     pub return_address: usize,
+    /// Where that is stored.
+    pub return_slot: usize,
     pub fp: usize,
     /// The frame pointer of the entry trampoline of its activation.
     pub activation_fp: usize,
@@ -64,6 +66,11 @@ impl Walk {
         Self { at: Some(first), is_first: true, outer, follows_registers: false }
     }
 
+    /// The frame in which the probe fires.
+    pub(crate) fn first(&self) -> Waiting {
+        self.at.expect("nothing was taken yet")
+    }
+
     /// Finds the registers of frames too, which takes longer.
     pub(crate) fn with_registers(self) -> Self {
         Self { follows_registers: true, ..self }
@@ -93,9 +100,17 @@ impl Walk {
                 kept[number] = frame.fp.wrapping_add_signed(slot);
             }
         }
+        let return_slot = frame.fp + 8;
         // SAFETY: inside the activation.
-        let Frame { pc, fp, .. } = unsafe { Frame::caller(frame.fp) };
-        Some(Waiting { return_address: pc, fp, activation_fp: frame.activation_fp, site: None, kept })
+        let Frame { pc: return_address, fp, .. } = unsafe { Frame::caller(frame.fp) };
+        Some(Waiting {
+            return_address,
+            return_slot,
+            fp,
+            activation_fp: frame.activation_fp,
+            site: None,
+            kept,
+        })
     }
 }
 
@@ -106,7 +121,7 @@ impl Walk {
 /// It must not have been left.
 unsafe fn left_at(exit_fp: usize, activation_fp: usize) -> Waiting {
     // SAFETY: the caller's obligation.
-    let Frame { pc, fp, .. } = unsafe { Frame::caller(exit_fp) };
+    let Frame { pc: return_address, fp, .. } = unsafe { Frame::caller(exit_fp) };
     let context = std::ptr::with_exposed_provenance::<*const VmContext>(exit_fp - 8);
     // SAFETY: as above. A host trampoline has the host function's context there, a stub its
     // instance's.
@@ -117,7 +132,7 @@ unsafe fn left_at(exit_fp: usize, activation_fp: usize) -> Waiting {
         _ => exit_fp - 32,
     });
     let site = is_stub.then(|| SiteFrame::at(exit_fp));
-    Waiting { return_address: pc, fp, activation_fp, site, kept }
+    Waiting { return_address, return_slot: exit_fp + 8, fp, activation_fp, site, kept }
 }
 
 /// The callee-saved registers that a function saves, by their numbers in [`KEPT`], with their

@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use wasm_jit::{Engine, Module};
 use wasm_jit_codegen::{
-    Chunk, Compiler, Counting, ENTRY_LENGTH, FrameMap, ModuleInfo, Observer, Position, Run, SITE_LENGTH,
-    SITE_WINDOW, Sites, State,
+    Chunk, CompiledFunction, Compiler, Counting, ENTRY_LENGTH, FrameMap, LocalPlace, MAX_SHARED, ModuleInfo,
+    Observer, OperandPlace, Placed, Position, Run, SITE_LENGTH, SITE_WINDOW, Sites, State, is_control,
 };
 use wasmparser::{FunctionBody, Operator};
 
@@ -30,6 +30,10 @@ struct Seen {
 impl Observer for Seen {
     fn instruction(&mut self, position: Position, state: &State<'_>) {
         self.instructions.push((position.wasm, state.frame_map()));
+    }
+
+    fn moved(&mut self, from: u32, to: u32) {
+        assert!(from < to);
     }
 
     fn more_code(&mut self, position: Position) {
@@ -73,7 +77,7 @@ impl Version {
         };
         let choices = operators.filter(|(operator, _)| chooses(operator));
         let choices = choices.map(|(_, at)| (at as u32, 5)).collect();
-        let counting = Counting { first_cell: 100, choices };
+        let counting = Counting { first_cell: 100, choices, runs: None };
         let mut compiler = Compiler::new(info);
         compiler.compile_counting(index, body, &mut chunk, (sites, &counting), &mut seen).unwrap();
         Self { chunk, seen }
@@ -111,7 +115,9 @@ impl Version {
         assert!(push.len() >= ENTRY_LENGTH as usize, "{push:?}");
         assert!(self.seen.transfers.is_sorted());
         if has_sites {
-            assert!(self.seen.transfers.iter().all(|at| self.chunk.code[*at as usize] == 0x90));
+            let decoded =
+                |at: &u32| Decoder::new(64, &self.chunk.code[*at as usize..], DecoderOptions::NONE).decode();
+            assert!(self.seen.transfers.iter().all(|at| decoded(at).mnemonic() == Mnemonic::Nop));
             let at_site = |at: &u32| self.seen.sites.iter().any(|(site, _)| site.code == *at);
             assert!(!self.seen.transfers.iter().any(at_site), "a site at a transfer point");
         }
@@ -142,10 +148,11 @@ fn loops(body: &FunctionBody<'_>) -> Vec<u32> {
         .collect()
 }
 
-/// Compares the versions of each function of a module; how many sites there were.
-fn compare(module: &Module, bytes: &[u8]) -> usize {
+/// Compares the versions of each function of a module; how many sites there were, and for sites of
+/// originals, what [`check_originals`] gives.
+fn compare(module: &Module, bytes: &[u8]) -> (usize, [usize; 2]) {
     let info = declarations(bytes);
-    let mut count = 0;
+    let (mut count, mut conditional) = (0, [0; 2]);
     for function in module.functions().filter(|function| function.body().is_some()) {
         let range = function.body().unwrap().range();
         let reader = wasmparser::BinaryReader::new(&bytes[range.clone()], range.start as u64);
@@ -191,8 +198,8 @@ fn compare(module: &Module, bytes: &[u8]) -> usize {
                 } else if *wasm == entry {
                     assert_eq!(map, first, "the entry is in front of the first instruction");
                 } else if *wasm == range.end as u32 {
-                    let FrameMap { locals, operands, flags, .. } = map.as_ref().unwrap();
-                    assert!(locals.is_empty() && operands.is_empty() && !flags, "the exit has results only");
+                    let FrameMap { operands, flags, .. } = map.as_ref().unwrap();
+                    assert!(operands.is_empty() && !flags, "the exit has results only");
                 } else {
                     assert_eq!(map, maps[wasm], "the state in front of {wasm:#x}");
                 }
@@ -209,8 +216,106 @@ fn compare(module: &Module, bytes: &[u8]) -> usize {
             check_runs(&counting, entry);
         }
         check_loops(&info, function.index(), &body, &loops);
+        check_plain(&info, function.index(), &body, &plain);
+        let version = Version::of(&info, function.index(), &body, &Sites::Branches);
+        assert_eq!(version.seen.instructions, plain.seen.instructions);
+        assert_eq!(version.frame(), plain.frame());
+        version.check_places(true);
+        let found = check_originals(&version, &body);
+        conditional = [0, 1].map(|at| conditional[at] + found[at]);
     }
-    count
+    (count, conditional)
+}
+
+/// Sites of control instructions in an original: NOPs, which several may share, and jumps. How many
+/// conditional jumps directly follow the instruction that sets their flags, and how many there are.
+fn check_originals(version: &Version, body: &FunctionBody<'_>) -> [usize; 2] {
+    let function = &version.chunk.functions[0];
+    let operators = body.get_operators_reader().unwrap().into_iter_with_offsets().map(Result::unwrap);
+    let control: HashMap<u32, Operator<'_>> = operators
+        .filter(|(operator, _)| is_control(operator))
+        .map(|(operator, at)| (at as u32, operator))
+        .collect();
+    let maps = version.seen.instructions.iter();
+    let reachable = maps.filter(|(at, map)| map.is_some() && control.contains_key(at)).count();
+    assert_eq!(version.seen.sites.len(), reachable + 1, "and the entry");
+    let code = &version.chunk.code[function.entry as usize..];
+    let mut decoder = Decoder::with_ip(64, code, function.entry.into(), DecoderOptions::NONE);
+    let mut decoded: HashMap<u32, (Instruction, Instruction)> = HashMap::new();
+    let mut before = Instruction::default();
+    let end = version.seen.data.unwrap_or(function.end);
+    while decoder.can_decode() && (decoder.ip() as u32) < end {
+        let instruction = decoder.decode();
+        if instruction.mnemonic() == Mnemonic::Ud2 {
+            let behind = decoder.position() + 1;
+            decoder.set_position(behind).unwrap();
+            decoder.set_ip(u64::from(function.entry) + behind as u64);
+        }
+        decoded.insert(instruction.ip() as u32, (instruction, before));
+        before = instruction;
+    }
+    let (mut fused, mut jumps) = (0, 0);
+    for (Position { code, wasm }, _) in &version.seen.sites {
+        assert!(code % SITE_WINDOW + SITE_LENGTH <= SITE_WINDOW, "inside a word");
+        let (site, before) = &decoded[code];
+        let sharing = version.seen.sites.iter().filter(|(site, _)| site.code == *code).count();
+        assert!(sharing <= MAX_SHARED as usize);
+        match (control.get(wasm), site.flow_control()) {
+            (_, FlowControl::Next) => {
+                assert_eq!(version.chunk.code[*code as usize..][..NOP.len()], NOP);
+            }
+            (Some(Operator::Br { .. }), FlowControl::UnconditionalBranch) => {
+                assert_eq!((sharing, site.len()), (1, 5));
+            }
+            (Some(Operator::BrIf { .. } | Operator::If { .. }), FlowControl::ConditionalBranch) => {
+                assert_eq!((sharing, site.len()), (1, 6));
+                fused += usize::from(before.rflags_modified() != 0);
+                jumps += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    [fused, jumps]
+}
+
+/// In the plain version, each local and operand is in a slot of its own in front of each
+/// instruction, which the other versions do not use for anything else; and nothing is known of
+/// registers and flags.
+fn check_plain(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, original: &Version) {
+    let CompiledFunction { saved, frame_size, .. } = original.chunk.functions[0];
+    let version = Version::of(info, index, body, &Sites::Plain { saved });
+    version.check_places(true);
+    assert!(version.chunk.functions[0].frame_size >= frame_size);
+    let maps: HashMap<u32, &FrameMap> =
+        version.seen.instructions.iter().filter_map(|(at, map)| Some((*at, map.as_ref()?))).collect();
+    for map in maps.values() {
+        assert!(map.registers.is_empty() && !map.flags, "{map:?}");
+        let slot_of_local = |local: &Placed<LocalPlace>| match local.place {
+            LocalPlace::Slot(slot) => slot,
+            other => panic!("{other:?}"),
+        };
+        let slot_of_operand = |operand: &Placed<OperandPlace>| match operand.place {
+            OperandPlace::Slot(slot) => slot,
+            other => panic!("{other:?}"),
+        };
+        let locals = map.locals.iter().map(slot_of_local);
+        let slots: Vec<i32> = locals.chain(map.operands.iter().map(slot_of_operand)).collect();
+        assert!(slots.is_sorted_by(|a, b| a >= &(b + 8)), "{slots:?}");
+        assert!(slots.last().is_none_or(|last| -last <= version.chunk.functions[0].frame_size as i32));
+    }
+    for (at, map) in &original.seen.instructions {
+        let Some(map) = map else { continue };
+        let same = maps[at];
+        let types = |map: &FrameMap| map.operands.iter().map(|operand| operand.ty).collect::<Vec<_>>();
+        assert_eq!((map.locals.len(), types(map)), (same.locals.len(), types(same)), "{at:#x}");
+        let slots = map.locals.iter().zip(&same.locals).filter_map(|(local, own)| match local.place {
+            LocalPlace::Register { slot: Some(slot), .. } | LocalPlace::Slot(slot) => {
+                Some((LocalPlace::Slot(slot), own.place))
+            }
+            _ => None,
+        });
+        slots.for_each(|(slot, own)| assert_eq!(slot, own));
+    }
 }
 
 /// Runs follow each other, the first one at the entry, and a frame that arrives at a transfer point
@@ -261,17 +366,23 @@ fn check_loops(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, loops: &[
 #[test]
 fn sites_change_no_frame() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-    let mut sites = 0;
+    let (mut sites, mut fused, mut jumps) = (0, 0, 0);
+    let mut compare = |bytes: &[u8]| {
+        let found = compare(&Module::from_binary(&Engine::default(), bytes).unwrap(), bytes);
+        sites += found.0;
+        fused += found.1[0];
+        jumps += found.1[1];
+    };
     for file in std::fs::read_dir(folder).unwrap() {
         let path = file.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "wat") {
-            let bytes = wat::parse_file(&path).unwrap();
-            sites += compare(&Module::from_binary(&Engine::default(), &bytes).unwrap(), &bytes);
+            compare(&wat::parse_file(&path).unwrap());
         }
     }
     for seed in 0..100 {
-        let bytes = wat::parse_str(programs::program(seed)).unwrap();
-        sites += compare(&Module::from_binary(&Engine::default(), &bytes).unwrap(), &bytes);
+        compare(&wat::parse_str(programs::program(seed)).unwrap());
     }
     assert!(sites > 10_000, "{sites} sites");
+    // In front of the others, values are stored or loaded, or the instruction could not be longer.
+    assert!(jumps > 300 && 10 * fused > 9 * jumps, "{fused} of {jumps} jumps follow their comparison");
 }

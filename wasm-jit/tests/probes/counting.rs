@@ -12,11 +12,11 @@ use wasm_jit::{Config, Engine, Error, Instance, Module, Store, Val};
 
 use super::behaviour::{TRAPPING, trapping};
 use super::rewrite::{Counted, rewrite_by};
-use super::threads::Ends;
+use super::threads::{Ends, check_counts, counts_of, wait_for_a_run};
 use super::{call_main, engine, location, outcome, probes_everywhere, programs, reference, seeds, values};
 
 /// Bodies of a function of an i32, which leave it when that is 7, not by a return or by a trap.
-const LEAVING: [&str; 4] = [
+pub(crate) const LEAVING: [&str; 4] = [
     "(local.set 0 (i32.add (local.get 0) (i32.const 1))) (throw $tag (local.get 0))",
     "(i32.add (i32.mul (local.get 0) (i32.const 3)) (call $throws (local.get 0)))",
     "(block (result i32) (try_table (result i32) (catch $other 0)
@@ -26,7 +26,7 @@ const LEAVING: [&str; 4] = [
         (i32.add (i32.const 2))) (i32.div_u (i32.const 0)) (i32.add (i32.const 1))",
 ];
 
-fn leaving(body: &str) -> Vec<u8> {
+pub(crate) fn leaving(body: &str) -> Vec<u8> {
     let text = format!(
         "(module (memory (export \"memory\") 1) (tag $tag (param i32)) (tag $other (param i32))
             (func $throws (param i32) (result i32)
@@ -188,22 +188,17 @@ fn counts_of_threads_that_trap_are_exact_once_it_is_quiet() {
                 let most = EXECUTORS * counts[*number].max(1) * 1_000_000;
                 assert!(probe.count() < most, "{}", probe.count());
                 if change % 64 == 0 {
-                    let before = runs.load(Ordering::Relaxed);
-                    while runs.load(Ordering::Relaxed) == before && !failed.load(Ordering::Acquire) {
-                        std::thread::yield_now();
-                    }
+                    wait_for_a_run(&runs, &failed);
                 }
             }
             is_quiet.store(true, Ordering::Release);
             assert!(!failed.load(Ordering::Acquire), "an executor has failed");
             barrier.wait();
             activate_all(probes.iter().map(|(_, probe)| probe)).into_iter().for_each(|on| on.unwrap());
-            let before: Vec<u64> = probes.iter().map(|(_, probe)| probe.count()).collect();
+            let before = counts_of(&probes);
             barrier.wait();
             barrier.wait();
-            for ((number, probe), before) in probes.iter().zip(before) {
-                assert_eq!(probe.count() - before, EXECUTORS * counts[*number], "{:x?}", places[*number]);
-            }
+            check_counts(&probes, &before, (&places, &counts), EXECUTORS);
         });
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::probes::{
-    Bound, Callback, Kind, Location, Place, Probe, ProbeError, ProbeSpec, ValueError, Values, activate_all,
+    AccessError, Bound, Callback, GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec, ValueError,
+    Values, activate_all,
 };
 use wasm_jit::{Linker, Module, Store, Val};
 
@@ -168,6 +169,39 @@ fn frames_that_are_left_otherwise_are_reported() {
     assert!(log.lock().unwrap().iter().all(|event| event[0] == 0));
 }
 
+/// Of a frame that is left: the instruction that traps, or the call that it waits in.
+#[test]
+fn frames_that_are_left_say_where_they_are() {
+    let text = "(module (memory 1) (tag $e)
+        (func $leaf (param i32) nop
+            (drop (i32.load (local.get 0))) (drop (i32.div_s (i32.const 1) (local.get 0))) (throw $e))
+        (func (export \"run\") (param i32) (result i32) (call $leaf (local.get 0)) (i32.const 0)))";
+    let module = Module::new(&engine(), text).unwrap();
+    let places = Arc::new(Mutex::new(Vec::new()));
+    let of_watch = places.clone();
+    let _watch = module.watch_unwound(move |left| {
+        of_watch.lock().unwrap().push((left.function, left.offset().unwrap(), left.is_call()));
+    });
+    // nop, local.get, i32.load, drop, i32.const, local.get, i32.div_s, drop, throw; local.get,
+    // call.
+    let bodies = [0, 1].map(|function| module.function(function).unwrap().body().unwrap());
+    let at = |function: usize, instruction: usize| {
+        let body = &bodies[function];
+        (body.instructions().nth(instruction).unwrap().offset() - body.range().start) as u32
+    };
+    let call = (1, at(1, 1), true);
+    for (argument, offset, is_call) in [(-1, at(0, 2), false), (0, at(0, 6), false), (1, at(0, 8), true)] {
+        run(&module, argument).unwrap_err();
+        assert_eq!(std::mem::take(&mut *places.lock().unwrap()), [(0, offset, is_call), call], "{argument}");
+    }
+    // In a version with sites, too.
+    let location = Location { function: 0, place: Place::Instruction { offset: at(0, 2) } };
+    let probe = module.probe(ProbeSpec { location, kind: Kind::Empty }).unwrap();
+    probe.activate().unwrap();
+    run(&module, -1).unwrap_err();
+    assert_eq!(*places.lock().unwrap(), [(0, at(0, 2), false), call]);
+}
+
 /// At an exit there are results only, and results are only there.
 #[test]
 fn exits_have_results_only() {
@@ -192,10 +226,151 @@ fn exits_have_results_only() {
     assert!(matches!(error, ProbeError::NoInstruction { .. }), "{error}");
 }
 
+/// At an exit, a closure sees the results as operands, and the last values of the locals, on every
+/// way out; and what it writes are the results.
+#[test]
+fn closures_at_exits_see_results_and_locals() {
+    // The locals are in registers, other ones in the loop.
+    let text = "(module (func (export \"run\") (param $n i32) (result i32 f64 i64 i64 funcref)
+        (local $x i64) (local $y f64) (local $z i32) (local $m i32)
+        (local.set $m (local.get $n))
+        (loop $again
+            (local.set $x (i64.add (local.get $x) (i64.mul (local.get $x) (i64.const 3))))
+            (local.set $x (i64.add (local.get $x) (i64.const 1)))
+            (local.set $y (f64.add (local.get $y) (f64.const 1)))
+            (local.set $z (i32.add (local.get $z) (i32.const 2)))
+            (if (i32.eq (local.get $m) (i32.const 3)) (then
+                (return (local.get $z) (local.get $y) (local.get $x) (i64.const 1) (ref.func 0))))
+            (br_if $again (local.tee $m (i32.sub (local.get $m) (i32.const 1)))))
+        (local.set $z (i32.const 100))
+        (local.get $z) (local.get $y) (i64.const 5) (local.get $x) (ref.null func))
+        (func $other (export \"other\") (result i64 i64 i64 i64) (i64.const 9) (i64.const 9) (i64.const 9) (i64.const 9))
+        (elem declare func 0))";
+    let module = Module::new(&engine(), text).unwrap();
+    let run = |argument| -> String { format!("{:?}", &run(&module, argument).unwrap()[..4]) };
+    let before: Vec<String> = (1..6).map(run).collect();
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let log = seen.clone();
+    let kind = Kind::Generic(GenericFn::new(move |frame| {
+        assert_eq!(frame.location(), Location { function: 0, place: Place::Exit });
+        let own = frame.accessor()?;
+        assert_eq!((own.location(frame)?, own.operands(frame)?), (frame.location(), 5));
+        let results = (1..5).rev().map(|depth| frame.operand(depth)).collect::<Result<Vec<_>, _>>()?;
+        let of_accessor =
+            (1..5).rev().map(|depth| own.operand(frame, depth)).collect::<Result<Vec<_>, _>>()?;
+        assert_eq!(format!("{of_accessor:?}"), format!("{results:?}"));
+        log.lock().unwrap().push(format!("{results:?}"));
+        // The last value of each local is known from the argument.
+        let n = frame.local(0)?.unwrap_i32();
+        let loops = if n >= 3 { n - 2 } else { n };
+        let x = (0..loops).fold(0_i64, |x, _| 4 * x + 1);
+        let is_return = n >= 3;
+        assert_eq!(frame.local(1)?.unwrap_i64(), x);
+        assert_eq!(frame.local(2)?.unwrap_f64(), f64::from(loops));
+        assert_eq!(frame.local(3)?.unwrap_i32(), if is_return { 2 * loops } else { 100 });
+        assert_eq!(frame.local(4)?.unwrap_i32(), if is_return { 3 } else { 0 });
+        assert_eq!(frame.operand(0)?.func_ref().unwrap().is_some(), is_return);
+        // A call whose results are in the same memory.
+        let instance = frame.instance();
+        let mut store = frame.store::<()>().unwrap();
+        let other = instance.get_typed_func::<(), (i64, i64, i64, i64)>(&mut store, "other")?;
+        assert_eq!(other.call(&mut store, ())?, (9, 9, 9, 9));
+        Ok(())
+    }));
+    let probe = module.probe(at(0, Place::Exit, kind)).unwrap();
+    let count = module.probe(at(0, Place::Exit, Kind::Count)).unwrap();
+    activate_all([&count, &probe]).into_iter().for_each(|on| on.unwrap());
+    let after: Vec<String> = (1..6).map(run).collect();
+    assert_eq!((&after, &*seen.lock().unwrap(), count.count()), (&before, &before, 5));
+    let kind = Kind::Generic(GenericFn::new(|frame| {
+        for (depth, value) in (1..5).rev().zip([Val::I32(-1), 2.5.into(), Val::I64(-3), Val::I64(-4)]) {
+            frame.set_operand(depth, &value)?;
+        }
+        let error = frame.set_operand(0, &Val::I32(0)).unwrap_err();
+        assert!(matches!(error, AccessError::Value(_)), "{error}");
+        assert!(matches!(frame.operand(5), Err(AccessError::NoOperand { depth: 5 })));
+        frame.set_local(1, &Val::I64(7))?;
+        assert_eq!(frame.local(1)?.unwrap_i64(), 7);
+        Ok(())
+    }));
+    let write = module.probe(at(0, Place::Exit, kind)).unwrap();
+    let native = module.probe(at(0, Place::Exit, logging(&Log::default(), [Bound::Result(3)]))).unwrap();
+    native.activate().unwrap();
+    write.activate().unwrap();
+    let expected = format!("{:?}", [Val::I32(-1), 2.5.into(), Val::I64(-3), Val::I64(-4)]);
+    (1..6).for_each(|argument| assert_eq!(run(argument), expected));
+}
+
+/// A closure at the exit of a frame that has become plain sees the same.
+#[test]
+fn plain_frames_have_exits() {
+    let text = "(module (func (export \"run\") (param i32) (result i32) (local i32)
+        (local.set 1 (i32.add (local.get 0) (i32.const 5)))
+        (i32.add (local.get 1) (i32.const 7))))";
+    let module = Module::new(&engine(), text).unwrap();
+    let body = module.function(0).unwrap().body().unwrap();
+    let start = body.range().start;
+    let adds =
+        body.instructions().filter(|one| matches!(one.operator(), wasm_jit::wasmparser::Operator::I32Add));
+    let offset = (adds.last().unwrap().offset() - start) as u32;
+    let plain = Kind::Generic(GenericFn::new(|frame| Ok(frame.set_operand(0, &Val::I32(70))?)));
+    let exit = Kind::Generic(GenericFn::new(|frame| {
+        assert_eq!(
+            [frame.local(0)?, frame.local(1)?, frame.operand(0)?].map(|value| value.unwrap_i32()),
+            [1, 6, 76]
+        );
+        Ok(frame.set_operand(0, &Val::I32(8))?)
+    }));
+    let specs = [at(0, Place::Instruction { offset }, plain), at(0, Place::Exit, exit)];
+    let probes: Vec<Probe> = module.probes(&specs).into_iter().map(Result::unwrap).collect();
+    activate_all(&probes).into_iter().for_each(|on| on.unwrap());
+    assert_eq!(run(&module, 1).unwrap()[0].i32(), Some(8));
+}
+
 /// All of these tests, for an engine with other settings.
 pub(crate) fn test_all() {
     every_way_out_passes_the_exit();
     tail_calls_do_not_pass_the_exit();
     frames_that_are_left_otherwise_are_reported();
     exits_have_results_only();
+    closures_at_exits_see_results_and_locals();
+    plain_frames_have_exits();
+}
+
+/// Entries and exits of a call have the same return address, in the code of the caller, whichever
+/// version that is in.
+#[test]
+fn return_addresses_are_in_the_caller() {
+    let text = "(module
+        (func $leaf (param i32) (result i32) (local.get 0))
+        (func $tail (param i32) (result i32) (return_call $leaf (local.get 0)))
+        (func $run (export \"run\") (param i32) (result i32)
+            (i32.add (call $leaf (local.get 0)) (call $tail (local.get 0)))))";
+    let module = Module::new(&engine(), text).unwrap();
+    let log = Log::default();
+    let values = [Bound::Function, Bound::ReturnAddress];
+    let probes = |functions: &[u32]| -> Vec<Probe> {
+        let places = [Place::Entry, Place::Exit];
+        let specs = functions
+            .iter()
+            .flat_map(|function| places.map(|place| at(*function, place, logging(&log, values))));
+        let specs: Vec<ProbeSpec> = specs.collect();
+        let probes: Vec<Probe> = module.probes(&specs).into_iter().filter_map(Result::ok).collect();
+        activate_all(&probes).into_iter().for_each(|on| on.unwrap());
+        probes
+    };
+    let callers = || -> Vec<(u64, Option<u32>)> {
+        run(&module, 7).unwrap();
+        let log = std::mem::take(&mut *log.lock().unwrap());
+        log.into_iter().map(|event| (event[0], module.function_at(event[1]))).collect()
+    };
+    let of_leaf = probes(&[0]);
+    assert_eq!(callers(), [(0, Some(2)); 4], "a tail call returns to the caller of its function");
+    let of_callers = probes(&[1, 2]);
+    let [leaf, host] = [(0, Some(2)), (2, None)];
+    assert_eq!(callers(), [host, leaf, leaf, (1, Some(2)), leaf, leaf, host]);
+    drop(of_callers);
+    assert_eq!(callers(), [leaf; 4]);
+    drop(of_leaf);
+    assert_eq!((module.function_at(0), module.function_at(u64::MAX)), (None, None));
 }

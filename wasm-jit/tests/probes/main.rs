@@ -6,9 +6,13 @@ mod callbacks;
 mod calls;
 mod counting;
 mod exits;
+mod first_calls;
 mod frames;
 mod global;
+mod items;
 mod native;
+mod originals;
+mod plain;
 #[path = "../frame_maps/programs.rs"]
 mod programs;
 mod rewrite;
@@ -52,9 +56,12 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     calls::test_all();
     counting::test_all();
     exits::test_all();
+    first_calls::test_all();
     global::test_all();
     frames::test_all();
+    items::test_all();
     native::test_all();
+    plain::test_all();
     threads::test_all();
     wasm::test_all();
 }

@@ -7,6 +7,7 @@ use rand::{RngExt, SeedableRng};
 use wasm_jit::probes::{Kind, Probe, activate_all, deactivate_all};
 use wasm_jit::{Instance, Module, Store};
 
+use super::rewrite::Counted;
 use super::{Outcome, call_main, engine, outcome, probes_everywhere, programs, reference};
 
 pub(crate) const PROGRAM: &str = include_str!("hot.wat");
@@ -44,6 +45,30 @@ fn switch_at_random(probes: &mut [(usize, Probe)], make: impl Fn(usize) -> Probe
     }
 }
 
+/// Waits until a program has run once more, or has failed.
+pub(crate) fn wait_for_a_run(runs: &AtomicU32, failed: &AtomicBool) {
+    let before = runs.load(Ordering::Relaxed);
+    while runs.load(Ordering::Relaxed) == before && !failed.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+}
+
+pub(crate) fn counts_of(probes: &[(usize, Probe)]) -> Vec<u64> {
+    probes.iter().map(|(_, probe)| probe.count()).collect()
+}
+
+/// Compares what probes have counted since `before` with the counts of their places, `times` times.
+pub(crate) fn check_counts(
+    probes: &[(usize, Probe)],
+    before: &[u64],
+    (places, counts): (&[Counted], &[u64]),
+    times: u64,
+) {
+    for ((number, probe), before) in probes.iter().zip(before) {
+        assert_eq!(probe.count() - before, times * counts[*number], "{:x?}", places[*number]);
+    }
+}
+
 /// Four threads run the same functions, a fifth switches their probes at random. When it is quiet,
 /// counts are exact; when all are off, nothing is counted.
 #[test]
@@ -58,12 +83,6 @@ fn counts_are_exact_once_it_is_quiet() {
     let mut probes = probes_everywhere(&module, &places, Kind::Count);
     let make = |number: usize| probes_everywhere(&module, &places[number..=number], Kind::Count).remove(0).1;
     let mut random = SmallRng::seed_from_u64(1);
-    let all = |probes: &[(usize, Probe)], counts: &[u64], before: &[u64], times: u64| {
-        for ((number, probe), before) in probes.iter().zip(before) {
-            assert_eq!(probe.count() - before, times * counts[*number], "{:x?}", places[*number]);
-        }
-    };
-    let now = |probes: &[(usize, Probe)]| probes.iter().map(|(_, probe)| probe.count()).collect::<Vec<_>>();
     for _ in 0..ROUNDS {
         let is_quiet = AtomicBool::new(false);
         let failed = AtomicBool::new(false);
@@ -91,29 +110,25 @@ fn counts_are_exact_once_it_is_quiet() {
             for _ in 0..CHANGES {
                 switch_at_random(&mut probes, make, &mut random);
                 if random.random_range(0..64) == 0 {
-                    // Something runs in between.
-                    let before = runs.load(Ordering::Relaxed);
-                    while runs.load(Ordering::Relaxed) == before && !failed.load(Ordering::Acquire) {
-                        std::thread::yield_now();
-                    }
+                    wait_for_a_run(&runs, &failed);
                 }
             }
             is_quiet.store(true, Ordering::Release);
             assert!(!failed.load(Ordering::Acquire), "an executor has failed");
             barrier.wait();
             activate_all(probes.iter().map(|(_, probe)| probe)).into_iter().for_each(|on| on.unwrap());
-            let before = now(&probes);
+            let before = counts_of(&probes);
             barrier.wait();
             barrier.wait();
-            all(&probes, &counts, &before, EXECUTORS);
+            check_counts(&probes, &before, (&places, &counts), EXECUTORS);
             barrier.wait();
             for (_, probe) in &probes {
                 probe.deactivate().unwrap();
             }
-            let before = now(&probes);
+            let before = counts_of(&probes);
             barrier.wait();
             barrier.wait();
-            all(&probes, &counts, &before, 0);
+            check_counts(&probes, &before, (&places, &counts), 0);
         });
     }
 }

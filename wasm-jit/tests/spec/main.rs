@@ -6,7 +6,7 @@
 //! cargo test --release -p wasm-jit --test spec -- wasm-v3/call    the files with that in their path
 //! cargo test --release -p wasm-jit --test spec -- --verbose       names each file as it starts
 //! cargo test --release -p wasm-jit --test spec -- --bounds-checks --harden-speculation    everything, with these settings of the engine
-//! cargo test --release -p wasm-jit --test spec -- --probe-sites    the same, with places for probes everywhere
+//! cargo test --release -p wasm-jit --test spec -- --probe-sites    the same, with places for probes in the code
 //! cargo test --release -p wasm-jit --test spec -- --probes=count    with probes everywhere; also native, toggle
 //! ```
 //!

@@ -4,8 +4,7 @@
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{LazyLock, Mutex, MutexGuard, Once, PoisonError};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -31,18 +30,14 @@ enum Mode {
 }
 
 static MODE: LazyLock<Option<Mode>> = LazyLock::new(|| {
-    let mode = std::env::args().find_map(|argument| {
+    std::env::args().find_map(|argument| {
         Some(match argument.strip_prefix("--probes=")? {
             "count" => Mode::Count,
             "native" => Mode::Native,
             "toggle" => Mode::Toggle,
             other => panic!("--probes={other}: known are count, native and toggle"),
         })
-    });
-    if mode == Some(Mode::Toggle) {
-        std::thread::spawn(toggle);
-    }
-    mode
+    })
 });
 
 static KEPT: Mutex<VecDeque<Vec<Probe>>> = Mutex::new(VecDeque::new());
@@ -123,18 +118,17 @@ pub(crate) fn attach(module: &Module) {
     let old = (kept.len() > MODULES).then(|| kept.pop_front());
     drop(kept);
     drop(old);
+    if mode == Mode::Toggle {
+        static STARTED: Once = Once::new();
+        STARTED.call_once(|| drop(std::thread::spawn(toggle)));
+    }
 }
 
-/// Switches random probes, until the process ends.
+/// Switches random probes of those that are kept, of which there are some, until the process ends.
 fn toggle() {
     let mut random = SmallRng::seed_from_u64(1);
     loop {
         let kept = kept();
-        if kept.is_empty() {
-            drop(kept);
-            std::thread::sleep(Duration::from_millis(1));
-            continue;
-        }
         let probes = &kept[random.random_range(0..kept.len())];
         for _ in 0..100.min(probes.len()) {
             let probe = &probes[random.random_range(0..probes.len())];

@@ -31,7 +31,7 @@ static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
         config.bounds_checks(BoundsChecks::Instructions);
     }
     if has("--probe-sites") {
-        config.probe_sites(ProbeSites::All);
+        config.probe_sites(ProbeSites::Branches);
     }
     Engine::new(&config).expect("the configuration is possible")
 });

@@ -137,6 +137,7 @@ impl Assembler<'_> {
     #[inline]
     pub(super) fn emit(&mut self, bytes: &Bytes) {
         // A copy of fixed size compiles to a few instructions, one of variable size to a call.
+        self.last = Some(self.code.len() as u32);
         let end = self.code.len() + bytes.length;
         self.code.extend_from_slice(&bytes.buffer);
         self.code.truncate(end);

@@ -32,6 +32,8 @@ impl Assembler<'_> {
     /// Binds the label to the current offset.
     pub(crate) fn bind(&mut self, label: Label) {
         let here = self.offset();
+        self.last = None;
+        self.last_bound = here;
         let state = &mut self.labels[label.0 as usize];
         state.position = here;
         let mut at = std::mem::replace(&mut state.last_jump, NONE);
@@ -43,6 +45,11 @@ impl Assembler<'_> {
         }
     }
 
+    /// Whether a label was bound to the current offset.
+    pub(crate) fn is_bound_here(&self) -> bool {
+        self.last_bound == self.offset()
+    }
+
     /// Appends a displacement of 32 bits to `label`.
     fn displacement(&mut self, label: Label) {
         self.bytes(&[0; 4]);
@@ -52,6 +59,7 @@ impl Assembler<'_> {
     /// Turns the last four bytes into the displacement to `label`.
     pub(super) fn link_last(&mut self, label: Label) {
         let at = self.offset() - 4;
+        self.last = None;
         let state = &mut self.labels[label.0 as usize];
         let field = if state.position == NONE {
             std::mem::replace(&mut state.last_jump, at)
@@ -73,6 +81,11 @@ impl Assembler<'_> {
         if let Some(distance) = self.short(label) {
             return self.bytes(&[0xeb, distance]);
         }
+        self.long_jmp(label);
+    }
+
+    /// JMP with a displacement of 32 bits.
+    pub(crate) fn long_jmp(&mut self, label: Label) {
         self.bytes(&[0xe9]);
         self.displacement(label);
     }
@@ -81,6 +94,11 @@ impl Assembler<'_> {
         if let Some(distance) = self.short(label) {
             return self.bytes(&[0x70 | cond as u8, distance]);
         }
+        self.long_jcc(cond, label);
+    }
+
+    /// A conditional jump with a displacement of 32 bits.
+    pub(crate) fn long_jcc(&mut self, cond: Cond, label: Label) {
         self.bytes(&[0x0f, 0x80 | cond as u8]);
         self.displacement(label);
     }
@@ -127,6 +145,12 @@ impl Assembler<'_> {
     /// A conditional jump whose displacement, its last four bytes, is to be linked.
     pub(crate) fn jcc_to_link(&mut self, cond: Cond) {
         self.bytes(&[0x0f, 0x80 | cond as u8, 0, 0, 0, 0]);
+    }
+
+    /// The same of the condition with this code; returns the offset of the displacement.
+    pub(crate) fn jcc_code_to_link(&mut self, code: u8) -> u32 {
+        self.bytes(&[0x0f, 0x80 | code, 0, 0, 0, 0]);
+        self.offset() - 4
     }
 
     pub(crate) fn call_mem(&mut self, target: Mem) {

@@ -21,7 +21,7 @@ pub(crate) use float::{FloatOp, Rounding};
 pub(crate) use int::{Alu, Cond, Shift, Size};
 pub(crate) use label::Label;
 pub use label::UD2;
-pub use patch::{ENTRY_PREFIX, SITE_OFF, TRANSFER_TRAP, site_jump};
+pub use patch::{ENTRY_PREFIX, SITE_OFF, SiteJump, TRANSFER_TRAP, site_jump};
 pub use reg::Reg;
 pub(crate) use reg::{Mem, Rm};
 
@@ -33,11 +33,16 @@ pub(crate) struct Assembler<'c> {
     code: &'c mut Vec<u8>,
     labels: Vec<LabelState>,
     redirected: Option<(Mem, Mem)>,
+    /// Where the last instruction begins, if it can be lengthened by prefixes: see
+    /// [`Assembler::lengthen_last`].
+    last: Option<u32>,
+    /// Where the last label was bound.
+    last_bound: u32,
 }
 
 impl<'c> Assembler<'c> {
     pub(crate) fn new(code: &'c mut Vec<u8>) -> Self {
-        Self { code, labels: Vec::new(), redirected: None }
+        Self { code, labels: Vec::new(), redirected: None, last: None, last_bound: u32::MAX }
     }
 
     /// The offset of the next instruction.
@@ -52,6 +57,7 @@ impl<'c> Assembler<'c> {
 
     /// Appends bytes that are not an instruction of this assembler: data or padding.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.last = None;
         self.code.extend_from_slice(bytes);
     }
 

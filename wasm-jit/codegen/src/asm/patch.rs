@@ -2,8 +2,12 @@
 
 use super::{Assembler, Reg};
 
-/// A prefix that changes nothing about PUSH: CS.
+/// A prefix that changes nothing about PUSH, nor about any other instruction but conditional jumps:
+/// CS.
 pub const ENTRY_PREFIX: u8 = 0x2e;
+
+/// The longest instruction that the processor executes.
+const MAX_LENGTH: u32 = 15;
 
 /// A byte that no x86-64 processor executes: it raises SIGILL.
 pub const TRANSFER_TRAP: u8 = 0x06;
@@ -19,7 +23,49 @@ pub fn site_jump(from: usize, to: usize) -> [u8; 5] {
     [0xe9, a, b, c, d]
 }
 
+/// A jump of the program that is a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SiteJump {
+    /// Its condition, by its code in Jcc.
+    pub condition: Option<u8>,
+    /// Its length.
+    pub length: u32,
+    /// Its displacement, relative to its end.
+    pub displacement: i32,
+}
+
+impl SiteJump {
+    /// Bytes that have to be known to decode it.
+    pub const MAX_LENGTH: usize = 6;
+
+    /// Decodes JMP or Jcc with a displacement of 32 bits.
+    #[must_use]
+    pub fn decode(code: [u8; Self::MAX_LENGTH]) -> Option<Self> {
+        let displacement = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| code[at + byte]));
+        match code {
+            [0xe9, ..] => Some(Self { condition: None, length: 5, displacement: displacement(1) }),
+            [0x0f, jcc @ 0x80..=0x8f, ..] => {
+                Some(Self { condition: Some(jcc & 15), length: 6, displacement: displacement(2) })
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Assembler<'_> {
+    /// Lengthens the last instruction by prefixes that change nothing about it. Returns whether it
+    /// did: not if a label is bound after it, and if it is a jump, a call of a function of the
+    /// module, or relative to RIP.
+    pub(crate) fn lengthen_last(&mut self, by: u32) -> bool {
+        let end = self.offset();
+        let Some(last) = self.last.filter(|last| end - last + by <= MAX_LENGTH) else {
+            return false;
+        };
+        let prefixes = [ENTRY_PREFIX; MAX_LENGTH as usize];
+        self.code.splice(last as usize..last as usize, prefixes[..by as usize].iter().copied());
+        true
+    }
+
     /// PUSH with as many prefixes as make it `length` bytes long.
     pub(crate) fn long_push(&mut self, reg: Reg, length: u32) {
         let end = self.offset() + length;

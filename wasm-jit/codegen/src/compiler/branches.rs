@@ -24,7 +24,7 @@ impl FunctionCompiler<'_> {
         let moves = self.edge(depth);
         self.apply(&moves);
         let label = self.control[self.block(depth)].label;
-        self.asm.jmp(label);
+        self.jump(None, label);
         self.stop();
     }
 
@@ -150,8 +150,8 @@ impl FunctionCompiler<'_> {
     /// Jumps to `label` if the flag holds.
     pub(super) fn jump_if(&mut self, flag: Flag, label: Label) {
         match flag {
-            Flag::Int(cond) => self.asm.jcc(cond, label),
-            Flag::NonZero => self.asm.jcc(Cond::NotEqual, label),
+            Flag::Int(cond) => self.jump(Some(cond), label),
+            Flag::NonZero => self.jump(Some(Cond::NotEqual), label),
             Flag::FloatNotEqual => {
                 self.asm.jcc(Cond::Parity, label);
                 self.asm.jcc(Cond::NotEqual, label);

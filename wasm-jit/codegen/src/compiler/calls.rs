@@ -8,6 +8,7 @@ use super::abi::{
 use super::cold::Cold;
 use super::function::FunctionCompiler;
 use super::output::DirectCall;
+use super::plain::MAX_PLAIN_OPERANDS;
 use super::state::{Place, Val};
 use crate::asm::{Alu, Cond, Label, Mem, Reg, Size};
 use crate::vmctx::{
@@ -62,7 +63,7 @@ impl<'a> FunctionCompiler<'a> {
         self.asm.alu(Alu::Cmp, true, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
         self.asm.jcc(Cond::NotEqual, other);
         self.asm.call_mem(Mem::base(CALLEE, FUNC_REF_CODE));
-        self.show_transfer();
+        self.show_transfer(false);
         self.stack_removed(ty);
         self.asm.bind(back);
         self.cold.push(Cold::CallThroughRef { label: other, ty, back, position: self.position });
@@ -181,6 +182,9 @@ impl<'a> FunctionCompiler<'a> {
         }
         // Popped arguments are not spilled; they stay where `peek` found them.
         self.truncate(base as u32);
+        // Constants and aliases of locals have no slot. They get one in a plain version, in which a
+        // frame may go on that calls here.
+        self.frame.reserve((base as u32).min(MAX_PLAIN_OPERANDS));
         self.save_registers();
         self.frame.note_call(stack_bytes(ty));
         for (ty, index, src) in to_stack {
@@ -193,7 +197,7 @@ impl<'a> FunctionCompiler<'a> {
     fn call_direct(&mut self, function: u32) {
         let at = self.asm.call_to_link();
         self.calls.push(DirectCall { at, function });
-        self.show_transfer();
+        self.show_transfer(false);
     }
 
     /// Calls the function in [`CALLEE`] with its own context.
@@ -202,7 +206,7 @@ impl<'a> FunctionCompiler<'a> {
         self.asm.mov(true, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
         self.asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
         self.asm.call_mem(Mem::base(CALLEE, FUNC_REF_CODE));
-        self.show_transfer();
+        self.show_transfer(false);
         self.stack_removed(ty);
         self.asm.mov(true, CONTEXT, Mem::base(Reg::RBP, -8));
         if !self.module.memories.is_empty() {
@@ -212,6 +216,9 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Restores `rsp` after the callee has removed its arguments.
     fn stack_removed(&mut self, ty: &FuncType) {
+        if self.is_plain() {
+            return self.set_stack_pointer();
+        }
         let bytes = stack_bytes(ty);
         if bytes > 0 {
             self.asm.alu_imm(Alu::Sub, true, Reg::RSP, bytes as i32);
@@ -262,7 +269,7 @@ impl<'a> FunctionCompiler<'a> {
         self.parallel_moves(moves);
         let entry = self.libcall_entry(libcall);
         self.asm.call_mem(entry);
-        self.show_transfer();
+        self.show_transfer(false);
         self.registers.unpin_all();
     }
 

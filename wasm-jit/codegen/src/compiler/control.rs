@@ -171,7 +171,7 @@ impl<'a> FunctionCompiler<'a> {
         }
         let label = self.control.last().expect("just opened").label;
         self.asm.bind(label);
-        self.show_transfer();
+        self.show_transfer(self.sites.contains(self.position, SiteKind::Control));
         self.begin_run(self.position);
         self.lay_out_site(self.position, SiteKind::Control);
     }

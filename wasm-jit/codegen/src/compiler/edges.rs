@@ -38,7 +38,9 @@ impl FunctionCompiler<'_> {
         let base = self.stack.len() as u32 - count;
         let sources: Vec<Operand> = (base..base + count).map(|height| self.peek(height)).collect();
         if kind == Kind::Function {
-            return self.edge_to_epilogue(&sources);
+            let mut moves = self.locals_for_exit();
+            moves.extend(self.edge_to_epilogue(&sources));
+            return moves;
         }
         // A value to be moved may be in a register that the locals' moves write.
         let mut moves = Vec::new();
@@ -59,6 +61,19 @@ impl FunctionCompiler<'_> {
         let locals = self.edge_locals(region);
         moves.extend(locals);
         moves
+    }
+
+    /// The moves of locals to their slots, if the exit has a settled site.
+    fn locals_for_exit(&self) -> Vec<Move> {
+        if !self.stores_locals {
+            return Vec::new();
+        }
+        let cached = self.region().iter().filter_map(|(_, local)| {
+            let Local { ty, reg, in_slot, .. } = self.locals[local as usize];
+            let dst = Place::Mem(self.frame.local_slot(local));
+            reg.filter(|_| !in_slot).map(|reg| Move { ty, dst, src: Place::Reg(reg) })
+        });
+        cached.collect()
     }
 
     /// The moves of values to where the caller expects the results.

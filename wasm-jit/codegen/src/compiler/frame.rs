@@ -37,6 +37,11 @@ impl Frame {
         self.local_slot(self.locals + height)
     }
 
+    /// Makes the slots of this many operands a part of the frame.
+    pub(super) fn reserve(&mut self, operands: u32) {
+        self.operands = self.operands.max(operands);
+    }
+
     /// Records a call with `arguments` bytes of arguments on the stack.
     pub(super) fn note_call(&mut self, arguments: u32) {
         self.makes_calls = true;

@@ -20,8 +20,8 @@ use super::output::{Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 use super::register_file::{Holder, RegisterFile};
 use super::runs::{Counting, Run, RunState};
 use super::scan::Scan;
-use super::sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, SiteKind, Sites};
-use super::state::{Constant, Local, Operand, Place};
+use super::sites::{ENTRY_LENGTH, MAX_SHARED, SITE_LENGTH, SITE_WINDOW, SiteKind, Sites};
+use super::state::{Constant, Flag, Local, Operand, Place, Val};
 use super::{Compiler, Limit};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
 use crate::module::ModuleInfo;
@@ -119,7 +119,11 @@ pub(super) struct FunctionCompiler<'a> {
     /// The observer, if there is one.
     observer: Option<&'a mut (dyn Observer + 'a)>,
     /// The instructions in front of which there is a site.
-    sites: &'a Sites,
+    pub(super) sites: &'a Sites,
+    /// Whether locals are stored to their slots on every way to the exit.
+    pub(super) stores_locals: bool,
+    /// In a plain version: where the code needs the size of the frame.
+    pub(super) frame_sizes: Vec<u32>,
     /// In a counting version.
     pub(super) runs: Option<RunState<'a>>,
     /// Whether the next instruction's site is settled.
@@ -128,6 +132,17 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) load_is_done: bool,
     /// Whether the current instruction has stored the value that it overwrites.
     pub(super) old_value_is_stored: bool,
+    /// The last site that control instructions may share.
+    shared_site: Option<SharedSite>,
+    /// Whether the next jump is the site of the current instruction.
+    jump_is_site: bool,
+}
+
+/// A NOP that is the site of some control instructions.
+#[derive(Clone, Copy, Debug)]
+struct SharedSite {
+    code: u32,
+    instructions: u32,
 }
 
 impl std::fmt::Debug for FunctionCompiler<'_> {
@@ -203,10 +218,14 @@ pub(super) fn compile<'a>(
         try_region: None,
         observer,
         sites,
+        stores_locals: sites.settles(body.range().end as u32),
+        frame_sizes: Vec::new(),
         runs: counting.map(RunState::new),
         next_is_settled: false,
         load_is_done: false,
         old_value_is_stored: false,
+        shared_site: None,
+        jump_is_site: false,
     };
     let start = function.asm.offset();
     let wasm = (body.range().end - body.range().start) as u32;
@@ -215,6 +234,7 @@ pub(super) fn compile<'a>(
         .saturating_add(wasm.saturating_mul(sites.max_bytes_each()))
         .saturating_add(wasm.saturating_mul(counting.map_or(0, |_| super::runs::MAX_BYTES)));
     function.enter();
+    function.make_plain();
     function.begin_run(body.range().start as u32);
     function.lay_out_site(body.range().start as u32, SiteKind::Entry);
     let mut reader = body.get_operators_reader().map_err(malformed)?;
@@ -225,7 +245,8 @@ pub(super) fn compile<'a>(
         let next = if reader.eof() { None } else { Some(reader.read().map_err(malformed)?) };
         function.position = position;
         function.registers.unpin_all();
-        function.next = next.as_ref().map_or(Next::Other, next_kind);
+        let seen = next.as_ref().filter(|_| !function.is_plain());
+        function.next = seen.map_or(Next::Other, next_kind);
         function.next_is_settled = sites.settles(next_position);
         function.forget_settled();
         function.show_instruction();
@@ -241,6 +262,9 @@ pub(super) fn compile<'a>(
             function.end_run_after(&operator);
         } else {
             function.skip(&operator);
+        }
+        if function.reachable {
+            function.make_plain();
         }
         if function.frame.bytes() > MAX_FRAME {
             return Err(Limit { function: index, reason: "its frame is too large" });
@@ -299,20 +323,97 @@ impl<'a> FunctionCompiler<'a> {
         if !self.sites.contains(position, kind) {
             return;
         }
+        if let Some(site) = self.share_site(kind) {
+            return self.show_site(site, position, kind);
+        }
+        if self.sites.use_code() && self.will_jump(kind) {
+            self.jump_is_site = true;
+            return;
+        }
         let before = self.asm.offset();
         if self.sites.settles(position) && kind != SiteKind::Exit {
             self.settle();
+            self.flags_hold_since(before);
         }
-        let over = self.asm.offset() % SITE_WINDOW;
-        if over + SITE_LENGTH > SITE_WINDOW {
-            self.asm.nops(SITE_WINDOW - over);
-        }
+        self.align_site();
         let site = self.asm.offset();
         self.asm.nops(SITE_LENGTH);
-        self.flags_hold_since(before);
+        self.flags_hold_since(site);
+        self.shared_site = (self.sites.use_code() && kind.is_control())
+            .then_some(SharedSite { code: site, instructions: 1 });
+        self.show_site(site, position, kind);
+    }
+
+    fn show_site(&mut self, site: u32, position: u32, kind: SiteKind) {
         if let Some(observer) = self.observer.take() {
             let state = State::at(self, kind);
             observer.site(Position { code: site, wasm: position }, &state);
+            self.observer = Some(observer);
+        }
+    }
+
+    /// The site right in front of here, if the current instruction can share it: whatever comes
+    /// here has passed it, and does so once.
+    fn share_site(&mut self, kind: SiteKind) -> Option<u32> {
+        let is_here = |site: &&mut SharedSite| site.code + SITE_LENGTH == self.asm.offset();
+        let site = self.shared_site.as_mut().filter(is_here)?;
+        if !kind.is_control() || self.asm.is_bound_here() || site.instructions == MAX_SHARED {
+            return None;
+        }
+        let is_pending = |operand: &Operand| matches!(operand.val, Val::Load(_));
+        debug_assert!(!self.stack.iter().any(is_pending), "no load is pending before a control instruction");
+        site.instructions += 1;
+        Some(site.code)
+    }
+
+    /// Whether the current instruction branches by one jump.
+    fn will_jump(&self, kind: SiteKind) -> bool {
+        match (kind, self.stack.last().map(|operand| operand.val)) {
+            (SiteKind::Jump, _) => true,
+            (SiteKind::JumpIf, Some(Val::Const(_) | Val::Flag(Flag::FloatEqual | Flag::FloatNotEqual))) => {
+                false
+            }
+            (kind, _) => kind == SiteKind::JumpIf,
+        }
+    }
+
+    /// Puts the next instruction where five bytes are inside an aligned quadword: where code of the
+    /// program is used as sites, by making the last instruction longer, else by a NOP.
+    fn align_site(&mut self) {
+        let before = self.asm.offset();
+        let over = before % SITE_WINDOW;
+        if over + SITE_LENGTH <= SITE_WINDOW {
+            return;
+        }
+        let by = SITE_WINDOW - over;
+        let is_longer = self.sites.use_code() && self.asm.lengthen_last(by);
+        if !is_longer {
+            self.asm.nops(by);
+        }
+        self.flags_hold_since(before);
+        let now = self.asm.offset();
+        if is_longer && let Some(observer) = &mut self.observer {
+            observer.moved(before, now);
+        }
+    }
+
+    /// JMP or Jcc, which may be the site of the current instruction. What aligns it is part of the
+    /// instruction in front of it, so that the processor can fuse the two.
+    pub(super) fn jump(&mut self, cond: Option<Cond>, label: Label) {
+        if !std::mem::take(&mut self.jump_is_site) {
+            return match cond {
+                Some(cond) => self.asm.jcc(cond, label),
+                None => self.asm.jmp(label),
+            };
+        }
+        self.align_site();
+        let site = self.asm.offset();
+        match cond {
+            Some(cond) => self.asm.long_jcc(cond, label),
+            None => self.asm.long_jmp(label),
+        }
+        if let Some(observer) = self.observer.take() {
+            observer.site(Position { code: site, wasm: self.position }, &State::at_jump(self));
             self.observer = Some(observer);
         }
     }
@@ -343,7 +444,9 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     /// Reports that a frame can continue in another version of the function from here.
-    pub(super) fn show_transfer(&mut self) {
+    ///
+    /// `site_follows`: the NOP that follows aligns it, too.
+    pub(super) fn show_transfer(&mut self, site_follows: bool) {
         self.end_run();
         let code = self.asm.offset();
         if let Some(observer) = &mut self.observer {
@@ -351,7 +454,9 @@ impl<'a> FunctionCompiler<'a> {
         }
         // No branch and no site shares the address with it.
         if *self.sites != Sites::None || self.runs.is_some() {
-            self.asm.nops(1);
+            let over = (self.asm.offset() + 1) % SITE_WINDOW;
+            let aligns = site_follows && self.runs.is_none() && over + SITE_LENGTH > SITE_WINDOW;
+            self.asm.nops(if aligns { 1 + SITE_WINDOW - over } else { 1 });
         }
     }
 
@@ -364,6 +469,9 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Chooses the register-cached locals of a loop, or of the function.
     pub(super) fn choose_region(&mut self, facts: Option<usize>) -> Region {
+        if self.is_plain() {
+            return Region::none();
+        }
         let (accesses, depth) = match facts {
             None => (&self.scan.accesses[..], 0),
             Some(index) => {
@@ -467,13 +575,13 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Epilogue, cold code and prologue.
     fn finish(mut self, start: u32) -> CompiledFunction {
-        let mut saved = self.regions.iter().fold(0, |set, region| set | region.cached);
-        if self.scan.has_try {
-            saved = u32::MAX;
-        }
+        let cached = self.regions.iter().fold(0, |set, region| set | region.cached);
+        let callee_saved = CALLEE_SAVED.iter().fold(0, |set, (reg, _)| set | reg.bit());
+        let own = if self.scan.has_try { callee_saved } else { cached & callee_saved };
+        let saved = self.sites.plain().unwrap_or(own);
         let frame_size = self.frame.size();
         let leaf = !self.frame.makes_calls();
-        let moves_rsp = !leaf || frame_size > RED_ZONE;
+        let moves_rsp = !leaf || frame_size > RED_ZONE || self.is_plain();
         self.asm.bind(self.epilogue);
         let end = self.position;
         let here = self.asm.offset();
@@ -531,6 +639,7 @@ impl<'a> FunctionCompiler<'a> {
             front[jump_end as usize - 4..jump_end as usize].copy_from_slice(&distance.to_le_bytes());
         }
         self.asm.overwrite(behind_push, &front);
+        self.fill_frame_sizes(frame_size);
         let entry = self.write_entry(behind_push);
         CompiledFunction {
             index: self.index,
@@ -538,6 +647,7 @@ impl<'a> FunctionCompiler<'a> {
             body: start,
             end: self.asm.offset(),
             frame_size,
+            saved,
             try_regions: std::mem::take(&mut self.try_regions).into_boxed_slice(),
         }
     }

@@ -3,10 +3,12 @@
 //!
 //! A value may be written where it is if nothing else depends on that place, and the code takes the
 //! value from there. A condition is written by changing the flags: what uses it only asks whether
-//! it is zero. Everything else that the compiler knows of a value, but does not do, cannot be
-//! changed: constants, aliases of locals, shifts to be done.
+//! it is zero. Everything else that the compiler knows of a value, but does not do, can be changed
+//! in the plain version only (`plain.rs`): constants, aliases of locals, shifts to be done.
 
-use super::abi::Ty;
+use wasmparser::ValType;
+
+use super::abi::{ResultPlace, Ty, result_places};
 use super::observe::{Condition, LocalPlace, State};
 use super::state::{Flag, Local, Val};
 use crate::asm::Reg;
@@ -55,18 +57,38 @@ pub enum At {
     Shifted(Reg, u8),
     /// 1 if the condition holds, else 0; the code tests the flags.
     Flags(Condition),
+    /// A result in the store's buffer, by its index.
+    Result(u32),
 }
 
 impl State<'_> {
     /// Where the values are: at a settled site, or while the current instruction calls.
     #[must_use]
     pub fn located(&self) -> Located {
+        if let Some(results) = self.results {
+            return self.located_at_exit(results);
+        }
         let uses = self.uses();
         let locals = self.locals.iter().enumerate();
         let locals = locals.map(|(index, local)| self.local_at(index, local, &uses)).collect();
         let operands = (0..self.stack.len()).filter(|height| !self.is_exception(*height));
         let operands = operands.map(|height| self.operand_at(height, &uses)).collect();
         Located { locals, operands, zero_flag: self.zero_flag }
+    }
+
+    /// At the exit: the operands are the results. The locals are in their slots, but not in use any
+    /// more.
+    fn located_at_exit(&self, results: &[ValType]) -> Located {
+        let locals = self.locals.iter().enumerate();
+        let locals = locals.map(|(index, local)| self.local_at(index, local, &[0; 32])).collect();
+        let operand = |(ty, place)| {
+            let at = match place {
+                ResultPlace::Reg(reg) => At::Register(reg, None),
+                ResultPlace::Buffer(index) => At::Result(index),
+            };
+            ValueAt { ty, at, writable: true }
+        };
+        Located { locals, operands: result_places(results).map(operand).collect(), zero_flag: None }
     }
 
     /// By register: how many values depend on it.
@@ -86,7 +108,7 @@ impl State<'_> {
     }
 
     fn local_at(&self, index: usize, local: &Local, uses: &[u32; 32]) -> ValueAt {
-        let own = local.aliases == 0;
+        let own = local.aliases == 0 || self.results.is_some();
         let (at, writable) = match self.local(index, local) {
             LocalPlace::Register { reg, slot } => (At::Register(reg, slot), own && uses[reg.index()] == 1),
             LocalPlace::Slot(slot) => (At::Slot(slot), own),

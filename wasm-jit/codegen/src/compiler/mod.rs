@@ -58,6 +58,7 @@ mod memory;
 mod observe;
 mod operators;
 mod output;
+mod plain;
 mod register_file;
 mod registers;
 mod runs;
@@ -78,13 +79,14 @@ pub use function::MAX_GROWTH;
 pub use located::{At, Located, ValueAt};
 pub use observe::{
     Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,
+    move_last,
 };
 pub use output::{Catch, Chunk, CompiledFunction, DirectCall, Position, TryRegion};
 pub use runs::{Counting, Run};
 pub use site_frame::{SiteFrame, callee_saved_slot};
-pub use sites::{ENTRY_LENGTH, SITE_LENGTH, SITE_WINDOW, Sites, is_control};
+pub use sites::{ENTRY_LENGTH, MAX_SHARED, SITE_LENGTH, SITE_WINDOW, Sites, is_control};
 pub use stub::{AtSite, CounterStub, counter_stub};
-pub use stub_list::{Action, Callee, ListStub, MAX_ARGUMENTS, SiteState, list_stub};
+pub use stub_list::{Action, Callee, GenericPart, ListStub, MAX_ARGUMENTS, SiteState, list_stub};
 pub use trampoline::{entry_trampoline, host_trampoline};
 pub use values::{NoValue, Value, Wanted};
 

@@ -35,8 +35,12 @@ pub trait Observer {
     /// epilogue. Or data: [`Position::DATA`].
     fn more_code(&mut self, position: Position);
 
+    /// The code in front of the offset `from` was made longer, so that the next instruction's code
+    /// begins at `to`; so does that of all instructions that were said to begin at `from`.
+    fn moved(&mut self, from: u32, to: u32);
+
     /// The site of an instruction begins here ([`Sites`](super::Sites)), with the state in front of
-    /// the instruction; for a loop, that at its label.
+    /// the instruction; for a loop, that at its label. Several instructions may share one.
     fn site(&mut self, _site: Position, _state: &State<'_>) {}
 
     /// A site of an instruction, of the entry or of the exit would be here: called for all of them,
@@ -75,8 +79,12 @@ pub struct State<'a> {
     pub(super) zero_flag: Option<(Reg, bool)>,
     /// Whether a pending load was done in front of the site.
     load_is_done: bool,
+    /// Whether this is the plain version.
+    is_plain: bool,
     /// At the exit: the types of the results.
-    results: Option<&'a [ValType]>,
+    pub(super) results: Option<&'a [ValType]>,
+    /// Whether the site is a jump of the program.
+    is_jump: bool,
 }
 
 /// The locations of the values of a frame, before an instruction.
@@ -226,8 +234,16 @@ impl<'a> State<'a> {
             flags_in_use: zero_flag.is_some() || function.stack.iter().any(is_flag),
             zero_flag,
             load_is_done: function.load_is_done,
+            is_plain: function.is_plain(),
             results: None,
+            is_jump: false,
         }
+    }
+
+    /// The state at the jump of the current instruction, which is its site: its operand has been
+    /// taken, and may be in the flags; its load, if there was one, is done.
+    pub(super) fn at_jump(function: &'a FunctionCompiler<'_>) -> Self {
+        Self { flags_in_use: true, load_is_done: true, is_jump: true, ..Self::of(function) }
     }
 
     /// The state at a place: that of the exit has only the results.
@@ -237,7 +253,8 @@ impl<'a> State<'a> {
             return state;
         }
         let results = Some(function.ty.results());
-        Self { reachable: true, locals: &[], stack: &[], held: 0, flags_in_use: false, results, ..state }
+        let zero_flag = None;
+        Self { reachable: true, stack: &[], held: 0, flags_in_use: false, zero_flag, results, ..state }
     }
 
     /// Whether the instruction can be reached.
@@ -259,7 +276,11 @@ impl<'a> State<'a> {
             Val::Load(mem) if !self.load_is_done => Some((mem, operand.ty.wide())),
             _ => None,
         };
-        AtSite { needs_flags: self.flags_in_use, pending: self.stack.iter().filter_map(load).collect() }
+        AtSite {
+            needs_flags: self.flags_in_use,
+            pending: self.stack.iter().filter_map(load).collect(),
+            is_jump: self.is_jump,
+        }
     }
 
     /// What a stub that calls functions needs to know.
@@ -269,7 +290,8 @@ impl<'a> State<'a> {
             Val::Flag(flag) => Some(flag),
             _ => None,
         });
-        SiteState { live: self.registers(), needs_flags: self.flags_in_use, flag }
+        let operands = self.stack.len() as u32;
+        SiteState { live: self.registers(), needs_flags: self.flags_in_use, flag, operands }
     }
 
     /// Where a settled site has a value.
@@ -277,22 +299,23 @@ impl<'a> State<'a> {
     /// # Errors
     /// There is no such value, or it is in no place.
     pub fn value(&self, wanted: Wanted) -> Result<Value, NoValue> {
-        match wanted {
+        let value = match wanted {
             Wanted::Local(index) => match self.locals.get(index as usize) {
-                Some(local) => Ok(self.local_value(index as usize, local)),
-                None => Ok(Source::Const(0).into()),
+                Some(local) => self.local_value(index as usize, local),
+                None => Source::Const(0).into(),
             },
-            Wanted::Operand(depth) => Ok(self.operand_value(self.height(depth).ok_or(NoValue::NotThere)?)),
+            Wanted::Operand(depth) => self.operand_value(self.height(depth).ok_or(NoValue::NotThere)?),
             Wanted::Result(index) => {
                 let mut places = result_places(self.results.unwrap_or_default());
                 let (ty, place) = places.nth(index as usize).ok_or(NoValue::NotThere)?;
-                Ok(match place {
+                match place {
                     ResultPlace::Reg(reg) => Source::Register(reg, ty.wide()),
                     ResultPlace::Buffer(index) => Source::Result(index, ty.wide()),
                 }
-                .into())
+                .into()
             }
-        }
+        };
+        Ok(Value { wanted: Some(wanted), ..value })
     }
 
     /// The type of an operand, counted from the top of the stack.
@@ -372,10 +395,13 @@ impl<'a> State<'a> {
         if self.is_overwritten(local) {
             return LocalPlace::Overwritten;
         }
-        if index >= self.params && !self.accessed[index] {
+        if index >= self.params && !self.accessed[index] && !self.is_plain {
             return LocalPlace::Zero;
         }
         let own = self.frame.local_slot(index as u32).disp();
+        if self.results.is_some() {
+            return LocalPlace::Slot(own);
+        }
         match local.reg {
             Some(reg) => LocalPlace::Register { reg, slot: local.in_slot.then_some(own) },
             None => LocalPlace::Slot(own),
@@ -421,6 +447,12 @@ impl<'a> State<'a> {
     }
 }
 
+/// Changes the last of these code positions, as far as they are `from`, to `to`: see
+/// [`Observer::moved`].
+pub fn move_last<'a>(codes: impl DoubleEndedIterator<Item = &'a mut u32>, from: u32, to: u32) {
+    codes.rev().take_while(|code| **code == from).for_each(|code| *code = to);
+}
+
 /// Collects the code positions of instructions.
 #[derive(Debug, Default)]
 pub struct Positions(Vec<Position>);
@@ -428,6 +460,10 @@ pub struct Positions(Vec<Position>);
 impl Observer for Positions {
     fn instruction(&mut self, position: Position, _: &State<'_>) {
         self.0.push(position);
+    }
+
+    fn moved(&mut self, from: u32, to: u32) {
+        move_last(self.0.iter_mut().map(|position| &mut position.code), from, to);
     }
 
     fn more_code(&mut self, position: Position) {
@@ -475,6 +511,10 @@ impl<F: FnMut(u32) -> bool> Observer for FrameMaps<F> {
         if (self.is_wanted)(position.wasm) {
             self.maps.extend(state.frame_map().map(|map| (position, map)));
         }
+    }
+
+    fn moved(&mut self, from: u32, to: u32) {
+        move_last(self.maps.iter_mut().map(|(position, _)| &mut position.code), from, to);
     }
 
     fn more_code(&mut self, _: Position) {}

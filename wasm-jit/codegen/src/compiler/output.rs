@@ -33,6 +33,8 @@ pub struct CompiledFunction {
     pub end: u32,
     /// Distance from the stack pointer in the body to `rbp`.
     pub frame_size: u32,
+    /// The callee-saved registers that it saves, as a set.
+    pub saved: u32,
     /// In the order of their starts in the code; an inner region follows the outer one.
     pub try_regions: Box<[TryRegion]>,
 }

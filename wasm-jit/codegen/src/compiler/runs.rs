@@ -49,6 +49,20 @@ pub struct Counting {
     /// ascending order: and the cell of the first choice. For a `br_table`, this is the target of
     /// index 0; the last one is the default. For a `select`, it is that of a condition of 0.
     pub choices: Box<[(u32, u32)]>,
+    /// In a plain version: where the runs of the other versions begin, whose cells its runs have.
+    /// Those that only the plain version has share the cell after them.
+    pub runs: Option<Box<[u32]>>,
+}
+
+impl Counting {
+    /// The number of a run, and of the next one.
+    fn number(&self, next: u32, position: u32) -> (u32, u32) {
+        let Some(runs) = &self.runs else { return (next, next + 1) };
+        let after = &runs[next as usize..];
+        let next = next + after.partition_point(|start| *start < position) as u32;
+        let is_known = runs.get(next as usize) == Some(&position);
+        if is_known { (next, next + 1) } else { (runs.len() as u32, next) }
+    }
 }
 
 /// A run.
@@ -67,7 +81,7 @@ pub struct Run {
 #[derive(Debug)]
 pub(super) struct RunState<'a> {
     counting: &'a Counting,
-    /// The number of the next run.
+    /// The number of the next run of the other versions.
     next: u32,
     /// Whether the next instruction begins a run.
     is_over: bool,
@@ -118,8 +132,9 @@ impl FunctionCompiler<'_> {
         if !std::mem::replace(&mut runs.is_over, false) {
             return;
         }
-        let cell = 8 * (runs.counting.first_cell + runs.next) as i32;
-        runs.next += 1;
+        let (number, next) = runs.counting.number(runs.next, position);
+        runs.next = next;
+        let cell = 8 * (runs.counting.first_cell + number) as i32;
         let state = State::of(self).at_site();
         debug_assert!(state.pending.is_empty(), "no load is pending after a branch, a call or a label");
         let code = self.asm.offset();

@@ -8,6 +8,8 @@
 //! - The old value of a local, whose register already has the value that the instruction assigns,
 //!   is stored to the local's slot before it is overwritten.
 //!
+//! If the site of the exit is settled, every way to it stores the locals to their slots.
+//!
 //! Constants, aliases of locals, shifts and conditions in the flags are left to the stub.
 //!
 //! Nothing else differs from the code without the site: what was settled keeps its registers until

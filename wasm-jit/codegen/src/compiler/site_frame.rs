@@ -20,7 +20,9 @@ pub struct SiteFrame {
     /// Belongs to the runtime: the operand that the site keeps in front of the context, while calls
     /// may change it there.
     pub settled: u64,
-    _padding: u64,
+    /// Belongs to the runtime: at an exit, where the results are that are in no register, while
+    /// calls may overwrite them in the store's buffer.
+    pub results: *mut u64,
     /// `r13`, `r12` and `rbx`.
     callee_saved: [u64; 3],
     /// The running instance's context.

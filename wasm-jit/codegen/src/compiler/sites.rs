@@ -1,4 +1,5 @@
-//! Sites: NOPs in front of instructions, which a patch may turn into jumps while the code runs.
+//! Sites: NOPs in front of instructions, which a patch may turn into jumps while the code runs; or
+//! jumps, which a patch diverts.
 //!
 //! A site is one NOP of five bytes inside an aligned quadword, so that one store turns it into a
 //! JMP and back, whatever the processor. Control reaches it whenever the program is about to
@@ -24,6 +25,23 @@
 //! Entries and exits need no code for that. Sites in originals ([`CompiledSites`]) are not settled,
 //! since the code would run whether or not there are probes.
 //!
+//! **Originals with sites at branches** ([`CompiledSites::Branches`]) have them without being
+//! probed, so they have as few NOPs as possible:
+//!
+//! - `br`, `br_if` and `if` have a jump, which is the site: JMP or Jcc with a displacement of 32
+//!   bits, whose first five bytes are inside an aligned quadword. While the site is on, its stub
+//!   executes the jump. Between a comparison and its Jcc is nothing, so that the processor fuses
+//!   them.
+//! - Control instructions without code between them share a site, if no label is between them:
+//!   whatever executes the first one executes the others. There are at most [`MAX_SHARED`].
+//! - What aligns a site are prefixes that change nothing about the instruction before it. Only
+//!   where it cannot be made longer (a jump or a call, one that is relative to RIP, or a label
+//!   after it), there is a NOP.
+//!
+//! In versions that probes compile, each instruction has a site of its own, a NOP: frames that come
+//! from elsewhere continue after the sites of some instructions and before those of others, and the
+//! state at each site is that in front of its instruction.
+//!
 //! In all versions the first [`ENTRY_LENGTH`] bytes of a function belong to one instruction and lie
 //! inside an aligned quadword, so that they can be turned into a JMP as well.
 
@@ -37,6 +55,9 @@ pub const ENTRY_LENGTH: u32 = 5;
 pub const SITE_LENGTH: u32 = 5;
 /// A site lies inside an aligned block of this many bytes.
 pub const SITE_WINDOW: u32 = 8;
+
+/// How many instructions share a site, at most: switching one takes the others into account.
+pub const MAX_SHARED: u32 = 8;
 
 /// Which instructions of a function get sites, by their offsets in the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,6 +81,11 @@ pub enum Sites {
         /// Whether all of them are settled.
         settled: bool,
     },
+    /// All that can be reached, in the plain version of a function (`plain.rs`).
+    Plain {
+        /// The callee-saved registers that the other versions save, as a set.
+        saved: u32,
+    },
 }
 
 /// What a site is in front of.
@@ -67,13 +93,27 @@ pub enum Sites {
 pub(super) enum SiteKind {
     Entry,
     Exit,
+    /// `br`.
+    Jump,
+    /// `br_if` and `if`.
+    JumpIf,
+    /// Another control instruction.
     Control,
     Other,
 }
 
 impl SiteKind {
     pub(super) fn of(operator: &Operator<'_>) -> Self {
-        if is_control(operator) { Self::Control } else { Self::Other }
+        match operator {
+            Operator::Br { .. } => Self::Jump,
+            Operator::BrIf { .. } | Operator::If { .. } => Self::JumpIf,
+            _ if is_control(operator) => Self::Control,
+            _ => Self::Other,
+        }
+    }
+
+    pub(super) fn is_control(self) -> bool {
+        matches!(self, Self::Jump | Self::JumpIf | Self::Control)
     }
 }
 
@@ -112,10 +152,15 @@ impl Sites {
         match self {
             Self::None => false,
             Self::Functions => kind == SiteKind::Entry,
-            Self::Branches => matches!(kind, SiteKind::Entry | SiteKind::Control),
+            Self::Branches => kind == SiteKind::Entry || kind.is_control(),
             Self::At { positions, .. } => positions.binary_search(&position).is_ok(),
-            Self::All { .. } => true,
+            Self::All { .. } | Self::Plain { .. } => true,
         }
+    }
+
+    /// The callee-saved registers that a frame has saved, if this is for a plain version.
+    pub(super) fn plain(&self) -> Option<u32> {
+        if let Self::Plain { saved } = self { Some(*saved) } else { None }
     }
 
     /// Whether the site of an instruction is settled.
@@ -125,6 +170,7 @@ impl Sites {
             Self::None | Self::Functions | Self::Branches => false,
             Self::At { settled, .. } => settled.binary_search(&position).is_ok(),
             Self::All { settled } => *settled,
+            Self::Plain { .. } => true,
         }
     }
 
@@ -136,12 +182,23 @@ impl Sites {
             Self::None | Self::Functions | Self::Branches => false,
             Self::At { settled, .. } => !settled.is_empty(),
             Self::All { settled } => *settled,
+            Self::Plain { .. } => true,
         }
+    }
+
+    /// Whether instructions use code of the program as sites, and share them. Not in versions that
+    /// probes compile, into which frames move: each instruction there has a site of its own.
+    pub(super) fn use_code(&self) -> bool {
+        *self == Self::Branches
     }
 
     /// How much one of them may add to the code, with what aligns it.
     pub(super) fn max_bytes_each(&self) -> u32 {
-        if *self == Self::None { 0 } else { SITE_LENGTH + SITE_WINDOW + super::settle::MAX_BYTES }
+        match self {
+            Self::None => 0,
+            Self::Plain { .. } => SITE_LENGTH + SITE_WINDOW + super::plain::MAX_BYTES,
+            _ => SITE_LENGTH + SITE_WINDOW + super::settle::MAX_BYTES,
+        }
     }
 }
 
@@ -149,9 +206,9 @@ impl From<CompiledSites> for Sites {
     fn from(sites: CompiledSites) -> Self {
         match sites {
             CompiledSites::None => Self::None,
-            CompiledSites::Functions => Self::Functions,
+            // Of `All`, the versions that probes compile have the others.
+            CompiledSites::Functions | CompiledSites::All => Self::Functions,
             CompiledSites::Branches => Self::Branches,
-            CompiledSites::All => Self::All { settled: false },
         }
     }
 }

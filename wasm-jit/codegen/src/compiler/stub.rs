@@ -19,10 +19,17 @@
 //!                                 jmp back
 //! ```
 //!
+//! If the site is a jump of the program, the stub ends with it:
+//!
+//! ```text
+//! jcc target                      jmp target
+//! jmp back
+//! ```
+//!
 //! A store runs on one thread, and has counters of its own: no LOCK.
 
 use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH};
-use crate::asm::{Alu, Assembler, Mem, Reg, Size};
+use crate::asm::{Alu, Assembler, Mem, Reg, SiteJump, Size};
 use crate::vmctx::COUNTERS;
 
 /// The state at a site, as far as its stub depends on it.
@@ -32,6 +39,21 @@ pub struct AtSite {
     pub(super) needs_flags: bool,
     /// Where the values are that are to be loaded, and whether they have eight bytes or four.
     pub(super) pending: Vec<(Mem, bool)>,
+    /// Whether the site is a jump of the program.
+    pub(super) is_jump: bool,
+}
+
+impl AtSite {
+    /// Whether the site is a jump of the program, with a displacement of 32 bits, instead of a NOP.
+    #[must_use]
+    pub fn is_jump(&self) -> bool {
+        self.is_jump
+    }
+
+    /// The state for a stub of several instructions that share a site.
+    pub fn join(&mut self, other: &Self) {
+        self.needs_flags |= other.needs_flags;
+    }
 }
 
 /// Where the parts of a stub are, by their offsets in the code.
@@ -39,14 +61,17 @@ pub struct AtSite {
 pub struct CounterStub {
     /// Where a counter's stub begins.
     pub start: u32,
-    /// Where the jump back begins: a stub that does nothing.
+    /// Where the jump back begins, or the program's jump: a stub that does nothing.
     pub back: u32,
-    /// The rel32 of that jump, relative to its end.
+    /// The rel32 of the jump back, relative to its end; of JMP of the program, the rel32 of that.
     pub rel32: u32,
+    /// The rel32 of a conditional jump of the program.
+    pub taken: Option<u32>,
 }
 
-/// Appends a stub that adds 1 to the quadword at `cell`, an offset in the instance's counters.
-pub fn counter_stub(cell: i32, state: &AtSite, code: &mut Vec<u8>) -> CounterStub {
+/// Appends a stub that adds 1 to the quadword at `cell`, an offset in the instance's counters, and
+/// executes `jump`, if the site is one.
+pub fn counter_stub(cell: i32, state: &AtSite, jump: Option<&SiteJump>, code: &mut Vec<u8>) -> CounterStub {
     let asm = &mut Assembler::new(code);
     let start = asm.offset();
     for (mem, wide) in &state.pending {
@@ -54,8 +79,9 @@ pub fn counter_stub(cell: i32, state: &AtSite, code: &mut Vec<u8>) -> CounterStu
     }
     increment(asm, cell, state.needs_flags);
     let back = asm.offset();
+    let taken = jump.and_then(|jump| jump.condition).map(|condition| asm.jcc_code_to_link(condition));
     let rel32 = asm.jmp_to_link();
-    CounterStub { start, back, rel32 }
+    CounterStub { start, back, rel32, taken }
 }
 
 /// Adds 1 to the quadword at `cell`, an offset in the instance's counters. Returns where the code
@@ -85,7 +111,8 @@ mod tests {
     /// The instructions of a stub, each with the flags that it changes.
     fn disassembled(needs_flags: bool, pending: Vec<(Mem, bool)>) -> Vec<(String, bool)> {
         let mut code = vec![0; 3];
-        let stub = counter_stub(800, &AtSite { needs_flags, pending }, &mut code);
+        let state = AtSite { needs_flags, pending, is_jump: false };
+        let stub = counter_stub(800, &state, None, &mut code);
         assert_eq!((stub.start, stub.rel32, code.len() as u32), (3, stub.back + 1, stub.back + 5));
         let mut decoder = iced_x86::Decoder::new(64, &code[3..], iced_x86::DecoderOptions::NONE);
         let mut formatter = iced_x86::NasmFormatter::new();

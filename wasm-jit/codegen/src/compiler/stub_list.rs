@@ -53,7 +53,7 @@
 //!     mov rax, function
 //!     call rax
 //!     test eax, eax
-//!     jne raise
+//!     jne raise or move
 //!     mov rbx, [rsp + n] ...       it may have changed them and r12, r13
 //!
 //!     mov r11, [r14 + STORE]       after the functions: is an interrupt requested?
@@ -69,6 +69,14 @@
 //! jmp to the flags
 //! overflow:
 //! ud2
+//! raise or move:
+//! cmp eax, 1
+//! je raise
+//! mov rbx, [rsp + n] ...
+//! jmp [rsp + n]                    on in the stub of the plain version, where the frame is now
+//! resume:                          in the plain version: for each generic probe
+//! lea rsp, [rbp - n]
+//! jmp after the probe
 //! raise:
 //! mov r11, [r14 + LIBCALLS]
 //! call [r11 + RAISE]               leaves the activation
@@ -91,6 +99,7 @@ use std::sync::Arc;
 
 use super::abi::{ArgPlace, ArgPlaces, CONTEXT, INT_TEMPS, MEMORY, SCRATCH, Ty, argument_bytes};
 use super::cached_locals::bits;
+use super::plain::MAX_PLAIN_OPERANDS;
 use super::settle::SETTLED;
 use super::site_frame::SiteFrame;
 use super::state::Flag;
@@ -118,6 +127,13 @@ pub struct SiteState {
     pub(super) needs_flags: bool,
     /// The condition that the top operand is.
     pub(super) flag: Option<Flag>,
+    /// How many values are on the stack.
+    pub(super) operands: u32,
+}
+
+impl SiteState {
+    /// In front of each instruction of a plain version.
+    pub const PLAIN: Self = Self { live: 0, needs_flags: false, flag: None, operands: 0 };
 }
 
 /// What a probe does.
@@ -150,8 +166,9 @@ pub enum Action<'a> {
         instance: Option<u64>,
     },
     /// Calls a function of the runtime, which may use the store, and read and change what is in the
-    /// [`SiteFrame`]: `extern "sysv64" fn(description, *mut SiteFrame) -> u64`. If it does not
-    /// return 0, the stub calls [`Libcall::Raise`].
+    /// [`SiteFrame`]: `extern "sysv64" fn(description, *mut SiteFrame) -> u64`. If it returns 1, the
+    /// stub calls [`Libcall::Raise`]. If it returns 2, the frame has become plain, and goes on at
+    /// [`SiteFrame::return_address`].
     Generic {
         /// Its address.
         function: usize,
@@ -207,6 +224,18 @@ pub struct ListStub {
     pub code: Vec<u8>,
     /// The offset.
     pub back: u32,
+    /// The actions that see the frame, in order.
+    pub generic: Vec<GenericPart>,
+}
+
+/// The part of a stub that is an [`Action::Generic`]: offsets in the stub.
+#[derive(Clone, Copy, Debug)]
+pub struct GenericPart {
+    /// [`SiteFrame::return_address`] while it runs.
+    pub inside: u32,
+    /// In a plain version: where a frame of another version goes on that has become plain during
+    /// this action. All registers are those of the site, but for `rsp`.
+    pub resume: u32,
 }
 
 /// Where a stub saves things: offsets from its `rsp`.
@@ -226,6 +255,7 @@ struct Saved {
 }
 
 impl Saved {
+    /// Where probes see the frame, there is room for the operands' slots above it.
     fn of(state: &SiteState, actions: &[Action<'_>]) -> Self {
         // RAX is where flags go.
         let uses_rax = state.needs_flags || state.flag.is_some();
@@ -265,14 +295,17 @@ impl Saved {
     }
 }
 
-/// A stub for the site at address `site`, which executes probes in order.
-pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> ListStub {
+/// A stub for the site at address `site`, which executes probes in order. In a plain version, the
+/// size of the frame is given.
+pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: Option<u32>) -> ListStub {
     let mut code = Vec::new();
     let asm = &mut Assembler::new(&mut code);
     let saved = Saved::of(state, actions);
     let may_raise = |action: &Action<'_>| matches!(action, Action::Callback { .. } | Action::Generic { .. });
-    let (raise, overflow) = (asm.new_label(), asm.new_label());
-    let moved = saved.size + RED_ZONE;
+    let (raise, raise_or_move, overflow) = (asm.new_label(), asm.new_label(), asm.new_label());
+    let slots = if saved.is_frame { 8 * state.operands.min(MAX_PLAIN_OPERANDS) as i32 } else { 0 };
+    let moved = saved.size + RED_ZONE + ((slots + 15) & !15);
+    let (mut generic, mut resumes) = (Vec::new(), Vec::new());
     // Leaf functions do not store their context. The unwinder reads it behind this instruction.
     asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
     asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, -moved));
@@ -352,6 +385,8 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
                 SiteFrame::save(asm);
                 asm.lea_label(SCRATCH, here);
                 asm.bind(here);
+                generic.push(GenericPart { inside: asm.offset(), resume: 0 });
+                resumes.push(next);
                 asm.mov_store(Size::B8, Mem::base(Reg::RSP, SiteFrame::FRAME + 8), SCRATCH);
                 asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
                 asm.lea(true, Reg::RAX, Mem::base(Reg::RSP, SiteFrame::FRAME));
@@ -362,7 +397,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
                 asm.mov_imm(Reg::RAX, function as u64);
                 asm.call_reg(Reg::RAX);
                 asm.test(false, Reg::RAX, Reg::RAX);
-                asm.jcc(Cond::NotEqual, raise);
+                asm.jcc(Cond::NotEqual, raise_or_move);
                 SiteFrame::restore(asm);
                 asm.bind(next);
             }
@@ -396,13 +431,27 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> List
         asm.bind(overflow);
         asm.ud2(TrapCode::StackOverflow as u8);
     }
+    if saved.is_frame {
+        asm.bind(raise_or_move);
+        asm.alu_imm(Alu::Cmp, false, Reg::RAX, 1);
+        asm.jcc(Cond::Equal, raise);
+        SiteFrame::restore(asm);
+        asm.jmp_mem(Mem::base(Reg::RSP, SiteFrame::FRAME + 8));
+    }
+    if let Some(frame_size) = plain {
+        for (part, next) in generic.iter_mut().zip(resumes) {
+            part.resume = asm.offset();
+            asm.lea(true, Reg::RSP, Mem::base(Reg::RBP, -(frame_size as i32) - moved));
+            asm.jmp(next);
+        }
+    }
     if actions.iter().any(may_raise) {
         asm.bind(raise);
         asm.mov(true, SCRATCH, Mem::base(CONTEXT, LIBCALLS));
         asm.call_mem(Mem::base(SCRATCH, 8 * Libcall::Raise as i32));
         asm.ud2(TrapCode::Unreachable as u8);
     }
-    ListStub { code, back }
+    ListStub { code, back, generic }
 }
 
 /// Compares the running instance with the one that an action is for, if it is for one only. Other
@@ -491,6 +540,7 @@ fn argument(register: Reg, value: Value, saved: &Saved, site: usize, asm: &mut A
         Source::Context => asm.mov(true, register, CONTEXT),
         Source::Site => asm.mov_imm(register, site as u64),
         Source::Frame => asm.mov(true, register, Reg::RBP),
+        Source::ReturnAddress => asm.mov(true, register, Mem::base(Reg::RBP, 8)),
         Source::Result(index, wide) => {
             asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
             asm.mov(wide, register, Mem::base(SCRATCH, RESULTS + 8 * index as i32));
@@ -517,7 +567,7 @@ mod tests {
     const SITE: usize = 0x5000;
 
     fn stub(state: SiteState, actions: &[Action<'_>]) -> Vec<Instruction> {
-        let ListStub { code, back } = list_stub(&state, actions, SITE);
+        let ListStub { code, back, .. } = list_stub(&state, actions, SITE, None);
         let all: Vec<Instruction> = Decoder::new(64, &code, DecoderOptions::NONE).iter().collect();
         let jump = all.iter().find(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
         assert_eq!(jump.next_ip(), u64::from(back) + 4);
@@ -531,7 +581,7 @@ mod tests {
     #[test]
     fn registers_and_the_stack_pointer_are_restored() {
         for (needs_flags, flag) in [(false, None), (true, None), (true, Some(Flag::FloatEqual))] {
-            let state = SiteState { live: LIVE, needs_flags, flag };
+            let state = SiteState { live: LIVE, needs_flags, flag, operands: 3 };
             let value = Value::from(Source::Register(Reg::RDI, true));
             let callee = &Callee::Native(0x1234);
             let call = Action::Call { callee, arguments: &[value, Value::SITE], instance: Some(7) };
@@ -578,7 +628,7 @@ mod tests {
     /// and callee-saved ones are saved and restored once, at the places where it finds them.
     #[test]
     fn generic_probes_find_registers_where_they_are_restored_from() {
-        let state = SiteState { live: LIVE, needs_flags: true, flag: None };
+        let state = SiteState { live: LIVE, needs_flags: true, flag: None, operands: 3 };
         let generic = Action::Generic { function: 0x1234, description: 0x5678, instance: Some(7) };
         let all = stub(state, &[generic, generic]);
         let end = all.iter().position(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
@@ -611,7 +661,7 @@ mod tests {
     /// The last instruction that changes the flags is the one that restores them.
     #[test]
     fn flags_are_restored_last() {
-        let all = stub(SiteState { live: 0, needs_flags: true, flag: None }, &[Action::Count { cell: 0 }]);
+        let all = stub(SiteState { needs_flags: true, ..SiteState::PLAIN }, &[Action::Count { cell: 0 }]);
         let end = all.iter().position(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
         let mut changes = all[..end].iter().filter(|instruction| instruction.rflags_modified() != 0);
         assert_eq!(changes.next_back().unwrap().mnemonic(), Mnemonic::Sahf);

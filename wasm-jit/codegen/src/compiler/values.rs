@@ -26,6 +26,8 @@ pub struct Value {
     pub(super) source: Source,
     /// What is added to it.
     pub(super) plus: u64,
+    /// What it is, if it is a value of the frame.
+    pub(super) wanted: Option<Wanted>,
 }
 
 /// Where a value comes from. Where it says `wide`, the value has eight bytes if that is set, else
@@ -47,29 +49,34 @@ pub(super) enum Source {
     Site,
     /// The frame pointer.
     Frame,
+    /// Where the caller continues.
+    ReturnAddress,
     /// A result in the store's buffer, by its index.
     Result(u32, bool),
 }
 
 impl From<Source> for Value {
     fn from(source: Source) -> Self {
-        Self { source, plus: 0 }
+        Self { source, plus: 0, wanted: None }
     }
 }
 
 impl Value {
     /// The address of the running instance's context.
-    pub const CONTEXT: Self = Self { source: Source::Context, plus: 0 };
+    pub const CONTEXT: Self = Self { source: Source::Context, plus: 0, wanted: None };
     /// The address of the site.
-    pub const SITE: Self = Self { source: Source::Site, plus: 0 };
+    pub const SITE: Self = Self { source: Source::Site, plus: 0, wanted: None };
 
     /// The frame pointer.
-    pub const FRAME: Self = Self { source: Source::Frame, plus: 0 };
+    pub const FRAME: Self = Self { source: Source::Frame, plus: 0, wanted: None };
+
+    /// The address at which the frame's caller continues.
+    pub const RETURN_ADDRESS: Self = Self { source: Source::ReturnAddress, plus: 0, wanted: None };
 
     /// A constant.
     #[must_use]
     pub const fn constant(value: u64) -> Self {
-        Self { source: Source::Const(value), plus: 0 }
+        Self { source: Source::Const(value), plus: 0, wanted: None }
     }
 
     /// The sum of this value and `plus`.

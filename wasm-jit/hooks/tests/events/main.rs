@@ -3,6 +3,7 @@
 
 #[path = "../../../tests/frame_maps/programs.rs"]
 mod programs;
+#[allow(dead_code, reason = "other tests use more of it")]
 mod rewrite;
 
 use std::sync::{Arc, Mutex};
@@ -98,6 +99,7 @@ fn hook(module: &Module, what: What, log: &Log) -> Result<Hook, ProbeError> {
         What::After => {
             after(module, |_| true, move |after| push((AFTER, after.function, after.offset, 0, 0)))
         }
+        What::Each => panic!("for counters, not for hooks"),
     }
 }
 
@@ -246,47 +248,7 @@ fn branches_continue_where_they_say() {
 }
 
 /// Ways to call and to leave functions that random programs do not have.
-const CALLS: &str = "
-    (memory (export \"memory\") 1) (tag $e)
-    (type $unary (func (param i32) (result i64)))
-    (table 4 funcref) (elem (i32.const 0) func $twice $down $throws)
-    (func $twice (type $unary) (i64.mul (i64.const 2) (i64.extend_i32_u (local.get 0))))
-    (func $down (type $unary)
-        (if (i32.eqz (local.get 0)) (then (return (i64.const 5))))
-        (return_call $down (i32.sub (local.get 0) (i32.const 1))))
-    (func $throws (type $unary) (if (local.get 0) (then (throw $e))) (i64.const 9))
-    (func $tail (type $unary) (return_call_indirect (type $unary) (local.get 0) (i32.and (local.get 0) (i32.const 1))))
-    (func $deep (type $unary)
-        (if (result i64) (i32.lt_u (local.get 0) (i32.const 5))
-            (then (i64.add (call $deep (i32.add (local.get 0) (i32.const 1))) (i64.const 1)))
-            (else (call $throws (local.get 0)))))
-    (func $catches (type $unary) (local $n i32)
-        (loop $again
-            (block $caught
-                (try_table (catch $e $caught) (drop (call $deep (local.get 0))))
-                (return (i64.const 1)))
-            (call $log (i32.const 0xb0600000) (i64.const 0) (i64.const 0))
-            (i32.store8 (i32.const 3) (local.get $n))
-            (local.set 0 (i32.const 0))
-            (br_if $again (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 3))))
-        (i64.extend_i32_u (local.get $n)))
-    (func $outer (type $unary) (block (result i64) (br 1 (call_indirect (type $unary) (local.get 0) (i32.const 0)))))
-    (func $wide (type $unary) (i64.add
-        (i64.load16_u offset=3 (local.get 0)) (i64.extend_i32_s (i32.load8_s (local.get 0)))))
-    (func $nested (type $unary) (block (block (block (br_if 1 (local.get 0)) (br_table 0 1 2 2 (local.get 0))) nop)
-        (if (local.get 0) (then nop) (else (br 1)))) (i64.const 0))
-    (func $step (type $unary) (local $sum i64)
-        (local.set $sum (i64.add (call $twice (local.get 0)) (call $down (local.get 0))))
-        (local.set $sum (i64.add (local.get $sum) (call $tail (local.get 0))))
-        (local.set $sum (i64.add (local.get $sum) (call $catches (local.get 0))))
-        (local.set $sum (i64.add (local.get $sum) (call $nested (local.get 0))))
-        (local.set $sum (i64.add (local.get $sum) (call $wide (local.get 0))))
-        (i64.add (local.get $sum) (call $outer (local.get 0))))
-    (func $main (export \"main\") (result i64) (local $sum i64) (local $n i32)
-        (loop $again
-            (local.set $sum (i64.add (local.get $sum) (call $step (local.get $n))))
-            (br_if $again (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 4))))
-        LAST (local.get $sum))";
+const CALLS: &str = include_str!("calls.wat");
 
 /// The last statement of [`CALLS`] is one of these.
 #[test]

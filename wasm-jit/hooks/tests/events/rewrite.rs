@@ -25,6 +25,8 @@ pub(crate) const BLOCK: u32 = 9;
 pub(crate) const AFTER: u32 = 10;
 /// Programs log by themselves where they have caught an exception.
 pub(crate) const CAUGHT: u32 = 11;
+/// Control comes to an instruction.
+pub(crate) const EACH: u32 = 12;
 
 /// An event: its kind, the function and the offset in its body, and two values.
 pub(crate) type Event = (u32, u32, u32, u64, u64);
@@ -49,6 +51,7 @@ pub(crate) enum What {
     Calls,
     Blocks,
     After,
+    Each,
 }
 
 /// The module with calls of its first import.
@@ -174,6 +177,23 @@ impl<'a> Function<'a> {
         });
     }
 
+    /// The address, which is the sum of a local and a constant, and the value, which is a local.
+    fn log_access(
+        &mut self,
+        kind: u32,
+        offset: u32,
+        address: (u32, ValType),
+        constant: u64,
+        value: (u32, ValType),
+    ) {
+        self.log(kind, offset, |function| {
+            function.get(address);
+            function.constant(constant);
+            function.out.push(0x7c);
+            function.get(value);
+        });
+    }
+
     fn rewrite(&mut self) {
         let start = self.body.range().start as u32;
         if self.what == What::Functions {
@@ -252,12 +272,7 @@ impl<'a> Function<'a> {
                 }
                 Some((true, constant)) => {
                     let saved = self.save(2);
-                    self.log(STORE, offset, |function| {
-                        function.get(saved[1]);
-                        function.constant(constant);
-                        function.out.push(0x7c);
-                        function.get(saved[0]);
-                    });
+                    self.log_access(STORE, offset, saved[1], constant, saved[0]);
                 }
                 None => {}
             },
@@ -304,11 +319,15 @@ impl<'a> Function<'a> {
                 | Operator::Return => self.log_place(AFTER, offset),
                 _ => {}
             },
+            // A loop is executed with each iteration.
+            What::Each if !matches!(operator, Operator::Loop { .. }) => self.log_place(EACH, offset),
+            What::Each => {}
         }
         self.validator.op(at, operator).unwrap();
         self.out.extend(code);
         match (self.what, operator) {
             (What::Blocks, Operator::Loop { .. }) => self.log_place(BLOCK, offset),
+            (What::Each, Operator::Loop { .. }) => self.log_place(EACH, offset),
             (What::After, _) if !is_branch(operator) => self.log_place(AFTER, offset),
             _ => {}
         }
@@ -318,12 +337,7 @@ impl<'a> Function<'a> {
             self.op(0x20, local);
             self.op(0x21, address);
             let value = self.save(1)[0];
-            self.log(LOAD, offset, |function| {
-                function.get((address, ty));
-                function.constant(constant);
-                function.out.push(0x7c);
-                function.get(value);
-            });
+            self.log_access(LOAD, offset, (address, ty), constant, value);
         }
     }
 }

@@ -117,6 +117,13 @@ struct Watched {
     ended: Option<u64>,
 }
 
+impl Counters {
+    /// Whether there are instances.
+    pub(crate) fn has_instances(&self) -> bool {
+        self.lock().live.iter().any(Option::is_some)
+    }
+}
+
 impl State {
     fn read(&self, cell: u32, instance: Option<u64>) -> u64 {
         if let Some(instance) = instance {
@@ -147,7 +154,8 @@ impl Counters {
         Ok(())
     }
 
-    /// The first of so many neighbouring counters that are not in use yet. Callers take turns.
+    /// Allocates this many neighbouring counters, and returns the first. Must be called under the
+    /// lock of changes.
     pub(super) fn add(&self, count: u32) -> u32 {
         let mut state = self.lock();
         state.used += count;

@@ -1,18 +1,20 @@
 //! Versions that count by themselves, and the counts of probes.
 //!
-//! A function with more counting probes than `CodeSettings::counter_stubs`, or with one that counts
-//! choices, gets *counting versions* from then on: each run of instructions adds 1 to its cell when
-//! it begins (`wasm_jit_codegen::Counting`), wherever probes are. Sites are only where probes do
-//! something else. To switch a counter, no code changes.
+//! A function with many counting probes ([`has_many`]), or with one that counts choices, gets
+//! *counting versions* from then on: each run of instructions adds 1 to its cell when it begins
+//! (`wasm_jit_codegen::Counting`), wherever probes are. Sites are only where probes do something
+//! else. To switch a counter, no code changes.
 //!
 //! # What an instruction has counted
-//! The sum of two cells: that of its site, to which stubs add in versions that do not count; and
-//! that of its run. A run is counted when it begins. If its frame is left in the middle, by a trap
-//! or an interrupt, the thread subtracts 1 from the sites' cells of the instructions that will not
-//! be executed ([`CodeImage::uncount`]). This happens to the innermost frame only, since a call
-//! ends its run.
+//! The sum of its cells: that of its site, to which stubs add in versions that do not count; that
+//! which it shares with other instructions of one site in the original; and that of its run. A run
+//! is counted when it begins. If its frame is left in the middle, by a trap or an interrupt, the
+//! thread subtracts 1 from the sites' cells of the instructions that will not be executed
+//! ([`CodeImage::uncount`]). A call ends its run, so this happens to the innermost frame only, and
+//! to frames that wait for the function of a probe ([`CodeImage::uncount_in_stub`]).
 //!
-//! All counting versions of a function have the same runs, with the same cells.
+//! All counting versions of a function have the same runs, with the same cells. A plain one may
+//! have more of them, in code that the others never reach.
 //!
 //! # What a probe has counted
 //! The difference between what its instruction has counted and its *base*, which is recorded when
@@ -28,9 +30,15 @@ use wasmparser::{BinaryReader, Operator, OperatorsReader};
 use super::counters::Counters;
 use super::stubs::{Site, What};
 use super::version::Seen;
-use super::{Changes, FunctionState};
+use super::{Changes, FunctionState, Version};
 use crate::code::CodeImage;
 use crate::vmctx::{COUNTERS, VmContext};
+
+/// Whether a function has so many counting probes that its code counts by itself: more than
+/// `limit`, or, if there are several and there is a limit, on half of its instructions.
+pub(super) fn has_many(counters: usize, instructions: usize, limit: u32) -> bool {
+    counters > limit as usize || limit < u32::MAX && counters > 1 && 2 * counters >= instructions
+}
 
 /// How an instruction chooses between ways to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +50,7 @@ pub(crate) enum Choice {
     },
     /// `select`.
     Select,
-    /// `br_table`, with so many targets, the default not counted.
+    /// `br_table`, with this number of targets, not counting the default.
     Table { targets: u32 },
 }
 
@@ -80,9 +88,14 @@ impl RunCells {
         self.first
     }
 
-    /// How many there are.
+    /// How many cells there are: one for each, and one more for plain versions.
     pub(super) fn count(&self) -> u32 {
-        self.starts.len() as u32
+        self.starts.len() as u32 + 1
+    }
+
+    /// Where the runs begin, for a plain version.
+    pub(super) fn starts(&self) -> Box<[u32]> {
+        self.starts.clone()
     }
 
     /// The number of the run that an instruction is in.
@@ -214,6 +227,26 @@ impl CodeImage {
         }
     }
 
+    /// Subtracts what a thread has counted and will not execute, since it leaves its innermost
+    /// frame at this address.
+    ///
+    /// # Safety
+    /// The address must be in the image's code, or in a stub, and `r14` what the register was
+    /// there; in the stub of a list, `fp` must be the function's frame pointer. Called on the
+    /// thread that runs the store.
+    pub(crate) unsafe fn uncount(&self, pc: usize, r14: *const VmContext, fp: usize) {
+        let Some((block, version)) = self.sited_at(pc) else { return };
+        // In a call of another instance's function, `r14` is not the function's context. The first
+        // instruction of a list's stub stores that.
+        let context = match block.stub {
+            // SAFETY: the caller's obligation.
+            Some(_) if pc != block.start => unsafe { context_of(fp) },
+            _ => r14,
+        };
+        // SAFETY: the caller's obligation.
+        unsafe { version.uncount(pc, block.stub, context) };
+    }
+
     /// As [`CodeImage::uncount`], for a frame that is left while the function of a probe runs: the
     /// call in its stub returns to this address. Does nothing for other calls, which end runs.
     ///
@@ -221,38 +254,36 @@ impl CodeImage {
     /// `fp` must be the frame's pointer; called on the thread that runs the store.
     pub(crate) unsafe fn uncount_in_stub(&self, return_address: usize, fp: usize) {
         let pc = return_address - 1;
-        if self.sited_at(pc).is_some_and(|(block, _)| block.stub.is_some()) {
-            // SAFETY: the caller's obligation; the context is not used, since the call is not the
-            // stub's first instruction.
-            unsafe { self.uncount(pc, std::ptr::null(), fp) };
+        if let Some((block, version)) = self.sited_at(pc)
+            && block.stub.is_some()
+        {
+            // SAFETY: the caller's obligation; the call follows the instruction that stores the
+            // context.
+            unsafe { version.uncount(pc, block.stub, context_of(fp)) };
         }
     }
+}
 
-    /// Subtracts what a thread has counted and will not execute, since it leaves its innermost
-    /// frame at this address.
+/// The context that a function's frame has.
+///
+/// # Safety
+/// `fp` must be the pointer of a frame that has stored it.
+unsafe fn context_of(fp: usize) -> *const VmContext {
+    // SAFETY: the caller's obligation: it is below the frame pointer.
+    unsafe { std::ptr::with_exposed_provenance::<*const VmContext>(fp - 8).read() }
+}
+
+impl Version {
+    /// Subtracts what was counted and will not be executed by a frame that is at this address: in
+    /// the code, or in the stub of an instruction.
     ///
     /// # Safety
-    /// The address must be in the image's code, or in a stub. If it is in a function's body,
-    /// `context` must be what `r14` was there, and be called on the thread that runs the store; in
-    /// the stub of a list, `fp` must be the function's frame pointer.
-    pub(crate) unsafe fn uncount(&self, pc: usize, context: *const VmContext, fp: usize) {
-        let Some((block, version)) = self.sited_at(pc) else { return };
-        let Some(runs) = &version.runs else { return };
-        let stub = block.stub.or_else(|| version.stub_at(pc));
-        let context = match block.stub {
-            // In a call of another instance's function, `r14` is not the function's context. The
-            // stub's first instruction stores that.
-            Some(_) if pc != block.start => {
-                let place = std::ptr::with_exposed_provenance::<*const VmContext>(fp - 8);
-                // SAFETY: a frame has its context below the frame pointer.
-                unsafe { place.read() }
-            }
-            _ => context,
-        };
-        for cell in runs.rest(pc.wrapping_sub(version.base) as u32, stub) {
-            // SAFETY: only a function's body and its stubs have a rest, so the context is that of
-            // an instance of this module, which has counters since there is a version. Nobody else
-            // writes them.
+    /// `context` must be that of the function's instance; called on the thread that runs the store.
+    unsafe fn uncount(&self, pc: usize, stub: Option<u32>, context: *const VmContext) {
+        let Some(runs) = &self.runs else { return };
+        let stub = stub.or_else(|| self.stub_at(pc));
+        for cell in runs.rest(pc.wrapping_sub(self.base) as u32, stub) {
+            // SAFETY: the instance has counters since there is a version. Nobody else writes them.
             let cell = unsafe {
                 let counters = context.byte_offset(COUNTERS as isize).cast::<*const AtomicU64>().read();
                 &*counters.add(cell as usize)
@@ -296,14 +327,15 @@ impl Tally {
 }
 
 /// The cells whose sum is a count; none is read for a count that is always 0.
-pub(super) type Cells = [Option<u32>; 2];
+pub(super) type Cells = [Option<u32>; 3];
 
 impl FunctionState {
     /// The cells of what an instruction has counted.
     pub(super) fn cells(&self, position: u32) -> Cells {
         let runs = self.runs.as_ref().filter(|runs| position != runs.exit);
         let run = runs.map(|runs| runs.first + runs.number(position) as u32);
-        [self.sites.get(&position).map(|site| site.cell), run]
+        let site = self.sites.get(&position);
+        [site.map(|site| site.cell), run, site.and_then(|site| site.shared)]
     }
 
     /// The cells of a count of a choice.
@@ -316,13 +348,15 @@ impl FunctionState {
                     let next = runs.number(position) + 1;
                     // Nothing else leads to the run after a branch, unless what follows the branch
                     // is never executed.
-                    let follows = runs.starts.get(next).copied() == site.next;
-                    (site.next.is_some() && follows).then_some(runs.first + next as u32)
+                    let after = site.more()?.next?;
+                    let follows = runs.starts.get(next) == Some(&after);
+                    follows.then_some(runs.first + next as u32)
                 });
-                [next, None]
+                [next, None, None]
             }
             (Choice::Select | Choice::Table { .. }, _) => {
-                [site.choices.map(|first| first + number as u32), None]
+                let choices = site.more().and_then(|more| more.choices);
+                [choices.map(|first| first + number as u32), None, None]
             }
         }
     }

@@ -11,6 +11,7 @@
 //! If the entry cannot be patched any more, in a forked child, the stub does what the instruction
 //! at the entry would have done, and continues after it.
 
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use wasm_jit_codegen::{Continue, ENTER_STUB_SIZE, ENTRY_LENGTH, ENTRY_PREFIX, enter_stubs};
@@ -18,7 +19,7 @@ use wordpatch::Bytes;
 
 use super::blocks::ALIGNMENT;
 use super::version::jump;
-use super::{Changes, MakeError};
+use super::{Changes, Entry, MakeError};
 use crate::code::CodeImage;
 
 /// Somebody who makes probes in functions when they are first entered.
@@ -35,12 +36,18 @@ struct Waiting {
     functions: Box<[bool]>,
 }
 
+/// A number for one who waits.
+pub(crate) fn new_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Those who wait for functions of an image.
 #[derive(Default)]
 pub(super) struct Entered {
     waiting: Mutex<Vec<Waiting>>,
-    /// Held while functions are changed that are being entered.
-    changing: Mutex<()>,
+    /// Taken while functions are changed that are being entered.
+    turn: Turn,
     /// The address of the first stub.
     stubs: OnceLock<usize>,
 }
@@ -48,6 +55,49 @@ pub(super) struct Entered {
 impl std::fmt::Debug for Entered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Entered").field("stubs", &self.stubs).finish_non_exhaustive()
+    }
+}
+
+/// The right to change functions that are being entered. A thread that has it gets it again: those
+/// who wait may make probes in other functions, too.
+#[derive(Default)]
+struct Turn {
+    right: Mutex<()>,
+    /// Identifies the thread that has the right; 0 if none has.
+    owner: AtomicUsize,
+    /// The functions that it is changing.
+    functions: Mutex<Vec<u32>>,
+}
+
+/// Gives it back when it is dropped.
+struct Taken<'a> {
+    turn: &'a Turn,
+    /// Not if the thread had it before.
+    right: Option<MutexGuard<'a, ()>>,
+}
+
+impl Turn {
+    /// Waits for the right to change a function. `None` if the thread is changing it already.
+    fn take(&self, function: u32) -> Option<Taken<'_>> {
+        thread_local!(static MARK: u8 = const { 0 });
+        let this = MARK.with(|mark| std::ptr::from_ref(mark) as usize);
+        let has_it = self.owner.load(Ordering::Relaxed) == this;
+        if has_it && lock(&self.functions).contains(&function) {
+            return None;
+        }
+        let right = (!has_it).then(|| lock(&self.right));
+        self.owner.store(this, Ordering::Relaxed);
+        lock(&self.functions).push(function);
+        Some(Taken { turn: self, right })
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        lock(&self.turn.functions).pop();
+        if self.right.is_some() {
+            self.turn.owner.store(0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -85,7 +135,7 @@ impl CodeImage {
             if let Err(error) = changes.divert(self, *index, stubs) {
                 waiting.pop();
                 for index in &functions {
-                    let _ = changes.restore_entry(self, *index, stubs, &waiting);
+                    let _ = changes.restore_entry(self, *index, &waiting);
                 }
                 return Err(error);
             }
@@ -96,12 +146,11 @@ impl CodeImage {
     /// Ends that.
     pub(crate) fn stop_waiting(self: &Arc<Self>, number: u64) {
         let changes = &mut *self.changes();
-        let Some(stubs) = self.probed().entered.stubs.get() else { return };
         let mut waiting = lock(&self.probed().entered.waiting);
         waiting.retain(|waiting| waiting.number != number);
         for index in self.indices() {
             // An entry that cannot be patched leads to nobody, and on to the function.
-            let _ = changes.restore_entry(self, index, *stubs, &waiting);
+            let _ = changes.restore_entry(self, index, &waiting);
         }
     }
 
@@ -109,21 +158,25 @@ impl CodeImage {
     /// their probes. Returns its first bytes if its entry leads to its stub and cannot be changed.
     pub(crate) fn enter(self: &Arc<Self>, index: u32) -> Option<Bytes> {
         let probed = self.probed.get()?;
-        let stubs = probed.entered.stubs.get()?;
+        probed.entered.stubs.get()?;
         let number = (index - self.indices().start) as usize;
         // Dropped last: they may own closures, which may own anything.
         let all: Vec<Arc<dyn Enters>>;
         // Another thread may be changing it.
-        let _changing = lock(&probed.entered.changing);
+        let _turn = probed.entered.turn.take(index)?;
         let of_function = |waiting: &mut Waiting| {
             std::mem::take(&mut waiting.functions[number]).then(|| waiting.who.upgrade()).flatten()
         };
         all = lock(&probed.entered.waiting).iter_mut().filter_map(of_function).collect();
-        all.iter().for_each(|who| who.entered(self, index));
+        if !all.is_empty() {
+            self.changes().hold_entry(index, true);
+            all.iter().for_each(|who| who.entered(self, index));
+        }
         let changes = &mut *self.changes();
+        changes.hold_entry(index, false);
         let waiting = lock(&probed.entered.waiting);
-        let is_stuck = changes.restore_entry(self, index, *stubs, &waiting).is_err();
-        let [_, first] = changes.functions.get(index)?.entry?;
+        let is_stuck = changes.restore_entry(self, index, &waiting).is_err();
+        let first = changes.functions.get(index)?.entry?.first;
         is_stuck.then_some(first)
     }
 
@@ -144,36 +197,36 @@ impl Changes {
     /// Makes the entry of a function lead to its stub.
     fn divert(&mut self, image: &CodeImage, index: u32, stubs: usize) -> Result<(), MakeError> {
         let entry = image.function(index).entry;
+        let address = image.at(entry) as usize;
         let stub = stubs + (index - image.indices().start) as usize * ENTER_STUB_SIZE;
-        let to_stub = jump(image.at(entry) as usize, stub);
         let text = self.text.as_ref().expect("resolved before");
         // SAFETY: in the image's code.
         let stands = unsafe { text.read(entry as usize, ENTRY_LENGTH as usize) };
         let state = self.functions.or_default(index);
-        let [stands, first] = *state.entry.get_or_insert([stands, stands]);
-        if stands == first {
-            self.exchange(image.at(entry) as usize, &first, &to_stub)?;
-            self.state(index).entry = Some([to_stub, first]);
+        let entry = *state.entry.get_or_insert(Entry::new(address, stands));
+        if !entry.is_diverted {
+            let to_stub = jump(address, stub);
+            self.exchange(address, &entry.stands, &to_stub)?;
+            self.state(index).entry = Some(Entry { stands: to_stub, is_diverted: true, ..entry });
         }
         Ok(())
     }
 
-    /// Makes a function begin at its entry, if its entry leads to its stub and nobody waits for it.
-    fn restore_entry(
-        &mut self,
-        image: &CodeImage,
-        index: u32,
-        stubs: usize,
-        waiting: &[Waiting],
-    ) -> Result<(), MakeError> {
+    /// Says whether those who waited for a function are making their probes.
+    fn hold_entry(&mut self, index: u32, is_held: bool) {
+        let entry = self.functions.get_mut(index).and_then(|state| state.entry.as_mut());
+        entry.into_iter().for_each(|entry| entry.is_held = is_held);
+    }
+
+    /// Makes a function begin in its current version, if its entry leads to its stub and nobody
+    /// waits for it any more.
+    fn restore_entry(&mut self, image: &CodeImage, index: u32, waiting: &[Waiting]) -> Result<(), MakeError> {
         let number = (index - image.indices().start) as usize;
-        let entry = image.at(image.function(index).entry) as usize;
-        let to_stub = jump(entry, stubs + number * ENTER_STUB_SIZE);
-        let Some(state) = self.functions.get_mut(index) else { return Ok(()) };
-        let Some([stands, first]) = state.entry else { return Ok(()) };
-        if stands == to_stub && !waiting.iter().any(|waiting| waiting.functions[number]) {
-            self.exchange(entry, &to_stub, &first)?;
-            self.state(index).entry = Some([first, first]);
+        let entry = self.functions.get_mut(index).and_then(|state| state.entry);
+        if entry.is_some_and(|entry| entry.is_diverted && !entry.is_held)
+            && !waiting.iter().any(|waiting| waiting.functions[number])
+        {
+            self.enter_current(index, image.probed().function(image, index))?;
         }
         Ok(())
     }

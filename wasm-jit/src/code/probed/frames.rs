@@ -12,7 +12,7 @@ use wasm_jit_codegen::{Callee, Located, Observer, Position, Positions, State};
 use wasmparser::{Parser, RefType, ValType, ValidPayload, Validator, WasmFeatures};
 
 use super::request::{Request, RequestedKind};
-use super::{MakeError, VERSIONS};
+use super::{MakeError, PLAIN, Plain};
 use crate::code::{CodeImage, ObserveError};
 
 /// What was found so far.
@@ -20,6 +20,8 @@ use crate::code::{CodeImage, ObserveError};
 pub(super) struct Found {
     /// By return address: the position of the call, and the values.
     calls: Mutex<HashMap<usize, (u32, Arc<Located>)>>,
+    /// By return address: where frames go on that become plain.
+    pub(super) plain: Mutex<HashMap<usize, Plain>>,
     /// By position: the types of operands, the bottom one first; of references only.
     operands: Mutex<HashMap<u32, Arc<[Option<RefType>]>>>,
 }
@@ -34,6 +36,10 @@ struct Calls {
 impl Observer for Calls {
     fn instruction(&mut self, position: Position, state: &State<'_>) {
         self.positions.instruction(position, state);
+    }
+
+    fn moved(&mut self, from: u32, to: u32) {
+        self.positions.moved(from, to);
     }
 
     fn more_code(&mut self, position: Position) {
@@ -55,11 +61,15 @@ impl CodeImage {
         function: u32,
         return_address: usize,
     ) -> Result<(u32, Arc<Located>), ObserveError> {
-        let differs = ObserveError::Differs { function };
-        let position = self.stub_at(return_address - 1).ok_or(differs.clone())?;
+        let differs = || ObserveError::Differs { function };
+        let (block, version) = self.sited_at(return_address - 1).ok_or_else(differs)?;
+        let position = block.stub.ok_or_else(differs)?;
         let changes = self.changes();
         let site = changes.functions.site(function, position);
-        Ok((position, site.and_then(|site| site.located.clone()).ok_or(differs)?))
+        let more = site.and_then(|site| site.more());
+        let located =
+            more.and_then(|more| if version.is_plain() { &more.plain } else { &more.located }.clone());
+        Ok((position, located.ok_or_else(differs)?))
     }
 
     /// The position of the call for which a frame waits, and its values meanwhile.
@@ -149,7 +159,7 @@ impl CodeImage {
         // Global probes that wait for its entry make their probes first.
         self.enter(index);
         let ends = || {
-            let versions = function().into_iter().flat_map(|function| &function.versions);
+            let versions = function().into_iter().flat_map(|function| &function.versions[..PLAIN]);
             versions.filter_map(|version| version.get()).last().is_some_and(|last| last.sites.end_accessors())
         };
         let mut changes = loop {
@@ -168,7 +178,7 @@ impl CodeImage {
         let function = function().expect("it has a version");
         changes.state(index).keeps_version = true;
         let last = function.made() - 1;
-        debug_assert!((1..VERSIONS).contains(&last));
+        debug_assert!((1..PLAIN).contains(&last));
         changes.change_version(index, function, last)?;
         function.has_accessors.store(true, Ordering::Release);
         Ok(())

@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 
 use wasm_jit_codegen::{Position, SITE_LENGTH, site_jump};
 
-use super::Version;
 use super::blocks::{Block, Blocks};
 use super::version::SitePlace;
+use super::{PLAIN, Version};
 use crate::code::symbols::VersionCode;
 use crate::code::{CodeImage, Function, ObserveError};
 
@@ -40,13 +40,14 @@ pub(crate) struct ListedSite {
 }
 
 impl CodeImage {
-    /// The version of a function that was made last; none if the function was never probed.
+    /// The version of a function that was made last, without plain ones; none if the function was
+    /// never probed.
     ///
     /// # Errors
     /// As [`CodeImage::observe`].
     pub(crate) fn last_version(&self, function: u32) -> Result<Option<Listed>, ObserveError> {
         let probed = self.probed.get().and_then(|probed| probed.function(self, function));
-        let versions = probed.into_iter().flat_map(|probed| probed.versions.iter().skip(1));
+        let versions = probed.into_iter().flat_map(|probed| &probed.versions[1..PLAIN]);
         let Some(version) = versions.filter_map(|version| version.get()).last() else { return Ok(None) };
         let positions = self.positions_at(version.at(version.entry), function)?;
         let blocks = &self.probed().blocks;

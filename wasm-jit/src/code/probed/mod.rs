@@ -4,14 +4,16 @@
 //! 1. The first probe at a place that has no site compiles a *version* of the function with sites
 //!    in front of the instructions that were asked for so far ([`version`]). Versions of a function
 //!    have the same frames (`wasm_jit_codegen::Sites`). There are at most [`VERSIONS`]: the last
-//!    one of a kind has sites everywhere.
+//!    one of a kind has sites everywhere. With `ProbeSites::All`, the first one has, too.
 //! 2. The first activation in a function makes its last version the *current* one. A jump at the
 //!    original's entry leads its calls there. Each frame moves at its next transfer point (a loop's
 //!    label, or a call's return), where all other versions have a trap. The handler of SIGILL looks
 //!    up where the frame continues ([`CodeImage::transfer`]).
 //! 3. Switching a probe is one store of its site in each version: NOP, or JMP to the site's stub
 //!    ([`switch`]). The active probes of a site are a list, and so is their stub ([`stubs`]).
-//! 4. When the function has no probe left, its original becomes the current version again.
+//! 4. A frame of which a probe changes a value that the optimized code has in no place goes on in a
+//!    *plain* version ([`plain`]), until its function returns.
+//! 5. When the function has no probe left, its original becomes the current version again.
 //!
 //! Where a function has many counters, its versions count by themselves ([`counting`]), and have
 //! sites for other probes only.
@@ -36,8 +38,8 @@
 //!
 //! # Memory
 //! Versions and stubs are freed with the image. Their memory is bounded: for each function six
-//! times its code with sites and counters' stubs, or increments, and for each image a limit for the
-//! stubs of lists.
+//! times its code with sites and counters' stubs, or increments, and two plain versions; and for
+//! each image a limit for the stubs of lists.
 
 mod blocks;
 mod callback;
@@ -48,19 +50,21 @@ mod frames;
 pub(crate) mod ids;
 mod listed;
 mod original;
+mod plain;
 mod request;
 mod stubs;
 mod switch;
 pub(crate) mod unwound;
 mod version;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use wasm_jit_codegen::{
-    CompiledFunction, Counting, ENTRY_LENGTH, NoValue, Position, Positions, Sites, TRANSFER_TRAP,
+    CompiledFunction, CompiledSites, Counting, ENTRY_LENGTH, NoValue, Position, Positions, Sites,
+    TRANSFER_TRAP,
 };
 use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
@@ -70,16 +74,25 @@ pub(crate) use callback::CallBack;
 pub use callback::Callback;
 use counting::{Choice, RunCells, Tally};
 pub(crate) use listed::{Listed, ListedSite};
+pub(crate) use plain::Plain;
 pub(crate) use request::{Argument, NoProbe, Request, RequestedKind};
 pub(crate) use stubs::Generic;
 use stubs::{Form, Site, StubMemory, What};
 pub(crate) use version::Version;
 use version::{Found, Seen, SitePlace};
 
-/// Versions of a function: the original, [`VERSIONS_OF_A_KIND`] with sites, and as many that count.
-const VERSIONS: usize = 1 + 2 * VERSIONS_OF_A_KIND;
-/// The last one has sites everywhere.
+/// Versions of a function: the original, [`VERSIONS_OF_A_KIND`] with sites, as many that count, and
+/// two plain ones.
+const VERSIONS: usize = PLAIN + 2;
+/// The plain version that does not count; the one that does follows it.
+const PLAIN: usize = 1 + 2 * VERSIONS_OF_A_KIND;
+/// The last one has sites everywhere; with `ProbeSites::All`, the first.
 const VERSIONS_OF_A_KIND: usize = 3;
+
+/// Whether this is the number of a plain version.
+fn is_plain(version: usize) -> bool {
+    version >= PLAIN
+}
 
 /// The patches are inside aligned quadwords, whatever the processor.
 const WINDOW: FetchWindow = FetchWindow::Bytes8;
@@ -108,9 +121,9 @@ struct Function {
 }
 
 impl Function {
-    /// How many versions there are.
+    /// How many versions there are that can be current.
     fn made(&self) -> usize {
-        self.versions.iter().filter(|version| version.get().is_some()).count()
+        self.versions[..PLAIN].iter().filter(|version| version.get().is_some()).count()
     }
 }
 
@@ -118,7 +131,8 @@ impl Function {
 #[derive(Debug, Default)]
 struct FunctionState {
     sites: BTreeMap<u32, Site>,
-    probes: usize,
+    /// Its probes, by their numbers.
+    probes: BTreeSet<usize>,
     /// Those that count how often control comes to their place.
     counters: usize,
     active: usize,
@@ -130,8 +144,29 @@ struct FunctionState {
     keeps_version: bool,
     /// Versions with traps at their transfer points.
     trapped: [bool; VERSIONS],
-    /// What stands at the original's entry, and what stood there at first.
-    entry: Option<[Bytes; 2]>,
+    /// The original's entry, once it is known.
+    entry: Option<Entry>,
+}
+
+/// The first bytes of a function's original.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    address: usize,
+    /// What stands there.
+    stands: Bytes,
+    /// What stood there at first.
+    first: Bytes,
+    /// Whether it leads to the function's stub in [`enter`]. It stays like this when the function
+    /// gets another version, until those who wait for the function are done.
+    is_diverted: bool,
+    /// Whether they are making their probes.
+    is_held: bool,
+}
+
+impl Entry {
+    fn new(address: usize, first: Bytes) -> Self {
+        Self { address, stands: first, first, is_diverted: false, is_held: false }
+    }
 }
 
 impl FunctionState {
@@ -291,16 +326,21 @@ impl Changes {
         let state = self.state(index);
         state.trapped[to] = false;
         state.trapped[from] = true;
-        let [stands, first] = state.entry.expect("known since the first version");
+        let entry = state.entry.expect("known since the first version");
         self.trap(version(from), true)?;
-        let original = version(0);
-        let entry = original.at(original.entry);
-        let new = match to {
-            0 => first,
-            _ => version::jump(entry, version(to).at(version(to).entry)),
+        if entry.is_diverted { Ok(()) } else { self.enter_current(index, Some(function)) }
+    }
+
+    /// Makes a function begin in its current version.
+    fn enter_current(&mut self, index: u32, function: Option<&Function>) -> Result<(), Error> {
+        let entry = self.state(index).entry.expect("known since the first version, or it waited");
+        let current = function.map_or(0, |function| function.current.load(Ordering::Relaxed));
+        let new = match function.and_then(|function| function.versions[current].get()) {
+            Some(version) if current > 0 => version::jump(entry.address, version.at(version.entry)),
+            _ => entry.first,
         };
-        self.exchange(entry, &stands, &new)?;
-        self.state(index).entry = Some([new, first]);
+        self.exchange(entry.address, &entry.stands, &new)?;
+        self.state(index).entry = Some(Entry { stands: new, is_diverted: false, ..entry });
         Ok(())
     }
 
@@ -317,7 +357,7 @@ impl Changes {
         let old = site.form;
         let probe = |number: &usize| &probes[*number].as_ref().expect("it is on").what;
         let active = std::mem::take(&mut site.active);
-        let new = site.form_of(active.iter().map(probe));
+        let new = site.form_of(active.all().iter().map(probe));
         site.active = active;
         if new == old {
             return Ok(());
@@ -327,10 +367,12 @@ impl Changes {
             self.make_stub(image, (index, version), position, new, is_activation)?;
         }
         let site = self.functions.site(index, position).expect("the site was made");
+        let site_at = |position| self.functions.site(index, position).expect("the site was made");
         let store = |old, new| -> Result<(), Error> {
             for version in versions() {
                 if let Some(place) = version.place(position) {
-                    let bytes = |form| version.bytes(place, form, site);
+                    let others = version.others(place, site_at);
+                    let bytes = |form| version.bytes(place, form, site, others);
                     self.exchange(version.at(place.code), &bytes(old), &bytes(new))?;
                 }
             }
@@ -359,7 +401,7 @@ impl Changes {
         let memory = (stubs, arenas, &image.probed().blocks);
         let made = stubs::make_stub(image, (index, version), place, (site, list), is_activation, memory);
         if made.is_err() {
-            site.forget_last_list();
+            site.more_mut().forget_last_list();
         }
         made
     }
@@ -406,6 +448,15 @@ impl CodeImage {
             return Some(pc);
         }
         Some(function.versions[current].get()?.arrival(point, from))
+    }
+
+    /// The version whose handlers are for a frame of a function that waits in this code; none for
+    /// the original. Atomics only.
+    pub(in crate::code) fn version_for_handler(&self, index: u32, pc: usize) -> Option<&Version> {
+        let function = self.probed.get()?.function(self, index)?;
+        let current = function.current.load(Ordering::Acquire);
+        let number = if is_plain(self.version_number(pc)) { self.version_number(pc) } else { current };
+        function.versions[number].get().map(AsRef::as_ref).filter(|version| version.number != 0)
     }
 
     /// What stands at the address while no trap does.
@@ -470,6 +521,27 @@ impl CodeImage {
         let is_same =
             (again.entry, again.body, again.frame_size) == (version.entry, version.body, version.frame_size);
         if is_same { Ok(positions.in_function(&again)) } else { Err(ObserveError::Differs { function }) }
+    }
+
+    /// The position of the instruction that the address in a function is in, among
+    /// [those](CodeImage::positions_at) of the version that it is in; `None` if it is in none.
+    pub(crate) fn position_among(&self, pc: usize, positions: &[Position]) -> Option<u32> {
+        if let Some(instruction) = self.stub_at(pc) {
+            return Some(instruction);
+        }
+        let entry = self.prologue_at(pc).map_or(pc, |(entry, _)| entry);
+        let offset = (pc - entry) as u32;
+        let after = positions.partition_point(|position| position.code <= offset);
+        after.checked_sub(1).map(|at| positions[at].wasm)
+    }
+
+    /// The position of the instruction that the address in a function is in; `None` if it is in
+    /// none, or after a defect of the compiler.
+    pub(crate) fn position_at(&self, pc: usize, function: u32) -> Option<u32> {
+        if let Some(instruction) = self.stub_at(pc) {
+            return Some(instruction);
+        }
+        self.position_among(pc, &self.positions_at(pc, function).ok()?)
     }
 
     fn probed(&self) -> &Probed {
@@ -557,29 +629,32 @@ impl CodeImage {
             let state = changes.functions.or_default(index);
             let counters = made.iter().flatten().filter(|(_, what)| *what == What::Count).count();
             let is_chosen = places.values().any(|needs| needs.choice.is_some());
-            let limit = self.module.settings.counter_stubs as usize;
-            state.is_counting |= is_chosen || state.counters + counters > limit;
+            let limit = self.module.settings.counter_stubs;
+            let instructions = seen.instructions.len();
+            state.is_counting |=
+                is_chosen || counting::has_many(state.counters + counters, instructions, limit);
             self.lay_out(index, function, (&places, end_accessors), (&compiled, &seen), changes)?;
         }
+        self.locate_in_plain(index, seen.located.keys().chain(seen.found.keys()), changes)?;
         let mut add = |made: Result<(&Request, What), NoProbe>| {
             let (&Request { position, instance, .. }, what) = made?;
             if let Some((state, _)) = seen.found.get(&position) {
-                changes.site(index, position).state = Some(*state);
+                changes.site(index, position).more_mut().state = Some(*state);
             }
             if let Some(Some(located)) = seen.located.get(&position) {
-                changes.site(index, position).located = Some(located.clone());
+                changes.site(index, position).more_mut().located = Some(located.clone());
             }
             let state = changes.state(index);
-            state.probes += 1;
             state.counters += usize::from(what == What::Count);
             if let Some(instance) = instance {
                 let cells = state.counts(position, &what).flatten().flatten();
                 cells.for_each(|cell| self.counters.watch(instance, cell));
             }
+            let number = changes.free.pop().unwrap_or(changes.probes.len());
+            changes.state(index).probes.insert(number);
             let tallies = vec![Tally::default(); what.counts().saturating_sub(1)].into();
             let (active, tally) = (false, Tally::default());
             let probe = ProbeState { function: index, position, what, instance, active, tally, tallies };
-            let number = changes.free.pop().unwrap_or(changes.probes.len());
             if number == changes.probes.len() {
                 changes.probes.push(None);
             }
@@ -602,15 +677,14 @@ impl CodeImage {
         let last = function.versions[number - 1].get().expect("the last that there is");
         let Changes { functions, probes, text, arenas, .. } = changes;
         let state = functions.or_default(index);
-        self.add_sites(
-            state,
-            function,
-            places.iter().map(|(position, needs)| (*position, *needs)),
-            original.1,
-        );
+        self.add_sites(state, function, places, original.1);
         let is_counting = state.is_counting;
+        let (entry, exit) = (self.function(index).wasm_start, self.function(index).wasm_end);
         let has = |(position, needs): (&u32, &Needs)| {
-            let is_settled = |place: &SitePlace| !needs.settled || place.settled;
+            let is_settled = |place: &SitePlace| match needs.settled {
+                true if *position == exit => last.sites.settles(exit),
+                is_needed => !is_needed || place.settled,
+            };
             let has_choice = || last.runs.as_ref().is_some_and(|runs| runs.counts_choice(*position));
             (!needs.site(is_counting) || last.place(*position).is_some_and(is_settled))
                 && (!needs.cells() || has_choice())
@@ -624,23 +698,19 @@ impl CodeImage {
             let text = text.as_ref().expect("resolved before");
             // SAFETY: in the image's code.
             let first = unsafe { text.read(original.entry as usize, ENTRY_LENGTH as usize) };
-            state.entry = Some([first, first]);
+            state.entry = Some(Entry::new(original.at(original.entry), first));
         }
-        let made = function.versions.iter().skip(1).filter_map(OnceLock::get);
-        let is_last =
-            made.filter(|made| made.runs.is_some() == is_counting).count() == VERSIONS_OF_A_KIND - 1;
-        let (entry, exit) = (self.function(index).wasm_start, self.function(index).wasm_end);
+        let made = function.versions[1..PLAIN].iter().filter_map(OnceLock::get);
+        let made = made.filter(|made| made.runs.is_some() == is_counting).count();
+        let is_last = made == VERSIONS_OF_A_KIND - 1 || self.module.settings.sites == CompiledSites::All;
         let mut used = places.clone();
-        if state.probes > 0 {
-            for probe in probes.iter().flatten().filter(|probe| probe.function == index) {
-                used.entry(probe.position).or_default().add(&probe.what, probe.position == exit);
-            }
+        for probe in state.probes.iter().filter_map(|number| probes[*number].as_ref()) {
+            used.entry(probe.position).or_default().add(&probe.what, probe.position == exit);
         }
         if (end_accessors || state.keeps_version) && !used.values().any(|needs| needs.settled) {
             // Versions with a settled site end accessors.
             let needs = used.entry(entry).or_default();
             (needs.site, needs.settled) = (true, true);
-            self.add_sites(state, function, [(entry, *needs)].into_iter(), original.1);
         }
         if is_last {
             let reachable = original.1.instructions.iter().filter(|(.., reachable)| *reachable);
@@ -649,9 +719,8 @@ impl CodeImage {
                 let choice = if is_counting { self.choice(index, position) } else { None };
                 used.entry(position).or_default().choice = choice;
             }
-            let all = used.iter().map(|(position, needs)| (*position, *needs));
-            self.add_sites(state, function, all, original.1);
         }
+        self.add_sites(state, function, &used, original.1);
         let sites = if is_last {
             Sites::All { settled: true }
         } else {
@@ -664,13 +733,15 @@ impl CodeImage {
         };
         let counting = is_counting.then(|| {
             let choices =
-                used.keys().filter_map(|position| Some((*position, state.sites[position].choices?)));
+                used.keys().filter_map(|position| Some((*position, state.sites[position].more()?.choices?)));
             let first_cell = state.runs.as_ref().map_or_else(|| self.counters.next(), RunCells::first);
-            Counting { first_cell, choices: choices.collect() }
+            Counting { first_cell, choices: choices.collect(), runs: None }
         });
         let memory = (arenas, &self.probed().blocks);
         let sites = (sites, counting);
-        let version = Version::with_sites(self, (index, number), sites, original, &state.sites, memory)?;
+        let (seen, sites_made) = (Seen::default(), &state.sites);
+        let (version, _) =
+            Version::with_sites(self, (index, number), sites, Some(original), sites_made, memory, seen)?;
         if let Some(runs) = &version.runs
             && state.runs.is_none()
         {
@@ -678,13 +749,29 @@ impl CodeImage {
             self.counters.add(runs.count());
             let state = &*state;
             // Counters of one instance get one more cell each.
-            let own = probes.iter().flatten().take(if state.probes > 0 { usize::MAX } else { 0 });
-            let counters = own.filter(|probe| probe.function == index && probe.what == What::Count);
+            let own = state.probes.iter().filter_map(|number| probes[*number].as_ref());
+            let counters = own.filter(|probe| probe.what == What::Count);
             for (instance, position) in counters.filter_map(|probe| Some((probe.instance?, probe.position))) {
-                let [_, run] = state.cells(position);
+                let [_, run, _] = state.cells(position);
                 run.iter().for_each(|cell| self.counters.watch(instance, *cell));
             }
         }
+        self.install(index, function, version, changes)?;
+        if function.current.load(Ordering::Relaxed) != 0 {
+            changes.change_version(index, function, number)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a version one of its function's, with the probes that are on.
+    fn install(
+        self: &Arc<Self>,
+        index: u32,
+        function: &Function,
+        version: Version,
+        changes: &mut Changes,
+    ) -> Result<(), MakeError> {
+        let number = version.number;
         // Nothing finds a version before it is complete, so its block comes before those of stubs.
         self.probed().blocks.push(version.block(index));
         if let Err(error) = changes.equip(self, index, &version) {
@@ -695,9 +782,6 @@ impl CodeImage {
         let place = version.place_of_code(index);
         let _ = function.versions[number].set(Box::new(version));
         self.shown.version_made(&place);
-        if function.current.load(Ordering::Relaxed) != 0 {
-            changes.change_version(index, function, number)?;
-        }
         Ok(())
     }
 
@@ -706,21 +790,22 @@ impl CodeImage {
         &self,
         state: &mut FunctionState,
         function: &Function,
-        places: impl Iterator<Item = (u32, Needs)>,
+        places: &BTreeMap<u32, Needs>,
         original: &Seen,
     ) {
-        for (position, Needs { choice, .. }) in places {
+        for (&position, &Needs { choice, .. }) in places {
             let site = state.sites.entry(position).or_insert_with(|| {
                 let cell = self.counters.add(1);
                 let versions = function.versions.iter().filter_map(OnceLock::get);
                 let counting = versions.filter_map(|version| version.runs.as_ref());
                 counting.for_each(|runs| runs.add_site(position, cell));
-                Site { cell, ..Site::default() }
+                Site::new(cell)
             });
             let Some(choice) = choice else { continue };
-            site.next = original.next(position);
+            let more = site.more_mut();
+            more.next = original.next(position);
             if choice.cells() > 0 {
-                site.choices.get_or_insert_with(|| self.counters.add(choice.cells()));
+                more.choices.get_or_insert_with(|| self.counters.add(choice.cells()));
             }
         }
     }
@@ -747,7 +832,9 @@ impl Needs {
                 self.site |= is_exit;
             }
             What::CountChoice(choice) => self.choice = Some(*choice),
-            What::Call(_) | What::CallBack(_) | What::Generic(_) => (self.site, self.settled) = (true, true),
+            // At the exit, the results are in their places, but the locals are not.
+            What::Call(_) | What::CallBack(_) => (self.site, self.settled) = (true, self.settled || !is_exit),
+            What::Generic(_) => (self.site, self.settled) = (true, true),
         }
     }
 
@@ -772,8 +859,8 @@ impl Changes {
             }
             self.make_stub(image, (index, version), place.position, form, true)?;
             let site = self.functions.site(index, place.position).expect("the site was made");
-            let bytes = version.bytes(place, form, site);
-            self.exchange(version.at(place.code), &SitePlace::off(), &bytes)?;
+            let bytes = version.bytes(place, form, site, Form::Off);
+            self.exchange(version.at(place.code), &place.off(), &bytes)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use wasm_jit_codegen::CompiledFunction;
+use wasm_jit_codegen::{CompiledFunction, Position};
 
 use super::blocks::{ALIGNMENT, Block};
 use super::version::{CounterStubs, Seen};
@@ -31,14 +31,28 @@ impl CodeImage {
             return Ok(());
         }
         let state = changes.functions.or_default(index);
-        let places = seen.sites.iter().map(|(site, _)| (site.wasm, Needs::default()));
-        self.add_sites(state, function, places, seen);
+        let places = seen.sites.iter().map(|(site, _)| (site.wasm, Needs::default())).collect();
+        self.add_sites(state, function, &places, seen);
+        for sharing in seen.sites.chunk_by(|(a, _), (b, _)| a.code == b.code).filter(|all| all.len() > 1) {
+            let cell = self.counters.add(1);
+            for (Position { wasm, .. }, _) in sharing {
+                state.sites.get_mut(wasm).expect("just added").shared = Some(cell);
+            }
+        }
         let mut code = Vec::new();
-        let stubs = CounterStubs::append(self, (index, &original.sites), seen, &state.sites, &mut code);
+        let moved = original.entry.wrapping_sub(compiled.entry);
+        let code_at = |at: u32| {
+            // SAFETY: in the image's code, which has not been patched there.
+            std::array::from_fn(|byte| unsafe {
+                self.at(at.wrapping_add(moved) + byte as u32).read_volatile()
+            })
+        };
+        let of = (index, &original.sites);
+        let stubs = CounterStubs::append(self, of, seen, &state.sites, code_at, &mut code);
         let arena = changes.arenas.with_room(self, &self.probed().blocks, code.len())?;
         let start = arena.next_address(ALIGNMENT);
         let offset = start.wrapping_sub(original.at(0)) as u32;
-        original.places = stubs.link(original.entry.wrapping_sub(compiled.entry), offset, &mut code);
+        original.places = stubs.link(moved, offset, &mut code);
         arena.append(&code, ALIGNMENT)?;
         original.stubs_end = offset.wrapping_add(code.len() as u32);
         let place = original.place_of_code(index);

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use wasm_jit_codegen::{Callee, Located, NoValue, Ty, Value, Wanted};
+use wasm_jit_codegen::{At, Callee, Located, NoValue, Ty, Value, Wanted};
 
 use super::callback::{CallBack, Callback};
 use super::counting::Choice;
@@ -94,7 +94,12 @@ impl RequestedKind {
             Self::Generic { fire, closure } => {
                 let located = located.expect("the place was shown").clone();
                 let (fire, closure) = (*fire, closure.clone());
-                let generic = Generic { fire, closure, function, position, instance, located };
+                let in_buffer = located.operands.iter().filter_map(|operand| match operand.at {
+                    At::Result(index) => Some(index as usize + 1),
+                    _ => None,
+                });
+                let results = in_buffer.max().unwrap_or(0);
+                let generic = Generic { fire, closure, function, position, instance, located, results };
                 return Ok(What::Generic(Arc::new(generic)));
             }
         };

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use wasm_jit_codegen::{Action, Callee, Located, SITE_LENGTH, SiteState, Value, list_stub};
+use wasm_jit_codegen::{Action, Callee, ListStub, Located, SITE_LENGTH, SiteState, Value, list_stub};
 use wordpatch::Error;
 
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
@@ -47,6 +47,8 @@ pub(crate) struct Generic {
     /// The number of the instance for which it is, if not for all.
     pub instance: Option<u64>,
     pub located: Arc<Located>,
+    /// At an exit: how much of the store's buffer has results.
+    pub results: usize,
 }
 
 /// Each probe has its own.
@@ -101,6 +103,17 @@ pub(super) enum Form {
     List(u32),
 }
 
+impl Form {
+    /// The form of a site without lists that does what both do.
+    pub(super) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Count, _) | (_, Self::Count) => Self::Count,
+            (Self::Empty, _) | (_, Self::Empty) => Self::Empty,
+            _ => Self::Off,
+        }
+    }
+}
+
 /// A list of probes, without those that do nothing. The counter is in it at most once.
 #[derive(Debug)]
 pub(super) struct List {
@@ -120,9 +133,18 @@ impl List {
 #[derive(Debug, Default)]
 pub(super) struct Site {
     pub cell: u32,
+    /// The cell to which the original adds, if the instruction shares its site there.
+    pub shared: Option<u32>,
     pub form: Form,
     /// The probes that are on, by their numbers, in the order of their activation.
-    pub active: Vec<usize>,
+    pub active: Active,
+    more: Option<Box<More>>,
+}
+
+/// What few sites have: apart, since the sites of a module are many, and switching them is mostly
+/// loading them from memory.
+#[derive(Debug, Default)]
+pub(super) struct More {
     /// The state at the site; known once there is a probe that calls a function.
     pub state: Option<SiteState>,
     /// The next instruction, if it can be reached; known once choices are counted.
@@ -131,11 +153,83 @@ pub(super) struct Site {
     pub choices: Option<u32>,
     /// The values at the site; known once there is a generic probe.
     pub located: Option<Arc<Located>>,
+    /// The values at the site in plain versions; known if there is one, and a probe that calls a
+    /// function.
+    pub plain: Option<Arc<Located>>,
     pub lists: Vec<List>,
     pub numbers: HashMap<Arc<[What]>, u32>,
 }
 
+/// A list of numbers, which takes no further memory for a single one.
+#[derive(Debug, Default)]
+pub(super) enum Active {
+    #[default]
+    None,
+    One(usize),
+    Several(Vec<usize>),
+}
+
+impl Active {
+    pub(super) fn all(&self) -> &[usize] {
+        match self {
+            Self::None => &[],
+            Self::One(number) => std::slice::from_ref(number),
+            Self::Several(numbers) => numbers,
+        }
+    }
+
+    pub(super) fn push(&mut self, number: usize) {
+        self.insert(self.all().len(), number);
+    }
+
+    pub(super) fn insert(&mut self, at: usize, number: usize) {
+        match self {
+            Self::None => *self = Self::One(number),
+            Self::One(first) => {
+                let mut numbers = vec![*first];
+                numbers.insert(at, number);
+                *self = Self::Several(numbers);
+            }
+            Self::Several(numbers) => numbers.insert(at, number),
+        }
+    }
+
+    /// Removes a number, and returns where it was.
+    pub(super) fn remove(&mut self, number: usize) -> Option<usize> {
+        let at = self.all().iter().position(|other| *other == number)?;
+        match self {
+            Self::Several(numbers) => drop(numbers.remove(at)),
+            Self::None | Self::One(_) => *self = Self::None,
+        }
+        Some(at)
+    }
+}
+
 impl Site {
+    pub(super) fn new(cell: u32) -> Self {
+        Self { cell, ..Self::default() }
+    }
+
+    pub(super) fn more(&self) -> Option<&More> {
+        self.more.as_deref()
+    }
+
+    pub(super) fn more_mut(&mut self) -> &mut More {
+        self.more.get_or_insert_default()
+    }
+
+    /// A list by its number.
+    pub(super) fn list(&self, number: u32) -> &List {
+        &self.more().expect("has lists").lists[number as usize]
+    }
+
+    /// Forgets the stubs of a version.
+    pub(super) fn forget_stubs(&mut self, version: usize) {
+        if let Some(more) = &mut self.more {
+            more.lists.iter_mut().for_each(|list| list.stubs[version] = 0);
+        }
+    }
+
     /// The form for probes that do this, in their order.
     pub(super) fn form_of<'a>(&mut self, active: impl Iterator<Item = &'a What> + Clone) -> Form {
         let (mut calls, mut counts, mut is_empty) = (false, false, true);
@@ -159,11 +253,13 @@ impl Site {
                     What::Call(_) | What::CallBack(_) | What::Generic(_) => true,
                 };
                 let items: Vec<&What> = active.filter(is_item).collect();
-                Form::List(self.number(&items))
+                Form::List(self.more_mut().number(&items))
             }
         }
     }
+}
 
+impl More {
     /// The number of a list, which may be new.
     fn number(&mut self, items: &[&What]) -> u32 {
         // Most sites have few lists, which are compared without an allocation.
@@ -179,11 +275,6 @@ impl Site {
         self.numbers.insert(items.clone(), number);
         self.lists.push(List { items, stubs: [0; VERSIONS] });
         number
-    }
-
-    /// Forgets the stubs of a version.
-    pub(super) fn forget_stubs(&mut self, version: usize) {
-        self.lists.iter_mut().for_each(|list| list.stubs[version] = 0);
     }
 
     /// Forgets a list for which no stub could be made.
@@ -216,33 +307,36 @@ impl StubMemory {
     }
 }
 
-/// Makes the stub of a list in a version, unless the version has it, or has no values at the site.
-pub(super) fn make_stub(
-    image: &Arc<CodeImage>,
+/// The code of a list's stub in a version, which has the values that the list needs.
+pub(super) fn generate(
+    image: &CodeImage,
     (function, version): (u32, &Version),
     place: &SitePlace,
-    (site, list): (&mut Site, u32),
-    is_activation: bool,
-    (memory, arenas, blocks): (&mut StubMemory, &mut Arenas, &Blocks),
-) -> Result<(), MakeError> {
-    let List { items, stubs } = &mut site.lists[list as usize];
-    let is_generic = |item: &What| matches!(item, What::Generic(_));
-    let has_no_values = !place.settled || !version.sites.end_accessors() && items.iter().any(is_generic);
-    if stubs[version.number] != 0 || has_no_values {
-        return Ok(());
-    }
-    let at = version.at(place.code);
+    (site, list): (&Site, u32),
+) -> ListStub {
+    let more = site.more().expect("has lists");
+    let items = &more.lists[list as usize].items;
+    let plain = version.is_plain().then(|| more.plain.as_deref().expect("known since it is asked for"));
+    let in_version = |values: &[Value]| -> Box<[Value]> {
+        values.iter().map(|value| plain.map_or(*value, |located| value.in_plain(located))).collect()
+    };
+    let values = |item: &What| match item {
+        What::Call(call) => in_version(&call.arguments),
+        What::CallBack(call) => in_version(&call.values),
+        _ => Box::default(),
+    };
+    let values: Vec<Box<[Value]>> = items.iter().map(values).collect();
     let cell = 8 * site.cell as i32;
-    let actions = items.iter().filter_map(|item| match item {
+    let actions = items.iter().zip(&values).filter_map(|(item, values)| match item {
         What::Nothing | What::CountChoice(_) => None,
         What::Count => (!version.counts(place.position)).then_some(Action::Count { cell }),
         What::Call(call) => {
-            let Call { callee, arguments, instance } = &**call;
-            Some(Action::Call { callee, arguments, instance: *instance })
+            let Call { callee, instance, .. } = &**call;
+            Some(Action::Call { callee, arguments: values, instance: *instance })
         }
         What::CallBack(call) => {
             let (function, callback) = (call.routine, Arc::as_ptr(call) as usize);
-            Some(Action::Callback { function, callback, values: &call.values, instance: call.instance })
+            Some(Action::Callback { function, callback, values, instance: call.instance })
         }
         What::Generic(generic) => Some(Action::Generic {
             function: generic.fire,
@@ -252,8 +346,35 @@ pub(super) fn make_stub(
         }),
     });
     let actions: Vec<Action<'_>> = actions.collect();
-    let state = site.state.expect("known since a probe was made that calls a function");
-    let mut stub = list_stub(&state, &actions, at);
+    let is_exit = place.position == image.function(function).wasm_end;
+    let state = more.state.expect("known since a probe was made that calls a function");
+    // Results are in their registers.
+    let state = if plain.is_some() && !is_exit { SiteState::PLAIN } else { state };
+    let frame_size = plain.map(|_| version.frame_size);
+    list_stub(&state, &actions, version.at(place.code), frame_size)
+}
+
+/// Makes the stub of a list in a version, unless the version has it, or has no values at the site.
+pub(super) fn make_stub(
+    image: &Arc<CodeImage>,
+    (function, version): (u32, &Version),
+    place: &SitePlace,
+    (site, list): (&mut Site, u32),
+    is_activation: bool,
+    (memory, arenas, blocks): (&mut StubMemory, &mut Arenas, &Blocks),
+) -> Result<(), MakeError> {
+    let List { items, stubs } = site.list(list);
+    let is_generic = |item: &What| matches!(item, What::Generic(_));
+    let has_no_frame = || {
+        let is_exit = place.position == image.function(function).wasm_end;
+        !version.sites.end_accessors() || is_exit && !version.sites.settles(place.position)
+    };
+    let has_no_values = !place.settled || items.iter().any(is_generic) && has_no_frame();
+    if stubs[version.number] != 0 || has_no_values {
+        return Ok(());
+    }
+    let at = version.at(place.code);
+    let mut stub = generate(image, (function, version), place, (site, list));
     let length = stub.code.len();
     memory.add(length, image, is_activation)?;
     let arena = arenas.with_room(image, blocks, length)?;
@@ -269,6 +390,6 @@ pub(super) fn make_stub(
     let block = Block { start, end, function, version: version.number, stub: Some(place.position) };
     blocks.push(block);
     image.shown.version_made(&block.place_of_stub());
-    stubs[version.number] = start;
+    site.more_mut().lists[list as usize].stubs[version.number] = start;
     Ok(())
 }

@@ -71,7 +71,7 @@ impl CodeImage {
         let on = changes.apply(self, (index, position), function, true);
         let on = on.and_then(|()| Ok(changes.change_version(index, function, last)?));
         if on.is_err() {
-            changes.site(index, position).active.pop();
+            changes.site(index, position).active.remove(number);
             let _ = changes.apply(self, (index, position), function, false);
             return on;
         }
@@ -104,8 +104,7 @@ impl CodeImage {
         }
         let function = self.probed().function(self, index).expect("the function is probed");
         let site = changes.site(index, position);
-        let place = site.active.iter().position(|active| *active == number).expect("it is on");
-        site.active.remove(place);
+        let place = site.active.remove(number).expect("it is on");
         if let Err(error) = changes.apply(self, (index, position), function, false) {
             changes.site(index, position).active.insert(place, number);
             return Err(error);
@@ -134,7 +133,7 @@ impl CodeImage {
             // The site cannot be patched, as in a forked child. It stays as it is until its next
             // change.
             let &mut ProbeState { function, position, .. } = changes.probe(number);
-            changes.site(function, position).active.retain(|active| *active != number);
+            changes.site(function, position).active.remove(number);
             changes.state(function).active -= 1;
         }
         let Some(probe) = changes.probes[number].take() else { return };
@@ -144,9 +143,9 @@ impl CodeImage {
             let cells = state.counts(probe.position, &probe.what).flatten().flatten();
             cells.for_each(|cell| self.counters.unwatch(instance, cell));
         }
-        state.probes -= 1;
+        state.probes.remove(&number);
         state.counters -= usize::from(probe.what == What::Count);
-        if state.probes == 0 && state.may_return() {
+        if state.probes.is_empty() && state.may_return() {
             let function = self.probed().function(self, probe.function).expect("the function is probed");
             let _ = changes.change_version(probe.function, function, 0);
         }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::code::CodeImage;
+
 /// How many watchers there are, of all images: without any, frames are not examined.
 static WATCHERS: AtomicUsize = AtomicUsize::new(0);
 
@@ -12,9 +14,21 @@ pub(crate) fn is_watched() -> bool {
     WATCHERS.load(Ordering::Relaxed) != 0
 }
 
-type Watcher = Arc<dyn Fn(u32, u64) + Send + Sync>;
+/// A frame that is about to be left.
+#[derive(Clone, Copy)]
+pub(crate) struct Left<'a> {
+    pub image: &'a CodeImage,
+    pub function: u32,
+    pub fp: usize,
+    /// An address in the instruction at which the frame is.
+    pub pc: usize,
+    /// Whether that is a call of a function or of a routine.
+    pub is_call: bool,
+}
 
-/// The watchers of an image, which get the index of the function and the frame pointer.
+type Watcher = Arc<dyn Fn(Left<'_>) + Send + Sync>;
+
+/// The watchers of an image.
 #[derive(Default)]
 pub(crate) struct Watchers(Mutex<Vec<(u64, Watcher)>>);
 
@@ -24,7 +38,7 @@ impl Watchers {
     }
 
     /// Adds one; returns its number.
-    pub(crate) fn add(&self, watcher: impl Fn(u32, u64) + Send + Sync + 'static) -> u64 {
+    pub(crate) fn add(&self, watcher: impl Fn(Left<'_>) + Send + Sync + 'static) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         self.lock().push((number, Arc::new(watcher)));
@@ -44,9 +58,9 @@ impl Watchers {
     }
 
     /// Calls all of them, without the lock.
-    pub(crate) fn report(&self, function: u32, frame: u64) {
+    pub(crate) fn report(&self, left: Left<'_>) {
         let watchers: Vec<Watcher> = self.lock().iter().map(|(_, watcher)| watcher.clone()).collect();
-        watchers.iter().for_each(|watcher| watcher(function, frame));
+        watchers.iter().for_each(|watcher| watcher(left));
     }
 }
 

@@ -7,22 +7,28 @@
 //! ```
 //!
 //! The code that a function was compiled to at first, its *original*, counts as a version without
-//! sites.
+//! sites, or with those of the engine's settings. There, a jump of the program may be a site, whose
+//! stub executes it; and several instructions may share a site, and its stub. Their shared counter
+//! counts whenever one of them is to be counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{
     AtSite, Catch, CompiledFunction, CounterStub, Counting, Limit, Located, NoValue, Observer, Position, Run,
-    SITE_LENGTH, SITE_OFF, SiteState, Sites, State, Ty, Value, Wanted, counter_stub, site_jump,
+    SITE_LENGTH, SITE_OFF, SiteJump, SiteState, Sites, State, Ty, Value, Wanted, counter_stub, move_last,
+    site_jump,
 };
 use wordpatch::Bytes;
 
-use super::MakeError;
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
 use super::counting::Runs;
 use super::stubs::{Form, Site};
+use super::{MakeError, is_plain};
 use crate::code::{CodeImage, Function, ObserveError, TryRegion, add_regions};
+
+/// The values at places, by position.
+pub(super) type LocatedAt = BTreeMap<u32, Option<Arc<Located>>>;
 
 /// The observations of a compilation.
 #[derive(Debug, Default)]
@@ -31,13 +37,13 @@ pub(super) struct Seen {
     pub instructions: Vec<(u32, u32, bool)>,
     pub sites: Vec<(Position, AtSite)>,
     /// Transfer points, in ascending order.
-    points: Vec<u32>,
+    pub(super) points: Vec<u32>,
     /// The values that are asked for, by position.
     pub wanted: BTreeMap<u32, Vec<Wanted>>,
     /// The state at these positions, and where the values are, in the same order.
     pub found: BTreeMap<u32, (SiteState, Vec<Result<Found, NoValue>>)>,
     /// The values at these positions, which generic probes ask for.
-    pub located: BTreeMap<u32, Option<Arc<Located>>>,
+    pub located: LocatedAt,
     /// In a counting version.
     pub runs: Vec<Run>,
     /// Code of instructions outside of the main sequence.
@@ -68,6 +74,10 @@ impl Observer for Seen {
         if state.has_pending_load() {
             self.pending.push(position.wasm);
         }
+    }
+
+    fn moved(&mut self, from: u32, to: u32) {
+        move_last(self.instructions.iter_mut().map(|(code, ..)| code), from, to);
     }
 
     fn more_code(&mut self, position: Position) {
@@ -114,12 +124,14 @@ pub(super) struct SitePlace {
     /// Where its stub begins, and where the jump back is in there.
     pub(super) stub: u32,
     pub(super) back: u32,
+    /// The bytes of the site while it has no probe.
+    off: [u8; SITE_LENGTH as usize],
 }
 
 impl SitePlace {
     /// The bytes of the site while it has no probe.
-    pub(super) fn off() -> Bytes {
-        Bytes::new(&SITE_OFF).expect("five bytes")
+    pub(super) fn off(&self) -> Bytes {
+        Bytes::new(&self.off).expect("five bytes")
     }
 }
 
@@ -132,34 +144,60 @@ pub(super) fn is_settled(image: &CodeImage, function: u32, sites: &Sites, positi
 
 /// The stubs of counters, for all sites of a version: places, whose stubs are offsets in the code
 /// that they were appended to, each with the rel32 of its jump back.
-pub(super) struct CounterStubs(Vec<(SitePlace, u32)>);
+pub(super) struct CounterStubs(Vec<(SitePlace, CounterStub, Option<SiteJump>)>);
 
 impl CounterStubs {
-    /// Appends them to `code`.
+    /// Appends them to `code`. `code_at` gives the code of sites that are jumps.
     pub(super) fn append(
         image: &CodeImage,
         (function, sites): (u32, &Sites),
         seen: &Seen,
         counters: &BTreeMap<u32, Site>,
+        code_at: impl Fn(u32) -> [u8; SiteJump::MAX_LENGTH],
         code: &mut Vec<u8>,
     ) -> Self {
-        let append = |(at, state): &(Position, AtSite)| {
-            let Position { code: at, wasm: position } = *at;
-            let cell = counters.get(&position).expect("each site has a counter").cell;
-            let CounterStub { start: stub, back, rel32 } = counter_stub(8 * cell as i32, state, code);
-            let settled = is_settled(image, function, sites, position);
-            (SitePlace { position, code: at, settled, stub, back }, rel32)
-        };
-        Self(seen.sites.iter().map(append).collect())
+        let mut places = Vec::with_capacity(seen.sites.len());
+        for sharing in seen.sites.chunk_by(|(a, _), (b, _)| a.code == b.code) {
+            let [(at, first), others @ ..] = sharing else { unreachable!("no chunk is empty") };
+            let mut state = first.clone();
+            others.iter().for_each(|(_, other)| state.join(other));
+            let site = counters.get(&at.wasm).expect("each site has a counter");
+            let cell = if others.is_empty() { site.cell } else { site.shared.expect("known before") };
+            let (mut jump, mut off) = (None, SITE_OFF);
+            if state.is_jump() {
+                let bytes = code_at(at.code);
+                jump = Some(SiteJump::decode(bytes).expect("the compiler's jump"));
+                off.copy_from_slice(&bytes[..SITE_LENGTH as usize]);
+            }
+            let stub = counter_stub(8 * cell as i32, &state, jump.as_ref(), code);
+            for (Position { code, wasm: position }, _) in sharing {
+                let settled = is_settled(image, function, sites, *position);
+                let (position, code, back) = (*position, *code, stub.back);
+                places.push((SitePlace { position, code, settled, stub: stub.start, back, off }, stub, jump));
+            }
+        }
+        Self(places)
     }
 
     /// Makes them jump back. Relative to the version, its sites are at `moved` from where they were
     /// compiled, and `code` is at `offset`, both modulo 2^32.
     pub(super) fn link(self, moved: u32, offset: u32, code: &mut [u8]) -> Box<[SitePlace]> {
-        let link = |(place, rel32): (SitePlace, u32)| {
+        let link = |(place, parts, jump): (SitePlace, CounterStub, Option<SiteJump>)| {
             let site = place.code.wrapping_add(moved);
-            let distance = (site + SITE_LENGTH).wrapping_sub(offset.wrapping_add(rel32 + 4));
-            code[rel32 as usize..][..4].copy_from_slice(&distance.to_le_bytes());
+            let mut link = |rel32: u32, target: u32| {
+                let distance = target.wrapping_sub(offset.wrapping_add(rel32 + 4));
+                code[rel32 as usize..][..4].copy_from_slice(&distance.to_le_bytes());
+            };
+            match jump {
+                None => link(parts.rel32, site + SITE_LENGTH),
+                Some(SiteJump { length, displacement, .. }) => {
+                    let target = (site + length).wrapping_add_signed(displacement);
+                    link(parts.taken.unwrap_or(parts.rel32), target);
+                    if parts.taken.is_some() {
+                        link(parts.rel32, site + length);
+                    }
+                }
+            }
             let [stub, back] = [place.stub, place.back].map(|at| offset.wrapping_add(at));
             SitePlace { code: site, stub, back, ..place }
         };
@@ -173,24 +211,50 @@ pub(super) fn jump(from: usize, to: usize) -> Bytes {
 }
 
 impl Version {
-    /// The bytes of a site of this version in one of its forms.
     /// Whether its code counts how often control comes to a place.
     pub(super) fn counts(&self, position: u32) -> bool {
         self.runs.as_ref().is_some_and(|runs| runs.counts(position))
     }
 
-    pub(super) fn bytes(&self, place: &SitePlace, form: Form, site: &Site) -> Bytes {
+    /// The bytes of a site of this version in one of its forms. `others` is what those
+    /// instructions need of it that share it.
+    pub(super) fn bytes(&self, place: &SitePlace, form: Form, site: &Site, others: Form) -> Bytes {
         let at = self.at(place.code);
-        match form {
-            Form::Off => SitePlace::off(),
-            Form::Count if self.counts(place.position) => SitePlace::off(),
+        let bytes = |form| match form {
             Form::Empty => jump(at, self.stub_address(place.back)),
             Form::Count => jump(at, self.stub_address(place.stub)),
-            Form::List(list) => match site.lists[list as usize].stubs[self.number] {
-                0 => self.bytes(place, site.lists[list as usize].without_calls(), site),
-                stub => jump(at, stub),
-            },
+            Form::Off | Form::List(_) => place.off(),
+        };
+        match form {
+            Form::List(list) if site.list(list).stubs[self.number] != 0 => {
+                jump(at, site.list(list).stubs[self.number])
+            }
+            _ => bytes(self.without_calls(place, form, site).and(others)),
         }
+    }
+
+    /// What is left of a form where the version has no stub of its list, or counts by itself.
+    fn without_calls(&self, place: &SitePlace, form: Form, site: &Site) -> Form {
+        match form {
+            Form::List(list) => self.without_calls(place, site.list(list).without_calls(), site),
+            Form::Count if self.counts(place.position) => Form::Off,
+            _ => form,
+        }
+    }
+
+    /// What the other instructions need that share a site, of which `site` gives the state.
+    pub(super) fn others<'a>(&self, place: &SitePlace, site: impl Fn(u32) -> &'a Site) -> Form {
+        if self.number != 0 {
+            return Form::Off;
+        }
+        let first = self.places.partition_point(|other| other.position < place.position);
+        let shares = |other: &&SitePlace| other.code == place.code;
+        let before = self.places[..first].iter().rev().take_while(shares);
+        let after = self.places[first..].iter().skip(1).take_while(shares);
+        before.chain(after).fold(Form::Off, |form, other| {
+            let site = site(other.position);
+            form.and(self.without_calls(other, site.form, site))
+        })
     }
 }
 
@@ -261,23 +325,25 @@ impl Version {
     }
 
     /// Compiles a function with sites, which are off, and appends the code to an arena. Nothing
-    /// leads to it yet.
+    /// leads to it yet. Unless it is a plain version, its frames must be like those of the
+    /// original. Returns the places that `seen` asks for too.
     pub(super) fn with_sites(
         image: &Arc<CodeImage>,
         (function, number): (u32, usize),
         (sites, counting): (Sites, Option<Counting>),
-        original: (&CompiledFunction, &Seen),
+        original: Option<(&CompiledFunction, &Seen)>,
         site: &BTreeMap<u32, Site>,
         (arenas, blocks): (&mut Arenas, &Blocks),
-    ) -> Result<Self, MakeError> {
-        let mut seen = Seen::default();
+        mut seen: Seen,
+    ) -> Result<(Self, LocatedAt), MakeError> {
         let (chunk, compiled) = image.compile_again(function, (&sites, counting.as_ref()), &mut seen)?;
-        if !are_alike(original, (&compiled, &seen)) {
+        if original.is_some_and(|original| !are_alike(original, (&compiled, &seen))) {
             return Err(ObserveError::Differs { function }.into());
         }
         let mut code = chunk.code;
         code.truncate(compiled.end as usize);
-        let stubs = CounterStubs::append(image, (function, &sites), &seen, site, &mut code);
+        let no_jump = |_| unreachable!("jumps of originals only are sites");
+        let stubs = CounterStubs::append(image, (function, &sites), &seen, site, no_jump, &mut code);
         let arena = arenas.with_room(image, blocks, code.len())?;
         let base = arena.next_address(ALIGNMENT);
         let relative = |code: &mut Vec<u8>, at: u32, target: usize| {
@@ -294,7 +360,7 @@ impl Version {
         let runs = counting.map(|counting| {
             Box::new(Runs::new(counting, &mut seen, site, image.function(function).wasm_end))
         });
-        Ok(Self {
+        let version = Self {
             number,
             base,
             entry: compiled.entry,
@@ -303,14 +369,21 @@ impl Version {
             stubs_end: code.len() as u32,
             frame_size: compiled.frame_size,
             first_bytes: seen.points.iter().map(|point| code[*point as usize]).collect(),
-            landings: landings(original.1, &seen, runs.as_deref()),
+            landings: original
+                .map_or_else(Box::default, |(_, original)| landings(original, &seen, runs.as_deref())),
             points: seen.points.into(),
             sites,
             runs,
             places,
             regions: regions.into(),
             catches: catches.into(),
-        })
+        };
+        Ok((version, seen.located))
+    }
+
+    /// Whether frames of other versions have to become plain before they go on here.
+    pub(super) fn is_plain(&self) -> bool {
+        is_plain(self.number)
     }
 
     /// Where an offset is executed.

@@ -167,6 +167,7 @@ fn append(chunk: &mut Chunk, index: u32, with_frame: bool, build: Build<'_>) {
         body: offset(&body),
         end: base + assembled.inner.code_buffer.len() as u32,
         frame_size: FRAME,
+        saved: 0,
         try_regions: function.regions.iter().map(region).collect(),
     };
     chunk.code.extend(&assembled.inner.code_buffer);

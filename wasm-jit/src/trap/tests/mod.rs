@@ -435,3 +435,39 @@ fn a_backtrace_says_why_an_instruction_is_unknown() {
     let text = backtrace.to_string();
     assert!(text.contains("(instruction unknown: function 0: compiling it again"), "{text}");
 }
+
+/// What is decoded at an entry is what stands there before or after a patch, never a part of both.
+#[test]
+fn entries_are_read_while_they_are_patched() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use iced_x86::Mnemonic;
+
+    use super::capture::instruction_at;
+    use crate::probes::{Kind, Location, Place, ProbeSpec};
+    use crate::{Engine, Module};
+
+    let module = Module::new(&Engine::default(), "(module (func))").unwrap();
+    let location = Location { function: 0, place: Place::Entry };
+    let probe = module.probe(ProbeSpec { location, kind: Kind::Count }).unwrap();
+    let entry = module.code().entry(0).addr();
+    probe.activate().unwrap();
+    // SAFETY: the code stays mapped with its module.
+    let read = || unsafe { instruction_at(entry) };
+    let target = read().near_branch_target();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..20_000 {
+                probe.deactivate().unwrap();
+                probe.activate().unwrap();
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
+        while !is_done.load(Ordering::Relaxed) {
+            let found = read();
+            let is_patched = found.mnemonic() == Mnemonic::Jmp && found.near_branch_target() == target;
+            assert!(is_patched || found.mnemonic() == Mnemonic::Push, "{found}");
+        }
+    });
+}

@@ -1,0 +1,128 @@
+//! `wasm-jit attach`: monitors of a program that runs in another process.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::PathBuf;
+use std::process::{self, ExitCode};
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use nix::unistd::getuid;
+use wasm_jit_monitors::control::{self, Control};
+use wasm_jit_monitors::{Format, Session};
+
+use super::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  wasm-jit run --control app.wasm &          a program whose monitors can be switched
+  wasm-jit attach $! enable hotness
+  wasm-jit attach $! report hotness
+  wasm-jit attach $! disable hotness         from here on, it costs nothing";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   done
+  1   the process does not listen, or has refused: the reason is on stderr
+  2   mistake in the command line";
+
+/// Switches the monitors of a program that runs in another process
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
+#[command(subcommand_value_name = "REQUEST", subcommand_help_heading = "Requests")]
+pub(super) struct Attach {
+    /// The process, which was started with run --control
+    #[arg(value_name = "PID")]
+    process: u32,
+
+    #[command(subcommand)]
+    request: Request,
+}
+
+#[derive(Debug, Subcommand)]
+#[command(disable_help_subcommand = true)]
+enum Request {
+    /// Prints the monitors, and whether they are on
+    List,
+    /// Starts a monitor, or switches it on again
+    Enable {
+        /// The monitor, with options: 'hotness{function=main}'
+        #[arg(value_name = "NAME[{OPTIONS}]")]
+        monitor: String,
+    },
+    /// Switches a monitor off; it keeps what it has observed
+    Disable {
+        /// The monitor
+        #[arg(value_name = "NAME")]
+        monitor: String,
+    },
+    /// Prints what a monitor has observed so far, or all of them
+    Report {
+        /// The monitor [default: all that were started]
+        #[arg(value_name = "NAME")]
+        monitor: Option<String>,
+
+        /// text, json or csv
+        #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = format)]
+        format: String,
+    },
+}
+
+fn format(text: &str) -> Result<String, String> {
+    text.parse::<Format>().map(|_| text.to_owned())
+}
+
+impl Request {
+    /// As it is sent.
+    fn line(&self) -> String {
+        match self {
+            Self::List => "list".to_owned(),
+            Self::Enable { monitor } => format!("enable {monitor}"),
+            Self::Disable { monitor } => format!("disable {monitor}"),
+            Self::Report { monitor, format } => {
+                format!("report {format} {}", monitor.as_deref().unwrap_or_default())
+            }
+        }
+    }
+}
+
+pub(super) fn run(arguments: &Attach) -> Result<ExitCode, Failure> {
+    let process = arguments.process;
+    let silent = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            Failure::new(format_args!("process {process} does not listen: start it with run --control"))
+        }
+        _ => Failure::new(error).about(format_args!("process {process}")),
+    };
+    let path = directory().join(process.to_string());
+    let answer = control::request(path, &arguments.request.line()).map_err(silent)?;
+    let text = answer.map_err(Failure::new)?;
+    super::print(|out| out.write_all(text.as_bytes()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lets other processes of this user switch the monitors of this one.
+pub(super) fn listen(session: Arc<Session>) -> Result<Control, Failure> {
+    let directory = directory();
+    let about = |message: &dyn std::fmt::Display| {
+        Failure::new(message).about(format_args!("--control: {}", directory.display()))
+    };
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+    made.map_err(|error| about(&error))?;
+    // In a directory that all may write to, another user may have been first.
+    let owner = fs::symlink_metadata(&directory).map_err(|error| about(&error))?;
+    if !owner.is_dir() || owner.uid() != getuid().as_raw() || owner.mode() & 0o077 != 0 {
+        return Err(about(&"not a directory that only this user can access"));
+    }
+    let path = directory.join(process::id().to_string());
+    Control::listen(session, path).map_err(|error| Failure::new(error).about("--control"))
+}
+
+/// Where the sockets of this user's processes are, named by their numbers.
+fn directory() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()) {
+        Some(directory) => PathBuf::from(directory).join("wasm-jit"),
+        None => std::env::temp_dir().join(format!("wasm-jit-{}", getuid())),
+    }
+}

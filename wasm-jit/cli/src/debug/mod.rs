@@ -1,0 +1,115 @@
+//! `wasm-jit debug`: runs a program in a debugger.
+//!
+//! The main thread reads commands, and the program runs on a thread of its own. Ctrl-C stops it:
+//! the signal is blocked in all threads, and one thread waits for it.
+
+mod address;
+mod commands;
+mod memory;
+mod port;
+mod program;
+mod remote;
+mod repl;
+mod server;
+mod show;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+
+use clap::Args;
+use nix::sys::signal::{SigSet, Signal};
+use wasm_jit_debug::Debugger;
+
+use super::Failure;
+use super::run::Run;
+use commands::{Answer, Session};
+pub(super) use port::Port;
+use program::Launcher;
+
+const EXAMPLES: &str = "\
+Examples:
+  wasm-jit debug --dir .::/ app.wasm input.txt        then: break main, run, next, print x, help
+  wasm-jit debug --invoke fib math.wat 30
+  wasm-jit debug --command 'break gcd' --command run --command backtrace --batch \\
+      --invoke gcd math.wat 1071 462";
+
+/// Runs a WebAssembly program in a debugger
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES, help_template = super::TEMPLATE)]
+#[command(override_usage = "wasm-jit debug [OPTIONS] <FILE> [ARGS]...")]
+pub(super) struct Debug {
+    /// Executes this command of the debugger first; may be repeated
+    #[arg(long = "command", value_name = "COMMAND")]
+    commands: Vec<String>,
+
+    /// Ends after these commands, and at the first of them that fails
+    #[arg(long)]
+    batch: bool,
+
+    /// Waits for a client of the GDB remote protocol at this port of 127.0.0.1, instead of reading
+    /// commands; LLDB 22 or later: process connect --plugin wasm connect://127.0.0.1:PORT
+    #[arg(long, value_name = "PORT", conflicts_with_all = ["commands", "batch"])]
+    gdb_server: Option<u16>,
+
+    /// Attaches to a program that was started by run --debug-port ADDRESS
+    #[arg(long, value_name = "ADDRESS", exclusive = true)]
+    connect: Option<String>,
+
+    #[command(flatten)]
+    run: Run,
+}
+
+pub(super) fn run(arguments: Debug) -> Result<ExitCode, Failure> {
+    if let Some(address) = &arguments.connect {
+        return remote::connect(&address.parse()?);
+    }
+    if arguments.run.timeout.is_some() {
+        let message = "debug: the time in which a program is stopped would count for --timeout";
+        return Err(Failure { code: 2, message: message.to_owned() });
+    }
+    let requests = arguments.run.monitors.requests()?;
+    if !arguments.run.monitors.modules().is_empty() {
+        return Err(Failure::new("--monitors: the debugger runs no monitor modules"));
+    }
+    // Before there are threads.
+    let interrupt = SigSet::from(Signal::SIGINT);
+    interrupt.thread_block().expect("this signal can be blocked");
+    let module = arguments.run.load()?;
+    let debugger = Arc::new(Debugger::new(&module));
+    let launcher = Launcher::new(arguments.run, module, debugger.clone(), requests)?;
+    if let Some(port) = arguments.gdb_server {
+        return server::serve_one(&debugger, &launcher, port);
+    }
+    let paused = debugger.clone();
+    let wait = move || {
+        while interrupt.wait().is_ok() {
+            paused.pause();
+        }
+    };
+    let started = thread::Builder::new().name("interrupts".to_owned()).spawn(wait);
+    started.map_err(|error| Failure::new(error).about("no thread for Ctrl-C"))?;
+    let mut session = Session::new(debugger, launcher);
+    for command in &arguments.commands {
+        say(&format!("(wasm-jit) {command}\n"));
+        match session.execute(command) {
+            Ok(Answer::Quit) => return Ok(ExitCode::SUCCESS),
+            Ok(Answer::Text(text)) => say(&text),
+            Err(message) if arguments.batch => {
+                return Err(Failure::new(message).about(format_args!("`{command}`")));
+            }
+            Err(message) => say(&format!("{message}\n")),
+        }
+    }
+    if !arguments.batch {
+        repl::read(session.function_names(), |line| session.execute(line))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints for the user of the debugger, who may have gone.
+fn say(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

@@ -1,0 +1,178 @@
+//! `wasm-jit run --debug-port`: debuggers attach to the program while it runs.
+//!
+//! The first byte of a connection tells what the client speaks: `+`, `$` or Ctrl-C is the GDB
+//! remote protocol. Else the first line is `session`, followed by commands, a line each, each of
+//! which is answered by a text and a zero byte; or it is `pause`, which stops the program of a
+//! session that waits for it. One client at a time is served.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use gdbstub::conn::ConnectionExt;
+use wasm_jit::{InterruptHandle, Module};
+use wasm_jit_debug::{Debugger, Outcome};
+
+use super::address::{Address, Listener};
+use super::commands::{Answer, Session};
+use crate::Failure;
+
+/// How often a new connection is looked at until it says something.
+const POLL: Duration = Duration::from_millis(5);
+
+/// The longest line of a client.
+const MAX_LINE: usize = 64 << 10;
+
+/// Where debuggers attach. Nothing of the program changes before one has.
+#[derive(Debug)]
+pub(crate) struct Port {
+    debugger: Arc<Debugger>,
+    /// Held while a client waits for an answer.
+    busy: Arc<Mutex<()>>,
+    /// A socket's file, which is removed at the end.
+    file: Option<PathBuf>,
+}
+
+impl Port {
+    /// Waits for debuggers on a thread of its own.
+    pub(crate) fn open(module: &Module, address: &str) -> Result<Self, Failure> {
+        let address: Address = address.parse()?;
+        let about = |error| Failure::new(error).about(format_args!("--debug-port {address}"));
+        let listener = address.listen().map_err(about)?;
+        let file = match &address {
+            Address::Path(path) => {
+                // Whoever can connect controls the program.
+                fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(about)?;
+                Some(path.clone())
+            }
+            Address::Port(_) => None,
+        };
+        let port = Self { debugger: Arc::new(Debugger::new(module)), busy: Arc::default(), file };
+        let served = Arc::new(Served {
+            debugger: port.debugger.clone(),
+            busy: port.busy.clone(),
+            client: Mutex::default(),
+        });
+        let listen = move || match listener {
+            Listener::Tcp(listener) => listener.incoming().flatten().for_each(|client| served.start(client)),
+            Listener::Unix(listener) => listener.incoming().flatten().for_each(|client| served.start(client)),
+        };
+        thread::Builder::new().name("debug port".to_owned()).spawn(listen).map_err(about)?;
+        Ok(port)
+    }
+
+    /// A thread of the program that can be paused.
+    pub(crate) fn add_thread(&self, handle: InterruptHandle) {
+        self.debugger.add_thread(handle);
+    }
+
+    /// Tells the client, who may have attached, that the program has ended.
+    pub(crate) fn ended(&self, outcome: Outcome) {
+        self.debugger.ended(outcome);
+        // Until the client has its answer.
+        drop(self.busy.lock());
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+/// What the threads of clients share.
+struct Served {
+    debugger: Arc<Debugger>,
+    busy: Arc<Mutex<()>>,
+    /// Held by the client that is served.
+    client: Mutex<()>,
+}
+
+impl Served {
+    fn start(self: &Arc<Self>, client: impl ConnectionExt<Error = io::Error> + Send + 'static) {
+        let served = self.clone();
+        // A connection that fails, or for which there is no thread, is closed.
+        let serve = move || _ = served.serve(client);
+        let _ = thread::Builder::new().name("debugger".to_owned()).spawn(serve);
+    }
+
+    fn serve(&self, mut client: impl ConnectionExt<Error = io::Error>) -> io::Result<()> {
+        let first = loop {
+            match client.peek()? {
+                Some(first) => break first,
+                None => thread::sleep(POLL),
+            }
+        };
+        if matches!(first, b'+' | b'$' | 3) {
+            let Ok(_turn) = self.client.try_lock() else { return Ok(()) };
+            let _busy = self.busy.lock();
+            if !self.debugger.is_stopped() {
+                self.debugger.pause();
+            }
+            return wasm_jit_debug::serve(&self.debugger, client).map(|_| ());
+        }
+        match read_line(&mut client)?.as_str() {
+            "pause" => {
+                self.debugger.pause();
+                Ok(())
+            }
+            "session" => match self.client.try_lock() {
+                Ok(_turn) => self.session(client),
+                Err(_) => answer(&mut client, "another debugger is attached\n"),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn session(&self, mut client: impl ConnectionExt<Error = io::Error>) -> io::Result<()> {
+        let mut busy = Some(self.busy.lock());
+        let (mut session, stopped) = Session::attach(self.debugger.clone());
+        let served = (|| {
+            answer(&mut client, &text(stopped))?;
+            while session.is_running() {
+                busy = None;
+                let line = read_line(&mut client)?;
+                busy = Some(self.busy.lock());
+                match session.execute(&line) {
+                    Ok(Answer::Quit) => return Ok(()),
+                    done => answer(&mut client, &text(done))?,
+                }
+            }
+            Ok(())
+        })();
+        session.detach();
+        drop(busy);
+        served
+    }
+}
+
+fn text(done: Result<Answer, String>) -> String {
+    match done {
+        Ok(Answer::Text(text)) => text,
+        Ok(Answer::Quit) => String::new(),
+        Err(message) => message + "\n",
+    }
+}
+
+fn answer(client: &mut impl ConnectionExt<Error = io::Error>, text: &str) -> io::Result<()> {
+    client.write_all(text.replace('\0', "").as_bytes())?;
+    client.write(0)?;
+    client.flush()
+}
+
+fn read_line(client: &mut impl ConnectionExt<Error = io::Error>) -> io::Result<String> {
+    let mut line = Vec::new();
+    loop {
+        match ConnectionExt::read(client)? {
+            b'\n' => return Ok(String::from_utf8_lossy(&line).into_owned()),
+            _ if line.len() == MAX_LINE => return Err(io::ErrorKind::InvalidData.into()),
+            byte => line.push(byte),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! `wasm-jit debug --connect`: commands for a program that was started by `run --debug-port`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::ExitCode;
+use std::thread;
+
+use nix::sys::signal::{SigSet, Signal};
+
+use super::address::Address;
+use super::commands::Answer;
+use super::{repl, say};
+use crate::Failure;
+
+pub(super) fn connect(address: &Address) -> Result<ExitCode, Failure> {
+    let about = |error| Failure::new(error).about(address);
+    let interrupt = SigSet::from(Signal::SIGINT);
+    interrupt.thread_block().expect("this signal can be blocked");
+    let mut stream = BufReader::new(address.connect().map_err(about)?);
+    stream.get_mut().write_all(b"session\n").map_err(about)?;
+    let other = address.clone();
+    let wait = move || {
+        while interrupt.wait().is_ok() {
+            // If nobody listens, the session ends as well.
+            let _ = other.connect().and_then(|mut stream| stream.write_all(b"pause\n"));
+        }
+    };
+    let started = thread::Builder::new().name("interrupts".to_owned()).spawn(wait);
+    started.map_err(|error| Failure::new(error).about("no thread for Ctrl-C"))?;
+    let answer = |stream: &mut BufReader<_>| {
+        let mut text = Vec::new();
+        let read = stream.read_until(0, &mut text).map_err(|error| error.to_string())?;
+        // Without the zero, the program has ended, and its process.
+        match read {
+            0 => Ok(Answer::Quit),
+            _ => Ok(Answer::Text(
+                String::from_utf8_lossy(text.strip_suffix(b"\0").unwrap_or(&text)).into_owned(),
+            )),
+        }
+    };
+    match answer(&mut stream).map_err(Failure::new)? {
+        Answer::Text(text) => say(&text),
+        Answer::Quit => return Ok(ExitCode::SUCCESS),
+    }
+    repl::read(Vec::new(), |line| {
+        let sent = stream.get_mut().write_all(format!("{}\n", line.replace('\n', " ")).as_bytes());
+        sent.map_err(|error| error.to_string())?;
+        answer(&mut stream)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

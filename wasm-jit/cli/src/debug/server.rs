@@ -1,0 +1,42 @@
+//! Clients of the GDB remote protocol.
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::ExitCode;
+
+use wasm_jit_debug::{Debugger, Event, GdbEnd, Outcome};
+
+use super::program::Launcher;
+use crate::Failure;
+
+/// Waits for a client, and starts the program, which stops in its first function.
+pub(super) fn serve_one(debugger: &Debugger, launcher: &Launcher, port: u16) -> Result<ExitCode, Failure> {
+    let about = |error| Failure::new(error).about(format_args!("port {port}"));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(about)?;
+    let address = listener.local_addr().map_err(about)?;
+    // The reader may have gone.
+    let _ = writeln!(io::stderr(), "wasm-jit: waiting for a debugger at {address}");
+    let (connection, _) = listener.accept().map_err(about)?;
+    match launcher.first_function() {
+        Some(first) => _ = debugger.add_breakpoint(first, None, true).map_err(Failure::new)?,
+        None => debugger.pause(),
+    }
+    launcher.start()?;
+    match wasm_jit_debug::serve(debugger, connection) {
+        Ok(GdbEnd::Ended(outcome)) => end(&outcome),
+        Ok(GdbEnd::Killed) => Ok(ExitCode::SUCCESS),
+        Ok(_) => loop {
+            if let Event::Ended(outcome) = debugger.wait() {
+                return end(&outcome);
+            }
+        },
+        Err(error) => Err(about(error)),
+    }
+}
+
+fn end(outcome: &Outcome) -> Result<ExitCode, Failure> {
+    match outcome.has_failed {
+        true => Err(Failure { code: outcome.code, message: outcome.text.clone() }),
+        false => Ok(ExitCode::from(outcome.code)),
+    }
+}

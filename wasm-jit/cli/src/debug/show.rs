@@ -1,0 +1,128 @@
+//! How stops, frames and values are shown.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::fs;
+
+use wasm_jit::Val;
+use wasm_jit::probes::Location;
+use wasm_jit_debug::{Code, Outcome, Reason, Stop, Stopped, Value};
+
+/// The lines of source files that were read; `None` of those that cannot be.
+#[derive(Debug, Default)]
+pub(super) struct Sources(HashMap<String, Option<Vec<String>>>);
+
+impl Sources {
+    pub(super) fn lines(&mut self, file: &str) -> Option<&[String]> {
+        let read = || Some(fs::read_to_string(file).ok()?.lines().map(str::to_owned).collect());
+        self.0.entry(file.to_owned()).or_insert_with(read).as_deref()
+    }
+
+    fn line(&mut self, file: &str, line: u32) -> Option<&str> {
+        self.lines(file)?.get((line as usize).checked_sub(1)?).map(String::as_str)
+    }
+}
+
+/// Where a frame is: `0x2c gcd at gcd.c:12`.
+pub(super) fn place(code: &Code, location: Location) -> String {
+    let mut text = format!("{:#x} {}", code.module_offset(location), code.name(location.function));
+    if let Some((file, line)) = code.line(location) {
+        let _ = write!(text, " at {file}:{line}");
+    }
+    text
+}
+
+/// What is executed next: the source line if it can be read, else the instruction.
+pub(super) fn next(code: &Code, location: Location, sources: &mut Sources) -> String {
+    if let Some((file, line)) = code.line(location)
+        && let Some(text) = sources.line(&file, line)
+    {
+        return format!("{line}\t{text}\n");
+    }
+    format!("=> {:#x}\t{}\n", code.module_offset(location), code.text(location))
+}
+
+/// Why the program has stopped; nothing for a step.
+pub(super) fn reasons(stop: &Stop) -> String {
+    let mut text = String::new();
+    for reason in &stop.reasons {
+        let _ = match reason {
+            Reason::Breakpoint { number, once, problem } => {
+                let kind = if *once { "Temporary breakpoint" } else { "Breakpoint" };
+                if let Some(problem) = problem {
+                    let _ = writeln!(text, "The condition of breakpoint {number} has no value: {problem}");
+                }
+                write!(text, "{kind} {number}, ")
+            }
+            Reason::Watch { number, expression, old, new } => {
+                let shown = |value: &Result<Value, String>| match value {
+                    Ok(value) => value.to_string(),
+                    Err(problem) => format!("<{problem}>"),
+                };
+                let (old, new) = (shown(old), shown(new));
+                write!(text, "Watchpoint {number}: {expression}\n  old: {old}\n  new: {new}\n")
+            }
+            Reason::OutOfScope { number, expression } => {
+                writeln!(text, "Watchpoint {number} is deleted: the frame of {expression} has ended")
+            }
+            Reason::Finished { results } if !results.is_empty() => {
+                let results: Vec<String> = results.iter().map(value).collect();
+                writeln!(text, "Returned: {}", results.join(", "))
+            }
+            Reason::Pause => writeln!(text, "Paused"),
+            _ => Ok(()),
+        };
+    }
+    if stop.thread > 1 {
+        let _ = write!(text, "thread {}: ", stop.thread);
+    }
+    text
+}
+
+pub(super) fn outcome(outcome: &Outcome) -> String {
+    match outcome.has_failed {
+        true => format!("The program has failed: {}\n", outcome.text),
+        false => format!("The program has ended: {}\n", outcome.text),
+    }
+}
+
+/// A value of WebAssembly.
+pub(super) fn value(value: &Val) -> String {
+    Value::from(value).to_string()
+}
+
+/// A local's name: `$x`, or its index.
+pub(super) fn local_name(code: &Code, function: u32, index: u32) -> String {
+    match code.local_name(function, index) {
+        Some(name) => format!("${name}"),
+        None => format!("$local{index}"),
+    }
+}
+
+/// A line of a backtrace, with the parameters.
+pub(super) fn frame(stopped: &mut Stopped<'_, '_>, level: usize) -> String {
+    let Some(Some(location)) = stopped.locations().get(level).copied() else {
+        return format!("#{level:<3} <another module>\n");
+    };
+    let parameters = match stopped.frame(level) {
+        Ok(mut scope) => {
+            let function = location.function;
+            let count =
+                scope.code().module().function(function).map_or(0, |of| of.ty().params().len() as u32);
+            let shown = |index: u32| {
+                let name = local_name(scope.code(), function, index);
+                match scope.local(index) {
+                    Ok(found) => format!("{name}={}", value(&found)),
+                    Err(_) => format!("{name}=?"),
+                }
+            };
+            let shown: Vec<String> = (0..count).map(shown).collect();
+            format!(" ({})", shown.join(", "))
+        }
+        Err(_) => String::new(),
+    };
+    let code = stopped.code();
+    let (offset, name) = (code.module_offset(location), code.name(location.function));
+    let line = code.line(location).map(|(file, line)| format!(" at {file}:{line}"));
+    format!("#{level:<3} {offset:#x} {name}{parameters}{}\n", line.unwrap_or_default())
+}

@@ -1,0 +1,267 @@
+//! `wasm-jit run --monitors` and `wasm-jit monitors`.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use clap::Args;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+use textwrap::fill;
+use wasm_jit::{Error, Linker, Module};
+use wasm_jit_monitors::control::Control;
+use wasm_jit_monitors::{ALL, CallArcs, Description, Format, Output, Request, Session};
+
+use super::Failure;
+use super::monitor_modules::Files;
+
+/// Of `wasm-jit run`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Arguments {
+    /// Observes the program by monitors, such as hotness; `wasm-jit monitors` lists them; quote
+    /// options: 'hotness{function=main}'. Reports are written when the program ends, and at
+    /// SIGUSR1. A name with a slash, or that ends in .wasm, .wat or .mm, is a monitor module or
+    /// script: ./monitor.wasm, or monitor.wasm+whamm_core.wasm with a library
+    #[arg(long, value_name = "NAME[{OPTIONS}],...")]
+    monitors: Vec<String>,
+
+    /// Writes the monitors' reports and files to this directory [default: reports to stderr]
+    #[arg(long, value_name = "DIR")]
+    monitor_out: Option<PathBuf>,
+
+    /// Format of reports to stderr: text, json or csv; a directory gets all of them
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = str::parse::<Format>)]
+    monitor_format: Format,
+
+    /// Lets `wasm-jit attach PID` switch monitors and print reports while the program runs
+    #[arg(long)]
+    control: bool,
+}
+
+impl Arguments {
+    /// The monitors of this program.
+    pub(super) fn requests(&self) -> Result<Vec<Request>, Failure> {
+        let mut requests = Vec::new();
+        for list in &self.monitors {
+            let names: Vec<&str> = split(list).filter(|name| Files::of(name).is_none()).collect();
+            if !names.is_empty() {
+                requests.extend(Request::list(&names.join(",")).map_err(usage)?);
+            }
+        }
+        Ok(requests)
+    }
+
+    /// The monitor modules.
+    pub(super) fn modules(&self) -> Vec<Files> {
+        self.monitors.iter().flat_map(|list| split(list)).filter_map(Files::of).collect()
+    }
+
+    /// Where reports go, if they are files.
+    pub(super) fn directory(&self) -> Option<&Path> {
+        self.monitor_out.as_deref()
+    }
+
+    /// Whether there are monitors, or may be.
+    pub(super) fn any(&self) -> bool {
+        self.control || !self.monitors.is_empty()
+    }
+}
+
+/// The parts of a list; commas in braces separate options.
+fn split(list: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0;
+    list.split(move |c: char| {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        c == ',' && depth == 0
+    })
+}
+
+/// A mistake in the command line.
+fn usage(error: wasm_jit_monitors::Error) -> Failure {
+    use wasm_jit_monitors::Error::{Syntax, Unknown, UnknownOption, Value};
+    let failure = Failure::new(&error).about("--monitors");
+    match error {
+        Syntax { .. } | Unknown { .. } | UnknownOption { .. } | Value { .. } => {
+            Failure { code: 2, ..failure }
+        }
+        _ => failure,
+    }
+}
+
+/// The monitors of a program.
+#[derive(Clone, Debug)]
+pub(super) struct Monitors(Option<Arc<Running>>);
+
+#[derive(Debug)]
+struct Running {
+    session: Arc<Session>,
+    control: Mutex<Option<Control>>,
+}
+
+impl Monitors {
+    /// Starts the monitors, in order.
+    pub(super) fn start(
+        module: &Module,
+        arguments: &Arguments,
+        requests: Vec<Request>,
+    ) -> Result<Self, Failure> {
+        if !arguments.any() {
+            return Ok(Self(None));
+        }
+        let output = match &arguments.monitor_out {
+            Some(directory) => Output::directory(directory).map_err(Failure::new)?,
+            None => Output::standard_error(arguments.monitor_format),
+        };
+        let session = Session::new(module, output);
+        for request in requests {
+            session.enable(request).map_err(usage)?;
+        }
+        let session = Arc::new(session);
+        let control = arguments.control.then(|| super::attach::listen(session.clone())).transpose()?;
+        Ok(Self(Some(Arc::new(Running { session, control: Mutex::new(control) }))))
+    }
+
+    /// Defines the functions of monitors that programs may import.
+    pub(super) fn define<T: 'static>(&self, linker: &mut Linker<T>) -> Result<(), Error> {
+        match self.0.as_ref().and_then(|running| CallArcs::of(&running.session)) {
+            Some(arcs) => arcs.define(linker),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes what they have observed so far.
+    pub(super) fn write(&self) {
+        if let Some(running) = &self.0
+            && let Err(error) = running.session.write()
+        {
+            // The program's exit code holds.
+            Failure::new(error).about("monitors").report();
+        }
+    }
+
+    /// The same, at the end of the program: it cannot be attached to any more.
+    pub(super) fn finish(&self) {
+        if let Some(running) = &self.0 {
+            running.control.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
+        self.write();
+    }
+
+    /// Writes reports whenever SIGUSR1 arrives, and before the process ends by another signal.
+    pub(super) fn report_at(&self, signals: Signals) {
+        let monitors = self.clone();
+        let wait = move || signals.for_each(|| monitors.write(), || monitors.finish());
+        let thread = thread::Builder::new().name("monitors".to_owned()).spawn(wait);
+        if let Err(error) = thread {
+            Failure::new(error).about("no reports at signals").report();
+        }
+    }
+}
+
+/// Signals at which reports are written: blocked in this thread, and those that it starts. Those
+/// that the process was started to ignore, as by nohup, are not among them.
+#[derive(Debug)]
+pub(super) struct Signals(SigSet);
+
+impl Signals {
+    pub(super) fn block() -> Self {
+        let signals = [Signal::SIGUSR1, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+        let set: SigSet = signals.into_iter().filter(|signal| !is_ignored(*signal)).collect();
+        set.thread_block().expect("these signals can be blocked");
+        Self(set)
+    }
+
+    /// Calls a function at each SIGUSR1, and another one before the process ends by another signal,
+    /// as it would have without this. Does not return.
+    fn for_each(&self, report: impl Fn(), finish: impl Fn()) {
+        loop {
+            match self.0.wait() {
+                Ok(Signal::SIGUSR1) => report(),
+                Ok(signal) => {
+                    finish();
+                    end_by(signal);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+fn is_ignored(signal: Signal) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: without a new action, the call only writes the current one to the given place.
+    let asked = unsafe { libc::sigaction(signal as i32, ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: the call succeeded, so it has written the action.
+    asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
+}
+
+/// Ends the process by a signal.
+fn end_by(signal: Signal) {
+    let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default action runs no code of this process.
+    let _ = unsafe { sigaction(signal, &action) };
+    let _ = raise(signal);
+    let _ = SigSet::from(signal).thread_unblock();
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  wasm-jit monitors             all of them, a line each
+  wasm-jit monitors hotness     what it shows, and its options";
+
+/// Lists the monitors for run --monitors, or describes one
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES, help_template = super::TEMPLATE)]
+pub(super) struct List {
+    /// Describes this monitor
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+}
+
+pub(super) fn run(arguments: &List) -> Result<ExitCode, Failure> {
+    let width = ALL.iter().map(|monitor| monitor.name.len()).max().unwrap_or(0);
+    match &arguments.name {
+        None => super::print(|out| {
+            ALL.iter().try_for_each(|monitor| writeln!(out, "{:width$}  {}", monitor.name, monitor.summary))
+        })?,
+        Some(name) => {
+            let found = ALL.iter().find(|monitor| monitor.name == name);
+            let unknown = || {
+                let known: Vec<_> = ALL.iter().map(|monitor| monitor.name).collect();
+                let message = format!("there is no monitor `{name}`; there are: {}", known.join(", "));
+                Failure { code: 2, message }
+            };
+            let found = found.ok_or_else(unknown)?;
+            super::print(|out| describe(found, out))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Width of descriptions.
+const WIDTH: usize = 90;
+
+fn describe(monitor: &Description, out: &mut dyn io::Write) -> io::Result<()> {
+    writeln!(out, "{}: {}\n\n{}\n\nOptions:", monitor.name, monitor.summary, fill(monitor.details, WIDTH))?;
+    for option in monitor.all_options() {
+        let name = match option.value {
+            "" => option.name.to_owned(),
+            value => format!("{}={value}", option.name),
+        };
+        let help = fill(
+            option.help,
+            textwrap::Options::new(WIDTH)
+                .subsequent_indent(&" ".repeat(20))
+                .initial_indent(&format!("  {name:18}")),
+        );
+        writeln!(out, "{help}")?;
+    }
+    writeln!(out, "\nExample:\n  wasm-jit run --monitors='{}", monitor.example.replacen(' ', "' ", 1))
+}

@@ -1,0 +1,164 @@
+//! The GDB remote protocol, by a client that sends packets, and by LLDB where there is one that
+//! knows WebAssembly: `lldb-22`, or what the variable `LLDB` names.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+
+use super::{Place, server};
+
+/// A client that acknowledges each packet.
+struct Client(TcpStream);
+
+impl Client {
+    fn send(&mut self, packet: &str) -> String {
+        let sum = packet.bytes().fold(0_u8, u8::wrapping_add);
+        self.0.write_all(format!("${packet}#{sum:02x}").as_bytes()).unwrap();
+        self.receive()
+    }
+
+    /// The next packet, after the acknowledgement of the last one.
+    fn receive(&mut self) -> String {
+        let mut text = String::new();
+        let mut byte = [0];
+        let mut next = |stream: &mut TcpStream| {
+            stream.read_exact(&mut byte).unwrap();
+            char::from(byte[0])
+        };
+        while next(&mut self.0) != '$' {}
+        loop {
+            match next(&mut self.0) {
+                '#' => break,
+                // The character before it, this many times more.
+                '*' => {
+                    let count = next(&mut self.0) as usize - 29;
+                    let last = text.chars().last().unwrap();
+                    text.extend(std::iter::repeat_n(last, count));
+                }
+                other => text.push(other),
+            }
+        }
+        next(&mut self.0);
+        next(&mut self.0);
+        self.0.write_all(b"+").unwrap();
+        text
+    }
+}
+
+fn little_endian(address: u64) -> String {
+    address.to_le_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+const STORES: &str = r#"(module (memory (export "memory") 1) (global $g (mut i64) (i64.const 258))
+    (func $store (param $at i32) (param $value i32) (i32.store (local.get $at) (local.get $value)))
+    (func $main (export "main") (result i32)
+        (call $store (i32.const 16) (i32.const 305419896)) (i32.load (i32.const 16))))"#;
+
+#[test]
+fn packets_read_values_and_control_the_program() {
+    let place = Place::new();
+    std::fs::write(place.path("stores.wat"), STORES).unwrap();
+    let (mut child, port) = server(&place, &["--invoke", "main", "stores.wat"]);
+    let mut client = Client(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    const CODE: u64 = 1 << 62;
+    assert!(client.send("qSupported:swbreak+").contains("qXfer:libraries:read+"));
+    assert!(client.send("?").starts_with("T05"));
+    assert!(client.send("qRegisterInfo0").contains("generic:pc"));
+    assert!(client.send("qHostInfo").contains("endian:little"));
+    assert!(client.send("qXfer:libraries:read::0,fff").contains("0x4000000000000000"));
+    // The module itself.
+    assert_eq!(client.send(&format!("m{CODE:x},4")), "0061736d");
+    // In main, whose first instruction is that of the body's second byte.
+    let pc = client.send("p0");
+    assert_eq!(client.send("qWasmCallStack:1"), pc);
+    let bytes: Vec<u8> = (0..8).map(|at| u8::from_str_radix(&pc[2 * at..][..2], 16).unwrap()).collect();
+    let main = u64::from_le_bytes(bytes.try_into().unwrap());
+    assert_eq!(client.send(&format!("m{main:x},2")), "4110", "i32.const 16");
+    assert_eq!(client.send("qWasmGlobal:0;0"), little_endian(258));
+    // A step of one instruction.
+    let stepped = client.send("vCont;s");
+    assert!(stepped.contains(&format!("00:{}", little_endian(main + 2))), "{stepped}");
+    assert_eq!(client.send("qWasmStackValue:0;0"), "10000000");
+    // A breakpoint in the callee: `local.get 0` comes 9 bytes before the end of its body.
+    let store = main - 10;
+    assert_eq!(client.send(&format!("m{store:x},2")), "2000", "local.get 0");
+    assert_eq!(client.send(&format!("Z0,{store:x},1")), "OK");
+    let stopped = client.send("vCont;c");
+    assert!(stopped.contains("swbreak") && stopped.contains(&little_endian(store)), "{stopped}");
+    assert_eq!(client.send("qWasmLocal:0;1"), "78563412");
+    let stack = client.send("qWasmCallStack:1");
+    assert_eq!(stack.len(), 32, "{stack}");
+    assert!(stack.starts_with(&little_endian(store)));
+    assert_eq!(client.send(&format!("z0,{store:x},1")), "OK");
+    // Memory, before and after a watched store.
+    assert_eq!(client.send("m10,4"), "00000000");
+    assert_eq!(client.send("Z2,10,4"), "OK");
+    let watched = client.send("vCont;c");
+    assert!(watched.contains("watch:10"), "{watched}");
+    assert_eq!(client.send("m10,4"), "78563412");
+    assert_eq!(client.send("M10,4:01000000"), "OK");
+    assert_eq!(client.send("z2,10,4"), "OK");
+    assert!(client.send("vCont;c").starts_with("W00"), "it ends");
+    drop(client);
+    let mut printed = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert_eq!((printed.as_str(), child.wait().unwrap().code()), ("1\n", Some(0)));
+}
+
+/// An LLDB that connects to WebAssembly programs.
+fn lldb() -> Option<String> {
+    let named = std::env::var("LLDB").ok();
+    let is_there = |name: &String| Command::new(name).arg("--version").output().is_ok();
+    named.into_iter().chain(["lldb-22".to_owned()]).find(is_there)
+}
+
+#[test]
+fn lldb_shows_variables_and_steps() {
+    let Some(lldb) = lldb() else {
+        eprintln!("there is no lldb-22: not tested");
+        return;
+    };
+    let place = Place::new();
+    place.points();
+    let (mut child, port) = server(&place, &["--invoke", "main", "points.wasm", "3"]);
+    let connect = format!("process connect --plugin wasm connect://127.0.0.1:{port}");
+    let commands = [
+        connect.as_str(),
+        "breakpoint set --name add",
+        "continue",
+        "frame variable",
+        "thread step-over",
+        "thread step-over",
+        "thread step-over",
+        "frame variable sum",
+        "thread backtrace",
+        "breakpoint delete 1",
+        "breakpoint set --file points.c --line 20",
+        "thread step-out",
+        "continue",
+        "frame variable first second",
+        "process continue",
+    ];
+    let mut debugger = Command::new(lldb);
+    debugger.args(["--no-lldbinit", "--batch"]).current_dir(place.dir.path());
+    commands.iter().for_each(|command| _ = debugger.args(["-o", command]));
+    let output = debugger.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    for part in [
+        "(int) n = 3",
+        "points.c:7",
+        "points.c:9",
+        "(int) sum = 3",
+        "frame #1: ",
+        "`run(n=3) at points.c:18",
+        "(int) first = 9",
+        "(int) second = 21",
+        "exited with status = 0",
+    ] {
+        assert!(text.contains(part), "`{part}` is not in:\n{text}");
+    }
+    let mut printed = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert_eq!(printed, "30\n");
+    child.wait().unwrap();
+}

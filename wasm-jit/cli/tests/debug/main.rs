@@ -1,0 +1,240 @@
+//! `wasm-jit debug`: sessions in a terminal, attached to a running program, and by the GDB remote
+//! protocol. The C program is compiled by clang, with DWARF.
+
+mod gdb;
+mod terminal;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+/// Loops until its global is set.
+const LOOPS: &str = r#"(module (global $stop (mut i32) (i32.const 0)) (memory (export "memory") 1)
+    (func $turn (param $count i64) (result i64) (i64.add (local.get $count) (i64.const 1)))
+    (func $main (export "main") (result i32) (local $count i64)
+        (loop $again
+            (local.set $count (call $turn (local.get $count)))
+            (br_if $again (i32.eqz (global.get $stop))))
+        (global.get $stop)))"#;
+
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self { dir: TempDir::new().unwrap() };
+        std::fs::write(place.path("loops.wat"), LOOPS).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Compiles `points.c`.
+    fn points(&self) {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/debug/points.c");
+        std::fs::copy(source, self.path("points.c")).unwrap();
+        let clang = Command::new("clang")
+            .args([
+                "--target=wasm32",
+                "-O0",
+                "-g",
+                "-nostdlib",
+                "-Wl,--no-entry",
+                "points.c",
+                "-o",
+                "points.wasm",
+            ])
+            .current_dir(self.dir.path())
+            .output()
+            .expect("clang can be started");
+        assert!(clang.status.success(), "{}", String::from_utf8_lossy(&clang.stderr));
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wasm-jit"));
+        command.args(arguments).current_dir(self.dir.path()).env("XDG_STATE_HOME", self.dir.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A command that hangs is ended. SAFETY: alarm is async-signal-safe, and is preserved by
+        // exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::alarm(60);
+                Ok(())
+            });
+        }
+        command
+    }
+
+    /// Executes commands of the debugger; returns all that it prints, without the directory.
+    fn session(&self, commands: &[&str], program: &[&str]) -> String {
+        let mut arguments = vec!["debug", "--batch"];
+        commands.iter().for_each(|command| arguments.extend(["--command", command]));
+        arguments.extend(program);
+        let output = self.command(&arguments).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        let directory = format!("{}/", std::fs::canonicalize(self.dir.path()).unwrap().display());
+        text.replace(&directory, "")
+    }
+}
+
+#[test]
+fn a_c_program_is_debugged_by_its_source() {
+    let place = Place::new();
+    place.points();
+    let commands = [
+        "break points.c:8 if i == 1",
+        "run",
+        "print sum",
+        "print *p",
+        "print p->next->y",
+        "print &total",
+        "next",
+        "print sum",
+        "backtrace",
+        "delete 1",
+        "finish",
+        "up",
+    ];
+    let text = place.session(&commands, &["--invoke", "main", "points.wasm", "3"]);
+    let offsets = |text: &str| {
+        let hide = |word: &str| if word.starts_with("0x") { "0x".to_owned() } else { word.to_owned() };
+        let line = |line: &str| line.split(' ').map(hide).collect::<Vec<_>>().join(" ");
+        text.lines().map(line).collect::<Vec<_>>().join("\n")
+    };
+    let text = offsets(&text);
+    let expected = "(wasm-jit) break points.c:8 if i == 1
+Breakpoint 1: 0x add at points.c:8
+(wasm-jit) run
+Breakpoint 1, 0x add at points.c:8
+8\t    sum += p->x + p->y;
+(wasm-jit) print sum
+3
+(wasm-jit) print *p
+{x = 1, y = 2, next = 0x
+(wasm-jit) print p->next->y
+4
+(wasm-jit) print &total
+ADDRESS
+(wasm-jit) next
+0x add at points.c:9
+9\t    total += sum;
+(wasm-jit) print sum
+6
+(wasm-jit) backtrace
+";
+    let (before, after) = expected.split_once("ADDRESS\n").unwrap();
+    let rest = text.strip_prefix(before).unwrap_or_else(|| panic!("{text}"));
+    let (address, rest) = rest.split_once('\n').unwrap();
+    assert!(address.parse::<u32>().is_ok(), "{address}");
+    let rest = rest.strip_prefix(after).unwrap_or_else(|| panic!("{text}"));
+    assert!(rest.contains("add ($local0="), "{text}");
+    assert!(rest.contains("Returned: 9\n"), "{text}");
+    assert!(rest.contains("0x run at points.c:18"), "{text}");
+    assert!(rest.ends_with("wasm-jit: `up`: this is the outermost frame"), "{text}");
+}
+
+#[test]
+fn values_are_changed_and_the_program_runs_again() {
+    let place = Place::new();
+    place.points();
+    let commands = [
+        "tbreak points.c:19",
+        "run",
+        "set first = 100",
+        "set a.next->x = 10",
+        "set total = 0",
+        "continue",
+        "run",
+        "info breakpoints",
+    ];
+    let text = place.session(&commands, &["--invoke", "main", "points.wasm", "2"]);
+    // (1 + 2) * 2 + (3 + 4) * 2 + 1 without changes.
+    assert!(text.contains("(wasm-jit) continue\n129\nThe program has ended"), "{text}");
+    assert!(text.contains("(wasm-jit) run\n21\nThe program has ended"), "{text}");
+    assert!(text.ends_with("no breakpoints\n"), "{text}");
+}
+
+#[test]
+fn a_trap_is_reported_with_its_frames() {
+    let place = Place::new();
+    std::fs::write(place.path("trap.wat"), "(module (func $f (export \"main\") (unreachable)))").unwrap();
+    let text = place.session(&["break f", "run", "continue", "backtrace"], &["--invoke", "main", "trap.wat"]);
+    assert!(text.contains("=> 0x21\tunreachable"), "{text}");
+    assert!(
+        text.contains("The program has failed: wasm trap: wasm `unreachable` instruction executed"),
+        "{text}"
+    );
+    assert!(text.contains("!f"), "{text}");
+    assert!(text.contains("the program does not run"), "{text}");
+}
+
+#[test]
+fn mistakes_in_commands_say_what_is_wrong() {
+    let place = Place::new();
+    #[track_caller]
+    fn check(place: &Place, command: &str, expected: &str) {
+        let text = place.session(&[command], &["--invoke", "main", "loops.wat"]);
+        assert!(text.contains(expected), "{command}: {text}");
+    }
+    check(&place, "brake main", "there is no command `brake`");
+    check(&place, "break other", "there is no function with code `other`");
+    check(&place, "break main if 1 +", "expected a value");
+    check(&place, "print 1", "the program is not stopped");
+    check(&place, "continue", "the program does not run");
+    check(&place, "step x", "`x` is no count");
+    check(&place, "delete 7", "there is no breakpoint 7");
+    check(&place, "x/q 1", "`/q` is no format");
+    check(&place, "set 5", "set PLACE = EXPRESSION");
+    check(&place, "info nothing", "info breakpoints|locals");
+    check(&place, "list", "the program does not run");
+    let timeout = place.command(&["debug", "--timeout", "1s", "loops.wat"]).output().unwrap();
+    assert_eq!(timeout.status.code(), Some(2));
+}
+
+#[test]
+fn a_running_program_is_attached_to() {
+    let place = Place::new();
+    let mut program =
+        place.command(&["run", "--debug-port", "socket", "--invoke", "main", "loops.wat"]).spawn().unwrap();
+    let socket = place.path("socket");
+    while !socket.exists() {
+        std::thread::yield_now();
+    }
+    // A first one looks, and goes.
+    let look = |commands: &str| {
+        let mut debugger =
+            place.command(&["debug", "--connect", "socket"]).stdin(Stdio::piped()).spawn().unwrap();
+        debugger.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
+        let output = debugger.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = look("backtrace\nbreak turn\ncontinue\nprint $count >= 0\nquit\n");
+    assert!(text.contains("Paused"), "{text}");
+    assert!(text.contains("Breakpoint 1, "), "{text}");
+    assert!(text.contains("\n1\n"), "{text}");
+    // The program goes on, without the breakpoint.
+    let text = look("info breakpoints\nset $stop = 7\ncontinue\n");
+    assert!(text.contains("no breakpoints"), "{text}");
+    assert!(text.contains("The program has ended"), "{text}");
+    let mut printed = String::new();
+    program.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert_eq!((printed.as_str(), program.wait().unwrap().code()), ("7\n", Some(0)));
+    assert!(!socket.exists());
+}
+
+/// Starts a program with a server for the GDB protocol; returns it and the port.
+fn server(place: &Place, program: &[&str]) -> (std::process::Child, u16) {
+    let arguments: Vec<&str> = ["debug", "--gdb-server", "0"].iter().chain(program).copied().collect();
+    let mut child = place.command(&arguments).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    let port = said.trim().rsplit(':').next().and_then(|port| port.parse().ok());
+    (child, port.unwrap_or_else(|| panic!("{said}")))
+}

@@ -1,0 +1,111 @@
+//! The plain version of a function: in front of each instruction, every local and operand is in a
+//! slot of its own, and no code depends on anything else that is known of it. So whatever probes
+//! write there takes effect.
+//!
+//! It is compiled like any other version, except that
+//! - no local is register-cached, and the next operator is not looked at: nothing is fused;
+//! - after each instruction, the operands that it has left in registers, as constants or as aliases
+//!   of locals are stored to their slots, and what is known of registers and flags is forgotten.
+//!
+//! Locals and operands have the same slots as in the other versions. A frame of one of these
+//! becomes a frame of the plain version when the values are stored to the slots: in front of an
+//! instruction, or while a call waits. The other direction is not possible, since a plain frame may
+//! have values that the optimized code knows to be others.
+//!
+//! **Frames** of the plain version may be larger, because more operands have slots that are in use.
+//! It therefore sets the stack pointer after each call, as a frame may have been smaller when it
+//! called. While a call waits, the slots of the operands are inside the frame in all versions. In
+//! front of an instruction they are above what a stub saves, if its probes see the frame.
+//!
+//! The epilogue restores the callee-saved registers that the other versions have saved. Those that
+//! they have not saved still have the caller's values, and no code of the plain version uses them.
+
+use super::abi::SLOTS;
+use super::function::FunctionCompiler;
+use super::located::{At, Located};
+use super::state::{Operand, Place, Val};
+use super::values::{Source, Value, Wanted};
+use crate::asm::{Mem, Reg};
+
+/// Operands up to this height have slots in which a frame of another version can become plain.
+pub(super) const MAX_PLAIN_OPERANDS: u32 = 1024;
+/// How much the plain version may be larger, for each byte of an instruction.
+pub(super) const MAX_BYTES: u32 = 128;
+
+impl Value {
+    /// The same value at a site of the plain version, where the frame's values are in these places.
+    #[must_use]
+    pub fn in_plain(self, located: &Located) -> Self {
+        let place = match self.wanted {
+            Some(Wanted::Local(index)) => located.locals.get(index as usize),
+            Some(Wanted::Operand(depth)) => located.operands.iter().rev().nth(depth as usize),
+            Some(Wanted::Result(_)) | None => return self,
+        };
+        let source = match place {
+            Some(place) => match place.at {
+                At::Slot(slot) => Source::Slot(slot, place.ty.wide()),
+                _ => return self,
+            },
+            // A local that no instruction uses.
+            None => Source::Const(0),
+        };
+        Self { source, ..self }
+    }
+}
+
+impl Located {
+    /// Whether a frame of another version can become plain, and has its values in these places
+    /// then.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        let locals = self.locals.len() as i32;
+        let height = |slot: i32| (SLOTS - slot) / 8 - locals;
+        self.operands.iter().all(|operand| match operand.at {
+            At::Slot(slot) => height(slot) <= MAX_PLAIN_OPERANDS as i32,
+            _ => true,
+        })
+    }
+}
+
+impl FunctionCompiler<'_> {
+    /// Whether this is the plain version.
+    pub(super) fn is_plain(&self) -> bool {
+        self.sites.plain().is_some()
+    }
+
+    /// In the plain version, brings all operands to their slots, and forgets copies of locals.
+    pub(super) fn make_plain(&mut self) {
+        if !self.is_plain() {
+            return;
+        }
+        self.registers.unpin_all();
+        let top = self.stack.len() as u32;
+        for height in self.spilled..top {
+            let Operand { ty, val } = self.stack[height as usize];
+            if let Val::Const(bits) = val {
+                let slot = self.frame.operand_slot(height);
+                self.move_value(ty, Place::Mem(slot), Place::Const(bits));
+                self.stack[height as usize].val = Val::Slot;
+            } else {
+                self.spill_operand(height);
+            }
+        }
+        self.spilled = top;
+        self.drop_copies();
+        self.flags = None;
+    }
+
+    /// In the plain version, sets the stack pointer after a call: the frame may have been smaller
+    /// when it called, and the callee has removed its arguments.
+    pub(super) fn set_stack_pointer(&mut self) {
+        self.asm.lea(true, Reg::RSP, Mem::base(Reg::RBP, i32::MIN));
+        self.frame_sizes.push(self.asm.offset() - 4);
+    }
+
+    /// Writes the size of the frame where it was not known.
+    pub(super) fn fill_frame_sizes(&mut self, frame_size: u32) {
+        for at in std::mem::take(&mut self.frame_sizes) {
+            self.asm.overwrite(at, &(frame_size as i32).wrapping_neg().to_le_bytes());
+        }
+    }
+}

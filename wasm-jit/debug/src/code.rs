@@ -1,0 +1,381 @@
+//! [`Code`]: what is known of the module: its functions, instructions, names and lines.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use wasm_jit::Module;
+use wasm_jit::probes::{Location, Place};
+use wasm_jit::wasmparser::{KnownCustom, Name, Parser, Payload};
+use wasm_jit_hooks::Flow;
+
+use crate::Error;
+use crate::dwarf::Dwarf;
+
+/// A module that is debugged.
+#[derive(Debug)]
+pub struct Code {
+    module: Module,
+    imported: u32,
+    /// By function; read when they are first asked for.
+    bodies: Mutex<HashMap<u32, Arc<Body>>>,
+    names: OnceLock<Names>,
+    listing: OnceLock<HashMap<u64, String>>,
+    dwarf: OnceLock<Option<Dwarf>>,
+}
+
+/// The instructions of a function.
+#[derive(Debug)]
+pub(crate) struct Body {
+    /// Their offsets from the start of the body, in order.
+    pub offsets: Vec<u32>,
+    /// Where each may continue, as indices; the exit is their number.
+    pub successors: Vec<Vec<usize>>,
+    /// Where exceptions are caught, as indices.
+    pub handlers: Vec<usize>,
+    /// What the instructions call.
+    pub calls: HashMap<usize, Called>,
+    /// Whether a branch may lead back to the first instruction.
+    pub starts_with_loop: bool,
+    pub loops: Vec<usize>,
+}
+
+/// How an instruction calls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Called {
+    /// The function, or `None` if it is found in a table.
+    pub function: Option<u32>,
+    /// Whether it replaces the frame.
+    pub is_tail: bool,
+}
+
+/// The names of locals and globals in the name section.
+#[derive(Debug, Default)]
+struct Names {
+    locals: HashMap<u32, HashMap<u32, String>>,
+    globals: HashMap<u32, String>,
+}
+
+impl Code {
+    pub(crate) fn of(module: &Module) -> Self {
+        let imported = module.functions().filter(|function| function.body().is_none()).count() as u32;
+        Self {
+            module: module.clone(),
+            imported,
+            bodies: Mutex::default(),
+            names: OnceLock::new(),
+            listing: OnceLock::new(),
+            dwarf: OnceLock::new(),
+        }
+    }
+
+    /// The module.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// A function's name, as backtraces show it.
+    pub fn name(&self, function: u32) -> String {
+        self.module.symbols().function(function)
+    }
+
+    /// Whether the module contains the function, as opposed to importing it.
+    pub(crate) fn has_body(&self, function: u32) -> bool {
+        function >= self.imported && self.module.function(function).is_some()
+    }
+
+    /// The functions that the module contains.
+    pub(crate) fn own_functions(&self) -> std::ops::Range<u32> {
+        self.imported..self.module.functions().len() as u32
+    }
+
+    /// # Errors
+    /// The module does not contain the function.
+    pub(crate) fn body(&self, function: u32) -> Result<Arc<Body>, Error> {
+        let unknown = || Error::Unknown { what: "function with code", name: function.to_string() };
+        let body = self.module.function(function).and_then(|found| found.body()).ok_or_else(unknown)?;
+        let mut bodies = self.bodies.lock().unwrap_or_else(|e| e.into_inner());
+        Ok(bodies.entry(function).or_insert_with(|| Arc::new(Body::of(&Flow::of(body)))).clone())
+    }
+
+    /// Where a function's body begins in the module.
+    pub(crate) fn start(&self, function: u32) -> u64 {
+        let body = self.module.function(function).and_then(|function| function.body());
+        body.map_or(0, |body| body.range().start as u64)
+    }
+
+    /// The offset of an instruction in the module, as backtraces show it. The entry of a function
+    /// has that of its first instruction.
+    pub fn module_offset(&self, location: Location) -> u64 {
+        let Ok(body) = self.body(location.function) else { return 0 };
+        let offset = match location.place {
+            Place::Instruction { offset } => offset,
+            Place::Entry => body.offsets.first().copied().unwrap_or(0),
+            _ => body.offsets.last().copied().unwrap_or(0),
+        };
+        self.start(location.function) + u64::from(offset)
+    }
+
+    /// The instruction at an offset in the module.
+    ///
+    /// # Errors
+    /// [`Error::NoInstruction`].
+    pub fn at(&self, offset: u64) -> Result<Location, Error> {
+        let none = Error::NoInstruction { offset };
+        let is_it = |function: &u32| {
+            let body = self.module.function(*function).and_then(|function| function.body());
+            body.is_some_and(|body| body.range().contains(&(offset as usize)))
+        };
+        let Some(function) = self.own_functions().find(is_it) else { return Err(none) };
+        let offset = (offset - self.start(function)) as u32;
+        match self.body(function)?.offsets.binary_search(&offset) {
+            Ok(_) => Ok(Location { function, place: Place::Instruction { offset } }),
+            Err(_) => Err(none),
+        }
+    }
+
+    /// Where calls of a function are to be stopped: after its prologue, if DWARF says where that
+    /// ends; else at its first instruction.
+    ///
+    /// # Errors
+    /// The module does not contain the function.
+    pub fn first(&self, function: u32) -> Result<Location, Error> {
+        let body = self.body(function)?;
+        let start = self.start(function);
+        let after = self.dwarf().and_then(|dwarf| dwarf.after_prologue(&self.module, function));
+        let after = after.map(|offset| (offset - start) as u32);
+        if let Some(offset) = after.filter(|offset| body.offsets.binary_search(offset).is_ok()) {
+            return Ok(Location { function, place: Place::Instruction { offset } });
+        }
+        let place = match body.offsets.first() {
+            Some(offset) if !body.starts_with_loop => Place::Instruction { offset: *offset },
+            _ => Place::Entry,
+        };
+        Ok(Location { function, place })
+    }
+
+    /// The text of an instruction.
+    pub fn text(&self, location: Location) -> &str {
+        let offset = self.module_offset(location);
+        self.listing().get(&offset).map_or("", String::as_str)
+    }
+
+    /// The instructions of a function, with their offsets in the module.
+    ///
+    /// # Errors
+    /// The module does not contain the function.
+    pub fn instructions(&self, function: u32) -> Result<Vec<(u64, &str)>, Error> {
+        let (body, start) = (self.body(function)?, self.start(function));
+        let text = |offset: u64| self.listing().get(&offset).map_or("", String::as_str);
+        Ok(body.offsets.iter().map(|offset| start + u64::from(*offset)).map(|at| (at, text(at))).collect())
+    }
+
+    fn listing(&self) -> &HashMap<u64, String> {
+        self.listing.get_or_init(|| {
+            let mut text = String::new();
+            let config = wasmprinter::Config::new();
+            let lines = config.offsets_and_lines(self.module.bytes(), &mut text);
+            let lines = lines.into_iter().flatten();
+            // The last `end` of a function closes its parenthesis.
+            let text =
+                |line: &str| if line.trim() == ")" { "end".to_owned() } else { line.trim().to_owned() };
+            lines.filter_map(|(offset, line)| Some((offset?, text(line)))).collect()
+        })
+    }
+
+    pub(crate) fn dwarf(&self) -> Option<&Dwarf> {
+        self.dwarf.get_or_init(|| Dwarf::of(self.module.bytes())).as_ref()
+    }
+
+    fn names(&self) -> &Names {
+        self.names.get_or_init(|| Names::of(self.module.bytes()))
+    }
+
+    /// The name of a parameter or local in the name section.
+    pub fn local_name(&self, function: u32, local: u32) -> Option<&str> {
+        self.names().locals.get(&function)?.get(&local).map(String::as_str)
+    }
+
+    /// The name of a global in the name section.
+    pub fn global_name(&self, global: u32) -> Option<&str> {
+        self.names().globals.get(&global).map(String::as_str)
+    }
+
+    pub(crate) fn local_of_name(&self, function: u32, name: &str) -> Option<u32> {
+        let locals = self.names().locals.get(&function)?;
+        locals.iter().filter(|(_, of)| *of == name).map(|(index, _)| *index).min()
+    }
+
+    pub(crate) fn global_of_name(&self, name: &str) -> Option<u32> {
+        self.names().globals.iter().filter(|(_, of)| *of == name).map(|(index, _)| *index).min()
+    }
+
+    /// How many parameters and locals a function has.
+    pub fn locals(&self, function: u32) -> u32 {
+        let function = self.module.function(function);
+        function.map_or(0, |function| {
+            function.ty().params().len() + function.body().map_or(0, |body| body.locals().count())
+        }) as u32
+    }
+
+    /// The source line of an instruction: file and line, without DWARF `None`.
+    pub fn line(&self, location: Location) -> Option<(String, u32)> {
+        self.dwarf()?.line(self.module_offset(location))
+    }
+
+    /// The function of this name, index or exported name that the module contains. A name is that
+    /// of the name section, or the demangled one, with or without parameters.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`], [`Error::Ambiguous`].
+    pub fn function(&self, name: &str) -> Result<u32, Error> {
+        let exact = |function: &u32| {
+            self.module.function(*function).is_some_and(|function| {
+                function.name() == Some(name) || function.exports().any(|export| export == name)
+            })
+        };
+        if let Some(function) = self.own_functions().find(exact) {
+            return Ok(function);
+        }
+        if let Some(index) = name.parse().ok().filter(|index| self.has_body(*index)) {
+            return Ok(index);
+        }
+        let symbols = self.module.symbols();
+        let mut found = Vec::new();
+        for function in self.own_functions() {
+            let full = symbols.function(function);
+            let short = full.split(['(', '<']).next().unwrap_or_default();
+            if full == name || short == name || short.rsplit("::").next() == Some(name) {
+                found.push((function, full));
+            }
+        }
+        match &found[..] {
+            [] => Err(Error::Unknown { what: "function with code", name: name.to_owned() }),
+            [(function, _)] => Ok(*function),
+            [..] => {
+                let names: Vec<_> =
+                    found.iter().take(5).map(|(index, name)| format!("{index} ({name})")).collect();
+                Err(Error::Ambiguous { name: name.to_owned(), found: names.join(", ") })
+            }
+        }
+    }
+
+    /// The places that a text means: `FUNCTION`, `FUNCTION:+OFFSET` (from the start of its body),
+    /// `*OFFSET` (in the module, as backtraces show it), or `FILE:LINE`.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`], [`Error::Ambiguous`], [`Error::NoInstruction`].
+    pub fn places(&self, text: &str) -> Result<Vec<Location>, Error> {
+        let expected = "FUNCTION, FUNCTION:+OFFSET, *OFFSET or FILE:LINE";
+        let wrong = || Error::Syntax { text: text.to_owned(), expected };
+        if let Some(offset) = text.strip_prefix('*') {
+            return Ok(vec![self.at(number(offset).ok_or_else(wrong)?)?]);
+        }
+        if let Some((function, offset)) = text.rsplit_once(":+") {
+            let function = self.function(function)?;
+            let offset = number(offset).ok_or_else(wrong)?;
+            return Ok(vec![self.at(self.start(function) + offset)?]);
+        }
+        let line = text.rsplit_once(':').and_then(|(file, line)| Some((file, line.parse::<u32>().ok()?)));
+        if let Some((file, line)) = line.filter(|(file, _)| !file.ends_with(':')) {
+            return self.places_of_line(file, line);
+        }
+        Ok(vec![self.first(self.function(text)?)?])
+    }
+
+    fn places_of_line(&self, file: &str, line: u32) -> Result<Vec<Location>, Error> {
+        let unknown = || Error::Unknown { what: "code of the source line", name: format!("{file}:{line}") };
+        let offsets = self.dwarf().map(|dwarf| dwarf.offsets(file, line)).unwrap_or_default();
+        let mut places: Vec<Location> = Vec::new();
+        for offset in offsets {
+            let Ok(location) = self.at(offset) else { continue };
+            // The first one in each function.
+            if places.iter().all(|place| place.function != location.function) {
+                // In the line of its declaration, a function begins after its prologue.
+                let is_start = self
+                    .body(location.function)?
+                    .offsets
+                    .first()
+                    .is_some_and(|first| self.start(location.function) + u64::from(*first) >= offset);
+                places.push(if is_start { self.first(location.function)? } else { location });
+            }
+        }
+        if places.is_empty() { Err(unknown()) } else { Ok(places) }
+    }
+}
+
+/// A number in decimal, or after `0x` in hexadecimal.
+pub(crate) fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+impl Body {
+    fn of(flow: &Flow<'_>) -> Self {
+        use wasm_jit::wasmparser::Operator;
+        let called = |operator: &Operator<'_>| match operator {
+            Operator::Call { function_index } => Some((Some(*function_index), false)),
+            Operator::ReturnCall { function_index } => Some((Some(*function_index), true)),
+            Operator::CallIndirect { .. } => Some((None, false)),
+            Operator::ReturnCallIndirect { .. } => Some((None, true)),
+            _ => None,
+        };
+        let instructions = || flow.instructions.iter().map(|(_, operator)| operator).enumerate();
+        let calls = instructions().filter_map(|(at, operator)| {
+            let (function, is_tail) = called(operator)?;
+            Some((at, Called { function, is_tail }))
+        });
+        let loops = instructions().filter(|(_, operator)| matches!(operator, Operator::Loop { .. }));
+        let loops: Vec<usize> = loops.map(|(at, _)| at).collect();
+        Self {
+            offsets: flow.instructions.iter().map(|(offset, _)| *offset).collect(),
+            successors: flow.successors.clone(),
+            handlers: flow.handlers.iter().copied().collect(),
+            calls: calls.collect(),
+            starts_with_loop: loops.first() == Some(&0),
+            loops,
+        }
+    }
+
+    /// The number of the instruction at a place.
+    pub(crate) fn index(&self, place: Place) -> usize {
+        match place {
+            Place::Instruction { offset } => self.offsets.partition_point(|of| *of < offset),
+            Place::Entry => 0,
+            _ => self.offsets.len(),
+        }
+    }
+
+    /// The place of an instruction; that of the exit is none at which frames are seen.
+    pub(crate) fn place(&self, index: usize) -> Option<Place> {
+        self.offsets.get(index).map(|offset| Place::Instruction { offset: *offset })
+    }
+}
+
+impl Names {
+    fn of(module: &[u8]) -> Self {
+        let mut names = Self::default();
+        for payload in Parser::new(0).parse_all(module).flatten() {
+            let Payload::CustomSection(section) = payload else { continue };
+            let KnownCustom::Name(section) = section.as_known() else { continue };
+            for name in section.into_iter().flatten() {
+                match name {
+                    Name::Local(functions) => {
+                        for function in functions.into_iter().flatten() {
+                            let of = function.names.flatten();
+                            let of = of.map(|local| (local.index, local.name.to_owned())).collect();
+                            names.locals.insert(function.index, of);
+                        }
+                    }
+                    Name::Global(globals) => {
+                        let globals = globals.into_iter().flatten();
+                        names.globals.extend(globals.map(|global| (global.index, global.name.to_owned())));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        names
+    }
+}

@@ -1,0 +1,72 @@
+//! [`Error`].
+
+use wasm_jit::probes::{AccessError, ProbeError};
+
+/// The reason why something cannot be done, or a value cannot be shown.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No thread of the program is stopped.
+    #[error("the program is not stopped")]
+    Running,
+    /// There is no such breakpoint or watchpoint.
+    #[error("there is no breakpoint {number}")]
+    NoBreakpoint {
+        /// Its number.
+        number: u32,
+    },
+    /// Nothing in the module is called this.
+    #[error("there is no {what} `{name}`")]
+    Unknown {
+        /// What was looked for.
+        what: &'static str,
+        /// What was given.
+        name: String,
+    },
+    /// A name has several meanings.
+    #[error("`{name}` is not unique: {found}")]
+    Ambiguous {
+        /// What was given.
+        name: String,
+        /// Some of what it may mean.
+        found: String,
+    },
+    /// No instruction is there.
+    #[error("there is no instruction at {offset:#x} of the module")]
+    NoInstruction {
+        /// The offset in the module.
+        offset: u64,
+    },
+    /// A place or an expression cannot be read.
+    #[error("`{text}`: expected {expected}")]
+    Syntax {
+        /// What was found, or the full text.
+        text: String,
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// A value cannot be computed.
+    #[error("{0}")]
+    Value(String),
+    /// The stack has fewer frames.
+    #[error("there is no frame {level}")]
+    NoFrame {
+        /// Counted from the innermost one.
+        level: usize,
+    },
+    /// The frame's function belongs to another module, or its place is unknown.
+    #[error("frame {level} is in another module")]
+    OtherModule {
+        /// Counted from the innermost one.
+        level: usize,
+    },
+    /// A value of a frame cannot be accessed.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// A probe cannot be made or switched.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// A memory or global cannot be accessed.
+    #[error(transparent)]
+    Engine(#[from] wasm_jit::Error),
+}

@@ -1,0 +1,154 @@
+//! [`Expression`]: a small language for values of a stopped program.
+//!
+//! | | |
+//! | --- | --- |
+//! | `1`, `0xff`, `1.5`, `'a'` | numbers |
+//! | `$local0`, `$stack0`, `$global0` | a local, an operand counted from the top, a global |
+//! | `$pc`, `$depth`, `$function` | the instruction's offset in the module, the number of frames around this one, the function's index |
+//! | `name`, `$name` | a variable of the source (DWARF), or a local or global of the name section |
+//! | `i32[A]`, also `i64` `f32` `f64` `u8` `s8` `u16` `s16` `u32` | what is in memory 0 at the address |
+//! | `v.member`, `p->member`, `*p`, `a[1]`, `&v` | for variables of the source |
+//! | `- ! ~ * / % + - << >> < <= > >= == != & ^ \| && \|\|` | as in C |
+//!
+//! Integers have 128 bits while they are computed. A division by zero is an error.
+
+mod evaluate;
+mod parse;
+
+pub(crate) use evaluate::Term;
+
+use crate::Error;
+
+/// An expression that was read.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    text: String,
+    node: Node,
+}
+
+impl Expression {
+    /// Reads an expression.
+    ///
+    /// # Errors
+    /// [`Error::Syntax`].
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        Ok(Self { text: text.trim().to_owned(), node: parse::parse(text)? })
+    }
+
+    /// As it was given.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether its value belongs to a frame.
+    pub(crate) fn is_of_frame(&self, is_global: impl Fn(&str) -> bool) -> bool {
+        self.node.is_of_frame(&is_global)
+    }
+}
+
+/// What is loaded from memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    I32,
+    I64,
+    F32,
+    F64,
+    U8,
+    S8,
+    U16,
+    S16,
+    U32,
+}
+
+impl Load {
+    fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "i32" | "s32" => Self::I32,
+            "i64" | "s64" => Self::I64,
+            "f32" => Self::F32,
+            "f64" => Self::F64,
+            "u8" => Self::U8,
+            "s8" => Self::S8,
+            "u16" => Self::U16,
+            "s16" => Self::S16,
+            "u32" => Self::U32,
+            _ => return None,
+        })
+    }
+
+    /// In bytes.
+    pub(crate) fn size(self) -> usize {
+        match self {
+            Self::U8 | Self::S8 => 1,
+            Self::U16 | Self::S16 => 2,
+            Self::I32 | Self::F32 | Self::U32 => 4,
+            Self::I64 | Self::F64 => 8,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Special {
+    Pc,
+    Depth,
+    Function,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unary {
+    Negate,
+    Not,
+    Complement,
+    Deref,
+    Address,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Binary {
+    Multiply,
+    Divide,
+    Remainder,
+    Add,
+    Subtract,
+    ShiftLeft,
+    ShiftRight,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    Equal,
+    NotEqual,
+    And,
+    Xor,
+    Or,
+    Both,
+    Either,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Node {
+    Integer(i128),
+    Float(f64),
+    Local(u32),
+    Operand(u32),
+    Global(u32),
+    Special(Special),
+    Name(String),
+    Load(Load, Box<Node>),
+    Unary(Unary, Box<Node>),
+    Binary(Binary, Box<[Node; 2]>),
+    Member(Box<Node>, String),
+    Index(Box<[Node; 2]>),
+}
+
+impl Node {
+    fn is_of_frame(&self, is_global: &impl Fn(&str) -> bool) -> bool {
+        match self {
+            Self::Integer(_) | Self::Float(_) | Self::Global(_) => false,
+            Self::Local(_) | Self::Operand(_) | Self::Special(_) => true,
+            Self::Name(name) => !is_global(name),
+            Self::Load(_, of) | Self::Unary(_, of) | Self::Member(of, _) => of.is_of_frame(is_global),
+            Self::Binary(_, of) | Self::Index(of) => of.iter().any(|of| of.is_of_frame(is_global)),
+        }
+    }
+}

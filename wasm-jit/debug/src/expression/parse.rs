@@ -1,0 +1,234 @@
+//! Reads expressions: recursive descent, by precedence.
+
+use super::{Binary, Load, Node, Special, Unary};
+use crate::Error;
+
+/// How deeply expressions may be nested.
+const MAX_DEPTH: usize = 100;
+
+/// How many operators there may be: a chain of them is a nested node.
+const MAX_OPERATORS: usize = 1000;
+
+/// By increasing precedence.
+const LEVELS: [&[(&str, Binary)]; 10] = [
+    &[("||", Binary::Either)],
+    &[("&&", Binary::Both)],
+    &[("|", Binary::Or)],
+    &[("^", Binary::Xor)],
+    &[("&", Binary::And)],
+    &[("==", Binary::Equal), ("!=", Binary::NotEqual)],
+    &[("<=", Binary::LessEqual), (">=", Binary::GreaterEqual), ("<", Binary::Less), (">", Binary::Greater)],
+    &[("<<", Binary::ShiftLeft), (">>", Binary::ShiftRight)],
+    &[("+", Binary::Add), ("-", Binary::Subtract)],
+    &[("*", Binary::Multiply), ("/", Binary::Divide), ("%", Binary::Remainder)],
+];
+
+/// Operators, longer ones first.
+const TOKENS: [&str; 27] = [
+    "||", "&&", "==", "!=", "<=", ">=", "<<", ">>", "->", "|", "^", "&", "<", ">", "+", "-", "*", "/", "%",
+    "!", "~", "(", ")", "[", "]", ".", ",",
+];
+
+#[derive(Clone, Debug, PartialEq)]
+enum Token {
+    Operator(&'static str),
+    Integer(i128),
+    Float(f64),
+    Name(String),
+    End,
+}
+
+pub(super) fn parse(text: &str) -> Result<Node, Error> {
+    let mut parser = Parser { text, tokens: tokens(text)?, at: 0, depth: 0, operators: 0 };
+    let node = parser.binary(0)?;
+    match parser.peek() {
+        Token::End => Ok(node),
+        _ => Err(parser.expected("an operator, or the end")),
+    }
+}
+
+fn tokens(text: &str) -> Result<Vec<Token>, Error> {
+    let wrong = |text: &str, expected| Error::Syntax { text: text.to_owned(), expected };
+    let mut tokens = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+        let token;
+        if first.is_ascii_digit() {
+            let is_hexadecimal = rest.starts_with("0x") || rest.starts_with("0X");
+            let mut end = rest.find(|c: char| !is_word(c) && c != '.').unwrap_or(rest.len());
+            // The sign of an exponent.
+            if !is_hexadecimal && rest[..end].ends_with(['e', 'E']) && rest[end..].starts_with(['+', '-']) {
+                end += 1;
+                end += rest[end..].find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len() - end);
+            }
+            let (number, after) = rest.split_at(end);
+            let integer = match is_hexadecimal {
+                true => i128::from_str_radix(&number[2..], 16).ok(),
+                false => number.parse().ok(),
+            };
+            let float = || number.parse().ok().map(Token::Float);
+            token = integer.map(Token::Integer).or_else(float).ok_or_else(|| wrong(number, "a number"))?;
+            rest = after;
+        } else if is_word(first) {
+            let end = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
+            let (name, after) = rest.split_at(end);
+            token = Token::Name(name.to_owned());
+            rest = after;
+        } else if first == '\'' {
+            let mut chars = rest[1..].chars();
+            let value = chars.next().ok_or_else(|| wrong(rest, "a character"))?;
+            rest = chars.as_str().strip_prefix('\'').ok_or_else(|| wrong(rest, "a character in quotes"))?;
+            token = Token::Integer(i128::from(u32::from(value)));
+        } else {
+            let operator = TOKENS.into_iter().find(|operator| rest.starts_with(operator));
+            let operator = operator.ok_or_else(|| wrong(rest, "a value or an operator"))?;
+            rest = &rest[operator.len()..];
+            token = Token::Operator(operator);
+        }
+        tokens.push(token);
+        rest = rest.trim_start();
+    }
+    tokens.push(Token::End);
+    Ok(tokens)
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    tokens: Vec<Token>,
+    at: usize,
+    depth: usize,
+    operators: usize,
+}
+
+impl Parser<'_> {
+    fn peek(&self) -> &Token {
+        &self.tokens[self.at]
+    }
+
+    fn next(&mut self) -> Token {
+        let token = self.peek().clone();
+        // The end stays.
+        self.at = (self.at + 1).min(self.tokens.len() - 1);
+        token
+    }
+
+    fn take(&mut self, operator: &str) -> bool {
+        let is_it = matches!(self.peek(), Token::Operator(found) if *found == operator);
+        if is_it {
+            self.next();
+        }
+        is_it
+    }
+
+    fn expected(&self, expected: &'static str) -> Error {
+        Error::Syntax { text: self.text.to_owned(), expected }
+    }
+
+    fn operator(&mut self) -> Result<(), Error> {
+        self.operators += 1;
+        if self.operators > MAX_OPERATORS { Err(self.expected("fewer operators")) } else { Ok(()) }
+    }
+
+    fn binary(&mut self, level: usize) -> Result<Node, Error> {
+        let Some(operators) = LEVELS.get(level) else { return self.unary() };
+        let mut left = self.binary(level + 1)?;
+        while let Some((_, operator)) = operators.iter().find(|(text, _)| self.take(text)) {
+            self.operator()?;
+            let right = self.binary(level + 1)?;
+            left = Node::Binary(*operator, Box::new([left, right]));
+        }
+        Ok(left)
+    }
+
+    fn unary(&mut self) -> Result<Node, Error> {
+        let operators = [
+            ("-", Unary::Negate),
+            ("!", Unary::Not),
+            ("~", Unary::Complement),
+            ("*", Unary::Deref),
+            ("&", Unary::Address),
+        ];
+        let operator = operators.into_iter().find(|(text, _)| self.take(text));
+        match operator {
+            Some((_, operator)) => {
+                let of = self.nested(Self::unary)?;
+                Ok(Node::Unary(operator, Box::new(of)))
+            }
+            None => self.postfix(),
+        }
+    }
+
+    fn nested(&mut self, read: impl FnOnce(&mut Self) -> Result<Node, Error>) -> Result<Node, Error> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(self.expected("less nesting"));
+        }
+        let node = read(self);
+        self.depth -= 1;
+        node
+    }
+
+    fn postfix(&mut self) -> Result<Node, Error> {
+        let mut node = self.primary()?;
+        loop {
+            let is_arrow = self.take("->");
+            if is_arrow || self.take(".") {
+                self.operator()?;
+                let Token::Name(name) = self.next() else {
+                    return Err(self.expected("the name of a member"));
+                };
+                if is_arrow {
+                    node = Node::Unary(Unary::Deref, Box::new(node));
+                }
+                node = Node::Member(Box::new(node), name);
+            } else if self.take("[") {
+                self.operator()?;
+                let index = self.nested(|parser| parser.binary(0))?;
+                if !self.take("]") {
+                    return Err(self.expected("`]`"));
+                }
+                node = match &node {
+                    Node::Name(name) if Load::of(name).is_some() => {
+                        Node::Load(Load::of(name).expect("checked"), Box::new(index))
+                    }
+                    _ => Node::Index(Box::new([node, index])),
+                };
+            } else {
+                return Ok(node);
+            }
+        }
+    }
+
+    fn primary(&mut self) -> Result<Node, Error> {
+        if self.take("(") {
+            let node = self.nested(|parser| parser.binary(0))?;
+            return if self.take(")") { Ok(node) } else { Err(self.expected("`)`")) };
+        }
+        match self.next() {
+            Token::Integer(value) => Ok(Node::Integer(value)),
+            Token::Float(value) => Ok(Node::Float(value)),
+            Token::Name(name) => Ok(named(name)),
+            _ => Err(self.expected("a value")),
+        }
+    }
+}
+
+fn named(name: String) -> Node {
+    let numbered = |prefix: &str| name.strip_prefix(prefix)?.parse().ok();
+    match name.as_str() {
+        "$pc" => return Node::Special(Special::Pc),
+        "$depth" => return Node::Special(Special::Depth),
+        "$function" => return Node::Special(Special::Function),
+        _ => {}
+    }
+    if let Some(index) = numbered("$local") {
+        Node::Local(index)
+    } else if let Some(depth) = numbered("$stack") {
+        Node::Operand(depth)
+    } else if let Some(index) = numbered("$global") {
+        Node::Global(index)
+    } else {
+        Node::Name(name)
+    }
+}

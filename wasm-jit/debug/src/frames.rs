@@ -1,0 +1,263 @@
+//! [`Stopped`], a thread that is stopped, and [`Scope`], one of its frames.
+
+use wasm_jit::Val;
+use wasm_jit::probes::{Frame, FrameAccessor, Location};
+
+use crate::Error;
+use crate::code::Code;
+use crate::expression::Term;
+use crate::value::Value;
+
+/// A thread that is stopped: what [`Debugger::inspect`](crate::Debugger::inspect) gives access to.
+pub struct Stopped<'a, 'f> {
+    pub(crate) frame: &'a mut Frame<'f>,
+    pub(crate) code: &'a Code,
+    pub(crate) locations: &'a [Option<Location>],
+}
+
+impl std::fmt::Debug for Stopped<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stopped").field("locations", &self.locations).finish_non_exhaustive()
+    }
+}
+
+impl<'f> Stopped<'_, 'f> {
+    /// The module.
+    pub fn code(&self) -> &Code {
+        self.code
+    }
+
+    /// Where the frames are, the innermost first; `None` for those of other modules. Those that
+    /// wait are at their call.
+    pub fn locations(&self) -> &[Option<Location>] {
+        self.locations
+    }
+
+    /// The frame of the probe that has stopped the thread.
+    pub fn probe_frame(&mut self) -> &mut Frame<'f> {
+        self.frame
+    }
+
+    /// A frame, counted from the innermost one.
+    ///
+    /// # Errors
+    /// [`Error::NoFrame`], [`Error::OtherModule`], [`Error::Access`].
+    pub fn frame(&mut self, level: usize) -> Result<Scope<'_, 'f>, Error> {
+        let location = *self.locations.get(level).ok_or(Error::NoFrame { level })?;
+        let location = location.ok_or(Error::OtherModule { level })?;
+        let mut accessor: Option<FrameAccessor> = None;
+        for _ in 0..level {
+            let caller = match accessor {
+                None => self.frame.caller()?,
+                Some(callee) => callee.caller(self.frame)?,
+            };
+            accessor = Some(caller.ok_or(Error::NoFrame { level })?);
+        }
+        let depth = self.locations.len() - 1 - level;
+        Ok(Scope { frame: &mut *self.frame, code: self.code, accessor, location, depth })
+    }
+}
+
+/// A frame in which expressions have values.
+pub struct Scope<'a, 'f> {
+    frame: &'a mut Frame<'f>,
+    code: &'a Code,
+    /// `None` for the innermost frame.
+    accessor: Option<FrameAccessor>,
+    location: Location,
+    depth: usize,
+}
+
+impl std::fmt::Debug for Scope<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scope").field("location", &self.location).finish_non_exhaustive()
+    }
+}
+
+impl<'a, 'f> Scope<'a, 'f> {
+    /// The innermost frame.
+    pub(crate) fn innermost(frame: &'a mut Frame<'f>, code: &'a Code) -> Self {
+        let (location, depth) = (frame.location(), frame.depth());
+        Self { frame, code, accessor: None, location, depth }
+    }
+
+    /// A frame of the thread.
+    pub(crate) fn of(
+        frame: &'a mut Frame<'f>,
+        code: &'a Code,
+        accessor: FrameAccessor,
+    ) -> Result<Self, Error> {
+        let (location, depth) = (accessor.location(frame)?, accessor.depth(frame)?);
+        let is_innermost = depth == frame.depth();
+        Ok(Self { frame, code, accessor: (!is_innermost).then_some(accessor), location, depth })
+    }
+
+    /// An accessor of the frame.
+    ///
+    /// # Errors
+    /// [`Error::Access`].
+    pub(crate) fn accessor(&mut self) -> Result<FrameAccessor, Error> {
+        match self.accessor {
+            Some(accessor) => Ok(accessor),
+            None => Ok(self.frame.accessor()?),
+        }
+    }
+
+    /// The module.
+    pub fn code(&self) -> &'a Code {
+        self.code
+    }
+
+    /// Where the frame is.
+    pub fn location(&self) -> Location {
+        self.location
+    }
+
+    /// How many frames are around it.
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// How many operands it has on its stack.
+    ///
+    /// # Errors
+    /// [`Error::Access`].
+    pub fn operands(&self) -> Result<usize, Error> {
+        Ok(match self.accessor {
+            None => self.frame.operands(),
+            Some(accessor) => accessor.operands(self.frame)?,
+        })
+    }
+
+    /// A parameter or local.
+    ///
+    /// # Errors
+    /// [`Error::Access`].
+    pub fn local(&mut self, index: u32) -> Result<Val, Error> {
+        Ok(match self.accessor {
+            None => self.frame.local(index)?,
+            Some(accessor) => accessor.local(self.frame, index)?,
+        })
+    }
+
+    /// An operand, counted from the top of the stack.
+    ///
+    /// # Errors
+    /// [`Error::Access`].
+    pub fn operand(&mut self, depth: u32) -> Result<Val, Error> {
+        Ok(match self.accessor {
+            None => self.frame.operand(depth)?,
+            Some(accessor) => accessor.operand(self.frame, depth)?,
+        })
+    }
+
+    /// Changes a parameter or local.
+    ///
+    /// # Errors
+    /// [`Error::Access`].
+    pub fn set_local(&mut self, index: u32, value: &Val) -> Result<(), Error> {
+        let done = match self.accessor {
+            None => self.frame.set_local(index, value),
+            Some(accessor) => accessor.set_local(self.frame, index, value),
+        };
+        done.map_err(Error::from)
+    }
+
+    /// Changes an operand, counted from the top of the stack.
+    ///
+    /// # Errors
+    /// [`Error::Access`].
+    pub fn set_operand(&mut self, depth: u32, value: &Val) -> Result<(), Error> {
+        let done = match self.accessor {
+            None => self.frame.set_operand(depth, value),
+            Some(accessor) => accessor.set_operand(self.frame, depth, value),
+        };
+        done.map_err(Error::from)
+    }
+
+    /// A global of the instance that runs.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub fn global(&mut self, index: u32) -> Result<Val, Error> {
+        self.frame.global(index).ok_or_else(|| no_global(index))
+    }
+
+    /// Changes a global of the instance that runs.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`], [`Error::Engine`].
+    pub fn set_global(&mut self, index: u32, value: &Val) -> Result<(), Error> {
+        Ok(self.frame.set_global(index, value).ok_or_else(|| no_global(index))??)
+    }
+
+    /// The size of a memory of the instance that runs, in bytes.
+    pub fn memory_size(&self, memory: u32) -> Option<u64> {
+        self.frame.memory_size(memory)
+    }
+
+    /// Copies bytes from a memory of the instance that runs.
+    ///
+    /// # Errors
+    /// [`Error::Engine`].
+    pub fn read_memory(&self, memory: u32, address: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        Ok(self.frame.read_memory(memory, address, buffer)?)
+    }
+
+    /// Copies bytes into a memory of the instance that runs.
+    ///
+    /// # Errors
+    /// [`Error::Engine`].
+    pub fn write_memory(&mut self, memory: u32, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        Ok(self.frame.write_memory(memory, address, bytes)?)
+    }
+
+    /// The variables of the source that are in scope, the innermost first, with their values as
+    /// they are shown.
+    pub fn variables(&mut self) -> Vec<(String, Result<Value, Error>)> {
+        let Some(dwarf) = self.code.dwarf() else { return Vec::new() };
+        let variables = dwarf.variables(self.code.module_offset(self.location));
+        let value = |variable: crate::dwarf::variables::Variable| {
+            let value = variable.object(self).and_then(|object| object.value(self));
+            (variable.name, value)
+        };
+        variables.into_iter().map(value).collect()
+    }
+
+    pub(crate) fn assign_local(&mut self, index: u32, value: &Value) -> Result<(), Error> {
+        let new = value.like(&self.local(index)?);
+        self.set_local(index, &new.ok_or_else(|| Error::Value(format!("{value} is no value for the local")))?)
+    }
+
+    pub(crate) fn assign_global(&mut self, index: u32, value: &Value) -> Result<(), Error> {
+        let new = value.like(&self.global(index)?);
+        self.set_global(
+            index,
+            &new.ok_or_else(|| Error::Value(format!("{value} is no value for the global")))?,
+        )
+    }
+
+    /// What a name denotes here.
+    pub(crate) fn named(&mut self, name: &str) -> Result<Term, Error> {
+        let function = self.location.function;
+        let plain = name.strip_prefix('$');
+        if plain.is_none()
+            && let Some(dwarf) = self.code.dwarf()
+            && let Some(variable) = dwarf.variable(self.code.module_offset(self.location), name)
+        {
+            return variable.object(self).map(Term::Object);
+        }
+        let name = plain.unwrap_or(name);
+        if let Some(local) = self.code.local_of_name(function, name) {
+            return Ok(Term::Local(local));
+        }
+        if let Some(global) = self.code.global_of_name(name) {
+            return Ok(Term::Global(global));
+        }
+        Err(Error::Unknown { what: "variable, local or global", name: name.to_owned() })
+    }
+}
+
+fn no_global(index: u32) -> Error {
+    Error::Unknown { what: "global", name: index.to_string() }
+}

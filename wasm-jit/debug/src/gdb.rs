@@ -1,0 +1,539 @@
+//! A server for the GDB remote protocol, with LLDB's extensions for WebAssembly: LLDB 22 or later
+//! connects by `process connect --plugin wasm connect://HOST:PORT`.
+//!
+//! The protocol has addresses of 64 bits: a kind, the number of a module or memory, and an offset
+//! in it (`gdbstub_arch::wasm::addr`). There is one module, with the number 0, whose code is at its
+//! offsets in the binary module, and memory 0. LLDB reads the module with its DWARF through the
+//! connection. There is one register, `pc`; frames, locals, operands and globals have packets of
+//! their own. The client sees one thread at a time: the one that is stopped.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+
+use gdbstub::arch::lldb::{Encoding, Format, Generic, Register};
+use gdbstub::common::{Endianness, Pid, Signal, Tid};
+use gdbstub::conn::ConnectionExt;
+use gdbstub::stub::state_machine::GdbStubStateMachine;
+use gdbstub::stub::{GdbStub, SingleThreadStopReason};
+use gdbstub::target::ext::base::BaseOps;
+use gdbstub::target::ext::base::single_register_access::{SingleRegisterAccess, SingleRegisterAccessOps};
+use gdbstub::target::ext::base::singlethread::{
+    SingleThreadBase, SingleThreadResume, SingleThreadResumeOps, SingleThreadSingleStep,
+    SingleThreadSingleStepOps,
+};
+use gdbstub::target::ext::breakpoints::{
+    Breakpoints, BreakpointsOps, HwWatchpoint, HwWatchpointOps, SwBreakpoint, SwBreakpointOps, WatchKind,
+};
+use gdbstub::target::ext::host_info::{HostInfo, HostInfoOps, HostInfoResponse};
+use gdbstub::target::ext::libraries::{Libraries, LibrariesOps};
+use gdbstub::target::ext::lldb_register_info_override::{
+    Callback, CallbackToken, LldbRegisterInfoOverride, LldbRegisterInfoOverrideOps,
+};
+use gdbstub::target::ext::process_info::{ProcessInfo, ProcessInfoOps, ProcessInfoResponse};
+use gdbstub::target::ext::wasm::{Wasm, WasmOps};
+use gdbstub::target::{Target, TargetError, TargetResult};
+use gdbstub_arch::wasm::addr::{WasmAddr, WasmAddrType};
+use gdbstub_arch::wasm::reg::WasmRegisters;
+use gdbstub_arch::wasm::reg::id::WasmRegId;
+use wasm_jit::Val;
+use wasm_jit::probes::{Location, Place};
+
+use crate::{Debugger, Error, Event, Expression, Reason, Resume, Stop};
+
+/// How long an event of the program is waited for before the connection is looked at.
+const POLL: Duration = Duration::from_millis(5);
+
+const TRIPLE: &str = "wasm32-unknown-unknown-wasm";
+
+/// How a session ended.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum GdbEnd {
+    /// The client has gone, by its will or because the connection broke. The program continues,
+    /// without the client's breakpoints.
+    Detached,
+    /// The client has killed the program.
+    Killed,
+    /// The program has ended.
+    Ended(crate::Outcome),
+}
+
+/// Serves a client until it has gone. A thread of the program is stopped, or will be because of a
+/// pause or breakpoint that was made.
+///
+/// # Errors
+/// The connection fails, or the client breaks the protocol: the program continues, as if the client
+/// had gone.
+pub fn serve(debugger: &Debugger, connection: impl ConnectionExt<Error = io::Error>) -> io::Result<GdbEnd> {
+    let mut client = Client {
+        debugger,
+        breakpoints: HashMap::new(),
+        watches: HashMap::new(),
+        pc: 0,
+        outcome: None,
+        is_killed: false,
+    };
+    let served = client.serve(connection);
+    client
+        .breakpoints
+        .values()
+        .chain(client.watches.values())
+        .for_each(|number| _ = debugger.delete(*number));
+    if client.is_killed {
+        debugger.kill();
+        return served.map(|()| GdbEnd::Killed);
+    }
+    if let Some(outcome) = client.outcome {
+        return served.map(|()| GdbEnd::Ended(outcome));
+    }
+    if debugger.is_stopped() {
+        let _ = debugger.resume(Resume::Continue);
+    }
+    served.map(|()| GdbEnd::Detached)
+}
+
+struct Client<'d> {
+    debugger: &'d Debugger,
+    /// By address.
+    breakpoints: HashMap<u64, u32>,
+    /// By address and length.
+    watches: HashMap<(u64, u64), u32>,
+    pc: u64,
+    outcome: Option<crate::Outcome>,
+    is_killed: bool,
+}
+
+type Reported = SingleThreadStopReason<u64>;
+
+fn broken(error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+impl Client<'_> {
+    fn serve(&mut self, connection: impl ConnectionExt<Error = io::Error>) -> io::Result<()> {
+        // The client asks why the program has stopped: so it must have.
+        if !self.debugger.is_stopped() {
+            self.wait_first()?;
+        }
+        self.see_pc();
+        let mut gdb = GdbStub::new(connection).run_state_machine(self).map_err(broken)?;
+        loop {
+            gdb = match gdb {
+                GdbStubStateMachine::Idle(mut idle) => {
+                    let byte = ConnectionExt::read(idle.borrow_conn())?;
+                    idle.incoming_data(self, byte).map_err(broken)?
+                }
+                GdbStubStateMachine::Running(mut running) => {
+                    let peeked = ConnectionExt::peek(running.borrow_conn())?;
+                    if peeked.is_some() {
+                        let byte = ConnectionExt::read(running.borrow_conn())?;
+                        running.incoming_data(self, byte).map_err(broken)?
+                    } else if let Some(event) = self.debugger.wait_for(POLL) {
+                        let reason = self.reason(event);
+                        let pc = self.pc.to_le_bytes();
+                        let mut registers = std::iter::once((WasmRegId::Pc, &pc[..]));
+                        match reason {
+                            Reported::Exited(_) | Reported::Terminated(_) => {
+                                running.report_stop(self, reason)
+                            }
+                            _ => running.report_stop_with_regs(self, reason, &mut registers),
+                        }
+                        .map_err(broken)?
+                    } else {
+                        running.into()
+                    }
+                }
+                GdbStubStateMachine::CtrlCInterrupt(interrupt) => {
+                    self.debugger.pause();
+                    interrupt.interrupt_handled(self, None::<Reported>).map_err(broken)?
+                }
+                GdbStubStateMachine::Disconnected(ended) => {
+                    self.is_killed = matches!(ended.get_reason(), gdbstub::stub::DisconnectReason::Kill);
+                    return Ok(());
+                }
+            };
+        }
+    }
+
+    /// Waits for the first stop.
+    fn wait_first(&mut self) -> io::Result<()> {
+        match self.debugger.wait() {
+            Event::Stopped(_) => Ok(()),
+            Event::Ended(outcome) => {
+                self.outcome = Some(outcome);
+                Err(io::Error::other("the program has ended before it was stopped"))
+            }
+        }
+    }
+
+    fn see_pc(&mut self) {
+        let location = self.debugger.inspect(|stopped| stopped.locations().first().copied().flatten());
+        if let Ok(Some(location)) = location {
+            self.pc = code_address(self.debugger.code().module_offset(location));
+        }
+    }
+
+    fn reason(&mut self, event: Event) -> Reported {
+        let stop: Stop = match event {
+            Event::Stopped(stop) => stop,
+            Event::Ended(outcome) => {
+                let reported = match outcome.has_failed {
+                    true => Reported::Terminated(Signal::SIGABRT),
+                    false => Reported::Exited(outcome.code),
+                };
+                self.outcome = Some(outcome);
+                return reported;
+            }
+        };
+        self.pc = code_address(self.debugger.code().module_offset(stop.location));
+        for reason in &stop.reasons {
+            match reason {
+                Reason::Watch { number, .. } | Reason::OutOfScope { number, .. } => {
+                    if let Some(((addr, _), _)) = self.watches.iter().find(|(_, of)| *of == number) {
+                        return Reported::Watch { tid: (), kind: WatchKind::Write, addr: *addr };
+                    }
+                }
+                Reason::Breakpoint { .. } => return Reported::SwBreak(()),
+                Reason::Pause => return signal(Signal::SIGINT),
+                _ => {}
+            }
+        }
+        signal(Signal::SIGTRAP)
+    }
+
+    fn location(&self, address: u64) -> Option<Location> {
+        let address = WasmAddr::from_raw(address)?;
+        let is_code = address.addr_type() == WasmAddrType::Object && address.module_index() == 0;
+        self.debugger.code().at(u64::from(address.offset())).ok().filter(|_| is_code)
+    }
+
+    /// Copies a value of a frame; 0 if there is none.
+    fn value(
+        &self,
+        buffer: &mut [u8],
+        find: impl FnOnce(&mut crate::Stopped<'_, '_>) -> Result<Val, Error> + Send + 'static,
+    ) -> usize {
+        let Ok(Ok(value)) = self.debugger.inspect(find) else { return 0 };
+        let (bits, length) = match value {
+            Val::I32(value) => (value.cast_unsigned().into(), 4),
+            Val::I64(value) => (value.cast_unsigned(), 8),
+            Val::F32(bits) => (bits.into(), 4),
+            Val::F64(bits) => (bits, 8),
+            // Whether it is null.
+            reference => (u64::from(!is_null(&reference)), 4),
+        };
+        let length = length.min(buffer.len());
+        buffer[..length].copy_from_slice(&u64::to_le_bytes(bits)[..length]);
+        length
+    }
+}
+
+/// A report with the thread, which registers go with: without them, LLDB believes that the program
+/// counter is the one before.
+fn signal(signal: Signal) -> Reported {
+    Reported::SignalWithThread { tid: (), signal }
+}
+
+fn is_null(reference: &Val) -> bool {
+    matches!(reference, Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None))
+}
+
+fn code_address(offset: u64) -> u64 {
+    let offset = u32::try_from(offset).unwrap_or(u32::MAX);
+    WasmAddr::new(WasmAddrType::Object, 0, offset).map_or(0, WasmAddr::as_raw)
+}
+
+impl Target for Client<'_> {
+    type Arch = gdbstub_arch::wasm::Wasm;
+    type Error = &'static str;
+
+    fn base_ops(&mut self) -> BaseOps<'_, Self::Arch, Self::Error> {
+        BaseOps::SingleThread(self)
+    }
+
+    fn support_breakpoints(&mut self) -> Option<BreakpointsOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_host_info(&mut self) -> Option<HostInfoOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_process_info(&mut self) -> Option<ProcessInfoOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_libraries(&mut self) -> Option<LibrariesOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_lldb_register_info_override(&mut self) -> Option<LldbRegisterInfoOverrideOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_wasm(&mut self) -> Option<WasmOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl SingleThreadBase for Client<'_> {
+    fn read_registers(&mut self, registers: &mut WasmRegisters) -> TargetResult<(), Self> {
+        registers.pc = self.pc;
+        Ok(())
+    }
+
+    fn write_registers(&mut self, _: &WasmRegisters) -> TargetResult<(), Self> {
+        Err(TargetError::NonFatal)
+    }
+
+    fn read_addrs(&mut self, start: u64, data: &mut [u8]) -> TargetResult<usize, Self> {
+        let start = WasmAddr::from_raw(start).ok_or(TargetError::NonFatal)?;
+        let (number, offset) = (start.module_index(), u64::from(start.offset()));
+        let length = data.len();
+        let clip = |size: u64| length.min(usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX));
+        if start.addr_type() == WasmAddrType::Object {
+            let bytes = self.debugger.code().module().bytes();
+            let length = if number == 0 { clip(bytes.len() as u64) } else { 0 };
+            data[..length].copy_from_slice(&bytes[offset as usize..][..length]);
+            return Ok(length);
+        }
+        let read = self.debugger.inspect(move |stopped| {
+            let frame = stopped.probe_frame();
+            let available = frame.memory_size(number).unwrap_or(0).saturating_sub(offset);
+            let mut bytes = vec![0; length.min(usize::try_from(available).unwrap_or(usize::MAX))];
+            frame.read_memory(number, offset, &mut bytes).map(|()| bytes)
+        });
+        let Ok(Ok(bytes)) = read else { return Err(TargetError::NonFatal) };
+        data[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+
+    fn write_addrs(&mut self, start: u64, data: &[u8]) -> TargetResult<(), Self> {
+        let start = WasmAddr::from_raw(start).ok_or(TargetError::NonFatal)?;
+        if start.addr_type() == WasmAddrType::Object {
+            return Err(TargetError::NonFatal);
+        }
+        let (number, offset, bytes) = (start.module_index(), u64::from(start.offset()), data.to_vec());
+        let write = move |stopped: &mut crate::Stopped<'_, '_>| {
+            stopped.probe_frame().write_memory(number, offset, &bytes)
+        };
+        match self.debugger.inspect(write) {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(TargetError::NonFatal),
+        }
+    }
+
+    fn support_single_register_access(&mut self) -> Option<SingleRegisterAccessOps<'_, (), Self>> {
+        Some(self)
+    }
+
+    fn support_resume(&mut self) -> Option<SingleThreadResumeOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl SingleRegisterAccess<()> for Client<'_> {
+    fn read_register(&mut self, (): (), _: WasmRegId, buffer: &mut [u8]) -> TargetResult<usize, Self> {
+        let bytes = self.pc.to_le_bytes();
+        buffer[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+
+    fn write_register(&mut self, (): (), _: WasmRegId, _: &[u8]) -> TargetResult<(), Self> {
+        Err(TargetError::NonFatal)
+    }
+}
+
+impl SingleThreadResume for Client<'_> {
+    fn resume(&mut self, _: Option<Signal>) -> Result<(), &'static str> {
+        self.debugger.resume(Resume::Continue).map_err(|_| "the program is not stopped")
+    }
+
+    fn support_single_step(&mut self) -> Option<SingleThreadSingleStepOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl SingleThreadSingleStep for Client<'_> {
+    fn step(&mut self, _: Option<Signal>) -> Result<(), &'static str> {
+        self.debugger.resume(Resume::StepInstruction).map_err(|_| "the program cannot be stepped")
+    }
+}
+
+impl Breakpoints for Client<'_> {
+    fn support_sw_breakpoint(&mut self) -> Option<SwBreakpointOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_hw_watchpoint(&mut self) -> Option<HwWatchpointOps<'_, Self>> {
+        Some(self)
+    }
+}
+
+impl SwBreakpoint for Client<'_> {
+    fn add_sw_breakpoint(&mut self, address: u64, _: usize) -> TargetResult<bool, Self> {
+        let Some(location) = self.location(address) else { return Ok(false) };
+        let text = format!("*{:#x}", self.debugger.code().module_offset(location));
+        match self.debugger.add_breakpoint_at(&text, vec![location], None, false) {
+            Ok(number) => {
+                let before = self.breakpoints.insert(address, number);
+                before.into_iter().for_each(|before| _ = self.debugger.delete(before));
+                Ok(true)
+            }
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn remove_sw_breakpoint(&mut self, address: u64, _: usize) -> TargetResult<bool, Self> {
+        Ok(self.breakpoints.remove(&address).is_some_and(|number| self.debugger.delete(number).is_ok()))
+    }
+}
+
+impl HwWatchpoint for Client<'_> {
+    fn add_hw_watchpoint(&mut self, address: u64, length: u64, kind: WatchKind) -> TargetResult<bool, Self> {
+        let load = match length {
+            1 => "u8",
+            2 => "u16",
+            4 => "u32",
+            8 => "i64",
+            _ => return Ok(false),
+        };
+        let is_memory = WasmAddr::from_raw(address)
+            .filter(|at| at.addr_type() == WasmAddrType::Memory && at.module_index() == 0);
+        let (Some(at), WatchKind::Write) = (is_memory, kind) else { return Ok(false) };
+        let Ok(expression) = Expression::parse(&format!("{load}[{}]", at.offset())) else { return Ok(false) };
+        match self.debugger.add_watch(expression, 0) {
+            Ok(number) => {
+                let before = self.watches.insert((address, length), number);
+                before.into_iter().for_each(|before| _ = self.debugger.delete(before));
+                Ok(true)
+            }
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn remove_hw_watchpoint(&mut self, address: u64, length: u64, _: WatchKind) -> TargetResult<bool, Self> {
+        let number = self.watches.remove(&(address, length));
+        Ok(number.is_some_and(|number| self.debugger.delete(number).is_ok()))
+    }
+}
+
+impl HostInfo for Client<'_> {
+    fn host_info(&self, write: &mut dyn FnMut(&HostInfoResponse<'_>)) -> Result<(), &'static str> {
+        write(&HostInfoResponse::Triple(TRIPLE));
+        write(&HostInfoResponse::Endianness(Endianness::Little));
+        write(&HostInfoResponse::PointerSize(4));
+        Ok(())
+    }
+}
+
+impl ProcessInfo for Client<'_> {
+    fn process_info(&self, write: &mut dyn FnMut(&ProcessInfoResponse<'_>)) -> Result<(), &'static str> {
+        // That of the threads in the stub's packets.
+        write(&ProcessInfoResponse::Pid(Pid::MIN));
+        write(&ProcessInfoResponse::Triple(TRIPLE));
+        write(&ProcessInfoResponse::Endianness(Endianness::Little));
+        write(&ProcessInfoResponse::PointerSize(4));
+        Ok(())
+    }
+}
+
+impl LldbRegisterInfoOverride for Client<'_> {
+    fn lldb_register_info<'a>(
+        &mut self,
+        register: usize,
+        info: Callback<'a>,
+    ) -> Result<CallbackToken<'a>, &'static str> {
+        if register != 0 {
+            return Ok(info.done());
+        }
+        Ok(info.write(Register {
+            name: "pc",
+            alt_name: Some("pc"),
+            bitsize: 64,
+            offset: 0,
+            encoding: Encoding::Uint,
+            format: Format::Hex,
+            set: "General Purpose Registers",
+            gcc: Some(16),
+            dwarf: Some(16),
+            generic: Some(Generic::Pc),
+            container_regs: None,
+            invalidate_regs: None,
+        }))
+    }
+}
+
+impl Libraries for Client<'_> {
+    fn get_libraries(&self, offset: u64, length: usize, buffer: &mut [u8]) -> TargetResult<usize, Self> {
+        // The address is that of the binary module's first byte.
+        let address = code_address(0);
+        let text = format!(
+            "<library-list><library name=\"module.wasm\"><section address=\"{address:#x}\"/></library></library-list>"
+        );
+        let rest = text.as_bytes().get(offset as usize..).unwrap_or_default();
+        let length = length.min(rest.len()).min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        Ok(length)
+    }
+}
+
+impl Wasm for Client<'_> {
+    fn wasm_call_stack(&self, _: Tid, next: &mut dyn FnMut(u64)) -> Result<(), &'static str> {
+        let locations = self.debugger.inspect(|stopped| stopped.locations().to_vec());
+        let code = self.debugger.code();
+        for (level, location) in locations.unwrap_or_default().into_iter().enumerate() {
+            let offset = location.map_or(0, |location| match level {
+                0 => code.module_offset(location),
+                // Callers are where they continue.
+                _ => code.module_offset(after(code, location)),
+            });
+            next(code_address(offset));
+        }
+        Ok(())
+    }
+
+    fn read_wasm_local(
+        &self,
+        _: Tid,
+        frame: usize,
+        local: usize,
+        buffer: &mut [u8],
+    ) -> Result<usize, &'static str> {
+        Ok(self.value(buffer, move |stopped| {
+            stopped.frame(frame)?.local(u32::try_from(local).unwrap_or(u32::MAX))
+        }))
+    }
+
+    fn read_wasm_stack(
+        &self,
+        _: Tid,
+        frame: usize,
+        index: usize,
+        buffer: &mut [u8],
+    ) -> Result<usize, &'static str> {
+        Ok(self.value(buffer, move |stopped| {
+            stopped.frame(frame)?.operand(u32::try_from(index).unwrap_or(u32::MAX))
+        }))
+    }
+
+    fn read_wasm_global(
+        &self,
+        _: Tid,
+        frame: usize,
+        global: usize,
+        buffer: &mut [u8],
+    ) -> Result<usize, &'static str> {
+        Ok(self.value(buffer, move |stopped| {
+            stopped.frame(frame)?.global(u32::try_from(global).unwrap_or(u32::MAX))
+        }))
+    }
+}
+
+/// The instruction after a call.
+fn after(code: &crate::Code, call: Location) -> Location {
+    let next = code.body(call.function).ok().and_then(|body| body.place(body.index(call.place) + 1));
+    let place: Place = next.unwrap_or(call.place);
+    Location { function: call.function, place }
+}

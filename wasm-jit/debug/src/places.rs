@@ -1,0 +1,89 @@
+//! The debugger's probes: one for each place of the functions in which it may stop.
+
+use std::collections::HashMap;
+
+use wasm_jit::probes::{GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec, deactivate_all};
+
+use crate::Error;
+use crate::code::Code;
+
+/// Probes by function.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    functions: HashMap<u32, OfFunction>,
+}
+
+#[derive(Debug)]
+struct OfFunction {
+    /// With the number of those who want it on. Instructions that cannot be reached have none.
+    probes: HashMap<Place, (Probe, usize)>,
+    /// How many are on.
+    active: usize,
+    /// Whether its calls may be in its probed code.
+    is_probed: bool,
+}
+
+impl Places {
+    /// Makes the probes of a function, off.
+    ///
+    /// # Errors
+    /// The function has no code, or there can be no probes.
+    pub(crate) fn prepare(&mut self, code: &Code, hit: &GenericFn, function: u32) -> Result<(), Error> {
+        if self.functions.contains_key(&function) {
+            return Ok(());
+        }
+        let body = code.body(function)?;
+        let instructions = (0..body.offsets.len()).filter_map(|index| body.place(index));
+        let spec =
+            |place| ProbeSpec { location: Location { function, place }, kind: Kind::Generic(hit.clone()) };
+        let specs: Vec<ProbeSpec> = std::iter::once(Place::Entry).chain(instructions).map(spec).collect();
+        let mut probes = HashMap::new();
+        for (spec, probe) in specs.iter().zip(code.module().probes(&specs)) {
+            match probe {
+                Ok(probe) => _ = probes.insert(spec.location.place, (probe, 0)),
+                Err(ProbeError::Unreachable { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.functions.insert(function, OfFunction { probes, active: 0, is_probed: false });
+        Ok(())
+    }
+
+    /// Wants stops at a place, where there is code. Returns whether there is.
+    ///
+    /// # Errors
+    /// As [`Places::prepare`].
+    pub(crate) fn want(&mut self, code: &Code, hit: &GenericFn, location: Location) -> Result<bool, Error> {
+        self.prepare(code, hit, location.function)?;
+        let of = self.functions.get_mut(&location.function).expect("prepared");
+        let Some((probe, wanted)) = of.probes.get_mut(&location.place) else { return Ok(false) };
+        if *wanted == 0 {
+            probe.activate()?;
+            of.active += 1;
+            of.is_probed = true;
+        }
+        *wanted += 1;
+        Ok(true)
+    }
+
+    /// Takes back one [`Places::want`] that has returned true.
+    pub(crate) fn unwant(&mut self, location: Location) {
+        let Some(of) = self.functions.get_mut(&location.function) else { return };
+        let Some((probe, wanted)) = of.probes.get_mut(&location.place) else { return };
+        *wanted = wanted.saturating_sub(1);
+        // A site that cannot be patched, as in a forked child, goes on to report, for nothing.
+        if *wanted == 0 && probe.deactivate().is_ok() {
+            of.active -= 1;
+        }
+    }
+
+    /// Returns functions without active probes to their original code.
+    pub(crate) fn settle(&mut self) {
+        for of in self.functions.values_mut().filter(|of| of.is_probed && of.active == 0) {
+            if let Some((probe, _)) = of.probes.values().next() {
+                deactivate_all([probe]);
+            }
+            of.is_probed = false;
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Steps: where a thread may go next, and which of these places ends the step.
+
+use std::collections::BTreeSet;
+use std::thread::ThreadId;
+
+use wasm_jit::probes::{Frame, GenericFn, Location};
+
+use crate::Error;
+use crate::code::{Called, Code};
+use crate::places::Places;
+
+/// How a stopped thread continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Resume {
+    /// Until something else stops it.
+    Continue,
+    /// To the next instruction, also in a function that is called.
+    StepInstruction,
+    /// To the next instruction of this frame, or of a caller when it ends.
+    NextInstruction,
+    /// To another line of the source, also in a function that is called; an instruction, where
+    /// lines are unknown.
+    Step,
+    /// To another line of the source in this frame, or to its caller when it ends.
+    Next,
+    /// Until a frame has ended, counted from the innermost one.
+    Finish {
+        /// 0: the innermost one.
+        level: usize,
+    },
+}
+
+/// What a place is to a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// It ends the step if it is reached by the frame.
+    Here,
+    /// It ends the step if the frame has ended.
+    Outer,
+    /// A call by the frame, whose callee is to be stepped into.
+    Call,
+    /// The start of a callee, which ends the step at this depth.
+    Into(usize),
+}
+
+/// What the step found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Nothing,
+    Done,
+    /// The frame has returned, with so many results on its caller's stack.
+    Returned {
+        results: usize,
+    },
+}
+
+/// A step that has begun.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    thread: ThreadId,
+    /// That of the frame.
+    depth: usize,
+    places: Vec<(Location, Role)>,
+    /// Whether functions without lines are not stepped into.
+    by_line: bool,
+    /// Where the frame returns to, and how many results it has there.
+    returns: Option<(Location, usize)>,
+}
+
+/// Gives the plan what it needs to place probes.
+pub(crate) struct Site<'a> {
+    pub code: &'a Code,
+    pub places: &'a mut Places,
+    pub hit: &'a GenericFn,
+}
+
+impl Plan {
+    /// The step of this thread, which is stopped in the frame, from the locations of its frames.
+    ///
+    /// # Errors
+    /// There can be no probes; nothing remains on.
+    pub(crate) fn new(
+        resume: Resume,
+        frame: &mut Frame<'_>,
+        locations: &[Option<Location>],
+        site: &mut Site<'_>,
+    ) -> Result<Option<Self>, Error> {
+        let level = match resume {
+            Resume::Continue => return Ok(None),
+            Resume::Finish { level } => level,
+            _ => 0,
+        };
+        let depth = locations.len().checked_sub(level + 1).ok_or(Error::NoFrame { level })?;
+        let here = locations[level].ok_or(Error::OtherModule { level })?;
+        let line = site.code.line(here);
+        let by_line = matches!(resume, Resume::Step | Resume::Next) && line.is_some();
+        let into = matches!(resume, Resume::Step | Resume::StepInstruction);
+        let mut plan =
+            Self { thread: std::thread::current().id(), depth, places: Vec::new(), by_line, returns: None };
+        let mut wanted: Vec<(Location, Role)> = Vec::new();
+        let body = site.code.body(here.function)?;
+        let index = body.index(here.place);
+        let at = |index: usize| Some(Location { function: here.function, place: body.place(index)? });
+        if matches!(resume, Resume::Finish { .. }) {
+            let results = site.code.module().function(here.function).map_or(0, |of| of.ty().results().len());
+            let caller = locations[level + 1..].iter().flatten().next();
+            plan.returns = caller.and_then(|caller| Some((after(site.code, *caller)?, results)));
+        } else if by_line {
+            let is_other = |index: &usize| {
+                at(*index).is_some_and(|location| {
+                    let offset = site.code.module_offset(location);
+                    let starts = site.code.dwarf().is_some_and(|dwarf| dwarf.is_statement(offset));
+                    starts && site.code.line(location) != line
+                })
+            };
+            let others = (0..body.offsets.len()).filter(is_other).filter_map(at);
+            wanted.extend(others.map(|location| (location, Role::Here)));
+            if into {
+                let calls = body.calls.keys().filter_map(|index| at(*index));
+                let calls = calls.filter(|location| site.code.line(*location) == line);
+                wanted.extend(calls.map(|location| (location, Role::Call)));
+            }
+        } else {
+            let next = body.successors.get(index).into_iter().flatten();
+            let next = next.chain(&body.handlers).filter_map(|index| at(*index));
+            wanted.extend(next.map(|location| (location, Role::Here)));
+        }
+        wanted.extend(outer(site.code, &locations[level + 1..]).map(|location| (location, Role::Outer)));
+        for (location, role) in wanted {
+            if let Err(error) = plan.add(site, location, role) {
+                plan.end(site.places);
+                return Err(error);
+            }
+        }
+        // The probe of this call has fired already.
+        if into && let Some(called) = body.calls.get(&index) {
+            let called = *called;
+            if let Err(error) = plan.call(frame, called, site) {
+                plan.end(site.places);
+                return Err(error);
+            }
+        }
+        Ok(Some(plan))
+    }
+
+    fn add(&mut self, site: &mut Site<'_>, location: Location, role: Role) -> Result<(), Error> {
+        if !self.places.contains(&(location, role)) && site.places.want(site.code, site.hit, location)? {
+            self.places.push((location, role));
+        }
+        Ok(())
+    }
+
+    /// The frame is about to make a call, into which the step goes.
+    fn call(&mut self, frame: &mut Frame<'_>, called: Called, site: &mut Site<'_>) -> Result<(), Error> {
+        let callee = called.function.map(u64::from).or_else(|| frame.callee());
+        let callee = callee.and_then(|callee| u32::try_from(callee).ok());
+        let Some(callee) = callee.filter(|callee| site.code.has_body(*callee)) else { return Ok(()) };
+        let mut first = site.code.first(callee)?;
+        if !self.by_line {
+            first.place = site.code.body(callee)?.place(0).unwrap_or(first.place);
+        } else if site.code.line(first).is_none() {
+            return Ok(());
+        }
+        self.add(site, first, Role::Into(self.depth + usize::from(!called.is_tail)))
+    }
+
+    /// A thread has come to a place.
+    pub(crate) fn come(&mut self, frame: &mut Frame<'_>, location: Location, site: &mut Site<'_>) -> Found {
+        if std::thread::current().id() != self.thread {
+            return Found::Nothing;
+        }
+        let depth = frame.depth();
+        let of_place = |(place, _): &&(Location, Role)| *place == location;
+        let roles: Vec<Role> = self.places.iter().filter(of_place).map(|(_, role)| *role).collect();
+        let ends = |role: &Role| match role {
+            Role::Here => depth == self.depth,
+            Role::Outer => depth < self.depth,
+            Role::Into(callee) => depth == *callee,
+            Role::Call => false,
+        };
+        if roles.iter().any(ends) {
+            return match self.returns {
+                Some((place, results)) if place == location => Found::Returned { results },
+                _ => Found::Done,
+            };
+        }
+        if roles.contains(&Role::Call) && depth == self.depth {
+            let body = site.code.body(location.function);
+            let called = body.ok().and_then(|body| body.calls.get(&body.index(location.place)).copied());
+            if let Some(called) = called {
+                // A callee that cannot be probed is stepped over.
+                let _ = self.call(frame, called, site);
+            }
+        }
+        Found::Nothing
+    }
+
+    /// Switches its probes off.
+    pub(crate) fn end(&self, places: &mut Places) {
+        self.places.iter().for_each(|(location, _)| places.unwant(*location));
+    }
+}
+
+/// Where a frame continues when its callee returns.
+fn after(code: &Code, caller: Location) -> Option<Location> {
+    let body = code.body(caller.function).ok()?;
+    let place = body.place(body.index(caller.place) + 1)?;
+    Some(Location { function: caller.function, place })
+}
+
+/// Where frames that wait may continue: the innermost one when its callee returns, all where they
+/// catch exceptions.
+fn outer(code: &Code, waiting: &[Option<Location>]) -> impl Iterator<Item = Location> {
+    let returns = waiting.iter().flatten().next().and_then(|caller| after(code, *caller));
+    let functions: BTreeSet<u32> = waiting.iter().flatten().map(|location| location.function).collect();
+    let mut found: Vec<Location> = returns.into_iter().collect();
+    for function in functions {
+        let Ok(body) = code.body(function) else { continue };
+        let places = body.handlers.iter().filter_map(|index| body.place(*index));
+        found.extend(places.map(|place| Location { function, place }));
+    }
+    found.into_iter()
+}

@@ -1,0 +1,117 @@
+//! [`Value`].
+
+use std::fmt;
+
+use wasm_jit::Val;
+
+/// The value of an expression.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Value {
+    /// An integer of 32 bits.
+    I32(i32),
+    /// An integer of 64 bits.
+    I64(i64),
+    /// The bits of a float of 32 bits.
+    F32(u32),
+    /// The bits of a float of 64 bits.
+    F64(u64),
+    /// An unsigned integer of up to 64 bits.
+    Unsigned(u64),
+    /// Anything else, as it is shown: a reference, a structure.
+    Text(String),
+}
+
+impl PartialEq for Value {
+    /// Floats are equal if their bits are.
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::F32(a), Self::F32(b)) => a == b,
+            (Self::F64(a), Self::F64(b)) => a == b,
+            (Self::Text(a), Self::Text(b)) => a == b,
+            _ => match (self.integer(), other.integer()) {
+                (Some(a), Some(b)) => a == b,
+                _ => false,
+            },
+        }
+    }
+}
+
+impl From<&Val> for Value {
+    fn from(value: &Val) -> Self {
+        match value {
+            Val::I32(value) => Self::I32(*value),
+            Val::I64(value) => Self::I64(*value),
+            Val::F32(bits) => Self::F32(*bits),
+            Val::F64(bits) => Self::F64(*bits),
+            Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None) => Self::Text("null".to_owned()),
+            Val::FuncRef(Some(_)) => Self::Text("<funcref>".to_owned()),
+            Val::ExternRef(Some(_)) => Self::Text("<externref>".to_owned()),
+            Val::ExnRef(Some(_)) => Self::Text("<exnref>".to_owned()),
+        }
+    }
+}
+
+impl Value {
+    /// The integer, if it is one.
+    pub fn integer(&self) -> Option<i128> {
+        match self {
+            Self::I32(value) => Some((*value).into()),
+            Self::I64(value) => Some((*value).into()),
+            Self::Unsigned(value) => Some((*value).into()),
+            _ => None,
+        }
+    }
+
+    /// The number, if it is one.
+    pub fn float(&self) -> Option<f64> {
+        match self {
+            Self::F32(bits) => Some(f32::from_bits(*bits).into()),
+            Self::F64(bits) => Some(f64::from_bits(*bits)),
+            _ => self.integer().map(|integer| integer as f64),
+        }
+    }
+
+    pub(crate) fn is_float(&self) -> bool {
+        matches!(self, Self::F32(_) | Self::F64(_))
+    }
+
+    /// Whether it is a number other than 0, or no number.
+    pub fn is_true(&self) -> bool {
+        self.float().is_none_or(|number| number != 0.0)
+    }
+
+    /// As a value of WebAssembly like another one.
+    pub(crate) fn like(&self, like: &Val) -> Option<Val> {
+        let integer = self.integer();
+        Some(match like {
+            // As many bits as there are.
+            Val::I32(_) => Val::I32(integer.filter(|value| fits(*value, 32))? as i32),
+            Val::I64(_) => Val::I64(integer.filter(|value| fits(*value, 64))? as i64),
+            Val::F32(_) => match self {
+                Self::F32(bits) => Val::F32(*bits),
+                _ => Val::F32((self.float()? as f32).to_bits()),
+            },
+            Val::F64(_) => Val::F64(self.float()?.to_bits()),
+            _ => return None,
+        })
+    }
+}
+
+/// Whether an integer can be represented in this many bits, signed or unsigned.
+pub(crate) fn fits(value: i128, bits: u32) -> bool {
+    (-(1_i128 << (bits - 1))..1_i128 << bits).contains(&value)
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::I32(value) => value.fmt(f),
+            Self::I64(value) => value.fmt(f),
+            Self::Unsigned(value) => value.fmt(f),
+            Self::F32(bits) => write!(f, "{:?}", f32::from_bits(*bits)),
+            Self::F64(bits) => write!(f, "{:?}", f64::from_bits(*bits)),
+            Self::Text(text) => f.write_str(text),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Breakpoints: places, conditions, switching them while the program runs.
+
+use wasm_jit::Val;
+use wasm_jit_debug::{Debugger, Error, Expression, Resume};
+
+use super::{Debugged, is_breakpoint};
+
+const COUNTS: &str = r#"(module
+    (memory (export "memory") 1)
+    (global $total (mut i32) (i32.const 0))
+    (func $add (param $by i32) (result i32)
+        (global.set $total (i32.add (global.get $total) (local.get $by)))
+        (i32.store (i32.const 16) (global.get $total))
+        (global.get $total))
+    (func $main (export "main") (param $n i32) (result i32)
+        (loop $again
+            (drop (call $add (local.get $n)))
+            (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+        (global.get $total)))"#;
+
+fn condition(text: &str) -> Option<Expression> {
+    Some(Expression::parse(text).unwrap())
+}
+
+#[test]
+fn a_breakpoint_stops_each_time_until_it_is_deleted() {
+    let mut debugged = Debugged::new(COUNTS);
+    let number = debugged.debugger.add_breakpoint("add", None, false).unwrap();
+    debugged.start(&[Val::I32(5)]);
+    for expected in [5, 4] {
+        let stop = debugged.stop();
+        assert!(is_breakpoint(&stop, number));
+        assert_eq!(debugged.value(0, "$by"), expected.to_string());
+        assert_eq!(debugged.value(1, "$n"), expected.to_string());
+        debugged.debugger.resume(Resume::Continue).unwrap();
+    }
+    debugged.stop();
+    debugged.debugger.delete(number).unwrap();
+    assert_eq!(debugged.finish().text, "15");
+    assert!(matches!(debugged.debugger.delete(number), Err(Error::NoBreakpoint { number: 1 })));
+}
+
+#[test]
+fn conditions_are_evaluated_in_the_frame() {
+    let mut debugged = Debugged::new(COUNTS);
+    let number =
+        debugged.debugger.add_breakpoint("add", condition("$local0 == 2 || i32[16] >= 14"), false).unwrap();
+    debugged.start(&[Val::I32(5)]);
+    debugged.stop();
+    assert_eq!(debugged.value(0, "$by"), "2");
+    assert_eq!(debugged.value(0, "$total"), "12");
+    debugged.go(Resume::Continue);
+    assert_eq!(debugged.value(0, "$by"), "1");
+    let [breakpoint] = &debugged.debugger.breakpoints()[..] else { panic!() };
+    assert_eq!((breakpoint.number, breakpoint.hits), (number, 2));
+    assert_eq!(debugged.finish().text, "15");
+}
+
+#[test]
+fn a_condition_without_a_value_stops_and_says_why() {
+    let mut debugged = Debugged::new(COUNTS);
+    debugged.debugger.add_breakpoint("add", condition("1 / ($by - 4)"), false).unwrap();
+    debugged.start(&[Val::I32(4)]);
+    let stop = debugged.stop();
+    let [wasm_jit_debug::Reason::Breakpoint { problem: Some(problem), .. }] = &stop.reasons[..] else {
+        panic!("{stop:?}")
+    };
+    assert_eq!(problem, "division by zero");
+    debugged.debugger.set_condition(1, condition("$by == 1")).unwrap();
+    debugged.go(Resume::Continue);
+    assert_eq!(debugged.value(0, "$by"), "1");
+    assert_eq!(debugged.finish().text, "10");
+}
+
+#[test]
+fn hits_are_ignored_and_breakpoints_are_switched() {
+    let mut debugged = Debugged::new(COUNTS);
+    let ignored = debugged.debugger.add_breakpoint("add", None, false).unwrap();
+    let off = debugged.debugger.add_breakpoint("add:+3", None, false).unwrap();
+    debugged.debugger.ignore(ignored, 3).unwrap();
+    debugged.debugger.enable(off, false).unwrap();
+    debugged.start(&[Val::I32(6)]);
+    let stop = debugged.stop();
+    assert!(is_breakpoint(&stop, ignored));
+    assert_eq!(debugged.value(0, "$by"), "3");
+    debugged.debugger.enable(ignored, false).unwrap();
+    debugged.debugger.enable(off, true).unwrap();
+    let stop = debugged.go(Resume::Continue);
+    assert!(is_breakpoint(&stop, off), "{stop:?}");
+    assert_eq!(debugged.finish_all(), "21");
+}
+
+impl Debugged {
+    /// Deletes all breakpoints, and runs to the end.
+    fn finish_all(&mut self) -> String {
+        for breakpoint in self.debugger.breakpoints() {
+            self.debugger.delete(breakpoint.number).unwrap();
+        }
+        self.finish().text
+    }
+}
+
+#[test]
+fn places_are_functions_offsets_and_nothing_else() {
+    let debugged = Debugged::new(COUNTS);
+    let debugger: &Debugger = &debugged.debugger;
+    let code = debugger.code();
+    let add = code.places("add").unwrap()[0];
+    let offset = code.module_offset(add);
+    assert_eq!(code.places("0").unwrap(), [add]);
+    assert_eq!(code.places(&format!("*{offset:#x}")).unwrap(), [add]);
+    assert_eq!(code.text(add), "global.get $total");
+    #[track_caller]
+    fn fails(code: &wasm_jit_debug::Code, place: &str, expected: &str) {
+        assert_eq!(code.places(place).unwrap_err().to_string(), expected);
+    }
+    fails(code, "other", "there is no function with code `other`");
+    fails(code, "7", "there is no function with code `7`");
+    fails(
+        code,
+        &format!("*{}", offset + 1),
+        &format!("there is no instruction at {:#x} of the module", offset + 1),
+    );
+    fails(
+        code,
+        "*0xffffffffffffffffff",
+        "`*0xffffffffffffffffff`: expected FUNCTION, FUNCTION:+OFFSET, *OFFSET or FILE:LINE",
+    );
+    fails(code, "add:+0", &format!("there is no instruction at {:#x} of the module", offset - 1));
+    fails(code, "a.c:3", "there is no code of the source line `a.c:3`");
+    fails(code, "", "there is no function with code ``");
+    assert!(code.places("*18446744073709551615").is_err());
+    assert!(code.places("add:+18446744073709551615").is_err());
+}
+
+#[test]
+fn a_function_that_begins_with_a_loop_is_stopped_once_in_each_call() {
+    let mut debugged = Debugged::new(
+        r#"(module (func $count (param i32) (loop (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1))))))
+            (func (export "main") (call $count (i32.const 5)) (call $count (i32.const 3))))"#,
+    );
+    debugged.debugger.add_breakpoint("count", None, false).unwrap();
+    debugged.start(&[]);
+    debugged.stop();
+    assert_eq!(debugged.value(0, "$local0"), "5");
+    debugged.go(Resume::Continue);
+    assert_eq!(debugged.value(0, "$local0"), "3");
+    debugged.finish();
+}
+
+#[test]
+fn unreachable_instructions_have_no_breakpoints() {
+    let debugged = Debugged::new(r#"(module (func (export "main") (return) (nop)))"#);
+    let code = debugged.debugger.code();
+    let first = code.module_offset(code.places("main").unwrap()[0]);
+    assert!(debugged.debugger.add_breakpoint(&format!("*{}", first + 1), None, false).is_err());
+    assert!(debugged.debugger.breakpoints().is_empty());
+}
+
+#[test]
+fn a_program_runs_on_when_its_debugger_ends() {
+    let module = wasm_jit::Module::new(&wasm_jit::Engine::default(), COUNTS).unwrap();
+    let debugger = Debugger::new(&module);
+    debugger.add_breakpoint("add", None, false).unwrap();
+    let program = std::thread::spawn(move || {
+        let mut store = wasm_jit::Store::new(module.engine(), ());
+        let instance = super::instantiate(&mut store, &module);
+        super::call_main(&mut store, &instance, &[Val::I32(4)])
+    });
+    assert!(matches!(debugger.wait(), wasm_jit_debug::Event::Stopped(_)));
+    drop(debugger);
+    assert_eq!(program.join().unwrap(), Ok("10".to_owned()));
+}
+
+#[test]
+fn threads_stop_one_after_the_other() {
+    let module = wasm_jit::Module::new(&wasm_jit::Engine::default(), COUNTS).unwrap();
+    let debugger = Debugger::new(&module);
+    debugger.add_breakpoint("add", None, false).unwrap();
+    const THREADS: i32 = 4;
+    std::thread::scope(|scope| {
+        for number in 1..=THREADS {
+            let module = &module;
+            scope.spawn(move || {
+                let mut store = wasm_jit::Store::new(module.engine(), ());
+                let instance = super::instantiate(&mut store, module);
+                let sum = number * (number + 1) / 2;
+                assert_eq!(super::call_main(&mut store, &instance, &[Val::I32(number)]), Ok(sum.to_string()));
+            });
+        }
+        let mut seen = Vec::new();
+        for _ in 0..THREADS * (THREADS + 1) / 2 {
+            let wasm_jit_debug::Event::Stopped(stop) = debugger.wait() else { panic!() };
+            let by =
+                debugger.inspect(|stopped| stopped.frame(0).unwrap().local(0).unwrap().unwrap_i32()).unwrap();
+            seen.push((stop.thread, by));
+            debugger.resume(Resume::Continue).unwrap();
+        }
+        seen.sort_unstable();
+        // Each thread counts down to 1 from its own number.
+        let mut counts: Vec<usize> = (1..=THREADS as u32)
+            .map(|thread| {
+                let of_thread: Vec<i32> =
+                    seen.iter().filter(|(of, _)| *of == thread).map(|(_, by)| *by).collect();
+                assert_eq!(of_thread, (1..=of_thread.len() as i32).collect::<Vec<_>>());
+                of_thread.len()
+            })
+            .collect();
+        counts.sort_unstable();
+        assert_eq!(counts, [1, 2, 3, 4]);
+    });
+}

@@ -1,0 +1,79 @@
+//! Pauses: stopping a program that runs.
+
+use wasm_jit_debug::{Reason, Resume};
+
+use super::Debugged;
+
+/// Loops until a global is set, in a function that was never probed.
+const LOOPS: &str = r#"(module
+    (global $stop (mut i32) (i32.const 0))
+    (memory (export "memory") 1)
+    (func $spin (local $count i64)
+        (loop $again
+            (local.set $count (i64.add (local.get $count) (i64.const 1)))
+            (br_if $again (i32.eqz (global.get $stop)))))
+    (func (export "main") (result i32) (call $spin) (i32.const 42)))"#;
+
+#[test]
+fn a_loop_is_paused_and_continues() {
+    let mut debugged = Debugged::new(LOOPS);
+    debugged.start(&[]);
+    for _ in 0..3 {
+        debugged.debugger.pause();
+        let stop = debugged.stop();
+        assert!(matches!(stop.reasons[..], [Reason::Pause]), "{stop:?}");
+        assert_eq!(debugged.locations().len(), 2);
+        // Steps go on from there.
+        let next = debugged.go(Resume::StepInstruction);
+        assert_ne!(next.location, stop.location);
+        debugged.debugger.resume(Resume::Continue).unwrap();
+    }
+    debugged.debugger.pause();
+    debugged.stop();
+    debugged.assign(0, "$stop", "1").unwrap();
+    assert_eq!(debugged.finish().text, "42");
+}
+
+#[test]
+fn calls_without_loops_are_paused() {
+    let mut debugged = Debugged::new(
+        r#"(module (global $stop (mut i32) (i32.const 0))
+            (func $turn (param i32) (result i32)
+                (if (result i32) (global.get $stop) (then (local.get 0))
+                    (else (return_call $turn (i32.add (local.get 0) (i32.const 1))))))
+            (func (export "main") (result i32) (drop (call $turn (i32.const 0))) (i32.const 1)))"#,
+    );
+    debugged.start(&[]);
+    debugged.debugger.pause();
+    debugged.stop();
+    debugged.assign(0, "$stop", "1").unwrap();
+    assert_eq!(debugged.finish().text, "1");
+}
+
+#[test]
+fn a_program_is_killed() {
+    let mut debugged = Debugged::new(LOOPS);
+    debugged.start(&[]);
+    debugged.debugger.pause();
+    debugged.stop();
+    debugged.debugger.kill();
+    let outcome = debugged.end();
+    assert_eq!(outcome.text, "killed by the debugger");
+    // It can run again.
+    debugged.debugger.begin();
+    debugged.start(&[]);
+    debugged.debugger.pause();
+    debugged.stop();
+    debugged.assign(0, "$stop", "1").unwrap();
+    assert_eq!(debugged.finish().text, "42");
+}
+
+#[test]
+fn a_pause_of_a_stopped_program_takes_effect_when_it_continues() {
+    let (mut debugged, _) = Debugged::begin(LOOPS, "spin", &[]);
+    debugged.debugger.pause();
+    let stop = debugged.go(Resume::Continue);
+    assert!(matches!(stop.reasons[..], [Reason::Pause]), "{stop:?}");
+    debugged.assign(0, "$stop", "1").unwrap();
+    assert_eq!(debugged.finish().text, "42");
+}

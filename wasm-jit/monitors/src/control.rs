@@ -1,0 +1,152 @@
+//! [`Control`]: a session that other processes switch, over a socket in the file system.
+//!
+//! A request is one line, the answer a line `ok` or `error: MESSAGE`, and after `ok` the text that
+//! was asked for:
+//!
+//! | request | answer |
+//! | --- | --- |
+//! | `list` | a line for each monitor: its name, and `on`, `off` or `-` if it was never started |
+//! | `enable NAME[{OPTIONS}]` | |
+//! | `disable NAME` | |
+//! | `report FORMAT [NAME]` | the reports of all started monitors, or of one |
+//! | `write` | the reports are written to the session's output |
+//!
+//! Requests are answered one after the other.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::{Error, Format, Session};
+
+/// Longest request, in bytes.
+const MAX_REQUEST: u64 = 64 << 10;
+
+/// How long a client may take to send its request, or to read a part of its answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Answers requests until it is dropped; the socket is removed then.
+#[derive(Debug)]
+pub struct Control {
+    path: PathBuf,
+    ends: Arc<AtomicBool>,
+    server: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Listens on a socket at this path, which only this user can access. A socket that is there
+    /// already is replaced.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn listen(session: Arc<Session>, path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref().to_owned();
+        let failed = |source| Error::Write { path: path.clone(), source };
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path).map_err(failed)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        let ends = Arc::new(AtomicBool::new(false));
+        let is_ending = ends.clone();
+        let serve = move || {
+            for client in listener.incoming() {
+                if is_ending.load(Ordering::Relaxed) {
+                    break;
+                }
+                // A client that does not read its answer loses it.
+                let _ = client.and_then(|client| serve(&session, client));
+            }
+        };
+        let server = thread::Builder::new().name("control".to_owned()).spawn(serve).map_err(failed)?;
+        Ok(Self { path, ends, server: Some(server) })
+    }
+
+    /// The path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        // Wakes the server.
+        let woken = UnixStream::connect(&self.path);
+        let _ = fs::remove_file(&self.path);
+        if let Some(server) = self.server.take()
+            && woken.is_ok()
+        {
+            let _ = server.join();
+        }
+    }
+}
+
+/// Sends a request to a session of another process. Returns the text of the answer, or the message
+/// of its error.
+///
+/// # Errors
+/// Those of the connection: nobody listens there, or the process has ended.
+pub fn request(path: impl AsRef<Path>, line: &str) -> io::Result<Result<String, String>> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.write_all(format!("{}\n", line.replace('\n', " ")).as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, text) = answer.split_once('\n').ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok(match head.strip_prefix("error: ") {
+        Some(message) => Err(message.to_owned()),
+        None => Ok(text.to_owned()),
+    })
+}
+
+fn serve(session: &Session, client: UnixStream) -> io::Result<()> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new((&client).take(MAX_REQUEST)).read_line(&mut line)?;
+    let answer = match answer(session, line.trim()) {
+        Ok(text) => format!("ok\n{text}"),
+        Err(message) => format!("error: {}\n", message.replace('\n', " ")),
+    };
+    (&client).write_all(answer.as_bytes())
+}
+
+fn answer(session: &Session, line: &str) -> Result<String, String> {
+    let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let rest = rest.trim();
+    let text = |error: Error| error.to_string();
+    let done = |()| String::new();
+    match verb {
+        "list" if rest.is_empty() => Ok(list(session)),
+        "enable" => rest.parse().and_then(|request| session.enable(request)).map(done).map_err(text),
+        "disable" => session.disable(rest).map(done).map_err(text),
+        "write" if rest.is_empty() => session.write().map(done).map_err(text),
+        "report" => {
+            let (format, name) = rest.split_once(' ').unwrap_or((rest, ""));
+            let format: Format = format.parse()?;
+            let reports = match name {
+                "" => session.reports(),
+                name => vec![session.report(name).map_err(text)?],
+            };
+            Ok(format.print(&reports))
+        }
+        _ => Err(format!("unknown request `{verb}`")),
+    }
+}
+
+fn list(session: &Session) -> String {
+    let started = session.started_monitors();
+    let state = |name| match started.iter().find(|(known, _)| *known == name) {
+        Some((_, true)) => "on",
+        Some((_, false)) => "off",
+        None => "-",
+    };
+    session.known().iter().map(|known| format!("{} {}\n", known.name, state(known.name))).collect()
+}

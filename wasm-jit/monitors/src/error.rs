@@ -1,0 +1,74 @@
+//! [`Error`].
+
+use std::io;
+use std::path::PathBuf;
+
+use wasm_jit::probes::ProbeError;
+
+/// The reason why a monitor cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A request is not of the form `NAME` or `NAME{key=value,...}`.
+    #[error("`{text}` is no monitor: expected NAME or NAME{{key=value,...}}")]
+    Syntax {
+        /// The request.
+        text: String,
+    },
+    /// There is no such monitor.
+    #[error("there is no monitor `{name}`; there are: {known}")]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// The monitor has no such option.
+    #[error("the monitor `{monitor}` has no option `{option}`; it has: {known}")]
+    UnknownOption {
+        /// The monitor.
+        monitor: String,
+        /// The option.
+        option: String,
+        /// The options that it has.
+        known: String,
+    },
+    /// The value of an option cannot be read.
+    #[error("option `{option}`: `{value}` is not {expected}")]
+    Value {
+        /// The option.
+        option: String,
+        /// Its value.
+        value: String,
+        /// What can be read.
+        expected: String,
+    },
+    /// The monitor has started with other options.
+    #[error("the monitor `{name}` has started with other options: {options}")]
+    OtherOptions {
+        /// The monitor.
+        name: String,
+        /// The options with which it has started.
+        options: String,
+    },
+    /// The monitor was not started.
+    #[error("the monitor `{name}` was not started")]
+    NotStarted {
+        /// The monitor.
+        name: String,
+    },
+    /// The monitor has nothing to observe in this module.
+    #[error("{0}")]
+    Nothing(String),
+    /// A probe cannot be made or switched.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// A file cannot be written.
+    #[error("{}: {source}", path.display())]
+    Write {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}

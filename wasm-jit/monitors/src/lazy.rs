@@ -1,0 +1,135 @@
+//! [`LazyProbes`]: probes that are made in functions when they are first called.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use wasm_jit::probes::{FirstCallWatch, Probe, ProbeSpec};
+use wasm_jit::{FunctionInfo, Module};
+
+use crate::{Error, Report, Setup, make, switch};
+
+/// Probes of the chosen functions, made in each of them when it is first called. So starting costs
+/// one store for each function, and functions that do not run cost nothing more.
+///
+/// If there are instances already when they are switched on, functions may be running: then all
+/// probes are made at once.
+pub struct LazyProbes {
+    module: Module,
+    shared: Arc<Shared>,
+    watch: Mutex<Option<FirstCallWatch>>,
+}
+
+struct Shared {
+    module: Module,
+    specs: Box<Specs>,
+    /// The functions to observe.
+    chosen: Vec<bool>,
+    state: Mutex<State>,
+}
+
+type Specs = dyn Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync;
+
+#[derive(Default)]
+struct State {
+    is_on: bool,
+    made: BTreeMap<u32, Vec<Probe>>,
+    /// The functions whose probes cannot be made, with the reasons.
+    refused: Vec<(u32, String)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LazyProbes {
+    /// Probes of the functions that the option `function` chooses, off. `specs` says what they are.
+    pub fn new(
+        setup: &Setup<'_>,
+        specs: impl Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync + 'static,
+    ) -> Self {
+        let module = setup.module.clone();
+        let mut chosen = vec![false; module.functions().len()];
+        setup.functions().for_each(|function| chosen[function.index() as usize] = true);
+        let (specs, state) = (Box::new(specs), Mutex::default());
+        let shared = Arc::new(Shared { module: module.clone(), specs, chosen, state });
+        Self { module, shared, watch: Mutex::default() }
+    }
+
+    /// Switches them on, or off; does nothing if they are.
+    ///
+    /// # Errors
+    /// Those of [`Module::watch_first_calls`], and of switching probes.
+    pub fn switch(&self, on: bool) -> Result<(), Error> {
+        let mut watch = lock(&self.watch);
+        if watch.is_some() == on {
+            return Ok(());
+        }
+        if !on {
+            // No more are made, but for those of a thread that is about to call a function.
+            *watch = None;
+        }
+        let switched = {
+            let mut state = lock(&self.shared.state);
+            state.is_on = on;
+            let switched = state.made.values().map(|probes| switch(probes, on));
+            switched.fold(Ok(()), Result::and)
+        };
+        if on {
+            let shared = self.shared.clone();
+            *watch = Some(self.module.watch_first_calls(move |function| shared.called(function))?);
+            if self.module.has_instances() {
+                self.module.functions().for_each(|function| self.shared.called(function.index()));
+            }
+        }
+        switched
+    }
+
+    /// Whether a function is one of those that are chosen.
+    pub fn observes(&self, function: u32) -> bool {
+        self.shared.chosen.get(function as usize).copied().unwrap_or_default()
+    }
+
+    /// Visits the probes that were made, in the order of the module.
+    pub fn for_each(&self, visit: impl FnMut(&Probe)) {
+        lock(&self.shared.state).made.values().flatten().for_each(visit);
+    }
+
+    /// Says in a report which functions could not be observed.
+    pub fn report_refused(&self, report: &mut Report) {
+        for (function, reason) in &lock(&self.shared.state).refused {
+            report.text(format!("function {function} was not observed: {reason}\n"));
+        }
+    }
+}
+
+impl Shared {
+    /// A function is called for the first time, or it was called before the watch began.
+    fn called(&self, function: u32) {
+        if !self.chosen.get(function as usize).copied().unwrap_or_default()
+            || lock(&self.state).made.contains_key(&function)
+        {
+            return;
+        }
+        // Not under the lock: a report may wait for it.
+        let specs = self.module.function(function).map(|info| (self.specs)(&info)).unwrap_or_default();
+        let probes = make(&self.module, &specs).and_then(|probes| switch(&probes, true).map(|()| probes));
+        let mut state = lock(&self.state);
+        match probes {
+            Ok(probes) => {
+                if !state.is_on {
+                    // An error leaves them on: they are switched off again with the others.
+                    let _ = switch(&probes, false);
+                }
+                state.made.insert(function, probes);
+            }
+            Err(error) => state.refused.push((function, error.to_string())),
+        }
+    }
+}
+
+impl fmt::Debug for LazyProbes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LazyProbes").finish_non_exhaustive()
+    }
+}

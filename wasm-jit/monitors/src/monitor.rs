@@ -1,0 +1,122 @@
+//! [`Monitor`]: an analysis.
+
+use std::any::Any;
+use std::fmt;
+
+use wasm_jit::probes::{Probe, ProbeError, ProbeSpec, activate_all, deactivate_all};
+use wasm_jit::{FunctionInfo, Module};
+
+use crate::options::COMMON;
+use crate::output::Stream;
+use crate::{Error, OptionInfo, Options, Output, Program, Report};
+
+/// An analysis of a module that runs, or may run.
+///
+/// All of its functions may be called while threads run the program. It lives in a
+/// [`Session`](crate::Session), and may therefore own the module and its probes; closures of its
+/// probes must not ([`Callback`](wasm_jit::probes::Callback)).
+pub trait Monitor: Send + Sync {
+    /// Switches it on; does nothing if it is.
+    ///
+    /// # Errors
+    /// Those of [`Probe::activate`].
+    fn activate(&self) -> Result<(), Error>;
+
+    /// Switches it off; does nothing if it is. It keeps what it has observed.
+    ///
+    /// # Errors
+    /// Those of [`Probe::deactivate`].
+    fn deactivate(&self) -> Result<(), Error>;
+
+    /// Says what it has observed so far.
+    fn report(&self, program: &Program<'_>, report: &mut Report);
+
+    /// What a program or its host may use while it runs, of a type of the monitor's own
+    /// ([`Session::interface`](crate::Session::interface)).
+    fn interface(&self) -> Option<Box<dyn Any>> {
+        None
+    }
+}
+
+/// A kind of monitor.
+#[derive(Clone, Copy)]
+pub struct Description {
+    /// Its name.
+    pub name: &'static str,
+    /// What it shows: a line, without a full stop.
+    pub summary: &'static str,
+    /// What its figures mean, and what they do not: some sentences.
+    pub details: &'static str,
+    /// Its options, besides those that all monitors have.
+    pub options: &'static [OptionInfo],
+    /// A command line that shows its use, after `--monitors=`.
+    pub example: &'static str,
+    /// Makes one, which is off.
+    pub start: fn(&Setup<'_>) -> Result<Box<dyn Monitor>, Error>,
+}
+
+impl Description {
+    /// Its options, and those that all monitors have.
+    pub fn all_options(&self) -> impl Iterator<Item = &'static OptionInfo> {
+        self.options.iter().chain(COMMON)
+    }
+}
+
+impl fmt::Debug for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Description").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What a monitor gets when it starts.
+#[derive(Debug)]
+pub struct Setup<'a> {
+    /// The module to observe. Programs may be running it.
+    pub module: &'a Module,
+    /// The options of the request.
+    pub options: &'a Options,
+    pub(crate) output: &'a Output,
+}
+
+impl<'a> Setup<'a> {
+    /// The functions to observe: those with a body that the option `function` chooses.
+    pub fn functions(&self) -> impl Iterator<Item = FunctionInfo<'a>> {
+        let globs = self.options.globs("function");
+        let symbols = globs.is_some().then(|| self.module.symbols());
+        let is_chosen = move |function: &FunctionInfo<'_>| {
+            let Some((globs, symbols)) = globs.as_ref().zip(symbols.as_ref()) else { return true };
+            let names = [symbols.function(function.index()), function.index().to_string()];
+            let names = || names.iter().map(String::as_str).chain(function.name()).chain(function.exports());
+            globs.iter().any(|glob| names().any(|name| glob.matches(name)))
+        };
+        self.module.functions().filter(|function| function.body().is_some()).filter(is_chosen)
+    }
+
+    /// Where a monitor writes while the program runs: a file of this name in the session's
+    /// directory, or standard error.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn stream(&self, name: &str) -> Result<Stream, Error> {
+        self.output.stream(name)
+    }
+}
+
+/// Makes probes, without those of instructions that control never reaches.
+///
+/// # Errors
+/// Those of [`Module::probes`].
+pub fn make(module: &Module, specs: &[ProbeSpec]) -> Result<Vec<Probe>, Error> {
+    let made = module.probes(specs).into_iter();
+    let reached = made.filter(|probe| !matches!(probe, Err(ProbeError::Unreachable { .. })));
+    Ok(reached.collect::<Result<_, _>>()?)
+}
+
+/// Switches probes on, or off.
+///
+/// # Errors
+/// The first of those of [`Probe::activate`] or [`Probe::deactivate`]; the others are switched.
+pub fn switch<'a>(probes: impl IntoIterator<Item = &'a Probe>, on: bool) -> Result<(), Error> {
+    let switched = if on { activate_all(probes) } else { deactivate_all(probes) };
+    Ok(switched.into_iter().collect::<Result<_, _>>()?)
+}

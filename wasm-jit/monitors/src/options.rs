@@ -1,0 +1,194 @@
+//! [`Request`]: a monitor's name with options, as on a command line.
+
+use std::fmt;
+use std::str::FromStr;
+
+use wildmatch::WildMatch;
+
+use crate::Error;
+
+/// An option of a monitor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionInfo {
+    /// Its name.
+    pub name: &'static str,
+    /// What its value is, such as `N` or `GLOB`; of one that has no value, empty.
+    pub value: &'static str,
+    /// One sentence without a full stop.
+    pub help: &'static str,
+}
+
+/// Options that all monitors have.
+pub(crate) const COMMON: &[OptionInfo] = &[
+    OptionInfo {
+        name: "function",
+        value: "GLOB",
+        help: "observes only functions whose name or index matches; may be repeated",
+    },
+    OptionInfo {
+        name: "rows",
+        value: "N",
+        help: "shows at most this many rows of each table on a terminal [default: 20]",
+    },
+];
+
+/// The options of a request: keys with values, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options(Vec<(String, String)>);
+
+impl Options {
+    /// The last value of an option.
+    pub fn get(&self, option: &str) -> Option<&str> {
+        let found = self.0.iter().rev().find(|(key, _)| key == option);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// All values of an option.
+    pub fn all<'a>(&'a self, option: &'a str) -> impl DoubleEndedIterator<Item = &'a str> {
+        self.0.iter().filter(move |(key, _)| key == option).map(|(_, value)| value.as_str())
+    }
+
+    /// Whether an option without a value is there.
+    pub fn flag(&self, option: &str) -> bool {
+        self.get(option).is_some()
+    }
+
+    /// The last value of an option as a number or another type.
+    ///
+    /// # Errors
+    /// [`Error::Value`], which says that it is not what is `expected`, such as "a number of bytes".
+    pub fn parse<T: FromStr>(&self, option: &str, expected: &str) -> Result<Option<T>, Error> {
+        let parse = |value: &str| {
+            value.parse().map_err(|_| Error::Value {
+                option: option.to_owned(),
+                value: value.to_owned(),
+                expected: expected.to_owned(),
+            })
+        };
+        self.get(option).map(parse).transpose()
+    }
+
+    /// The values of an option as globs: `*` is any text, `?` any character. `None` if there are
+    /// none.
+    pub fn globs(&self, option: &str) -> Option<Vec<WildMatch>> {
+        let globs: Vec<_> = self.all(option).map(WildMatch::new).collect();
+        (!globs.is_empty()).then_some(globs)
+    }
+
+    /// # Errors
+    /// [`Error::UnknownOption`] if there is another one than these.
+    pub(crate) fn check(&self, monitor: &str, known: &[OptionInfo]) -> Result<(), Error> {
+        let all = || COMMON.iter().chain(known);
+        match self.0.iter().find(|(key, _)| all().all(|option| option.name != key)) {
+            None => Ok(()),
+            Some((key, _)) => Err(Error::UnknownOption {
+                monitor: monitor.to_owned(),
+                option: key.clone(),
+                known: all().map(|option| option.name).collect::<Vec<_>>().join(", "),
+            }),
+        }
+    }
+}
+
+/// As in a request, with the braces.
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let options = self.0.iter().map(|(key, value)| match value.is_empty() {
+            true => key.clone(),
+            false => format!("{key}={value}"),
+        });
+        write!(f, "{{{}}}", options.collect::<Vec<_>>().join(","))
+    }
+}
+
+/// A monitor's name, with options: `NAME` or `NAME{key=value,...}`. An option without a value is
+/// only its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The name.
+    pub name: String,
+    /// The options.
+    pub options: Options,
+}
+
+impl Request {
+    /// Reads a list: `NAME[{options}][,NAME[{options}]]...`.
+    ///
+    /// # Errors
+    /// [`Error::Syntax`].
+    pub fn list(text: &str) -> Result<Vec<Self>, Error> {
+        let mut depth = 0;
+        let separates = |c: char| {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                _ => {}
+            }
+            c == ',' && depth == 0
+        };
+        text.split(separates).map(str::parse).collect()
+    }
+}
+
+impl FromStr for Request {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let wrong = || Error::Syntax { text: text.to_owned() };
+        let (name, options) = match text.split_once('{') {
+            None => (text, ""),
+            Some((name, rest)) => (name, rest.strip_suffix('}').ok_or_else(wrong)?),
+        };
+        let is_name = |name: &str| {
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        };
+        if !is_name(name) {
+            return Err(wrong());
+        }
+        let options = options.split(',').filter(|option| !option.is_empty()).map(|option| {
+            let (key, value) = option.split_once('=').unwrap_or((option, ""));
+            is_name(key).then(|| (key.to_owned(), value.to_owned())).ok_or_else(wrong)
+        });
+        Ok(Self { name: name.to_owned(), options: Options(options.collect::<Result<_, _>>()?) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_names_with_options() {
+        let request: Request = "trace{function=main,function=f*,operands}".parse().unwrap();
+        assert_eq!(request.name, "trace");
+        assert_eq!(request.options.all("function").collect::<Vec<_>>(), ["main", "f*"]);
+        assert!(request.options.flag("operands") && !request.options.flag("rows"));
+        assert_eq!(request.options.to_string(), "{function=main,function=f*,operands}");
+        assert_eq!("icount".parse::<Request>().unwrap().options, Options::default());
+        assert_eq!("icount{}".parse::<Request>().unwrap().options, Options::default());
+    }
+
+    #[test]
+    fn lists_are_split_between_monitors() {
+        let list = Request::list("icount,trace{function=a,operands},hotness{}").unwrap();
+        assert_eq!(
+            list.iter().map(|request| request.name.as_str()).collect::<Vec<_>>(),
+            ["icount", "trace", "hotness"]
+        );
+        assert_eq!(list[1].options.get("function"), Some("a"));
+    }
+
+    #[test]
+    fn mistakes_are_errors() {
+        for text in ["", "a,", ",a", "a{", "a}", "a{b}c", "a{=1}", "a b", "a{b}{c}", "a{}}"] {
+            assert!(Request::list(text).is_err(), "{text}");
+        }
+        let options = "a{rows=many}".parse::<Request>().unwrap().options;
+        let error = options.parse::<usize>("rows", "a number").unwrap_err();
+        assert_eq!(error.to_string(), "option `rows`: `many` is not a number");
+        let error = options.check("a", &[OptionInfo { name: "x", value: "", help: "" }]);
+        assert!(error.is_ok());
+        let error = "a{row=1}".parse::<Request>().unwrap().options.check("a", &[]).unwrap_err();
+        assert_eq!(error.to_string(), "the monitor `a` has no option `row`; it has: function, rows");
+    }
+}

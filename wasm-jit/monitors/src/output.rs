@@ -1,0 +1,142 @@
+//! [`Output`]: where reports go.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::report::{csv, json, text};
+use crate::{Error, Report};
+
+/// How reports are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// Tables for people.
+    #[default]
+    Text,
+    /// An object for each monitor.
+    Json,
+    /// A header and rows for each table.
+    Csv,
+}
+
+impl Format {
+    /// Reports in this format: as text, with as many rows of each table as their options say.
+    pub fn print(self, reports: &[Report]) -> String {
+        let of = |report: &Report| match self {
+            Self::Text => text::print(report, text::Length::Short),
+            Self::Json => json::print(report) + "\n",
+            Self::Csv => {
+                csv::print(report).into_iter().map(|(name, table)| format!("# {name}\n{table}\n")).collect()
+            }
+        };
+        let separator = if self == Self::Text { "\n" } else { "" };
+        reports.iter().map(of).collect::<Vec<_>>().join(separator)
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            "csv" => Ok(Self::Csv),
+            _ => Err("expected text, json or csv".to_owned()),
+        }
+    }
+}
+
+/// Where reports go.
+#[derive(Clone, Debug)]
+pub struct Output(Destination);
+
+#[derive(Clone, Debug)]
+enum Destination {
+    Nowhere,
+    StandardError(Format),
+    Directory(PathBuf),
+}
+
+/// What a monitor writes to while the program runs.
+pub type Stream = Box<dyn Write + Send>;
+
+impl Output {
+    /// Nowhere: the program asks for reports itself.
+    pub fn none() -> Self {
+        Self(Destination::Nowhere)
+    }
+
+    /// To standard error. Files of reports, such as pictures, are left out.
+    pub fn standard_error(format: Format) -> Self {
+        Self(Destination::StandardError(format))
+    }
+
+    /// Into a directory, which is created: `NAME.txt`, `NAME.json`, a `NAME.TABLE.csv` for each
+    /// table, and `NAME.FILE` for each file. Each is complete or not there.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn directory(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref().to_owned();
+        match fs::create_dir_all(&path) {
+            Ok(()) => Ok(Self(Destination::Directory(path))),
+            Err(source) => Err(Error::Write { path, source }),
+        }
+    }
+
+    pub(crate) fn stream(&self, name: &str) -> Result<Stream, Error> {
+        match &self.0 {
+            Destination::Nowhere => Ok(Box::new(io::sink())),
+            Destination::StandardError(_) => Ok(Box::new(io::stderr())),
+            Destination::Directory(directory) => {
+                let path = directory.join(name);
+                match File::create(&path) {
+                    Ok(file) => Ok(Box::new(BufWriter::new(file))),
+                    Err(source) => Err(Error::Write { path, source }),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn write(&self, reports: &[Report]) -> Result<(), Error> {
+        match &self.0 {
+            Destination::Nowhere => Ok(()),
+            Destination::StandardError(format) => to_standard_error(reports, *format),
+            Destination::Directory(directory) => {
+                let written = reports.iter().map(|report| to_directory(report, directory));
+                // All of them, whatever happens to one.
+                written.fold(Ok(()), Result::and)
+            }
+        }
+    }
+}
+
+fn to_standard_error(reports: &[Report], format: Format) -> Result<(), Error> {
+    let written = io::stderr().lock().write_all(format.print(reports).as_bytes());
+    written.map_err(|source| Error::Write { path: "standard error".into(), source })
+}
+
+fn to_directory(report: &Report, directory: &Path) -> Result<(), Error> {
+    let name = &report.monitor;
+    let mut files = vec![
+        (format!("{name}.txt"), text::print(report, text::Length::Complete).into_bytes()),
+        (format!("{name}.json"), (json::print(report) + "\n").into_bytes()),
+    ];
+    files.extend(
+        csv::print(report).into_iter().map(|(table, text)| (format!("{table}.csv"), text.into_bytes())),
+    );
+    files.extend(report.files().iter().map(|(file, contents)| (format!("{name}.{file}"), contents.clone())));
+    let written = files.into_iter().map(|(file, contents)| replace(&directory.join(file), &contents));
+    written.fold(Ok(()), Result::and)
+}
+
+/// Writes a file beside it, and renames that.
+fn replace(path: &Path, contents: &[u8]) -> Result<(), Error> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tmp");
+    let written = fs::write(&temporary, contents).and_then(|()| fs::rename(&temporary, path));
+    written.map_err(|source| Error::Write { path: path.to_owned(), source })
+}

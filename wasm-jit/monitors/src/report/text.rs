@@ -1,0 +1,79 @@
+//! A report as text: a heading, figures, tables with columns that are aligned.
+
+use std::fmt::Write;
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table as Aligned};
+
+use super::{Cell, Part, Report, Table};
+
+/// How many rows of a table are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// All.
+    Complete,
+    /// As many as the report says.
+    Short,
+}
+
+/// How many rows a short table has.
+const ROWS: usize = 20;
+
+pub(crate) fn print(report: &Report, length: Length) -> String {
+    let mut out = format!("{}\n", report.monitor);
+    let width = report.values().iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    for (name, value) in report.values() {
+        let _ = writeln!(out, "  {name:width$}  {}", field(value));
+    }
+    let rows = match length {
+        Length::Complete => usize::MAX,
+        Length::Short => report.rows.unwrap_or(ROWS),
+    };
+    for part in report.parts() {
+        match part {
+            Part::Text(text) => _ = write!(out, "\n{text}"),
+            Part::Table(table) if table.is_shown => print_table(table, rows, &mut out),
+            Part::Table(_) => {}
+        }
+    }
+    if length == Length::Short {
+        for (name, _) in report.files() {
+            let _ =
+                writeln!(out, "\n  {}.{name}: written to a directory only (--monitor-out)", report.monitor);
+        }
+    }
+    out
+}
+
+fn print_table(table: &Table, rows: usize, out: &mut String) {
+    let mut aligned = Aligned::new();
+    aligned.load_style(NOTHING).set_header(&table.columns);
+    for row in table.rows.iter().take(rows) {
+        aligned.add_row(row.iter().map(field));
+    }
+    for (at, column) in aligned.column_iter_mut().enumerate() {
+        let is_number = |row: &Vec<Cell>| !matches!(row[at], Cell::Text(_) | Cell::None);
+        let alignment =
+            if table.rows.iter().any(is_number) { CellAlignment::Right } else { CellAlignment::Left };
+        column.set_cell_alignment(alignment);
+    }
+    let _ = writeln!(out, "\n{}", table.name);
+    for line in aligned.lines() {
+        let _ = writeln!(out, " {}", line.trim_end());
+    }
+    let left_out = table.rows.len().saturating_sub(rows);
+    if left_out > 0 {
+        let _ = writeln!(out, "  and {left_out} more rows (option rows=N)");
+    }
+}
+
+fn field(cell: &Cell) -> String {
+    match cell {
+        Cell::None => String::new(),
+        Cell::Int(value) => value.to_string(),
+        Cell::Hex(value) => format!("{value:#x}"),
+        Cell::Float(value, places) => format!("{value:.places$}"),
+        Cell::Share(value) => format!("{:.1}%", value * 100.0),
+        Cell::Text(text) => text.clone(),
+    }
+}

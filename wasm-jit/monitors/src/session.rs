@@ -1,0 +1,146 @@
+//! [`Session`]: the monitors of a module.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use wasm_jit::Module;
+
+use crate::{ALL, Description, Error, Monitor, Options, Output, Program, Report, Request, Setup};
+
+/// The monitors of a module. Threads may share it; monitors are switched while threads run the
+/// program.
+pub struct Session {
+    module: Module,
+    output: Output,
+    known: Vec<Description>,
+    started: Mutex<Vec<Started>>,
+}
+
+struct Started {
+    name: &'static str,
+    options: Options,
+    is_on: bool,
+    monitor: Box<dyn Monitor>,
+}
+
+impl Session {
+    /// A session that knows the monitors of this crate. None is on.
+    pub fn new(module: &Module, output: Output) -> Self {
+        Self { module: module.clone(), output, known: ALL.to_vec(), started: Mutex::default() }
+    }
+
+    /// Adds a monitor of one's own; it replaces one of the same name.
+    #[must_use]
+    pub fn with(mut self, description: Description) -> Self {
+        self.known.retain(|known| known.name != description.name);
+        self.known.push(description);
+        self
+    }
+
+    /// The monitors that it knows.
+    pub fn known(&self) -> &[Description] {
+        &self.known
+    }
+
+    /// Starts a monitor, or switches it on again. One that is on stays so.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`] and others about the request; [`Error::OtherOptions`] if it has started
+    /// with others; those of making probes.
+    pub fn enable(&self, request: Request) -> Result<(), Error> {
+        let mut started = self.started();
+        if let Some(known) = started.iter_mut().find(|started| started.name == request.name) {
+            if request.options != known.options {
+                let options = known.options.to_string();
+                return Err(Error::OtherOptions { name: request.name, options });
+            }
+            known.monitor.activate()?;
+            known.is_on = true;
+            return Ok(());
+        }
+        let Some(known) = self.known.iter().find(|known| known.name == request.name) else {
+            let known: Vec<_> = self.known.iter().map(|known| known.name).collect();
+            return Err(Error::Unknown { name: request.name, known: known.join(", ") });
+        };
+        let options = request.options;
+        options.check(known.name, known.options)?;
+        options.parse::<usize>("rows", "a number")?;
+        let setup = Setup { module: &self.module, options: &options, output: &self.output };
+        let monitor = (known.start)(&setup)?;
+        monitor.activate()?;
+        started.push(Started { name: known.name, options, is_on: true, monitor });
+        Ok(())
+    }
+
+    /// Switches a monitor off. It keeps what it has observed.
+    ///
+    /// # Errors
+    /// [`Error::NotStarted`], and those of switching probes.
+    pub fn disable(&self, name: &str) -> Result<(), Error> {
+        let mut started = self.started();
+        let known = started.iter_mut().find(|started| started.name == name);
+        let known = known.ok_or_else(|| Error::NotStarted { name: name.to_owned() })?;
+        known.monitor.deactivate()?;
+        known.is_on = false;
+        Ok(())
+    }
+
+    /// The monitors that have started, in this order, and whether they are on.
+    pub fn started_monitors(&self) -> Vec<(&'static str, bool)> {
+        self.started().iter().map(|started| (started.name, started.is_on)).collect()
+    }
+
+    /// What a monitor has observed so far.
+    ///
+    /// # Errors
+    /// [`Error::NotStarted`].
+    pub fn report(&self, name: &str) -> Result<Report, Error> {
+        let started = self.started();
+        let known = started.iter().find(|started| started.name == name);
+        let known = known.ok_or_else(|| Error::NotStarted { name: name.to_owned() })?;
+        Ok(known.report(&Program::new(&self.module)))
+    }
+
+    /// What all have observed so far, in the order in which they have started.
+    pub fn reports(&self) -> Vec<Report> {
+        let started = self.started();
+        if started.is_empty() {
+            return Vec::new();
+        }
+        let program = Program::new(&self.module);
+        started.iter().map(|started| started.report(&program)).collect()
+    }
+
+    /// What a monitor that has started offers to the program or its host, if it is of this type.
+    pub fn interface<T: 'static>(&self, name: &str) -> Option<T> {
+        let started = self.started();
+        let known = started.iter().find(|started| started.name == name)?;
+        known.monitor.interface()?.downcast().ok().map(|interface| *interface)
+    }
+
+    /// Writes all reports to the output. May be called at any time, and again: files are replaced.
+    ///
+    /// # Errors
+    /// [`Error::Write`]. The remaining reports are written.
+    pub fn write(&self) -> Result<(), Error> {
+        self.output.write(&self.reports())
+    }
+
+    fn started(&self) -> MutexGuard<'_, Vec<Started>> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Started {
+    fn report(&self, program: &Program<'_>) -> Report {
+        let mut report = Report::new(self.name);
+        report.rows = self.options.get("rows").and_then(|rows| rows.parse().ok());
+        self.monitor.report(program, &mut report);
+        report
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("started", &self.started_monitors()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,476 @@
+//! `alloc`: the memory that the program has allocated, by the paths of calls.
+//!
+//! Allocators are functions with known names and parameters. Probes at their entries take the
+//! arguments, those at their exits the results. An allocator that another one calls is part of that
+//! one's work, so only the outermost call of a thread counts.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeSpec, UnwoundWatch, Values};
+use wasm_jit::wasmparser::Operator;
+use wasm_jit::{FunctionInfo, ValType};
+
+use super::contexts::{CONTEXTS_OPTION, Contexts, Current, What, name};
+use super::stacks::{Function, Node, Stacks};
+use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table, make, switch};
+
+pub(super) const DESCRIPTION: Description = Description {
+    name: "alloc",
+    summary: "Allocated memory by paths of calls: live bytes, peak, leaks",
+    details: "Follows the functions of an allocator by their names: malloc, calloc, realloc, reallocarray, \
+              memalign, aligned_alloc, free, and Rust's __rust_alloc, __rust_alloc_zeroed, __rust_realloc, \
+              __rust_dealloc; others are named by options. Bytes are those that the program has asked for, without \
+              the allocator's own. What is live when the program has ended was not freed. The peak is the \
+              largest sum of live bytes; that of a path is its own. Memory that was allocated while the monitor \
+              was off is unknown when it is freed. Paths are those of calltree: a function that is called again by \
+              itself or what it calls is on the path once. Not seen are allocators that the compiler has \
+              inlined, and what one returns by a tail call of a function that is none. Blocks of an instance that \
+              has ended are live until another one has its place. Files: a flame graph of live bytes (svg), folded \
+              stacks, pprof, speedscope.",
+    options: &[
+        OptionInfo {
+            name: "alloc",
+            value: "NAME",
+            help: "this function allocates as malloc does: (size) -> address; may be repeated",
+        },
+        OptionInfo {
+            name: "free",
+            value: "NAME",
+            help: "this function frees: (address, ...); may be repeated",
+        },
+        OptionInfo {
+            name: "realloc",
+            value: "NAME",
+            help: "this function changes a size: (address, size) -> address; may be repeated",
+        },
+        CONTEXTS_OPTION,
+    ],
+    example: "alloc{alloc=my_alloc,free=my_free} app.wasm",
+    start,
+};
+
+/// What an allocator's function does, with the indices of its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    Allocate {
+        size: u32,
+    },
+    /// The number of elements and their size.
+    AllocateArray {
+        count: u32,
+        size: u32,
+    },
+    Reallocate {
+        address: u32,
+        size: u32,
+    },
+    ReallocateArray {
+        address: u32,
+        count: u32,
+        size: u32,
+    },
+    Free {
+        address: u32,
+    },
+}
+
+const KNOWN: &[(&str, Does)] = &[
+    ("malloc", Does::Allocate { size: 0 }),
+    ("calloc", Does::AllocateArray { count: 0, size: 1 }),
+    ("realloc", Does::Reallocate { address: 0, size: 1 }),
+    ("reallocarray", Does::ReallocateArray { address: 0, count: 1, size: 2 }),
+    ("aligned_alloc", Does::Allocate { size: 1 }),
+    ("memalign", Does::Allocate { size: 1 }),
+    ("free", Does::Free { address: 0 }),
+    ("__rust_alloc", Does::Allocate { size: 0 }),
+    ("__rust_alloc_zeroed", Does::Allocate { size: 0 }),
+    ("__rust_realloc", Does::Reallocate { address: 0, size: 3 }),
+    ("__rust_dealloc", Does::Free { address: 0 }),
+];
+
+impl Does {
+    fn parameters(self) -> Vec<u32> {
+        match self {
+            Self::Allocate { size } => vec![size],
+            Self::AllocateArray { count, size } => vec![count, size],
+            Self::Reallocate { address, size } => vec![address, size],
+            Self::ReallocateArray { address, count, size } => vec![address, count, size],
+            Self::Free { address } => vec![address],
+        }
+    }
+
+    fn has_result(self) -> bool {
+        !matches!(self, Self::Free { .. })
+    }
+
+    /// What the function is called for, by the values of its parameters.
+    fn request(self, values: &[u64]) -> Asked {
+        match (self, values) {
+            (Self::Allocate { .. }, [size, ..]) => Asked { free: None, size: Some(*size) },
+            (Self::AllocateArray { .. }, [count, size, ..]) => {
+                Asked { free: None, size: Some(count.saturating_mul(*size)) }
+            }
+            (Self::Reallocate { .. }, [address, size, ..]) => {
+                Asked { free: Some(*address), size: Some(*size) }
+            }
+            (Self::ReallocateArray { .. }, [address, count, size, ..]) => {
+                Asked { free: Some(*address), size: Some(count.saturating_mul(*size)) }
+            }
+            (Self::Free { .. }, [address, ..]) => Asked { free: Some(*address), size: None },
+            _ => Asked { free: None, size: None },
+        }
+    }
+}
+
+/// What an allocator was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    free: Option<u64>,
+    size: Option<u64>,
+}
+
+struct Alloc {
+    contexts: Contexts,
+    shared: Arc<Shared>,
+    probes: Vec<Probe>,
+    _watch: UnwoundWatch,
+}
+
+struct Shared {
+    /// Identifies it in the threads.
+    number: u64,
+    current: Current,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By instance and address. Instances that share a memory have the same blocks.
+    live: HashMap<(u64, u64), Block>,
+    paths: Vec<OfPath>,
+    /// By functions, the innermost first.
+    numbers: HashMap<Vec<u32>, usize>,
+    bytes: u64,
+    peak: u64,
+    allocations: u64,
+    allocated: u64,
+    frees: u64,
+    failed: u64,
+    unknown: u64,
+}
+
+struct Block {
+    size: u64,
+    path: usize,
+}
+
+/// What was allocated on one path.
+struct OfPath {
+    functions: Vec<u32>,
+    live: u64,
+    blocks: u64,
+    allocated: u64,
+    allocations: u64,
+    /// The most that was live at once.
+    peak: u64,
+}
+
+/// A call of an allocator that is being executed: the outermost one of the thread.
+struct Running {
+    frame: u64,
+    asked: Asked,
+    path: Vec<u32>,
+}
+
+struct Local {
+    shared: Weak<Shared>,
+    of: u64,
+    running: Option<Running>,
+}
+
+thread_local! {
+    static LOCALS: RefCell<Vec<Local>> = const { RefCell::new(Vec::new()) };
+}
+
+fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let allocators = allocators(setup)?;
+    let contexts = Contexts::of(setup, What::Paths)?;
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let shared = Arc::new(Shared { number, current: contexts.current(), state: Mutex::default() });
+    let memory_is_shared = setup
+        .module
+        .imports()
+        .any(|import| matches!(import.ty(), wasm_jit::ExternType::Memory(ty) if ty.is_shared()));
+    let instance = if memory_is_shared { Bound::Const(0) } else { Bound::Context };
+    let mut specs = Vec::new();
+    for (function, does) in &allocators {
+        let (of_entry, of_exit, of_tail, does) = (shared.clone(), shared.clone(), shared.clone(), *does);
+        let begins = Callback::new(move |values| of_entry.begin(values[0], does.request(&values[1..])));
+        let ends = Callback::new(move |values| of_exit.end(values[0], values[1], values.get(2).copied()));
+        // What a tail call returns is what the function returns.
+        let tail_calls = Callback::new(move |values| of_tail.tail_call(values[0]));
+        let index = function.index();
+        let mut add = |place, callback: &Callback, values: &[Bound]| {
+            let kind = Kind::Callback { function: callback.clone(), values: Values::from(values) };
+            specs.push(ProbeSpec { location: Location { function: index, place }, kind });
+        };
+        let parameters = does.parameters().into_iter().map(Bound::Local);
+        let values: Vec<Bound> = std::iter::once(Bound::Frame).chain(parameters).collect();
+        add(Place::Entry, &begins, &values);
+        let mut values = vec![Bound::Frame, instance];
+        values.extend(does.has_result().then_some(Bound::Result(0)));
+        add(Place::Exit, &ends, &values);
+        let Some(body) = function.body() else { continue };
+        for instruction in body.instructions() {
+            if matches!(
+                instruction.operator(),
+                Operator::ReturnCall { .. } | Operator::ReturnCallIndirect { .. }
+            ) {
+                let offset = (instruction.offset() - body.range().start) as u32;
+                add(Place::Instruction { offset }, &tail_calls, &[Bound::Frame]);
+            }
+        }
+    }
+    let probes = make(setup.module, &specs)?;
+    let watched = shared.clone();
+    let watch = setup.module.watch_unwound(move |left| {
+        watched.with(|running| _ = running.take_if(|running| running.frame <= left.frame));
+    });
+    Ok(Box::new(Alloc { contexts, shared, probes, _watch: watch }))
+}
+
+/// The functions of the module that allocate or free.
+fn allocators<'m>(setup: &Setup<'m>) -> Result<Vec<(FunctionInfo<'m>, Does)>, Error> {
+    let symbols = setup.module.symbols();
+    let named = [
+        ("alloc", Does::Allocate { size: 0 }),
+        ("free", Does::Free { address: 0 }),
+        ("realloc", Does::Reallocate { address: 0, size: 1 }),
+    ];
+    let mut found = Vec::new();
+    let mut given: Vec<(&str, &str, Does, bool)> = Vec::new();
+    for (option, does) in named {
+        given.extend(setup.options.all(option).map(|value| (option, value, does, false)));
+    }
+    for function in setup.module.functions().filter(|function| function.body().is_some()) {
+        let demangled = symbols.function(function.index());
+        let mut names = function.name().into_iter().chain(function.exports()).chain([demangled.as_str()]);
+        let does = names.find_map(|name| {
+            if let Some(option) = given.iter_mut().find(|(_, value, ..)| *value == name) {
+                option.3 = true;
+                return Some(option.2);
+            }
+            // Rust's have the path of a crate.
+            let last = name.rsplit("::").next().unwrap_or(name);
+            let is_known = |known: &str| known == if known.starts_with("__rust") { last } else { name };
+            KNOWN.iter().find(|(known, _)| is_known(known)).map(|(_, does)| *does)
+        });
+        let Some(does) = does else { continue };
+        if fits(&function, does) {
+            found.push((function, does));
+        }
+    }
+    if let Some((option, value, ..)) = given.iter().find(|(.., is_found)| !is_found) {
+        let expected = "the name of a function of the module".to_owned();
+        return Err(Error::Value { option: (*option).to_owned(), value: (*value).to_owned(), expected });
+    }
+    if found.is_empty() {
+        let message = "the module has no function with the name of an allocator's: name them by the options \
+                       `alloc`, `free` and `realloc`";
+        return Err(Error::Nothing(message.to_owned()));
+    }
+    Ok(found)
+}
+
+/// Whether a function has the parameters and the result.
+fn fits(function: &FunctionInfo<'_>, does: Does) -> bool {
+    let is_integer = |ty: ValType| matches!(ty, ValType::I32 | ValType::I64);
+    let ty = function.ty();
+    let params: Vec<ValType> = ty.params().collect();
+    let has = |index: &u32| params.get(*index as usize).copied().is_some_and(is_integer);
+    does.parameters().iter().all(has) && (!does.has_result() || ty.results().len() == 1)
+}
+
+impl Shared {
+    fn with(self: &Arc<Self>, function: impl FnOnce(&mut Option<Running>)) {
+        // Programs that run while their thread ends are not observed.
+        let _ = LOCALS.try_with(|locals| {
+            let Ok(mut locals) = locals.try_borrow_mut() else { return };
+            let known = locals.iter().position(|local| local.of == self.number);
+            let at = known.unwrap_or_else(|| {
+                locals.retain(|local| local.shared.strong_count() > 0);
+                locals.push(Local { shared: Arc::downgrade(self), of: self.number, running: None });
+                locals.len() - 1
+            });
+            function(&mut locals[at].running);
+        });
+    }
+
+    fn begin(self: &Arc<Self>, frame: u64, asked: Asked) {
+        self.with(|running| {
+            // One that is further out runs; one that is deeper has ended.
+            if running.as_ref().is_none_or(|running| running.frame <= frame) {
+                *running = Some(Running { frame, asked, path: self.current.path() });
+            }
+        });
+    }
+
+    fn end(self: &Arc<Self>, frame: u64, instance: u64, result: Option<u64>) {
+        self.with(|running| {
+            if let Some(ended) = running.take_if(|running| running.frame == frame) {
+                self.state().record(ended, instance, result);
+            }
+        });
+    }
+
+    /// If the callee is an allocator's function, it begins anew, as what this one was asked for.
+    fn tail_call(self: &Arc<Self>, frame: u64) {
+        self.with(|running| _ = running.take_if(|running| running.frame == frame));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn record(&mut self, Running { asked, path, .. }: Running, instance: u64, result: Option<u64>) {
+        let has_failed = asked.size.is_some_and(|size| result == Some(0) && size > 0);
+        if has_failed {
+            // A block whose size cannot be changed stays.
+            self.failed += 1;
+            return;
+        }
+        if let Some(address) = asked.free.filter(|address| *address != 0) {
+            self.free(instance, address);
+        }
+        let (Some(size), Some(address)) = (asked.size, result) else { return };
+        if address == 0 {
+            return;
+        }
+        if self.live.contains_key(&(instance, address)) {
+            // It was freed while this was not observed.
+            self.free(instance, address);
+            self.unknown += 1;
+        }
+        let path = match self.numbers.get(&path) {
+            Some(number) => *number,
+            None => {
+                let functions = path.clone();
+                self.paths.push(OfPath {
+                    functions,
+                    live: 0,
+                    blocks: 0,
+                    allocated: 0,
+                    allocations: 0,
+                    peak: 0,
+                });
+                self.numbers.insert(path, self.paths.len() - 1);
+                self.paths.len() - 1
+            }
+        };
+        let of_path = &mut self.paths[path];
+        of_path.live += size;
+        of_path.blocks += 1;
+        of_path.allocated += size;
+        of_path.allocations += 1;
+        of_path.peak = of_path.peak.max(of_path.live);
+        self.allocations += 1;
+        self.allocated += size;
+        self.bytes += size;
+        self.peak = self.peak.max(self.bytes);
+        self.live.insert((instance, address), Block { size, path });
+    }
+
+    fn free(&mut self, instance: u64, address: u64) {
+        self.frees += 1;
+        let Some(Block { size, path }) = self.live.remove(&(instance, address)) else {
+            self.unknown += 1;
+            return;
+        };
+        self.bytes -= size;
+        self.paths[path].live -= size;
+        self.paths[path].blocks -= 1;
+    }
+}
+
+impl Monitor for Alloc {
+    fn activate(&self) -> Result<(), Error> {
+        // The path is known when the allocator begins.
+        self.contexts.activate()?;
+        switch(&self.probes, true)
+    }
+
+    fn deactivate(&self) -> Result<(), Error> {
+        let switched = switch(&self.probes, false);
+        self.contexts.deactivate().and(switched)
+    }
+
+    fn report(&self, program: &Program<'_>, report: &mut Report) {
+        let state = self.shared.state();
+        report.value("live bytes", state.bytes);
+        report.value("live blocks", state.live.len());
+        report.value("peak bytes", state.peak);
+        report.value("allocated bytes", state.allocated);
+        report.value("allocations", state.allocations);
+        report.value("frees", state.frees);
+        if state.failed > 0 {
+            report.value("failed allocations", state.failed);
+        }
+        if state.unknown > 0 {
+            report.value("frees of unknown blocks", state.unknown);
+        }
+        let mut paths: Vec<&OfPath> = state.paths.iter().collect();
+        paths.sort_by_key(|path| (Reverse(path.live), Reverse(path.allocated), path.functions.clone()));
+        let columns =
+            ["live bytes", "share", "live blocks", "peak bytes", "allocated bytes", "allocations", "path"];
+        let mut table = Table::new("paths", columns);
+        for path in &paths {
+            let names: Vec<String> =
+                path.functions.iter().rev().map(|function| name(program, *function)).collect();
+            table.row([
+                path.live.into(),
+                Cell::share(path.live, state.bytes),
+                path.blocks.into(),
+                path.peak.into(),
+                path.allocated.into(),
+                path.allocations.into(),
+                names.join(" > ").into(),
+            ]);
+        }
+        report.table(table);
+        for (file, contents) in stacks(program, &paths).files() {
+            report.file(file, contents);
+        }
+    }
+}
+
+/// Live bytes by path.
+fn stacks(program: &Program<'_>, paths: &[&OfPath]) -> Stacks {
+    let mut numbers: HashMap<u32, usize> = HashMap::new();
+    let mut places: HashMap<(Option<usize>, u32), usize> = HashMap::new();
+    let (mut functions, mut nodes) = (Vec::new(), Vec::<Node>::new());
+    for path in paths {
+        let mut at = None;
+        for index in path.functions.iter().rev() {
+            let function = *numbers.entry(*index).or_insert_with(|| {
+                functions.push(Function { name: name(program, *index), source: None });
+                functions.len() - 1
+            });
+            at = Some(*places.entry((at, *index)).or_insert_with(|| {
+                nodes.push(Node { parent: at, function, weight: 0, count: 0 });
+                nodes.len() - 1
+            }));
+        }
+        if let Some(at) = at {
+            nodes[at].weight += path.live;
+            nodes[at].count += path.blocks;
+        }
+    }
+    Stacks { what: "live memory", unit: "bytes", counted: "blocks", functions, nodes }
+}

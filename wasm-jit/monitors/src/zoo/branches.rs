@@ -1,0 +1,129 @@
+//! `branches`: how often each branch went each way.
+//!
+//! A counter for each way of each branch ([`Kind::CountBranch`]).
+
+use std::cmp::Reverse;
+
+use wasm_jit::probes::{Branches as Ways, Kind, Place, ProbeSpec};
+use wasm_jit::wasmparser::Operator;
+
+use super::graph::Graph;
+use super::listing::Listing;
+use crate::{Cell, Description, Error, LazyProbes, Monitor, Program, Report, Setup, Table};
+
+pub(super) const DESCRIPTION: Description = Description {
+    name: "branches",
+    summary: "How often each branch was taken, and each target of br_table chosen",
+    details: "A br_if, if or select is taken when its condition holds: the br_if branches, the if executes its \
+              first part, the select selects its first operand. A br_table is taken when its index is not beyond \
+              its targets. What a branch of which one way is rare decides is worth a look; one near 50% is \
+              hard to predict. The table targets has the choices of each br_table.",
+    options: &[],
+    example: "branches{rows=50} app.wasm",
+    start,
+};
+
+struct Branches(LazyProbes);
+
+fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
+    Ok(Box::new(Branches(LazyProbes::new(setup, |function| {
+        let Some(graph) = Graph::of(function) else { return Vec::new() };
+        let chosen = (0..graph.len()).filter(|index| chooses(&graph.flow.instructions[*index].1));
+        chosen.map(|index| ProbeSpec { location: graph.location(index), kind: Kind::CountBranch }).collect()
+    }))))
+}
+
+fn chooses(operator: &Operator<'_>) -> bool {
+    use Operator as O;
+    matches!(
+        operator,
+        O::BrIf { .. }
+            | O::If { .. }
+            | O::BrTable { .. }
+            | O::Select
+            | O::TypedSelect { .. }
+            | O::TypedSelectMulti { .. }
+    )
+}
+
+impl Monitor for Branches {
+    fn activate(&self) -> Result<(), Error> {
+        self.0.switch(true)
+    }
+
+    fn deactivate(&self) -> Result<(), Error> {
+        self.0.switch(false)
+    }
+
+    fn report(&self, program: &Program<'_>, report: &mut Report) {
+        let listing = Listing::of(program.module);
+        let mut counted: Vec<(u32, u32, Ways)> = Vec::new();
+        self.0.for_each(|probe| {
+            let location = probe.spec().location;
+            if let Place::Instruction { offset } = location.place
+                && let Some(ways) = probe.branches().filter(|ways| ways.total() > 0)
+            {
+                counted.push((location.function, offset, ways));
+            }
+        });
+        counted.sort_by_key(|(function, offset, ways)| (Reverse(ways.total()), *function, *offset));
+        let sum = |of: fn(&Ways) -> u64| counted.iter().map(|(.., ways)| of(ways)).sum::<u64>();
+        report.value("branches", sum(Ways::total));
+        report.value("taken", sum(taken));
+        report.value("not_taken", sum(Ways::total) - sum(taken));
+        let columns =
+            ["times", "taken", "not taken", "share taken", "offset", "function", "instruction", "source"];
+        let mut table = Table::new("by_branch", columns);
+        let columns = ["times", "share", "index", "continues at", "offset", "function", "source"];
+        let mut targets = Table::new("targets", columns);
+        for (function, offset, ways) in &counted {
+            let (function, offset, total) = (*function, *offset, ways.total());
+            table.row([
+                total.into(),
+                taken(ways).into(),
+                (total - taken(ways)).into(),
+                Cell::share(taken(ways), total),
+                program.offset(function, offset),
+                program.name(function),
+                listing.text(program.module, function, offset).into(),
+                program.line(function, offset),
+            ]);
+            let Ways::Table { targets: counts, default } = ways else { continue };
+            let to = continues_at(program, function, offset);
+            let indices = (0..counts.len()).map(Cell::from).chain(["default".into()]);
+            let mut rows: Vec<_> = counts.iter().chain([default]).zip(indices).zip(to).collect();
+            rows.retain(|((count, _), _)| **count > 0);
+            rows.sort_by_key(|((count, _), _)| Reverse(**count));
+            for ((count, index), to) in rows {
+                targets.row([
+                    (*count).into(),
+                    Cell::share(*count, total),
+                    index,
+                    program.offset(function, to),
+                    program.offset(function, offset),
+                    program.name(function),
+                    program.line(function, to),
+                ]);
+            }
+        }
+        report.table(table);
+        report.table(targets);
+        self.0.report_refused(report);
+    }
+}
+
+fn taken(ways: &Ways) -> u64 {
+    match ways {
+        Ways::Condition { taken, .. } => *taken,
+        Ways::Table { targets, .. } => targets.iter().sum(),
+        _ => 0,
+    }
+}
+
+/// The offsets at which a br_table may continue, the default last.
+fn continues_at(program: &Program<'_>, function: u32, offset: u32) -> Vec<u32> {
+    let graph = program.module.function(function).and_then(|function| Graph::of(&function));
+    let Some(graph) = graph else { return Vec::new() };
+    let index = graph.flow.instructions.partition_point(|(at, _)| *at < offset);
+    graph.flow.successors[index].iter().map(|next| graph.flow.offset(*next)).collect()
+}

@@ -1,0 +1,218 @@
+//! `cache`: a simulated data cache.
+//!
+//! See [`accesses`](super::accesses) for the probes.
+
+use std::cmp::Reverse;
+
+use wasm_jit_hooks::AccessKind;
+
+use super::accesses::{Access, Accesses, Consumer, Site};
+use super::listing::Listing;
+use crate::{Cell, Description, Error, Monitor, OptionInfo, Options, Program, Report, Setup, Table};
+
+pub(super) const DESCRIPTION: Description = Description {
+    name: "cache",
+    summary: "Hits and misses in a simulated data cache, by instruction",
+    details: "Each level keeps the lines of its sets that were used last (LRU). An access that misses in a level goes \
+              to the next one, and brings the line into all of these levels, also if it stores. An access to more \
+              than one line misses if one of them does. Addresses are those in the module's memories, from 0; all \
+              threads and instances share the caches, in portions of some thousand accesses. Accesses by the host, \
+              the stack of the machine and instructions are not simulated.",
+    options: &[OptionInfo {
+        name: "level",
+        value: "SIZE:WAYS:LINE",
+        help: "a level, from the first on; may be repeated [default: level=32k:8:64,level=1m:16:64]",
+    }],
+    example: "cache{level=48k:12:64,level=2m:16:64,level=32m:16:64} app.wasm",
+    start,
+};
+
+struct Cache(Accesses<Simulation>);
+
+fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
+    let levels = levels(setup.options)?;
+    let consumer = |sites: &[Site]| {
+        let counts = vec![Counts { accesses: 0, misses: vec![0; levels.len()] }; sites.len()];
+        Ok(Simulation { levels, counts })
+    };
+    Ok(Box::new(Cache(Accesses::of(setup, consumer)?)))
+}
+
+/// The levels of the options.
+fn levels(options: &Options) -> Result<Vec<Level>, Error> {
+    let mut levels: Vec<&str> = options.all("level").collect();
+    if levels.is_empty() {
+        levels = vec!["32k:8:64", "1m:16:64"];
+    }
+    let error = |text: &str| Error::Value {
+        option: "level".to_owned(),
+        value: text.to_owned(),
+        expected:
+            "SIZE:WAYS:LINE, such as 32k:8:64: a multiple of WAYS lines, a number of ways up to 1024, and a \
+                   power of two of bytes up to 64k, not less than in the level before"
+                .to_owned(),
+    };
+    let mut known: Vec<Level> = Vec::new();
+    for text in levels {
+        let level =
+            Level::parse(text).filter(|level| known.last().is_none_or(|last| last.line <= level.line));
+        known.push(level.ok_or_else(|| error(text))?);
+    }
+    Ok(known)
+}
+
+/// A level of the cache.
+struct Level {
+    /// As in the option.
+    name: String,
+    line: u64,
+    ways: usize,
+    /// The lines of each set, by their numbers plus 1, the one that was used last first; 0 for
+    /// none.
+    sets: Vec<u64>,
+}
+
+impl Level {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(':');
+        let (size, ways, line) =
+            (bytes(parts.next()?)?, parts.next()?.parse::<u64>().ok()?, bytes(parts.next()?)?);
+        let is_valid = line.is_power_of_two()
+            && line <= 1 << 16
+            && (1..=1024).contains(&ways)
+            && size <= 1 << 32
+            && size >= line * ways
+            && size % (line * ways) == 0
+            && parts.next().is_none();
+        let sets = vec![0; (size / line.max(1)) as usize];
+        is_valid.then(|| Self { name: text.to_owned(), line, ways: ways as usize, sets })
+    }
+
+    /// Whether a line is there, by the address of one of its bytes and its memory. It is
+    /// afterwards.
+    fn has(&mut self, memory: u32, address: u64) -> bool {
+        let number = address / self.line;
+        let set = (number % (self.sets.len() / self.ways) as u64) as usize * self.ways;
+        // Addresses of memories with more than 2^47 bytes do not occur.
+        let tag = (u64::from(memory) << 48 ^ number) + 1;
+        let set = &mut self.sets[set..set + self.ways];
+        let found = set.iter().position(|known| *known == tag);
+        set[..=found.unwrap_or(self.ways - 1)].rotate_right(1);
+        set[0] = tag;
+        found.is_some()
+    }
+}
+
+/// A number with the suffix k, m or g.
+fn bytes(text: &str) -> Option<u64> {
+    let (number, unit) = match text.char_indices().last()? {
+        (at, 'k' | 'K') => (&text[..at], 1 << 10),
+        (at, 'm' | 'M') => (&text[..at], 1 << 20),
+        (at, 'g' | 'G') => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+struct Simulation {
+    levels: Vec<Level>,
+    /// By site.
+    counts: Vec<Counts>,
+}
+
+#[derive(Clone)]
+struct Counts {
+    accesses: u64,
+    /// By level.
+    misses: Vec<u64>,
+}
+
+impl Consumer for Simulation {
+    fn consume(&mut self, site: &Site, Access { site: number, address, size }: Access) {
+        // Those do not touch the memory, or trap, or wait.
+        if size == 0 || site.kind == AccessKind::Notify {
+            return;
+        }
+        let counts = &mut self.counts[number];
+        counts.accesses += 1;
+        let Some((first, next)) = self.levels.split_first_mut() else { return };
+        // Bulk operations beyond the memory trap.
+        let last = address.saturating_add(size.min(1 << 32) - 1);
+        let mut missed = 0;
+        let mut at = address - address % first.line;
+        loop {
+            if !first.has(site.memory, at) {
+                // The levels that miss a byte of the line, up to the first that has it.
+                let further = next.len();
+                let hit = next.iter_mut().position(|level| level.has(site.memory, at));
+                missed = missed.max(1 + hit.unwrap_or(further));
+            }
+            match at.checked_add(first.line) {
+                Some(next) if next <= last => at = next,
+                _ => break,
+            }
+        }
+        counts.misses.iter_mut().take(missed).for_each(|misses| *misses += 1);
+    }
+}
+
+impl Monitor for Cache {
+    fn activate(&self) -> Result<(), Error> {
+        self.0.switch(true)
+    }
+
+    fn deactivate(&self) -> Result<(), Error> {
+        self.0.switch(false)
+    }
+
+    fn report(&self, program: &Program<'_>, report: &mut Report) {
+        let (names, mut rows) = self.0.with(|sites, simulation| {
+            let names: Vec<String> = simulation.levels.iter().map(|level| level.name.clone()).collect();
+            let counts = simulation.counts.iter().cloned();
+            let used = sites.iter().copied().zip(counts).filter(|(_, counts)| counts.accesses > 0);
+            (names, used.collect::<Vec<_>>())
+        });
+        let accesses: u64 = rows.iter().map(|(_, counts)| counts.accesses).sum();
+        report.value("accesses", accesses);
+        let mut levels =
+            Table::new("levels", ["level", "size:ways:line", "accesses", "hits", "misses", "miss rate"]);
+        let mut reach = accesses;
+        for (number, name) in names.iter().enumerate() {
+            let misses: u64 = rows.iter().map(|(_, counts)| counts.misses[number]).sum();
+            levels.row([
+                (number + 1).into(),
+                name.as_str().into(),
+                reach.into(),
+                (reach - misses).into(),
+                misses.into(),
+                Cell::share(misses, reach),
+            ]);
+            report.value(&format!("misses_{}", number + 1), misses);
+            reach = misses;
+        }
+        report.table(levels);
+        rows.sort_by_key(|(site, counts)| {
+            let misses: Vec<_> = counts.misses.iter().rev().map(|misses| Reverse(*misses)).collect();
+            (misses, Reverse(counts.accesses), site.function, site.offset)
+        });
+        let misses: Vec<String> = (1..=names.len()).map(|level| format!("misses {level}")).collect();
+        let columns = ["accesses"].into_iter().chain(misses.iter().map(String::as_str));
+        let columns = columns.chain(["miss rate", "offset", "function", "instruction", "source"]);
+        let mut table = Table::new("by_instruction", columns);
+        let listing = Listing::of(program.module);
+        for (Site { function, offset, .. }, counts) in rows {
+            let mut cells: Vec<Cell> = vec![counts.accesses.into()];
+            cells.extend(counts.misses.iter().map(|misses| Cell::from(*misses)));
+            cells.extend([
+                Cell::share(counts.misses[0], counts.accesses),
+                program.offset(function, offset),
+                program.name(function),
+                listing.text(program.module, function, offset).into(),
+                program.line(function, offset),
+            ]);
+            table.row(cells);
+        }
+        report.table(table);
+        self.0.report_refused(report);
+    }
+}

@@ -1,0 +1,89 @@
+//! The clock of monitors that measure times.
+//!
+//! Probes read the processor's time-stamp counter, which takes some nanoseconds; reports convert
+//! ticks to nanoseconds, by a rate that is measured against the system's clock over the whole run.
+//! On processors whose counter does not run at a constant rate, the system's clock is read instead.
+
+use std::arch::x86_64::__cpuid;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use wordpatch::tsc;
+
+/// The time over which the rate is measured at least, for an accuracy of 1 in 10,000.
+const MIN_DURATION: Duration = Duration::from_millis(2);
+
+/// Reads times in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    started: Instant,
+    ticks: u64,
+    has_counter: bool,
+}
+
+impl Clock {
+    /// The clock of the process.
+    pub(super) fn get() -> Self {
+        static CLOCK: OnceLock<Clock> = OnceLock::new();
+        *CLOCK.get_or_init(|| {
+            let has_counter = has_constant_rate();
+            // The middle of two readings, of the least disturbed attempt.
+            let read = || {
+                let before = tsc::now();
+                let instant = Instant::now();
+                (tsc::now().wrapping_sub(before), before, instant)
+            };
+            let (width, ticks, started) = (0..8).map(|_| read()).min_by_key(|read| read.0).expect("eight");
+            Self { started, ticks: ticks + width / 2, has_counter }
+        })
+    }
+
+    /// The current time, in ticks.
+    #[inline]
+    pub(super) fn now(&self) -> u64 {
+        if self.has_counter { tsc::now() } else { self.started.elapsed().as_nanos() as u64 }
+    }
+
+    /// The time since the first use of the clock. Increases.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Nanoseconds per tick, by a measurement that becomes more accurate with the time since the first
+    /// use of the clock: two calls return slightly different rates.
+    pub(super) fn nanoseconds_per_tick(&self) -> f64 {
+        if !self.has_counter {
+            return 1.0;
+        }
+        while self.started.elapsed() < MIN_DURATION {
+            std::hint::spin_loop();
+        }
+        let ticks = tsc::now().wrapping_sub(self.ticks);
+        self.started.elapsed().as_nanos() as f64 / ticks as f64
+    }
+}
+
+/// Whether the processor says that its counter has the same rate in all states (AMD APM volume 3,
+/// CPUID 8000_0007 EDX bit 8; Intel SDM volume 3, "invariant TSC").
+fn has_constant_rate() -> bool {
+    const LEAF: u32 = 0x8000_0007;
+    __cpuid(0x8000_0000).eax >= LEAF && __cpuid(LEAF).edx & (1 << 8) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_converted_to_the_time_of_the_system() {
+        let clock = Clock::get();
+        let (started, ticks) = (Instant::now(), clock.now());
+        while started.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        let elapsed = (clock.now() - ticks) as f64 * clock.nanoseconds_per_tick();
+        // Preemption between the readings makes the second one later.
+        let outside = started.elapsed().as_nanos() as f64;
+        assert!(elapsed > 0.99 * 20e6 && elapsed < 1.01 * outside, "{elapsed} {outside}");
+    }
+}

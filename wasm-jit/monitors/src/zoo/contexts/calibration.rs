@@ -1,0 +1,68 @@
+//! What the observation of calls costs, to be subtracted from times.
+//!
+//! A small program is run with and without its calls being observed, at its best of some attempts.
+//! The interval between two time stamps contains the cost of one event: the second part of the one
+//! at its start, and the first part of the one at its end.
+
+use std::sync::OnceLock;
+
+use wasm_jit::{Engine, Error, Instance, Module, Store, TypedFunc};
+
+use super::{Contexts, What};
+use crate::zoo::clock::Clock;
+
+/// How many calls are measured at once.
+const CALLS: i32 = 2000;
+const ATTEMPTS: usize = 7;
+
+/// `calls` calls another function, `recursion` itself.
+const PROGRAM: &str = "(module
+    (func $leaf)
+    (func $deep (param i32) (if (local.get 0) (then (call $deep (i32.sub (local.get 0) (i32.const 1))))))
+    (func (export \"calls\") (param i32)
+        (loop (call $leaf) (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1))))))
+    (func (export \"recursion\") (param i32) (call $deep (local.get 0))))";
+
+/// Costs of events, in ticks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Costs {
+    /// Of one that takes a time stamp.
+    pub(super) timed: f64,
+    /// Of one that does not.
+    pub(super) untimed: f64,
+}
+
+impl Costs {
+    /// Those on this machine, which are measured once, in some milliseconds.
+    pub(super) fn get() -> Self {
+        static COSTS: OnceLock<Costs> = OnceLock::new();
+        // What cannot be measured is not subtracted.
+        *COSTS.get_or_init(|| measure().unwrap_or_default())
+    }
+}
+
+fn measure() -> Result<Costs, crate::Error> {
+    let outside = |error: Error| crate::Error::Nothing(error.to_string());
+    let engine = Engine::default();
+    let module = Module::new(&engine, PROGRAM).map_err(outside)?;
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).map_err(outside)?;
+    let function = |store: &mut Store<()>, name| instance.get_typed_func::<i32, ()>(store, name);
+    let calls = function(&mut store, "calls").map_err(outside)?;
+    let recursion = function(&mut store, "recursion").map_err(outside)?;
+    let mut time = |function: &TypedFunc<i32, ()>| {
+        let clock = Clock::get();
+        let attempts = (0..ATTEMPTS).map(|_| {
+            let before = clock.now();
+            function.call(&mut store, CALLS)?;
+            Ok(clock.now().saturating_sub(before))
+        });
+        attempts.collect::<Result<Vec<u64>, Error>>().map(|all| all.into_iter().min().unwrap_or(0) as f64)
+    };
+    let without = [time(&calls).map_err(outside)?, time(&recursion).map_err(outside)?];
+    let contexts = Contexts::new(&module, 0..4, What::Times, usize::MAX)?;
+    contexts.activate()?;
+    let with = [time(&calls).map_err(outside)?, time(&recursion).map_err(outside)?];
+    let [timed, untimed] = [0, 1].map(|at| ((with[at] - without[at]) / f64::from(2 * CALLS)).max(0.0));
+    Ok(Costs { timed, untimed })
+}

@@ -1,0 +1,197 @@
+//! The trees of several threads together.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+use super::calibration::Costs;
+use super::{FOREIGN, HOST, LEFT_OUT, REST, ROOT, Snapshot};
+use crate::Program;
+use crate::zoo::clock::Clock;
+
+/// A tree of calling contexts.
+#[derive(Clone, Debug)]
+pub(in crate::zoo) struct Merged {
+    /// Parents before their children. The first is the host, the second has what was left out.
+    pub(in crate::zoo) nodes: Vec<MergedNode>,
+    children: HashMap<(u32, u32), u32>,
+    /// How many threads have been observed.
+    pub(in crate::zoo) threads: usize,
+}
+
+/// A function on one path.
+#[derive(Clone, Debug, Default)]
+pub(in crate::zoo) struct MergedNode {
+    pub(in crate::zoo) function: u32,
+    pub(in crate::zoo) parent: u32,
+    /// Calls on this path.
+    pub(in crate::zoo) calls: u64,
+    /// Calls from here back to this node or one further up, by that node.
+    pub(in crate::zoo) back: BTreeMap<u32, u64>,
+    ticks: u64,
+}
+
+/// Times of the nodes, in nanoseconds.
+#[derive(Debug)]
+pub(in crate::zoo) struct Times {
+    /// Of the functions themselves. That of the host, which calls, is 0.
+    pub(in crate::zoo) own: Vec<u64>,
+    /// With all that they call.
+    pub(in crate::zoo) total: Vec<u64>,
+    /// What was subtracted as the cost of observing.
+    pub(in crate::zoo) subtracted: u64,
+}
+
+impl Default for Merged {
+    fn default() -> Self {
+        let node = |function| MergedNode { function, ..MergedNode::default() };
+        Self { nodes: vec![node(HOST), node(LEFT_OUT)], children: HashMap::new(), threads: 0 }
+    }
+}
+
+impl Merged {
+    /// The node of a function below another one.
+    fn child(&mut self, parent: u32, function: u32) -> u32 {
+        *self.children.entry((parent, function)).or_insert_with(|| {
+            self.nodes.push(MergedNode { function, parent, ..MergedNode::default() });
+            self.nodes.len() as u32 - 1
+        })
+    }
+
+    pub(super) fn add_tree(&mut self, tree: &Snapshot) {
+        let mut places: Vec<u32> = Vec::with_capacity(tree.nodes.len());
+        for (at, (node, (calls, ticks))) in tree.nodes.iter().zip(&tree.figures).enumerate() {
+            let at = at as u32;
+            let parent = places.get(node.parent as usize).copied().unwrap_or(ROOT);
+            if at > REST && node.target != at {
+                // Nothing is below such a call.
+                places.push(parent);
+                let target = places[node.target as usize];
+                *self.nodes[parent as usize].back.entry(target).or_default() += calls;
+                continue;
+            }
+            let place = if at <= REST { at } else { self.child(parent, node.function) };
+            places.push(place);
+            let merged = &mut self.nodes[place as usize];
+            merged.calls += calls;
+            merged.ticks += ticks;
+        }
+    }
+
+    pub(super) fn subtract(&mut self, other: &Self) {
+        let mut places: Vec<u32> = Vec::with_capacity(other.nodes.len());
+        for (at, node) in other.nodes.iter().enumerate() {
+            let at = at as u32;
+            let place = if at <= REST { at } else { self.child(places[node.parent as usize], node.function) };
+            places.push(place);
+            let merged = &mut self.nodes[place as usize];
+            merged.calls = merged.calls.saturating_sub(node.calls);
+            merged.ticks = merged.ticks.saturating_sub(node.ticks);
+            for (target, calls) in &node.back {
+                let back = merged.back.entry(places[*target as usize]).or_default();
+                *back = back.saturating_sub(*calls);
+            }
+        }
+    }
+
+    /// Whether there was no memory for some contexts.
+    pub(in crate::zoo) fn left_out(&self) -> u64 {
+        self.nodes[REST as usize].calls
+    }
+
+    /// The times, without what is known of the cost of observing. None is negative, and the total
+    /// of the host is the sum of all of their own.
+    pub(in crate::zoo) fn times(&self) -> Times {
+        let rate = Clock::get().nanoseconds_per_tick();
+        let (mut timed, mut untimed) = (vec![0_u64; self.nodes.len()], vec![0_u64; self.nodes.len()]);
+        for (at, node) in self.nodes.iter().enumerate() {
+            // Time stamps at its entries; those at its exits begin an interval of the caller.
+            timed[at] += node.calls;
+            timed[node.parent as usize] += node.calls;
+            for (target, calls) in &node.back {
+                if *target as usize == at {
+                    untimed[at] += 2 * calls;
+                } else {
+                    timed[at] += calls;
+                    timed[*target as usize] += calls;
+                }
+            }
+        }
+        let costs = Costs::get();
+        let mut subtracted = 0.0;
+        let mut own: Vec<u64> = Vec::with_capacity(self.nodes.len());
+        for (at, node) in self.nodes.iter().enumerate() {
+            if at == ROOT as usize {
+                own.push(0);
+                continue;
+            }
+            let cost = timed[at] as f64 * costs.timed + untimed[at] as f64 * costs.untimed;
+            let cost = cost.min(node.ticks as f64);
+            subtracted += cost * rate;
+            own.push(((node.ticks as f64 - cost) * rate) as u64);
+        }
+        let mut total = own.clone();
+        for at in (1..self.nodes.len()).rev() {
+            let parent = self.nodes[at].parent as usize;
+            total[parent] += total[at];
+        }
+        Times { own, total, subtracted: subtracted as u64 }
+    }
+
+    /// The children of each node, that of the longest time first. Nodes without a call are left
+    /// out.
+    pub(in crate::zoo) fn children(&self, times: &Times) -> Vec<Vec<u32>> {
+        let mut is_used: Vec<bool> = self
+            .nodes
+            .iter()
+            .map(|node| node.calls > 0 || node.back.values().any(|calls| *calls > 0))
+            .collect();
+        for at in (1..self.nodes.len()).rev() {
+            is_used[self.nodes[at].parent as usize] |= is_used[at] || times.total[at] > 0;
+        }
+        let mut children: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len()];
+        for (at, node) in self.nodes.iter().enumerate().skip(1) {
+            if is_used[at] || times.total[at] > 0 {
+                children[node.parent as usize].push(at as u32);
+            }
+        }
+        for of_node in &mut children {
+            let key =
+                |child: &u32| (Reverse(times.total[*child as usize]), self.nodes[*child as usize].function);
+            of_node.sort_by_key(key);
+        }
+        children
+    }
+
+    /// Calls that lead back to each node, from itself or further down.
+    pub(in crate::zoo) fn recursive_calls(&self) -> Vec<u64> {
+        let mut recursive = vec![0; self.nodes.len()];
+        for (target, calls) in self.nodes.iter().flat_map(|node| &node.back) {
+            recursive[*target as usize] += calls;
+        }
+        recursive
+    }
+
+    /// The nodes that were used with their depths, parents before their children; the host is left
+    /// out.
+    pub(in crate::zoo) fn depth_first(&self, times: &Times) -> Vec<(u32, usize)> {
+        let children = self.children(times);
+        let mut order = Vec::new();
+        let mut open: Vec<(u32, usize)> =
+            children[ROOT as usize].iter().rev().map(|child| (*child, 0)).collect();
+        while let Some((node, depth)) = open.pop() {
+            order.push((node, depth));
+            open.extend(children[node as usize].iter().rev().map(|child| (*child, depth + 1)));
+        }
+        order
+    }
+}
+
+/// The name of a function, or of what stands for one.
+pub(in crate::zoo) fn name(program: &Program<'_>, function: u32) -> String {
+    match function {
+        HOST => "<spontaneous>".to_owned(),
+        FOREIGN => "<function of the host>".to_owned(),
+        LEFT_OUT => "<contexts left out>".to_owned(),
+        _ => program.symbols.function(function),
+    }
+}

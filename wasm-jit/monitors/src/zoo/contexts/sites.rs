@@ -1,0 +1,200 @@
+//! The places at which calls and returns are observed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use wasm_jit::Module;
+use wasm_jit::probes::{
+    Bound, Callback, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeSpec, Values,
+};
+use wasm_jit::wasmparser::{ElementItems, ExternalKind, Operator, Parser, Payload, TypeRef};
+
+use super::{FOREIGN, Shared};
+
+/// Probes that record the calls of these functions.
+pub(super) fn specs(
+    module: &Module,
+    functions: impl Iterator<Item = u32>,
+    shared: &Arc<Shared>,
+) -> Vec<ProbeSpec> {
+    let sites = Sites::new(module, functions, shared);
+    let mut specs = Vec::new();
+    for function in &sites.chosen {
+        sites.add(module, *function, &mut specs);
+    }
+    specs
+}
+
+struct Sites {
+    chosen: BTreeSet<u32>,
+    imported: u32,
+    /// Whether tables may have functions of the host.
+    host_in_tables: bool,
+    enter: Callback,
+    leave: Callback,
+    tail_call: Callback,
+    tail_call_indirect: Callback,
+    enter_host: Callback,
+    enter_host_indirect: Callback,
+    leave_host: Callback,
+}
+
+impl Sites {
+    fn new(module: &Module, functions: impl Iterator<Item = u32>, shared: &Arc<Shared>) -> Self {
+        let chosen: BTreeSet<u32> = functions.collect();
+        let imported = module.functions().filter(|function| function.body().is_none()).count() as u32;
+        let record = |what: fn(&mut super::Local, &[u64])| {
+            let shared = shared.clone();
+            Callback::new(move |values| shared.with(|local| what(local, values)))
+        };
+        let of_chosen = chosen.clone();
+        let tail_call_indirect = {
+            let shared = shared.clone();
+            Callback::new(move |values| {
+                let callee = values[0] as u32;
+                let is_observed = values[0] <= u64::from(u32::MAX) && of_chosen.contains(&callee);
+                shared.with(|local| match is_observed {
+                    true => local.tail_call(values[1]),
+                    false => local.leave(values[1]),
+                });
+            })
+        };
+        let enter_host_indirect = {
+            let shared = shared.clone();
+            Callback::new(move |values| {
+                let callee = match values[0] {
+                    OTHER_FUNCTION => FOREIGN,
+                    NO_FUNCTION => return,
+                    index if index < u64::from(imported) => index as u32,
+                    // Its entry is observed.
+                    _ => return,
+                };
+                shared.with(|local| local.enter_host(callee, values[1]));
+            })
+        };
+        Self {
+            chosen,
+            imported,
+            host_in_tables: host_in_tables(module, imported),
+            enter: record(|local, values| local.enter(values[0] as u32, values[1])),
+            leave: record(|local, values| local.leave(values[0])),
+            tail_call: record(|local, values| local.tail_call(values[0])),
+            tail_call_indirect,
+            enter_host: record(|local, values| local.enter_host(values[0] as u32, values[1])),
+            enter_host_indirect,
+            leave_host: record(|local, values| local.leave_host(values[0])),
+        }
+    }
+
+    fn add(&self, module: &Module, function: u32, specs: &mut Vec<ProbeSpec>) {
+        let Some(body) = module.function(function).and_then(|function| function.body()) else { return };
+        let start = body.range().start;
+        let instructions: Vec<(u32, Operator<'_>)> = body
+            .instructions()
+            .map(|instruction| ((instruction.offset() - start) as u32, instruction.operator().clone()))
+            .collect();
+        let mut add = |place, callback: &Callback, values: &[Bound]| {
+            let kind = Kind::Callback { function: callback.clone(), values: Values::from(values) };
+            specs.push(ProbeSpec { location: Location { function, place }, kind });
+        };
+        let at = |offset: u32| Place::Instruction { offset };
+        let callee = |index: u32| Bound::Const(index.into());
+        // A call of the host has ended before the next one begins.
+        for offset in self.after_host(&instructions) {
+            add(at(offset), &self.leave_host, &[Bound::Frame]);
+        }
+        add(Place::Entry, &self.enter, &[callee(function), Bound::Frame]);
+        add(Place::Exit, &self.leave, &[Bound::Frame]);
+        for (offset, operator) in &instructions {
+            match operator {
+                Operator::ReturnCall { function_index } if self.chosen.contains(function_index) => {
+                    add(at(*offset), &self.tail_call, &[Bound::Frame]);
+                }
+                Operator::ReturnCall { .. } => add(at(*offset), &self.leave, &[Bound::Frame]),
+                Operator::ReturnCallIndirect { .. } => {
+                    add(at(*offset), &self.tail_call_indirect, &[Bound::Callee, Bound::Frame]);
+                }
+                Operator::Call { function_index } if *function_index < self.imported => {
+                    add(at(*offset), &self.enter_host, &[callee(*function_index), Bound::Frame]);
+                }
+                Operator::CallIndirect { .. } if self.host_in_tables => {
+                    add(at(*offset), &self.enter_host_indirect, &[Bound::Callee, Bound::Frame]);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn calls_host(&self, operator: &Operator<'_>) -> bool {
+        match operator {
+            Operator::Call { function_index } => *function_index < self.imported,
+            Operator::CallIndirect { .. } => self.host_in_tables,
+            _ => false,
+        }
+    }
+
+    /// The offsets of instructions at which control may continue after a call of the host.
+    fn after_host(&self, instructions: &[(u32, Operator<'_>)]) -> BTreeSet<u32> {
+        let mut after = BTreeSet::new();
+        let mut add = |index: usize| after.extend(instructions.get(index).map(|(offset, _)| *offset));
+        let is_handler =
+            |operator: &Operator<'_>| matches!(operator, Operator::TryTable { .. } | Operator::Try { .. });
+        let has_handlers = instructions.iter().any(|(_, operator)| is_handler(operator));
+        let calls = instructions.iter().enumerate().filter(|(_, (_, operator))| self.calls_host(operator));
+        let mut has_calls = false;
+        for (index, _) in calls {
+            has_calls = true;
+            add(index + 1);
+        }
+        if has_calls && has_handlers {
+            // The host's exceptions continue there.
+            for (index, (_, operator)) in instructions.iter().enumerate() {
+                match operator {
+                    Operator::Loop { .. } => add(index),
+                    Operator::End | Operator::Catch { .. } | Operator::CatchAll => add(index + 1),
+                    _ => {}
+                }
+            }
+        }
+        after
+    }
+}
+
+/// Whether functions of the host may be in tables: imports are, or the host has access to tables.
+pub(in crate::zoo) fn host_in_tables(module: &Module, imported: u32) -> bool {
+    let is_imported = |operator: &Operator<'_>| matches!(operator, Operator::RefFunc { function_index } if *function_index < imported);
+    // The module is valid.
+    Parser::new(0).parse_all(module.bytes()).flatten().any(|payload| match payload {
+        Payload::ImportSection(imports) => {
+            imports.into_imports().flatten().any(|import| matches!(import.ty, TypeRef::Table(_)))
+        }
+        Payload::ExportSection(exports) => {
+            exports.into_iter().flatten().any(|export| export.kind == ExternalKind::Table)
+        }
+        Payload::ElementSection(elements) => {
+            elements.into_iter().flatten().any(|element| match element.items {
+                ElementItems::Functions(indices) => {
+                    indices.into_iter().flatten().any(|index| index < imported)
+                }
+                ElementItems::Expressions(_, expressions) => {
+                    expressions.into_iter().flatten().any(|expression| {
+                        expression.get_operators_reader().into_iter().flatten().any(|o| is_imported(&o))
+                    })
+                }
+            })
+        }
+        Payload::GlobalSection(globals) => globals.into_iter().flatten().any(|global| {
+            global
+                .init_expr
+                .get_operators_reader()
+                .into_iter()
+                .flatten()
+                .any(|operator| is_imported(&operator))
+        }),
+        Payload::CodeSectionEntry(body) => {
+            let operators = body.get_operators_reader().into_iter().flatten();
+            operators.flatten().any(|operator| is_imported(&operator))
+        }
+        _ => false,
+    })
+}

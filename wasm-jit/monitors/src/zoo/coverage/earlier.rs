@@ -1,0 +1,118 @@
+//! Reports of earlier runs: what is written for them, and how they are read.
+
+use std::fs;
+use std::sync::atomic::Ordering;
+
+use serde::Deserialize;
+use wasm_jit::Module;
+
+use super::branches::Seen;
+use super::{Coverage, Covered, Function};
+use crate::{Error, Report, Table};
+
+/// What identifies a module: the checksum and the length of its bytes.
+pub(super) fn identity(module: &Module) -> String {
+    let bytes = module.bytes();
+    format!("crc32:{:08x}/{}", crc32fast::hash(bytes), bytes.len())
+}
+
+/// The tables that are read again: instructions that were executed, the first and the last of
+/// successive ones, by their offsets in the function's body; and outcomes of branches.
+pub(super) fn tables(functions: &[Function], covered: &[Covered], report: &mut Report) {
+    let mut executed = Table::new("executed", ["function", "from", "to"]).hidden();
+    let mut outcomes = Table::new("outcomes_seen", ["function", "branch", "outcome"]).hidden();
+    for (function, covered) in functions.iter().zip(covered) {
+        let parts = covered.instructions.chunk_by(|first, second| first == second);
+        let mut at = 0;
+        for part in parts {
+            if part[0] == Some(true) {
+                let (from, to) = (function.offsets[at], function.offsets[at + part.len() - 1]);
+                executed.row([function.index.into(), from.into(), to.into()]);
+            }
+            at += part.len();
+        }
+        for (branch, seen) in &covered.branches {
+            for (number, _) in seen.iter().enumerate().filter(|(_, (_, seen))| *seen) {
+                outcomes.row([function.index.into(), function.offsets[*branch].into(), number.into()]);
+            }
+        }
+    }
+    report.table(executed);
+    report.table(outcomes);
+}
+
+#[derive(Deserialize)]
+struct Earlier {
+    monitor: String,
+    module: String,
+    executed: Vec<Executed>,
+    outcomes_seen: Vec<OutcomeSeen>,
+}
+
+#[derive(Deserialize)]
+struct Executed {
+    function: u32,
+    from: u32,
+    to: u32,
+}
+
+#[derive(Deserialize)]
+struct OutcomeSeen {
+    function: u32,
+    branch: u32,
+    outcome: usize,
+}
+
+impl Coverage {
+    /// Adds what an earlier run has executed of the chosen functions.
+    pub(super) fn add_earlier(&self, file: &str) -> Result<(), Error> {
+        let error =
+            |expected: String| Error::Value { option: "merge".to_owned(), value: file.to_owned(), expected };
+        let text =
+            fs::read_to_string(file).map_err(|reason| error(format!("a file that can be read: {reason}")))?;
+        let earlier: Earlier = serde_json::from_str(&text)
+            .map_err(|reason| error(format!("the JSON report of `coverage`: {reason}")))?;
+        if earlier.monitor != "coverage" {
+            return Err(error(format!("a report of `coverage`, but of `{}`", earlier.monitor)));
+        }
+        if earlier.module != self.module {
+            return Err(error(format!(
+                "of the same module: it is of {}, and this one is {}",
+                earlier.module, self.module
+            )));
+        }
+        for Executed { function, from, to } in earlier.executed {
+            let Some(function) = self.function(function) else { continue };
+            for number in function.segments.clone() {
+                let instructions = self.segments[number].instructions.clone();
+                let of_segment = &function.offsets[instructions];
+                if of_segment[0] < from || of_segment[0] > to {
+                    continue;
+                }
+                let executed = of_segment.partition_point(|offset| *offset <= to);
+                let state = &self.state.segments[number];
+                if executed == of_segment.len() {
+                    state.is_covered.store(true, Ordering::Relaxed);
+                } else {
+                    state.until_trap.fetch_max(executed as u32, Ordering::Relaxed);
+                }
+            }
+        }
+        for OutcomeSeen { function, branch, outcome } in earlier.outcomes_seen {
+            let Some(function) = self.function(function) else { continue };
+            let branches = &self.state.branches[function.branches.clone()];
+            let branch = branches.iter().find(|known| function.offsets[known.instruction] == branch);
+            if let Some(Seen::ByProbe(seen)) =
+                branch.and_then(|known| Some(&known.outcomes.get(outcome)?.seen))
+            {
+                seen.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    fn function(&self, index: u32) -> Option<&Function> {
+        let at = self.functions.binary_search_by_key(&index, |function| function.index).ok()?;
+        Some(&self.functions[at])
+    }
+}

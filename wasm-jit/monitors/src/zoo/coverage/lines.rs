@@ -1,0 +1,160 @@
+//! Coverage by line: of source files if the module has DWARF, else of the module's text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use super::{Covered, Function};
+use crate::zoo::listing::Listing;
+use crate::{Cell, Program, Report, Table};
+
+/// The file with the module's text.
+const LISTING: &str = "listing.wat";
+
+/// Larger source files are not read.
+const LARGEST_SOURCE: u64 = 16 << 20;
+
+/// The lines of a module.
+pub(super) struct Lines {
+    /// By name.
+    pub(super) files: BTreeMap<String, Lined>,
+    listing: String,
+    has_dwarf: bool,
+}
+
+/// The lines of a file.
+#[derive(Default)]
+pub(super) struct Lined {
+    pub(super) lines: BTreeMap<u32, Line>,
+    /// Functions that begin in it: the line, the name, and whether it was executed.
+    pub(super) functions: Vec<(u32, String, bool)>,
+}
+
+/// A line with instructions.
+#[derive(Default)]
+pub(super) struct Line {
+    pub(super) is_covered: bool,
+    /// Its branches: for each, whether it was executed, and its outcomes.
+    pub(super) branches: Vec<(bool, Vec<bool>)>,
+}
+
+impl Line {
+    /// The outcomes that were seen, and all.
+    pub(super) fn outcomes(&self) -> [usize; 2] {
+        let outcomes = self.branches.iter().flat_map(|(_, outcomes)| outcomes);
+        [outcomes.clone().filter(|seen| **seen).count(), outcomes.count()]
+    }
+}
+
+impl Lined {
+    /// The lines that are covered, and all.
+    pub(super) fn covered(&self) -> [usize; 2] {
+        [self.lines.values().filter(|line| line.is_covered).count(), self.lines.len()]
+    }
+
+    /// The outcomes that were seen, and all.
+    pub(super) fn outcomes(&self) -> [usize; 2] {
+        sum(self.lines.values().map(Line::outcomes))
+    }
+}
+
+fn sum(parts: impl Iterator<Item = [usize; 2]>) -> [usize; 2] {
+    parts.fold([0, 0], |sum, part| [sum[0] + part[0], sum[1] + part[1]])
+}
+
+impl Lines {
+    pub(super) fn of(program: &Program<'_>, functions: &[Function], covered: &[Covered]) -> Self {
+        let has_dwarf = program.symbols.has_lines();
+        let listing = Listing::of(program.module);
+        // Successive instructions are mostly of one line.
+        let place = |function: u32, offset: u32| -> Option<(String, u32)> {
+            if has_dwarf {
+                let found = program.symbols.lookup(function, offset);
+                let symbol = found.first()?;
+                return Some((symbol.file()?.to_owned(), symbol.line()?));
+            }
+            let start = program.module.function(function)?.body()?.range().start as u64;
+            Some((format!("coverage.{LISTING}"), listing.line(start + u64::from(offset))?))
+        };
+        let mut files: BTreeMap<String, Lined> = BTreeMap::new();
+        for (function, covered) in functions.iter().zip(covered) {
+            let mut branches = covered.branches.iter().peekable();
+            let mut is_first = true;
+            for (index, is_covered) in covered.instructions.iter().enumerate() {
+                let branch = branches.next_if(|(branch, _)| *branch == index);
+                let Some(is_covered) = *is_covered else { continue };
+                let Some((file, number)) = place(function.index, function.offsets[index]) else { continue };
+                let file = files.entry(file).or_default();
+                if std::mem::take(&mut is_first) {
+                    let is_executed = covered.figures.instructions[0] > 0;
+                    file.functions.push((number, program.symbols.function(function.index), is_executed));
+                }
+                let line = file.lines.entry(number).or_default();
+                line.is_covered |= is_covered;
+                if let Some((_, outcomes)) = branch {
+                    line.branches.push((is_covered, outcomes.iter().map(|(_, seen)| *seen).collect()));
+                }
+            }
+        }
+        let by_index = |function: u32, offset: u32| {
+            let at = functions.binary_search_by_key(&function, |function| function.index).ok()?;
+            let index = functions[at].offsets.binary_search(&offset).ok()?;
+            covered[at].instructions[index].map(u64::from)
+        };
+        let listing = listing.annotated(program.module, by_index);
+        Self { files, listing, has_dwarf }
+    }
+
+    /// The lines that are covered, and all.
+    pub(super) fn covered(&self) -> [usize; 2] {
+        sum(self.files.values().map(Lined::covered))
+    }
+
+    /// The outcomes that were seen, and all.
+    pub(super) fn outcomes(&self) -> [usize; 2] {
+        sum(self.files.values().map(Lined::outcomes))
+    }
+
+    pub(super) fn report(&self, report: &mut Report) {
+        report.file(LISTING, self.listing.clone());
+        if !self.has_dwarf {
+            return;
+        }
+        let [covered, all] = self.covered().map(|count| count as u64);
+        super::add_part(report, "lines", [covered, all]);
+        let mut table = Table::new("files", ["share", "lines", "executed", "file"]);
+        let mut rows: Vec<_> = self.files.iter().map(|(name, file)| (file.covered(), name)).collect();
+        rows.sort_by_key(|([covered, all], name)| (*covered == 0, std::cmp::Reverse(all - covered), *name));
+        for ([covered, all], name) in rows {
+            let share = Cell::share(covered as u64, all as u64);
+            table.row([share, all.into(), covered.into(), name.as_str().into()]);
+        }
+        report.table(table);
+        report.file("source.txt", self.source());
+    }
+
+    /// The source files that can be read: each line with its number, and 1 if it is covered, or 0.
+    fn source(&self) -> String {
+        let mut out = String::new();
+        for (name, file) in &self.files {
+            let is_readable = |path: &Path| {
+                path.metadata().is_ok_and(|found| found.is_file() && found.len() <= LARGEST_SOURCE)
+            };
+            let source = Some(Path::new(name)).filter(|path| is_readable(path)).map(fs::read);
+            let Some(Ok(source)) = source else {
+                let _ = writeln!(out, "{name}: cannot be read\n");
+                continue;
+            };
+            let _ = writeln!(out, "{name}:");
+            for (number, text) in (1..).zip(String::from_utf8_lossy(&source).lines()) {
+                match file.lines.get(&number) {
+                    Some(line) => _ = writeln!(out, "{:>3} {number:>6}  {text}", u8::from(line.is_covered)),
+                    None => _ = writeln!(out, "{:3} {number:>6}  {text}", ""),
+                }
+            }
+            out.push('\n');
+        }
+        out
+    }
+}

@@ -1,0 +1,157 @@
+//! Basic blocks of functions, and how control goes between them.
+
+use std::ops::Range;
+
+use wasm_jit::FunctionInfo;
+use wasm_jit::probes::{Bound, Location, Place};
+use wasm_jit::wasmparser::Operator;
+use wasm_jit_hooks::{AccessInfo, AccessKind, Flow, accesses};
+
+/// A function's instructions and basic blocks.
+pub(super) struct Graph<'m> {
+    pub(super) function: u32,
+    pub(super) flow: Flow<'m>,
+    /// By instruction: whether a basic block begins with it.
+    leaders: Vec<bool>,
+    /// Whether exceptions may continue at labels.
+    catches: bool,
+}
+
+/// How an instruction may fail to complete.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Completion {
+    /// It does not.
+    Certain,
+    /// It may trap where it is.
+    MayTrap,
+    /// It may do anything: call functions, throw, wait.
+    Uncertain,
+}
+
+impl<'m> Graph<'m> {
+    /// That of a function, if it has a body.
+    pub(super) fn of(function: &FunctionInfo<'m>) -> Option<Self> {
+        let body = function.body()?;
+        let flow = Flow::of(body);
+        let catches = |(_, operator): &(u32, Operator<'_>)| matches!(operator, Operator::TryTable { .. });
+        let catches = flow.instructions.iter().any(catches);
+        let mut leaders = vec![false; flow.instructions.len() + 1];
+        leaders[0] = true;
+        for (index, successors) in flow.successors.iter().enumerate() {
+            let operator = &flow.instructions[index].1;
+            // Exceptions may continue after the end of any block, or at a loop.
+            leaders[index] |= matches!(operator, Operator::Loop { .. });
+            if successors[..] != [index + 1] || (catches && matches!(operator, Operator::End)) {
+                leaders[index + 1] = true;
+                successors.iter().for_each(|next| leaders[*next] = true);
+            }
+        }
+        leaders.truncate(flow.instructions.len());
+        Some(Self { function: function.index(), flow, leaders, catches })
+    }
+
+    /// The place of an instruction.
+    pub(super) fn location(&self, index: usize) -> Location {
+        Location {
+            function: self.function,
+            place: Place::Instruction { offset: self.flow.instructions[index].0 },
+        }
+    }
+
+    /// The number of instructions.
+    pub(super) fn len(&self) -> usize {
+        self.flow.instructions.len()
+    }
+
+    /// The basic blocks: their instructions.
+    pub(super) fn blocks(&self) -> Vec<Range<usize>> {
+        self.ranges(|index| self.leaders[index])
+    }
+
+    /// The parts of basic blocks that are executed completely if their last instruction is
+    /// executed, and of which the first instruction is executed only when those before it have
+    /// completed: they end after instructions whose completion is uncertain.
+    pub(super) fn segments(&self) -> Vec<Range<usize>> {
+        self.ranges(|index| {
+            self.leaders[index] || index > 0 && self.completion(index - 1) == Completion::Uncertain
+        })
+    }
+
+    fn ranges(&self, begins: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
+        let starts: Vec<usize> = (0..self.len()).filter(|index| begins(*index)).collect();
+        let ends = starts.iter().skip(1).copied().chain([self.len()]);
+        starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
+    }
+
+    /// Whether an instruction completes when control has come to it. A loop may be interrupted.
+    pub(super) fn completion(&self, index: usize) -> Completion {
+        use Operator as O;
+        let operator = &self.flow.instructions[index].1;
+        let is_simple = |access: &AccessInfo| {
+            let is_access = !matches!(access.kind, AccessKind::Wait | AccessKind::Notify);
+            matches!(access.size, Bound::Const(_)) && is_access
+        };
+        match operator {
+            O::Loop { .. } => return Completion::MayTrap,
+            O::I32DivS | O::I32DivU | O::I32RemS | O::I32RemU => return Completion::MayTrap,
+            O::I64DivS | O::I64DivU | O::I64RemS | O::I64RemU => return Completion::MayTrap,
+            O::I32TruncF32S | O::I32TruncF32U | O::I32TruncF64S | O::I32TruncF64U => {
+                return Completion::MayTrap;
+            }
+            O::I64TruncF32S | O::I64TruncF32U | O::I64TruncF64S | O::I64TruncF64U => {
+                return Completion::MayTrap;
+            }
+            O::Call { .. } | O::CallIndirect { .. } | O::CallRef { .. } => return Completion::Uncertain,
+            O::ReturnCall { .. } | O::ReturnCallIndirect { .. } | O::ReturnCallRef { .. } => {
+                return Completion::Uncertain;
+            }
+            O::Throw { .. } | O::ThrowRef | O::Rethrow { .. } | O::Unreachable => {
+                return Completion::Uncertain;
+            }
+            O::MemoryGrow { .. } | O::DataDrop { .. } | O::ElemDrop { .. } | O::RefAsNonNull => {
+                return Completion::Uncertain;
+            }
+            O::TableGet { .. } | O::TableSet { .. } | O::TableGrow { .. } => return Completion::Uncertain,
+            O::TableFill { .. } | O::TableCopy { .. } | O::TableInit { .. } => return Completion::Uncertain,
+            _ => {}
+        }
+        let accesses = accesses(operator);
+        match accesses.iter().all(is_simple) {
+            true if accesses.is_empty() => Completion::Certain,
+            true => Completion::MayTrap,
+            false => Completion::Uncertain,
+        }
+    }
+
+    /// For each instruction, and the exit: those that continue there, with the number of the
+    /// successor.
+    pub(super) fn predecessors(&self) -> Vec<Vec<(usize, usize)>> {
+        let mut predecessors = vec![Vec::new(); self.len() + 1];
+        let mut open: Vec<usize> = vec![0];
+        // Handlers in the legacy form.
+        let is_handler = |index: &usize| {
+            matches!(self.flow.instructions[*index].1, Operator::Catch { .. } | Operator::CatchAll)
+        };
+        open.extend((0..self.len()).filter(is_handler).map(|index| index + 1));
+        let mut reached = vec![false; self.len() + 1];
+        if self.catches {
+            // Exceptions may continue at any label.
+            open.extend((0..self.len()).filter(|index| self.leaders[*index]));
+        }
+        while let Some(index) = open.pop() {
+            if index == self.len() || std::mem::replace(&mut reached[index], true) {
+                continue;
+            }
+            for (number, next) in self.flow.successors[index].iter().enumerate() {
+                predecessors[*next].push((index, number));
+                open.push(*next);
+            }
+        }
+        predecessors
+    }
+
+    /// Whether exceptions may continue at labels.
+    pub(super) fn catches(&self) -> bool {
+        self.catches
+    }
+}

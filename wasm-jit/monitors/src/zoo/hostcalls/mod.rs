@@ -1,0 +1,499 @@
+//! `hostcalls`: the functions of the host that the program calls.
+//!
+//! Each call has two probes: one at the call, and one at the instruction after it, where the
+//! results are the operands on top of the stack. Calls that have begun are on a stack of the
+//! thread; a frame that is left takes its call with it. With the option `trace`, generic probes at
+//! the same places read what the arguments of WASI lead to in the program's memory.
+
+mod wasi;
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use wasm_jit::ValType as Type;
+use wasm_jit::probes::{
+    Bound, Callback, Frame, GenericFn, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, Probe, ProbeSpec,
+    UnwoundWatch, Values,
+};
+use wasm_jit::wasmparser::{Operator, ValType};
+
+use super::clock::Clock;
+use super::contexts::host_in_tables;
+use super::operands::{Operand, each_instruction};
+use crate::{
+    Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Stream, Table, make, switch,
+};
+
+pub(super) const DESCRIPTION: Description = Description {
+    name: "hostcalls",
+    summary: "Calls of the host's functions: counts, times, errors; with the option trace, each call",
+    details: "As strace does for system calls: how often the program has called each imported function, how long \
+              the calls took (wall-clock time, including what the host calls in the program meanwhile), and how \
+              many returned an error of WASI. Calls that did not return have ended the program, or have left the \
+              calling function by a trap or an exception; they have no time. Calls through tables are included; \
+              of a tail call of the host, the return is not seen. With the option trace, a line is written \
+              for each call when it has returned, with arguments and results; those of WASI preview 1 by names, \
+              with texts and the beginnings of buffers. Lines go to the file hostcalls.log of --monitor-out, or \
+              else to standard error.",
+    options: &[OptionInfo { name: "trace", value: "", help: "writes a line for each call" }],
+    example: "hostcalls{trace} app.wasm",
+    start,
+};
+
+struct Hostcalls {
+    shared: Arc<Shared>,
+    probes: Vec<Probe>,
+    _watch: UnwoundWatch,
+}
+
+struct Shared {
+    /// Identifies it in the threads.
+    number: u64,
+    clock: Clock,
+    /// Imported functions, and one for all others of the host.
+    functions: Vec<Function>,
+    /// Calls by function and error.
+    errors: Mutex<BTreeMap<(usize, u64), u64>>,
+    /// For lines, if there are any.
+    stream: Option<Mutex<Stream>>,
+    threads: AtomicU64,
+}
+
+/// A function of the host.
+struct Function {
+    name: String,
+    wasi: Option<wasi::Function>,
+    returns_errors: bool,
+    params: Vec<Option<ValType>>,
+    results: Vec<Option<ValType>>,
+    calls: AtomicU64,
+    returned: AtomicU64,
+    errors: AtomicU64,
+    ticks: AtomicU64,
+    longest: AtomicU64,
+}
+
+/// A call that has not returned.
+struct Begun {
+    frame: u64,
+    site: u64,
+    function: usize,
+    at: u64,
+    arguments: Arguments,
+}
+
+enum Arguments {
+    None,
+    /// As they are shown.
+    Shown(String),
+    Wasi(wasi::Begun),
+}
+
+struct Local {
+    shared: Weak<Shared>,
+    of: u64,
+    thread: u64,
+    begun: Vec<Begun>,
+    /// What the generic probe at the call has read.
+    read: Option<wasi::Begun>,
+    /// What the generic probe after the call has to write: the call, its time, its results.
+    returned: Option<(Begun, u64, Vec<u64>)>,
+}
+
+thread_local! {
+    static LOCALS: RefCell<Vec<Local>> = const { RefCell::new(Vec::new()) };
+}
+
+fn type_of(ty: Type) -> Option<ValType> {
+    Some(match ty {
+        Type::I32 => ValType::I32,
+        Type::I64 => ValType::I64,
+        Type::F32 => ValType::F32,
+        Type::F64 => ValType::F64,
+        Type::Ref(_) => ValType::FUNCREF,
+    })
+}
+
+impl Function {
+    fn new(
+        name: String,
+        wasi: Option<wasi::Function>,
+        params: Vec<Option<ValType>>,
+        results: Vec<Option<ValType>>,
+    ) -> Self {
+        let zero = AtomicU64::default;
+        Self {
+            name,
+            wasi,
+            returns_errors: wasi.is_some() && results.len() == 1,
+            params,
+            results,
+            calls: zero(),
+            returned: zero(),
+            errors: zero(),
+            ticks: zero(),
+            longest: zero(),
+        }
+    }
+}
+
+impl Shared {
+    fn with(self: &Arc<Self>, function: impl FnOnce(&mut Local)) {
+        // Programs that run while their thread ends are not observed.
+        let _ = LOCALS.try_with(|locals| {
+            let Ok(mut locals) = locals.try_borrow_mut() else { return };
+            let known = locals.iter().position(|local| local.of == self.number);
+            let at = known.unwrap_or_else(|| {
+                locals.retain(|local| local.shared.strong_count() > 0);
+                let thread = self.threads.fetch_add(1, Ordering::Relaxed) + 1;
+                let (shared, of) = (Arc::downgrade(self), self.number);
+                locals.push(Local { shared, of, thread, begun: Vec::new(), read: None, returned: None });
+                locals.len() - 1
+            });
+            function(&mut locals[at]);
+        });
+    }
+
+    /// A call begins; its arguments are the values.
+    fn begin(self: &Arc<Self>, site: u64, frame: u64, function: usize, values: &[u64], is_tail: bool) {
+        self.with(|local| {
+            // Calls of frames that have ended, or that have caught an exception of the host.
+            self.abandon(local, |begun| begun.frame <= frame);
+            self.functions[function].calls.fetch_add(1, Ordering::Relaxed);
+            let read = local.read.take();
+            let arguments = match (&self.stream, read) {
+                (None, _) => Arguments::None,
+                (Some(_), Some(read)) => Arguments::Wasi(read),
+                (Some(_), None) => Arguments::Shown(shown(values, &self.functions[function].params)),
+            };
+            let begun = Begun { frame, site, function, at: self.clock.now(), arguments };
+            match is_tail {
+                true => self.write(local, &begun, "?", None),
+                false => local.begun.push(begun),
+            }
+        });
+    }
+
+    /// Control comes to the instruction after a call, perhaps from there.
+    fn end(self: &Arc<Self>, site: u64, frame: u64, results: &[u64]) {
+        let now = self.clock.now();
+        self.with(|local| {
+            self.abandon(local, |begun| begun.frame < frame);
+            let Some(begun) = local.begun.pop_if(|begun| (begun.frame, begun.site) == (frame, site)) else {
+                return;
+            };
+            let elapsed = now.saturating_sub(begun.at);
+            let function = &self.functions[begun.function];
+            function.returned.fetch_add(1, Ordering::Relaxed);
+            function.ticks.fetch_add(elapsed, Ordering::Relaxed);
+            function.longest.fetch_max(elapsed, Ordering::Relaxed);
+            if let ([code, ..], true) = (results, function.returns_errors)
+                && *code != 0
+            {
+                function.errors.fetch_add(1, Ordering::Relaxed);
+                let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+                *errors.entry((begun.function, *code)).or_default() += 1;
+            }
+            match begun.arguments {
+                Arguments::Wasi(_) => local.returned = Some((begun, elapsed, results.to_vec())),
+                Arguments::Shown(_) => {
+                    self.write(local, &begun, &shown(results, &function.results), Some(elapsed))
+                }
+                Arguments::None => {}
+            }
+        });
+    }
+
+    /// Ends calls that have not returned.
+    fn abandon(&self, local: &mut Local, is_over: impl Fn(&Begun) -> bool) {
+        while let Some(begun) = local.begun.pop_if(|begun| is_over(begun)) {
+            self.write(local, &begun, "?", None);
+        }
+    }
+
+    /// Writes a line of a call, whose arguments are complete.
+    fn write(&self, local: &Local, begun: &Begun, results: &str, ticks: Option<u64>) {
+        let Some(stream) = &self.stream else { return };
+        let arguments = match &begun.arguments {
+            Arguments::None => String::new(),
+            Arguments::Shown(arguments) => arguments.clone(),
+            Arguments::Wasi(read) => read.end(false, &mut |_, _| false),
+        };
+        self.write_line(stream, local, begun.function, &arguments, results, ticks);
+    }
+
+    fn write_line(
+        &self,
+        stream: &Mutex<Stream>,
+        local: &Local,
+        function: usize,
+        arguments: &str,
+        results: &str,
+        ticks: Option<u64>,
+    ) {
+        let thread = if local.thread > 1 { format!("[{}] ", local.thread) } else { String::new() };
+        let results = if results.is_empty() { String::new() } else { format!(" = {results}") };
+        let seconds = |ticks: u64| ticks as f64 * self.clock.nanoseconds_per_tick() / 1e9;
+        let time = ticks.map_or(String::new(), |ticks| format!(" <{:.6}>", seconds(ticks)));
+        let line = format!("{thread}{}({arguments}){results}{time}\n", self.functions[function].name);
+        // The program goes on, whoever reads the lines.
+        let _ = stream.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+    }
+
+    /// Reads what the arguments of a call lead to.
+    fn read(self: &Arc<Self>, frame: &mut Frame<'_>, function: usize) {
+        let Some(wasi) = self.functions[function].wasi else { return };
+        let count = self.functions[function].params.len() as u32;
+        let values = (0..count).rev().map(|depth| match frame.operand(depth) {
+            Ok(wasm_jit::Val::I32(value)) => value.into(),
+            Ok(wasm_jit::Val::I64(value)) => value,
+            _ => 0,
+        });
+        let values: Vec<i64> = values.collect();
+        let begun = wasi.begin(&values, &mut |address, buffer| frame.read_memory(0, address, buffer).is_ok());
+        self.with(|local| local.read = Some(begun));
+    }
+
+    /// Writes the line of the call that has just returned.
+    fn write_returned(self: &Arc<Self>, frame: &Frame<'_>) {
+        let Some(stream) = &self.stream else { return };
+        self.with(|local| {
+            let Some((begun, ticks, results)) = local.returned.take() else { return };
+            let Arguments::Wasi(read) = &begun.arguments else { return };
+            let code = results.first().copied();
+            let mut read_memory = |address, buffer: &mut [u8]| frame.read_memory(0, address, buffer).is_ok();
+            let arguments = read.end(code == Some(0), &mut read_memory);
+            let results = match code {
+                Some(0) => "0".to_owned(),
+                Some(code) => format!("{code} {}", wasi::error(code)),
+                None => String::new(),
+            };
+            self.write_line(stream, local, begun.function, &arguments, &results, Some(ticks));
+        });
+    }
+}
+
+fn shown(values: &[u64], types: &[Option<ValType>]) -> String {
+    let types = types.iter().copied().chain(std::iter::repeat(None));
+    values.iter().zip(types).map(|(value, ty)| Operand(*value, ty).to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let symbols = setup.module.symbols();
+    let imported = setup.module.functions().filter(|function| function.body().is_none());
+    let mut functions: Vec<Function> = imported
+        .map(|function| {
+            let ty = function.ty();
+            let params: Vec<_> = ty.params().map(type_of).collect();
+            let import = function.import();
+            let wasi = import
+                .as_ref()
+                .and_then(|import| wasi::Function::named(import.module(), import.name(), params.len()));
+            // As strace, without the name of the interface.
+            let name = match (&import, wasi) {
+                (Some(import), Some(_)) => import.name().to_owned(),
+                _ => symbols.function(function.index()),
+            };
+            Function::new(name, wasi, params, ty.results().map(type_of).collect())
+        })
+        .collect();
+    let imports = functions.len();
+    functions.push(Function::new("<function of the host>".to_owned(), None, Vec::new(), Vec::new()));
+    let stream = match setup.options.flag("trace") {
+        true => Some(Mutex::new(setup.stream("hostcalls.log")?)),
+        false => None,
+    };
+    let shared = Arc::new(Shared {
+        number: NEXT.fetch_add(1, Ordering::Relaxed),
+        clock: Clock::get(),
+        functions,
+        errors: Mutex::default(),
+        stream,
+        threads: AtomicU64::new(0),
+    });
+    let specs = specs(setup, &shared, imports);
+    if specs.is_empty() {
+        return Err(Error::Nothing("the chosen functions do not call the host".to_owned()));
+    }
+    let probes = make(setup.module, &specs)?;
+    let watched = shared.clone();
+    let watch = setup.module.watch_unwound(move |left| {
+        watched.with(|local| watched.abandon(local, |begun| begun.frame <= left.frame));
+    });
+    Ok(Box::new(Hostcalls { shared, probes, _watch: watch }))
+}
+
+/// Probes at calls, and after them.
+fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSpec> {
+    let chosen: Vec<u32> = setup.functions().map(|function| function.index()).collect();
+    let host_in_tables = host_in_tables(setup.module, imports as u32);
+    let with_values = shared.stream.is_some();
+    let begins = {
+        let shared = shared.clone();
+        Callback::new(move |values| {
+            shared.begin(values[0], values[1], values[2] as usize, &values[3..], false)
+        })
+    };
+    let begins_tail = {
+        let shared = shared.clone();
+        Callback::new(move |values| {
+            shared.begin(values[0], values[1], values[2] as usize, &values[3..], true)
+        })
+    };
+    let indirect = |is_tail: bool| {
+        let shared = shared.clone();
+        Callback::new(move |values| {
+            let function = match values[2] {
+                NO_FUNCTION => return,
+                OTHER_FUNCTION => imports,
+                index if index < imports as u64 => index as usize,
+                _ => return,
+            };
+            shared.begin(values[0], values[1], function, &values[3..], is_tail);
+        })
+    };
+    let (begins_indirect, begins_indirect_tail) = (indirect(false), indirect(true));
+    let ends = {
+        let shared = shared.clone();
+        Callback::new(move |values| shared.end(values[0], values[1], &values[2..]))
+    };
+    let ends_and_writes = {
+        let shared = shared.clone();
+        GenericFn::new(move |frame| {
+            shared.write_returned(frame);
+            Ok(())
+        })
+    };
+    // By function: what is before a call is after the calls before.
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    // The call of the last instruction: its site, results, and whether a line is to be read.
+    let mut last: Option<(u64, u32, bool)> = None;
+    let mut sites = 0;
+    each_instruction(setup.module, |function, offset, operator, operands, left| {
+        let location = Location { function, place: Place::Instruction { offset } };
+        let call_back = |callback: &Callback, mut values: Vec<Bound>, operands: std::ops::Range<u32>| {
+            values.extend(operands.rev().map(Bound::Operand));
+            let kind = Kind::Callback { function: callback.clone(), values: Values::from(&values[..]) };
+            ProbeSpec { location, kind }
+        };
+        if let Some((site, results, is_read)) = last.take() {
+            after.push(call_back(&ends, vec![Bound::Const(site), Bound::Frame], 0..results));
+            if is_read {
+                after.push(ProbeSpec { location, kind: Kind::Generic(ends_and_writes.clone()) });
+            }
+        }
+        if chosen.binary_search(&function).is_err() {
+            return;
+        }
+        let site = vec![Bound::Const(sites), Bound::Frame];
+        let params = operands.len() as u32;
+        let (callback, callee, params, is_tail) = match operator {
+            Operator::Call { function_index } if (*function_index as usize) < imports => {
+                (&begins, Bound::Const((*function_index).into()), 0..params, false)
+            }
+            Operator::ReturnCall { function_index } if (*function_index as usize) < imports => {
+                (&begins_tail, Bound::Const((*function_index).into()), 0..params, true)
+            }
+            // The index is on top of the arguments.
+            Operator::CallIndirect { .. } if host_in_tables => {
+                (&begins_indirect, Bound::Callee, 1..params, false)
+            }
+            Operator::ReturnCallIndirect { .. } if host_in_tables => {
+                (&begins_indirect_tail, Bound::Callee, 1..params, true)
+            }
+            _ => return,
+        };
+        let is_read = match callee {
+            Bound::Const(index) => with_values && shared.functions[index as usize].wasi.is_some(),
+            _ => false,
+        };
+        if is_read && let Bound::Const(index) = callee {
+            let shared = shared.clone();
+            let read = GenericFn::new(move |frame| {
+                shared.read(frame, index as usize);
+                Ok(())
+            });
+            before.push(ProbeSpec { location, kind: Kind::Generic(read) });
+        }
+        let params = if with_values { params } else { 0..0 };
+        before.push(call_back(callback, [site, vec![callee]].concat(), params));
+        if !is_tail {
+            last = Some((sites, left, is_read));
+        }
+        sites += 1;
+    });
+    after.extend(before);
+    after
+}
+
+impl Monitor for Hostcalls {
+    fn activate(&self) -> Result<(), Error> {
+        switch(&self.probes, true)
+    }
+
+    fn deactivate(&self) -> Result<(), Error> {
+        let switched = switch(&self.probes, false);
+        self.flush();
+        switched
+    }
+
+    fn report(&self, _: &Program<'_>, report: &mut Report) {
+        self.flush();
+        let get = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let shared = &self.shared;
+        let rate = shared.clock.nanoseconds_per_tick();
+        let nanoseconds = |ticks: u64| (ticks as f64 * rate) as u64;
+        let mut called: Vec<(&Function, u64)> =
+            shared.functions.iter().map(|function| (function, nanoseconds(get(&function.ticks)))).collect();
+        called.retain(|(function, _)| get(&function.calls) > 0);
+        called.sort_by_key(|(function, time)| (Reverse(*time), Reverse(get(&function.calls))));
+        let total = called.iter().map(|(_, time)| time).sum();
+        report.value("calls", called.iter().map(|(function, _)| get(&function.calls)).sum::<u64>());
+        report.value("errors", called.iter().map(|(function, _)| get(&function.errors)).sum::<u64>());
+        report.value("nanoseconds", total);
+        let columns =
+            ["share", "total ns", "mean ns", "longest ns", "calls", "errors", "not returned", "function"];
+        let mut table = Table::new("functions", columns);
+        for (function, time) in called {
+            // The later one first: no more calls have returned than have begun.
+            let returned = get(&function.returned);
+            let calls = get(&function.calls);
+            table.row([
+                Cell::share(time, total),
+                time.into(),
+                time.checked_div(returned).into(),
+                nanoseconds(get(&function.longest)).into(),
+                calls.into(),
+                if function.returns_errors { get(&function.errors).into() } else { Cell::None },
+                calls.saturating_sub(returned).into(),
+                function.name.as_str().into(),
+            ]);
+        }
+        report.table(table);
+        let errors = shared.errors.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if !errors.is_empty() {
+            let mut errors: Vec<_> = errors.into_iter().collect();
+            errors.sort_by_key(|((function, code), calls)| (Reverse(*calls), *function, *code));
+            let mut table = Table::new("errors", ["calls", "code", "error", "function"]);
+            for ((function, code), calls) in errors {
+                let name = shared.functions[function].name.as_str();
+                table.row([calls.into(), code.into(), wasi::error(code).into(), name.into()]);
+            }
+            report.table(table);
+        }
+    }
+}
+
+impl Hostcalls {
+    fn flush(&self) {
+        if let Some(stream) = &self.shared.stream {
+            // Nothing can be done about lines that cannot be written.
+            let _ = stream.lock().unwrap_or_else(PoisonError::into_inner).flush();
+        }
+    }
+}

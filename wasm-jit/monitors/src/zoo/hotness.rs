@@ -1,0 +1,121 @@
+//! `hotness`: how often each instruction was executed, and the hottest paths.
+
+use std::cmp::Reverse;
+
+use wasm_jit::probes::{Location, Place};
+
+use super::counts::Counts;
+use super::listing::Listing;
+use crate::{Cell, Description, Error, Monitor, Program, Report, Table};
+
+pub(super) const DESCRIPTION: Description = Description {
+    name: "hotness",
+    summary: "How often each instruction was executed, and the hottest paths",
+    details: "A path is a sequence of instructions without a branch into or out of it that was taken: all of \
+              them were executed equally often. Paths are ranked by the number of instructions that were \
+              executed in them. The file listing.wat has the module's text with the counts.",
+    options: &[],
+    example: "hotness{function=main,rows=50} app.wasm",
+    start: |setup| Ok(Box::new(Hotness(Counts::of(setup)))),
+};
+
+struct Hotness(Counts);
+
+/// Successive instructions of a function that were executed equally often.
+struct Path {
+    function: u32,
+    offsets: Vec<u32>,
+    count: u64,
+}
+
+impl Path {
+    /// How many instructions were executed in it.
+    fn executed(&self) -> u64 {
+        self.count * self.offsets.len() as u64
+    }
+}
+
+impl Monitor for Hotness {
+    fn activate(&self) -> Result<(), Error> {
+        self.0.switch(true)
+    }
+
+    fn deactivate(&self) -> Result<(), Error> {
+        self.0.switch(false)
+    }
+
+    fn report(&self, program: &Program<'_>, report: &mut Report) {
+        let listing = Listing::of(program.module);
+        let counts = self.0.all();
+        let total = counts.iter().map(|(_, count)| count).sum();
+        report.value("instructions", total);
+        report.table(paths(program, &listing, &counts, total));
+        report.table(instructions(program, &listing, &counts, total));
+        self.0.report_refused(report);
+        let count = |function, offset| {
+            let at = counts.binary_search_by_key(&(function, offset), |(location, _)| key(*location));
+            at.ok().map(|at| counts[at].1).or_else(|| self.0.observes(function).then_some(0))
+        };
+        report.file("listing.wat", listing.annotated(program.module, count));
+    }
+}
+
+/// A function and an offset in its body.
+fn key(location: Location) -> (u32, u32) {
+    match location.place {
+        Place::Instruction { offset } => (location.function, offset),
+        _ => (location.function, 0),
+    }
+}
+
+fn paths(program: &Program<'_>, listing: &Listing, counts: &[(Location, u64)], total: u64) -> Table {
+    let mut paths: Vec<Path> = Vec::new();
+    for (location, count) in counts {
+        let (function, offset) = key(*location);
+        match paths.last_mut() {
+            Some(path) if path.function == function && path.count == *count => path.offsets.push(offset),
+            _ => paths.push(Path { function, offsets: vec![offset], count: *count }),
+        }
+    }
+    paths.retain(|path| path.count > 0);
+    paths.sort_by_key(|path| Reverse(path.executed()));
+    let columns = ["executed", "share", "times", "length", "from", "to", "function", "begins with", "source"];
+    let mut table = Table::new("paths", columns);
+    for path in paths {
+        let Path { function, offsets, count } = &path;
+        let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
+        // Not all instructions have a line.
+        let lines = offsets.iter().map(|offset| program.line(*function, *offset));
+        table.row([
+            path.executed().into(),
+            Cell::share(path.executed(), total),
+            (*count).into(),
+            offsets.len().into(),
+            program.offset(*function, first),
+            program.offset(*function, last),
+            program.name(*function),
+            listing.text(program.module, *function, first).into(),
+            lines.into_iter().find(|line| *line != Cell::None).unwrap_or(Cell::None),
+        ]);
+    }
+    table
+}
+
+fn instructions(program: &Program<'_>, listing: &Listing, counts: &[(Location, u64)], total: u64) -> Table {
+    let mut counts: Vec<_> = counts.iter().filter(|(_, count)| *count > 0).collect();
+    counts.sort_by_key(|(location, count)| (Reverse(*count), key(*location)));
+    let mut table =
+        Table::new("by_instruction", ["times", "share", "offset", "function", "instruction", "source"]);
+    for (location, count) in counts {
+        let (function, offset) = key(*location);
+        table.row([
+            (*count).into(),
+            Cell::share(*count, total),
+            program.offset(function, offset),
+            program.name(function),
+            listing.text(program.module, function, offset).into(),
+            program.line(function, offset),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,364 @@
+//! `latency`: how long calls of functions take, estimated from samples, at a fixed price.
+//!
+//! The crate `profiler` decides when the probes of a function are on, and makes the estimates.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use profiler::embedded::{self, CALLS, Empty, EntryProbe, Function, Probes, Profiler};
+use profiler::options::{Budget, Counts};
+use profiler::report::{Caller, Estimate, FunctionReport, Report as Latencies, View, json, text};
+use profiler::settings::Settings;
+use wasm_jit::probes::{
+    Bound, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec, UnwoundWatch, deactivate_all,
+};
+use wasm_jit::wasmparser::Operator;
+use wasm_jit::{Engine, Instance, Module, Store, TypedFunc};
+
+use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table};
+
+pub(super) const DESCRIPTION: Description = Description {
+    name: "latency",
+    summary: "How long calls of functions take, estimated from samples, at a fixed price",
+    details: "The profiler of fastinst, for functions of WebAssembly: calls, time, time in the function itself, \
+              and percentiles of the latency, with 95% intervals. Functions that are called rarely are \
+              observed all the time, the others in windows at random instants, as many as the budget \
+              allows. A call that ends in a tail call is over then; one that a trap, an exception or an \
+              exit of the program ends counts until then. Calls by the host, and by functions that are not \
+              observed, have the caller [not instrumented]. The file report.json is for `fastinst report`. \
+              A process has one such monitor at a time.",
+    options: &[
+        OptionInfo {
+            name: "budget",
+            value: "N%",
+            help: "what it may cost, in percent of the program's processor time, or none [default: 1%]",
+        },
+        OptionInfo {
+            name: "counts",
+            value: "WAY",
+            help: "sampled, or exact: counts every call, whatever it costs [default: sampled]",
+        },
+    ],
+    example: "latency{budget=2%} app.wasm",
+    start: |setup| Ok(Box::new(Latency::start(setup)?)),
+};
+
+struct Latency {
+    /// Before the probes, which it switches.
+    profiler: Profiler,
+    switches: Arc<Switches>,
+    _watch: UnwoundWatch,
+    /// The functions' indices in the module, in order.
+    functions: Vec<u32>,
+    rows: Option<usize>,
+}
+
+impl Latency {
+    fn start(setup: &Setup<'_>) -> Result<Self, Error> {
+        let parse = |text: &str| match text.parse() {
+            Ok(budget) => Ok(budget),
+            Err(error) => Err(Error::Nothing(format!("the monitor `latency`: {error}"))),
+        };
+        let default = Settings::default();
+        let budget = setup.options.get("budget").map_or(Ok::<Budget, Error>(default.budget), parse)?;
+        let counts = setup.options.parse::<Counts>("counts", "sampled or exact")?;
+        let settings = Settings { budget, counts: counts.unwrap_or(default.counts), ..default };
+        let module = setup.module;
+        let functions: Vec<u32> = setup.functions().map(|function| function.index()).collect();
+        let profiler = Profiler::new(functions.len(), settings).map_err(refused)?;
+        let numbered = functions.iter().enumerate();
+        let numbered = numbered.map(|(number, function)| (*function, profiler.number(number)));
+        let switches = Arc::new(Switches(of_functions(module, numbered)?));
+        let mut empty = EmptyFunction::new(module.engine(), profiler.number_of_empty())?;
+        let watch = module.watch_unwound(|frame| embedded::left(frame.frame));
+        let probes: Arc<dyn Probes> = switches.clone();
+        profiler.start(&probes, &mut empty).map_err(refused)?;
+        let rows = setup.options.parse("rows", "a number")?;
+        Ok(Self { profiler, switches, _watch: watch, functions, rows })
+    }
+}
+
+fn refused(error: profiler::error::Error) -> Error {
+    Error::Nothing(format!("the monitor `latency`: {error}"))
+}
+
+impl Monitor for Latency {
+    fn activate(&self) -> Result<(), Error> {
+        self.profiler.resume();
+        Ok(())
+    }
+
+    fn deactivate(&self) -> Result<(), Error> {
+        self.profiler.pause();
+        let probes =
+            self.switches.0.iter().flat_map(|of| of.timed.iter().chain(&of.counted).chain(&of.exits));
+        Ok(deactivate_all(probes).into_iter().collect::<Result<_, _>>()?)
+    }
+
+    fn report(&self, program: &Program<'_>, report: &mut Report) {
+        let number_of = |function: u32| self.functions.binary_search(&function).ok();
+        let function_at = |address: usize| number_of(program.module.function_at(address as u64)?);
+        let known: RefCell<HashMap<usize, Function>> = RefCell::default();
+        let describe = |number: usize| {
+            let describe = || described(program, self.functions[number]);
+            known.borrow_mut().entry(number).or_insert_with(describe).clone()
+        };
+        let latencies = self.profiler.report(&function_at, &describe);
+        report.value("timed", latencies.samples);
+        report.value("toggles", latencies.toggles);
+        let hint = "the option rows=N, or --monitor-out and fastinst report latency.report.json, show more";
+        let limit = self.rows.unwrap_or(text::ROWS_ON_A_TERMINAL);
+        report.text(text::render(&latencies, &View { limit: Some(limit), hint, ..View::default() }));
+        let missing = self.switches.0.iter().filter(|of| of.timed.is_none()).count();
+        if missing > 0 {
+            report
+                .text(format!("{missing} functions cannot be compiled with probes, and are not observed\n"));
+        }
+        report.table(functions(&latencies).hidden());
+        report.table(arcs(&latencies).hidden());
+        report.file("report.json", json::to_string(&latencies));
+    }
+}
+
+/// What the report says about a function.
+fn described(program: &Program<'_>, function: u32) -> Function {
+    let info = program.module.function(function);
+    let body = info.and_then(|info| info.body());
+    let start = body.map_or(0, |body| body.range().start);
+    let first = body.and_then(|body| body.instructions().next());
+    let line = first.map(|first| program.line(function, (first.offset() - start) as u32));
+    Function {
+        name: program.symbols.function(function),
+        object: program.module.name().unwrap_or("module").to_owned(),
+        address: start as u64,
+        location: match line {
+            Some(Cell::Text(line)) => Some(line),
+            _ => None,
+        },
+    }
+}
+
+/// The probes of a function, and which of them are on.
+struct OfFunction {
+    timed: Option<Probe>,
+    counted: Option<Probe>,
+    exits: Vec<Probe>,
+    entry: Mutex<EntryProbe>,
+    has_exits: Mutex<bool>,
+}
+
+/// The probes, as the profiler switches them. One that cannot be switched stays as it is.
+struct Switches(Vec<OfFunction>);
+
+impl Probes for Switches {
+    fn switch_entry(&self, function: usize, to: EntryProbe) -> bool {
+        let of = &self.0[function];
+        let mut entry = of.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let changes = *entry != to;
+        *entry = to;
+        switch(&of.timed, to == EntryProbe::Timed);
+        switch(&of.counted, to == EntryProbe::Counted);
+        changes
+    }
+
+    fn switch_exits(&self, function: usize, on: bool) -> bool {
+        let of = &self.0[function];
+        let mut has_exits = of.has_exits.lock().unwrap_or_else(PoisonError::into_inner);
+        let changes = std::mem::replace(&mut *has_exits, on) != on;
+        of.exits.iter().for_each(|exit| switch(Some(exit), on));
+        changes
+    }
+}
+
+fn switch<'a>(probes: impl IntoIterator<Item = &'a Probe>, on: bool) {
+    for probe in probes {
+        let _ = if on { probe.activate() } else { probe.deactivate() };
+    }
+}
+
+/// What the probe at a place does, for the function with this number.
+fn kind(function: NativeFn, values: &[Bound]) -> Kind {
+    Kind::Native { function, values: values.into() }
+}
+
+/// The probes of a function, in the order of [`Kinds`]: timed, counted, and exits.
+fn specs(index: u32, number: u64, tail_calls: impl IntoIterator<Item = u32>) -> Vec<ProbeSpec> {
+    // SAFETY: the three functions do not unwind, take any values, and may be called at any time by
+    // any thread; they use little of the stack, and no store.
+    let [entered, exited, counted] = unsafe {
+        [
+            NativeFn::new(embedded::entered as extern "C" fn(u64, u64, u64)),
+            NativeFn::new(embedded::exited as extern "C" fn(u64, u64)),
+            NativeFn::new(embedded::counted as extern "C" fn(u64)),
+        ]
+    };
+    let number = Bound::Const(number);
+    let at = |place, kind| ProbeSpec { location: Location { function: index, place }, kind };
+    let tail_calls = tail_calls.into_iter().map(|offset| Place::Instruction { offset });
+    let exits = std::iter::once(Place::Exit).chain(tail_calls);
+    let mut specs = vec![
+        at(Place::Entry, kind(entered, &[number, Bound::Frame, Bound::ReturnAddress])),
+        at(Place::Entry, kind(counted, &[number])),
+    ];
+    specs.extend(exits.map(|place| at(place, kind(exited, &[number, Bound::Frame]))));
+    specs
+}
+
+/// Makes the probes of functions, which have these indices and numbers.
+fn of_functions(
+    module: &Module,
+    functions: impl Iterator<Item = (u32, u64)>,
+) -> Result<Vec<OfFunction>, Error> {
+    let mut all = Vec::new();
+    let mut lengths = Vec::new();
+    for (function, number) in functions {
+        let specs = specs(function, number, tail_calls(module, function));
+        lengths.push(specs.len());
+        all.extend(specs);
+    }
+    let mut made = module.probes(&all).into_iter();
+    let functions = lengths.into_iter().map(|length| {
+        let mut probes = Vec::with_capacity(length);
+        for probe in made.by_ref().take(length) {
+            probes.push(match probe {
+                Ok(probe) => Some(probe),
+                // A function without an exit, or one that exceeds a limit of the compiler.
+                Err(ProbeError::Unreachable { .. } | ProbeError::Compile { .. }) => None,
+                Err(error) => return Err(error.into()),
+            });
+        }
+        let mut probes = probes.into_iter();
+        Ok(OfFunction {
+            timed: probes.next().flatten(),
+            counted: probes.next().flatten(),
+            exits: probes.flatten().collect(),
+            entry: Mutex::new(EntryProbe::Off),
+            has_exits: Mutex::new(false),
+        })
+    });
+    functions.collect()
+}
+
+/// The offsets of a function's tail calls in its body.
+fn tail_calls(module: &Module, function: u32) -> Vec<u32> {
+    let Some(body) = module.function(function).and_then(|function| function.body()) else {
+        return Vec::new();
+    };
+    let start = body.range().start;
+    let is_tail_call = |operator: &Operator<'_>| {
+        matches!(
+            operator,
+            Operator::ReturnCall { .. }
+                | Operator::ReturnCallIndirect { .. }
+                | Operator::ReturnCallRef { .. }
+        )
+    };
+    let instructions = body.instructions().filter(|instruction| is_tail_call(instruction.operator()));
+    instructions.map(|instruction| (instruction.offset() - start) as u32).collect()
+}
+
+/// The function by which the profiler measures what probes cost.
+struct EmptyFunction {
+    switches: Switches,
+    store: Store<()>,
+    run: TypedFunc<i32, ()>,
+}
+
+impl EmptyFunction {
+    fn new(engine: &Engine, number: u64) -> Result<Self, Error> {
+        const TEXT: &str = "(module (func) (func (export \"run\") (param i32) (loop
+            (call 0) (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))))";
+        let failed = |error: wasm_jit::Error| Error::Nothing(format!("the monitor `latency`: {error}"));
+        let module = Module::new(engine, TEXT).map_err(failed)?;
+        let switches = Switches(of_functions(&module, std::iter::once((0, number)))?);
+        let mut store = Store::new(engine, ());
+        let instance = Instance::new(&mut store, &module, &[]).map_err(failed)?;
+        let run = instance.get_typed_func(&mut store, "run").map_err(failed)?;
+        Ok(Self { switches, store, run })
+    }
+}
+
+impl Empty for EmptyFunction {
+    fn switch(&mut self, entry: EntryProbe) {
+        self.switches.switch_exits(0, entry == EntryProbe::Timed);
+        self.switches.switch_entry(0, entry);
+    }
+
+    fn call(&mut self) {
+        self.run.call(&mut self.store, CALLS as i32).expect("a loop");
+    }
+}
+
+/// A figure, and the ends of its interval.
+fn figure(estimate: Option<Estimate>, places: usize) -> [Cell; 3] {
+    let Some(Estimate { value, low, high }) = estimate else { return [const { Cell::None }; 3] };
+    [Some(value), Some(low), high].map(|value| match (value, places) {
+        (None, _) => Cell::None,
+        (Some(value), 0) => Cell::Int(value.round() as i128),
+        (Some(value), places) => Cell::Float(value, places),
+    })
+}
+
+/// The columns of `fastinst report --format csv`.
+fn functions(latencies: &Latencies) -> Table {
+    let columns = "name object address location samples calls calls_low calls_high total_ns total_ns_low \
+                   total_ns_high self_ns self_ns_low self_ns_high mean_ns mean_ns_low mean_ns_high p50_ns \
+                   p50_ns_low p50_ns_high p90_ns p90_ns_low p90_ns_high p99_ns p99_ns_low p99_ns_high min_ns \
+                   max_ns below_resolution recursive open_calls off_cpu_samples off_cpu_ns";
+    let mut table = Table::new("functions", columns.split_whitespace());
+    for function in latencies.ranked() {
+        let FunctionReport { latency_ns: latency, off_cpu, .. } = function;
+        let mut row = vec![
+            function.name.as_str().into(),
+            function.object.as_str().into(),
+            Cell::Hex(function.address),
+            function.location.as_deref().into(),
+            function.samples.into(),
+        ];
+        row.extend(figure(Some(function.calls), 0));
+        row.extend(figure(function.total_ns, 0));
+        row.extend(figure(function.self_ns, 0));
+        row.extend(figure(latency.map(|latency| latency.mean), 1));
+        row.extend(figure(latency.map(|latency| latency.p50), 1));
+        row.extend(figure(latency.map(|latency| latency.p90), 1));
+        row.extend(figure(latency.map(|latency| latency.p99), 1));
+        let tenths = |value: Option<f64>| value.map_or(Cell::None, |value| Cell::Float(value, 1));
+        row.extend([
+            tenths(latency.map(|latency| latency.min)),
+            tenths(latency.map(|latency| latency.max)),
+            latency.map(|latency| latency.below_resolution.to_string()).into(),
+            function.recursive.to_string().into(),
+            function.open_calls.into(),
+            off_cpu.map(|off_cpu| off_cpu.samples).into(),
+            off_cpu.map(|off_cpu| off_cpu.ns).into(),
+        ]);
+        table.row(row);
+    }
+    table
+}
+
+fn arcs(latencies: &Latencies) -> Table {
+    let names: HashMap<_, &str> =
+        latencies.functions.iter().map(|function| (function.key(), function.name.as_str())).collect();
+    let columns = "caller callee calls calls_low calls_high total_ns total_ns_low total_ns_high";
+    let mut table = Table::new("arcs", columns.split_whitespace());
+    let mut arcs: Vec<_> = latencies.arcs.iter().collect();
+    arcs.sort_by(|a, b| {
+        b.calls
+            .value
+            .total_cmp(&a.calls.value)
+            .then_with(|| (&a.caller, &a.callee).cmp(&(&b.caller, &b.callee)))
+    });
+    for arc in arcs {
+        let caller = match &arc.caller {
+            Caller::Function(function) => names.get(function).copied().unwrap_or_default(),
+            Caller::Other(text) => text,
+        };
+        let mut row = vec![caller.into(), names.get(&arc.callee).copied().unwrap_or_default().into()];
+        row.extend(figure(Some(arc.calls), 0));
+        row.extend(figure(arc.total_ns, 0));
+        table.row(row);
+    }
+    table
+}

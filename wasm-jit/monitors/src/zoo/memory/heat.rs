@@ -1,0 +1,88 @@
+//! How often each line of memory was accessed.
+
+/// Bytes of a line.
+pub(super) const LINE: u64 = 64;
+
+/// Bytes of a page.
+pub(super) const PAGE: u64 = 4096;
+
+/// Lines of a page.
+pub(super) const LINES: usize = (PAGE / LINE) as usize;
+
+/// Addresses from here on are only counted.
+const END: u64 = 64 << 30;
+
+/// Accesses of as many bytes are only counted: bulk instructions that trap may name any number.
+const LARGEST: u64 = 64 << 20;
+
+/// How often each line was accessed. An access of several lines counts for each.
+#[derive(Default)]
+pub(super) struct Heat {
+    /// By memory.
+    memories: Vec<Lines>,
+    beyond: u64,
+}
+
+/// The lines of a memory.
+#[derive(Default)]
+struct Lines {
+    /// By page: where its counts are, from 1; 0 if it was not accessed.
+    pages: Vec<u32>,
+    counts: Vec<[u64; LINES]>,
+}
+
+/// A page that was accessed.
+pub(super) struct Page {
+    pub(super) memory: u32,
+    pub(super) number: u64,
+    pub(super) lines: [u64; LINES],
+}
+
+impl Page {
+    /// How often lines of it were accessed.
+    pub(super) fn accesses(&self) -> u64 {
+        self.lines.iter().sum()
+    }
+}
+
+impl Heat {
+    /// Adds an access from one byte to another.
+    pub(super) fn add(&mut self, memory: u32, first: u64, last: u64) {
+        if last >= END || last - first >= LARGEST {
+            // It traps, or the program is very large.
+            self.beyond += 1;
+            return;
+        }
+        let memory = memory as usize;
+        if memory >= self.memories.len() {
+            self.memories.resize_with(memory + 1, Lines::default);
+        }
+        let Lines { pages, counts } = &mut self.memories[memory];
+        for line in first / LINE..=last / LINE {
+            let (page, line) = ((line / LINES as u64) as usize, (line % LINES as u64) as usize);
+            if page >= pages.len() {
+                pages.resize(page + 1, 0);
+            }
+            if pages[page] == 0 {
+                counts.push([0; LINES]);
+                pages[page] = counts.len() as u32;
+            }
+            counts[pages[page] as usize - 1][line] += 1;
+        }
+    }
+
+    /// The pages that were accessed, in the order of memories and addresses.
+    pub(super) fn pages(&self) -> Vec<Page> {
+        let mut found = Vec::new();
+        for (memory, Lines { pages, counts }) in (0..).zip(&self.memories) {
+            let used = (0..).zip(pages).filter(|(_, at)| **at > 0);
+            found.extend(used.map(|(number, at)| Page { memory, number, lines: counts[*at as usize - 1] }));
+        }
+        found
+    }
+
+    /// How many accesses were beyond the addresses that it keeps.
+    pub(super) fn beyond(&self) -> u64 {
+        self.beyond
+    }
+}

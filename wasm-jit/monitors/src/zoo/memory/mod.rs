@@ -1,0 +1,218 @@
+//! `memory`: loads and stores, where they are, and what they access.
+//!
+//! See [`accesses`](super::accesses) for the probes.
+
+mod heat;
+mod picture;
+
+use std::cmp::Reverse;
+use std::io::Write;
+
+use wasm_jit_hooks::AccessKind;
+
+use super::accesses::{Access, Accesses, Consumer, Site};
+use super::listing::Listing;
+use crate::output::Stream;
+use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table};
+use heat::Heat;
+
+pub(super) const DESCRIPTION: Description = Description {
+    name: "memory",
+    summary: "Loads and stores by instruction, their addresses, and a heat map of pages and lines",
+    details: "An access counts when it is about to be made, also if it then traps. An access of a bulk instruction \
+              has as many bytes as it says; memory.copy is a load and a store. The file heat.svg has a row for each \
+              page of 4 KiB that was accessed (or, of many, for several), and a column for each line of 64 bytes in \
+              it. All instances share it. Its counts take an eighth of the memory that is accessed; of addresses \
+              beyond 64 GiB, and of bulk instructions with more than 64 MiB, it shows nothing. The trace has a line for each access: load, store or \
+              modify, the address, the number of bytes, and the instruction's offset in the module.",
+    options: &[OptionInfo {
+        name: "trace",
+        value: "",
+        help: "writes each access to the file memory.trace, or to standard error",
+    }],
+    example: "memory app.wasm",
+    start,
+};
+
+struct Memory(Accesses<Seen>);
+
+fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
+    let trace = if setup.options.flag("trace") {
+        let start = |function| {
+            let body = setup.module.function(function).and_then(|function| function.body());
+            body.map_or(0, |body| body.range().start as u64)
+        };
+        Some((setup.stream("memory.trace")?, start))
+    } else {
+        None
+    };
+    let seen = |sites: &[Site]| {
+        let trace = trace.map(|(stream, start)| {
+            let line_end = |site: &Site| format!(" {:#x}\n", start(site.function) + u64::from(site.offset));
+            Trace { stream, text: Vec::new(), ends: sites.iter().map(line_end).collect(), problem: None }
+        });
+        Ok(Seen { counts: vec![Counts::default(); sites.len()], heat: Heat::default(), trace })
+    };
+    Ok(Box::new(Memory(Accesses::of(setup, seen)?)))
+}
+
+/// What was accessed.
+struct Seen {
+    /// By site.
+    counts: Vec<Counts>,
+    heat: Heat,
+    trace: Option<Trace>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    accesses: u64,
+    bytes: u64,
+    /// The least address, and the greatest of a last byte.
+    least: u64,
+    greatest: u64,
+}
+
+struct Trace {
+    stream: Stream,
+    /// What is to be written.
+    text: Vec<u8>,
+    /// By site.
+    ends: Vec<String>,
+    /// The first reason for which something could not be written.
+    problem: Option<String>,
+}
+
+impl Trace {
+    fn add(&mut self, kind: AccessKind, Access { site, address, size }: Access) {
+        let kind = match kind {
+            AccessKind::Load | AccessKind::Wait => b"load 0x",
+            AccessKind::Store => b"store 0x" as &[u8],
+            _ => b"modify 0x",
+        };
+        self.text.extend(kind);
+        let digits = (16 - address.leading_zeros() / 4).max(1);
+        let digit = |number: u32| b"0123456789abcdef"[(address >> (4 * number) & 0xf) as usize];
+        self.text.extend((0..digits).rev().map(digit));
+        self.text.push(b' ');
+        match u8::try_from(size) {
+            Ok(size @ 0..=9) => self.text.push(b'0' + size),
+            _ => self.text.extend(size.to_string().bytes()),
+        }
+        self.text.extend(self.ends[site].bytes());
+    }
+
+    fn write(&mut self, flush: bool) {
+        let mut written = self.stream.write_all(&self.text);
+        if flush {
+            written = written.and_then(|()| self.stream.flush());
+        }
+        self.text.clear();
+        if let Err(error) = written {
+            self.problem.get_or_insert_with(|| error.to_string());
+        }
+    }
+}
+
+impl Consumer for Seen {
+    fn consume(&mut self, site: &Site, access: Access) {
+        let Access { address, size, .. } = access;
+        let counts = &mut self.counts[access.site];
+        let last = address.saturating_add(size.saturating_sub(1));
+        counts.least = if counts.accesses == 0 { address } else { counts.least.min(address) };
+        counts.greatest = counts.greatest.max(last);
+        counts.accesses += 1;
+        counts.bytes += size;
+        self.heat.add(site.memory, address, last);
+        if let Some(trace) = &mut self.trace {
+            trace.add(site.kind, access);
+        }
+    }
+
+    fn pause(&mut self) {
+        if let Some(trace) = &mut self.trace {
+            trace.write(false);
+        }
+    }
+}
+
+impl Monitor for Memory {
+    fn activate(&self) -> Result<(), Error> {
+        self.0.switch(true)
+    }
+
+    fn deactivate(&self) -> Result<(), Error> {
+        self.0.switch(false)
+    }
+
+    fn report(&self, program: &Program<'_>, report: &mut Report) {
+        let (mut rows, pages, rest, problem) = self.0.with(|sites, seen| {
+            if let Some(trace) = &mut seen.trace {
+                trace.write(true);
+            }
+            let used = sites.iter().copied().zip(seen.counts.iter().copied());
+            let used = used.filter(|(_, counts)| counts.accesses > 0).collect::<Vec<_>>();
+            let problem = seen.trace.as_ref().and_then(|trace| trace.problem.clone());
+            (used, seen.heat.pages(), seen.heat.beyond(), problem)
+        });
+        let is_load = |kind| matches!(kind, AccessKind::Load | AccessKind::Wait);
+        let sum = |is_wanted: &dyn Fn(AccessKind) -> bool, of: fn(&Counts) -> u64| {
+            rows.iter().filter(|(site, _)| is_wanted(site.kind)).map(|(_, counts)| of(counts)).sum::<u64>()
+        };
+        let is_store = |kind| kind == AccessKind::Store;
+        let others = |kind| !is_load(kind) && !is_store(kind);
+        let kinds: [(&str, &dyn Fn(AccessKind) -> bool); 3] =
+            [("loads", &is_load), ("stores", &is_store), ("modifications", &others)];
+        for (name, is_wanted) in kinds {
+            report.value(name, sum(is_wanted, |counts| counts.accesses));
+            report.value(&format!("bytes_of_{name}"), sum(is_wanted, |counts| counts.bytes));
+        }
+        report.value("pages", pages.len());
+        if rest > 0 {
+            report.value("accesses_beyond_the_heat_map", rest);
+        }
+        if let Some(problem) = problem {
+            report.text(format!("  The trace is not complete: {problem}\n"));
+        }
+        let total: u64 = rows.iter().map(|(_, counts)| counts.accesses).sum();
+        rows.sort_by_key(|(site, counts)| (Reverse(counts.accesses), site.function, site.offset));
+        let columns =
+            ["accesses", "share", "bytes", "from", "to", "offset", "function", "instruction", "source"];
+        let mut table = Table::new("by_instruction", columns);
+        let listing = Listing::of(program.module);
+        for (Site { function, offset, .. }, counts) in rows {
+            table.row([
+                counts.accesses.into(),
+                Cell::share(counts.accesses, total),
+                counts.bytes.into(),
+                Cell::Hex(counts.least),
+                Cell::Hex(counts.greatest),
+                program.offset(function, offset),
+                program.name(function),
+                listing.text(program.module, function, offset).into(),
+                program.line(function, offset),
+            ]);
+        }
+        report.table(table);
+        report.file("heat.svg", picture::draw(&pages));
+        let mut table =
+            Table::new("by_page", ["accesses", "share", "memory", "address", "lines", "hottest line"]);
+        let mut by_heat: Vec<_> = pages.iter().map(|page| (page.accesses(), page)).collect();
+        by_heat.sort_by_key(|(accesses, page)| (Reverse(*accesses), page.memory, page.number));
+        let total = by_heat.iter().map(|(accesses, _)| accesses).sum();
+        for (accesses, page) in by_heat {
+            let hottest = page.lines.iter().enumerate().max_by_key(|(line, count)| (**count, Reverse(*line)));
+            let address = page.number * heat::PAGE;
+            table.row([
+                accesses.into(),
+                Cell::share(accesses, total),
+                page.memory.into(),
+                Cell::Hex(address),
+                page.lines.iter().filter(|count| **count > 0).count().into(),
+                hottest.map_or(Cell::None, |(line, _)| Cell::Hex(address + line as u64 * heat::LINE)),
+            ]);
+        }
+        report.table(table);
+        self.0.report_refused(report);
+    }
+}

@@ -1,0 +1,144 @@
+//! [`CallArcs`]: the interface of WasmProf.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::Arc;
+
+use wasm_jit::{Error as WasmError, ExternType, ImportType, Linker, Module, ValType};
+
+use super::{Given, State, lock};
+use crate::zoo::clock::Clock;
+use crate::{Program, Session};
+
+/// The results of the monitor `profile`, to be used while the program runs: the interface of
+/// WasmProf (section 5.1.4 of the thesis) for a host. [`CallArcs::define`] gives it to programs.
+///
+/// A function's number is its index, imports included, plus 1; 0 is the host itself.
+///
+/// ```
+/// use wasm_jit::{Engine, Instance, Module, Store};
+/// use wasm_jit_monitors::{CallArcs, Output, Session};
+///
+/// let module = Module::new(&Engine::default(), "(module (func $leaf) (func (export \"run\") (call $leaf)))")?;
+/// let session = Session::new(&module, Output::none());
+/// session.enable("profile".parse()?)?;
+/// let arcs = CallArcs::of(&session).expect("the monitor has started");
+/// let mut store = Store::new(module.engine(), ());
+/// let run = Instance::new(&mut store, &module, &[])?.get_typed_func::<(), ()>(&mut store, "run")?;
+/// run.call(&mut store, ())?;
+/// assert_eq!(session.report("profile")?.get("calls"), Some(2));
+/// arcs.clear_results();
+/// arcs.add_arc_data(0, 1, 10.0, 2.5);
+/// assert_eq!(session.report("profile")?.get("calls"), Some(10));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct CallArcs(Arc<State>);
+
+impl CallArcs {
+    pub(super) fn new(state: Arc<State>) -> Self {
+        Self(state)
+    }
+
+    /// Those of a session in which the monitor `profile` has started.
+    pub fn of(session: &Session) -> Option<Self> {
+        session.interface("profile")
+    }
+
+    /// The time in milliseconds since an unspecified one.
+    pub fn get_time(&self) -> f64 {
+        Clock::get().elapsed().as_secs_f64() * 1e3
+    }
+
+    /// Forgets all calls and times so far, measured and given ones.
+    pub fn clear_results(&self) {
+        lock(&self.0.given).clear();
+        self.0.contexts.clear();
+    }
+
+    /// Adds calls of a function by another one, and their time in milliseconds, to those that were
+    /// given before. They are added to those that are measured.
+    pub fn add_arc_data(&self, source: u32, destination: u32, calls: f64, time: f64) {
+        let mut given = lock(&self.0.given);
+        let arc = given.entry((source, destination)).or_default();
+        arc.calls = arc.calls.saturating_add(calls as u64);
+        arc.time += positive(time);
+    }
+
+    /// Replaces the calls of a function by another one that were given before.
+    pub fn set_arc_data(&self, source: u32, destination: u32, calls: f64, time: f64) {
+        let arc = Given { calls: calls as u64, time: positive(time) };
+        lock(&self.0.given).insert((source, destination), arc);
+    }
+
+    /// The call graph and the flat profile as they are now.
+    pub fn results(&self) -> String {
+        let graph = self.0.graph(&Program::new(&self.0.module));
+        format!("Call graph:\n{}\nFlat profile:\n{}", graph.call_graph(self.0.rows), graph.flat(self.0.rows))
+    }
+
+    /// Prints the results as they are now: to standard error, or to the file
+    /// `profile.printed.txt` of the session's directory.
+    pub fn print_results(&self) {
+        let results = self.results();
+        let mut stream = lock(&self.0.stream);
+        // A program does not learn that nobody reads its results.
+        let _ = stream.write_all(results.as_bytes()).and_then(|()| stream.flush());
+    }
+
+    /// Defines `getTime`, `clearResults`, `addArcData`, `setArcData` and `printResults` in the
+    /// module `prof` of a linker, for programs that import them. The types are those of the
+    /// thesis's appendix A, where the number of calls is an i32. It is an f64, as in the thesis's
+    /// text, if the observed module imports it so.
+    ///
+    /// # Errors
+    /// Those of [`Linker::func_wrap`].
+    pub fn define<T: 'static>(&self, linker: &mut Linker<T>) -> Result<(), WasmError> {
+        let arcs = || self.clone();
+        let (get, clear, print, add, set) = (arcs(), arcs(), arcs(), arcs(), arcs());
+        linker.func_wrap("prof", "getTime", move || get.get_time())?;
+        linker.func_wrap("prof", "clearResults", move || clear.clear_results())?;
+        linker.func_wrap("prof", "printResults", move || print.print_results())?;
+        let add = move |source: i32, destination: i32, calls: f64, time: f64| {
+            add.add_arc_data(source as u32, destination as u32, calls, time);
+        };
+        let set = move |source: i32, destination: i32, calls: f64, time: f64| {
+            set.set_arc_data(source as u32, destination as u32, calls, time);
+        };
+        define_arc_function(linker, &self.0.module, "addArcData", add)?;
+        define_arc_function(linker, &self.0.module, "setArcData", set)
+    }
+}
+
+impl fmt::Debug for CallArcs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallArcs").finish_non_exhaustive()
+    }
+}
+
+/// Defines a function with the type with which the module imports it.
+fn define_arc_function<T: 'static>(
+    linker: &mut Linker<T>,
+    module: &Module,
+    name: &str,
+    function: impl Fn(i32, i32, f64, f64) + Send + Sync + 'static,
+) -> Result<(), WasmError> {
+    let is_it = |import: &ImportType<'_>| (import.module(), import.name()) == ("prof", name);
+    let counts_in_floats = module.imports().find(is_it).is_some_and(|import| match import.ty() {
+        ExternType::Func(ty) => ty.params().nth(2) == Some(ValType::F64),
+        _ => false,
+    });
+    if counts_in_floats {
+        linker.func_wrap("prof", name, function)?;
+    } else {
+        let of_integers = move |source: i32, destination: i32, calls: i32, time: f64| {
+            function(source, destination, f64::from(calls as u32), time);
+        };
+        linker.func_wrap("prof", name, of_integers)?;
+    }
+    Ok(())
+}
+
+fn positive(time: f64) -> f64 {
+    if time > 0.0 { time } else { 0.0 }
+}

@@ -1,0 +1,329 @@
+//! The figures of functions and of the calls between them, and their form on paper.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+
+use super::Given;
+use crate::zoo::contexts::{HOST, Merged, name};
+use crate::{Cell, Program, Table};
+
+/// Functions and the calls between them. Times are in milliseconds.
+pub(super) struct Graph {
+    /// Those of the longest times first.
+    pub(super) functions: Vec<Function>,
+    pub(super) arcs: Vec<CallArc>,
+    pub(super) total: f64,
+}
+
+#[derive(Default)]
+pub(super) struct Function {
+    name: String,
+    own: f64,
+    total: f64,
+    pub(super) calls: u64,
+    /// Calls while it was already being executed.
+    pub(super) recursive: u64,
+    /// The number of the cycle of calls to which it belongs.
+    cycle: Option<usize>,
+}
+
+/// Calls of a function by another one, by their places among the functions.
+pub(super) struct CallArc {
+    /// `None` is the host.
+    caller: Option<usize>,
+    callee: usize,
+    figures: Figures,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Figures {
+    calls: u64,
+    recursive: u64,
+    own: f64,
+    children: f64,
+}
+
+impl Graph {
+    pub(super) fn new(merged: &Merged, given: &BTreeMap<(u32, u32), Given>, program: &Program<'_>) -> Self {
+        let times = merged.times();
+        let ms = |nanoseconds: u64| nanoseconds as f64 / 1e6;
+        let mut functions: BTreeMap<u32, Function> = BTreeMap::new();
+        let mut arcs: BTreeMap<(u32, u32), Figures> = BTreeMap::new();
+        let mut cycles = Cycles::default();
+        for (at, _) in merged.depth_first(&times) {
+            let node = &merged.nodes[at as usize];
+            let (own, total) = (ms(times.own[at as usize]), ms(times.total[at as usize]));
+            let function = functions.entry(node.function).or_default();
+            function.own += own;
+            // No function is twice on a path.
+            function.total += total;
+            function.calls += node.calls;
+            let arc = arcs.entry((merged.nodes[node.parent as usize].function, node.function)).or_default();
+            arc.calls += node.calls;
+            arc.own += own;
+            arc.children += ms(times.total[at as usize] - times.own[at as usize]);
+            for (target, calls) in node.back.iter().filter(|(_, calls)| **calls > 0) {
+                let callee = merged.nodes[*target as usize].function;
+                functions.entry(callee).or_default().recursive += calls;
+                arcs.entry((node.function, callee)).or_default().recursive += calls;
+                let mut between = at;
+                while between != *target {
+                    cycles.join(merged.nodes[between as usize].function, callee);
+                    between = merged.nodes[between as usize].parent;
+                }
+            }
+        }
+        let mut total = ms(times.total[0]);
+        total += add_given(given, &mut functions, &mut arcs);
+        let cycles = cycles.numbers();
+        for (index, function) in &mut functions {
+            function.name = name(program, *index);
+            function.cycle = cycles.get(index).copied();
+        }
+        let mut sorted: Vec<(u32, Function)> = functions.into_iter().collect();
+        sorted.sort_by(|a, b| b.1.total.total_cmp(&a.1.total).then(a.0.cmp(&b.0)));
+        let places: HashMap<u32, usize> =
+            sorted.iter().enumerate().map(|(at, (index, _))| (*index, at)).collect();
+        let arcs = arcs.into_iter().map(|((caller, callee), figures)| CallArc {
+            caller: places.get(&caller).copied(),
+            callee: places[&callee],
+            figures,
+        });
+        let arcs = arcs.collect();
+        Self { functions: sorted.into_iter().map(|(_, function)| function).collect(), arcs, total }
+    }
+
+    /// gprof's flat profile, in the form of the thesis's Figure 5.3.
+    pub(super) fn flat(&self, rows: usize) -> String {
+        let mut order: Vec<&Function> = self.functions.iter().collect();
+        order.sort_by(|a, b| b.own.total_cmp(&a.own));
+        let mut out = format!(
+            "{:>6} {:>12} {:>12} {:>14} {:>12} {:>13}  name\n",
+            "%", "cumulative", "self", "called", "self ms/call", "total ms/call"
+        );
+        for function in order.iter().take(rows) {
+            let calls = (function.calls + function.recursive).max(1) as f64;
+            let _ = writeln!(
+                out,
+                "{:>6.2} {:>12.3} {:>12.3} {:>14} {:>12.3} {:>13.3}  {}",
+                self.percent(function.own),
+                function.total,
+                function.own,
+                called(function.calls, function.recursive),
+                function.own / calls,
+                function.total / calls,
+                function.label(),
+            );
+        }
+        left_out(&mut out, order.len(), rows);
+        out
+    }
+
+    /// gprof's call graph, in the form of the thesis's Figure 5.4.
+    pub(super) fn call_graph(&self, rows: usize) -> String {
+        let mut out = format!(
+            "{:<7} {:>6} {:>12} {:>12} {:>20}  name\n",
+            "index", "% time", "self", "children", "called"
+        );
+        let mut callers: Vec<Vec<&CallArc>> = self.functions.iter().map(|_| Vec::new()).collect();
+        let mut callees: Vec<Vec<&CallArc>> = self.functions.iter().map(|_| Vec::new()).collect();
+        for arc in &self.arcs {
+            callers[arc.callee].push(arc);
+            if let Some(caller) = arc.caller {
+                callees[caller].push(arc);
+            }
+        }
+        for (at, function) in self.functions.iter().enumerate().take(rows) {
+            callers[at].sort_by(|a, b| a.time().total_cmp(&b.time()));
+            callees[at].sort_by(|a, b| b.time().total_cmp(&a.time()));
+            // A function that calls itself says so in its own line.
+            let is_other = |arc: &&&CallArc| arc.caller != Some(arc.callee);
+            for arc in callers[at].iter().filter(is_other) {
+                match arc.caller {
+                    None if callers[at].iter().filter(is_other).count() == 1 => {
+                        let _ = writeln!(out, "{:62}<spontaneous>", "");
+                    }
+                    None => self.line(&mut out, arc, "<spontaneous>"),
+                    Some(caller) => self.line(&mut out, arc, &self.reference(caller)),
+                }
+            }
+            let _ = writeln!(
+                out,
+                "{:<7} {:>6.2} {:>12.3} {:>12.3} {:>20}  {} [{at}]",
+                format!("[{at}]"),
+                self.percent(function.total),
+                function.own,
+                function.total - function.own,
+                called(function.calls, function.recursive),
+                function.label(),
+            );
+            for arc in callees[at].iter().filter(is_other) {
+                self.line(&mut out, arc, &self.reference(arc.callee));
+            }
+            out.push_str("-----------------------------------------------\n");
+        }
+        left_out(&mut out, self.functions.len(), rows);
+        out
+    }
+
+    /// The line of a caller or callee.
+    fn line(&self, out: &mut String, arc: &CallArc, name: &str) {
+        let Figures { calls, recursive, own, children } = arc.figures;
+        let called = match (calls, recursive) {
+            (0, recursive) => recursive.to_string(),
+            (calls, recursive) => {
+                format!("{}/{}", called(calls, recursive), self.functions[arc.callee].calls)
+            }
+        };
+        let _ = writeln!(out, "{:14} {own:>12.3} {children:>12.3} {called:>20}      {name}", "");
+    }
+
+    fn reference(&self, function: usize) -> String {
+        format!("{} [{function}]", self.functions[function].label())
+    }
+
+    fn percent(&self, time: f64) -> f64 {
+        if self.total > 0.0 { 100.0 * time / self.total } else { 0.0 }
+    }
+
+    pub(super) fn function_table(&self) -> Table {
+        let columns = ["index", "self ms", "cumulative ms", "called", "recursive calls", "cycle", "function"];
+        let mut table = Table::new("functions", columns).hidden();
+        for (at, function) in self.functions.iter().enumerate() {
+            table.row([
+                at.into(),
+                Cell::Float(function.own, 6),
+                Cell::Float(function.total, 6),
+                function.calls.into(),
+                function.recursive.into(),
+                function.cycle.into(),
+                function.name.as_str().into(),
+            ]);
+        }
+        table
+    }
+
+    pub(super) fn arc_table(&self) -> Table {
+        let columns = ["caller", "callee", "called", "recursive calls", "self ms", "children ms"];
+        let mut table = Table::new("arcs", columns).hidden();
+        let mut arcs: Vec<&CallArc> = self.arcs.iter().collect();
+        arcs.sort_by(|a, b| b.time().total_cmp(&a.time()));
+        for arc in arcs {
+            let Figures { calls, recursive, own, children } = arc.figures;
+            table.row([
+                arc.caller.map_or("<spontaneous>", |caller| &self.functions[caller].name).into(),
+                self.functions[arc.callee].name.as_str().into(),
+                calls.into(),
+                recursive.into(),
+                Cell::Float(own, 6),
+                Cell::Float(children, 6),
+            ]);
+        }
+        table
+    }
+}
+
+impl CallArc {
+    fn time(&self) -> f64 {
+        self.figures.own + self.figures.children
+    }
+}
+
+impl Function {
+    fn label(&self) -> String {
+        match self.cycle {
+            Some(cycle) => format!("{} <cycle {cycle}>", self.name),
+            None => self.name.clone(),
+        }
+    }
+}
+
+fn called(calls: u64, recursive: u64) -> String {
+    if recursive > 0 { format!("{calls}+{recursive}") } else { calls.to_string() }
+}
+
+fn left_out(out: &mut String, functions: usize, rows: usize) {
+    if functions > rows {
+        let _ = writeln!(out, "  and {} more functions (option rows=N)", functions - rows);
+    }
+}
+
+/// Adds calls that were given, whose times are those of the callees with all that they call.
+/// Returns the time of those by the host.
+fn add_given(
+    given: &BTreeMap<(u32, u32), Given>,
+    functions: &mut BTreeMap<u32, Function>,
+    arcs: &mut BTreeMap<(u32, u32), Figures>,
+) -> f64 {
+    let mut total = 0.0;
+    // Numbers begin with 1; 0, which is the host, is not called.
+    let index = |number: u32| number.checked_sub(1).unwrap_or(HOST);
+    let used = given.iter().filter(|((_, callee), arc)| *callee != 0 && (arc.calls > 0 || arc.time > 0.0));
+    for ((caller, callee), arc) in used.clone() {
+        let function = functions.entry(index(*callee)).or_default();
+        if caller == callee {
+            function.recursive += arc.calls;
+            continue;
+        }
+        function.calls += arc.calls;
+        function.total += arc.time;
+        function.own += arc.time;
+        match *caller {
+            0 => total += arc.time,
+            _ => functions.entry(index(*caller)).or_default().own -= arc.time,
+        }
+    }
+    // A caller whose own time was not given.
+    functions.values_mut().for_each(|function| function.own = function.own.max(0.0));
+    for ((caller, callee), given) in used {
+        let arc = arcs.entry((index(*caller), index(*callee))).or_default();
+        if caller == callee {
+            arc.recursive += given.calls;
+            continue;
+        }
+        arc.calls += given.calls;
+        // Only here, the parts are estimated: as those of all calls of the function.
+        let function = &functions[&index(*callee)];
+        let own =
+            if function.total > 0.0 { given.time * (function.own / function.total).min(1.0) } else { 0.0 };
+        arc.own += own;
+        arc.children += given.time - own;
+    }
+    total
+}
+
+/// Functions that call each other, each with another one of the same cycle.
+#[derive(Default)]
+struct Cycles(BTreeMap<u32, u32>);
+
+impl Cycles {
+    fn find(&self, function: u32) -> u32 {
+        let mut at = function;
+        while let Some(next) = self.0.get(&at)
+            && *next != at
+        {
+            at = *next;
+        }
+        at
+    }
+
+    fn join(&mut self, a: u32, b: u32) {
+        let (first, second) = (self.find(a), self.find(b));
+        self.0.insert(a, self.0.get(&a).copied().unwrap_or(a));
+        self.0.insert(b, self.0.get(&b).copied().unwrap_or(b));
+        self.0.insert(first.max(second), first.min(second));
+    }
+
+    /// The number of the cycle of each function.
+    fn numbers(&self) -> HashMap<u32, usize> {
+        let mut members: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for function in self.0.keys() {
+            members.entry(self.find(*function)).or_default().push(*function);
+        }
+        // A function that only calls itself is none.
+        let cycles = members.into_values().filter(|members| members.len() > 1);
+        let numbered =
+            cycles.zip(1..).flat_map(|(members, number)| members.into_iter().map(move |of| (of, number)));
+        numbered.collect()
+    }
+}

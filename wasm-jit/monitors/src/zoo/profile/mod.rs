@@ -1,0 +1,109 @@
+//! `profile`: calls between functions with counts and times, in the form of gprof.
+//!
+//! The form is that of WasmProf (Burgess, "Profiling WebAssembly", chapter 5), whose interface for
+//! programs this has, too. Times of calls are not estimated from those of functions, as there and
+//! in gprof: they come from the [calling contexts](super::contexts), in which each call has its
+//! own.
+
+mod arcs;
+mod graph;
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use wasm_jit::Module;
+
+pub use self::arcs::CallArcs;
+use self::graph::Graph;
+use super::contexts::{CONTEXTS_OPTION, Contexts, What};
+use crate::{Cell, Description, Error, Monitor, Program, Report, Stream};
+
+pub(super) const DESCRIPTION: Description = Description {
+    name: "profile",
+    summary: "Calls between functions, with counts and times: gprof's flat profile and call graph",
+    details: "A time is wall-clock time in milliseconds: of the function itself (self), of what it calls \
+              (children), and of both (cumulative). An entry of the call graph has a line for the function, above \
+              it one for each caller and below it one for each callee, with the part of the time that belongs \
+              to this call; these parts are measured, not estimated. A function that the host calls has the \
+              caller <spontaneous>. Calls of a function that is already being executed, as in recursion, are \
+              counted behind a plus sign; their time belongs to the outermost call, and a line with such \
+              calls only has a count without a slash, as calls within a cycle of gprof. Functions that \
+              call each other are marked <cycle N>. What it costs to observe a call is measured and subtracted; \
+              what remains of it makes functions with many calls look more expensive. Programs may \
+              import the functions of WasmProf from the module `prof`: getTime, clearResults, addArcData, \
+              setArcData, printResults; the number of a function there is its index plus 1, and 0 is the host.",
+    options: &[CONTEXTS_OPTION],
+    example: "profile{rows=50} app.wasm",
+    start: |setup| {
+        let rows = setup.options.parse("rows", "a number")?.unwrap_or(ROWS);
+        let contexts = Contexts::of(setup, What::Times)?;
+        let stream = Mutex::new(setup.stream("profile.printed.txt")?);
+        let module = setup.module.clone();
+        Ok(Box::new(Profile(Arc::new(State { module, contexts, given: Mutex::default(), stream, rows }))))
+    },
+};
+
+/// How many functions are shown.
+const ROWS: usize = 20;
+
+struct Profile(Arc<State>);
+
+struct State {
+    module: Module,
+    contexts: Contexts,
+    /// Arcs that the program or the host has given.
+    given: Mutex<BTreeMap<(u32, u32), Given>>,
+    /// For results that the program asks for.
+    stream: Mutex<Stream>,
+    rows: usize,
+}
+
+/// Calls and milliseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Given {
+    calls: u64,
+    time: f64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    fn graph(&self, program: &Program<'_>) -> Graph {
+        Graph::new(&self.contexts.merged(), &lock(&self.given), program)
+    }
+}
+
+impl Monitor for Profile {
+    fn activate(&self) -> Result<(), Error> {
+        self.0.contexts.activate()
+    }
+
+    fn deactivate(&self) -> Result<(), Error> {
+        self.0.contexts.deactivate()
+    }
+
+    fn report(&self, program: &Program<'_>, report: &mut Report) {
+        let graph = self.0.graph(program);
+        report.value(
+            "calls",
+            graph.functions.iter().map(|function| function.calls + function.recursive).sum::<u64>(),
+        );
+        report.value("milliseconds", Cell::Float(graph.total, 3));
+        report.value("functions", graph.functions.len());
+        report.value("arcs", graph.arcs.len());
+        report.text(graph.flat(self.0.rows));
+        report.text("\n");
+        report.text(graph.call_graph(self.0.rows));
+        report.table(graph.function_table());
+        report.table(graph.arc_table());
+        report.file("flat.txt", graph.flat(usize::MAX));
+        report.file("graph.txt", graph.call_graph(usize::MAX));
+    }
+
+    fn interface(&self) -> Option<Box<dyn Any>> {
+        Some(Box::new(CallArcs::new(self.0.clone())))
+    }
+}

@@ -1,0 +1,122 @@
+//! Stacks with a weight each, in the formats of other tools.
+
+mod flame_graph;
+mod pprof;
+mod speedscope;
+
+use std::fmt::Write;
+
+/// A tree of stacks.
+#[derive(Debug)]
+pub(super) struct Stacks {
+    /// What the weights are, such as `time`.
+    pub(super) what: &'static str,
+    /// Their unit: `nanoseconds` or `bytes`.
+    pub(super) unit: &'static str,
+    /// What is counted besides, such as `calls`.
+    pub(super) counted: &'static str,
+    /// Functions, by number.
+    pub(super) functions: Vec<Function>,
+    /// Parents before their children.
+    pub(super) nodes: Vec<Node>,
+}
+
+#[derive(Debug)]
+pub(super) struct Function {
+    pub(super) name: String,
+    /// Where it is in the source.
+    pub(super) source: Option<(String, u32)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) parent: Option<usize>,
+    /// The function's number.
+    pub(super) function: usize,
+    /// Of this stack, without longer ones.
+    pub(super) weight: u64,
+    pub(super) count: u64,
+}
+
+impl Stacks {
+    /// The files of all formats, by name.
+    pub(super) fn files(&self) -> [(&'static str, Vec<u8>); 4] {
+        [
+            ("svg", self.flame_graph().into_bytes()),
+            ("folded", self.folded().into_bytes()),
+            ("pprof", self.pprof()),
+            ("speedscope.json", self.speedscope().into_bytes()),
+        ]
+    }
+
+    /// A line for each stack, as flame graph tools read it: functions from the outermost on, and
+    /// the weight.
+    pub(super) fn folded(&self) -> String {
+        let mut out = String::new();
+        for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.weight > 0) {
+            let mut names: Vec<String> = self
+                .path(at)
+                .map(|at| self.functions[self.nodes[at].function].name.replace(';', ":"))
+                .collect();
+            names.reverse();
+            let _ = writeln!(out, "{} {}", names.join(";"), node.weight);
+        }
+        out
+    }
+
+    /// A node and those that it is below, from the innermost on.
+    fn path(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+        std::iter::successors(Some(node), |at| self.nodes[*at].parent)
+    }
+
+    /// The weights of the nodes, with those of longer stacks.
+    fn totals(&self) -> Vec<u64> {
+        let mut totals: Vec<u64> = self.nodes.iter().map(|node| node.weight).collect();
+        for at in (0..self.nodes.len()).rev() {
+            if let Some(parent) = self.nodes[at].parent {
+                totals[parent] += totals[at];
+            }
+        }
+        totals
+    }
+}
+
+/// Stacks of a test: `main` calls `a` twice, which calls `b;c`, and `<d>`.
+#[cfg(test)]
+fn example() -> Stacks {
+    let function = |name: &str| Function { name: name.to_owned(), source: None };
+    let node = |parent, function, weight, count| Node { parent, function, weight, count };
+    let source = Some(("main.c".to_owned(), 7));
+    Stacks {
+        what: "time",
+        unit: "nanoseconds",
+        counted: "calls",
+        functions: vec![
+            Function { name: "main".to_owned(), source },
+            function("a"),
+            function("b;c"),
+            function("<d>"),
+        ],
+        nodes: vec![
+            node(None, 0, 50, 1),
+            node(Some(0), 1, 30, 2),
+            node(Some(1), 2, 15, 4),
+            node(Some(0), 3, 5, 1),
+            node(Some(3), 1, 0, 1),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn folded_stacks_are_lines_with_weights() {
+        let folded = super::example().folded();
+        assert_eq!(folded, "main 50\nmain;a 30\nmain;a;b:c 15\nmain;<d> 5\n");
+    }
+
+    #[test]
+    fn totals_contain_what_is_below() {
+        assert_eq!(super::example().totals(), [100, 45, 15, 5, 0]);
+    }
+}

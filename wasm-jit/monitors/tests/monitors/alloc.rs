@@ -1,0 +1,206 @@
+//! Live memory by paths.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use wasm_jit::{Engine, Instance, Linker, Module, Store};
+use wasm_jit_monitors::{Output, Report, Session};
+
+use super::{Observed, integers, texts};
+
+/// An allocator that never reuses memory, but frees it on request; calloc, realloc and Rust's call
+/// it.
+const ALLOCATOR: &str = "
+    (memory 1) (global $next (mut i32) (i32.const 16))
+    (func $malloc (param $size i32) (result i32)
+        (if (i32.gt_u (local.get $size) (i32.const 60000)) (then (return (i32.const 0))))
+        (global.get $next)
+        (global.set $next (i32.add (global.get $next) (i32.add (local.get $size) (i32.const 16)))))
+    (func $free (param i32))
+    (func $calloc (param i32 i32) (result i32)
+        (call $malloc (i32.mul (local.get 0) (local.get 1))))
+    (func $realloc (param $old i32) (param $size i32) (result i32) (local $new i32)
+        (local.set $new (call $malloc (local.get $size)))
+        (if (local.get $new) (then (call $free (local.get $old))))
+        (local.get $new))
+    (func $_RNvCs1234_7___rustc12___rust_alloc (param i32 i32) (result i32)
+        (return_call $malloc (local.get 0)))
+    (func $other (param i32) (result i32) (call $malloc (local.get 0)))
+    (func $drop_it (param i32) (call $free (local.get 0)))";
+
+fn paths(report: &Report) -> Vec<(String, u64, u64, u64)> {
+    let live =
+        integers(report, "paths", "live bytes").into_iter().zip(integers(report, "paths", "live blocks"));
+    let figures = live.zip(integers(report, "paths", "allocated bytes"));
+    let mut all: Vec<_> = texts(report, "paths", "path")
+        .into_iter()
+        .zip(figures)
+        .map(|(path, ((live, blocks), allocated))| (path, live, blocks, allocated))
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn live_memory_has_paths() {
+    let text = format!(
+        "(module {ALLOCATOR}
+        (func $keeps (param i32) (drop (call $malloc (local.get 0))))
+        (func $frees (param i32) (call $free (call $calloc (i32.const 3) (local.get 0))))
+        (func $grows (param i32)
+            (drop (call $realloc (call $realloc (i32.const 0) (local.get 0)) (i32.mul (local.get 0) (i32.const 2)))))
+        (func (export \"run\") (param i32)
+            (call $keeps (local.get 0)) (call $keeps (local.get 0))
+            (call $frees (local.get 0))
+            (call $grows (local.get 0))
+            (drop (call $malloc (i32.const 70000)))
+            (drop (call $_RNvCs1234_7___rustc12___rust_alloc (i32.const 5) (i32.const 1)))
+            (call $free (i32.const 0)) (call $free (i32.const 12345))))"
+    );
+    let observed = Observed::by(&text, "alloc");
+    observed.call("run", 100).unwrap();
+    let report = observed.report("alloc");
+    let get = |name| report.get(name).unwrap();
+    assert_eq!((get("live bytes"), get("live blocks")), (100 + 100 + 200 + 5, 4));
+    assert_eq!(
+        (get("peak bytes"), get("allocated bytes")),
+        (100 + 100 + 300, 100 + 100 + 300 + 100 + 200 + 5)
+    );
+    assert_eq!((get("allocations"), get("frees")), (6, 3));
+    assert_eq!((get("failed allocations"), get("frees of unknown blocks")), (1, 1));
+    let expected = [
+        ("run > __rustc::__rust_alloc > malloc", 5, 1, 5),
+        ("run > frees > calloc", 0, 0, 300),
+        ("run > grows > realloc", 200, 1, 300),
+        ("run > keeps > malloc", 200, 2, 200),
+    ];
+    assert_eq!(
+        paths(&report),
+        expected.map(|(path, live, blocks, all)| (path.to_owned(), live, blocks, all))
+    );
+    let folded = report.files().iter().find(|(name, _)| name == "folded").unwrap();
+    let folded = String::from_utf8(folded.1.clone()).unwrap();
+    assert!(folded.lines().any(|line| line == "run;keeps;malloc 200"), "{folded}");
+}
+
+#[test]
+fn allocators_are_named_by_options() {
+    let text = format!(
+        "(module {} (func (export \"run\") (param i32) (call $drop_it (call $other (local.get 0))) (drop (call $other (i32.const 7)))))",
+        ALLOCATOR
+            .replace("$malloc", "$m")
+            .replace("$calloc", "$c")
+            .replace("$realloc", "$r")
+            .replace("$free", "$f")
+            .replace("12___rust_alloc", "12___rust_allox"),
+    );
+    let observed = Observed::by(&text, "alloc{alloc=other,free=drop_it}");
+    observed.call("run", 30).unwrap();
+    let report = observed.report("alloc");
+    assert_eq!((report.get("live bytes"), report.get("peak bytes")), (Some(7), Some(30)));
+    let session = Session::new(&observed.module, Output::none());
+    let refused = |request: &str| session.enable(request.parse().unwrap()).unwrap_err().to_string();
+    assert!(refused("alloc").starts_with("the module has no function with the name of an allocator's"));
+    assert_eq!(
+        refused("alloc{alloc=there}"),
+        "option `alloc`: `there` is not the name of a function of the module"
+    );
+}
+
+#[test]
+fn calls_that_a_trap_leaves_have_ended() {
+    let text = format!(
+        "(module {ALLOCATOR}
+        (func $aligned_alloc (param i32 i32) (result i32) (unreachable))
+        (func (export \"run\") (param i32)
+            (drop (call $malloc (i32.const 3)))
+            (if (local.get 0) (then (drop (call $aligned_alloc (i32.const 8) (i32.const 40)))))))"
+    );
+    let observed = Observed::by(&text, "alloc");
+    let mut store = Store::new(observed.module.engine(), ());
+    let instance = Instance::new(&mut store, &observed.module, &[]).unwrap();
+    let run = instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
+    run.call(&mut store, 1).unwrap_err();
+    run.call(&mut store, 0).unwrap();
+    assert_eq!(observed.report("alloc").get("live bytes"), Some(6));
+}
+
+/// Random requests, of which the host keeps account.
+#[test]
+fn live_memory_of_random_programs() {
+    let text = format!(
+        "(module (import \"host\" \"next\" (func $next (result i32))) {ALLOCATOR}
+        (func (export \"run\") (local $what i32)
+            (loop $again
+                (local.set $what (call $next))
+                (if (i32.eqz (local.get $what)) (then (return)))
+                (if (i32.eq (local.get $what) (i32.const 1)) (then (call $answer (call $malloc (call $next)))))
+                (if (i32.eq (local.get $what) (i32.const 2)) (then (call $free (call $next))))
+                (if (i32.eq (local.get $what) (i32.const 3)) (then (call $answer (call $realloc (call $next) (call $next)))))
+                (br $again))))"
+    )
+    .replace("(import \"host\" \"next\"", "(import \"host\" \"answer\" (func $answer (param i32))) (import \"host\" \"next\"");
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let session = Session::new(&module, Output::none());
+    session.enable("alloc".parse().unwrap()).unwrap();
+    #[derive(Default)]
+    struct Account {
+        live: BTreeMap<i32, i32>,
+        queue: Vec<i32>,
+        size: i32,
+        peak: i64,
+        steps: u32,
+    }
+    let account = Arc::new(Mutex::new((Account::default(), SmallRng::seed_from_u64(7))));
+    let mut linker = Linker::<()>::new(module.engine());
+    let of_answer = account.clone();
+    linker
+        .func_wrap("host", "answer", move |address: i32| {
+            let (account, _) = &mut *of_answer.lock().unwrap();
+            let size = account.size;
+            account.live.insert(address, size);
+            let sum: i64 = account.live.values().map(|size| i64::from(*size)).sum();
+            account.peak = account.peak.max(sum);
+        })
+        .unwrap();
+    let of_next = account.clone();
+    linker
+        .func_wrap("host", "next", move || -> i32 {
+            let (account, random) = &mut *of_next.lock().unwrap();
+            if let Some(next) = account.queue.pop() {
+                return next;
+            }
+            account.steps += 1;
+            if account.steps > 500 {
+                return 0;
+            }
+            let what = if account.live.is_empty() { 1 } else { random.random_range(1..=3) };
+            account.size = random.random_range(1..100);
+            let chosen = account.live.keys().nth(random.random_range(0..account.live.len().max(1))).copied();
+            match (what, chosen) {
+                (2, Some(address)) => {
+                    account.live.remove(&address);
+                    account.queue.push(address);
+                }
+                (3, Some(address)) => {
+                    account.live.remove(&address);
+                    account.queue.extend([account.size, address]);
+                }
+                _ => account.queue.push(account.size),
+            }
+            what
+        })
+        .unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let instance = linker.instantiate(&mut store, &module).unwrap();
+    instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
+    let report = session.report("alloc").unwrap();
+    let (account, _) = &*account.lock().unwrap();
+    assert_eq!(report.get("live blocks"), Some(account.live.len() as u64));
+    assert_eq!(report.get("live bytes"), Some(account.live.values().map(|size| *size as u64).sum()));
+    assert_eq!(report.get("peak bytes"), Some(account.peak as u64));
+    assert_eq!(report.get("failed allocations"), None);
+    assert!(account.live.len() > 10);
+}

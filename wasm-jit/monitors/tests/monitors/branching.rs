@@ -1,0 +1,102 @@
+//! Branches, loops, blocks, and classes of instructions, checked by hand.
+
+use super::{LOOP, Observed, integers, texts};
+
+#[test]
+fn branches_are_counted_by_way() {
+    let text = "(module (func (export \"run\") (param i32)
+        (loop
+            (block (block (block (br_table 0 1 0 2 (local.get 0))) nop) nop)
+            (if (i32.eqz (local.get 0)) (then nop))
+            (drop (select (i32.const 1) (i32.const 2) (i32.and (local.get 0) (i32.const 1))))
+            (br_if 0 (i32.ge_s (local.tee 0 (i32.sub (local.get 0) (i32.const 1))) (i32.const 0))))))";
+    let observed = Observed::by(text, "branches");
+    observed.call("run", 4).unwrap();
+    let report = observed.report("branches");
+    // 4, 3, 2, 1, 0: each of four branches is executed five times.
+    assert_eq!(report.get("branches"), Some(20));
+    assert_eq!(integers(&report, "by_branch", "times"), [5, 5, 5, 5]);
+    // br_table by 2, 1 and 0; the if by 0; select by 3 and 1; br_if but for 0.
+    assert_eq!(integers(&report, "by_branch", "taken"), [3, 1, 2, 4]);
+    assert_eq!(integers(&report, "by_branch", "not taken"), [2, 4, 3, 1]);
+    assert_eq!(report.get("taken"), Some(10));
+    assert_eq!(report.get("not_taken"), Some(10));
+    assert_eq!(
+        texts(&report, "by_branch", "instruction"),
+        ["br_table 0 (;@4;) 1 (;@3;) 0 (;@4;) 2 (;@2;)", "if ;; label = @2", "select", "br_if 0 (;@1;)"]
+    );
+    assert_eq!(integers(&report, "targets", "times"), [2, 1, 1, 1]);
+    let indices: Vec<_> = report.get_table("targets").unwrap().column("index").cloned().collect();
+    assert_eq!(indices, ["default".into(), 0.into(), 1.into(), 2.into()]);
+}
+
+/// A loop with two others in it: one after an instruction that continues with it only, and one
+/// after the end of a block, to which a br_table branches.
+const LOOPS: &str = "(module (func (export \"run\") (param i32) (local $n i32)
+    (loop $outer
+        (local.set $n (i32.const 4))
+        (loop $inner
+            (br_if $inner (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+        (block $past
+            (br_if $past (i32.and (local.get 0) (i32.const 1)))
+            (drop (i32.load (i32.const 0))))
+        (block $done (loop $table
+            (br_table $table $done
+                (i32.gt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 2)))))
+        (br_if $outer (local.tee 0 (i32.sub (local.get 0) (i32.const 1))))))
+    (memory 1))";
+
+#[test]
+fn loops_have_entries_and_iterations() {
+    let observed = Observed::by(LOOPS, "loops");
+    observed.call("run", 3).unwrap();
+    observed.call("run", 1).unwrap();
+    let report = observed.report("loops");
+    assert_eq!(integers(&report, "by_loop", "iterations"), [16, 12, 4]);
+    assert_eq!(integers(&report, "by_loop", "entered"), [4, 4, 2]);
+    assert_eq!(integers(&report, "by_loop", "depth"), [1, 1, 0]);
+    assert_eq!(report.get("iterations"), Some(32));
+    assert_eq!(report.get("entered"), Some(10));
+}
+
+#[test]
+fn blocks_are_counted_by_their_first_instruction() {
+    let observed = Observed::by(LOOP, "blocks");
+    observed.call("run", 10).unwrap();
+    let report = observed.report("blocks");
+    // The callee; the loop; the two ends. A function that is not called has one block.
+    assert_eq!(integers(&report, "by_block", "times"), [10, 10, 1]);
+    assert_eq!(integers(&report, "by_block", "length"), [4, 9, 2]);
+    assert_eq!(report.get("blocks"), Some(4));
+    assert_eq!(report.get("blocks_executed"), Some(3));
+    assert_eq!(report.get("executed"), Some(21));
+}
+
+#[test]
+fn instructions_are_counted_by_opcode_and_class() {
+    let observed = Observed::by(LOOP, "opcodes,imix");
+    observed.call("run", 10).unwrap();
+    let report = observed.report("opcodes");
+    assert_eq!(report.get("instructions"), Some(132));
+    assert_eq!(
+        texts(&report, "by_opcode", "opcode"),
+        ["local.get", "i32.const", "end", "br_if", "call", "drop", "i32.mul", "i32.sub", "local.tee", "loop"]
+    );
+    assert_eq!(integers(&report, "by_opcode", "times"), [30, 20, 12, 10, 10, 10, 10, 10, 10, 10]);
+    assert_eq!(integers(&report, "by_opcode", "places"), [3, 2, 3, 1, 1, 1, 1, 1, 1, 1]);
+    let report = observed.report("imix");
+    assert_eq!(
+        texts(&report, "by_class", "class"),
+        [
+            "local",
+            "block",
+            "constant",
+            "branch",
+            "call",
+            "drop and select",
+            "integer, add",
+            "integer, multiply"
+        ]
+    );
+    assert_eq!(integers(&report, "by_class", "times"), [40, 22, 20, 10, 10, 10, 10, 10]);
+}

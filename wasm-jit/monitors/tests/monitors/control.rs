@@ -1,0 +1,75 @@
+//! Sessions that other processes switch.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use wasm_jit::{Engine, Instance, Module, Store};
+use wasm_jit_monitors::control::{Control, request};
+use wasm_jit_monitors::{Output, Session};
+
+use super::LOOP;
+
+#[test]
+fn monitors_are_switched_over_a_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    std::fs::write(&path, "left by another process").unwrap();
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    let session = Arc::new(Session::new(&module, Output::directory(directory.path().join("out")).unwrap()));
+    let control = Control::listen(session, &path).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let ask = |line: &str| request(&path, line).unwrap();
+    let state = |name: &str| {
+        let list = ask("list").unwrap();
+        let line = list.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap().to_owned()
+    };
+    let run = || {
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap().call(&mut store, 10).unwrap();
+    };
+
+    assert_eq!(state("icount"), "-");
+    assert_eq!(ask("enable icount{function=leaf}"), Ok(String::new()));
+    assert_eq!(state("icount"), "on");
+    run();
+    assert_eq!(ask("disable icount"), Ok(String::new()));
+    assert_eq!(state("icount"), "off");
+    run();
+    let json: serde_json::Value = serde_json::from_str(&ask("report json icount").unwrap()).unwrap();
+    assert_eq!(json["instructions"], 40);
+    assert!(ask("report text").unwrap().starts_with("icount\n"));
+    assert_eq!(ask("write"), Ok(String::new()));
+    assert!(directory.path().join("out/icount.json").exists());
+
+    assert!(ask("enable icont").unwrap_err().starts_with("there is no monitor `icont`"));
+    assert_eq!(ask("disable hotness").unwrap_err(), "the monitor `hotness` was not started");
+    assert_eq!(ask("report xml").unwrap_err(), "expected text, json or csv");
+    for wrong in ["", "stop", "list all", "enable", "enable a b"] {
+        assert!(ask(wrong).is_err(), "{wrong}");
+    }
+    drop(control);
+    assert!(!path.exists());
+    assert!(request(&path, "list").is_err());
+}
+
+#[test]
+fn clients_that_end_early_disturb_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    let _control = Control::listen(Arc::new(Session::new(&module, Output::none())), &path).unwrap();
+    drop(UnixStream::connect(&path).unwrap());
+    let mut without_end = UnixStream::connect(&path).unwrap();
+    without_end.write_all(b"list").unwrap();
+    drop(without_end);
+    let mut endless = UnixStream::connect(&path).unwrap();
+    // The server closes the connection behind as much as a request may have.
+    let _ = endless.write_all(&vec![b'x'; 1 << 20]);
+    let mut answer = Vec::new();
+    let _ = endless.read_to_end(&mut answer);
+    assert!(!request(&path, "list").unwrap().unwrap().is_empty());
+}

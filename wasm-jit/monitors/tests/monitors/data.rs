@@ -1,0 +1,261 @@
+//! Calls, globals, memory and the cache, checked by hand.
+
+use std::thread;
+
+use super::{Observed, integers, texts};
+use wasm_jit::{Engine, Instance, Module, Store};
+use wasm_jit_monitors::{Cell, Output, Report, Request, Session};
+
+/// The rows of a table as text, without the last columns.
+fn rows(report: &Report, table: &str, columns: usize) -> Vec<String> {
+    let cell = |cell: &Cell| match cell {
+        Cell::Int(value) => value.to_string(),
+        Cell::Hex(value) => format!("{value:#x}"),
+        Cell::Text(text) => text.clone(),
+        Cell::Share(share) => format!("{:.0}%", share * 100.0),
+        Cell::None => "-".to_owned(),
+        other => panic!("{other:?}"),
+    };
+    let row = |row: &Vec<Cell>| row[..columns].iter().map(cell).collect::<Vec<_>>().join(" ");
+    report.get_table(table).unwrap().rows().iter().map(row).collect()
+}
+
+fn file(report: &Report, name: &str) -> String {
+    let (_, contents) = report.files().iter().find(|(file, _)| file == name).unwrap();
+    String::from_utf8(contents.clone()).unwrap()
+}
+
+const CALLS: &str = "(module
+    (type $t (func (param i32)))
+    (table 4 funcref) (elem (i32.const 0) func $even $odd $other)
+    (func $even (type $t)
+        (if (local.get 0) (then (return_call $odd (i32.sub (local.get 0) (i32.const 1))))))
+    (func $odd (type $t)
+        (if (local.get 0) (then (return_call_indirect (type $t) (i32.sub (local.get 0) (i32.const 1)) (i32.const 0)))))
+    (func $other (type $t))
+    (func $run (export \"run\") (type $t) (local i32)
+        (local.set 1 (local.get 0))
+        (loop
+            (call_indirect (type $t) (i32.const 1) (i32.and (local.get 0) (i32.const 3)))
+            (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))
+        (if (local.get 1) (then (call $run (i32.const 0))))))";
+
+#[test]
+fn calls_have_targets_and_callers() {
+    let observed = Observed::by(CALLS, "calls");
+    // It calls elements 2 and 1, then itself, which calls element 0, and then traps at element 3.
+    observed.call("run", 2).unwrap_err();
+    let report = observed.report("calls");
+    assert_eq!(
+        rows(&report, "arcs", 4),
+        [
+            "1 12% host run",
+            "1 12% even odd",
+            "1 12% odd even",
+            "1 12% run even",
+            "1 12% run odd",
+            "1 12% run other",
+            "1 12% run run",
+            "1 12% run none (trap)"
+        ]
+    );
+    let figures = ["calls", "direct", "indirect", "tail_calls"].map(|name| report.get(name).unwrap());
+    assert_eq!(figures, [7, 2, 5, 2]);
+    assert_eq!(rows(&report, "functions", 1), ["2", "2", "2", "1", "1"]);
+    assert_eq!(report.get("by_host"), Some(1));
+}
+
+#[test]
+fn a_call_graph_is_drawn() {
+    let observed = Observed::by(CALLS, "calls");
+    observed.call("run", 2).unwrap_err();
+    let dot = file(&observed.report("calls"), "callgraph.dot");
+    for line in
+        ["host [shape=ellipse];", "host -> f3 [label=1];", "f3 -> none [label=1];", "f3 [label=\"run\"];"]
+    {
+        assert!(dot.contains(line), "{line}: {dot}");
+    }
+    assert!(dot.starts_with("digraph calls {\n") && dot.ends_with("}\n"));
+}
+
+#[test]
+fn globals_have_reads_writes_and_values() {
+    let text = "(module
+        (global $counter (mut i32) (i32.const 5))
+        (global (export \"sum\") (mut f64) (f64.const 0))
+        (global $unused (mut i64) (i64.const 0))
+        (func (export \"run\") (param i32)
+            (loop
+                (global.set $counter (i32.sub (global.get $counter) (local.get 0)))
+                (global.set 1 (f64.add (global.get 1) (f64.const -0.5)))
+                (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))
+            (drop (global.get $counter))))";
+    let observed = Observed::by(text, "globals{values}");
+    observed.call("run", 3).unwrap();
+    let report = observed.report("globals");
+    assert_eq!((report.get("reads"), report.get("writes")), (Some(7), Some(6)));
+    // 5 - 3 - 2 - 1, in a new instance.
+    assert_eq!(rows(&report, "by_global", 7), ["4 3 0 counter -1 -1 2", "3 3 1 sum -1.5 -1.5 -0.5"]);
+    let observed = Observed::by(text, "globals");
+    observed.call("run", 3).unwrap();
+    assert_eq!(observed.report("globals").get_table("by_global").unwrap().columns().len(), 4);
+}
+
+const MEMORY: &str = "(module (memory 2)
+    (func (export \"run\") (param i32)
+        (loop
+            (i64.store offset=8 (i32.mul (local.get 0) (i32.const 64)) (i64.const 1))
+            (drop (i32.load8_u (i32.const 4096)))
+            (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))
+        (memory.fill (i32.const 60) (i32.const 0) (i32.const 8))
+        (memory.copy (i32.const 8192) (i32.const 0) (i32.const 65))))";
+
+#[test]
+fn accesses_have_addresses_and_pages() {
+    let directory = tempfile::tempdir().unwrap();
+    let module = Module::new(&Engine::default(), MEMORY).unwrap();
+    let session = Session::new(&module, Output::directory(directory.path()).unwrap());
+    session.enable("memory{trace}".parse().unwrap()).unwrap();
+    let observed = Observed { module, session };
+    observed.call("run", 3).unwrap();
+    observed.session.write().unwrap();
+    let report = observed.report("memory");
+    assert_eq!((report.get("loads"), report.get("bytes_of_loads")), (Some(4), Some(3 + 65)));
+    assert_eq!((report.get("stores"), report.get("bytes_of_stores")), (Some(5), Some(3 * 8 + 8 + 65)));
+    assert_eq!(
+        rows(&report, "by_instruction", 5),
+        [
+            "3 33% 24 0x48 0xcf",
+            "3 33% 3 0x1000 0x1000",
+            "1 11% 8 0x3c 0x43",
+            "1 11% 65 0x0 0x40",
+            "1 11% 65 0x2000 0x2040"
+        ]
+    );
+    // Lines 1, 2 and 3; 0 and 1 by the fill and the copy. 64 of the second page; 128 and 129.
+    assert_eq!(
+        rows(&report, "by_page", 6),
+        ["7 58% 0 0x0 4 0x40", "3 25% 0 0x1000 1 0x1000", "2 17% 0 0x2000 2 0x2000"]
+    );
+    let trace = std::fs::read_to_string(directory.path().join("memory.trace")).unwrap();
+    let lines: Vec<_> = trace.lines().map(|line| line.rsplit_once(" 0x").unwrap().0).collect();
+    assert_eq!(
+        lines,
+        [
+            "store 0xc8 8",
+            "load 0x1000 1",
+            "store 0x88 8",
+            "load 0x1000 1",
+            "store 0x48 8",
+            "load 0x1000 1",
+            "store 0x3c 8",
+            "load 0x0 65",
+            "store 0x2000 65"
+        ]
+    );
+    let svg = file(&report, "heat.svg");
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+    // The background, and the lines.
+    assert_eq!(svg.matches("<rect").count(), 1 + 4 + 1 + 2, "{svg}");
+}
+
+#[test]
+fn bulk_instructions_that_trap_take_no_memory() {
+    let text = "(module (memory 1) (func (export \"run\") (param i32)
+        (memory.fill (i32.const 0) (i32.const 0) (i32.const -1))))";
+    let observed = Observed::by(text, "memory");
+    observed.call("run", 0).unwrap_err();
+    let report = observed.report("memory");
+    assert_eq!((report.get("stores"), report.get("pages")), (Some(1), Some(0)));
+    assert_eq!(report.get("accesses_beyond_the_heat_map"), Some(1));
+}
+
+/// Accesses of more threads than one, more than a ring has.
+#[test]
+fn accesses_of_threads_are_all_seen() {
+    let observed = Observed::by(MEMORY, "memory,cache,globals,calls,coverage");
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| (0..4).for_each(|_| observed.call("run", 2000).unwrap()));
+        }
+        scope.spawn(|| {
+            for _ in 0..20 {
+                let report = observed.report("memory");
+                let loads = integers(&report, "by_instruction", "accesses");
+                assert_eq!(
+                    loads.iter().sum::<u64>(),
+                    report.get("loads").unwrap() + report.get("stores").unwrap()
+                );
+            }
+        });
+    });
+    let report = observed.report("memory");
+    assert_eq!(report.get("loads"), Some(12 * 2001));
+    assert_eq!(report.get("stores"), Some(12 * 2002));
+    assert_eq!(observed.report("cache").get("accesses"), Some(12 * 4003));
+    let coverage = observed.report("coverage");
+    assert_eq!(coverage.get("instructions_covered"), coverage.get("instructions"));
+    assert_eq!(observed.report("calls").get("by_host"), Some(12));
+}
+
+/// Loads of addresses that the function gets.
+const LOADS: &str = "(module (memory 1)
+    (func (export \"run\") (param i32) (drop (i64.load (local.get 0)))))";
+
+#[test]
+fn caches_keep_the_lines_used_last() {
+    // Two sets of two ways, then one of four.
+    let monitors = Request::list("cache{level=64:2:16,level=64:4:16}").unwrap();
+    let module = Module::new(&Engine::default(), LOADS).unwrap();
+    let session = Session::new(&module, Output::none());
+    monitors.into_iter().for_each(|monitor| session.enable(monitor).unwrap());
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
+    // By line: in set 0 the lines 0, 2, 4, in set 1 the lines 1 and 3.
+    for (address, misses) in [
+        (0, [1, 1]),  // 0
+        (8, [1, 1]),  // 0 again
+        (32, [2, 2]), // 2
+        (64, [3, 3]), // 4 replaces 0
+        (0, [4, 3]),  // 0 replaces 2; the second level has it
+        (64, [4, 3]), // 4
+        (32, [5, 3]), // 2 replaces 0
+        (64, [5, 3]), // 4
+        (12, [6, 4]), // 0, which the second level has, and 1, which none has
+        (48, [7, 5]), // 3: the second level replaces 4 or 2, whichever it got earlier
+        (16, [7, 5]), // 1
+    ] {
+        run.call(&mut store, address).unwrap();
+        let report = session.report("cache").unwrap();
+        assert_eq!([report.get("misses_1").unwrap(), report.get("misses_2").unwrap()], misses, "{address}");
+    }
+    let report = session.report("cache").unwrap();
+    assert_eq!(rows(&report, "levels", 6), ["1 64:2:16 11 4 7 64%", "2 64:4:16 7 2 5 71%"]);
+    assert_eq!(rows(&report, "by_instruction", 4), ["11 7 5 64%"]);
+    assert_eq!(texts(&report, "by_instruction", "instruction"), ["i64.load"]);
+}
+
+#[test]
+fn caches_that_make_no_sense_are_refused() {
+    let module = Module::new(&Engine::default(), LOADS).unwrap();
+    let session = Session::new(&module, Output::none());
+    for level in [
+        "",
+        "64",
+        "64:2",
+        "64:2:16:1",
+        "64:0:16",
+        "64:3:16",
+        "64:2:15",
+        "16:2:16",
+        "64:2:0",
+        "1x:1:1",
+        "99g:1:64",
+    ] {
+        let error = session.enable(format!("cache{{level={level}}}").parse().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("such as 32k:8:64"), "{level}: {error}");
+    }
+    assert!(session.enable("cache{level=64:2:16,level=64:2:8}".parse().unwrap()).is_err());
+    session.enable("cache{level=48K:12:64,level=2m:16:64}".parse().unwrap()).unwrap();
+}

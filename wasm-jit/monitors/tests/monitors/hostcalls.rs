@@ -1,0 +1,180 @@
+//! Calls of the host.
+
+use std::fs;
+
+use wasm_jit::{Caller, Engine, Linker, Module, Store};
+use wasm_jit_monitors::{Output, Report, Session};
+use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
+
+use super::{integers, texts};
+
+/// Runs a program with WASI, and returns the report and the lines.
+fn run(text: &str, request: &str) -> (Report, Vec<String>) {
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let session = Session::new(&module, Output::directory(directory.path()).unwrap());
+    session.enable(request.parse().unwrap()).unwrap();
+    let files = tempfile::tempdir().unwrap();
+    fs::write(files.path().join("there.txt"), "some text").unwrap();
+    let wasi = WasiCtxBuilder::new().preopened_dir(files.path(), "/").unwrap().build();
+    let mut linker = Linker::<WasiCtx>::new(module.engine());
+    wasm_jit_wasi::add_to_linker(&mut linker, |wasi| wasi).unwrap();
+    let back = |mut caller: Caller<'_, WasiCtx>, argument: i32| -> Result<i64, wasm_jit::Error> {
+        let back = caller.get_export("back").and_then(|back| back.into_func()).unwrap();
+        back.typed::<i32, ()>(&caller)?.call(&mut caller, argument)?;
+        Ok(i64::from(argument) * 10)
+    };
+    linker.func_wrap("host", "back", back).unwrap();
+    let mut store = Store::new(module.engine(), wasi);
+    let instance = linker.instantiate(&mut store, &module).unwrap();
+    let _ = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap().call(&mut store, ());
+    let report = session.report("hostcalls").unwrap();
+    let lines = fs::read_to_string(directory.path().join("hostcalls.log")).unwrap_or_default();
+    // Without times.
+    let lines = lines.lines().map(|line| line.split(" <").next().unwrap().to_owned()).collect();
+    (report, lines)
+}
+
+/// Calls, errors and calls that have not returned, by name, in alphabetical order.
+fn counts(report: &Report) -> Vec<(String, u64, u64)> {
+    let calls = integers(report, "functions", "calls");
+    let unfinished = integers(report, "functions", "not returned");
+    let names = texts(report, "functions", "function");
+    let mut all: Vec<_> = names
+        .into_iter()
+        .zip(calls)
+        .zip(unfinished)
+        .map(|((name, calls), rest)| (name, calls, rest))
+        .collect();
+    all.sort();
+    all
+}
+
+fn check(report: &Report, expected: &[(&str, u64, u64)]) {
+    let expected: Vec<_> =
+        expected.iter().map(|(name, calls, rest)| ((*name).to_owned(), *calls, *rest)).collect();
+    assert_eq!(counts(report), expected);
+}
+
+const FILES: &str = r#"(module
+    (import "wasi_snapshot_preview1" "path_open"
+        (func $path_open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_read" (func $fd_read (param i32 i32 i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_close" (func $fd_close (param i32) (result i32)))
+    (import "wasi_snapshot_preview1" "proc_exit" (func $proc_exit (param i32)))
+    (memory (export "memory") 1)
+    (data (i32.const 0) "\40\00\00\00\04\00\00\00\50\00\00\00\20\00\00\00")
+    (data (i32.const 100) "there.txt")
+    (data (i32.const 120) "missing")
+    (func $open (param i32 i32) (result i32)
+        (call $path_open (i32.const 3) (i32.const 1) (local.get 0) (local.get 1) (i32.const 0)
+            (i64.const 2) (i64.const 0) (i32.const 0) (i32.const 32)))
+    (func (export "_start")
+        (drop (call $open (i32.const 100) (i32.const 9)))
+        (drop (call $fd_read (i32.load (i32.const 32)) (i32.const 0) (i32.const 2) (i32.const 36)))
+        (drop (call $fd_close (i32.load (i32.const 32))))
+        (drop (call $fd_close (i32.const 99)))
+        (drop (call $open (i32.const 120) (i32.const 7)))
+        (call $proc_exit (i32.const 7))))"#;
+
+const FILES_CALLS: [(&str, u64, u64); 4] =
+    [("fd_close", 2, 0), ("fd_read", 1, 0), ("path_open", 2, 0), ("proc_exit", 1, 1)];
+
+#[test]
+fn calls_of_wasi_are_counted_with_their_errors() {
+    let (report, lines) = run(FILES, "hostcalls");
+    check(&report, &FILES_CALLS);
+    assert_eq!((report.get("calls"), report.get("errors")), (Some(6), Some(2)));
+    let errors: Vec<_> =
+        texts(&report, "errors", "error").into_iter().zip(texts(&report, "errors", "function")).collect();
+    assert_eq!(
+        errors,
+        [("NOENT".to_owned(), "path_open".to_owned()), ("BADF".to_owned(), "fd_close".to_owned())]
+    );
+    assert_eq!(lines, Vec::<String>::new());
+    let sum: u64 = integers(&report, "functions", "total ns").iter().sum();
+    assert_eq!(report.get("nanoseconds"), Some(sum));
+    assert!(sum > 0);
+}
+
+#[test]
+fn lines_have_arguments_and_results() {
+    let (report, lines) = run(FILES, "hostcalls{trace}");
+    check(&report, &FILES_CALLS);
+    let expected = [
+        "path_open(fd=3, lookup=SYMLINK_FOLLOW, path=\"there.txt\", oflags=0, rights=0x2, inheriting=0x0, fdflags=0, opened=4) = 0",
+        "fd_read(fd=4, iovs=[\"some\", \" text\"], nread=9) = 0",
+        "fd_close(fd=4) = 0",
+        "fd_close(fd=99) = 8 BADF",
+        "path_open(fd=3, lookup=SYMLINK_FOLLOW, path=\"missing\", oflags=0, rights=0x2, inheriting=0x0, fdflags=0, opened=0x20) = 44 NOENT",
+        "proc_exit(code=7) = ?",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn addresses_outside_of_the_memory_are_shown() {
+    let (report, lines) = run(
+        &FILES.replace("(i32.const 100) (i32.const 9)", "(i32.const 65530) (i32.const 9)"),
+        "hostcalls{trace}",
+    );
+    check(&report, &[("path_open", 1, 1)]);
+    assert!(lines[0].contains(", path=0xfffa[9], ") && lines[0].ends_with(" = ?"), "{lines:?}");
+}
+
+#[test]
+fn calls_are_found_however_they_are_made() {
+    let text = r#"(module
+        (import "host" "back" (func $back (param i32) (result i64)))
+        (type $t (func (param i32) (result i64)))
+        (table funcref (elem $back $own))
+        (func $own (type $t) (i64.const 1))
+        (func $tail (type $t) (return_call $back (local.get 0)))
+        (func $indirect (type $t) (return_call_indirect (type $t) (local.get 0) (i32.const 0)))
+        (func (export "back") (param i32)
+            (if (i32.eq (local.get 0) (i32.const 1)) (then (drop (call $back (i32.const 2)))))
+            (if (i32.eq (local.get 0) (i32.const 9)) (then unreachable)))
+        (func (export "_start")
+            (drop (call $back (i32.const 1)))
+            (drop (call $tail (i32.const 3)))
+            (drop (call $indirect (i32.const 4)))
+            (drop (call_indirect (type $t) (i32.const 5) (i32.const 0)))
+            (drop (call_indirect (type $t) (i32.const 6) (i32.const 1)))
+            (drop (call $back (i32.const 9)))))"#;
+    let (report, lines) = run(text, "hostcalls{trace}");
+    // Two tail calls, and the one that fails.
+    check(&report, &[("back", 6, 3)]);
+    assert_eq!(
+        lines,
+        ["back(2) = 20", "back(1) = 10", "back(3) = ?", "back(4) = ?", "back(5) = 50", "back(9) = ?"]
+    );
+    let (report, _) = run(text, "hostcalls{function=tail}");
+    check(&report, &[("back", 1, 1)]);
+}
+
+/// The instruction after a call may be reached without it.
+#[test]
+fn results_belong_to_their_calls() {
+    let text = r#"(module
+        (import "host" "back" (func $back (param i32) (result i64)))
+        (func (export "back") (param i32))
+        (func (export "_start") (local i32)
+            (loop $again
+                (block
+                    (br_if 0 (i32.and (local.get 0) (i32.const 1)))
+                    (drop (i64.add (i64.const 1) (call $back (local.get 0)))))
+                (br_if $again (i32.lt_u (local.tee 0 (i32.add (local.get 0) (i32.const 1))) (i32.const 6))))
+            (drop (call $back (if (result i32) (local.get 0) (then (i32.wrap_i64 (call $back (i32.const 7)))) (else (i32.const 0)))))
+            ))"#;
+    let (report, lines) = run(text, "hostcalls{trace}");
+    check(&report, &[("back", 5, 0)]);
+    assert_eq!(lines, ["back(0) = 0", "back(2) = 20", "back(4) = 40", "back(7) = 70", "back(70) = 700"]);
+}
+
+#[test]
+fn programs_that_do_not_call_the_host_are_refused() {
+    let module = Module::new(&Engine::default(), super::LOOP).unwrap();
+    let session = Session::new(&module, Output::none());
+    let error = session.enable("hostcalls".parse().unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "the chosen functions do not call the host");
+}

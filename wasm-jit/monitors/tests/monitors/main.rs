@@ -1,0 +1,72 @@
+//! Reports of small programs, and relations between those of different monitors.
+
+use wasm_jit::{Engine, Instance, Module, Store};
+use wasm_jit_monitors::{Cell, Output, Report, Request, Session};
+
+mod alloc;
+mod branching;
+mod calltree;
+mod control;
+mod counting;
+mod coverage;
+mod data;
+mod hostcalls;
+#[cfg(feature = "latency")]
+mod latency;
+mod profile;
+#[path = "../../../tests/frame_maps/programs.rs"]
+mod programs;
+mod rewritten;
+mod sessions;
+mod trace;
+
+/// A module, and the monitors that observe it.
+struct Observed {
+    module: Module,
+    session: Session,
+}
+
+impl Observed {
+    /// Starts these monitors.
+    fn by(text: &str, monitors: &str) -> Self {
+        let module = Module::new(&Engine::default(), text).unwrap();
+        let session = Session::new(&module, Output::none());
+        for request in Request::list(monitors).unwrap() {
+            session.enable(request).unwrap();
+        }
+        Self { module, session }
+    }
+
+    /// Calls an export with a number and without results, in a new instance. It may trap.
+    fn call(&self, name: &str, argument: i32) -> Result<(), wasm_jit::Error> {
+        let mut store = Store::new(self.module.engine(), ());
+        let instance = Instance::new(&mut store, &self.module, &[])?;
+        instance.get_typed_func::<i32, ()>(&mut store, name)?.call(&mut store, argument)
+    }
+
+    fn report(&self, monitor: &str) -> Report {
+        self.session.report(monitor).unwrap()
+    }
+}
+
+/// The integers of a table's column.
+fn integers(report: &Report, table: &str, column: &str) -> Vec<u64> {
+    let cells = report.get_table(table).unwrap().column(column);
+    cells.map(|cell| if let Cell::Int(value) = cell { *value as u64 } else { panic!("{cell:?}") }).collect()
+}
+
+/// The texts of a table's column.
+fn texts(report: &Report, table: &str, column: &str) -> Vec<String> {
+    let cells = report.get_table(table).unwrap().column(column);
+    cells.map(|cell| if let Cell::Text(text) = cell { text.clone() } else { panic!("{cell:?}") }).collect()
+}
+
+/// A function that calls another one in a loop, the given number of times.
+const LOOP: &str = "(module
+    (func $leaf (param i32) (result i32)
+        (i32.mul (local.get 0) (i32.const 3)))
+    (func $unused (drop (i32.const 1)))
+    (func (export \"run\") (param i32)
+        (loop
+            (drop (call $leaf (local.get 0)))
+            (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))))";

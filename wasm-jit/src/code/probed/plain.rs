@@ -1,0 +1,249 @@
+//! Plain versions of functions, in which frames go on whose values were changed in a way that the
+//! optimized code cannot take (`wasm_jit_codegen::Sites::Plain`).
+//!
+//! They are compiled when the first such value of the function is changed: one that counts, if the
+//! frame is in a version that counts, and one that does not. They have sites at all places, whose
+//! forms follow the probes like those of all other versions. They are never the current version: a
+//! frame that has become plain stays so until its function returns.
+//!
+//! # A frame becomes plain
+//! 1. It waits: for a generic probe, in whose stub it is, or for a call.
+//! 2. Its values are read, and stored where the plain version has them ([`Plain::located`]).
+//! 3. From the stub, it goes on in the stub that the same list has in the plain version, after the
+//!    same probe: so the others of the list fire, and see the new values. From a call, it returns
+//!    to the same point of the plain version ([`Plain::return_address`]).
+//!
+//! A frame in the middle of a run has counted the run, in whichever version. Both have the same
+//! rest of it. A frame that becomes plain before its function has versions that count does not
+//! count how later branches go, which only those do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use wasm_jit_codegen::{CompiledFunction, Counting, GenericPart, Located, Observer, Position, Sites, State};
+
+use super::counting::RunCells;
+use super::stubs::{Form, generate};
+use super::version::Seen;
+use super::{Changes, MakeError, Needs, PLAIN, Version};
+use crate::code::{CodeImage, ObserveError};
+
+/// Where a frame goes on that becomes plain.
+#[derive(Clone, Debug)]
+pub(crate) struct Plain {
+    pub return_address: usize,
+    /// Where it has its values.
+    pub located: Arc<Located>,
+    pub frame_size: u32,
+}
+
+/// Where calls return, and the values meanwhile.
+#[derive(Debug, Default)]
+struct Returns {
+    /// The instruction whose code is compiled.
+    position: u32,
+    /// Transfer points: the instructions, and where they are in the code.
+    points: Vec<(u32, u32)>,
+    calls: Vec<(u32, Located)>,
+}
+
+impl Observer for Returns {
+    fn instruction(&mut self, position: Position, _: &State<'_>) {
+        self.position = position.wasm;
+    }
+
+    fn more_code(&mut self, position: Position) {
+        self.position = position.wasm;
+    }
+
+    /// The code of transfer points does not become longer: each ends with a NOP.
+    fn moved(&mut self, _: u32, _: u32) {}
+
+    fn transfer(&mut self, code: u32) {
+        self.points.push((self.position, code));
+    }
+
+    fn call(&mut self, wasm: u32, state: &State<'_>) {
+        self.calls.push((wasm, state.located()));
+    }
+}
+
+impl Returns {
+    /// The instruction that has a point there, and the number of the point among its own.
+    fn find(&self, code: u32) -> Option<(u32, usize)> {
+        let (position, _) = *self.points.iter().find(|(_, point)| *point == code)?;
+        let mut own = self.points.iter().filter(|(of, _)| *of == position);
+        Some((position, own.position(|(_, point)| *point == code)?))
+    }
+
+    /// The point of an instruction.
+    fn point(&self, (position, number): (u32, usize)) -> Option<u32> {
+        let mut own = self.points.iter().filter(|(of, _)| *of == position);
+        own.nth(number).map(|(_, code)| *code)
+    }
+}
+
+impl CodeImage {
+    /// Where a frame goes on that waits in the stub of a generic probe, and becomes plain.
+    ///
+    /// # Errors
+    /// There is no plain version.
+    pub(crate) fn plain_at_site(
+        self: &Arc<Self>,
+        index: u32,
+        return_address: usize,
+    ) -> Result<Plain, MakeError> {
+        let found = || self.probed().found.plain.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(plain) = found().get(&return_address) {
+            return Ok(plain.clone());
+        }
+        let differs = || MakeError::from(ObserveError::Differs { function: index });
+        let (block, from) = self.sited_at(return_address - 1).ok_or_else(differs)?;
+        let position = block.stub.ok_or_else(differs)?;
+        let changes = &mut *self.changes();
+        let plain = self.plain_version(index, from.runs.is_some(), changes)?;
+        let site = changes.site(index, position);
+        let mut lists = site.more().ok_or_else(differs)?.lists.iter();
+        let list = lists.position(|list| list.stubs[from.number] == block.start).ok_or_else(differs)? as u32;
+        changes.make_stub(self, (index, plain), position, Form::List(list), true)?;
+        let site = changes.functions.site(index, position).expect("just found");
+        let start = site.list(list).stubs[plain.number];
+        let parts = |version: &Version| -> Result<Vec<GenericPart>, MakeError> {
+            let place = version.place(position).ok_or_else(differs)?;
+            Ok(generate(self, (index, version), place, (site, list)).generic)
+        };
+        let inside = |part: &GenericPart| block.start + part.inside as usize == return_address;
+        let number = parts(from)?.iter().position(inside).ok_or_else(differs)?;
+        let plain = Plain {
+            return_address: start + parts(plain)?[number].resume as usize,
+            located: site.more().and_then(|more| more.plain.clone()).ok_or_else(differs)?,
+            frame_size: plain.frame_size,
+        };
+        found().insert(return_address, plain.clone());
+        Ok(plain)
+    }
+
+    /// Where a frame goes on that waits for a call, and becomes plain.
+    ///
+    /// # Errors
+    /// There is no plain version.
+    pub(crate) fn plain_at_call(
+        self: &Arc<Self>,
+        index: u32,
+        return_address: usize,
+    ) -> Result<Plain, MakeError> {
+        let found = || self.probed().found.plain.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(plain) = found().get(&return_address) {
+            return Ok(plain.clone());
+        }
+        let differs = || MakeError::from(ObserveError::Differs { function: index });
+        let from = self.version_at(return_address - 1).map(|(_, version)| version);
+        let is_counting = from.is_some_and(|from| from.runs.is_some());
+        let changes = &mut *self.changes();
+        let plain = self.plain_version(index, is_counting, changes)?;
+        let returns = |version: Option<&Version>| -> Result<(Returns, CompiledFunction), MakeError> {
+            let mut returns = Returns::default();
+            let again = match version {
+                Some(version) => {
+                    let counting = version.runs.as_ref().map(|runs| &runs.counting);
+                    self.compile_again(index, (&version.sites, counting), &mut returns)?.1
+                }
+                None => self.observe(index, &mut returns)?,
+            };
+            Ok((returns, again))
+        };
+        let (old, again) = returns(from)?;
+        let entry = match from {
+            Some(from) => from.at(from.entry),
+            None => self.entry(index).addr(),
+        };
+        let point = old.find((return_address - entry) as u32 + again.entry).ok_or_else(differs)?;
+        let (new, _) = returns(Some(plain))?;
+        let code = new.point(point).ok_or_else(differs)?;
+        let (_, located) = new.calls.into_iter().find(|(at, _)| *at == point.0).ok_or_else(differs)?;
+        let plain = Plain {
+            return_address: plain.at(code),
+            located: Arc::new(located),
+            frame_size: plain.frame_size,
+        };
+        found().insert(return_address, plain.clone());
+        Ok(plain)
+    }
+
+    /// Whether an address is in a plain version, or in a stub of one.
+    pub(crate) fn is_plain_at(&self, pc: usize) -> bool {
+        self.version_at(pc).is_some_and(|(_, version)| version.is_plain())
+    }
+
+    /// A plain version of a function that is probed, or whose frames have accessors.
+    fn plain_version(
+        self: &Arc<Self>,
+        index: u32,
+        is_counting: bool,
+        changes: &mut Changes,
+    ) -> Result<&Version, MakeError> {
+        let function = self.probed().function(self, index).expect("the function is probed");
+        let number = PLAIN + usize::from(is_counting);
+        if let Some(version) = function.versions[number].get() {
+            return Ok(version);
+        }
+        let mut original = Seen::default();
+        let compiled = self.observe(index, &mut original)?;
+        let sites = Sites::Plain { saved: compiled.saved };
+        let mut all = Seen::default();
+        self.compile_again(index, (&sites, None), &mut all)?;
+        let needs = |position: u32| {
+            let choice = if is_counting { self.choice(index, position) } else { None };
+            Needs { choice, ..Needs::default() }
+        };
+        let places: BTreeMap<u32, Needs> =
+            all.sites.iter().map(|(site, _)| (site.wasm, needs(site.wasm))).collect();
+        let Changes { functions, arenas, .. } = changes;
+        let state = functions.or_default(index);
+        self.add_sites(state, function, &places, &original);
+        let counting = state.runs.as_ref().filter(|_| is_counting).map(|runs| {
+            let choices = places.keys();
+            let choices =
+                choices.filter_map(|position| Some((*position, state.sites[position].more()?.choices?)));
+            let (first_cell, runs) = (RunCells::first(runs), Some(runs.starts()));
+            Counting { first_cell, choices: choices.collect(), runs }
+        });
+        let called =
+            state.sites.iter().filter(|(_, site)| site.more().is_some_and(|more| more.state.is_some()));
+        let located = called.map(|(position, _)| (*position, None)).collect();
+        let seen = Seen { located, ..Seen::default() };
+        let memory = (arenas, &self.probed().blocks);
+        let place = (index, number);
+        let (version, located) =
+            Version::with_sites(self, place, (sites, counting), None, &state.sites, memory, seen)?;
+        for (position, located) in located {
+            changes.site(index, position).more_mut().plain = located;
+        }
+        self.install(index, function, version, changes)?;
+        Ok(function.versions[number].get().expect("just made"))
+    }
+
+    /// Finds the values of places in the plain versions of a function, if it has any.
+    pub(super) fn locate_in_plain<'a>(
+        &self,
+        index: u32,
+        positions: impl Iterator<Item = &'a u32>,
+        changes: &mut Changes,
+    ) -> Result<(), MakeError> {
+        let function = self.probed().function(self, index);
+        let mut plain = function.into_iter().flat_map(|function| &function.versions[PLAIN..]);
+        let Some(plain) = plain.find_map(|version| version.get()) else { return Ok(()) };
+        let located = positions.map(|position| (*position, None)).collect();
+        let mut seen = Seen { located, ..Seen::default() };
+        if seen.located.is_empty() {
+            return Ok(());
+        }
+        self.compile_again(index, (&plain.sites, None), &mut seen)?;
+        for (position, located) in seen.located {
+            if let Some(site) = changes.functions.site_mut(index, position) {
+                site.more_mut().plain = located;
+            }
+        }
+        Ok(())
+    }
+}

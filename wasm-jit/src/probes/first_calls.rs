@@ -1,0 +1,97 @@
+//! Functions that are about to be called for the first time.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::ProbeError;
+use crate::code::CodeImage;
+use crate::code::probed::enter::{self, Enters};
+use crate::module::Module;
+
+/// First calls are reported as long as this exists: see [`Module::watch_first_calls`]. It keeps the
+/// module's code.
+pub struct FirstCallWatch {
+    image: Arc<CodeImage>,
+    number: u64,
+    _watcher: Arc<dyn Enters>,
+}
+
+struct Watcher<F>(F);
+
+impl<F: Fn(u32) + Send + Sync> Enters for Watcher<F> {
+    fn entered(&self, _: &Arc<CodeImage>, function: u32) {
+        (self.0)(function);
+    }
+}
+
+impl Module {
+    /// Calls a closure with the index of each function of the module that is called for the first
+    /// time, until the result is dropped: to make probes only in functions that run. Each function
+    /// is reported once, also if it was called before there was the watch.
+    ///
+    /// The thread that calls the function calls the closure, and no instruction of the function is
+    /// executed before it returns: the probes that it makes and activates in this function observe
+    /// the call. Other threads that are about to call a function for the first time wait meanwhile,
+    /// and so do those that make probes in one. Functions that have been probed are reported at
+    /// once, by this function: calls that run observe their probes later, as described for
+    /// [probes](super#consistency).
+    ///
+    /// The closure may do what a [`Callback`](super::Callback) may, but it must not make probes in
+    /// other modules, nor wait for a thread that makes probes or runs the module. If it panics, the
+    /// process aborts. It may be called once more by another thread after the watch has been
+    /// dropped. Functions that have not been called yet cost one store each when the watch begins,
+    /// and another one when it ends.
+    ///
+    /// # Errors
+    /// [`ProbeError::Patch`]: entries of functions cannot be changed.
+    ///
+    /// # Example
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    /// use wasm_jit::{Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, "(module (func (export \"a\") (call 2)) (func) (func))")?;
+    /// let called = Arc::new(Mutex::new(Vec::new()));
+    /// let by_watch = called.clone();
+    /// let watch = module.watch_first_calls(move |function| by_watch.lock().unwrap().push(function))?;
+    /// let mut store = Store::new(&engine, ());
+    /// let a = Instance::new(&mut store, &module, &[])?.get_typed_func::<(), ()>(&mut store, "a")?;
+    /// a.call(&mut store, ())?;
+    /// a.call(&mut store, ())?;
+    /// assert_eq!(*called.lock().unwrap(), [0, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn watch_first_calls(
+        &self,
+        closure: impl Fn(u32) + Send + Sync + 'static,
+    ) -> Result<FirstCallWatch, ProbeError> {
+        let image = self.code().clone();
+        let number = enter::new_number();
+        let watcher: Arc<dyn Enters> = Arc::new(Watcher(closure));
+        let probed = image.wait_for_entries(number, Arc::downgrade(&watcher), |_| false)?;
+        probed.into_iter().for_each(|function| watcher.entered(&image, function));
+        Ok(FirstCallWatch { image, number, _watcher: watcher })
+    }
+}
+
+impl Module {
+    /// Whether there are instances of the module, in any store. While there are none, none of its
+    /// functions runs: with a [watch](Self::watch_first_calls) that began before, no call is
+    /// missed.
+    pub fn has_instances(&self) -> bool {
+        self.code().counters.has_instances()
+    }
+}
+
+impl Drop for FirstCallWatch {
+    fn drop(&mut self) {
+        self.image.stop_waiting(self.number);
+    }
+}
+
+impl fmt::Debug for FirstCallWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FirstCallWatch").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,126 @@
+//! What a probe sees through its frame apart from the frame's own values: the memories and globals
+//! of the running instance, whether or not they are exported, the callee of an indirect call, and
+//! the frames on the stack.
+
+use std::sync::Arc;
+
+use super::Location;
+use super::frame::Frame;
+use super::values::indirect_calls;
+use crate::code::registry::share_image_at;
+use crate::error::Error;
+use crate::module::Item;
+use crate::runtime::callback::callee;
+use crate::runtime::{Extern, Memory, SharedMemory, Val};
+use crate::trap::Waiting;
+use crate::types::Mutability;
+use crate::vmctx::VmContext;
+
+impl Frame<'_> {
+    /// Where the frames of WebAssembly functions in the store are, this one first: each at its
+    /// probe or its call. `None` for those of other modules than that of this frame.
+    ///
+    /// The first time that a call is seen, its function is compiled once more to find its place.
+    pub fn locations(&self) -> Vec<Option<Location>> {
+        let own = Arc::as_ptr(self.image());
+        let location = |waiting: Waiting| {
+            let pc = waiting.return_address - 1;
+            // SAFETY: the frame waits there.
+            let image = unsafe { share_image_at(pc) }.filter(|image| Arc::as_ptr(image) == own)?;
+            let function = image.function_at(pc)?;
+            let position = match image.stub_at(pc) {
+                Some(position) => position,
+                None => image.call_values(function, waiting.return_address).ok()?.0,
+            };
+            Some(Location::at(&image, function, position))
+        };
+        self.walk().map(location).collect()
+    }
+
+    /// The function that an indirect call (`call_indirect`, `return_call_indirect`) is about to
+    /// call, as for [`Bound::Callee`](super::Bound::Callee); `None` at any other instruction.
+    pub fn callee(&mut self) -> Option<u64> {
+        let (function, position) = self.position();
+        let table = *indirect_calls(self.image(), function).get(&position)?;
+        let index = match self.operand(0).ok()? {
+            Val::I32(index) => u64::from(index as u32),
+            Val::I64(index) => index as u64,
+            _ => return None,
+        };
+        let context: *mut VmContext = self.instance_data().block.context();
+        // SAFETY: the context of the running instance, whose module has the table.
+        Some(unsafe { callee(context, table, index) })
+    }
+
+    /// Size of a memory of the running instance in bytes, by its index in the module, imports
+    /// included; `None` if there is no such memory.
+    pub fn memory_size(&self, memory: u32) -> Option<u64> {
+        Some(match self.memory(memory)? {
+            Extern::Memory(memory) => memory.inner(self.opaque()).length(),
+            Extern::SharedMemory(memory) => memory.data_size() as u64,
+            _ => return None,
+        })
+    }
+
+    /// Copies bytes from a memory of the running instance, by its index in the module.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`]; a memory that does not exist has the size 0.
+    pub fn read_memory(&self, memory: u32, address: u64, buffer: &mut [u8]) -> Result<(), Error> {
+        self.accessible(memory, address, buffer.len())?.read(address as usize, buffer)
+    }
+
+    /// Copies bytes into a memory of the running instance, by its index in the module.
+    ///
+    /// # Errors
+    /// As [`Frame::read_memory`]: nothing has changed.
+    pub fn write_memory(&mut self, memory: u32, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.accessible(memory, address, bytes.len())?.write(address as usize, bytes)
+    }
+
+    /// A global of the running instance, by its index in the module, imports included; `None` if
+    /// there is no such global.
+    pub fn global(&mut self, global: u32) -> Option<Val> {
+        let index = *self.instance_data().globals.get(global as usize)?;
+        let store = self.opaque_mut();
+        let data = &store.globals[index as usize];
+        let (ty, raw) = (data.ty.content(), data.raw());
+        Some(store.lift(ty, raw))
+    }
+
+    /// Assigns a value to a global of the running instance; `None` if there is no such global.
+    ///
+    /// # Errors
+    /// [`Error::ConstantGlobal`], [`Error::ValueType`], [`Error::WrongStore`].
+    pub fn set_global(&mut self, global: u32, value: &Val) -> Option<Result<(), Error>> {
+        let index = *self.instance_data().globals.get(global as usize)? as usize;
+        let store = self.opaque_mut();
+        let ty = store.globals[index].ty;
+        if ty.mutability() == Mutability::Const {
+            return Some(Err(Error::ConstantGlobal));
+        }
+        Some(store.lower(ty.content(), value).map(|raw| store.globals[index].set_raw(raw)))
+    }
+
+    fn memory(&self, memory: u32) -> Option<Extern> {
+        let instance = self.instance_data();
+        let exists = (memory as usize) < instance.memories.len();
+        exists.then(|| instance.item(self.opaque(), Item::Memory(memory)))
+    }
+
+    /// A memory of which a range can be accessed.
+    fn accessible(&self, memory: u32, address: u64, length: usize) -> Result<SharedMemory, Error> {
+        let size = self.memory_size(memory).unwrap_or(0);
+        let end = address.checked_add(length as u64);
+        match self.memory(memory).filter(|_| end.is_some_and(|end| end <= size)) {
+            Some(Extern::SharedMemory(memory)) => Ok(memory),
+            // The program's own thread reads and writes it here, so it may be accessed as if it
+            // were shared.
+            Some(Extern::Memory(Memory(handle))) => {
+                let store = self.opaque();
+                Ok(SharedMemory(store.memories[handle.index_in(store)].clone()))
+            }
+            _ => Err(Error::OutOfBounds { of: "memory", offset: address, length: length as u64, size }),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! [`Symbols`]: names and source lines for reports.
+
+use crate::code::sections::{Sections, demangle, printable};
+use crate::module::Module;
+use crate::trap::{FrameSymbol, Lines};
+
+/// Names of a module's functions, and the source of its instructions, as backtraces show them.
+///
+/// Source lines are read from DWARF in the module when they are looked up. How much is read is
+/// bounded by a multiple of its size; for DWARF that exceeds it, there are no lines.
+///
+/// ```
+/// use wasm_jit::{Engine, Module};
+///
+/// let module = Module::new(&Engine::default(), "(module
+///     (import \"host\" \"print\" (func)) (func $_ZN3abc3addEii) (func))")?;
+/// let symbols = module.symbols();
+/// let names: Vec<_> = (0..3).map(|function| symbols.function(function)).collect();
+/// assert_eq!(names, ["host::print", "abc::add(int, int)", "function[2]"]);
+/// assert!(symbols.lookup(1, 0).is_empty(), "there is no DWARF");
+/// # Ok::<(), wasm_jit::Error>(())
+/// ```
+pub struct Symbols<'m> {
+    module: &'m Module,
+    lines: Option<Lines<'m>>,
+}
+
+impl Module {
+    /// Names and source lines of its instructions.
+    pub fn symbols(&self) -> Symbols<'_> {
+        Symbols { module: self, lines: Lines::of(&Sections::of(self.bytes())) }
+    }
+}
+
+impl Symbols<'_> {
+    /// A name for a function, by its index, imports included: that of the name section, demangled
+    /// and without control characters; of an import that has none, `module::name`; of an export,
+    /// its name; else `function[INDEX]`.
+    pub fn function(&self, index: u32) -> String {
+        let function = self.module.function(index);
+        let name = function.and_then(|function| {
+            let import = || function.import().map(|import| format!("{}::{}", import.module(), import.name()));
+            let export = || function.exports().next().map(str::to_owned);
+            function.name().map(demangle).or_else(import).or_else(export)
+        });
+        name.map_or_else(|| format!("function[{index}]"), |name| printable(&name).into_owned())
+    }
+
+    /// The source of the instruction at this offset from the start of a function's body, innermost
+    /// first: more than one place if calls were inlined, none if the module does not say.
+    pub fn lookup(&self, function: u32, offset: u32) -> Vec<FrameSymbol> {
+        let body = self.module.function(function).and_then(|function| function.body());
+        let position = body.and_then(|body| (body.range().start as u64).checked_add(offset.into()));
+        let found = self.lines.as_ref().zip(position).map(|(lines, position)| lines.symbols(position));
+        found.unwrap_or_default()
+    }
+
+    /// Whether the module has DWARF that can be read.
+    pub fn has_lines(&self) -> bool {
+        self.lines.is_some()
+    }
+}
+
+impl std::fmt::Debug for Symbols<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Symbols").field("has_lines", &self.has_lines()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,168 @@
+//! Closures that are called when functions are called for the first time.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use wasm_jit::Module;
+use wasm_jit::probes::{FirstCallWatch, Kind, Place, Probe, ProbeError, ProbeSpec, activate_all};
+
+use super::threads::{Ends, PROGRAM};
+use super::{engine, location, outcome, programs, reference, rewrite, seeds};
+
+/// Probes by function, made when it is first called.
+type Made = Arc<Mutex<BTreeMap<u32, Vec<Probe>>>>;
+
+/// Counts all of these places in functions that are called.
+fn count_in_called(module: &Module, places: &[rewrite::Counted]) -> (FirstCallWatch, Made) {
+    let made = Made::default();
+    let mut specs: BTreeMap<u32, Vec<ProbeSpec>> = BTreeMap::new();
+    for place in places {
+        let spec = ProbeSpec { location: location(module, *place), kind: Kind::Count };
+        specs.entry(place.0).or_default().push(spec);
+    }
+    let (of_watch, of_closure) = (made.clone(), module.clone());
+    let watch = module.watch_first_calls(move |function| {
+        let probes = of_closure.probes(&specs[&function]).into_iter();
+        let probes: Vec<Probe> = probes
+            .filter(|probe| !matches!(probe, Err(ProbeError::Unreachable { .. })))
+            .map(Result::unwrap)
+            .collect();
+        activate_all(&probes).into_iter().for_each(Result::unwrap);
+        assert!(
+            of_watch.lock().unwrap().insert(function, probes).is_none(),
+            "function {function} came twice"
+        );
+    });
+    (watch.unwrap(), made)
+}
+
+#[test]
+fn probes_of_first_calls_observe_them() {
+    let mut total = 0;
+    for seed in seeds() {
+        let engine = engine();
+        let bytes = wat::parse_str(programs::program(seed)).unwrap();
+        let (expected, counts, places) = reference(&engine, &bytes, 1);
+        let module = Module::from_binary(&engine, &bytes).unwrap();
+        let (watch, made) = count_in_called(&module, &places);
+        assert_eq!(outcome(&module).0, expected, "seed {seed}");
+        let made = made.lock().unwrap();
+        for (place, count) in places.iter().zip(&counts) {
+            let Some(probes) = made.get(&place.0) else {
+                assert_eq!(*count, 0, "seed {seed} {place:x?}: not called");
+                continue;
+            };
+            let location = location(&module, *place);
+            let probe = probes.iter().find(|probe| probe.spec().location == location);
+            assert_eq!(probe.map_or(0, Probe::count), *count, "seed {seed} {place:x?}");
+            total += count;
+        }
+        let entered = |function: u32| {
+            places.iter().zip(&counts).any(|(place, count)| *place == (function, None) && *count > 0)
+        };
+        assert!(made.keys().all(|function| entered(*function)), "seed {seed}: only those that are called");
+        drop(watch);
+    }
+    assert!(total > 10_000, "{total}");
+}
+
+/// A watch that ends leaves nothing behind, and one that begins later finds what was probed.
+#[test]
+fn watches_begin_and_end() {
+    let engine = engine();
+    let module = Module::new(
+        &engine,
+        "(module (memory (export \"memory\") 1) (func (export \"main\") (result i64) (call 1) (i64.const 0)) (func))",
+    );
+    let module = module.unwrap();
+    let called = Arc::new(Mutex::new(Vec::new()));
+    let watch = || {
+        let of_watch = called.clone();
+        module.watch_first_calls(move |function| of_watch.lock().unwrap().push(function)).unwrap()
+    };
+    let take = || std::mem::take(&mut *called.lock().unwrap());
+    drop(watch());
+    assert!(!module.has_instances());
+    let run = outcome(&module);
+    run.0.0.clone().unwrap();
+    assert!(module.has_instances());
+    drop(run);
+    assert!(!module.has_instances());
+    assert_eq!(take(), [], "it has ended");
+    let both = (watch(), watch());
+    outcome(&module).0.0.unwrap();
+    assert_eq!(take(), [0, 0, 1, 1]);
+    outcome(&module).0.0.unwrap();
+    assert_eq!(take(), [], "they have been called");
+    drop(both);
+    let location = super::Location { function: 1, place: Place::Entry };
+    let _probe = module.probe(ProbeSpec { location, kind: Kind::Count }).unwrap();
+    let watch = watch();
+    assert_eq!(take(), [1], "it has been probed");
+    outcome(&module).0.0.unwrap();
+    assert_eq!(take(), [0]);
+    drop(watch);
+}
+
+/// A closure may make probes in other functions, whether these have been called or not.
+#[test]
+fn closures_may_probe_other_functions() {
+    let text = "(module (memory (export \"memory\") 1) (func (export \"main\") (result i64) (call 1) (call 2) (call 1) (i64.const 0)) (func) (func))";
+    let module = Module::new(&engine(), text).unwrap();
+    let (order, probes) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+    let (of_watch, made, of_closure) = (order.clone(), probes.clone(), module.clone());
+    let _watch = module
+        .watch_first_calls(move |function| {
+            of_watch.lock().unwrap().push(function);
+            if function == 0 {
+                let location = super::Location { function: 2, place: Place::Entry };
+                let probe = of_closure.probe(ProbeSpec { location, kind: Kind::Count }).unwrap();
+                probe.activate().unwrap();
+                made.lock().unwrap().push(probe);
+            }
+        })
+        .unwrap();
+    outcome(&module).0.0.unwrap();
+    assert_eq!(*order.lock().unwrap(), [0, 2, 1]);
+    assert_eq!(probes.lock().unwrap()[0].count(), 1);
+}
+
+/// Threads call functions for the first time at the same time: each function is reported once, and
+/// nobody executes it before its probes are on.
+#[test]
+fn threads_wait_for_the_probes_of_first_calls() {
+    let rounds = seeds().end as u32;
+    for _ in 0..rounds {
+        let engine = engine();
+        let bytes = wat::parse_str(PROGRAM).unwrap();
+        let (expected, counts, places) = reference(&engine, &bytes, 1);
+        let module = Module::from_binary(&engine, &bytes).unwrap();
+        let (_watch, made) = count_in_called(&module, &places);
+        let (is_over, runs) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let _ends = Ends(&is_over);
+                    assert_eq!(outcome(&module).0, expected);
+                    runs.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+        });
+        let (runs, made) = (u64::from(runs.into_inner()), made.lock().unwrap());
+        for (place, count) in places.iter().zip(&counts) {
+            let location = location(&module, *place);
+            let probes = made.get(&place.0).into_iter().flatten();
+            let found =
+                probes.filter(|probe| probe.spec().location == location).map(Probe::count).sum::<u64>();
+            assert_eq!(found, runs * count, "{place:x?}");
+        }
+    }
+}
+
+pub(crate) fn test_all() {
+    probes_of_first_calls_observe_them();
+    watches_begin_and_end();
+    closures_may_probe_other_functions();
+    threads_wait_for_the_probes_of_first_calls();
+}

@@ -1,0 +1,10 @@
+// Which way conditional branches go, for each of them.
+wasm:opcode:br_if|if:before {
+    report unshared var taken_times: u64;
+    report unshared var not_taken: u64;
+    if (taken) {
+        taken_times++;
+    } else {
+        not_taken++;
+    }
+}

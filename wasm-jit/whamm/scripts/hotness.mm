@@ -1,0 +1,5 @@
+// How often each instruction is executed.
+wasm:opcode:*:before {
+    report unshared var times: u64;
+    times++;
+}

@@ -1,0 +1,230 @@
+//! The syntax tree of a script.
+
+use super::diagnostics::Span;
+use super::types::Type;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ident {
+    pub(super) name: String,
+    pub(super) span: Span,
+}
+
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) items: Vec<Item>,
+}
+
+#[derive(Debug)]
+pub(super) enum Item {
+    Use(Ident),
+    Function(Function),
+    Rule(Rule),
+    Statement(Statement),
+}
+
+#[derive(Debug)]
+pub(super) struct Parameter {
+    pub(super) name: Ident,
+    pub(super) ty: Type,
+}
+
+#[derive(Debug)]
+pub(super) struct Function {
+    pub(super) name: Ident,
+    pub(super) parameters: Vec<Parameter>,
+    pub(super) result: Type,
+    pub(super) body: Vec<Statement>,
+}
+
+/// `provider:package:event:mode (bounds) /predicate/ { body }`
+#[derive(Debug)]
+pub(super) struct Rule {
+    /// The parts between colons; an empty one matches anything.
+    pub(super) parts: Vec<Ident>,
+    pub(super) bounds: Vec<Parameter>,
+    pub(super) predicate: Option<Expr>,
+    pub(super) body: Vec<Statement>,
+    /// Of the parts and bounds.
+    pub(super) span: Span,
+}
+
+/// How long a variable lives, and who shares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Storage {
+    /// Until the end of the block; the whole run outside of rules.
+    Plain,
+    /// One for each place that the rule matches.
+    Unshared,
+    /// One for all places that the rule matches.
+    Shared,
+    /// One for each activation of a function of the program.
+    Frame,
+}
+
+#[derive(Debug)]
+pub(super) struct Declaration {
+    pub(super) storage: Storage,
+    pub(super) report: bool,
+    pub(super) name: Ident,
+    pub(super) ty: Type,
+    pub(super) init: Option<Expr>,
+}
+
+#[derive(Debug)]
+pub(super) struct Statement {
+    pub(super) kind: StatementKind,
+    pub(super) span: Span,
+}
+
+#[derive(Debug)]
+pub(super) enum StatementKind {
+    Declare(Declaration),
+    Assign {
+        target: Expr,
+        value: Expr,
+    },
+    /// `++` or `--`
+    Step {
+        target: Expr,
+        up: bool,
+    },
+    Call(Expr),
+    Return(Option<Expr>),
+    /// Conditions with their blocks, and the block of `else`.
+    If {
+        arms: Vec<(Expr, Vec<Statement>)>,
+        otherwise: Vec<Statement>,
+    },
+    While {
+        condition: Expr,
+        body: Vec<Statement>,
+    },
+    Break,
+    Continue,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum UnaryOp {
+    /// `!`
+    Not,
+    /// `~`
+    Complement,
+    /// `-`
+    Negate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum BinaryOp {
+    And,
+    Or,
+    BitOr,
+    BitXor,
+    BitAnd,
+    Eq,
+    Ne,
+    Ge,
+    Gt,
+    Le,
+    Lt,
+    Shl,
+    Shr,
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Rem,
+}
+
+impl BinaryOp {
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::And => "&&",
+            Self::Or => "||",
+            Self::BitOr => "|",
+            Self::BitXor => "^",
+            Self::BitAnd => "&",
+            Self::Eq => "==",
+            Self::Ne => "!=",
+            Self::Ge => ">=",
+            Self::Gt => ">",
+            Self::Le => "<=",
+            Self::Lt => "<",
+            Self::Shl => "<<",
+            Self::Shr => ">>",
+            Self::Add => "+",
+            Self::Sub => "-",
+            Self::Mul => "*",
+            Self::Div => "/",
+            Self::Rem => "%",
+        }
+    }
+
+    /// Higher binds tighter. `&&` and `||` bind equally, from left to right.
+    pub(super) fn precedence(self) -> u8 {
+        match self {
+            Self::And | Self::Or => 0,
+            Self::BitOr => 1,
+            Self::BitXor => 2,
+            Self::BitAnd => 3,
+            Self::Eq | Self::Ne | Self::Ge | Self::Gt | Self::Le | Self::Lt => 4,
+            Self::Shl | Self::Shr => 5,
+            Self::Add | Self::Sub => 6,
+            Self::Mul | Self::Div | Self::Rem => 7,
+        }
+    }
+
+    pub(super) fn is_comparison(self) -> bool {
+        self.precedence() == 4
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Expr {
+    pub(super) kind: ExprKind,
+    pub(super) span: Span,
+    /// Height of the tree.
+    pub(super) depth: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum ExprKind {
+    /// An integer without its sign.
+    Int(u64),
+    Float(f64),
+    Bool(bool),
+    Str(String),
+    Name(String),
+    /// `map[key]`
+    Index(Ident, Box<Expr>),
+    /// `tuple.0.1`
+    Field(Ident, Vec<usize>),
+    Tuple(Vec<Expr>),
+    /// `name(..)`, or `library.name(..)`, with an annotation such as `@static`.
+    Call {
+        annotation: Option<Ident>,
+        object: Option<Ident>,
+        name: Ident,
+        arguments: Vec<Expr>,
+    },
+    Unary(UnaryOp, Box<Expr>),
+    Binary(BinaryOp, Box<Expr>, Box<Expr>),
+    Cast(Box<Expr>, Type),
+    Ternary(Box<Expr>, Box<Expr>, Box<Expr>),
+}
+
+impl Expr {
+    pub(super) fn children(&self) -> Vec<&Expr> {
+        match &self.kind {
+            ExprKind::Int(_)
+            | ExprKind::Float(_)
+            | ExprKind::Bool(_)
+            | ExprKind::Str(_)
+            | ExprKind::Name(_)
+            | ExprKind::Field(..) => Vec::new(),
+            ExprKind::Index(_, one) | ExprKind::Unary(_, one) | ExprKind::Cast(one, _) => vec![one],
+            ExprKind::Tuple(all) | ExprKind::Call { arguments: all, .. } => all.iter().collect(),
+            ExprKind::Binary(_, left, right) => vec![left, right],
+            ExprKind::Ternary(condition, yes, no) => vec![condition, yes, no],
+        }
+    }
+}

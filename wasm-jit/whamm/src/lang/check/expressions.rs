@@ -1,0 +1,342 @@
+//! Checking of expressions.
+//!
+//! Types are never converted implicitly. A literal takes the type that its context expects.
+
+use super::super::ast::{BinaryOp, Expr, ExprKind, Ident, UnaryOp};
+use super::super::diagnostics::{ProblemKind, Span};
+use super::super::events::Bound;
+use super::super::ir::{Const, Kind, Place, Typed};
+use super::super::types::Type;
+use super::{Checker, Context};
+
+impl Checker {
+    /// Reports a value of another type than the expected one.
+    pub(super) fn same_type(&mut self, value: &Typed, expected: &Type, span: &Span) -> bool {
+        if value.ty == *expected {
+            return true;
+        }
+        let message = format!("expected a `{expected}`, this is a `{}`", value.ty);
+        let is_number = |ty: &Type| ty.scalar().is_some();
+        if is_number(&value.ty) && is_number(expected) {
+            self.help(ProblemKind::Type, span, message, format!("convert it: `.. as {expected}`"));
+        } else {
+            self.problem(ProblemKind::Type, span, message);
+        }
+        false
+    }
+
+    /// Checks an expression; reports what is wrong with it. The expected type is that of literals.
+    pub(super) fn expr(&mut self, expr: &Expr, expected: Option<&Type>) -> Option<Typed> {
+        match &expr.kind {
+            ExprKind::Int(value) => self.integer(i128::from(*value), expected, &expr.span),
+            ExprKind::Float(value) => {
+                let ty = expected.filter(|ty| ty.is_float()).cloned().unwrap_or(Type::F64);
+                Some(Typed::new(ty, Kind::Const(Const::Float(*value))))
+            }
+            ExprKind::Bool(value) => Some(Typed::bool(*value)),
+            ExprKind::Str(value) => Some(Typed::string(value)),
+            ExprKind::Name(name) => self.name(name, &expr.span),
+            ExprKind::Index(name, key) => {
+                let (map, key, ty) = self.map_access(name, key)?;
+                Some(Typed::new(ty, Kind::MapGet(map, Box::new(key))))
+            }
+            ExprKind::Field(name, path) => self.field(name, path, &expr.span),
+            ExprKind::Tuple(fields) => {
+                let types: &[Type] = match expected {
+                    Some(Type::Tuple(types)) if types.len() == fields.len() => types,
+                    _ => &[],
+                };
+                let checked: Vec<_> = fields
+                    .iter()
+                    .enumerate()
+                    .map(|(index, field)| self.expr(field, types.get(index)))
+                    .collect();
+                let fields = checked.into_iter().collect::<Option<Vec<_>>>()?;
+                let ty = Type::Tuple(fields.iter().map(|field| field.ty.clone()).collect());
+                self.check_value_type(&ty, &expr.span).then(|| Typed::new(ty, Kind::Tuple(fields)))
+            }
+            ExprKind::Call { annotation, object, name, arguments } => {
+                if let Some(annotation) = annotation {
+                    let message = format!("`@{}` is not supported", annotation.name);
+                    self.problem(ProblemKind::Unsupported, &annotation.span, message);
+                    return None;
+                }
+                match object {
+                    None => self.call(name, arguments),
+                    Some(object) => self.method(object, name, arguments),
+                }
+            }
+            ExprKind::Unary(op, operand) => self.unary(*op, operand, expected, &expr.span),
+            ExprKind::Binary(op, left, right) => self.binary(*op, left, right, expected),
+            ExprKind::Cast(operand, ty) => {
+                // A literal takes the type, if it can.
+                let expected = (is_literal(operand) && (ty.is_integer() || ty.is_float())).then_some(ty);
+                let operand_checked = self.expr(operand, expected)?;
+                if operand_checked.ty.scalar().is_some() && ty.scalar().is_some() {
+                    return Some(Typed::cast(operand_checked, ty.clone()));
+                }
+                let message = format!("a `{}` cannot be converted to `{ty}`", operand_checked.ty);
+                self.problem(ProblemKind::Type, &expr.span, message);
+                None
+            }
+            ExprKind::Ternary(condition, yes, no) => {
+                let condition = self.condition(condition);
+                let (yes, no) = self.pair(yes, no, expected)?;
+                Some(Typed::ternary(condition?, yes, no))
+            }
+        }
+    }
+
+    fn integer(&mut self, value: i128, expected: Option<&Type>, span: &Span) -> Option<Typed> {
+        let ty = match expected {
+            Some(ty) if ty.is_float() => {
+                return Some(Typed::new(ty.clone(), Kind::Const(Const::Float(value as f64))));
+            }
+            Some(ty) if ty.is_integer() => ty.clone(),
+            _ => {
+                let fitting = [Type::I32, Type::U32, Type::I64, Type::U64];
+                let fits = |ty: &Type| super::super::ir::wrap(ty, value) == value;
+                fitting.into_iter().find(fits).unwrap_or(Type::I64)
+            }
+        };
+        // Also the bits of a negative number, such as 0xffff0000.
+        let bits = ty.bits().unwrap_or(64);
+        if value >= 1 << bits || value < -(1 << (bits - 1)) || (value < 0 && !ty.is_signed()) {
+            self.problem(ProblemKind::Type, span, format!("{value} is not in the range of `{ty}`"));
+            return None;
+        }
+        Some(Typed::int(ty, value))
+    }
+
+    fn name(&mut self, name: &str, span: &Span) -> Option<Typed> {
+        if let Some(variable) = self.find(name) {
+            let (ty, place) = (variable.ty.clone(), variable.place);
+            if ty.has_map() {
+                let message = format!("`{name}` is a map: its values have keys, as in `{name}[0]`");
+                self.problem(ProblemKind::Type, span, message);
+                return None;
+            }
+            return Some(Typed::new(ty, Kind::Variable(place, 0)));
+        }
+        let bound = match &self.context {
+            Context::Rule { event, bounds, .. } => Some((event.bound(name, bounds), event.text())),
+            _ => None,
+        };
+        match bound {
+            Some((Bound::Value(value), _)) => Some(value),
+            Some((Bound::NeedsType, _)) => {
+                self.help(
+                    ProblemKind::Type,
+                    span,
+                    format!("the type of `{name}` differs from place to place"),
+                    format!("give the rule a type bound: `wasm:opcode:NAME({name}: i32):before`"),
+                );
+                None
+            }
+            Some((Bound::Unsupported(why), _)) => {
+                self.help(ProblemKind::Unsupported, span, format!("`{name}` is not supported"), why);
+                None
+            }
+            Some((Bound::Unknown, event)) => {
+                self.help(
+                    ProblemKind::Name,
+                    span,
+                    format!("there is no variable `{name}`"),
+                    format!("`wasm-jit whamm info {event}` lists what is bound"),
+                );
+                None
+            }
+            None => {
+                self.problem(ProblemKind::Name, span, format!("there is no variable `{name}`"));
+                None
+            }
+        }
+    }
+
+    fn field(&mut self, name: &Ident, path: &[usize], span: &Span) -> Option<Typed> {
+        let Typed { mut ty, kind: Kind::Variable(place, mut component) } =
+            self.name(&name.name, &name.span)?
+        else {
+            self.problem(ProblemKind::Type, span, format!("`{}` is not a tuple", name.name));
+            return None;
+        };
+        for index in path {
+            let next = match &ty {
+                Type::Tuple(fields) if *index < fields.len() => {
+                    let before: usize = fields[..*index].iter().map(|field| field.components().len()).sum();
+                    component += before as u32;
+                    fields[*index].clone()
+                }
+                other => {
+                    let message = format!("a `{other}` has no field {index}");
+                    self.problem(ProblemKind::Type, span, message);
+                    return None;
+                }
+            };
+            ty = next;
+        }
+        Some(Typed::new(ty, Kind::Variable(place, component)))
+    }
+
+    /// A map, a key of its type, and the type of its values.
+    pub(super) fn map_access(&mut self, name: &Ident, key: &Expr) -> Option<(Place, Typed, Type)> {
+        let Some(variable) = self.find(&name.name).cloned() else {
+            let message = format!("there is no map `{}`", name.name);
+            self.problem(ProblemKind::Name, &name.span, message);
+            return None;
+        };
+        let Type::Map(key_type, value_type) = variable.ty else {
+            let message = format!("`{}` is not a map, but a `{}`", name.name, variable.ty);
+            self.problem(ProblemKind::Type, &name.span, message);
+            return None;
+        };
+        let checked = self.expr(key, Some(&key_type))?;
+        self.same_type(&checked, &key_type, &key.span).then_some((variable.place, checked, *value_type))
+    }
+
+    fn call(&mut self, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
+        let Some(signature) = self.functions.get(&name.name).cloned() else {
+            let message = format!("there is no function `{}`", name.name);
+            self.problem(ProblemKind::Name, &name.span, message);
+            return None;
+        };
+        if signature.parameters.len() != arguments.len() {
+            let count = signature.parameters.len();
+            let message =
+                format!("`{}` has {count} parameters, and is called with {}", name.name, arguments.len());
+            self.problem(ProblemKind::Type, &name.span, message);
+            return None;
+        }
+        let mut checked = Vec::new();
+        for (argument, ty) in arguments.iter().zip(&signature.parameters) {
+            let value = self.expr(argument, Some(ty))?;
+            if !self.same_type(&value, ty, &argument.span) {
+                return None;
+            }
+            checked.push(value);
+        }
+        Some(Typed::new(signature.result, Kind::Call(signature.index, checked)))
+    }
+
+    /// A function of a string, or of a library.
+    fn method(&mut self, object: &Ident, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
+        if self.libraries.contains(&object.name) {
+            // Reported where the library is named.
+            return None;
+        }
+        if self.find(&object.name).is_none() && !matches!(self.context, Context::Rule { .. }) {
+            let message = format!("there is no variable or library `{}`", object.name);
+            self.problem(ProblemKind::Name, &object.span, message);
+            return None;
+        }
+        let value = self.name(&object.name, &object.span)?;
+        let constant = match &value.kind {
+            Kind::Const(Const::Str(text)) => Some(text.clone()),
+            _ => None,
+        };
+        let pattern = match arguments {
+            [Expr { kind: ExprKind::Str(pattern), .. }] => Some(pattern),
+            _ => None,
+        };
+        match (constant, name.name.as_str(), pattern) {
+            (Some(text), "len", _) if arguments.is_empty() => Some(Typed::int(Type::U32, text.len() as i128)),
+            (Some(text), "starts_with", Some(pattern)) => Some(Typed::bool(text.starts_with(pattern))),
+            (Some(text), "ends_with", Some(pattern)) => Some(Typed::bool(text.ends_with(pattern))),
+            (Some(text), "contains", Some(pattern)) => Some(Typed::bool(text.contains(pattern))),
+            _ => {
+                self.help(
+                    ProblemKind::Unsupported,
+                    &name.span,
+                    format!("`{}` is not supported here", name.name),
+                    "`len`, `starts_with`, `ends_with` and `contains` are known for strings that the event binds, \
+                     such as `opname`",
+                );
+                None
+            }
+        }
+    }
+
+    fn unary(&mut self, op: UnaryOp, operand: &Expr, expected: Option<&Type>, span: &Span) -> Option<Typed> {
+        if let (UnaryOp::Negate, ExprKind::Int(value)) = (op, &operand.kind) {
+            return self.integer(-i128::from(*value), expected, span);
+        }
+        if op == UnaryOp::Not {
+            return self.condition(operand).map(|operand| Typed::unary(op, operand));
+        }
+        let checked = self.expr(operand, expected)?;
+        if checked.ty.is_integer() || (op == UnaryOp::Negate && checked.ty.is_float()) {
+            return Some(Typed::unary(op, checked));
+        }
+        let message = format!("a number is expected, this is a `{}`", checked.ty);
+        self.problem(ProblemKind::Type, &operand.span, message);
+        None
+    }
+
+    /// Two operands of one type; a literal takes the type of the other one.
+    fn pair(&mut self, left: &Expr, right: &Expr, expected: Option<&Type>) -> Option<(Typed, Typed)> {
+        let (first, second) = if is_literal(left) { (right, left) } else { (left, right) };
+        let one = self.expr(first, expected)?;
+        let other = self.expr(second, Some(&one.ty))?;
+        if one.ty != other.ty {
+            let span = left.span.start..right.span.end;
+            let (a, b) = if is_literal(left) { (&other.ty, &one.ty) } else { (&one.ty, &other.ty) };
+            let message = format!("the operands are a `{a}` and a `{b}`");
+            self.help(ProblemKind::Type, &span, message, "convert one of them with `as`");
+            return None;
+        }
+        Some(if is_literal(left) { (other, one) } else { (one, other) })
+    }
+
+    fn binary(&mut self, op: BinaryOp, left: &Expr, right: &Expr, expected: Option<&Type>) -> Option<Typed> {
+        match op {
+            BinaryOp::And | BinaryOp::Or => {
+                let left = self.condition(left);
+                let right = self.condition(right);
+                return Some(Typed::binary(op, left?, right?));
+            }
+            BinaryOp::Shl | BinaryOp::Shr => {
+                let value = self.expr(left, expected)?;
+                let amount = self.expr(right, Some(&value.ty))?;
+                for (operand, span) in [(&value, &left.span), (&amount, &right.span)] {
+                    if !operand.ty.is_integer() {
+                        let message = format!("an integer is expected, this is a `{}`", operand.ty);
+                        self.problem(ProblemKind::Type, span, message);
+                        return None;
+                    }
+                }
+                let ty = value.ty.clone();
+                return Some(Typed::binary(op, value, Typed::cast(amount, ty)));
+            }
+            _ => {}
+        }
+        let (a, b) = self.pair(left, right, expected.filter(|_| !op.is_comparison()))?;
+        let ty = &a.ty;
+        let fine = match op {
+            BinaryOp::Eq | BinaryOp::Ne => ty.scalar().is_some() || *ty == Type::Str,
+            BinaryOp::Ge | BinaryOp::Gt | BinaryOp::Le | BinaryOp::Lt => ty.is_integer() || ty.is_float(),
+            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div => ty.is_integer() || ty.is_float(),
+            _ => ty.is_integer(),
+        };
+        if fine {
+            return Some(Typed::binary(op, a, b));
+        }
+        let message = format!("`{}` has no meaning for a `{ty}`", op.text());
+        self.problem(ProblemKind::Type, &(left.span.start..right.span.end), message);
+        None
+    }
+}
+
+/// Whether the type of a number is open.
+fn is_literal(expr: &Expr) -> bool {
+    match &expr.kind {
+        ExprKind::Int(_) | ExprKind::Float(_) => true,
+        ExprKind::Unary(UnaryOp::Negate | UnaryOp::Complement, operand) => is_literal(operand),
+        ExprKind::Binary(op, left, right) => {
+            !op.is_comparison()
+                && !matches!(op, BinaryOp::And | BinaryOp::Or)
+                && is_literal(left)
+                && is_literal(right)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,536 @@
+//! From the syntax tree to the typed one: names, types, storage of variables, and what each rule
+//! means for each event that it matches.
+//!
+//! A rule is checked once for each event: bound variables differ in type and value, and what
+//! depends on constants such as `opname` is folded. Variables of a rule have the same storage for
+//! all its events.
+
+mod expressions;
+mod statements;
+
+use std::collections::HashMap;
+
+use super::ast::{self, Item, Storage};
+use super::diagnostics::{Problem, ProblemKind, Span};
+use super::events::{self, Event, Matched, Mode};
+use super::ir::{Body, Function, Place, Probe, Program, Report, SITE_HEADER, Statement, Typed};
+use super::types::{MAX_COMPONENTS, Type};
+
+/// Pairs of rules and events in a script.
+const MAX_PROBES: usize = 100_000;
+
+/// Bytes of variables in a script, and of a match site.
+const MAX_STORAGE: u32 = 1 << 20;
+
+/// Problems after which a script is abandoned.
+const MAX_PROBLEMS: usize = 20;
+
+#[derive(Clone, Debug)]
+struct Variable {
+    ty: Type,
+    place: Place,
+}
+
+/// The parameters and result of a function.
+#[derive(Clone, Debug)]
+struct Signature {
+    index: usize,
+    parameters: Vec<Type>,
+    result: Type,
+}
+
+/// What code is checked for.
+#[derive(Clone, Debug)]
+enum Context {
+    /// Statements outside of rules and functions.
+    Script,
+    Function {
+        result: Type,
+    },
+    Rule {
+        index: usize,
+        text: String,
+        event: Event,
+        bounds: Vec<(String, Type)>,
+    },
+}
+
+struct Checker {
+    program: Program,
+    problems: Vec<Problem>,
+    functions: HashMap<String, Signature>,
+    libraries: Vec<String>,
+    /// Variables, inner scopes last.
+    scopes: Vec<HashMap<String, Variable>>,
+    /// Variables that a rule's events share, by rule and declaration.
+    shared: HashMap<(usize, usize), u32>,
+    context: Context,
+    body: Body,
+    /// Initial values of variables of sites.
+    init: Body,
+    /// Initial values of variables that exist once.
+    begin: Body,
+    site_size: u32,
+    sites: Vec<Report>,
+    loops: usize,
+    /// An initial value is being checked, which is computed when a site is matched.
+    in_init: bool,
+}
+
+/// Checks a script.
+pub(super) fn check(script: &ast::Script) -> Result<Program, Vec<Problem>> {
+    let mut checker = Checker {
+        program: Program::default(),
+        problems: Vec::new(),
+        functions: HashMap::new(),
+        libraries: Vec::new(),
+        scopes: vec![HashMap::new()],
+        shared: HashMap::new(),
+        context: Context::Script,
+        body: Body::default(),
+        init: Body::default(),
+        begin: Body::default(),
+        site_size: 0,
+        sites: Vec::new(),
+        loops: 0,
+        in_init: false,
+    };
+    checker.script(script);
+    if checker.problems.is_empty() { Ok(checker.program) } else { Err(checker.problems) }
+}
+
+impl Checker {
+    fn problem(&mut self, kind: ProblemKind, span: &Span, message: impl Into<String>) -> &mut Problem {
+        self.problems.push(Problem::new(kind, span.clone(), message));
+        self.problems.last_mut().expect("one was pushed")
+    }
+
+    fn help(&mut self, kind: ProblemKind, span: &Span, message: impl Into<String>, help: impl Into<String>) {
+        self.problem(kind, span, message).help = Some(help.into());
+    }
+
+    fn script(&mut self, script: &ast::Script) {
+        for item in &script.items {
+            match item {
+                Item::Use(library) => {
+                    self.libraries.push(library.name.clone());
+                    self.help(
+                        ProblemKind::Unsupported,
+                        &library.span,
+                        "libraries are not supported in monitor modules",
+                        "write the function in the script, with `fn`",
+                    );
+                }
+                Item::Function(function) => self.declare_function(function),
+                Item::Rule(_) | Item::Statement(_) => {}
+            }
+        }
+        // Functions may use variables that are declared later.
+        let mut statements = Vec::new();
+        for item in &script.items {
+            if let Item::Statement(statement) = item {
+                statements.extend(self.statement(statement));
+            }
+        }
+        let mut body = std::mem::take(&mut self.body);
+        body.statements = statements;
+        self.program.begin.push(body);
+        for item in &script.items {
+            if let Item::Function(function) = item {
+                self.function(function);
+            }
+        }
+        let rules = script.items.iter().filter_map(|item| match item {
+            Item::Rule(rule) => Some(rule),
+            _ => None,
+        });
+        for (index, rule) in rules.enumerate() {
+            if self.problems.len() >= MAX_PROBLEMS {
+                break;
+            }
+            self.rule(index, rule);
+        }
+        let begin = std::mem::take(&mut self.begin);
+        self.program.begin.insert(0, begin);
+    }
+
+    fn declare_function(&mut self, function: &ast::Function) {
+        let index = self.program.functions.len();
+        let parameters: Vec<_> = function.parameters.iter().map(|parameter| parameter.ty.clone()).collect();
+        for parameter in &function.parameters {
+            self.check_value_type(&parameter.ty, &parameter.name.span);
+        }
+        self.check_value_type(&function.result, &function.name.span);
+        let signature = Signature { index, parameters: parameters.clone(), result: function.result.clone() };
+        if self.functions.insert(function.name.name.clone(), signature).is_some() {
+            let message = format!("the function `{}` is defined twice", function.name.name);
+            self.problem(ProblemKind::Name, &function.name.span, message);
+        }
+        let result = function.result.clone();
+        self.program.functions.push(Function { parameters, result, body: Body::default() });
+    }
+
+    fn function(&mut self, function: &ast::Function) {
+        let Some(signature) = self.functions.get(&function.name.name).cloned() else { return };
+        self.context = Context::Function { result: signature.result.clone() };
+        self.scopes.push(HashMap::new());
+        for parameter in &function.parameters {
+            let place = self.local(&parameter.ty);
+            self.declare(&parameter.name, Variable { ty: parameter.ty.clone(), place });
+        }
+        let statements = self.block(&function.body);
+        if signature.result != Type::UNIT && !always_returns(&statements) {
+            let message = format!("`{}` does not return a value on every path", function.name.name);
+            self.problem(ProblemKind::Type, &function.name.span, message);
+        }
+        self.scopes.pop();
+        let mut body = std::mem::take(&mut self.body);
+        body.statements = statements;
+        self.program.functions[signature.index].body = body;
+        self.context = Context::Script;
+    }
+
+    fn rule(&mut self, index: usize, rule: &ast::Rule) {
+        let (events, any) = match events::matching(&rule.parts) {
+            Matched::Events { events, any } => (events, any),
+            Matched::Unsupported(message) => {
+                self.problem(ProblemKind::Unsupported, &rule.span, message);
+                return;
+            }
+            Matched::Nothing(help) => {
+                self.help(ProblemKind::Rule, &rule.span, "this rule matches nothing", help);
+                return;
+            }
+        };
+        if events.iter().any(|event| matches!(event, Event::Opcode(_, Mode::After))) {
+            self.help(
+                ProblemKind::Unsupported,
+                &rule.span,
+                "the mode `after` is not supported in monitor modules",
+                "observe the instruction that follows, before it",
+            );
+            return;
+        }
+        let mut bounds: Vec<(String, Type)> = Vec::new();
+        for bound in &rule.bounds {
+            let name = &bound.name.name;
+            if bound.ty.scalar().is_none() {
+                self.problem(ProblemKind::Type, &bound.name.span, "a bound is the type of a number");
+                return;
+            }
+            if bounds.iter().any(|(earlier, _)| earlier == name) {
+                self.problem(ProblemKind::Name, &bound.name.span, format!("`{name}` is bound twice"));
+                return;
+            }
+            bounds.push((name.clone(), bound.ty.clone()));
+        }
+        // One export for all instructions, if the rule does not ask which one it is.
+        if let Some(event) = any.filter(|_| rule.bounds.is_empty()) {
+            let (problems, probes) = (self.problems.len(), self.program.probes.len());
+            self.event(index, rule, event, bounds.clone());
+            let is_general = self.problems.len() == problems
+                && self.program.probes[probes..].iter().all(|probe| probe.site.is_none());
+            if is_general {
+                return;
+            }
+            self.problems.truncate(problems);
+            self.program.probes.truncate(probes);
+            self.program.reported_sites.retain(|(of, _)| *of != index);
+        }
+        let mut matched = false;
+        let is_single = events.len() == 1;
+        for event in events {
+            let mut admitted = true;
+            for (name, ty) in &bounds {
+                admitted &= match event.admits(name, ty) {
+                    Some(admitted) => admitted,
+                    None => {
+                        let bound = rule.bounds.iter().find(|bound| bound.name.name == *name);
+                        let span = bound.map_or(rule.span.clone(), |bound| bound.name.span.clone());
+                        let message = format!("`{}` has no `{name}` that could have a type", event.text());
+                        self.problem(ProblemKind::Rule, &span, message);
+                        return;
+                    }
+                };
+            }
+            if !admitted {
+                continue;
+            }
+            matched = true;
+            if self.program.probes.len() >= MAX_PROBES {
+                let message =
+                    format!("the rules of this script match more than {MAX_PROBES} kinds of events");
+                self.problem(ProblemKind::Limit, &rule.span, message);
+                return;
+            }
+            let problems = self.problems.len();
+            self.event(index, rule, event, bounds.clone());
+            if self.problems.len() > problems {
+                // The same problem would be found for other events.
+                for problem in &mut self.problems[problems..] {
+                    if !is_single && problem.help.is_none() {
+                        problem.help =
+                            Some(format!("this is so for `{}`, which the rule matches", event.text()));
+                    }
+                }
+                return;
+            }
+        }
+        if !matched {
+            let help =
+                if is_single { "the operand has another type" } else { "the operands have other types" };
+            self.help(ProblemKind::Rule, &rule.span, "the type bounds of this rule can never hold", help);
+        }
+    }
+
+    /// Checks a rule for one event.
+    fn event(&mut self, index: usize, rule: &ast::Rule, event: Event, bounds: Vec<(String, Type)>) {
+        let text = rule.parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(":");
+        self.context = Context::Rule { index, text, event, bounds: bounds.clone() };
+        self.site_size = 0;
+        self.sites.clear();
+        self.scopes.push(HashMap::new());
+        let predicate = rule.predicate.as_ref().and_then(|predicate| self.condition(predicate));
+        let statements = self.block(&rule.body);
+        self.scopes.pop();
+        let mut body = std::mem::take(&mut self.body);
+        body.statements = statements;
+        let init = std::mem::take(&mut self.init);
+        self.context = Context::Script;
+        match event {
+            Event::Begin | Event::End | Event::Report => {
+                if let Some(condition) = predicate {
+                    let yes = std::mem::take(&mut body.statements);
+                    body.statements.push(Statement::If { condition, yes, no: Vec::new() });
+                }
+                match event {
+                    Event::Begin => self.program.begin.push(body),
+                    Event::End => self.program.end.push(body),
+                    _ => self.program.report.push(body),
+                }
+            }
+            _ => {
+                let site = (self.site_size > 0).then_some(SITE_HEADER + self.site_size);
+                if !self.sites.is_empty()
+                    && self.program.reported_sites.last().is_none_or(|(of, _)| *of != index)
+                {
+                    self.program.reported_sites.push((index, std::mem::take(&mut self.sites)));
+                }
+                let event = event.text();
+                self.program.probes.push(Probe { rule: index, event, bounds, predicate, body, site, init });
+            }
+        }
+    }
+
+    fn declare(&mut self, name: &ast::Ident, variable: Variable) {
+        if self.is_bound(&name.name) {
+            let message = format!("`{}` is bound by the event", name.name);
+            self.problem(ProblemKind::Name, &name.span, message);
+        }
+        let scope = self.scopes.last_mut().expect("there is always a scope");
+        if scope.insert(name.name.clone(), variable).is_some() {
+            let message = format!("`{}` is declared twice", name.name);
+            self.problem(ProblemKind::Name, &name.span, message);
+        }
+    }
+
+    /// Whether an event binds a name for which the rule declares a variable.
+    fn is_bound(&self, name: &str) -> bool {
+        match &self.context {
+            // Only what is numbered: scripts may call a variable as they like, `taken` for
+            // instance.
+            Context::Rule { .. } => {
+                ["arg", "res", "imm", "local"].iter().any(|prefix| events::numbered(name, prefix).is_some())
+            }
+            _ => false,
+        }
+    }
+
+    /// Locals for a value.
+    fn local(&mut self, ty: &Type) -> Place {
+        let locals = if self.in_init { &mut self.init.locals } else { &mut self.body.locals };
+        let place = Place::Local(locals.len() as u32);
+        locals.extend(ty.components());
+        place
+    }
+
+    /// Memory for a variable that exists once.
+    fn once(&mut self, ty: &Type, span: &Span) -> Place {
+        let address = self.program.static_size;
+        self.program.static_size += ty.size();
+        if self.program.static_size > MAX_STORAGE {
+            self.program.static_size = address;
+            self.problem(ProblemKind::Limit, span, format!("variables of more than {MAX_STORAGE} bytes"));
+        }
+        Place::Absolute(address)
+    }
+
+    /// A type of values: no map, and not too many components.
+    fn check_value_type(&mut self, ty: &Type, span: &Span) -> bool {
+        if ty.has_map() {
+            self.problem(
+                ProblemKind::Unsupported,
+                span,
+                "maps cannot be passed, returned, or be part of a value",
+            );
+            return false;
+        }
+        if ty.components().len() > MAX_COMPONENTS {
+            let message = format!("a value of more than {MAX_COMPONENTS} components");
+            self.problem(ProblemKind::Limit, span, message);
+            return false;
+        }
+        true
+    }
+
+    fn check_variable_type(&mut self, ty: &Type, span: &Span) -> bool {
+        match ty {
+            Type::Map(key, value) => {
+                let fine = self.check_value_type(key, span) && self.check_value_type(value, span);
+                if fine && (key.components().is_empty() || value.components().is_empty()) {
+                    self.problem(
+                        ProblemKind::Type,
+                        span,
+                        "the keys and values of a map have at least one field",
+                    );
+                    return false;
+                }
+                fine
+            }
+            value => self.check_value_type(value, span),
+        }
+    }
+
+    /// Memory for a declared variable, or locals.
+    fn allocate(&mut self, declaration: &ast::Declaration) -> Option<Variable> {
+        let ast::Declaration { storage, report, name, ty, .. } = declaration;
+        if !self.check_variable_type(ty, &name.span) {
+            return None;
+        }
+        let rule = match &self.context {
+            Context::Rule { index, text, event, .. } => Some((*index, event.has_site(), text.clone())),
+            _ => None,
+        };
+        let storage = match (storage, report) {
+            // As `report` alone is for each site in upstream's language.
+            (Storage::Plain, true) if rule.as_ref().is_some_and(|(_, has_site, _)| *has_site) => {
+                Storage::Unshared
+            }
+            (Storage::Plain, true) if rule.is_some() => Storage::Shared,
+            (storage, _) => *storage,
+        };
+        let place = match (storage, &rule) {
+            (Storage::Plain, Some(_)) => self.plain_local(ty, &name.span)?,
+            (Storage::Plain, None) => match self.context {
+                Context::Script if self.scopes.len() == 1 => {
+                    let place = self.once(ty, &name.span);
+                    if *report {
+                        let report = Report { name: name.name.clone(), ty: ty.clone(), place };
+                        self.program.reported.push((report, None));
+                    }
+                    place
+                }
+                _ if *report => {
+                    let message = "a function's variables are not reported";
+                    self.problem(ProblemKind::Name, &name.span, message);
+                    return None;
+                }
+                _ => self.plain_local(ty, &name.span)?,
+            },
+            (Storage::Unshared, Some((_, true, _))) => {
+                let place = Place::Site(SITE_HEADER + self.site_size);
+                self.site_size += ty.size();
+                if self.site_size > MAX_STORAGE {
+                    self.problem(ProblemKind::Limit, &name.span, "too many variables");
+                    return None;
+                }
+                if *report {
+                    self.sites.push(Report { name: name.name.clone(), ty: ty.clone(), place });
+                }
+                place
+            }
+            (Storage::Shared, Some((index, _, event))) => {
+                let key = (*index, name.span.start);
+                match self.shared.get(&key) {
+                    Some(address) => Place::Absolute(*address),
+                    None => {
+                        let place = self.once(ty, &name.span);
+                        if let Place::Absolute(address) = place {
+                            self.shared.insert(key, address);
+                        }
+                        if *report {
+                            let report = Report { name: name.name.clone(), ty: ty.clone(), place };
+                            self.program.reported.push((report, Some(event.clone())));
+                        }
+                        place
+                    }
+                }
+            }
+            (Storage::Frame, _) => {
+                self.help(
+                    ProblemKind::Unsupported,
+                    &name.span,
+                    "frame variables are not supported in monitor modules",
+                    "keep a depth in a global variable, and a map from the depth to the value",
+                );
+                return None;
+            }
+            (Storage::Unshared | Storage::Shared, _) => {
+                self.help(
+                    ProblemKind::Name,
+                    &name.span,
+                    "this storage class belongs to rules that match places of the program's code",
+                    "leave it out: variables of the script exist once",
+                );
+                return None;
+            }
+        };
+        Some(Variable { ty: ty.clone(), place })
+    }
+
+    fn plain_local(&mut self, ty: &Type, span: &Span) -> Option<Place> {
+        if ty.has_map() {
+            self.help(
+                ProblemKind::Unsupported,
+                span,
+                "a map lives longer than a block",
+                "declare it as `shared` or `unshared`, or outside of the rule",
+            );
+            return None;
+        }
+        Some(self.local(ty))
+    }
+
+    fn find(&self, name: &str) -> Option<&Variable> {
+        self.scopes.iter().rev().find_map(|scope| scope.get(name))
+    }
+}
+
+/// Whether control cannot get to the end.
+fn always_returns(statements: &[Statement]) -> bool {
+    statements.iter().any(|statement| match statement {
+        Statement::Return(_) => true,
+        Statement::If { yes, no, .. } => always_returns(yes) && always_returns(no),
+        Statement::While { condition, body } => {
+            condition.as_bool() == Some(true) && !body.iter().any(contains_break)
+        }
+        _ => false,
+    })
+}
+
+fn contains_break(statement: &Statement) -> bool {
+    match statement {
+        Statement::Break => true,
+        Statement::If { yes, no, .. } => yes.iter().chain(no).any(contains_break),
+        // The `break` of an inner loop is its own.
+        _ => false,
+    }
+}
+
+/// One of a type.
+fn one(ty: &Type) -> Typed {
+    match ty.is_float() {
+        true => Typed::new(ty.clone(), super::ir::Kind::Const(super::ir::Const::Float(1.0))),
+        false => Typed::int(ty.clone(), 1),
+    }
+}

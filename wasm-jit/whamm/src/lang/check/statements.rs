@@ -1,0 +1,267 @@
+//! Checking of statements.
+
+use std::collections::HashMap;
+
+use super::super::ast::{self, BinaryOp, Expr, ExprKind, StatementKind};
+use super::super::diagnostics::ProblemKind;
+use super::super::ir::{Body, Kind, Place, Statement, Typed};
+use super::super::types::Type;
+use super::{Checker, Context, Variable, one};
+
+/// Where an assignment goes.
+enum Target {
+    Variable { place: Place, component: u32, ty: Type },
+    Map { map: Place, key: Typed, ty: Type },
+}
+
+impl Checker {
+    pub(super) fn block(&mut self, statements: &[ast::Statement]) -> Vec<Statement> {
+        self.scopes.push(HashMap::new());
+        let checked = statements.iter().flat_map(|statement| self.statement(statement)).collect();
+        self.scopes.pop();
+        checked
+    }
+
+    pub(super) fn statement(&mut self, statement: &ast::Statement) -> Vec<Statement> {
+        match &statement.kind {
+            StatementKind::Declare(declaration) => self.declaration(declaration),
+            StatementKind::Assign { target, value } => self.assignment(target, value).into_iter().collect(),
+            StatementKind::Step { target, up } => self.step(target, *up).into_iter().collect(),
+            StatementKind::Call(call) => self.call_statement(call).into_iter().collect(),
+            StatementKind::Return(value) => vec![self.return_statement(value.as_ref(), statement)],
+            StatementKind::If { arms, otherwise } => {
+                let mut no = self.block(otherwise);
+                // Conditions are checked in reverse; problems are sorted later.
+                for (condition, block) in arms.iter().rev() {
+                    let condition = self.condition(condition);
+                    let yes = self.block(block);
+                    no = match condition.as_ref().and_then(Typed::as_bool) {
+                        Some(true) => yes,
+                        Some(false) => no,
+                        None => condition
+                            .map(|condition| Statement::If { condition, yes, no })
+                            .into_iter()
+                            .collect(),
+                    };
+                }
+                no
+            }
+            StatementKind::While { condition, body } => {
+                let condition = self.condition(condition);
+                self.loops += 1;
+                let body = self.block(body);
+                self.loops -= 1;
+                condition.map(|condition| Statement::While { condition, body }).into_iter().collect()
+            }
+            StatementKind::Break | StatementKind::Continue if self.loops == 0 => {
+                self.problem(ProblemKind::Syntax, &statement.span, "not inside of a loop");
+                Vec::new()
+            }
+            StatementKind::Break => vec![Statement::Break],
+            StatementKind::Continue => vec![Statement::Continue],
+        }
+    }
+
+    fn declaration(&mut self, declaration: &ast::Declaration) -> Vec<Statement> {
+        let Some(variable) = self.allocate(declaration) else {
+            // Uses of the variable are no further problems.
+            let place = Place::Absolute(0);
+            let ty = declaration.ty.clone();
+            self.declare(&declaration.name, Variable { ty, place });
+            return Vec::new();
+        };
+        let Variable { ty, place } = variable.clone();
+        if ty.has_map() && declaration.init.is_some() {
+            self.problem(
+                ProblemKind::Type,
+                &declaration.name.span,
+                "a map starts empty, and cannot be assigned",
+            );
+            return Vec::new();
+        }
+        let is_persistent = match place {
+            Place::Absolute(_) => matches!(self.context, Context::Rule { .. }),
+            Place::Site(_) => true,
+            Place::Local(_) => false,
+        };
+        let value = match &declaration.init {
+            Some(init) if is_persistent => {
+                let body = std::mem::replace(&mut self.in_init, true);
+                let value = self.expr(init, Some(&ty)).filter(|value| self.same_type(value, &ty, &init.span));
+                self.in_init = body;
+                value.filter(|value| {
+                    let is_static = super::super::split::is_static(value);
+                    if !is_static {
+                        self.help(
+                            ProblemKind::Type,
+                            &init.span,
+                            "the initial value depends on the program's execution",
+                            "it is computed when a site is matched, once; assign the value in a statement of its own",
+                        );
+                    }
+                    is_static
+                })
+            }
+            Some(init) => self.expr(init, Some(&ty)).filter(|value| self.same_type(value, &ty, &init.span)),
+            // A block may be executed again.
+            None if matches!(place, Place::Local(_)) => Some(zero(&ty)),
+            None => None,
+        };
+        self.declare(&declaration.name, variable);
+        let Some(value) = value else { return Vec::new() };
+        let set = Statement::Set { place, component: 0, value };
+        if !is_persistent {
+            return vec![set];
+        }
+        if let Place::Site(_) = place {
+            self.init.statements.push(set);
+        } else if !self.begin.statements.contains(&set) {
+            // The events of a rule share the variable.
+            self.shared_value(declaration, &set);
+            self.begin.statements.push(set);
+        }
+        Vec::new()
+    }
+
+    /// Refuses an initial value that differs from place to place, of a variable that exists once.
+    fn shared_value(&mut self, declaration: &ast::Declaration, set: &Statement) {
+        if let (Statement::Set { value, .. }, Some(init)) = (set, &declaration.init)
+            && super::super::split::has_request(value)
+        {
+            let message = "a shared variable exists once, so its initial value is not that of a place";
+            self.problem(ProblemKind::Type, &init.span, message);
+        }
+    }
+
+    fn target(&mut self, target: &Expr) -> Option<Target> {
+        match &target.kind {
+            ExprKind::Name(name) => {
+                let Some(variable) = self.find(name).cloned() else {
+                    // An unknown name, or a bound one.
+                    if self.expr(target, None).is_some() {
+                        self.problem(
+                            ProblemKind::Name,
+                            &target.span,
+                            format!("`{name}` is bound by the event, and cannot be changed"),
+                        );
+                    }
+                    return None;
+                };
+                if variable.ty.has_map() {
+                    self.problem(ProblemKind::Type, &target.span, "a map cannot be assigned");
+                    return None;
+                }
+                Some(Target::Variable { place: variable.place, component: 0, ty: variable.ty })
+            }
+            ExprKind::Field(..) => match self.expr(target, None)? {
+                Typed { ty, kind: Kind::Variable(place, component) } => {
+                    Some(Target::Variable { place, component, ty })
+                }
+                _ => None,
+            },
+            ExprKind::Index(name, key) => {
+                let (map, key, ty) = self.map_access(name, key)?;
+                Some(Target::Map { map, key, ty })
+            }
+            _ => {
+                self.problem(ProblemKind::Syntax, &target.span, "this cannot be assigned");
+                None
+            }
+        }
+    }
+
+    fn assignment(&mut self, target: &Expr, value: &Expr) -> Option<Statement> {
+        match self.target(target)? {
+            Target::Variable { place, component, ty } => {
+                let checked = self.expr(value, Some(&ty))?;
+                self.same_type(&checked, &ty, &value.span).then_some(Statement::Set {
+                    place,
+                    component,
+                    value: checked,
+                })
+            }
+            Target::Map { map, key, ty } => {
+                let checked = self.expr(value, Some(&ty))?;
+                self.same_type(&checked, &ty, &value.span).then_some(Statement::SetMap {
+                    map,
+                    key,
+                    value: checked,
+                })
+            }
+        }
+    }
+
+    fn step(&mut self, target: &Expr, up: bool) -> Option<Statement> {
+        let checked = self.target(target)?;
+        let (Target::Variable { ty, .. } | Target::Map { ty, .. }) = &checked;
+        if !ty.is_integer() && !ty.is_float() {
+            self.problem(ProblemKind::Type, &target.span, format!("a number is expected, this is a `{ty}`"));
+            return None;
+        }
+        let amount = one(ty);
+        let operator = if up { BinaryOp::Add } else { BinaryOp::Sub };
+        Some(match checked {
+            Target::Variable { place, component, ty } => {
+                let old = Typed::new(ty, Kind::Variable(place, component));
+                Statement::Set { place, component, value: Typed::binary(operator, old, amount) }
+            }
+            Target::Map { map, key, .. } if up => Statement::AddMap { map, key, amount },
+            Target::Map { map, key, .. } => {
+                let amount = Typed::unary(ast::UnaryOp::Negate, amount);
+                Statement::AddMap { map, key, amount }
+            }
+        })
+    }
+
+    fn call_statement(&mut self, call: &Expr) -> Option<Statement> {
+        Some(Statement::Call(self.expr(call, None)?))
+    }
+
+    /// A statement also where there is a problem: control does not continue.
+    fn return_statement(&mut self, value: Option<&Expr>, statement: &ast::Statement) -> Statement {
+        let expected = match &self.context {
+            Context::Function { result } => result.clone(),
+            Context::Rule { .. } => Type::UNIT,
+            Context::Script => {
+                self.problem(ProblemKind::Syntax, &statement.span, "not inside of a function or rule");
+                return Statement::Return(None);
+            }
+        };
+        let Some(value) = value else {
+            if expected != Type::UNIT {
+                self.problem(ProblemKind::Type, &statement.span, format!("a `{expected}` is returned here"));
+            }
+            return Statement::Return(None);
+        };
+        let checked = self.expr(value, Some(&expected));
+        Statement::Return(checked.filter(|checked| self.same_type(checked, &expected, &value.span)))
+    }
+
+    /// An expression of type `bool`.
+    pub(super) fn condition(&mut self, condition: &Expr) -> Option<Typed> {
+        let checked = self.expr(condition, Some(&Type::Bool))?;
+        if checked.ty == Type::Bool {
+            return Some(checked);
+        }
+        let message = format!("a condition is a `bool`, this is a `{}`", checked.ty);
+        self.help(ProblemKind::Type, &condition.span, message, "compare it, for instance with `!= 0`");
+        None
+    }
+}
+
+/// The value of variables without an initial one.
+fn zero(ty: &Type) -> Typed {
+    match ty {
+        Type::Bool => Typed::bool(false),
+        Type::Str => Typed::string(""),
+        Type::Tuple(fields) => Typed::new(ty.clone(), Kind::Tuple(fields.iter().map(zero).collect())),
+        Type::F32 | Type::F64 => Typed::new(ty.clone(), Kind::Const(super::super::ir::Const::Float(0.0))),
+        integer => Typed::int(integer.clone(), 0),
+    }
+}
+
+impl Body {
+    pub(in super::super) fn is_empty(&self) -> bool {
+        self.statements.is_empty()
+    }
+}

@@ -1,0 +1,691 @@
+//! Code of one function: statements and expressions to instructions.
+
+use std::collections::HashMap;
+
+use wasm_encoder::{BlockType, Function, Instruction, MemArg, MemArgTarget, ValType};
+
+use super::super::ast::{BinaryOp, UnaryOp};
+use super::super::ir::{Body, Const, Kind, Place, Statement, Typed};
+use super::super::types::Type;
+use super::Strings;
+use super::runtime::{KEY, RUNTIME};
+
+/// Fixed facts of the module.
+#[derive(Clone, Copy)]
+pub(super) struct Layout {
+    /// Address of variables that exist once.
+    pub(super) variables: u32,
+    /// Number of the script's first function.
+    pub(super) functions: u32,
+}
+
+/// A function whose code is being emitted.
+pub(super) struct Code<'a> {
+    layout: Layout,
+    strings: &'a mut Strings,
+    pub(super) parameters: Vec<ValType>,
+    pub(super) results: Vec<ValType>,
+    locals: Vec<ValType>,
+    /// Local variables of values that the engine passes.
+    requests: HashMap<String, u32>,
+    /// The first local variable of the body.
+    first: u32,
+    has_own_parameters: bool,
+    pub(super) code: Vec<Instruction<'static>>,
+    /// Nesting of blocks, and at each loop.
+    depth: u32,
+    loops: Vec<u32>,
+    /// The local variable with the block of the site.
+    block: u32,
+}
+
+pub(super) fn memarg(offset: u32) -> MemArg {
+    // Components are aligned to eight bytes, but addresses of sites are not known to the engine.
+    MemArg { offset: u64::from(offset), align: 0, target: MemArgTarget::Memory(0), ordering: None }
+}
+
+impl<'a> Code<'a> {
+    /// A function with these parameters, and without a body yet.
+    pub(super) fn new(
+        layout: Layout,
+        strings: &'a mut Strings,
+        parameters: Vec<ValType>,
+        results: Vec<ValType>,
+    ) -> Self {
+        Self {
+            layout,
+            strings,
+            parameters,
+            results,
+            locals: Vec::new(),
+            requests: HashMap::new(),
+            first: 0,
+            has_own_parameters: false,
+            code: Vec::new(),
+            depth: 0,
+            loops: Vec::new(),
+            block: 0,
+        }
+    }
+
+    /// A function of the script: its parameters are the first locals of its body.
+    pub(super) fn parameters_are_locals(&mut self) {
+        self.has_own_parameters = true;
+    }
+
+    /// Names a parameter that the engine passes.
+    pub(super) fn request(&mut self, name: &str, parameter: u32) {
+        self.requests.insert(name.to_owned(), parameter);
+    }
+
+    fn emit(&mut self, instruction: Instruction<'static>) {
+        self.code.push(instruction);
+    }
+
+    pub(super) fn int(&mut self, value: u32) {
+        self.emit(Instruction::I32Const(value.cast_signed()));
+    }
+
+    pub(super) fn call(&mut self, name: &str) {
+        self.emit(Instruction::Call(RUNTIME.function(name)));
+    }
+
+    /// A new local variable.
+    pub(super) fn local(&mut self, ty: ValType) -> u32 {
+        self.locals.push(ty);
+        (self.parameters.len() + self.locals.len() - 1) as u32
+    }
+
+    pub(super) fn finish(self) -> (Vec<ValType>, Vec<ValType>, Vec<u8>) {
+        let mut runs: Vec<(u32, ValType)> = Vec::new();
+        for ty in self.locals {
+            match runs.last_mut() {
+                Some((count, last)) if *last == ty => *count += 1,
+                _ => runs.push((1, ty)),
+            }
+        }
+        let mut function = Function::new(runs);
+        for instruction in &self.code {
+            function.instruction(instruction);
+        }
+        function.instruction(&Instruction::End);
+        (self.parameters, self.results, function.into_raw_body())
+    }
+
+    /// A body: its locals, then its statements.
+    pub(super) fn body(&mut self, body: &Body) {
+        if self.has_own_parameters {
+            // They are the first of the body's locals.
+            self.first = 0;
+            self.locals.extend(&body.locals[self.parameters.len()..]);
+        } else {
+            self.first = (self.parameters.len() + self.locals.len()) as u32;
+            self.locals.extend(&body.locals);
+        }
+        self.statements(&body.statements);
+    }
+
+    fn statements(&mut self, statements: &[Statement]) {
+        for statement in statements {
+            self.statement(statement);
+        }
+    }
+
+    fn statement(&mut self, statement: &Statement) {
+        match statement {
+            Statement::Set { place, component, value } => self.set(*place, *component, value),
+            Statement::SetMap { map, key, value } => {
+                let kept = self.keep(value);
+                let address = self.slot(*map, key, &value.ty);
+                for (index, local) in kept.into_iter().enumerate() {
+                    self.emit(Instruction::LocalGet(address));
+                    self.emit(Instruction::LocalGet(local));
+                    self.store(self.type_of(local), 8 * index as u32);
+                }
+            }
+            Statement::AddMap { map, key, amount } => {
+                let address = self.slot(*map, key, &amount.ty);
+                self.emit(Instruction::LocalGet(address));
+                self.emit(Instruction::LocalGet(address));
+                let ty = amount.ty.scalar().unwrap_or(ValType::I32);
+                self.load(ty, 0);
+                self.expr(amount);
+                self.operation(BinaryOp::Add, &amount.ty);
+                self.store(ty, 0);
+            }
+            Statement::Call(call) => {
+                self.expr(call);
+                for _ in call.ty.components() {
+                    self.emit(Instruction::Drop);
+                }
+            }
+            Statement::Return(value) => {
+                if let Some(value) = value {
+                    self.expr(value);
+                }
+                self.emit(Instruction::Return);
+            }
+            Statement::If { condition, yes, no } => {
+                self.expr(condition);
+                self.open(Instruction::If(BlockType::Empty));
+                self.statements(yes);
+                if !no.is_empty() {
+                    self.emit(Instruction::Else);
+                    self.statements(no);
+                }
+                self.close();
+            }
+            Statement::While { condition, body } => {
+                self.open(Instruction::Block(BlockType::Empty));
+                self.open(Instruction::Loop(BlockType::Empty));
+                self.loops.push(self.depth);
+                self.expr(condition);
+                self.emit(Instruction::I32Eqz);
+                self.emit(Instruction::BrIf(1));
+                self.statements(body);
+                self.emit(Instruction::Br(0));
+                self.loops.pop();
+                self.close();
+                self.close();
+            }
+            Statement::Break | Statement::Continue => {
+                // Only inside of loops.
+                let inner = self.loops.last().map_or(0, |depth| self.depth - depth);
+                let outer = u32::from(*statement == Statement::Break);
+                self.emit(Instruction::Br(inner + outer));
+            }
+        }
+    }
+
+    fn open(&mut self, block: Instruction<'static>) {
+        self.emit(block);
+        self.depth += 1;
+    }
+
+    fn close(&mut self) {
+        self.depth -= 1;
+        self.emit(Instruction::End);
+    }
+
+    /// The type of a local variable, or parameter.
+    fn type_of(&self, local: u32) -> ValType {
+        let local = local as usize;
+        match self.parameters.get(local) {
+            Some(ty) => *ty,
+            None => self.locals[local - self.parameters.len()],
+        }
+    }
+
+    /// Keeps the components of a value in new locals.
+    fn keep(&mut self, value: &Typed) -> Vec<u32> {
+        self.expr(value);
+        let locals: Vec<_> = value.ty.components().into_iter().map(|ty| self.local(ty)).collect();
+        for local in locals.iter().rev() {
+            self.emit(Instruction::LocalSet(*local));
+        }
+        locals
+    }
+
+    /// Base address and offset of a variable in memory.
+    fn base(&mut self, place: Place) -> u32 {
+        match place {
+            Place::Absolute(address) => {
+                self.int(0);
+                self.layout.variables + address
+            }
+            Place::Site(offset) | Place::Local(offset) => {
+                self.emit(Instruction::LocalGet(self.block));
+                offset
+            }
+        }
+    }
+
+    fn set(&mut self, place: Place, component: u32, value: &Typed) {
+        let types = value.ty.components();
+        if let Place::Local(local) = place {
+            self.expr(value);
+            for index in (0..types.len() as u32).rev() {
+                self.emit(Instruction::LocalSet(self.first + local + component + index));
+            }
+            return;
+        }
+        if let [ty] = types.as_slice() {
+            let offset = self.base(place) + 8 * component;
+            self.expr(value);
+            self.store(*ty, offset);
+            return;
+        }
+        let kept = self.keep(value);
+        for (index, local) in kept.into_iter().enumerate() {
+            let offset = self.base(place) + 8 * (component + index as u32);
+            self.emit(Instruction::LocalGet(local));
+            self.store(types[index], offset);
+        }
+    }
+
+    pub(super) fn load(&mut self, ty: ValType, offset: u32) {
+        let at = memarg(offset);
+        self.emit(match ty {
+            ValType::I64 => Instruction::I64Load(at),
+            ValType::F32 => Instruction::F32Load(at),
+            ValType::F64 => Instruction::F64Load(at),
+            _ => Instruction::I32Load(at),
+        });
+    }
+
+    fn store(&mut self, ty: ValType, offset: u32) {
+        let at = memarg(offset);
+        self.emit(match ty {
+            ValType::I64 => Instruction::I64Store(at),
+            ValType::F32 => Instruction::F32Store(at),
+            ValType::F64 => Instruction::F64Store(at),
+            _ => Instruction::I32Store(at),
+        });
+    }
+
+    /// Pushes what the map functions expect: the map, words of the key, and the size of an entry.
+    fn map_arguments(&mut self, map: Place, key: &Typed, value: &Type) {
+        let kept = self.keep(key);
+        for (index, local) in kept.iter().enumerate() {
+            self.int(0);
+            self.emit(Instruction::LocalGet(*local));
+            match self.type_of(*local) {
+                ValType::F32 => {
+                    self.emit(Instruction::I32ReinterpretF32);
+                    self.emit(Instruction::I64ExtendI32U);
+                }
+                ValType::F64 => self.emit(Instruction::I64ReinterpretF64),
+                ValType::I64 => {}
+                _ => self.emit(Instruction::I64ExtendI32U),
+            }
+            self.emit(Instruction::I64Store(memarg(KEY + 8 * index as u32)));
+        }
+        let offset = self.base(map);
+        self.int(offset);
+        self.emit(Instruction::I32Add);
+        self.int(kept.len() as u32);
+        self.int(8 * (kept.len() as u32) + value.size());
+    }
+
+    /// The address of a key's value, which is added if there is none, in a new local.
+    fn slot(&mut self, map: Place, key: &Typed, value: &Type) -> u32 {
+        self.map_arguments(map, key, value);
+        self.call("slot");
+        let address = self.local(ValType::I32);
+        self.emit(Instruction::LocalSet(address));
+        address
+    }
+
+    /// Pushes the components of a value.
+    pub(super) fn expr(&mut self, expr: &Typed) {
+        match &expr.kind {
+            Kind::Const(value) => self.constant(value, &expr.ty),
+            Kind::Variable(place, component) => {
+                for (index, ty) in (0..).zip(expr.ty.components()) {
+                    let component = component + index;
+                    if let Place::Local(local) = place {
+                        self.emit(Instruction::LocalGet(self.first + local + component));
+                    } else {
+                        let offset = self.base(*place) + 8 * component;
+                        self.load(ty, offset);
+                    }
+                }
+            }
+            Kind::Request(name) => {
+                let parameter = self.requests.get(name).copied().unwrap_or(0);
+                self.emit(Instruction::LocalGet(parameter));
+            }
+            Kind::MapGet(map, key) => {
+                self.map_arguments(*map, key, &expr.ty);
+                self.call("find");
+                let address = self.local(ValType::I32);
+                self.emit(Instruction::LocalSet(address));
+                for (index, ty) in (0..).zip(expr.ty.components()) {
+                    self.emit(Instruction::LocalGet(address));
+                    self.open(Instruction::If(BlockType::Result(ty)));
+                    self.emit(Instruction::LocalGet(address));
+                    self.load(ty, 8 * index);
+                    self.emit(Instruction::Else);
+                    self.zero(ty);
+                    self.close();
+                }
+            }
+            Kind::Call(function, arguments) => {
+                for argument in arguments {
+                    self.expr(argument);
+                }
+                self.emit(Instruction::Call(self.layout.functions + *function as u32));
+            }
+            Kind::Unary(op, operand) => self.unary(*op, operand),
+            Kind::Binary(op, left, right) => self.binary(*op, left, right),
+            Kind::Cast(operand) => {
+                self.expr(operand);
+                self.cast(&operand.ty, &expr.ty);
+            }
+            Kind::Ternary(condition, yes, no) => {
+                let results: Vec<_> = expr.ty.components().into_iter().map(|ty| self.local(ty)).collect();
+                self.expr(condition);
+                self.open(Instruction::If(BlockType::Empty));
+                for (is_no, value) in [(false, yes), (true, no)] {
+                    if is_no {
+                        self.emit(Instruction::Else);
+                    }
+                    self.expr(value);
+                    for local in results.iter().rev() {
+                        self.emit(Instruction::LocalSet(*local));
+                    }
+                }
+                self.close();
+                for local in results {
+                    self.emit(Instruction::LocalGet(local));
+                }
+            }
+            Kind::Tuple(fields) => {
+                for field in fields {
+                    self.expr(field);
+                }
+            }
+        }
+    }
+
+    fn zero(&mut self, ty: ValType) {
+        self.emit(match ty {
+            ValType::I64 => Instruction::I64Const(0),
+            ValType::F32 => Instruction::F32Const(0.0_f32.into()),
+            ValType::F64 => Instruction::F64Const(0.0_f64.into()),
+            _ => Instruction::I32Const(0),
+        });
+    }
+
+    fn constant(&mut self, value: &Const, ty: &Type) {
+        match (value, ty.scalar()) {
+            (Const::Int(value), Some(ValType::I64)) => self.emit(Instruction::I64Const(*value as i64)),
+            (Const::Int(value), _) => self.emit(Instruction::I32Const(*value as i32)),
+            (Const::Bool(value), _) => self.int(u32::from(*value)),
+            (Const::Float(value), Some(ValType::F32)) => {
+                self.emit(Instruction::F32Const((*value as f32).into()))
+            }
+            (Const::Float(value), _) => self.emit(Instruction::F64Const((*value).into())),
+            (Const::Str(text), _) => {
+                let (address, length) = self.strings.address(text);
+                self.int(address);
+                self.int(length);
+            }
+        }
+    }
+
+    /// Pushes address and length of a string.
+    pub(super) fn string(&mut self, text: &str) {
+        self.constant(&Const::Str(text.to_owned()), &Type::Str);
+    }
+
+    fn unary(&mut self, op: UnaryOp, operand: &Typed) {
+        let scalar = operand.ty.scalar();
+        match (op, scalar) {
+            (UnaryOp::Not, _) => {
+                self.expr(operand);
+                self.emit(Instruction::I32Eqz);
+            }
+            (UnaryOp::Complement, Some(ValType::I64)) => {
+                self.expr(operand);
+                self.emit(Instruction::I64Const(-1));
+                self.emit(Instruction::I64Xor);
+            }
+            (UnaryOp::Complement, _) => {
+                self.expr(operand);
+                self.emit(Instruction::I32Const(-1));
+                self.emit(Instruction::I32Xor);
+                self.narrow(&operand.ty);
+            }
+            (UnaryOp::Negate, Some(ValType::F32)) => {
+                self.expr(operand);
+                self.emit(Instruction::F32Neg);
+            }
+            (UnaryOp::Negate, Some(ValType::F64)) => {
+                self.expr(operand);
+                self.emit(Instruction::F64Neg);
+            }
+            (UnaryOp::Negate, ty) => {
+                self.zero(ty.unwrap_or(ValType::I32));
+                self.expr(operand);
+                self.operation(BinaryOp::Sub, &operand.ty);
+            }
+        }
+    }
+
+    fn binary(&mut self, op: BinaryOp, left: &Typed, right: &Typed) {
+        self.expr(left);
+        match op {
+            BinaryOp::And => {
+                self.open(Instruction::If(BlockType::Result(ValType::I32)));
+                self.expr(right);
+                self.emit(Instruction::Else);
+                self.int(0);
+                self.close();
+            }
+            BinaryOp::Or => {
+                self.open(Instruction::If(BlockType::Result(ValType::I32)));
+                self.int(1);
+                self.emit(Instruction::Else);
+                self.expr(right);
+                self.close();
+            }
+            _ if left.ty == Type::Str => {
+                self.expr(right);
+                self.strings_equal();
+                if op == BinaryOp::Ne {
+                    self.emit(Instruction::I32Eqz);
+                }
+            }
+            _ => {
+                self.expr(right);
+                self.operation(op, &left.ty);
+            }
+        }
+    }
+
+    /// Equal strings have equal addresses: all are constants, and each is stored once.
+    fn strings_equal(&mut self) {
+        let other_length = self.local(ValType::I32);
+        let other = self.local(ValType::I32);
+        let length = self.local(ValType::I32);
+        self.emit(Instruction::LocalSet(other_length));
+        self.emit(Instruction::LocalSet(other));
+        self.emit(Instruction::LocalSet(length));
+        self.emit(Instruction::LocalGet(other));
+        self.emit(Instruction::I32Eq);
+        self.emit(Instruction::LocalGet(length));
+        self.emit(Instruction::LocalGet(other_length));
+        self.emit(Instruction::I32Eq);
+        self.emit(Instruction::I32And);
+    }
+
+    /// An operation on two operands that are on the stack.
+    fn operation(&mut self, op: BinaryOp, ty: &Type) {
+        use Instruction as I;
+        let signed = ty.is_signed();
+        let pick = |yes: I<'static>, no: I<'static>| if signed { yes } else { no };
+        let instruction = match (ty.scalar(), op) {
+            (Some(ValType::I64), op) => match op {
+                BinaryOp::Eq => I::I64Eq,
+                BinaryOp::Ne => I::I64Ne,
+                BinaryOp::Ge => pick(I::I64GeS, I::I64GeU),
+                BinaryOp::Gt => pick(I::I64GtS, I::I64GtU),
+                BinaryOp::Le => pick(I::I64LeS, I::I64LeU),
+                BinaryOp::Lt => pick(I::I64LtS, I::I64LtU),
+                BinaryOp::Add => I::I64Add,
+                BinaryOp::Sub => I::I64Sub,
+                BinaryOp::Mul => I::I64Mul,
+                BinaryOp::Div => pick(I::I64DivS, I::I64DivU),
+                BinaryOp::Rem => pick(I::I64RemS, I::I64RemU),
+                BinaryOp::Shl => I::I64Shl,
+                BinaryOp::Shr => pick(I::I64ShrS, I::I64ShrU),
+                BinaryOp::BitOr | BinaryOp::Or => I::I64Or,
+                BinaryOp::BitXor => I::I64Xor,
+                BinaryOp::BitAnd | BinaryOp::And => I::I64And,
+            },
+            (Some(ValType::F32), op) => match op {
+                BinaryOp::Eq => I::F32Eq,
+                BinaryOp::Ne => I::F32Ne,
+                BinaryOp::Ge => I::F32Ge,
+                BinaryOp::Gt => I::F32Gt,
+                BinaryOp::Le => I::F32Le,
+                BinaryOp::Lt => I::F32Lt,
+                BinaryOp::Sub => I::F32Sub,
+                BinaryOp::Mul => I::F32Mul,
+                BinaryOp::Div => I::F32Div,
+                // Others have no meaning for these types, and are refused.
+                _ => I::F32Add,
+            },
+            (Some(ValType::F64), op) => match op {
+                BinaryOp::Eq => I::F64Eq,
+                BinaryOp::Ne => I::F64Ne,
+                BinaryOp::Ge => I::F64Ge,
+                BinaryOp::Gt => I::F64Gt,
+                BinaryOp::Le => I::F64Le,
+                BinaryOp::Lt => I::F64Lt,
+                BinaryOp::Sub => I::F64Sub,
+                BinaryOp::Mul => I::F64Mul,
+                BinaryOp::Div => I::F64Div,
+                _ => I::F64Add,
+            },
+            (_, op) => match op {
+                BinaryOp::Eq => I::I32Eq,
+                BinaryOp::Ne => I::I32Ne,
+                BinaryOp::Ge => pick(I::I32GeS, I::I32GeU),
+                BinaryOp::Gt => pick(I::I32GtS, I::I32GtU),
+                BinaryOp::Le => pick(I::I32LeS, I::I32LeU),
+                BinaryOp::Lt => pick(I::I32LtS, I::I32LtU),
+                BinaryOp::Add => I::I32Add,
+                BinaryOp::Sub => I::I32Sub,
+                BinaryOp::Mul => I::I32Mul,
+                BinaryOp::Div => pick(I::I32DivS, I::I32DivU),
+                BinaryOp::Rem => pick(I::I32RemS, I::I32RemU),
+                BinaryOp::Shl => I::I32Shl,
+                BinaryOp::Shr => pick(I::I32ShrS, I::I32ShrU),
+                BinaryOp::BitOr | BinaryOp::Or => I::I32Or,
+                BinaryOp::BitXor => I::I32Xor,
+                BinaryOp::BitAnd | BinaryOp::And => I::I32And,
+            },
+        };
+        self.emit(instruction);
+        if !op.is_comparison() {
+            self.narrow(ty);
+        }
+    }
+
+    /// Wraps a result to the bits of a narrow integer.
+    fn narrow(&mut self, ty: &Type) {
+        let mask = match ty {
+            Type::I8 => return self.emit(Instruction::I32Extend8S),
+            Type::I16 => return self.emit(Instruction::I32Extend16S),
+            Type::U8 => 0xff,
+            Type::U16 => 0xffff,
+            _ => return,
+        };
+        self.int(mask);
+        self.emit(Instruction::I32And);
+    }
+
+    fn cast(&mut self, from: &Type, to: &Type) {
+        use Instruction as I;
+        use ValType::{F32, F64, I32, I64};
+        let (Some(source), Some(target)) = (from.scalar(), to.scalar()) else { return };
+        if *to == Type::Bool {
+            self.zero(source);
+            self.emit(match source {
+                I64 => I::I64Ne,
+                F32 => I::F32Ne,
+                F64 => I::F64Ne,
+                _ => I::I32Ne,
+            });
+            return;
+        }
+        let (of_signed, to_signed) = (from.is_signed(), to.is_signed());
+        // Narrow integers are converted by way of 32 bits, and then wrap.
+        let instruction = match (source, target) {
+            (I32, I64) => {
+                if of_signed {
+                    I::I64ExtendI32S
+                } else {
+                    I::I64ExtendI32U
+                }
+            }
+            (I32, F32) => {
+                if of_signed {
+                    I::F32ConvertI32S
+                } else {
+                    I::F32ConvertI32U
+                }
+            }
+            (I32, F64) => {
+                if of_signed {
+                    I::F64ConvertI32S
+                } else {
+                    I::F64ConvertI32U
+                }
+            }
+            (I64, I32) => I::I32WrapI64,
+            (I64, F32) => {
+                if of_signed {
+                    I::F32ConvertI64S
+                } else {
+                    I::F32ConvertI64U
+                }
+            }
+            (I64, F64) => {
+                if of_signed {
+                    I::F64ConvertI64S
+                } else {
+                    I::F64ConvertI64U
+                }
+            }
+            (F32, I32) => {
+                if to_signed {
+                    I::I32TruncSatF32S
+                } else {
+                    I::I32TruncSatF32U
+                }
+            }
+            (F32, I64) => {
+                if to_signed {
+                    I::I64TruncSatF32S
+                } else {
+                    I::I64TruncSatF32U
+                }
+            }
+            (F32, F64) => I::F64PromoteF32,
+            (F64, I32) => {
+                if to_signed {
+                    I::I32TruncSatF64S
+                } else {
+                    I::I32TruncSatF64U
+                }
+            }
+            (F64, I64) => {
+                if to_signed {
+                    I::I64TruncSatF64S
+                } else {
+                    I::I64TruncSatF64U
+                }
+            }
+            (F64, F32) => I::F32DemoteF64,
+            _ => return self.narrow(to),
+        };
+        self.emit(instruction);
+        self.narrow(to);
+    }
+
+    /// Sets the initial values of a site, whose block is on the stack, and pushes the block again.
+    pub(super) fn initialize(&mut self, body: &Body) {
+        self.block = self.local(ValType::I32);
+        self.emit(Instruction::LocalSet(self.block));
+        self.body(body);
+        self.emit(Instruction::LocalGet(self.block));
+    }
+
+    /// Instructions as they are; blocks are balanced.
+    pub(super) fn raw(&mut self, instructions: impl IntoIterator<Item = Instruction<'static>>) {
+        self.code.extend(instructions);
+    }
+}

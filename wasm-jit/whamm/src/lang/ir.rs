@@ -1,0 +1,302 @@
+//! The typed tree between checking and emission: names are resolved, bound variables are constants,
+//! requests to the engine or what they derive from, and constant parts are folded.
+
+use wasm_encoder::ValType;
+
+use super::ast::{BinaryOp, UnaryOp};
+use super::types::Type;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Const {
+    /// In the range of its type.
+    Int(i128),
+    Float(f64),
+    Bool(bool),
+    Str(String),
+}
+
+/// Where a variable lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The first of its components among the locals of a body.
+    Local(u32),
+    /// An address in the monitor's memory.
+    Absolute(u32),
+    /// An offset in the block of a match site.
+    Site(u32),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Typed {
+    pub(super) ty: Type,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Kind {
+    Const(Const),
+    /// A variable, or fields of it: from this component on.
+    Variable(Place, u32),
+    /// A value that the engine passes.
+    Request(String),
+    /// The value of a key, or zero.
+    MapGet(Place, Box<Typed>),
+    /// A call of a function of the script, by its number.
+    Call(usize, Vec<Typed>),
+    Unary(UnaryOp, Box<Typed>),
+    Binary(BinaryOp, Box<Typed>, Box<Typed>),
+    Cast(Box<Typed>),
+    Ternary(Box<Typed>, Box<Typed>, Box<Typed>),
+    Tuple(Vec<Typed>),
+}
+
+impl Typed {
+    pub(super) fn new(ty: Type, kind: Kind) -> Self {
+        Self { ty, kind }
+    }
+
+    pub(super) fn int(ty: Type, value: i128) -> Self {
+        let value = wrap(&ty, value);
+        Self::new(ty, Kind::Const(Const::Int(value)))
+    }
+
+    pub(super) fn bool(value: bool) -> Self {
+        Self::new(Type::Bool, Kind::Const(Const::Bool(value)))
+    }
+
+    pub(super) fn string(value: &str) -> Self {
+        Self::new(Type::Str, Kind::Const(Const::Str(value.to_owned())))
+    }
+
+    pub(super) fn request(ty: Type, name: &str) -> Self {
+        Self::new(ty, Kind::Request(name.to_owned()))
+    }
+
+    pub(super) fn as_bool(&self) -> Option<bool> {
+        match self.kind {
+            Kind::Const(Const::Bool(value)) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn as_const(&self) -> Option<&Const> {
+        match &self.kind {
+            Kind::Const(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    pub(super) fn children(&self) -> Vec<&Typed> {
+        match &self.kind {
+            Kind::Const(_) | Kind::Variable(..) | Kind::Request(_) => Vec::new(),
+            Kind::MapGet(_, one) | Kind::Unary(_, one) | Kind::Cast(one) => vec![one],
+            Kind::Call(_, all) | Kind::Tuple(all) => all.iter().collect(),
+            Kind::Binary(_, left, right) => vec![left, right],
+            Kind::Ternary(condition, yes, no) => vec![condition, yes, no],
+        }
+    }
+
+    /// The operation on two values of one type, folded where they are constant.
+    pub(super) fn binary(op: BinaryOp, left: Typed, right: Typed) -> Self {
+        let ty = match op {
+            BinaryOp::And | BinaryOp::Or => Type::Bool,
+            op if op.is_comparison() => Type::Bool,
+            _ => left.ty.clone(),
+        };
+        match (op, left.as_bool(), right.as_bool()) {
+            (BinaryOp::And, Some(true), _) | (BinaryOp::Or, Some(false), _) => return right,
+            (BinaryOp::And, Some(false), _) | (BinaryOp::Or, Some(true), _) => return left,
+            (BinaryOp::And, _, Some(true)) | (BinaryOp::Or, _, Some(false)) => return left,
+            _ => {}
+        }
+        let folded = match (left.as_const(), right.as_const()) {
+            (Some(Const::Int(a)), Some(Const::Int(b))) => fold_integers(op, &left.ty, *a, *b),
+            (Some(Const::Str(a)), Some(Const::Str(b))) => fold_equality(op, a == b),
+            (Some(Const::Bool(a)), Some(Const::Bool(b))) => fold_equality(op, a == b),
+            _ => None,
+        };
+        folded.unwrap_or_else(|| Self::new(ty, Kind::Binary(op, Box::new(left), Box::new(right))))
+    }
+
+    pub(super) fn unary(op: UnaryOp, operand: Typed) -> Self {
+        let ty = operand.ty.clone();
+        match (op, operand.as_const()) {
+            (UnaryOp::Not, Some(Const::Bool(value))) => Self::bool(!value),
+            (UnaryOp::Complement, Some(Const::Int(value))) => Self::int(ty, !value),
+            (UnaryOp::Negate, Some(Const::Int(value))) => Self::int(ty, -value),
+            (UnaryOp::Negate, Some(Const::Float(value))) => Self::new(ty, Kind::Const(Const::Float(-value))),
+            _ => Self::new(ty, Kind::Unary(op, Box::new(operand))),
+        }
+    }
+
+    pub(super) fn cast(operand: Typed, ty: Type) -> Self {
+        if operand.ty == ty {
+            return operand;
+        }
+        match operand.as_const() {
+            Some(Const::Int(value)) if ty.is_integer() => Self::int(ty, *value),
+            Some(Const::Int(value)) if ty == Type::Bool => Self::bool(*value != 0),
+            Some(Const::Bool(value)) if ty.is_integer() => Self::int(ty, i128::from(*value)),
+            _ => Self::new(ty, Kind::Cast(Box::new(operand))),
+        }
+    }
+
+    pub(super) fn ternary(condition: Typed, yes: Typed, no: Typed) -> Self {
+        match condition.as_bool() {
+            Some(true) => yes,
+            Some(false) => no,
+            None => {
+                let ty = yes.ty.clone();
+                Self::new(ty, Kind::Ternary(Box::new(condition), Box::new(yes), Box::new(no)))
+            }
+        }
+    }
+}
+
+fn fold_equality(op: BinaryOp, equal: bool) -> Option<Typed> {
+    match op {
+        BinaryOp::Eq => Some(Typed::bool(equal)),
+        BinaryOp::Ne => Some(Typed::bool(!equal)),
+        _ => None,
+    }
+}
+
+/// As the instructions compute it; what traps is not folded.
+fn fold_integers(op: BinaryOp, ty: &Type, a: i128, b: i128) -> Option<Typed> {
+    let bits = ty.bits()?.max(32);
+    let value = match op {
+        BinaryOp::Eq => return Some(Typed::bool(a == b)),
+        BinaryOp::Ne => return Some(Typed::bool(a != b)),
+        BinaryOp::Ge => return Some(Typed::bool(a >= b)),
+        BinaryOp::Gt => return Some(Typed::bool(a > b)),
+        BinaryOp::Le => return Some(Typed::bool(a <= b)),
+        BinaryOp::Lt => return Some(Typed::bool(a < b)),
+        BinaryOp::Add => a + b,
+        BinaryOp::Sub => a - b,
+        // The product of two numbers of 64 bits fits, unless both are unsigned.
+        BinaryOp::Mul => a.wrapping_mul(b),
+        BinaryOp::Div if b != 0 && b != -1 => a / b,
+        BinaryOp::Rem if b != 0 && b != -1 => a % b,
+        BinaryOp::BitAnd => a & b,
+        BinaryOp::BitOr => a | b,
+        BinaryOp::BitXor => a ^ b,
+        // The instructions shift by the number modulo their width.
+        BinaryOp::Shl => a << b.rem_euclid(i128::from(bits)),
+        BinaryOp::Shr => a >> b.rem_euclid(i128::from(bits)),
+        BinaryOp::Div | BinaryOp::Rem | BinaryOp::And | BinaryOp::Or => return None,
+    };
+    Some(Typed::int(ty.clone(), value))
+}
+
+/// An integer modulo the range of a type.
+pub(super) fn wrap(ty: &Type, value: i128) -> i128 {
+    match ty {
+        Type::U8 => i128::from(value as u8),
+        Type::I8 => i128::from(value as i8),
+        Type::U16 => i128::from(value as u16),
+        Type::I16 => i128::from(value as i16),
+        Type::U32 => i128::from(value as u32),
+        Type::I32 => i128::from(value as i32),
+        Type::U64 => i128::from(value as u64),
+        Type::I64 => i128::from(value as i64),
+        _ => value,
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Statement {
+    /// A variable, or fields of it, from this component on.
+    Set {
+        place: Place,
+        component: u32,
+        value: Typed,
+    },
+    SetMap {
+        map: Place,
+        key: Typed,
+        value: Typed,
+    },
+    /// Adds to a value of a map.
+    AddMap {
+        map: Place,
+        key: Typed,
+        amount: Typed,
+    },
+    /// A call whose result is not used.
+    Call(Typed),
+    Return(Option<Typed>),
+    If {
+        condition: Typed,
+        yes: Vec<Statement>,
+        no: Vec<Statement>,
+    },
+    While {
+        condition: Typed,
+        body: Vec<Statement>,
+    },
+    Break,
+    Continue,
+}
+
+/// Statements with the locals that they use.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Body {
+    pub(super) locals: Vec<ValType>,
+    pub(super) statements: Vec<Statement>,
+}
+
+/// A function of the script.
+#[derive(Debug)]
+pub(super) struct Function {
+    pub(super) parameters: Vec<Type>,
+    pub(super) result: Type,
+    /// Its parameters are the first of its locals.
+    pub(super) body: Body,
+}
+
+/// A variable whose value is reported.
+#[derive(Clone, Debug)]
+pub(super) struct Report {
+    pub(super) name: String,
+    pub(super) ty: Type,
+    pub(super) place: Place,
+}
+
+/// A rule for one event: what an export of the monitor module stands for.
+#[derive(Debug)]
+pub(super) struct Probe {
+    /// Number of the rule in the script.
+    pub(super) rule: usize,
+    /// As in the interface: `wasm:opcode:call:before`.
+    pub(super) event: String,
+    /// Types of operands and locals that the rule demands, as requests.
+    pub(super) bounds: Vec<(String, Type)>,
+    pub(super) predicate: Option<Typed>,
+    pub(super) body: Body,
+    /// Size of the block of a site; none if there are no variables of sites.
+    pub(super) site: Option<u32>,
+    /// Sets the initial values of variables of a site, when it is matched.
+    pub(super) init: Body,
+}
+
+/// A checked script.
+#[derive(Debug, Default)]
+pub(super) struct Program {
+    pub(super) functions: Vec<Function>,
+    pub(super) probes: Vec<Probe>,
+    /// When the program starts: initial values of variables, and rules of `wasm:begin`.
+    pub(super) begin: Vec<Body>,
+    /// Rules of `wasm:end`.
+    pub(super) end: Vec<Body>,
+    /// Rules of `wasm:report`, in place of the report.
+    pub(super) report: Vec<Body>,
+    /// Variables that exist once, with the rule that they belong to.
+    pub(super) reported: Vec<(Report, Option<String>)>,
+    /// By rule: variables of sites.
+    pub(super) reported_sites: Vec<(usize, Vec<Report>)>,
+    /// Bytes of variables that exist once; their addresses start at zero.
+    pub(super) static_size: u32,
+}
+
+/// Bytes at the start of a site's block: next site, function, position, event and its length.
+pub(super) const SITE_HEADER: u32 = 24;

@@ -1,0 +1,136 @@
+//! The compiler of Whamm scripts to monitor modules.
+//!
+//! Whamm is the language of "Debugging WebAssembly? Put some Whamm on it!" (OOPSLA 2025), in the
+//! form of the crate whamm 2.0.1. A script consists of rules, `provider:package:event:mode
+//! /predicate/ { statements }`, and of variables, statements and functions that they share:
+//!
+//! ```text
+//! script     = { "use" NAME ";" | function | rule | statement }
+//! function   = "fn" NAME parameters [ "->" type ] block
+//! parameters = "(" [ NAME ":" type { "," NAME ":" type } ] ")"
+//! rule       = part { ":" part } [ "/" expression "/" ] block          two to four parts
+//! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ parameters ]
+//! block      = "{" { statement } "}"
+//! statement  = { "report" | "unshared" | "shared" | "frame" } "var" NAME ":" type [ "=" expression ] ";"
+//!            | target "=" expression ";" | target ( "++" | "--" ) ";" | call ";"
+//!            | "return" [ expression ] ";" | "break" ";" | "continue" ";"
+//!            | "if" condition block { "elif" condition block } [ "else" block ]
+//!            | "while" condition block
+//! expression = operation [ "?" expression ":" expression ]
+//! operation  = operand { operator operand }
+//! operand    = { "!" | "~" | "-" } ( literal | target | call | "(" [ expression { "," expression } ] ")" )
+//!              { "as" type }
+//! target     = NAME | NAME "[" expression "]" | NAME { "." NUMBER }
+//! type       = "u8" | .. | "i64" | "f32" | "f64" | "bool" | "str" | "(" [ types ] ")" | "map" "<" type "," type ">"
+//! ```
+//!
+//! Operators bind as in C, but that `&&` and `||` bind equally, and comparisons, too, from left to
+//! right. `while`, `break`, `continue` and `shared` are extensions.
+//!
+//! The steps: `lexer` and `parser` make the tree of `ast`. `check` resolves names and types for
+//! each event that a rule matches, with the tables of `events` and `opcodes`, and makes the tree of
+//! `ir`. `split` takes a predicate apart. `emit` writes the module. Problems of a script are
+//! collected as far as possible, and point into the script.
+//!
+//! What is refused: libraries, frame variables, the modes that change the program or whose place
+//! is not next to an instruction, type parameters, names of functions.
+
+mod ast;
+mod check;
+mod diagnostics;
+mod emit;
+mod events;
+mod glob;
+mod ir;
+mod lexer;
+mod opcodes;
+mod parser;
+mod split;
+mod types;
+
+pub use diagnostics::{Problem, ProblemKind, ScriptError, Span};
+
+use self::events::{Event, Matched};
+
+/// Size of a script, in bytes.
+const MAX_SIZE: usize = 16 << 20;
+
+/// The text of a script, if it is text.
+fn text<'a>(name: &str, source: &'a [u8]) -> Result<&'a str, ScriptError> {
+    let error = |problem| ScriptError::new(name, &String::from_utf8_lossy(source), vec![problem]);
+    if source.len() > MAX_SIZE {
+        let message = format!("the script is larger than {MAX_SIZE} bytes");
+        return Err(ScriptError::new(name, "", vec![Problem::new(ProblemKind::Limit, 0..0, message)]));
+    }
+    std::str::from_utf8(source).map_err(|invalid| {
+        let at = invalid.valid_up_to();
+        error(Problem::new(ProblemKind::Syntax, at..at + 1, "the script is not valid UTF-8"))
+    })
+}
+
+/// Compiles a script to a monitor module.
+///
+/// The module has the engine interface of the crate whamm 2.0.1. It imports `fd_write` of WASI, by
+/// which it prints the report: values separated by commas, with columns for the variable, its type,
+/// the event, the function's number, the offset of the instruction, the key of a map's entry, and
+/// the value.
+///
+/// `name` is the script's, for messages.
+///
+/// # Errors
+/// The problems of the script.
+pub fn compile(name: &str, source: &[u8]) -> Result<Vec<u8>, ScriptError> {
+    let source = text(name, source)?;
+    let error = |problems| ScriptError::new(name, source, problems);
+    let script = parser::parse(source).map_err(error)?;
+    let program = check::check(&script).map_err(error)?;
+    emit::emit(&program).map_err(error)
+}
+
+/// An event that a rule matches, and the variables that it binds.
+#[derive(Clone, Debug)]
+pub struct EventInfo {
+    /// As in a rule: `wasm:opcode:call:before`.
+    pub event: String,
+    /// The variables.
+    pub bound: Vec<BoundInfo>,
+}
+
+/// A variable that an event binds.
+#[derive(Clone, Debug)]
+pub struct BoundInfo {
+    /// Its name.
+    pub name: String,
+    /// Its type, or that the rule must say it.
+    pub ty: String,
+    /// Whether it is known when the rule is matched.
+    pub is_static: bool,
+    /// What it is.
+    pub help: &'static str,
+}
+
+/// What a match rule such as `wasm:opcode:*load*:before` matches.
+///
+/// # Errors
+/// The rule is malformed or matches nothing.
+pub fn info(rule: &str) -> Result<Vec<EventInfo>, ScriptError> {
+    let error = |problems| ScriptError::new("rule", rule, problems);
+    let parsed = parser::parse_rule(rule).map_err(error)?;
+    let problem = |kind, message: &str| error(vec![Problem::new(kind, parsed.span.clone(), message)]);
+    match events::matching(&parsed.parts) {
+        Matched::Events { events, .. } => Ok(events.iter().map(describe).collect()),
+        Matched::Unsupported(message) => Err(problem(ProblemKind::Unsupported, &message)),
+        Matched::Nothing(help) => {
+            let problem = Problem::new(ProblemKind::Rule, parsed.span.clone(), "this rule matches nothing");
+            Err(error(vec![problem.help(help)]))
+        }
+    }
+}
+
+fn describe(event: &Event) -> EventInfo {
+    let bound = event.describe().into_iter().map(|bound| {
+        let events::Description { name, ty, is_static, help } = bound;
+        BoundInfo { name, ty, is_static, help }
+    });
+    EventInfo { event: event.text(), bound: bound.collect() }
+}

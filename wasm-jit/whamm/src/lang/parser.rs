@@ -1,0 +1,635 @@
+//! From a script's text to its syntax tree, by recursive descent.
+//!
+//! The text of a match rule has its own lexical structure, so the parser looks for one wherever an
+//! item of a script may start: parts of names and wildcards, then a colon. The grammar is in the
+//! module documentation.
+
+use super::ast::{
+    BinaryOp, Declaration, Expr, ExprKind, Function, Ident, Item, Parameter, Rule, Script, Statement,
+    StatementKind, Storage, UnaryOp,
+};
+use super::diagnostics::{Problem, ProblemKind, Span};
+use super::lexer::{Lexer, Token};
+use super::types::Type;
+
+/// Nesting of expressions, blocks and types.
+const MAX_DEPTH: usize = 128;
+
+/// Conditions of a statement `if` with its `elif`.
+const MAX_ARMS: usize = 256;
+
+/// Problems after which a script is abandoned.
+const MAX_PROBLEMS: usize = 20;
+
+const KEYWORDS: [&str; 15] = [
+    "return", "if", "elif", "else", "while", "break", "continue", "var", "report", "unshared", "shared",
+    "frame", "fn", "use", "map",
+];
+
+type Parsed<T> = Result<T, Problem>;
+
+/// Parses a script; reports all problems from which parsing can go on.
+pub(super) fn parse(source: &str) -> Result<Script, Vec<Problem>> {
+    let mut parser = Parser { lexer: Lexer::new(source), depth: 0, in_predicate: false };
+    let mut items = Vec::new();
+    let mut problems = Vec::new();
+    loop {
+        match parser.item() {
+            Ok(Some(item)) => items.push(item),
+            Ok(None) => break,
+            Err(problem) => {
+                problems.push(problem);
+                if problems.len() == MAX_PROBLEMS || !parser.recover() {
+                    break;
+                }
+            }
+        }
+    }
+    if problems.is_empty() { Ok(Script { items }) } else { Err(problems) }
+}
+
+/// Parses the match rule of `whamm info`: no predicate, no body.
+pub(super) fn parse_rule(source: &str) -> Result<Rule, Vec<Problem>> {
+    let mut parser = Parser { lexer: Lexer::new(source), depth: 0, in_predicate: false };
+    let parsed = parser.lexer.skip_blanks().and_then(|()| {
+        let start = parser.lexer.position();
+        let (parts, bounds) = parser.match_rule(start)?;
+        let end = parser.lexer.position();
+        match parser.lexer.next()? {
+            (Token::End, _) => {}
+            (other, span) => return Err(unexpected(&other, span, "the end of the rule")),
+        }
+        Ok(Rule { parts, bounds, predicate: None, body: Vec::new(), span: start..end })
+    });
+    parsed.map_err(|problem| vec![problem])
+}
+
+struct Parser<'a> {
+    lexer: Lexer<'a>,
+    depth: usize,
+    /// A `/` before `{` ends the expression.
+    in_predicate: bool,
+}
+
+fn unexpected(token: &Token, span: Span, expected: &str) -> Problem {
+    Problem::new(ProblemKind::Syntax, span, format!("expected {expected}, found {}", token.describe()))
+}
+
+/// Characters of match rules.
+fn is_of_rule(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_.*+\\?|![]-^".contains(c)
+}
+
+impl Parser<'_> {
+    fn peek(&self) -> Parsed<(Token, Span)> {
+        self.lexer.clone().next()
+    }
+
+    /// Whether the next token is this punctuation.
+    fn at(&self, mark: &'static str) -> Parsed<bool> {
+        Ok(self.peek()?.0 == Token::Mark(mark))
+    }
+
+    fn accept(&mut self, mark: &'static str) -> Parsed<bool> {
+        let mut after = self.lexer.clone();
+        let found = after.next()?.0 == Token::Mark(mark);
+        if found {
+            self.lexer = after;
+        }
+        Ok(found)
+    }
+
+    fn expect(&mut self, mark: &'static str) -> Parsed<Span> {
+        match self.lexer.clone().next()? {
+            (Token::Mark(found), span) if found == mark => {
+                self.lexer.next()?;
+                Ok(span)
+            }
+            (token, span) => Err(unexpected(&token, span, &format!("`{mark}`"))),
+        }
+    }
+
+    /// Accepts a keyword.
+    fn keyword(&mut self, word: &str) -> Parsed<bool> {
+        let mut after = self.lexer.clone();
+        let found = matches!(after.next()?.0, Token::Name(name) if name == word);
+        if found {
+            self.lexer = after;
+        }
+        Ok(found)
+    }
+
+    fn ident(&mut self, what: &str) -> Parsed<Ident> {
+        match self.peek()? {
+            (Token::Name(name), span) if !KEYWORDS.contains(&name.as_str()) => {
+                self.lexer.next()?;
+                Ok(Ident { name, span })
+            }
+            (token, span) => Err(unexpected(&token, span, what)),
+        }
+    }
+
+    /// Runs a part of the parser one level deeper.
+    fn nested<T>(&mut self, parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+        if self.depth == MAX_DEPTH {
+            let (_, span) = self.peek()?;
+            return Err(Problem::new(
+                ProblemKind::Limit,
+                span,
+                format!("nested more than {MAX_DEPTH} levels deep"),
+            ));
+        }
+        self.depth += 1;
+        let parsed = parse(self);
+        self.depth -= 1;
+        parsed
+    }
+
+    /// Skips the rest of an item that has a problem; whether there may be more items.
+    fn recover(&mut self) -> bool {
+        self.depth = 0;
+        self.in_predicate = false;
+        let mut braces = 0_usize;
+        loop {
+            match self.lexer.next() {
+                Ok((Token::End, _)) | Err(_) => return false,
+                Ok((Token::Mark("{"), _)) => braces += 1,
+                Ok((Token::Mark("}"), _)) => {
+                    braces = braces.saturating_sub(1);
+                    if braces == 0 {
+                        return true;
+                    }
+                }
+                Ok((Token::Mark(";"), _)) if braces == 0 => return true,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    fn item(&mut self) -> Parsed<Option<Item>> {
+        self.lexer.skip_blanks()?;
+        if self.lexer.rest().is_empty() {
+            return Ok(None);
+        }
+        if self.at_rule() {
+            return self.rule().map(|rule| Some(Item::Rule(rule)));
+        }
+        if self.keyword("use")? {
+            let library = self.ident("the name of a library")?;
+            self.expect(";")?;
+            return Ok(Some(Item::Use(library)));
+        }
+        if self.keyword("fn")? {
+            return self.function().map(|function| Some(Item::Function(function)));
+        }
+        self.statement().map(|statement| Some(Item::Statement(statement)))
+    }
+
+    /// Whether a match rule follows: a part, perhaps type bounds, and a colon.
+    fn at_rule(&self) -> bool {
+        let rest = self.lexer.rest();
+        let part = rest.find(|c: char| !is_of_rule(c)).unwrap_or(rest.len());
+        let mut after = rest[part..].trim_start();
+        if let Some(bounds) = after.strip_prefix(['(', '<']) {
+            match bounds.find([')', '>', ';', '{']) {
+                Some(end) if bounds[end..].starts_with([')', '>']) => after = bounds[end + 1..].trim_start(),
+                _ => return false,
+            }
+        }
+        after.starts_with(':')
+    }
+
+    fn rule(&mut self) -> Parsed<Rule> {
+        let start = self.lexer.position();
+        let (parts, bounds) = self.match_rule(start)?;
+        let span = start..self.lexer.position();
+        let predicate = if self.accept("/")? {
+            self.in_predicate = true;
+            let predicate = self.expr();
+            self.in_predicate = false;
+            let predicate = predicate?;
+            self.expect("/")?;
+            Some(predicate)
+        } else {
+            None
+        };
+        Ok(Rule { parts, bounds, predicate, body: self.block()?, span })
+    }
+
+    fn match_rule(&mut self, start: usize) -> Parsed<(Vec<Ident>, Vec<Parameter>)> {
+        let mut parts = Vec::new();
+        let mut bounds = Vec::new();
+        loop {
+            let at = self.lexer.position();
+            let rest = self.lexer.rest();
+            let length = rest.find(|c: char| !is_of_rule(c)).unwrap_or(rest.len());
+            self.lexer.advance(length);
+            parts.push(Ident { name: rest[..length].to_owned(), span: at..at + length });
+            if self.at("<")? {
+                let (_, span) = self.lexer.next()?;
+                let message = "type parameters are not supported in monitor modules";
+                return Err(Problem::new(ProblemKind::Unsupported, span, message)
+                    .help("write a rule for each type, with bounds such as `(arg0: i64)`"));
+            }
+            if self.at("(")? {
+                bounds.extend(self.parameters()?);
+            }
+            // Blanks are allowed around colons only if a colon follows.
+            let end = self.lexer.clone();
+            self.lexer.skip_blanks()?;
+            if !self.lexer.rest().starts_with(':') {
+                self.lexer = end;
+                break;
+            }
+            self.lexer.advance(1);
+            let after_colon = self.lexer.clone();
+            self.lexer.skip_blanks()?;
+            if !self.lexer.rest().starts_with(is_of_rule) && !self.lexer.rest().starts_with(':') {
+                self.lexer = after_colon;
+            }
+        }
+        let span = start..self.lexer.position();
+        match parts.len() {
+            2..=4 => Ok((parts, bounds)),
+            _ => Err(Problem::new(
+                ProblemKind::Rule,
+                span,
+                "a match rule has the form `provider:package:event:mode`",
+            )),
+        }
+    }
+
+    /// `(name: type, ..)`
+    fn parameters(&mut self) -> Parsed<Vec<Parameter>> {
+        self.expect("(")?;
+        let mut parameters = Vec::new();
+        if self.accept(")")? {
+            return Ok(parameters);
+        }
+        loop {
+            let name = self.ident("a name")?;
+            self.expect(":")?;
+            parameters.push(Parameter { name, ty: self.type_()? });
+            if !self.accept(",")? {
+                break;
+            }
+        }
+        self.expect(")")?;
+        Ok(parameters)
+    }
+
+    fn function(&mut self) -> Parsed<Function> {
+        let name = self.ident("the name of a function")?;
+        let parameters = self.parameters()?;
+        let result = if self.accept("->")? { self.type_()? } else { Type::UNIT };
+        Ok(Function { name, parameters, result, body: self.block()? })
+    }
+
+    fn type_(&mut self) -> Parsed<Type> {
+        self.nested(|parser| match parser.lexer.next()? {
+            (Token::Name(name), span) if name == "map" => {
+                parser.expect("<")?;
+                let key = parser.type_()?;
+                parser.expect(",")?;
+                let value = parser.type_()?;
+                match parser.peek()? {
+                    (Token::Mark(">>"), _) => {
+                        let message = "a map of maps is not supported";
+                        return Err(Problem::new(ProblemKind::Unsupported, span, message)
+                            .help("use a tuple as the key: `map<(u32, u32), u32>`"));
+                    }
+                    _ => parser.expect(">")?,
+                };
+                Ok(Type::Map(Box::new(key), Box::new(value)))
+            }
+            (Token::Name(name), span) => Type::primitive(&name).ok_or_else(|| {
+                Problem::new(ProblemKind::Type, span, format!("unknown type `{name}`")).help(
+                    "types are u8 to u64, i8 to i64, f32, f64, bool, str, tuples such as (u32, bool), and \
+                     map<KEY, VALUE>",
+                )
+            }),
+            (Token::Mark("("), _) => {
+                let mut fields = Vec::new();
+                if parser.accept(")")? {
+                    return Ok(Type::UNIT);
+                }
+                loop {
+                    fields.push(parser.type_()?);
+                    if !parser.accept(",")? {
+                        break;
+                    }
+                }
+                parser.expect(")")?;
+                Ok(Type::Tuple(fields))
+            }
+            (token, span) => Err(unexpected(&token, span, "a type")),
+        })
+    }
+
+    fn block(&mut self) -> Parsed<Vec<Statement>> {
+        self.nested(|parser| {
+            parser.expect("{")?;
+            let mut statements = Vec::new();
+            while !parser.accept("}")? {
+                statements.push(parser.statement()?);
+            }
+            Ok(statements)
+        })
+    }
+
+    fn statement(&mut self) -> Parsed<Statement> {
+        self.lexer.skip_blanks()?;
+        let start = self.lexer.position();
+        let kind = if self.keyword("if")? {
+            self.if_statement()?
+        } else if self.keyword("while")? {
+            self.expect("(")?;
+            let condition = self.expr()?;
+            self.expect(")")?;
+            StatementKind::While { condition, body: self.block()? }
+        } else {
+            let kind = self.simple_statement()?;
+            self.expect(";")?;
+            kind
+        };
+        Ok(Statement { kind, span: start..self.lexer.position() })
+    }
+
+    fn if_statement(&mut self) -> Parsed<StatementKind> {
+        let mut arms = Vec::new();
+        loop {
+            let open = self.expect("(")?;
+            if arms.len() == MAX_ARMS {
+                let message = format!("a statement `if` has at most {MAX_ARMS} conditions");
+                return Err(Problem::new(ProblemKind::Limit, open, message));
+            }
+            let condition = self.expr()?;
+            self.expect(")")?;
+            arms.push((condition, self.block()?));
+            if !self.keyword("elif")? {
+                break;
+            }
+        }
+        let otherwise = if self.keyword("else")? { self.block()? } else { Vec::new() };
+        Ok(StatementKind::If { arms, otherwise })
+    }
+
+    fn simple_statement(&mut self) -> Parsed<StatementKind> {
+        if self.keyword("return")? {
+            let value = if self.at(";")? { None } else { Some(self.expr()?) };
+            return Ok(StatementKind::Return(value));
+        }
+        if self.keyword("break")? {
+            return Ok(StatementKind::Break);
+        }
+        if self.keyword("continue")? {
+            return Ok(StatementKind::Continue);
+        }
+        if let Some(declaration) = self.declaration()? {
+            return Ok(StatementKind::Declare(declaration));
+        }
+        let target = self.postfix()?;
+        match self.peek()? {
+            (Token::Mark("="), _) => {
+                self.lexer.next()?;
+                Ok(StatementKind::Assign { target, value: self.expr()? })
+            }
+            (Token::Mark(mark @ ("++" | "--")), _) => {
+                self.lexer.next()?;
+                Ok(StatementKind::Step { target, up: mark == "++" })
+            }
+            _ if matches!(target.kind, ExprKind::Call { .. }) => Ok(StatementKind::Call(target)),
+            (token, span) => Err(unexpected(&token, span, "`=`, `++` or `--`")),
+        }
+    }
+
+    fn declaration(&mut self) -> Parsed<Option<Declaration>> {
+        let mut report = false;
+        let mut storage = None;
+        loop {
+            let (token, span) = self.peek()?;
+            let Token::Name(word) = token else { return Ok(None) };
+            let class = match word.as_str() {
+                "report" => {
+                    report = true;
+                    self.lexer.next()?;
+                    continue;
+                }
+                "unshared" => Storage::Unshared,
+                "shared" => Storage::Shared,
+                "frame" => Storage::Frame,
+                "var" => {
+                    self.lexer.next()?;
+                    break;
+                }
+                _ if report || storage.is_some() => {
+                    return Err(unexpected(&Token::Name(word), span, "`var`"));
+                }
+                _ => return Ok(None),
+            };
+            self.lexer.next()?;
+            if storage.replace(class).is_some_and(|earlier| earlier != class) {
+                return Err(Problem::new(ProblemKind::Syntax, span, "a variable has one storage class"));
+            }
+        }
+        let name = self.ident("the name of a variable")?;
+        self.expect(":")?;
+        let ty = self.type_()?;
+        let init = if self.accept("=")? { Some(self.expr()?) } else { None };
+        Ok(Some(Declaration { storage: storage.unwrap_or(Storage::Plain), report, name, ty, init }))
+    }
+
+    /// An expression, with `?:`.
+    fn expr(&mut self) -> Parsed<Expr> {
+        self.nested(|parser| {
+            let condition = parser.binary(0)?;
+            if !parser.accept("?")? {
+                return Ok(condition);
+            }
+            let yes = parser.expr()?;
+            parser.expect(":")?;
+            let no = parser.expr()?;
+            let span = condition.span.start..no.span.end;
+            node(span, ExprKind::Ternary(Box::new(condition), Box::new(yes), Box::new(no)))
+        })
+    }
+
+    fn binary(&mut self, lowest: u8) -> Parsed<Expr> {
+        let mut left = self.unary()?;
+        while let Some(operator) = self.binary_operator()? {
+            if operator.precedence() < lowest {
+                break;
+            }
+            self.lexer.next()?;
+            let right = self.nested(|parser| parser.binary(operator.precedence() + 1))?;
+            let span = left.span.start..right.span.end;
+            left = node(span, ExprKind::Binary(operator, Box::new(left), Box::new(right)))?;
+        }
+        Ok(left)
+    }
+
+    /// The operator that follows.
+    fn binary_operator(&self) -> Parsed<Option<BinaryOp>> {
+        let mut after = self.lexer.clone();
+        Ok(Some(match after.next()?.0 {
+            Token::Mark("/") if self.in_predicate && after.next()?.0 == Token::Mark("{") => return Ok(None),
+            Token::Mark("&&") => BinaryOp::And,
+            Token::Mark("||") => BinaryOp::Or,
+            Token::Mark("|") => BinaryOp::BitOr,
+            Token::Mark("^") => BinaryOp::BitXor,
+            Token::Mark("&") => BinaryOp::BitAnd,
+            Token::Mark("==") => BinaryOp::Eq,
+            Token::Mark("!=") => BinaryOp::Ne,
+            Token::Mark(">=") => BinaryOp::Ge,
+            Token::Mark(">") => BinaryOp::Gt,
+            Token::Mark("<=") => BinaryOp::Le,
+            Token::Mark("<") => BinaryOp::Lt,
+            Token::Mark("<<") => BinaryOp::Shl,
+            Token::Mark(">>") => BinaryOp::Shr,
+            Token::Mark("+") => BinaryOp::Add,
+            Token::Mark("-") => BinaryOp::Sub,
+            Token::Mark("*") => BinaryOp::Mul,
+            Token::Mark("/") => BinaryOp::Div,
+            Token::Mark("%") => BinaryOp::Rem,
+            _ => return Ok(None),
+        }))
+    }
+
+    fn unary(&mut self) -> Parsed<Expr> {
+        let (token, span) = self.peek()?;
+        let operator = match token {
+            Token::Mark("!") => UnaryOp::Not,
+            Token::Mark("~") => UnaryOp::Complement,
+            Token::Mark("-") => UnaryOp::Negate,
+            _ => return self.cast(),
+        };
+        self.lexer.next()?;
+        let operand = self.nested(Self::unary)?;
+        node(span.start..operand.span.end, ExprKind::Unary(operator, Box::new(operand)))
+    }
+
+    /// An operand, with casts: `operand as type`.
+    fn cast(&mut self) -> Parsed<Expr> {
+        let mut operand = self.postfix()?;
+        while self.keyword("as")? {
+            let ty = self.type_()?;
+            let span = operand.span.start..self.lexer.position();
+            operand = node(span, ExprKind::Cast(Box::new(operand), ty))?;
+        }
+        Ok(operand)
+    }
+
+    fn postfix(&mut self) -> Parsed<Expr> {
+        let (token, span) = self.lexer.next()?;
+        let start = span.start;
+        let leaf = |kind| Ok(Expr { kind, span: span.clone(), depth: 1 });
+        match token {
+            Token::Int(value) => leaf(ExprKind::Int(value)),
+            Token::Float(value) => leaf(ExprKind::Float(value)),
+            Token::Str(text) => leaf(ExprKind::Str(text)),
+            Token::Mark("(") => self.parenthesized(start),
+            Token::Mark("@") => {
+                let annotation = self.ident("`static` or `init`")?;
+                let name = self.ident("a call of a library")?;
+                self.call_or_field(start, Some(annotation), name)
+            }
+            Token::Name(name) if name == "true" || name == "false" => leaf(ExprKind::Bool(name == "true")),
+            Token::Name(name) if !KEYWORDS.contains(&name.as_str()) => {
+                self.call_or_field(start, None, Ident { name, span })
+            }
+            token => Err(unexpected(&token, span, "an expression")),
+        }
+    }
+
+    fn parenthesized(&mut self, start: usize) -> Parsed<Expr> {
+        if self.accept(")")? {
+            return node(start..self.lexer.position(), ExprKind::Tuple(Vec::new()));
+        }
+        let in_predicate = std::mem::replace(&mut self.in_predicate, false);
+        let mut fields = vec![self.expr()?];
+        while self.accept(",")? {
+            fields.push(self.expr()?);
+        }
+        self.expect(")")?;
+        self.in_predicate = in_predicate;
+        let span = start..self.lexer.position();
+        match fields.pop() {
+            Some(only) if fields.is_empty() => Ok(Expr { span, ..only }),
+            last => {
+                fields.extend(last);
+                node(span, ExprKind::Tuple(fields))
+            }
+        }
+    }
+
+    /// What follows a name: a call, an index, fields, or nothing.
+    fn call_or_field(&mut self, start: usize, annotation: Option<Ident>, name: Ident) -> Parsed<Expr> {
+        if self.at("(")? {
+            return self.call(start, annotation, None, name);
+        }
+        if self.accept("[")? {
+            let in_predicate = std::mem::replace(&mut self.in_predicate, false);
+            let key = self.expr()?;
+            self.in_predicate = in_predicate;
+            self.expect("]")?;
+            return node(start..self.lexer.position(), ExprKind::Index(name, Box::new(key)));
+        }
+        if !self.at(".")? {
+            if let Some(annotation) = annotation {
+                let message = "an annotation belongs to a call of a library";
+                return Err(Problem::new(ProblemKind::Syntax, annotation.span, message));
+            }
+            let span = name.span;
+            return Ok(Expr { kind: ExprKind::Name(name.name), span, depth: 1 });
+        }
+        let mut path = Vec::new();
+        while self.accept(".")? {
+            // `0.1` of `tuple.0.1` is a number for the lexer.
+            let digits = self.lexer.rest();
+            let length = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+            if length == 0 {
+                let member = self.ident("a field's number or a function")?;
+                return self.call(start, annotation, Some(name), member);
+            }
+            let at = self.lexer.position();
+            self.lexer.advance(length);
+            let unknown = || Problem::new(ProblemKind::Limit, at..at + length, "a tuple has fewer fields");
+            path.push(digits[..length].parse().map_err(|_| unknown())?);
+        }
+        node(start..self.lexer.position(), ExprKind::Field(name, path))
+    }
+
+    fn call(
+        &mut self,
+        start: usize,
+        annotation: Option<Ident>,
+        object: Option<Ident>,
+        name: Ident,
+    ) -> Parsed<Expr> {
+        self.expect("(")?;
+        let in_predicate = std::mem::replace(&mut self.in_predicate, false);
+        let mut arguments = Vec::new();
+        if !self.accept(")")? {
+            loop {
+                arguments.push(self.expr()?);
+                if !self.accept(",")? {
+                    break;
+                }
+            }
+            self.expect(")")?;
+        }
+        self.in_predicate = in_predicate;
+        node(start..self.lexer.position(), ExprKind::Call { annotation, object, name, arguments })
+    }
+}
+
+/// An expression, unless its tree gets too high: what handles it later is recursive.
+fn node(span: Span, kind: ExprKind) -> Parsed<Expr> {
+    let mut node = Expr { kind, span, depth: 0 };
+    node.depth = 1 + node.children().iter().map(|child| child.depth).max().unwrap_or(0);
+    if node.depth <= 2 * MAX_DEPTH {
+        return Ok(node);
+    }
+    let message = format!("an expression of more than {} levels", 2 * MAX_DEPTH);
+    Err(Problem::new(ProblemKind::Limit, node.span, message).help("keep a part of it in a variable"))
+}

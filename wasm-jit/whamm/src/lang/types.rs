@@ -1,0 +1,141 @@
+//! Types of the language, and how their values are represented.
+//!
+//! A value is a sequence of components, each of which is a value of WebAssembly. Numbers and
+//! booleans are one component, strings an address and a length, tuples the components of their
+//! fields. Narrow integers are kept extended to 32 bits. A component takes eight bytes in memory.
+//! A map is not a value: it lives at an address.
+
+use std::fmt;
+
+use wasm_encoder::ValType;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Type {
+    U8,
+    I8,
+    U16,
+    I16,
+    U32,
+    I32,
+    F32,
+    U64,
+    I64,
+    F64,
+    Bool,
+    Str,
+    Tuple(Vec<Type>),
+    Map(Box<Type>, Box<Type>),
+}
+
+/// Components in a tuple, or in the key or value of a map.
+pub(super) const MAX_COMPONENTS: usize = 16;
+
+impl Type {
+    pub(super) const UNIT: Self = Self::Tuple(Vec::new());
+
+    pub(super) fn primitive(name: &str) -> Option<Self> {
+        Some(match name {
+            "u8" => Self::U8,
+            "i8" => Self::I8,
+            "u16" => Self::U16,
+            "i16" => Self::I16,
+            "u32" => Self::U32,
+            "i32" => Self::I32,
+            "f32" => Self::F32,
+            "u64" => Self::U64,
+            "i64" => Self::I64,
+            "f64" => Self::F64,
+            "bool" => Self::Bool,
+            "str" => Self::Str,
+            _ => return None,
+        })
+    }
+
+    /// The type of WebAssembly of a number or boolean.
+    pub(super) fn scalar(&self) -> Option<ValType> {
+        Some(match self {
+            Self::U8 | Self::I8 | Self::U16 | Self::I16 | Self::U32 | Self::I32 | Self::Bool => ValType::I32,
+            Self::U64 | Self::I64 => ValType::I64,
+            Self::F32 => ValType::F32,
+            Self::F64 => ValType::F64,
+            Self::Str | Self::Tuple(_) | Self::Map(..) => return None,
+        })
+    }
+
+    /// The components of a value.
+    pub(super) fn components(&self) -> Vec<ValType> {
+        match self {
+            Self::Str => vec![ValType::I32; 2],
+            Self::Tuple(fields) => fields.iter().flat_map(Self::components).collect(),
+            Self::Map(..) => Vec::new(),
+            scalar => scalar.scalar().into_iter().collect(),
+        }
+    }
+
+    /// Bytes in memory.
+    pub(super) fn size(&self) -> u32 {
+        match self {
+            Self::Map(..) => 16,
+            value => 8 * value.components().len() as u32,
+        }
+    }
+
+    pub(super) fn is_integer(&self) -> bool {
+        self.bits().is_some()
+    }
+
+    pub(super) fn is_float(&self) -> bool {
+        matches!(self, Self::F32 | Self::F64)
+    }
+
+    pub(super) fn is_signed(&self) -> bool {
+        matches!(self, Self::I8 | Self::I16 | Self::I32 | Self::I64)
+    }
+
+    /// Bits of an integer.
+    pub(super) fn bits(&self) -> Option<u32> {
+        Some(match self {
+            Self::U8 | Self::I8 => 8,
+            Self::U16 | Self::I16 => 16,
+            Self::U32 | Self::I32 => 32,
+            Self::U64 | Self::I64 => 64,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn has_map(&self) -> bool {
+        match self {
+            Self::Map(..) => true,
+            Self::Tuple(fields) => fields.iter().any(Self::has_map),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::U8 => "u8",
+            Self::I8 => "i8",
+            Self::U16 => "u16",
+            Self::I16 => "i16",
+            Self::U32 => "u32",
+            Self::I32 => "i32",
+            Self::F32 => "f32",
+            Self::U64 => "u64",
+            Self::I64 => "i64",
+            Self::F64 => "f64",
+            Self::Bool => "bool",
+            Self::Str => "str",
+            Self::Map(key, value) => return write!(out, "map<{key}, {value}>"),
+            Self::Tuple(fields) => {
+                out.write_str("(")?;
+                for (index, field) in fields.iter().enumerate() {
+                    write!(out, "{}{field}", if index > 0 { ", " } else { "" })?;
+                }
+                return out.write_str(")");
+            }
+        };
+        out.write_str(name)
+    }
+}

@@ -1,0 +1,172 @@
+//! [`MonitorModule`]: a module with the rules that its exports are, checked against its functions.
+
+use wasm_jit::{ExternType, FuncType, Module, ValType};
+
+use super::error::{MonitorError, SignatureError};
+use super::names::{Call, Event, Parameter, Rule, Static, parse};
+
+/// A monitor that is a module of WebAssembly.
+#[derive(Debug)]
+pub struct MonitorModule {
+    pub(super) module: Module,
+    pub(super) libraries: Vec<(String, Module)>,
+    /// In the order of the exports, by their names.
+    pub(super) rules: Vec<(String, Rule)>,
+    pub(super) has_strings: bool,
+}
+
+impl MonitorModule {
+    /// Reads the rules of a module, and checks that its functions fit.
+    ///
+    /// The libraries are modules whose exports the monitor, or libraries after them, may import by
+    /// their names: Whamm's own is `whamm_core`.
+    ///
+    /// # Errors
+    /// [`MonitorError::Name`], [`MonitorError::Signature`].
+    pub fn new(module: Module, libraries: Vec<(String, Module)>) -> Result<Self, MonitorError> {
+        let mut rules = Vec::new();
+        let mut has_strings = false;
+        for export in module.exports() {
+            let name = export.name();
+            let parsed = parse(name);
+            let Some(rule) = parsed.map_err(|(column, reason)| MonitorError::Name {
+                export: name.to_owned(),
+                column,
+                reason,
+            })?
+            else {
+                continue;
+            };
+            let check = Check { module: &module };
+            let checked = check.rule(name, export.ty(), &rule);
+            has_strings |=
+                checked.map_err(|reason| MonitorError::Signature { export: name.to_owned(), reason })?;
+            rules.push((name.to_owned(), rule));
+        }
+        Ok(Self { module, libraries, rules, has_strings })
+    }
+
+    /// The names of the exports that are rules, in their order.
+    pub fn rules(&self) -> impl ExactSizeIterator<Item = &str> + '_ {
+        self.rules.iter().map(|(name, _)| name.as_str())
+    }
+}
+
+struct Check<'a> {
+    module: &'a Module,
+}
+
+/// A type that a value can be passed as.
+#[derive(Clone, Copy)]
+enum Fits {
+    Integer,
+    Number,
+    I64,
+    Exactly(ValType),
+}
+
+impl Fits {
+    fn allows(self, ty: ValType) -> bool {
+        match self {
+            Self::Integer => matches!(ty, ValType::I32 | ValType::I64),
+            Self::Number => is_number(ty),
+            Self::I64 => ty == ValType::I64,
+            Self::Exactly(wanted) => ty == wanted,
+        }
+    }
+}
+
+fn is_number(ty: ValType) -> bool {
+    matches!(ty, ValType::I32 | ValType::I64 | ValType::F32 | ValType::F64)
+}
+
+impl Check<'_> {
+    /// Whether there are strings.
+    fn rule(&self, name: &str, export: &ExternType, rule: &Rule) -> Result<bool, SignatureError> {
+        let ExternType::Func(ty) = export else { return Err(SignatureError::NoFunction) };
+        if ty.results().len() != 0 {
+            return Err(SignatureError::Results);
+        }
+        let is_string = |value: &Parameter| matches!(value, Parameter::Static(value) if value.is_string());
+        if rule.parameters.iter().any(is_string) {
+            return Err(SignatureError::String);
+        }
+        let has_frame = !matches!(rule.event, Event::Exit | Event::Begin | Event::End | Event::LastEnd);
+        let of_frame = |value: &Parameter| match value {
+            Parameter::Argument(_) | Parameter::Local(_) => !has_frame,
+            Parameter::Frame => !has_frame && rule.event != Event::Exit,
+            _ => false,
+        };
+        if rule.parameters.iter().any(of_frame) {
+            return Err(SignatureError::NoFrame);
+        }
+        let mut strings = self.parameters(name, ty, &rule.parameters)?;
+        if let Some(call) = &rule.predicate {
+            let (result, of_call) = self.call(call)?;
+            if result != ValType::I32 {
+                return Err(SignatureError::Result { function: call.name.clone() });
+            }
+            strings |= of_call;
+        }
+        Ok(strings)
+    }
+
+    fn parameters(
+        &self,
+        function: &str,
+        ty: &FuncType,
+        values: &[Parameter],
+    ) -> Result<bool, SignatureError> {
+        let mut wanted = Vec::new();
+        let mut strings = false;
+        for value in values {
+            match value {
+                Parameter::Argument(_) | Parameter::Local(_) => wanted.push(Fits::Number),
+                Parameter::Frame => wanted.push(Fits::I64),
+                Parameter::Static(Static::Immediate(_)) => wanted.push(Fits::Number),
+                Parameter::Static(value) if value.is_string() => {
+                    strings = true;
+                    wanted.extend([Fits::Exactly(ValType::I32); 2]);
+                }
+                Parameter::Static(_) => wanted.push(Fits::Integer),
+                Parameter::Call(call) => {
+                    let (result, of_call) = self.call(call)?;
+                    strings |= of_call;
+                    wanted.push(Fits::Exactly(result));
+                }
+            }
+        }
+        let parameters = ty.params().len();
+        if parameters != wanted.len() {
+            return Err(SignatureError::Count {
+                function: function.to_owned(),
+                parameters,
+                values: wanted.len(),
+            });
+        }
+        match ty.params().zip(&wanted).position(|(ty, fits)| !fits.allows(ty)) {
+            Some(number) => Err(SignatureError::Type { function: function.to_owned(), number }),
+            None => Ok(strings),
+        }
+    }
+
+    /// The type of the result, and whether there are strings.
+    fn call(&self, call: &Call) -> Result<(ValType, bool), SignatureError> {
+        let function = || call.name.clone();
+        let Some(ExternType::Func(ty)) = self.module.get_export(&call.name) else {
+            return Err(SignatureError::NoCallee { function: function() });
+        };
+        let is_dynamic = |value: &Parameter| {
+            matches!(value, Parameter::Argument(_) | Parameter::Local(_) | Parameter::Frame)
+        };
+        if call.parameters.iter().any(is_dynamic) {
+            return Err(SignatureError::NotStatic { function: function() });
+        }
+        let strings = self.parameters(&call.name, &ty, &call.parameters)?;
+        let results: Vec<ValType> = ty.results().collect();
+        match results[..] {
+            [result] if is_number(result) => Ok((result, strings)),
+            _ => Err(SignatureError::Result { function: function() }),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Monitor modules: modules of WebAssembly that observe other ones.
+//!
+//! A monitor module is an ordinary module, except that the names of some of its exported functions
+//! are rules. A rule says at which places of a program the function is called, and with which
+//! values. This is the engine interface of [Whamm], as its compiler emits it in version 2.0.1
+//! (`whamm instr --wei`); the grammar below describes those modules, and the documentation of that
+//! version (`docs/src/devs/emit/wei.md`), in other words.
+//!
+//! A [`MonitorModule`] is loaded once, and [attached](MonitorModule::attach) to a module in a
+//! store. Its functions are called by [probes](wasm_jit::probes::Kind::Wasm): from the program's
+//! code, with values from the places where that code keeps them, without the host in between.
+//! The monitor has its own memories and globals. Of the program it sees what its rules bind.
+//!
+//! # Names of exports
+//! Spaces between the parts mean nothing. Names that do not begin with `wasm:` are no rules.
+//!
+//! ```text
+//! rule       = event [ "/" call "/" ] [ parameters ]
+//! event      = "wasm:opcode:" pattern { "|" pattern } [ ":before" ]
+//!            | "wasm:func:" ( "entry" | "exit" )
+//!            | "wasm:block:" ( "start" | "end" )
+//!            | "wasm:begin" [ ":" ] | "wasm:end" [ ":" ] | "wasm:exit"
+//! parameters = "(" [ parameter { "," parameter } [ "," ] ] ")"
+//! parameter  = call | value
+//! call       = "$" name [ parameters ]
+//! ```
+//!
+//! A pattern is the name of an instruction as in the text format, in which `*` stands for any
+//! characters, and `?` for one.
+//!
+//! # Events
+//! | event | the function is called |
+//! | --- | --- |
+//! | `wasm:opcode:` | before the instruction |
+//! | `wasm:func:entry` | when a call begins |
+//! | `wasm:func:exit` | when a call ends with its results, but by no tail call, trap or exception |
+//! | `wasm:block:start` | before the first instruction of a basic block |
+//! | `wasm:block:end` | before its last one |
+//! | `wasm:begin` | once, when the monitor is attached |
+//! | `wasm:end`, then `wasm:exit` | once, by [`Attached::finish`] |
+//!
+//! Before one instruction, the rules of blocks come first, then those of opcodes, each in the order
+//! of the exports. A branch to the end of a block continues after its `end`: see
+//! [`wasm_jit::probes`].
+//!
+//! # Values
+//! The function of a rule, and each function that is called at match time, has a parameter for
+//! each value, of a type that fits. A rule's function has no results.
+//!
+//! | value | type | |
+//! | --- | --- | --- |
+//! | `argN` | of the operand | the operand number N, counted from the top of the stack |
+//! | `localN` | of the local | a parameter or local of the program's function |
+//! | `frame` | i64 | identifies the call among those that the thread has at the time |
+//! | `pc` | integer | the offset of the instruction in the function's body, in bytes; at the exit, its length |
+//! | `opidx` | integer | the number of instructions in front of it |
+//! | `fid` | integer | the index of the function |
+//! | `at_func_end` | integer | 1 at the last `end` of the function |
+//! | `immN` | of the constant, or integer | an immediate of the instruction, in the order of the binary format; of a `br_table`, a target |
+//! | `offset`, `align`, `memory` | integer | of an access to memory; the second as an exponent of two |
+//! | `num_targets`, `default_target` | integer | of a `br_table`, the first without the default one |
+//! | `instr_count` | integer | at the end of a block, the number of its instructions |
+//! | `fname`, `opname` | string | the name of the function in the name section, or an empty one; of the instruction |
+//! | `target_fn_name`, `target_imp_module` | string | of a `call` or `return_call`: the name of the function, as imported if it is; the module of the import |
+//! | `$NAME(..)` | of the result | the result of another exported function at match time |
+//!
+//! An integer is an i32 or an i64. A string is two i32, address and length, in the memory that the
+//! monitor exports as `whamm_buffer`, at the value of its global `whamm_buffer:start`; it is cut
+//! after as many bytes as its global `whamm_buffer:max` says. It is overwritten with the next one.
+//!
+//! # Match time
+//! When a monitor is attached, each place of the program that an event has is a match. First the
+//! predicate between the slashes is called: if its result, an i32, is 0, there is no probe. Then
+//! the calls among the parameters are made, from left to right, once. Their results become
+//! constants in the code of the probe. Only static values can be passed: no `argN`, `localN` or
+//! `frame`, and strings can be passed to no others.
+//!
+//! A place that does not have a value that the rule wants, or has it in another type, is no match
+//! for it. In this way, types of operands choose among instructions.
+//!
+//! Calls at match time are made in the order of the program's functions and their instructions;
+//! code that control cannot reach matches, too, but has no probe.
+//!
+//! # Example
+//! ```
+//! use wasm_jit::{Engine, Instance, Linker, Module, Store};
+//! use wasm_jit_whamm::monitor_module::MonitorModule;
+//!
+//! let engine = Engine::default();
+//! let monitor = MonitorModule::new(Module::new(&engine, r#"(module
+//!     (global $largest (export "largest") (mut i32) (i32.const 0))
+//!     (func (export "wasm:func:entry (local0)") (param i32)
+//!         (if (i32.gt_u (local.get 0) (global.get $largest))
+//!             (then (global.set $largest (local.get 0))))))"#)?, Vec::new())?;
+//! let module = Module::new(&engine, "(module (func $count (export \"count\") (param i32)
+//!     (if (local.get 0) (then (call $count (i32.sub (local.get 0) (i32.const 1)))))))")?;
+//! let mut store = Store::new(&engine, ());
+//! let mut attached = monitor.attach(&mut store, &mut Linker::new(&engine), &module)?;
+//! let program = Instance::new(&mut store, &module, &[])?;
+//! program.get_typed_func::<i32, ()>(&mut store, "count")?.call(&mut store, 7)?;
+//! attached.finish(&mut store)?;
+//! let largest = attached.instance().get_global(&mut store, "largest").expect("it is exported");
+//! assert_eq!(largest.get(&mut store).i32(), Some(7));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [Whamm]: https://doi.org/10.1145/3763124
+
+mod attach;
+mod error;
+mod instructions;
+mod load;
+mod names;
+mod strings;
+
+#[cfg(test)]
+pub(crate) use self::instructions::names_of;
+pub use attach::Attached;
+pub use error::{MonitorError, NameError, SignatureError};
+pub use load::MonitorModule;

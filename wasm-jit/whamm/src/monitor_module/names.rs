@@ -1,0 +1,345 @@
+//! The names of exports: from text to [`Rule`].
+
+use wildmatch::WildMatch;
+
+use super::error::NameError;
+
+/// How deep calls may be nested in parameters.
+const MAX_DEPTH: usize = 32;
+
+/// What a rule waits for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Event {
+    /// Any of these.
+    Opcode(Vec<WildMatch>),
+    Entry,
+    Exit,
+    BlockStart,
+    BlockEnd,
+    Begin,
+    End,
+    /// After all others.
+    LastEnd,
+}
+
+/// A value that is static: known at match time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Static {
+    Pc,
+    Opidx,
+    Function,
+    AtFunctionEnd,
+    Immediate(u32),
+    Offset,
+    Align,
+    Memory,
+    TargetCount,
+    DefaultTarget,
+    InstructionCount,
+    FunctionName,
+    OpcodeName,
+    TargetName,
+    TargetModule,
+}
+
+impl Static {
+    pub(super) fn is_string(self) -> bool {
+        matches!(self, Self::FunctionName | Self::OpcodeName | Self::TargetName | Self::TargetModule)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Parameter {
+    Argument(u32),
+    Local(u32),
+    Frame,
+    Static(Static),
+    Call(Call),
+}
+
+/// A function that is called at match time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Call {
+    /// With the `$`.
+    pub(super) name: String,
+    pub(super) parameters: Vec<Parameter>,
+}
+
+/// The name of an export.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Rule {
+    pub(super) event: Event,
+    pub(super) predicate: Option<Call>,
+    pub(super) parameters: Vec<Parameter>,
+}
+
+/// Reads the name of an export; `None` if it is no rule. An error comes with its column, from 1, in
+/// characters.
+pub(super) fn parse(name: &str) -> Result<Option<Rule>, (usize, NameError)> {
+    if !name.starts_with("wasm:") {
+        return Ok(None);
+    }
+    let mut parser = Parser { text: name, at: 0 };
+    parser.rule().map(Some).map_err(|error| (name[..parser.at].chars().count() + 1, error))
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn skip_spaces(&mut self) {
+        self.at = self.text.len() - self.rest().trim_start_matches([' ', '\t']).len();
+    }
+
+    /// Takes a text, after spaces.
+    fn takes(&mut self, text: &str) -> bool {
+        self.skip_spaces();
+        let found = self.rest().starts_with(text);
+        if found {
+            self.at += text.len();
+        }
+        found
+    }
+
+    fn expect(&mut self, text: &'static str) -> Result<(), NameError> {
+        if self.takes(text) { Ok(()) } else { Err(NameError::Expected { text }) }
+    }
+
+    /// Takes as many of these characters as there are.
+    fn word(&mut self, belongs: fn(char) -> bool) -> &'a str {
+        let word = &self.rest()[..self.rest().find(|c| !belongs(c)).unwrap_or(self.rest().len())];
+        self.at += word.len();
+        word
+    }
+
+    /// Goes back to the start of the last word, which is wrong.
+    fn refuse<T>(&mut self, word: &str, error: NameError) -> Result<T, NameError> {
+        self.at -= word.len();
+        Err(error)
+    }
+
+    fn rule(&mut self) -> Result<Rule, NameError> {
+        let event = self.event()?;
+        let predicate = match self.takes("/") {
+            true => {
+                self.skip_spaces();
+                let call = self.call(0)?;
+                self.expect("/")?;
+                Some(call)
+            }
+            false => None,
+        };
+        let parameters = if self.takes("(") { self.parameters(0)? } else { Vec::new() };
+        self.skip_spaces();
+        if !self.rest().is_empty() {
+            return Err(NameError::Expected { text: "the end of the name" });
+        }
+        Ok(Rule { event, predicate, parameters })
+    }
+
+    fn event(&mut self) -> Result<Event, NameError> {
+        self.expect("wasm:")?;
+        let package = self.word(|c| c.is_ascii_lowercase());
+        let simple = match package {
+            "begin" => Some(Event::Begin),
+            "end" => Some(Event::End),
+            "exit" => Some(Event::LastEnd),
+            _ => None,
+        };
+        if let Some(event) = simple {
+            if self.rest().starts_with(':') {
+                self.at += 1;
+            }
+            return Ok(event);
+        }
+        if !matches!(package, "opcode" | "func" | "block") {
+            return self.refuse(package, NameError::Package);
+        }
+        self.expect(":")?;
+        if package == "opcode" {
+            return self.opcodes();
+        }
+        let name = self.word(|c| c.is_ascii_lowercase());
+        let event = match (package, name) {
+            ("func", "entry") => Event::Entry,
+            ("func", "exit") => Event::Exit,
+            ("block", "start") => Event::BlockStart,
+            ("block", "end") => Event::BlockEnd,
+            _ => return self.refuse(name, NameError::Event),
+        };
+        Ok(event)
+    }
+
+    fn opcodes(&mut self) -> Result<Event, NameError> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '*' | '?');
+        let mut patterns = Vec::new();
+        loop {
+            self.skip_spaces();
+            let pattern = self.word(is_part);
+            if pattern.is_empty() {
+                return Err(NameError::Pattern);
+            }
+            if !pattern.contains(['*', '?']) && !super::instructions::exists(pattern) {
+                return self.refuse(pattern, NameError::Opcode);
+            }
+            patterns.push(WildMatch::new(pattern));
+            if !self.takes("|") {
+                break;
+            }
+        }
+        if self.takes(":") {
+            let mode = self.word(|c| c.is_ascii_lowercase() || c == '_');
+            if mode != "before" {
+                return self.refuse(mode, NameError::Mode);
+            }
+        }
+        Ok(Event::Opcode(patterns))
+    }
+
+    /// After the opening parenthesis.
+    fn parameters(&mut self, depth: usize) -> Result<Vec<Parameter>, NameError> {
+        let mut parameters = Vec::new();
+        // One that is missing after a comma is the end.
+        while !self.takes(")") {
+            parameters.push(self.parameter(depth)?);
+            if !self.takes(",") {
+                self.expect(")")?;
+                break;
+            }
+        }
+        Ok(parameters)
+    }
+
+    fn parameter(&mut self, depth: usize) -> Result<Parameter, NameError> {
+        if self.rest().starts_with('$') {
+            return Ok(Parameter::Call(self.call(depth)?));
+        }
+        let word = self.word(|c| c.is_ascii_alphanumeric() || c == '_');
+        match value(word) {
+            Some(value) => Ok(value),
+            None => self.refuse(word, NameError::Value),
+        }
+    }
+
+    fn call(&mut self, depth: usize) -> Result<Call, NameError> {
+        if depth == MAX_DEPTH {
+            return Err(NameError::Nested { limit: MAX_DEPTH });
+        }
+        self.expect("$")?;
+        let name = self.word(|c| !c.is_whitespace() && !matches!(c, '(' | ')' | ',' | '/' | '$'));
+        if name.is_empty() {
+            return Err(NameError::Expected { text: "the name of a function" });
+        }
+        let parameters = if self.takes("(") { self.parameters(depth + 1)? } else { Vec::new() };
+        Ok(Call { name: format!("${name}"), parameters })
+    }
+}
+
+/// The value of a name.
+fn value(word: &str) -> Option<Parameter> {
+    let number = |prefix: &str| {
+        let digits = word.strip_prefix(prefix)?;
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| digits.parse().ok())?
+    };
+    if let Some(index) = number("arg") {
+        return Some(Parameter::Argument(index));
+    }
+    if let Some(index) = number("local") {
+        return Some(Parameter::Local(index));
+    }
+    if let Some(index) = number("imm") {
+        return Some(Parameter::Static(Static::Immediate(index)));
+    }
+    Some(Parameter::Static(match word {
+        "frame" => return Some(Parameter::Frame),
+        "pc" => Static::Pc,
+        "opidx" => Static::Opidx,
+        "fid" => Static::Function,
+        "at_func_end" => Static::AtFunctionEnd,
+        "offset" => Static::Offset,
+        "align" => Static::Align,
+        "memory" => Static::Memory,
+        "num_targets" => Static::TargetCount,
+        "default_target" => Static::DefaultTarget,
+        "instr_count" => Static::InstructionCount,
+        "fname" => Static::FunctionName,
+        "opname" => Static::OpcodeName,
+        "target_fn_name" => Static::TargetName,
+        "target_imp_module" => Static::TargetModule,
+        _ => return None,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_have_an_event_a_predicate_and_parameters() {
+        let rule = parse("wasm:opcode:call / $38(imm0, fname) / ($18(fname, fid, pc), arg1, frame, )");
+        let rule = rule.unwrap().unwrap();
+        assert_eq!(rule.event, Event::Opcode(vec![WildMatch::new("call")]));
+        let predicate = rule.predicate.unwrap();
+        assert_eq!(predicate.name, "$38");
+        let imm0 = Parameter::Static(Static::Immediate(0));
+        assert_eq!(predicate.parameters, [imm0, Parameter::Static(Static::FunctionName)]);
+        let [Parameter::Call(alloc), Parameter::Argument(1), Parameter::Frame] = &rule.parameters[..] else {
+            panic!("{:?}", rule.parameters)
+        };
+        assert_eq!((alloc.name.as_str(), alloc.parameters.len()), ("$18", 3));
+    }
+
+    #[test]
+    fn parts_may_be_missing() {
+        for (name, expected) in [
+            ("wasm:func:entry", Event::Entry),
+            ("wasm:func:exit  ()", Event::Exit),
+            ("wasm:block:start( )", Event::BlockStart),
+            ("wasm:block:end / $1 / ()", Event::BlockEnd),
+            ("wasm:begin:  ($18(fname, fid, pc), )", Event::Begin),
+            ("wasm:end", Event::End),
+            ("wasm:exit", Event::LastEnd),
+        ] {
+            assert_eq!(parse(name).unwrap().unwrap().event, expected, "{name}");
+        }
+        let both = parse("wasm:opcode:i32.*load | br_if:before").unwrap().unwrap().event;
+        assert_eq!(both, Event::Opcode(vec![WildMatch::new("i32.*load"), WildMatch::new("br_if")]));
+        assert_eq!(parse("memory"), Ok(None));
+        assert_eq!(parse("$18"), Ok(None));
+        assert_eq!(parse("whamm_buffer:start"), Ok(None));
+    }
+
+    #[test]
+    fn mistakes_have_their_column() {
+        for (name, column, expected) in [
+            ("wasm:", 6, NameError::Package),
+            ("wasm:gc:start", 6, NameError::Package),
+            ("wasm:func:call", 11, NameError::Event),
+            ("wasm:opcode:", 13, NameError::Pattern),
+            ("wasm:opcode:i32.ad", 13, NameError::Opcode),
+            ("wasm:opcode:call|i32.ad (pc)", 18, NameError::Opcode),
+            ("wasm:opcode:call:after", 18, NameError::Mode),
+            ("wasm:opcode:call (pc", 21, NameError::Expected { text: ")" }),
+            ("wasm:opcode:call (pc fid)", 22, NameError::Expected { text: ")" }),
+            ("wasm:opcode:call (pd)", 19, NameError::Value),
+            ("wasm:opcode:call (arg)", 19, NameError::Value),
+            ("wasm:opcode:call (arg99999999999)", 19, NameError::Value),
+            ("wasm:opcode:call (é)", 19, NameError::Value),
+            ("wasm:opcode:call / pc / ()", 20, NameError::Expected { text: "$" }),
+            ("wasm:opcode:call / $1 ()", 25, NameError::Expected { text: "/" }),
+            ("wasm:opcode:call / $() / ()", 21, NameError::Expected { text: "the name of a function" }),
+            ("wasm:func:entry () x", 20, NameError::Expected { text: "the end of the name" }),
+        ] {
+            assert_eq!(parse(name), Err((column, expected)), "{name}");
+        }
+        let deep = "wasm:func:entry (".to_owned() + &"$a(".repeat(100_000);
+        assert!(matches!(parse(&deep), Err((_, NameError::Nested { .. }))));
+    }
+}

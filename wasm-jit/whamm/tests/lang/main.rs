@@ -1,0 +1,54 @@
+//! The compiler of scripts: what is refused and how, that all modules are valid, and what the
+//! functions of a module compute, called as an engine would.
+
+mod behaviour;
+mod engine;
+mod hostile;
+mod refused;
+
+use wasm_jit_whamm::lang;
+
+/// Compiles a script, and validates the module.
+#[track_caller]
+fn compile(source: &str) -> Vec<u8> {
+    let module = match lang::compile("test.mm", source.as_bytes()) {
+        Ok(module) => module,
+        Err(error) => panic!("{error}"),
+    };
+    let features = wasmparser::WasmFeatures::default();
+    if let Err(error) = wasmparser::Validator::new_with_features(features).validate_all(&module) {
+        panic!("{error}\n{source}");
+    }
+    module
+}
+
+/// Those in the folder `scripts` and in the manual.
+#[test]
+fn the_scripts_for_users_compile() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut scripts = Vec::new();
+    for entry in std::fs::read_dir(root.join("scripts")).unwrap() {
+        scripts.push(std::fs::read_to_string(entry.unwrap().path()).unwrap());
+    }
+    assert!(scripts.len() >= 7, "{scripts:?}");
+    // Not part of the package.
+    let manual = root.join("../../docs/whamm.md");
+    let manual = std::fs::read_to_string(&manual).unwrap_or_else(|_| "```whamm\n```".into());
+    let blocks = manual.split("```whamm\n").skip(1);
+    scripts.extend(blocks.map(|block| block.split("```").next().unwrap().to_owned()));
+    for script in scripts {
+        compile(&script);
+    }
+}
+
+/// The names of a module's exports, but those of match time.
+fn exports(module: &[u8]) -> Vec<String> {
+    let mut names = Vec::new();
+    for payload in wasmparser::Parser::new(0).parse_all(module) {
+        if let wasmparser::Payload::ExportSection(section) = payload.unwrap() {
+            names.extend(section.into_iter().map(|export| export.unwrap().name.to_owned()));
+        }
+    }
+    names.retain(|name| name.starts_with("wasm:"));
+    names
+}

@@ -1,0 +1,144 @@
+//! Scripts that are refused: the message, the place, and the rendering.
+
+use wasm_jit_whamm::lang::{self, ProblemKind};
+
+/// The script marks the place of the first problem with `«»`.
+#[track_caller]
+fn check(marked: &str, kind: ProblemKind, message: &str) {
+    let start = marked.find('«').unwrap();
+    let end = marked.find('»').unwrap() - '«'.len_utf8();
+    let source = marked.replace(['«', '»'], "");
+    let error = lang::compile("test.mm", source.as_bytes()).unwrap_err();
+    let problem = &error.problems()[0];
+    assert_eq!((problem.kind, problem.span.clone()), (kind, start..end), "{marked}: {error}");
+    assert!(problem.message.contains(message), "{marked}: {}", problem.message);
+    assert!(error.to_string().contains(message), "{error}");
+}
+
+#[test]
+fn syntax() {
+    use ProblemKind::{Limit, Rule, Syntax, Type, Unsupported};
+    check("wasm:opcode:call:before { count++ «}»", Syntax, "expected `;`, found `}`");
+    check("var x: i32 = «;»", Syntax, "expected an expression");
+    check("var x: «int»;", Type, "unknown type `int`");
+    check("var «if»: i32;", Syntax, "the name of a variable");
+    check("wasm:opcode:call:before { «»", Syntax, "the end of the script");
+    check("«/*» open", Syntax, "comment does not end");
+    check("var s: str = «\"»open", Syntax, "string does not end");
+    check("var s: str = \"«\\q»\";", Syntax, "escape");
+    check("var x: u64 = «99999999999999999999»;", Syntax, "64 bits");
+    check("var x: i32 = 1 «#» 2;", Syntax, "unexpected character");
+    check("wasm:opcode:call:before / fid == 1 «{» }", Syntax, "expected `/`");
+    check("«a:b:c:d:e» { }", Rule, "provider:package:event:mode");
+    check("unshared «shared» var x: i32;", Syntax, "one storage class");
+    check("wasm:opcode:call«<»T>(arg0: T):before { }", Unsupported, "type parameters");
+    check("var m: map<i32, «map»<i32, i32>>;", Unsupported, "map of maps");
+    check("x «+» 1;", Syntax, "expected `=`");
+    check(&format!("var x: i32 = {}«1»;", "(".repeat(128)), Limit, "levels deep");
+}
+
+#[test]
+fn names_and_rules() {
+    use ProblemKind::{Name, Rule, Syntax, Unsupported};
+    check("wasm:opcode:call:before { «count»++; }", Name, "no variable `count`");
+    check("var x: i32; var «x»: i32;", Name, "declared twice");
+    check("fn f() { } fn «f»() { }", Name, "defined twice");
+    check("wasm:begin { «f»(); }", Name, "no function `f`");
+    check("«use» x;".replace("«use» x", "use «x»").as_str(), Unsupported, "libraries");
+    check("«wasm:opcode:cal:before» { }", Rule, "matches nothing");
+    check("«wasm:opcode:call» { }", Rule, "matches nothing");
+    check("«jvm:opcode:call:before» { }", Rule, "matches nothing");
+    check("«wasm:opcode:call:alt» { }", Unsupported, "the mode `alt`");
+    check("«wasm:opcode:call:after» { }", Unsupported, "the mode `after`");
+    check("wasm:opcode:call(«imm5»: i32):before { }", Rule, "no `imm5`");
+    check("«wasm:opcode:i32.add(arg0: i64):before» { }", Rule, "can never hold");
+    check("wasm:begin { var x: u32 = «fid»; }", Name, "no variable `fid`");
+    check("wasm:opcode:call:before { var x: str = «fname»; }", Unsupported, "`fname`");
+    check("wasm:opcode:call:before { «arg0» = 1; }", ProblemKind::Type, "differs from place to place");
+    check("wasm:opcode:br_if:before { «arg0» = 1; }", Name, "cannot be changed");
+    check("wasm:func:entry { frame var «start»: u32; }", Unsupported, "frame variables");
+    check("unshared var «x»: u32;", Name, "belongs to rules");
+    check("wasm:begin { «break;» }", Syntax, "not inside of a loop");
+    check("«return;»", Syntax, "not inside of a function or rule");
+    check("fn f() { report var «x»: i32; }", Name, "not reported");
+}
+
+#[test]
+fn types() {
+    use ProblemKind::{Limit, Type, Unsupported};
+    check("var x: i32 = «true»;", Type, "expected a `i32`, this is a `bool`");
+    check("var x: u8 = «256»;", Type, "not in the range");
+    check("var x: u8 = «-1»;", Type, "not in the range");
+    check("var a: i32; var b: u32; wasm:begin { a = «a + b»; }", Type, "a `i32` and a `u32`");
+    check("wasm:opcode:br_if:before { if («arg0») { } }", Type, "a condition is a `bool`");
+    check("wasm:opcode:br_if:before / «pc» / { }", Type, "a condition is a `bool`");
+    check("var t: (i32, i32); var x: i32 = «t.2»;", Type, "no field 2");
+    check("var x: i32; var y: i32 = «x.0»;", Type, "no field 0");
+    check("var x: i32; var y: i32 = «x»[0];", Type, "not a map");
+    check("var m: map<i32, i32>; var n: map<i32, i32>; wasm:begin { «m» = n; }", Type, "cannot be assigned");
+    check("var m: map<i32, i32>; var y: i32 = m[«true»];", Type, "expected a `i32`");
+    check("wasm:begin { var «m»: map<i32, i32>; }", Unsupported, "longer than a block");
+    check("fn «f»() -> i32 { }", Type, "does not return");
+    check("fn «f»(x: bool) -> i32 { if (x) { return 1; } }", Type, "does not return");
+    check("fn f() -> i32 { return «true»; }", Type, "expected a `i32`");
+    check("fn f(x: i32) { } wasm:begin { «f»(); }", Type, "1 parameters");
+    check(
+        "var s: str; wasm:begin { «s + s»; }".replace("«s + s»;", "s = «s + s»;").as_str(),
+        Type,
+        "no meaning",
+    );
+    check("var b: bool; wasm:begin { «b»++; }", Type, "a number is expected");
+    check(
+        "wasm:opcode:br_if:before { unshared var x: u32 = «arg0»; }",
+        Type,
+        "depends on the program's execution",
+    );
+    check("wasm:opcode:br_if:before { shared var x: u32 = «pc»; }", Type, "exists once");
+    check(
+        "var «x»: (i64, (i64, i64, i64, i64, i64, i64, i64, i64), i64, i64, i64, i64, i64, i64, i64, i64);",
+        Limit,
+        "16 components",
+    );
+}
+
+#[test]
+fn all_problems_are_reported_in_order() {
+    let source = "var a: int;\nwasm:begin { b++ }\nvar c: foo;\n";
+    let error = lang::compile("test.mm", source.as_bytes()).unwrap_err();
+    let starts: Vec<_> = error.problems().iter().map(|problem| problem.span.start).collect();
+    assert_eq!(starts, [7, 29, 38]);
+}
+
+#[test]
+fn rendering() {
+    let source = "// Counts.\nwasm:opcode:br_if:before {\n  if (arg0) { }\n}\n";
+    let error = lang::compile("count.mm", source.as_bytes()).unwrap_err();
+    let expected = "\
+error: a condition is a `bool`, this is a `u32`
+ --> count.mm:3:7
+  |
+3 |   if (arg0) { }
+  |       ^^^^
+  |
+  = help: compare it, for instance with `!= 0`";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn info_describes_events() {
+    let events = lang::info("wasm:opcode:*.load:before").unwrap();
+    let names: Vec<_> = events.iter().map(|event| event.event.as_str()).collect();
+    let expected = ["i32.atomic", "i64.atomic", "i32", "i64", "f32", "f64"];
+    assert_eq!(names, expected.map(|name| format!("wasm:opcode:{name}.load:before")));
+    let bound = |name: &str| {
+        let bound = events[2].bound.iter().find(|bound| bound.name == name);
+        bound.map(|bound| (bound.ty.as_str(), bound.is_static))
+    };
+    assert_eq!(bound("effective_addr"), Some(("u32", false)));
+    assert_eq!(bound("data_size"), Some(("u32", true)));
+    assert_eq!(bound("offset"), Some(("u64", true)));
+    assert_eq!(bound("local0"), Some(("by type bound", false)));
+    assert_eq!(bound("taken"), None);
+    assert!(lang::info("wasm:opcode:nothing:before").is_err());
+    assert!(lang::info("wasm:opcode:call:before { }").is_err());
+}
