@@ -40,7 +40,7 @@ if (($#)); then
     exec "$cargo" test --release "$@"
 fi
 # Before the tests, which would build all this without output.
-"$cargo" build --release
+scripts/build.sh
 scripts/third-party.sh >/dev/null
 scripts/wasm-programs.sh >/dev/null
 

@@ -1,8 +1,9 @@
 //! Distribution of the executions over the two states.
 
+use benches::pace::Pace;
 use benches::report::{Cell, Table};
 
-use crate::turn::{Measured, Pace, Turn};
+use crate::turn::{Measured, Turn};
 
 /// The share of a turn in which the site was on.
 type Part = fn(&Turn) -> f64;

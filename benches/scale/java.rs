@@ -8,9 +8,10 @@ use std::process::{Command, Stdio};
 use benches::distribution::Distribution;
 use benches::host;
 use benches::options::Options;
+use benches::pace::Pace;
 use benches::report::Table;
 
-use crate::turn::{Measured, Pace, Run, Turn};
+use crate::turn::{Measured, Run, Turn};
 use crate::{executors, push};
 
 /// The compiled program, and its additional results.
@@ -66,7 +67,7 @@ impl CallSites {
 
     /// Off, on, toggled, and left alone again.
     fn run(&self, kind: &str, executors: usize, pace: Pace, ms: u64) -> [Run; 4] {
-        let interval = pace.interval_ns().expect("a pace");
+        let interval = pace.interval(1.0).expect("a pace");
         let mut command = Command::new("java");
         command.arg("-cp").arg(&self.folder).arg(format!("-Dsite={kind}")).arg("CallSites");
         command.args([executors.to_string(), interval.to_string(), ms.to_string()]);

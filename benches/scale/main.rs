@@ -17,11 +17,12 @@ mod throughput;
 mod turn;
 
 use benches::options::Options;
+use benches::pace::Pace;
 use benches::report::Report;
 use clap::Parser;
 
 use crate::method::ToggleMethod;
-use crate::turn::{Measured, Pace, Turn};
+use crate::turn::{Measured, Turn};
 
 fn main() {
     let options = Options::parse();

@@ -1,8 +1,9 @@
 //! Executions per second, by the rate of toggles.
 
+use benches::pace::Pace;
 use benches::report::Table;
 
-use crate::turn::{Measured, Pace};
+use crate::turn::Measured;
 
 /// Asserts that the executors observed both states at some rate.
 ///

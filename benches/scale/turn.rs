@@ -10,7 +10,8 @@ use std::thread;
 
 use benches::clock::{self, thread_time_ns};
 use benches::distribution::Distribution;
-use wordpatch::{serialize_all_cores, tsc};
+use benches::pace::{Pace, toggle_for};
+use wordpatch::serialize_all_cores;
 
 use crate::method::ToggleMethod;
 
@@ -28,46 +29,6 @@ impl Measured {
     /// Over the turns.
     pub(crate) fn distribution(&self, of: impl Fn(&Turn) -> f64) -> Distribution {
         Distribution::of(self.turns.iter().map(of).collect())
-    }
-}
-
-/// The requested number of toggles per second.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Pace {
-    /// No toggles.
-    Never,
-    /// This many.
-    PerSecond(u64),
-    /// The next toggle starts as soon as the last one is complete.
-    Unlimited,
-}
-
-impl Pace {
-    /// The paces to compare.
-    pub(crate) const ALL: [Self; 5] = [
-        Self::PerSecond(1_000),
-        Self::PerSecond(10_000),
-        Self::PerSecond(100_000),
-        Self::PerSecond(1_000_000),
-        Self::Unlimited,
-    ];
-
-    /// Interval between two toggles.
-    pub(crate) fn interval_ns(self) -> Option<u64> {
-        match self {
-            Self::Never => None,
-            Self::PerSecond(rate) => Some(1_000_000_000 / rate),
-            Self::Unlimited => Some(0),
-        }
-    }
-
-    pub(crate) fn name(self) -> String {
-        match self {
-            Self::Never => "never".into(),
-            Self::PerSecond(rate) if rate >= 1_000_000 => format!("{} MHz", rate / 1_000_000),
-            Self::PerSecond(rate) => format!("{} kHz", rate / 1_000),
-            Self::Unlimited => "unlimited".into(),
-        }
     }
 }
 
@@ -178,9 +139,8 @@ pub(crate) fn run(
         let end = End(&is_over);
         let threads: Vec<_> = (0..executors).map(|_| scope.spawn(executor)).collect();
         begin.wait();
-        let interval = pace.interval_ns().map(|ns| (ns as f64 * ticks_per_ns) as u64);
         let duration = (ms as f64 * 1e6 * ticks_per_ns) as u64;
-        let (toggles, elapsed) = toggle_for(duration, interval, |toggles| {
+        let (toggles, elapsed) = toggle_for(duration, pace.interval(ticks_per_ns), |toggles| {
             let is_settled = toggler.is_settled();
             if is_settled && let Some(number) = toggles {
                 toggler.toggle(state ^ (number & 1) as usize);
@@ -203,26 +163,4 @@ pub(crate) fn run(
         total.toggles = 0;
     }
     total
-}
-
-/// Calls `act` for `duration` ticks: with the number of a toggle that is due, from 1, or else
-/// without one. It returns whether the toggle was made. Late toggles are not made up for. Returns
-/// the number of toggles, and the ticks that they took.
-fn toggle_for(duration: u64, interval: Option<u64>, mut act: impl FnMut(Option<u64>) -> bool) -> (u64, u64) {
-    let begin = tsc::now();
-    let (mut toggles, mut next) = (0, interval.map(|interval| begin + interval));
-    loop {
-        let now = tsc::now();
-        if now.wrapping_sub(begin) >= duration {
-            return (toggles, now.wrapping_sub(begin));
-        }
-        let is_due = next.is_some_and(|next| now >= next);
-        let is_made = act(is_due.then_some(toggles + 1));
-        if let (true, true, Some(due), Some(interval)) = (is_due, is_made, next, interval) {
-            toggles += 1;
-            next = Some(if now - due > interval { now } else { due } + interval);
-        } else {
-            std::hint::spin_loop();
-        }
-    }
 }

@@ -43,6 +43,18 @@ pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
+/// Builds the product, and returns the folder of its programs and libraries.
+///
+/// # Panics
+/// When the build fails; cargo's own messages are on standard error.
+pub fn build_product() -> PathBuf {
+    let mut command = Command::new(root().join("scripts/build.sh"));
+    let status = command.args(["--quiet", "--target-dir"]).arg(target()).status();
+    let status = status.expect("the script can be started");
+    assert!(status.success(), "the release build failed: {status}");
+    target().join("release")
+}
+
 /// The compiler for generated programs: `CC`, or `cc`.
 pub fn compiler() -> String {
     std::env::var("CC").unwrap_or_else(|_| "cc".into())

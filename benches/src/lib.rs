@@ -15,6 +15,7 @@ pub mod executor;
 pub mod host;
 pub mod kernels;
 pub mod options;
+pub mod pace;
 pub mod preload;
 pub mod probes;
 pub mod report;

@@ -11,14 +11,7 @@ use crate::host;
 /// # Panics
 /// When the build fails; cargo's own messages are on standard error.
 pub fn library() -> PathBuf {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command
-        .args(["build", "--quiet", "--release", "-p", "fastinst-preload", "--target-dir"])
-        .arg(host::target());
-    let status = command.current_dir(host::root()).status().expect("cargo can be started");
-    assert!(status.success(), "the release build failed: {status}");
-    host::target().join("release/libfastinst.so")
+    host::build_product().join("libfastinst.so")
 }
 
 /// The environment of a process.

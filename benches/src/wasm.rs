@@ -83,7 +83,7 @@ impl Engine {
     /// When the build fails; cargo's own messages are on standard error.
     fn found(self) -> Result<String, String> {
         if self.is_ours() {
-            build_wasm_jit();
+            host::build_product();
         }
         let (program, options) = self.program();
         let output = Command::new(&program).arg("--version").output();
@@ -174,13 +174,4 @@ fn wasm_jit() -> PathBuf {
 
 fn node_script() -> PathBuf {
     host::root().join("benches/wasm/run_in_node.cjs")
-}
-
-fn build_wasm_jit() {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "--release", "-p", "wasm-jit-cli", "--target-dir"]);
-    let status = command.arg(host::target()).current_dir(host::root()).status();
-    let status = status.expect("cargo can be started");
-    assert!(status.success(), "the release build failed: {status}");
 }

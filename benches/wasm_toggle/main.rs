@@ -1,8 +1,11 @@
 //! What it costs to switch probes of WebAssembly on and off, and to make the first one in a
 //! function; for comparison, to compile the code anew, which engines do that insert probes by
-//! discarding the code of a function.
+//! discarding the code of a function. And what toggles cost the threads that execute the code
+//! meanwhile.
 //!
 //! Before anything is timed, each probe must count what it should, and nothing once it is off.
+
+mod throughput;
 
 use std::fmt::Write as _;
 use std::sync::Mutex;
@@ -95,6 +98,9 @@ fn main() {
     report.push(first(&options));
     options.progress("many probes");
     report.push(many(&options));
+    options.progress("throughput");
+    let ticks_per_ns = report.host().ticks_per_ns;
+    report.push(throughput::table(&options, ticks_per_ns));
     options.print(&report);
 }
 

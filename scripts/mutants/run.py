@@ -49,6 +49,7 @@ ALL_SUITES = {
     "callpatch": ["callpatch:*", "tests:calls"],
     "fastinst": ["fastinst:*", "tests:probes"],
     "wasm-jit": ["wasm-jit:probes", "wasm-jit:frame_maps"],
+    "profiler": ["profiler:*"],
 }
 
 # The entries that --quick builds and runs: one of each crate.

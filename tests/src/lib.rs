@@ -6,7 +6,7 @@
 //! report is checked ([`Report::check`]) when it is read.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -49,38 +49,39 @@ pub fn target_release_dir() -> PathBuf {
     target_dir().join("release")
 }
 
-/// Builds `libfastinst.so` and `fastinst` once per process, and returns the library's path.
+/// Builds the product once per process, and returns the path of `libfastinst.so`.
 ///
 /// # Panics
 /// If the build fails; cargo's own messages are on stderr.
 pub fn ensure_preload() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        build_release(&["fastinst-preload", "fastinst-cli"]);
-        target_release_dir().join("libfastinst.so")
-    })
+    LIBRARY.get_or_init(|| ensure_built().join("libfastinst.so"))
 }
 
-/// Builds `wasm-jit` once per process, and returns its path.
+/// Builds the product once per process, and returns the path of `wasm-jit`.
 ///
 /// # Panics
 /// Those of [`ensure_preload`].
 pub fn ensure_wasm_jit() -> &'static Path {
     static COMMAND: OnceLock<PathBuf> = OnceLock::new();
-    COMMAND.get_or_init(|| {
-        build_release(&["wasm-jit-cli"]);
-        target_release_dir().join("wasm-jit")
-    })
+    COMMAND.get_or_init(|| ensure_built().join("wasm-jit"))
 }
 
-fn build_release(packages: &[&str]) {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["build", "--quiet", "--release", "--target-dir"]).arg(target_dir());
-    for package in packages {
-        command.args(["-p", package]);
-    }
-    let status = command.current_dir(repo_root()).status().expect("cargo can be started");
-    assert!(status.success(), "the release build of {packages:?} failed: {status}");
+/// Builds all programs, libraries and examples once per process, except those of wordpatch, and
+/// returns their folder.
+///
+/// # Panics
+/// Those of [`ensure_preload`].
+pub fn ensure_built() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let script = repo_root().join("scripts/build.sh");
+        let mut command = Command::new(script);
+        let status = command.args(["--quiet", "--target-dir"]).arg(target_dir()).status();
+        let status = status.expect("the script can be started");
+        assert!(status.success(), "the release build failed: {status}");
+        target_release_dir()
+    })
 }
 
 /// A compiler family. C++ sources are compiled by its C++ driver.
@@ -502,5 +503,24 @@ impl Drop for Competitors {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// Loads the library `fixtures/plugin_a.c` into this process, for good, and returns its function
+/// that runs everything the given number of times.
+///
+/// # Panics
+/// If it cannot be compiled or loaded.
+#[must_use]
+pub fn load_plugin() -> extern "C" fn(u32) -> u32 {
+    let library = compile("fixtures/plugin_a.c", &["-O1", "-shared", "-fPIC"], Compiler::Gcc);
+    let name = CString::new(library.to_str().expect("a UTF-8 path")).expect("no NUL");
+    // SAFETY: the strings are valid; the library has this function.
+    unsafe {
+        let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
+        assert!(!handle.is_null(), "{name:?} cannot be loaded");
+        let run = libc::dlsym(handle, c"plugin_run".as_ptr());
+        assert!(!run.is_null(), "no plugin_run");
+        std::mem::transmute(run)
     }
 }

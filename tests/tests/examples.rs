@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tests::{bare, ensure_preload, repo_root, run, target_dir, target_release_dir};
+use tests::{bare, ensure_built, ensure_preload, repo_root, run, target_dir, target_release_dir};
 
 const CRATES: [&str; 4] = ["wordpatch", "callpatch", "fastinst", "wasm-jit"];
 
@@ -27,17 +27,30 @@ fn examples(extension: &str) -> Vec<PathBuf> {
     found
 }
 
+/// Crates that are an example each.
+fn example_crates() -> Vec<PathBuf> {
+    let folders = fs::read_dir(repo_root().join("examples")).expect("the folder is there");
+    folders.map(|folder| folder.expect("a folder can be read").path().join("src/main.rs")).collect()
+}
+
 /// The output that the first comment of an example states: the block after "Prints:", without
-/// comment markers.
+/// comment markers, and in Rust between fences.
 fn promised(source: &str) -> String {
     let comment = |line: &str| {
         let line = line.strip_prefix("//!").or_else(|| line.strip_prefix(" *"))?;
-        Some(line.trim().to_owned())
+        Some(line.strip_prefix(' ').unwrap_or(line).to_owned())
     };
     let lines: Vec<String> = source.lines().skip_while(|line| *line == "/*").map_while(comment).collect();
     let start = lines.iter().position(|line| line.ends_with("Prints:")).expect("the comment has the output");
-    let is_text = |line: &&String| !line.is_empty() && !line.starts_with("```") && *line != "/";
-    let mut text: Vec<&str> = lines[start + 1..].iter().filter(is_text).map(String::as_str).collect();
+    let block = &lines[start + 1..];
+    let mut text: Vec<&str> = match block.iter().position(|line| line.starts_with("```")) {
+        Some(fence) => {
+            block[fence + 1..].iter().map(String::as_str).take_while(|line| *line != "```").collect()
+        }
+        None => {
+            block.iter().map(|line| line.trim()).filter(|line| !line.is_empty() && *line != "/").collect()
+        }
+    };
     text.push("");
     text.join("\n")
 }
@@ -71,9 +84,15 @@ fn compile(compiler: &str, source: &Path, flags: &[&str], binary: &Path) {
 fn examples_in_rust_print_the_documented_output() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--release", "--examples", "--target-dir"]).arg(target_dir());
-    CRATES.iter().for_each(|name| _ = build.args(["-p", name]));
-    assert!(build.current_dir(repo_root()).status().expect("cargo can be started").success());
+    build.args(["build", "--quiet", "--release", "--examples", "-p", "wordpatch", "--target-dir"]);
+    let status = build.arg(target_dir()).current_dir(repo_root()).status();
+    assert!(status.expect("cargo can be started").success());
+    ensure_built();
+
+    for example in example_crates() {
+        let name = example.ancestors().nth(2).and_then(Path::file_name).expect("a folder has a name");
+        check(&example, &mut bare(&target_release_dir().join(name), &[]));
+    }
 
     let library = folder.path().join("library.so");
     let flags = ["-fno-inline", "-shared", "-fPIC", "-finstrument-functions"];
@@ -158,7 +177,7 @@ fn the_guide_to_wasm_jit_shows_an_example() {
 
 /// The documents: files in these folders that end in `.md`.
 fn documents() -> Vec<PathBuf> {
-    const FOLDERS: [&str; 20] = [
+    const FOLDERS: [&str; 22] = [
         "",
         "docs",
         "wordpatch",
@@ -172,8 +191,10 @@ fn documents() -> Vec<PathBuf> {
         "wasm-jit",
         "wasm-jit/cli",
         "wasm-jit/codegen",
+        "wasm-jit/debug",
         "wasm-jit/fuzz",
         "wasm-jit/hooks",
+        "wasm-jit/monitors",
         "wasm-jit/tests",
         "wasm-jit/wasi",
         "benches",

@@ -27,7 +27,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("wasm-jit", &["fastinst-sigsafe", "wordpatch", "fastinst", "wasm-jit-codegen"]),
     ("wasm-jit/wasi", &["wasm-jit"]),
     ("wasm-jit/hooks", &["wasm-jit"]),
-    ("wasm-jit/cli", &["wasm-jit", "wasm-jit-wasi"]),
+    ("wasm-jit/monitors", &["wordpatch", "profiler", "wasm-jit", "wasm-jit-hooks"]),
+    ("wasm-jit/debug", &["wasm-jit", "wasm-jit-hooks"]),
+    ("wasm-jit/whamm", &["wasm-jit", "wasm-jit-hooks"]),
+    ("wasm-jit/cli", &["wasm-jit", "wasm-jit-wasi", "wasm-jit-debug", "wasm-jit-monitors", "wasm-jit-whamm"]),
 ];
 
 /// A folder or file of a crate, and the ones that it may import with `crate::`.
@@ -53,6 +56,7 @@ const MODULES: &[(&str, &[Imports])] = &[
             ("engine", &["types", "code", "trap", "error", "runtime"]),
             ("module", &["types", "code", "objdump", "error", "engine"]),
             ("probes", &["types", "code", "engine", "trap", "error", "module", "runtime", "vmctx"]),
+            ("symbols", &["code", "trap", "module"]),
             ("runtime", &["types", "code", "trap", "error", "engine", "module", "vmctx"]),
         ],
     ),
@@ -83,6 +87,7 @@ const PRINTING: &[&str] = &["print!", "println!", "eprint!", "eprintln!", "dbg!"
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("profiler/src/process.rs", "SIGTRAP", "a trap that ends the program is reported like any fatal signal"),
     ("tmax-probe/src/costs.rs", "SIGTRAP", "measures the cost of a trap, with its own handler meanwhile"),
+    ("wasm-jit/debug/src/gdb.rs", "SIGTRAP", "the number of a stop in GDB's protocol; no signal is sent"),
     ("wasm-jit/src/engine.rs", "SIGTRAP", "refused as the signal for interrupts, since it is wordpatch's"),
     ("wasm-jit/src/trap/signals.rs", "SIGTRAP", "stays deliverable while another signal is handled"),
     (
@@ -296,8 +301,12 @@ fn layers(file: &File) -> Vec<String> {
         "wasm-jit-codegen",
         "wasm-jit-wasi",
         "wasm-jit-hooks",
+        "wasm-jit-monitors",
+        "wasm-jit-debug",
+        "wasm-jit-whamm",
         "wasm-jit-cli",
         "wasm-jit-fuzz",
+        "own-monitor",
         "benches",
         "tests",
     ];

@@ -10,6 +10,9 @@
 //! WASM_PROGRAMS_BLESS=1 cargo test --release -p tests --test wasm_programs
 //! ```
 
+mod monitors;
+mod scripts;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -72,7 +75,7 @@ fn check(name: &str, oracle: Oracle, fetched: &[&str], files: &[&str], steps: &[
         let command = if bless {
             blessed(oracle, &programs, folder.path(), step)
         } else {
-            ours(&programs, folder.path(), step)
+            ours(&programs, folder.path(), step, &[])
         };
         report(&mut left, step, &work, &finished(command, step));
     }
@@ -103,9 +106,9 @@ fn engine(mut command: Command, program: &Path, programs: &Path, folder: &Path, 
     command
 }
 
-fn ours(programs: &Path, folder: &Path, step: &Step) -> Command {
+fn ours(programs: &Path, folder: &Path, step: &Step, options: &[&str]) -> Command {
     let mut command = Command::new(ensure_wasm_jit());
-    command.arg("run");
+    command.arg("run").args(options);
     engine(command, &programs.join(step.program), programs, folder, step)
 }
 

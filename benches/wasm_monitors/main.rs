@@ -1,0 +1,224 @@
+//! What monitors cost, beside the same analyses by rewriting the module, in the same engine.
+//!
+//! The kernels of `kernels/`, in this process: each kernel is loaded once for each way of [`Way`],
+//! and runs in all of them in turn, so that other work on the machine affects all equally. The
+//! least time of the turns counts. All ways must compute the same checksum.
+
+mod rewrite;
+
+use std::fs;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use benches::kernels::{self, Built, Kernel};
+use benches::options::Options;
+use benches::report::{Cell, Report, Table};
+use clap::Parser;
+use rewrite::Analysis;
+use wasm_jit::{Engine, Linker, Module, Store};
+use wasm_jit_monitors::{ALL, Error, Output, Session};
+use wasm_jit_wasi::{OutputPipe, WasiCtx, WasiCtxBuilder, add_to_linker};
+use wasm_jit_whamm::monitor_module::MonitorModule;
+
+#[derive(Debug, Parser)]
+#[command(about = "Measures, and prints tables.")]
+struct Arguments {
+    #[command(flatten)]
+    options: Options,
+
+    #[command(flatten)]
+    choice: kernels::Choice,
+
+    /// Measures only these monitors
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    monitors: Vec<String>,
+}
+
+/// How a kernel runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Never observed.
+    Original,
+    /// By the monitor of this name.
+    Monitor(&'static str),
+    /// By a monitor module, with this text.
+    Module(&'static str),
+    /// By a module that does it itself.
+    Rewritten(Analysis),
+}
+
+/// The analyses by rewriting, and the names of their columns.
+const REWRITTEN: [(Analysis, &str); 5] = [
+    (Analysis::Blocks, "blocks, rewritten"),
+    (Analysis::Branches, "branches, rewritten"),
+    (Analysis::Calls, "calls, rewritten"),
+    (Analysis::Memory, "memory, rewritten"),
+    (Analysis::Functions, "functions, rewritten"),
+];
+
+/// Monitor modules, and the names of their columns.
+const MODULES: [(&str, &str); 3] = [
+    (include_str!("hotness.wat"), "hotness, module"),
+    (include_str!("branches.wat"), "branches, module"),
+    (include_str!("imix.wat"), "imix, module"),
+];
+
+/// Monitors that write while the program runs, or wait for a user.
+const STREAMS: [&str; 1] = ["trace"];
+
+/// A kernel, loaded for a way of running it.
+struct Loaded {
+    way: Way,
+    module: Module,
+    /// While it runs: a process has only one of some monitors.
+    session: Option<Session>,
+    /// The least time of all turns, in nanoseconds.
+    least: f64,
+    /// The time that starting the monitor took.
+    start: f64,
+}
+
+impl Loaded {
+    fn new(bytes: &[u8], way: Way) -> Self {
+        let engine = Engine::default();
+        let original = || Module::from_binary(&engine, bytes).expect("a valid module");
+        let module = match way {
+            Way::Rewritten(analysis) => {
+                Module::from_binary(&engine, &rewrite::rewrite(&original(), analysis)).expect("still valid")
+            }
+            _ => original(),
+        };
+        let session = Session::new(&module, Output::none());
+        let begin = Instant::now();
+        if let Way::Monitor(name) = way {
+            match session.enable(name.parse().expect("a name")) {
+                // The kernel has nothing for it, such as an allocator: it runs as without.
+                Err(Error::Nothing(_)) => {}
+                started => started.expect("the monitor can start"),
+            }
+        }
+        let start = begin.elapsed().as_nanos() as f64;
+        let session = Some(session);
+        Self { way, module, session, least: f64::INFINITY, start }
+    }
+
+    /// Runs the kernel; returns its checksum.
+    fn run(&mut self, n: u32) -> String {
+        let output = OutputPipe::new();
+        let mut wasi = WasiCtxBuilder::new();
+        wasi.arg("kernel").arg(n.to_string()).arg("1").stdout(output.clone());
+        let mut store = Store::new(self.module.engine(), wasi.build());
+        let mut linker = Linker::new(self.module.engine());
+        add_to_linker(&mut linker, |wasi: &mut WasiCtx| wasi).expect("the names of WASI are free");
+        let (module, name) = rewrite::IMPORT;
+        linker.func_wrap(module, name, |a: i32, b: i32| _ = black_box((a, b))).expect("the name is free");
+        let attached = match self.way {
+            Way::Module(text) => {
+                let monitor = Module::new(self.module.engine(), text).expect("a valid module");
+                let monitor = MonitorModule::new(monitor, Vec::new()).expect("its exports are rules");
+                let attached = monitor.attach(&mut store, &mut linker, &self.module);
+                Some(attached.expect("there are places for its probes"))
+            }
+            _ => None,
+        };
+        let instance = linker.instantiate(&mut store, &self.module).expect("a WASI command");
+        let start = instance.get_typed_func::<(), ()>(&mut store, "_start").expect("a WASI command");
+        // A command may end by an exit, which is an error of the call.
+        let _ = start.call(&mut store, ());
+        drop(attached);
+        let text = String::from_utf8(output.contents()).expect("a line of text");
+        let (checksum, ns) = kernels::printed(&text).unwrap_or_else(|| panic!("the kernel printed: {text}"));
+        self.least = self.least.min(ns);
+        checksum
+    }
+}
+
+fn main() {
+    let Arguments { options, choice, monitors } = Arguments::parse();
+    let mut report = Report::new("What do monitors cost, and what the same analyses by rewriting?");
+    let chosen = choice.kernels();
+    assert!(!chosen.is_empty(), "there is nothing to measure");
+    let is_chosen = |name: &&str| match &monitors[..] {
+        [] => !STREAMS.contains(name),
+        chosen => chosen.iter().any(|chosen| chosen == name),
+    };
+    let of_monitors = ALL.iter().map(|monitor| monitor.name).filter(is_chosen);
+    let mut ways = vec![(Way::Original, "original")];
+    ways.extend(of_monitors.map(|name| (Way::Monitor(name), name)));
+    ways.extend(MODULES.map(|(text, name)| (Way::Module(text), name)));
+    ways.extend(REWRITTEN.map(|(analysis, name)| (Way::Rewritten(analysis), name)));
+    let ways: Arc<[(Way, &'static str)]> = ways.into();
+
+    options.progress("the kernels are compiled");
+    let built = kernels::build(&chosen);
+    let turns = options.runs(3);
+    let measured: Vec<(Kernel, Vec<Loaded>)> = built
+        .iter()
+        .map(|built| {
+            options.progress(built.kernel.name);
+            (built.kernel, measure(&options, built, turns, &ways))
+        })
+        .collect();
+    report.push(ratios(&measured, &ways));
+    report.push(starts(&measured, &ways));
+    options.print(&report);
+}
+
+/// The kernel in each way, run.
+fn measure(options: &Options, built: &Built, turns: u32, ways: &[(Way, &'static str)]) -> Vec<Loaded> {
+    let bytes = fs::read(&built.wasm).expect("the kernel was built");
+    let n = options.either(built.kernel.full, built.kernel.quick);
+    let mut loaded: Vec<Loaded> = ways.iter().map(|(way, _)| Loaded::new(&bytes, *way)).collect();
+    let mut expected = None;
+    for _ in 0..turns {
+        for loaded in &mut loaded {
+            let checksum = loaded.run(n);
+            assert_eq!(expected.get_or_insert_with(|| checksum.clone()), &checksum, "{:?}", loaded.way);
+        }
+    }
+    for loaded in &mut loaded {
+        let session = loaded.session.take().expect("it was there all the time");
+        if let Way::Monitor(name) = loaded.way {
+            session.report(name).expect("it was started");
+        }
+    }
+    loaded
+}
+
+fn ratios(measured: &[(Kernel, Vec<Loaded>)], ways: &[(Way, &'static str)]) -> Table {
+    let mut table = Table::new(
+        "Times the run time without monitors",
+        "The least of all turns. In front: milliseconds without. Below: the geometric mean, and the largest \
+         of each column.",
+        &["kernel", "ms"].into_iter().chain(ways.iter().skip(1).map(|(_, name)| *name)).collect::<Vec<_>>(),
+    );
+    let mut row = |name: &str, ms: Cell, value: &dyn Fn(usize) -> f64| {
+        let values = (1..ways.len()).map(|way| Cell::from(value(way)));
+        table.push([Cell::from(name), ms].into_iter().chain(values).collect());
+    };
+    for (kernel, loaded) in measured {
+        row(kernel.name, (loaded[0].least / 1e6).into(), &|way| loaded[way].least / loaded[0].least);
+    }
+    let all = |way: usize| measured.iter().map(move |(_, loaded)| loaded[way].least / loaded[0].least);
+    let mean = |way| (all(way).map(f64::ln).sum::<f64>() / measured.len() as f64).exp();
+    row("geometric mean", "".into(), &mean);
+    row("largest", "".into(), &|way| all(way).fold(0.0, f64::max));
+    table
+}
+
+fn starts(measured: &[(Kernel, Vec<Loaded>)], ways: &[(Way, &'static str)]) -> Table {
+    let mut table = Table::new(
+        "Starting a monitor",
+        "Milliseconds until a monitor is on, before the program runs: the mean and the largest of the kernels.",
+        &["monitor", "mean", "largest"],
+    );
+    for (way, (kind, name)) in ways.iter().enumerate() {
+        if let Way::Monitor(_) = kind {
+            let all = || measured.iter().map(|(_, loaded)| loaded[way].start / 1e6);
+            let mean = all().sum::<f64>() / measured.len() as f64;
+            table.push(vec![Cell::from(*name), mean.into(), all().fold(0.0, f64::max).into()]);
+        }
+    }
+    table
+}
