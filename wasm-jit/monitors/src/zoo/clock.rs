@@ -49,8 +49,8 @@ impl Clock {
         self.started.elapsed()
     }
 
-    /// Nanoseconds per tick, by a measurement that becomes more accurate with the time since the first
-    /// use of the clock: two calls return slightly different rates.
+    /// Nanoseconds per tick, by a measurement that becomes more accurate with the time since the
+    /// first use of the clock: two calls return slightly different rates.
     pub(super) fn nanoseconds_per_tick(&self) -> f64 {
         if !self.has_counter {
             return 1.0;
