@@ -1,6 +1,6 @@
 //! [`LazyProbes`]: probes that are made in functions when they are first called.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,6 +33,9 @@ type Specs = dyn Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync;
 #[derive(Default)]
 struct State {
     is_on: bool,
+    /// The functions whose probes a thread makes or has made. Two would find one at the same time: that
+    /// which switches the probes on, and one that calls the function for the first time.
+    claimed: BTreeSet<u32>,
     made: BTreeMap<u32, Vec<Probe>>,
     /// The functions whose probes cannot be made, with the reasons.
     refused: Vec<(u32, String)>,
@@ -107,7 +110,7 @@ impl Shared {
     /// A function is called for the first time, or it was called before the watch began.
     fn called(&self, function: u32) {
         if !self.chosen.get(function as usize).copied().unwrap_or_default()
-            || lock(&self.state).made.contains_key(&function)
+            || !lock(&self.state).claimed.insert(function)
         {
             return;
         }

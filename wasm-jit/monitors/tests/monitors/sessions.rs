@@ -1,10 +1,15 @@
 //! Sessions: monitors are switched, refused, and write reports.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
 
+use wasm_jit::probes::{Kind, Location, Place, ProbeSpec};
 use wasm_jit::{Engine, Instance, Linker, Module, Store};
-use wasm_jit_monitors::{Format, Output, Request, Session};
+use wasm_jit_monitors::{
+    Description, Error, Format, LazyProbes, Monitor, Output, Program, Report, Request, Session, Setup,
+};
 
 use super::{LOOP, Observed};
 
@@ -41,6 +46,77 @@ fn monitors_start_while_the_program_runs() {
     // After the first call of the host: local.get, i32.const, i32.sub, local.tee, br_if; twice the
     // loop with its 7 instructions; two times end.
     assert_eq!(session.report("icount").unwrap().get("instructions"), Some(5 + 2 * 7 + 2));
+}
+
+/// How often probes were made in each function.
+static MADE: Mutex<BTreeMap<u32, usize>> = Mutex::new(BTreeMap::new());
+
+struct Entries(LazyProbes);
+
+fn entries(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
+    Ok(Box::new(Entries(LazyProbes::new(setup, |function| {
+        let function = function.index();
+        *MADE.lock().unwrap().entry(function).or_default() += 1;
+        vec![ProbeSpec { location: Location { function, place: Place::Entry }, kind: Kind::Count }]
+    }))))
+}
+
+impl Monitor for Entries {
+    fn activate(&self) -> Result<(), Error> {
+        self.0.switch(true)
+    }
+
+    fn deactivate(&self) -> Result<(), Error> {
+        self.0.switch(false)
+    }
+
+    fn report(&self, _: &Program<'_>, report: &mut Report) {
+        let mut entered = 0;
+        self.0.for_each(|probe| entered += probe.count());
+        report.value("entered", entered);
+    }
+}
+
+/// The thread that switches a monitor on makes probes in functions that others call for the first
+/// time meanwhile.
+#[test]
+fn probes_of_a_function_are_made_once() {
+    const FUNCTIONS: usize = 100;
+    const ROUNDS: usize = 50;
+    let functions: String = (0..FUNCTIONS).map(|at| format!("(func $f{at})")).collect();
+    let calls: String = (0..FUNCTIONS).map(|at| format!("(call $f{at})")).collect();
+    let text = format!("(module {functions} (func (export \"run\") (param i32) {calls}))");
+    let description = Description {
+        name: "entries",
+        summary: "",
+        details: "",
+        options: &[],
+        example: "entries",
+        start: entries,
+    };
+    for _ in 0..ROUNDS {
+        let module = Module::new(&Engine::default(), &text).unwrap();
+        let session = Session::new(&module, Output::none()).with(description);
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let run = instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
+        let begin = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                begin.wait();
+                run.call(&mut store, 0).unwrap();
+            });
+            begin.wait();
+            session.enable("entries".parse().unwrap()).unwrap();
+        });
+        let entered = || session.report("entries").unwrap().get("entered").unwrap();
+        let before = entered();
+        run.call(&mut store, 0).unwrap();
+        assert_eq!(entered() - before, FUNCTIONS as u64 + 1);
+    }
+    let made = std::mem::take(&mut *MADE.lock().unwrap());
+    assert_eq!(made.len(), FUNCTIONS + 1);
+    assert!(made.values().all(|times| *times == ROUNDS), "{made:?}");
 }
 
 #[test]
