@@ -427,11 +427,17 @@ fn monitors_of_a_rust_program_agree() {
 #[test]
 fn monitors_of_gofmt_agree() {
     let plain = GOFMT.run(&[]);
+    check_counts(&GOFMT.monitored(COUNTS, &plain));
+    check_control(&GOFMT.monitored(CONTROL, &plain));
+    check_calls(&GOFMT.monitored(CALLS, &plain));
+    check_memory(&GOFMT.monitored(MEMORY, &plain));
     check_arcs(&GOFMT.monitored(ARCS, &plain));
 }
 
 #[test]
 fn monitors_of_python_agree() {
     let plain = PYTHON.run(&[]);
-    check_arcs(&PYTHON.monitored(ARCS, &plain));
+    check_counts(&PYTHON.monitored(COUNTS, &plain));
+    check_control(&PYTHON.monitored(CONTROL, &plain));
+    check_calls(&PYTHON.monitored(CALLS, &plain));
 }

@@ -131,10 +131,11 @@ fn answer(session: &Session, line: &str) -> Result<String, String> {
         "report" => {
             let (format, name) = rest.split_once(' ').unwrap_or((rest, ""));
             let format: Format = format.parse()?;
-            let reports = match name {
-                "" => session.reports(),
-                name => vec![session.report(name).map_err(text)?],
-            };
+            let mut reports = Vec::new();
+            match name {
+                "" => session.visit_reports(false, |report| reports.push(report)),
+                name => reports.push(session.report(name).map_err(text)?),
+            }
             Ok(format.print(&reports))
         }
         _ => Err(format!("unknown request `{verb}`")),

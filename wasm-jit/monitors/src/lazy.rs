@@ -33,8 +33,8 @@ type Specs = dyn Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync;
 #[derive(Default)]
 struct State {
     is_on: bool,
-    /// The functions whose probes a thread makes or has made. Two would find one at the same time: that
-    /// which switches the probes on, and one that calls the function for the first time.
+    /// The functions whose probes a thread makes or has made. Two would find one at the same time:
+    /// that which switches the probes on, and one that calls the function for the first time.
     claimed: BTreeSet<u32>,
     made: BTreeMap<u32, Vec<Probe>>,
     /// The functions whose probes cannot be made, with the reasons.

@@ -31,8 +31,12 @@ impl Format {
                 csv::print(report).into_iter().map(|(name, table)| format!("# {name}\n{table}\n")).collect()
             }
         };
-        let separator = if self == Self::Text { "\n" } else { "" };
-        reports.iter().map(of).collect::<Vec<_>>().join(separator)
+        reports.iter().map(of).collect::<Vec<_>>().join(self.separator())
+    }
+
+    /// What is between two reports.
+    fn separator(self) -> &'static str {
+        if self == Self::Text { "\n" } else { "" }
     }
 }
 
@@ -101,36 +105,48 @@ impl Output {
         }
     }
 
-    pub(crate) fn write(&self, reports: &[Report]) -> Result<(), Error> {
+    /// Whether reports are written at all.
+    pub(crate) fn is_written(&self) -> bool {
+        !matches!(self.0, Destination::Nowhere)
+    }
+
+    /// Whether files of reports are written.
+    pub(crate) fn has_files(&self) -> bool {
+        matches!(self.0, Destination::Directory(_))
+    }
+
+    /// Writes a report, in a stream the first one or a further one.
+    pub(crate) fn write(&self, report: &Report, is_first: bool) -> Result<(), Error> {
         match &self.0 {
             Destination::Nowhere => Ok(()),
-            Destination::StandardError(format) => to_standard_error(reports, *format),
-            Destination::Directory(directory) => {
-                let written = reports.iter().map(|report| to_directory(report, directory));
-                // All of them, whatever happens to one.
-                written.fold(Ok(()), Result::and)
-            }
+            Destination::StandardError(format) => to_standard_error(report, *format, is_first),
+            Destination::Directory(directory) => to_directory(report, directory),
         }
     }
 }
 
-fn to_standard_error(reports: &[Report], format: Format) -> Result<(), Error> {
-    let written = io::stderr().lock().write_all(format.print(reports).as_bytes());
+fn to_standard_error(report: &Report, format: Format, is_first: bool) -> Result<(), Error> {
+    let separator = if is_first { "" } else { format.separator() };
+    let text = format!("{separator}{}", format.print(std::slice::from_ref(report)));
+    let written = io::stderr().lock().write_all(text.as_bytes());
     written.map_err(|source| Error::Write { path: "standard error".into(), source })
 }
 
 fn to_directory(report: &Report, directory: &Path) -> Result<(), Error> {
     let name = &report.monitor;
-    let mut files = vec![
-        (format!("{name}.txt"), text::print(report, text::Length::Complete).into_bytes()),
-        (format!("{name}.json"), (json::print(report) + "\n").into_bytes()),
+    let write = |file: String, contents: &[u8]| replace(&directory.join(file), contents);
+    let mut written = vec![
+        write(format!("{name}.txt"), text::print(report, text::Length::Complete).as_bytes()),
+        write(format!("{name}.json"), (json::print(report) + "\n").as_bytes()),
     ];
-    files.extend(
-        csv::print(report).into_iter().map(|(table, text)| (format!("{table}.csv"), text.into_bytes())),
-    );
-    files.extend(report.files().iter().map(|(file, contents)| (format!("{name}.{file}"), contents.clone())));
-    let written = files.into_iter().map(|(file, contents)| replace(&directory.join(file), &contents));
-    written.fold(Ok(()), Result::and)
+    for (table, text) in csv::print(report) {
+        written.push(write(format!("{table}.csv"), text.as_bytes()));
+    }
+    for (file, contents) in report.files() {
+        written.push(write(format!("{name}.{file}"), contents));
+    }
+    // All of them were tried, whatever happened to one.
+    written.into_iter().collect()
 }
 
 /// Writes a file beside it, and renames that.

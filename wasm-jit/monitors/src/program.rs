@@ -1,5 +1,9 @@
 //! [`Program`]: what reports say about the observed module.
 
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
 use wasm_jit::{Module, Symbols};
 
 use crate::report::Cell;
@@ -11,17 +15,34 @@ pub struct Program<'m> {
     pub module: &'m Module,
     /// Names and source lines.
     pub symbols: Symbols<'m>,
+    /// The names of functions that were asked for.
+    names: RefCell<HashMap<u32, Arc<str>>>,
+    /// Texts that are in many rows.
+    texts: RefCell<HashSet<Arc<str>>>,
 }
 
 impl<'m> Program<'m> {
     /// A module.
     pub fn new(module: &'m Module) -> Self {
-        Self { module, symbols: module.symbols() }
+        let (names, texts) = Default::default();
+        Self { module, symbols: module.symbols(), names, texts }
     }
 
     /// A function's name.
     pub fn name(&self, function: u32) -> Cell {
-        Cell::Text(self.symbols.function(function))
+        let mut names = self.names.borrow_mut();
+        Cell::Text(names.entry(function).or_insert_with(|| self.symbols.function(function).into()).clone())
+    }
+
+    /// A text that may be in many rows: it is in memory once.
+    pub fn text(&self, text: &str) -> Cell {
+        let mut texts = self.texts.borrow_mut();
+        if let Some(known) = texts.get(text) {
+            return Cell::Text(known.clone());
+        }
+        let text: Arc<str> = text.into();
+        texts.insert(text.clone());
+        Cell::Text(text)
     }
 
     /// The offset in the module of an instruction, as backtraces show it, by its offset from the
@@ -35,6 +56,6 @@ impl<'m> Program<'m> {
     pub fn line(&self, function: u32, offset: u32) -> Cell {
         let found = self.symbols.lookup(function, offset);
         let line = found.first().and_then(|symbol| Some((symbol.file()?, symbol.line()?)));
-        line.map_or(Cell::None, |(file, line)| Cell::Text(format!("{file}:{line}")))
+        line.map_or(Cell::None, |(file, line)| self.text(&format!("{file}:{line}")))
     }
 }

@@ -97,17 +97,23 @@ impl Session {
         let started = self.started();
         let known = started.iter().find(|started| started.name == name);
         let known = known.ok_or_else(|| Error::NotStarted { name: name.to_owned() })?;
-        Ok(known.report(&Program::new(&self.module)))
+        Ok(known.report(&Program::new(&self.module), true))
     }
 
     /// What all have observed so far, in the order in which they have started.
     pub fn reports(&self) -> Vec<Report> {
+        let mut reports = Vec::new();
+        self.visit_reports(true, |report| reports.push(report));
+        reports
+    }
+
+    /// Passes on one report after the other, with files or without, as the reports may be large.
+    pub(crate) fn visit_reports(&self, has_files: bool, visit: impl FnMut(Report)) {
         let started = self.started();
-        if started.is_empty() {
-            return Vec::new();
+        if !started.is_empty() {
+            let program = Program::new(&self.module);
+            started.iter().map(|started| started.report(&program, has_files)).for_each(visit);
         }
-        let program = Program::new(&self.module);
-        started.iter().map(|started| started.report(&program)).collect()
     }
 
     /// What a monitor that has started offers to the program or its host, if it is of this type.
@@ -122,7 +128,17 @@ impl Session {
     /// # Errors
     /// [`Error::Write`]. The remaining reports are written.
     pub fn write(&self) -> Result<(), Error> {
-        self.output.write(&self.reports())
+        let mut written = Ok(());
+        let mut is_first = true;
+        if self.output.is_written() {
+            self.visit_reports(self.output.has_files(), |report| {
+                let of_report = self.output.write(&report, std::mem::take(&mut is_first));
+                if written.is_ok() {
+                    written = of_report;
+                }
+            });
+        }
+        written
     }
 
     fn started(&self) -> MutexGuard<'_, Vec<Started>> {
@@ -131,8 +147,8 @@ impl Session {
 }
 
 impl Started {
-    fn report(&self, program: &Program<'_>) -> Report {
-        let mut report = Report::new(self.name);
+    fn report(&self, program: &Program<'_>, has_files: bool) -> Report {
+        let mut report = Report::new(self.name, has_files);
         report.rows = self.options.get("rows").and_then(|rows| rows.parse().ok());
         self.monitor.report(program, &mut report);
         report

@@ -114,7 +114,7 @@ impl Truth {
     fn times(&self, opcode: &str) -> u64 {
         let report = self.0.report("opcodes").unwrap();
         let table = report.get_table("by_opcode").unwrap();
-        let at = table.column("opcode").position(|cell| *cell == Cell::Text(opcode.to_owned()));
+        let at = table.column("opcode").position(|cell| *cell == Cell::from(opcode));
         match at.map(|at| table.column("times").nth(at).unwrap()) {
             Some(Cell::Int(times)) => *times as u64,
             None => 0,

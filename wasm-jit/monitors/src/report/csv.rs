@@ -35,6 +35,6 @@ fn field(cell: &Cell) -> String {
         Cell::Int(value) => value.to_string(),
         Cell::Hex(value) => format!("{value:#x}"),
         Cell::Float(value, _) | Cell::Share(value) => value.to_string(),
-        Cell::Text(text) => text.clone(),
+        Cell::Text(text) => text.to_string(),
     }
 }

@@ -4,6 +4,8 @@ pub(crate) mod csv;
 pub(crate) mod json;
 pub(crate) mod text;
 
+use std::sync::Arc;
+
 /// What a monitor has observed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
@@ -12,7 +14,8 @@ pub struct Report {
     pub(crate) rows: Option<usize>,
     values: Vec<(String, Cell)>,
     parts: Vec<Part>,
-    files: Vec<(String, Vec<u8>)>,
+    /// `None` if they are not written.
+    files: Option<Vec<(String, Vec<u8>)>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +49,7 @@ pub enum Cell {
     /// A share: 0.5 is printed as `50.0%` in text.
     Share(f64),
     /// A text.
-    Text(String),
+    Text(Arc<str>),
 }
 
 macro_rules! from_integers {
@@ -63,13 +66,13 @@ from_integers!(u8, u16, u32, u64, usize, i32, i64);
 
 impl From<&str> for Cell {
     fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
+        Self::Text(text.into())
     }
 }
 
 impl From<String> for Cell {
     fn from(text: String) -> Self {
-        Self::Text(text)
+        Self::Text(text.into())
     }
 }
 
@@ -87,8 +90,8 @@ impl Cell {
 }
 
 impl Report {
-    pub(crate) fn new(monitor: &str) -> Self {
-        Self { monitor: monitor.to_owned(), ..Self::default() }
+    pub(crate) fn new(monitor: &str, has_files: bool) -> Self {
+        Self { monitor: monitor.to_owned(), files: has_files.then(Vec::new), ..Self::default() }
     }
 
     /// The monitor's name.
@@ -111,10 +114,17 @@ impl Report {
         self.parts.push(Part::Text(text.into()));
     }
 
-    /// Adds a file, which is written if the output is a directory. The monitor's name is put in
-    /// front of its name.
-    pub fn file(&mut self, name: &str, contents: impl Into<Vec<u8>>) {
-        self.files.push((name.to_owned(), contents.into()));
+    /// Whether the report has files. They are left out if the output is not a directory.
+    pub fn has_files(&self) -> bool {
+        self.files.is_some()
+    }
+
+    /// Adds a file, if the report [has files](Self::has_files): else `contents` is not called. The
+    /// monitor's name is put in front of its name.
+    pub fn file<T: Into<Vec<u8>>>(&mut self, name: &str, contents: impl FnOnce() -> T) {
+        if let Some(files) = &mut self.files {
+            files.push((name.to_owned(), contents().into()));
+        }
     }
 
     /// The integer of this name.
@@ -146,7 +156,7 @@ impl Report {
 
     /// The files, by name.
     pub fn files(&self) -> &[(String, Vec<u8>)] {
-        &self.files
+        self.files.as_deref().unwrap_or_default()
     }
 
     pub(crate) fn parts(&self) -> &[Part] {

@@ -74,6 +74,6 @@ fn field(cell: &Cell) -> String {
         Cell::Hex(value) => format!("{value:#x}"),
         Cell::Float(value, places) => format!("{value:.places$}"),
         Cell::Share(value) => format!("{:.1}%", value * 100.0),
-        Cell::Text(text) => text.clone(),
+        Cell::Text(text) => text.to_string(),
     }
 }

@@ -444,9 +444,7 @@ impl Monitor for Alloc {
             ]);
         }
         report.table(table);
-        for (file, contents) in stacks(program, &paths).files() {
-            report.file(file, contents);
-        }
+        stacks(program, &paths).add_files(report);
     }
 }
 

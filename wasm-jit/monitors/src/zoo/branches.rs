@@ -56,7 +56,6 @@ impl Monitor for Branches {
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
-        let listing = Listing::of(program.module);
         let mut counted: Vec<(u32, u32, Ways)> = Vec::new();
         self.0.for_each(|probe| {
             let location = probe.spec().location;
@@ -66,6 +65,8 @@ impl Monitor for Branches {
                 counted.push((location.function, offset, ways));
             }
         });
+        let listing =
+            Listing::of(program.module, counted.iter().map(|(function, offset, _)| (*function, *offset)));
         counted.sort_by_key(|(function, offset, ways)| (Reverse(ways.total()), *function, *offset));
         let sum = |of: fn(&Ways) -> u64| counted.iter().map(|(.., ways)| of(ways)).sum::<u64>();
         report.value("branches", sum(Ways::total));
@@ -85,7 +86,7 @@ impl Monitor for Branches {
                 Cell::share(taken(ways), total),
                 program.offset(function, offset),
                 program.name(function),
-                listing.text(program.module, function, offset).into(),
+                listing.cell(program, function, offset),
                 program.line(function, offset),
             ]);
             let Ways::Table { targets: counts, default } = ways else { continue };

@@ -199,7 +199,7 @@ impl Monitor for Cache {
         let columns = ["accesses"].into_iter().chain(misses.iter().map(String::as_str));
         let columns = columns.chain(["miss rate", "offset", "function", "instruction", "source"]);
         let mut table = Table::new("by_instruction", columns);
-        let listing = Listing::of(program.module);
+        let listing = Listing::of(program.module, rows.iter().map(|(site, _)| (site.function, site.offset)));
         for (Site { function, offset, .. }, counts) in rows {
             let mut cells: Vec<Cell> = vec![counts.accesses.into()];
             cells.extend(counts.misses.iter().map(|misses| Cell::from(*misses)));
@@ -207,7 +207,7 @@ impl Monitor for Cache {
                 Cell::share(counts.misses[0], counts.accesses),
                 program.offset(function, offset),
                 program.name(function),
-                listing.text(program.module, function, offset).into(),
+                listing.cell(program, function, offset),
                 program.line(function, offset),
             ]);
             table.row(cells);

@@ -74,9 +74,7 @@ impl Monitor for Calltree {
         report.text(observed.tree(self.rows));
         report.table(observed.functions());
         report.table(observed.contexts());
-        for (file, contents) in observed.stacks().files() {
-            report.file(file, contents);
-        }
+        observed.stacks().add_files(report);
     }
 }
 

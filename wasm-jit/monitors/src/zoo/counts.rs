@@ -1,7 +1,9 @@
 //! Counters at all instructions.
 
+use wasm_jit::Module;
 use wasm_jit::probes::{Kind, Location, Place, ProbeSpec};
 
+use super::listing::Listing;
 use crate::{Error, LazyProbes, Report, Setup};
 
 /// Probes that count each instruction of the chosen functions.
@@ -40,5 +42,19 @@ impl Counts {
 
     pub(super) fn report_refused(&self, report: &mut Report) {
         self.0.report_refused(report);
+    }
+}
+
+/// The texts of the instructions that were executed.
+pub(super) fn listing(counts: &[(Location, u64)], module: &Module) -> Listing {
+    let executed = counts.iter().filter(|(_, count)| *count > 0);
+    Listing::of(module, executed.filter_map(|(location, _)| instruction(*location)))
+}
+
+/// A function and an offset in its body.
+pub(super) fn instruction(location: Location) -> Option<(u32, u32)> {
+    match location.place {
+        Place::Instruction { offset } => Some((location.function, offset)),
+        _ => None,
     }
 }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use wasm_jit::Module;
-use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeSpec};
+use wasm_jit::probes::{Bound, Callback, Kind, Location, Probe, ProbeSpec};
 use wasm_jit::wasmparser::{ExternalKind, Operator, Parser, Payload, TypeRef, ValType};
 
+use super::counts::instruction;
 use super::graph::Graph;
 use super::listing::Listing;
 use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table, make, switch};
@@ -138,8 +139,8 @@ impl Written {
         let values = [last, self.least.load(Ordering::Relaxed), self.greatest.load(Ordering::Relaxed)];
         values.map(|value| match self.ty {
             // The shortest form that is read as this number again.
-            ValType::F32 => Cell::Text((unordered(value) as f32).to_string()),
-            ValType::F64 => Cell::Text(unordered(value).to_string()),
+            ValType::F32 => (unordered(value) as f32).to_string().into(),
+            ValType::F64 => unordered(value).to_string().into(),
             _ => value.into(),
         })
     }
@@ -171,20 +172,23 @@ impl Monitor for Globals {
         struct Used {
             reads: u64,
             writes: u64,
-            name: Option<String>,
         }
-        let listing = Listing::of(program.module);
+        // Names of globals are in the text of each instruction that uses them.
+        let example: HashMap<u32, (u32, u32)> = self
+            .counters
+            .iter()
+            .filter_map(|probe| {
+                let location = probe.spec().location;
+                Some((self.accesses[&location].0, instruction(location)?))
+            })
+            .collect();
+        let listing = Listing::of(program.module, example.values().copied());
         let mut used: BTreeMap<u32, Used> = BTreeMap::new();
         for probe in &self.counters {
             let location = probe.spec().location;
             let (global, is_write) = self.accesses[&location];
-            let Used { reads, writes, name } = used.entry(global).or_default();
+            let Used { reads, writes } = used.entry(global).or_default();
             *(if is_write { writes } else { reads }) += probe.count();
-            if name.is_none()
-                && let Place::Instruction { offset } = location.place
-            {
-                *name = listing.text(program.module, location.function, offset).and_then(name_in);
-            }
         }
         used.retain(|_, used| used.reads + used.writes > 0);
         report.value("reads", used.values().map(|used| used.reads).sum::<u64>());
@@ -197,7 +201,9 @@ impl Monitor for Globals {
             columns.extend(["last", "least", "greatest"]);
         }
         let mut table = Table::new("by_global", columns);
-        for (global, Used { reads, writes, name }) in rows {
+        for (global, Used { reads, writes }) in rows {
+            let (function, offset) = example[&global];
+            let name = listing.text(program.module, function, offset).and_then(name_in);
             let name = name.or_else(|| exports.get(&global).cloned());
             let mut cells = vec![reads.into(), writes.into(), global.into(), name.into()];
             if !self.observers.is_empty() {

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 use wasm_jit::probes::{Location, Place};
 
-use super::counts::Counts;
-use super::listing::Listing;
+use super::counts::{self, Counts};
+use super::listing::{Listing, annotated};
 use crate::{Cell, Description, Error, Monitor, Program, Report, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -45,8 +45,8 @@ impl Monitor for Hotness {
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
-        let listing = Listing::of(program.module);
         let counts = self.0.all();
+        let listing = counts::listing(&counts, program.module);
         let total = counts.iter().map(|(_, count)| count).sum();
         report.value("instructions", total);
         report.table(paths(program, &listing, &counts, total));
@@ -56,7 +56,7 @@ impl Monitor for Hotness {
             let at = counts.binary_search_by_key(&(function, offset), |(location, _)| key(*location));
             at.ok().map(|at| counts[at].1).or_else(|| self.0.observes(function).then_some(0))
         };
-        report.file("listing.wat", listing.annotated(program.module, count));
+        report.file("listing.wat", || annotated(program.module, count));
     }
 }
 
@@ -94,7 +94,7 @@ fn paths(program: &Program<'_>, listing: &Listing, counts: &[(Location, u64)], t
             program.offset(*function, first),
             program.offset(*function, last),
             program.name(*function),
-            listing.text(program.module, *function, first).into(),
+            listing.cell(program, *function, first),
             lines.into_iter().find(|line| *line != Cell::None).unwrap_or(Cell::None),
         ]);
     }
@@ -113,7 +113,7 @@ fn instructions(program: &Program<'_>, listing: &Listing, counts: &[(Location, u
             Cell::share(*count, total),
             program.offset(function, offset),
             program.name(function),
-            listing.text(program.module, function, offset).into(),
+            listing.cell(program, function, offset),
             program.line(function, offset),
         ]);
     }

@@ -117,7 +117,7 @@ impl Monitor for Latency {
         }
         report.table(functions(&latencies).hidden());
         report.table(arcs(&latencies).hidden());
-        report.file("report.json", json::to_string(&latencies));
+        report.file("report.json", || json::to_string(&latencies));
     }
 }
 
@@ -133,7 +133,7 @@ fn described(program: &Program<'_>, function: u32) -> Function {
         object: program.module.name().unwrap_or("module").to_owned(),
         address: start as u64,
         location: match line {
-            Some(Cell::Text(line)) => Some(line),
+            Some(Cell::Text(line)) => Some(line.to_string()),
             _ => None,
         },
     }

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use wasm_jit::Module;
 use wasm_jit::probes::Place;
 
-use super::counts::Counts;
-use super::listing::Listing;
+use super::counts::{self, Counts};
 use crate::{Cell, Description, Error, Monitor, Program, Report, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -47,9 +46,10 @@ impl Monitor for Opcodes {
 
 /// By opcode as in the text format: how often it was executed, and by how many instructions.
 pub(super) fn by_opcode(counts: &Counts, module: &Module) -> BTreeMap<String, (u64, u64)> {
-    let listing = Listing::of(module);
+    let counts = counts.all();
+    let listing = counts::listing(&counts, module);
     let mut opcodes: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    for (location, count) in counts.all().into_iter().filter(|(_, count)| *count > 0) {
+    for (location, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
         let Place::Instruction { offset } = location.place else { continue };
         let text = listing.text(module, location.function, offset);
         let opcode = match text.and_then(|text| text.split_whitespace().next()) {

@@ -209,7 +209,14 @@ fn entries(module: &Module, shared: &Arc<Shared>) -> Vec<ProbeSpec> {
 /// Probes that write lines.
 fn instructions(setup: &Setup<'_>, shared: &Arc<Shared>, opcodes: Option<&[WildMatch]>) -> Vec<ProbeSpec> {
     let module = setup.module;
-    let listing = Listing::of(module);
+    let bodies = setup.functions().filter_map(|function| Some((function.index(), function.body()?)));
+    let listing = Listing::of(
+        module,
+        bodies.flat_map(|(function, body)| {
+            let start = body.range().start;
+            body.instructions().map(move |instruction| (function, (instruction.offset() - start) as u32))
+        }),
+    );
     let symbols = module.symbols();
     let chosen: Vec<u32> = setup.functions().map(|function| function.index()).collect();
     let mut sites: Vec<Site> = Vec::new();

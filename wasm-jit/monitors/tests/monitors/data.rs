@@ -11,7 +11,7 @@ fn rows(report: &Report, table: &str, columns: usize) -> Vec<String> {
     let cell = |cell: &Cell| match cell {
         Cell::Int(value) => value.to_string(),
         Cell::Hex(value) => format!("{value:#x}"),
-        Cell::Text(text) => text.clone(),
+        Cell::Text(text) => text.to_string(),
         Cell::Share(share) => format!("{:.0}%", share * 100.0),
         Cell::None => "-".to_owned(),
         other => panic!("{other:?}"),

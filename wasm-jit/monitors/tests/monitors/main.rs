@@ -58,7 +58,9 @@ fn integers(report: &Report, table: &str, column: &str) -> Vec<u64> {
 /// The texts of a table's column.
 fn texts(report: &Report, table: &str, column: &str) -> Vec<String> {
     let cells = report.get_table(table).unwrap().column(column);
-    cells.map(|cell| if let Cell::Text(text) = cell { text.clone() } else { panic!("{cell:?}") }).collect()
+    cells
+        .map(|cell| if let Cell::Text(text) = cell { text.to_string() } else { panic!("{cell:?}") })
+        .collect()
 }
 
 /// A function that calls another one in a loop, the given number of times.

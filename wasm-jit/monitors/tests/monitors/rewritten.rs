@@ -252,8 +252,8 @@ fn check(truth: &Truth) -> usize {
     let mut called = BTreeMap::new();
     for (count, name) in named {
         let (Cell::Int(count), Cell::Text(name)) = (count, name) else { panic!("{name:?}") };
-        if name != "none (trap)" && name != "log" {
-            called.insert(name.clone(), *count as u64);
+        if !matches!(&**name, "none (trap)" | "log") {
+            called.insert(name.to_string(), *count as u64);
         }
     }
     assert_eq!(called, by_name, "{context}");

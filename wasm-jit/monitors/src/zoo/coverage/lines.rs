@@ -6,11 +6,11 @@ use std::fs;
 use std::path::Path;
 
 use super::{Covered, Function};
-use crate::zoo::listing::Listing;
+use crate::zoo::listing::{self, Listing};
 use crate::{Cell, Program, Report, Table};
 
 /// The file with the module's text.
-const LISTING: &str = "listing.wat";
+pub(super) const LISTING: &str = "listing.wat";
 
 /// Larger source files are not read.
 const LARGEST_SOURCE: u64 = 16 << 20;
@@ -19,8 +19,16 @@ const LARGEST_SOURCE: u64 = 16 << 20;
 pub(super) struct Lines {
     /// By name.
     pub(super) files: BTreeMap<String, Lined>,
-    listing: String,
     has_dwarf: bool,
+}
+
+/// The text of the module, with 1 in front of each instruction that is covered, or 0.
+pub(super) fn listing(program: &Program<'_>, functions: &[Function], covered: &[Covered]) -> String {
+    listing::annotated(program.module, |function, offset| {
+        let at = functions.binary_search_by_key(&function, |function| function.index).ok()?;
+        let index = functions[at].offsets.binary_search(&offset).ok()?;
+        covered[at].instructions[index].map(u64::from)
+    })
 }
 
 /// The lines of a file.
@@ -66,16 +74,18 @@ fn sum(parts: impl Iterator<Item = [usize; 2]>) -> [usize; 2] {
 impl Lines {
     pub(super) fn of(program: &Program<'_>, functions: &[Function], covered: &[Covered]) -> Self {
         let has_dwarf = program.symbols.has_lines();
-        let listing = Listing::of(program.module);
+        let instructions = functions
+            .iter()
+            .flat_map(|function| function.offsets.iter().map(|offset| (function.index, *offset)));
+        let listing = (!has_dwarf).then(|| Listing::of(program.module, instructions));
         // Successive instructions are mostly of one line.
         let place = |function: u32, offset: u32| -> Option<(String, u32)> {
-            if has_dwarf {
+            let Some(listing) = &listing else {
                 let found = program.symbols.lookup(function, offset);
                 let symbol = found.first()?;
                 return Some((symbol.file()?.to_owned(), symbol.line()?));
-            }
-            let start = program.module.function(function)?.body()?.range().start as u64;
-            Some((format!("coverage.{LISTING}"), listing.line(start + u64::from(offset))?))
+            };
+            Some((format!("coverage.{LISTING}"), listing.line(program.module, function, offset)?))
         };
         let mut files: BTreeMap<String, Lined> = BTreeMap::new();
         for (function, covered) in functions.iter().zip(covered) {
@@ -97,13 +107,7 @@ impl Lines {
                 }
             }
         }
-        let by_index = |function: u32, offset: u32| {
-            let at = functions.binary_search_by_key(&function, |function| function.index).ok()?;
-            let index = functions[at].offsets.binary_search(&offset).ok()?;
-            covered[at].instructions[index].map(u64::from)
-        };
-        let listing = listing.annotated(program.module, by_index);
-        Self { files, listing, has_dwarf }
+        Self { files, has_dwarf }
     }
 
     /// The lines that are covered, and all.
@@ -117,7 +121,6 @@ impl Lines {
     }
 
     pub(super) fn report(&self, report: &mut Report) {
-        report.file(LISTING, self.listing.clone());
         if !self.has_dwarf {
             return;
         }
@@ -131,7 +134,7 @@ impl Lines {
             table.row([share, all.into(), covered.into(), name.as_str().into()]);
         }
         report.table(table);
-        report.file("source.txt", self.source());
+        report.file("source.txt", || self.source());
     }
 
     /// The source files that can be read: each line with its number, and 1 if it is covered, or 0.

@@ -253,10 +253,14 @@ impl Monitor for Coverage {
         }
         report.table(by_function(program, &self.functions, &covered));
         earlier::tables(&self.functions, &covered, report);
-        let lines = lines::Lines::of(program, &self.functions, &covered);
-        lines.report(report);
-        report.file("lcov.info", lcov::print(&lines));
-        report.file("cobertura.xml", cobertura::print(&lines));
+        report.file(lines::LISTING, || lines::listing(program, &self.functions, &covered));
+        // Lines of the module's text are in files only.
+        if program.symbols.has_lines() || report.has_files() {
+            let lines = lines::Lines::of(program, &self.functions, &covered);
+            lines.report(report);
+            report.file("lcov.info", || lcov::print(&lines));
+            report.file("cobertura.xml", || cobertura::print(&lines));
+        }
     }
 }
 

@@ -179,7 +179,7 @@ impl Monitor for Memory {
         let columns =
             ["accesses", "share", "bytes", "from", "to", "offset", "function", "instruction", "source"];
         let mut table = Table::new("by_instruction", columns);
-        let listing = Listing::of(program.module);
+        let listing = Listing::of(program.module, rows.iter().map(|(site, _)| (site.function, site.offset)));
         for (Site { function, offset, .. }, counts) in rows {
             table.row([
                 counts.accesses.into(),
@@ -189,12 +189,12 @@ impl Monitor for Memory {
                 Cell::Hex(counts.greatest),
                 program.offset(function, offset),
                 program.name(function),
-                listing.text(program.module, function, offset).into(),
+                listing.cell(program, function, offset),
                 program.line(function, offset),
             ]);
         }
         report.table(table);
-        report.file("heat.svg", picture::draw(&pages));
+        report.file("heat.svg", || picture::draw(&pages));
         let mut table =
             Table::new("by_page", ["accesses", "share", "memory", "address", "lines", "hottest line"]);
         let mut by_heat: Vec<_> = pages.iter().map(|page| (page.accesses(), page)).collect();

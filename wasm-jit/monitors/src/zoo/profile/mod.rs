@@ -99,8 +99,8 @@ impl Monitor for Profile {
         report.text(graph.call_graph(self.0.rows));
         report.table(graph.function_table());
         report.table(graph.arc_table());
-        report.file("flat.txt", graph.flat(usize::MAX));
-        report.file("graph.txt", graph.call_graph(usize::MAX));
+        report.file("flat.txt", || graph.flat(usize::MAX));
+        report.file("graph.txt", || graph.call_graph(usize::MAX));
     }
 
     fn interface(&self) -> Option<Box<dyn Any>> {

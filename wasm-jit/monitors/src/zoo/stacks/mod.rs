@@ -6,6 +6,8 @@ mod speedscope;
 
 use std::fmt::Write;
 
+use crate::Report;
+
 /// A tree of stacks.
 #[derive(Debug)]
 pub(super) struct Stacks {
@@ -39,14 +41,12 @@ pub(super) struct Node {
 }
 
 impl Stacks {
-    /// The files of all formats, by name.
-    pub(super) fn files(&self) -> [(&'static str, Vec<u8>); 4] {
-        [
-            ("svg", self.flame_graph().into_bytes()),
-            ("folded", self.folded().into_bytes()),
-            ("pprof", self.pprof()),
-            ("speedscope.json", self.speedscope().into_bytes()),
-        ]
+    /// Adds the files of all formats.
+    pub(super) fn add_files(&self, report: &mut Report) {
+        report.file("svg", || self.flame_graph());
+        report.file("folded", || self.folded());
+        report.file("pprof", || self.pprof());
+        report.file("speedscope.json", || self.speedscope());
     }
 
     /// A line for each stack, as flame graph tools read it: functions from the outermost on, and
