@@ -435,8 +435,8 @@ fn handlers_that_do_not_return() {
     });
 }
 
-/// Handlers that are installed while other threads patch: the last one is called, once for each
-/// trap.
+/// Handlers that are installed while other threads patch: each trap calls one of them, once, and
+/// soon the last one.
 #[test]
 fn concurrent_patches_while_handlers_are_installed() {
     check("concurrent_patches_while_handlers_are_installed", || {
@@ -444,6 +444,15 @@ fn concurrent_patches_while_handlers_are_installed() {
         extern "C" fn counting<const NUMBER: usize>(_: libc::c_int) {
             CALLS[NUMBER].fetch_add(1, Ordering::Relaxed);
         }
+        /// Ends the other threads, also if this one panics.
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let calls = || CALLS.each_ref().map(|calls| calls.load(Ordering::Relaxed));
+        let total = || calls().iter().sum::<u32>();
         let handlers = [counting::<0>, counting::<1>, counting::<2>, counting::<3>].map(Handler::Short);
         let start = Barrier::new(4);
         let stop = AtomicBool::new(false);
@@ -457,6 +466,7 @@ fn concurrent_patches_while_handlers_are_installed() {
                     }
                 });
             }
+            let _stop = Stop(&stop);
             let mut site = Toggled::new();
             start.wait();
             for round in 0..2000 {
@@ -465,14 +475,32 @@ fn concurrent_patches_while_handlers_are_installed() {
                 if round % 7 == 0 {
                     site.toggle();
                 }
-                let sum = || CALLS.each_ref().map(|calls| calls.load(Ordering::Relaxed));
-                let mut expected = sum();
-                expected[number] += 1;
-                send();
-                assert_eq!(sum(), expected, "{round}");
+                let before = calls()[number];
+                // A thread that was about to cover the handler before this one, and is covering
+                // this one now, lets traps through to that one meanwhile.
+                for sent in 1.. {
+                    let before_sent = total();
+                    send();
+                    assert_eq!(total(), before_sent + 1, "{round}");
+                    if calls()[number] != before {
+                        break;
+                    }
+                    assert!(sent < 1_000_000, "{round}: not the last handler, but {:?}", calls());
+                    std::thread::yield_now();
+                }
             }
-            stop.store(true, Ordering::Relaxed);
         });
+        // Nobody covers anything now.
+        for number in [2, 0] {
+            install_handler(handlers[number]);
+            let mut expected = calls();
+            for _ in 0..3 {
+                Toggled::new().toggle();
+                send();
+                expected[number] += 1;
+                assert_eq!(calls(), expected);
+            }
+        }
     });
 }
 

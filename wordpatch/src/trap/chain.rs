@@ -8,7 +8,9 @@
 //! 3. Another action: the next free entry is bound to it and installed.
 //!
 //! If the program changes the action at the same time, the installation returns another action than
-//! the one examined, which is then covered as well. So no action is lost, whichever comes first.
+//! the one examined, which is then covered as well. So no action is lost, whichever comes first. In
+//! between, for two system calls of the covering thread, the action that was examined first
+//! receives the traps: the kernel has no compare-and-exchange for actions.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};

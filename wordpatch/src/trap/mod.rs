@@ -65,6 +65,10 @@
 //! unknown traps on, those threads are resumed too; otherwise they are not. A program should
 //! install its handler before it patches.
 //!
+//! A handler that one thread installs while another one covers the handler before it receives traps
+//! once that thread has covered both: until then, they go to the handler before it. Each trap is
+//! passed on once.
+//!
 //! A thread that blocks SIGTRAP is killed by the kernel when it executes INT3: see
 //! [`check_sigtrap_unblocked`].
 
