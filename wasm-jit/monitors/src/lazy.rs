@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wasm_jit::probes::{FirstCallWatch, Probe, ProbeSpec};
+use wasm_jit::probes::{FirstCallWatch, Location, Probe, ProbeSpec};
 use wasm_jit::{FunctionInfo, Module};
 
 use crate::{Error, Report, Setup, make, switch};
@@ -36,6 +36,7 @@ struct State {
     /// The functions whose probes a thread makes or has made. Two would find one at the same time:
     /// that which switches the probes on, and one that calls the function for the first time.
     claimed: BTreeSet<u32>,
+    /// In the order of their places.
     made: BTreeMap<u32, Vec<Probe>>,
     /// The functions whose probes cannot be made, with the reasons.
     refused: Vec<(u32, String)>,
@@ -98,11 +99,33 @@ impl LazyProbes {
         lock(&self.shared.state).made.values().flatten().for_each(visit);
     }
 
+    /// What `read` says of the probe of a place, if it was made. If there are several, of the first.
+    pub fn get<T>(&self, location: Location, read: impl FnOnce(&Probe) -> T) -> Option<T> {
+        lock(&self.shared.state).at(location).first().map(read)
+    }
+
+    /// Switches the probes of a place off, until all are switched on again.
+    ///
+    /// # Errors
+    /// Those of [`Probe::deactivate`].
+    pub fn deactivate_at(&self, location: Location) -> Result<(), Error> {
+        switch(lock(&self.shared.state).at(location), false)
+    }
+
     /// Says in a report which functions could not be observed.
     pub fn report_refused(&self, report: &mut Report) {
         for (function, reason) in &lock(&self.shared.state).refused {
             report.text(format!("function {function} was not observed: {reason}\n"));
         }
+    }
+}
+
+impl State {
+    fn at(&self, location: Location) -> &[Probe] {
+        let made = self.made.get(&location.function).map_or(&[][..], |probes| probes);
+        let first = made.partition_point(|probe| probe.spec().location < location);
+        let end = made.partition_point(|probe| probe.spec().location <= location);
+        &made[first..end]
     }
 }
 
@@ -119,7 +142,8 @@ impl Shared {
         let probes = make(&self.module, &specs).and_then(|probes| switch(&probes, true).map(|()| probes));
         let mut state = lock(&self.state);
         match probes {
-            Ok(probes) => {
+            Ok(mut probes) => {
+                probes.sort_by_key(|probe| probe.spec().location);
                 if !state.is_on {
                     // An error leaves them on: they are switched off again with the others.
                     let _ = switch(&probes, false);

@@ -150,8 +150,65 @@ impl<'m> Graph<'m> {
         predecessors
     }
 
+    /// By instruction: whether control may come to it.
+    pub(super) fn reached(&self) -> Vec<bool> {
+        let mut reached = vec![false; self.len()];
+        let mut open = vec![0];
+        let mut handlers = Some(&self.flow.handlers);
+        while let Some(index) = open.pop() {
+            if index == self.len() || std::mem::replace(&mut reached[index], true) {
+                continue;
+            }
+            open.extend(&self.flow.successors[index]);
+            let operator = &self.flow.instructions[index].1;
+            if matches!(operator, Operator::Try { .. } | Operator::TryTable { .. }) {
+                open.extend(handlers.take().into_iter().flatten());
+            }
+        }
+        reached
+    }
+
     /// Whether exceptions may continue at labels.
     pub(super) fn catches(&self) -> bool {
         self.catches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wasm_jit::probes::{Kind, ProbeError, ProbeSpec};
+    use wasm_jit::{Engine, Module};
+
+    use super::*;
+
+    /// The compiler knows it, too.
+    #[test]
+    fn control_comes_to_what_can_have_probes() {
+        let bodies = [
+            "block br 0 nop end nop",
+            "loop br 0 nop end nop",
+            "block block br 1 end nop end nop",
+            "local.get 0 if return else unreachable end nop",
+            "local.get 0 if unreachable end nop",
+            "local.get 0 if br 0 nop else nop end nop",
+            "block local.get 0 br_table 0 1 0 end return block end",
+            "block try_table (catch_all 0) throw $e end nop end nop",
+            "return block try_table (catch_all 0) throw $e end nop end nop",
+            "block try_table (catch_all 0) br 1 nop end nop end nop",
+            "try throw $e nop catch $e nop catch_all unreachable nop end nop",
+            "return try throw $e catch_all nop end nop",
+            "try unreachable delegate 0 nop",
+        ];
+        for body in bodies {
+            let text = format!("(module (tag $e) (func (param i32) {body}))");
+            let module = Module::new(&Engine::default(), text).unwrap();
+            let graph = Graph::of(&module.function(0).unwrap()).unwrap();
+            let specs: Vec<_> = (0..graph.len())
+                .map(|index| ProbeSpec { location: graph.location(index), kind: Kind::Empty })
+                .collect();
+            let made = module.probes(&specs).into_iter();
+            let reached = made.map(|probe| !matches!(probe, Err(ProbeError::Unreachable { .. })));
+            assert_eq!(graph.reached(), reached.collect::<Vec<_>>(), "{body}");
+        }
     }
 }

@@ -81,6 +81,11 @@ pub(super) fn branches_of(graph: &Graph<'_>) -> Vec<Branch> {
 }
 
 impl Branch {
+    /// Whether not all of its outcomes are known from the instructions that were executed.
+    pub(super) fn needs_probe(&self) -> bool {
+        self.outcomes.iter().any(|outcome| matches!(outcome.seen, Seen::ByProbe(_)))
+    }
+
     /// Whether an outcome was seen, with what the branch's probe has counted.
     pub(super) fn has_seen(&self, outcome: usize, counted: Option<&Branches>) -> bool {
         let ways: Vec<u64> = match counted {

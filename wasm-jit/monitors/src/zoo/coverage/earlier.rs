@@ -1,13 +1,15 @@
 //! Reports of earlier runs: what is written for them, and how they are read.
 
 use std::fs;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde::Deserialize;
 use wasm_jit::Module;
 
+use super::Coverage;
 use super::branches::Seen;
-use super::{Coverage, Covered, Function};
+use super::function::{Covered, Function};
 use crate::{Error, Report, Table};
 
 /// What identifies a module: the checksum and the length of its bytes.
@@ -18,10 +20,10 @@ pub(super) fn identity(module: &Module) -> String {
 
 /// The tables that are read again: instructions that were executed, the first and the last of
 /// successive ones, by their offsets in the function's body; and outcomes of branches.
-pub(super) fn tables(functions: &[Function], covered: &[Covered], report: &mut Report) {
+pub(super) fn tables(functions: &[(Arc<Function>, Covered)], report: &mut Report) {
     let mut executed = Table::new("executed", ["function", "from", "to"]).hidden();
     let mut outcomes = Table::new("outcomes_seen", ["function", "branch", "outcome"]).hidden();
-    for (function, covered) in functions.iter().zip(covered) {
+    for (function, covered) in functions {
         let parts = covered.instructions.chunk_by(|first, second| first == second);
         let mut at = 0;
         for part in parts {
@@ -65,7 +67,7 @@ struct OutcomeSeen {
 
 impl Coverage {
     /// Adds what an earlier run has executed of the chosen functions.
-    pub(super) fn add_earlier(&self, file: &str) -> Result<(), Error> {
+    pub(super) fn add_earlier(&self, module: &Module, file: &str) -> Result<(), Error> {
         let error =
             |expected: String| Error::Value { option: "merge".to_owned(), value: file.to_owned(), expected };
         let text =
@@ -82,26 +84,23 @@ impl Coverage {
             )));
         }
         for Executed { function, from, to } in earlier.executed {
-            let Some(function) = self.function(function) else { continue };
-            for number in function.segments.clone() {
-                let instructions = self.segments[number].instructions.clone();
-                let of_segment = &function.offsets[instructions];
+            let Some(function) = self.chosen_function(module, function) else { continue };
+            for segment in &function.segments {
+                let of_segment = &function.offsets[segment.instructions.clone()];
                 if of_segment[0] < from || of_segment[0] > to {
                     continue;
                 }
                 let executed = of_segment.partition_point(|offset| *offset <= to);
-                let state = &self.state.segments[number];
                 if executed == of_segment.len() {
-                    state.is_covered.store(true, Ordering::Relaxed);
+                    segment.is_covered.store(true, Ordering::Relaxed);
                 } else {
-                    state.until_trap.fetch_max(executed as u32, Ordering::Relaxed);
+                    segment.until_trap.fetch_max(executed as u32, Ordering::Relaxed);
                 }
             }
         }
         for OutcomeSeen { function, branch, outcome } in earlier.outcomes_seen {
-            let Some(function) = self.function(function) else { continue };
-            let branches = &self.state.branches[function.branches.clone()];
-            let branch = branches.iter().find(|known| function.offsets[known.instruction] == branch);
+            let Some(function) = self.chosen_function(module, function) else { continue };
+            let branch = function.branches.iter().find(|known| function.offsets[known.instruction] == branch);
             if let Some(Seen::ByProbe(seen)) =
                 branch.and_then(|known| Some(&known.outcomes.get(outcome)?.seen))
             {
@@ -111,8 +110,8 @@ impl Coverage {
         Ok(())
     }
 
-    fn function(&self, index: u32) -> Option<&Function> {
-        let at = self.functions.binary_search_by_key(&index, |function| function.index).ok()?;
-        Some(&self.functions[at])
+    fn chosen_function(&self, module: &Module, index: u32) -> Option<Arc<Function>> {
+        self.chosen.binary_search(&index).ok()?;
+        self.functions.get_or_add(&module.function(index)?)
     }
 }

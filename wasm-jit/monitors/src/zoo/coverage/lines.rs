@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
-use super::{Covered, Function};
+use super::function::{Covered, Function};
 use crate::zoo::listing::{self, Listing};
 use crate::{Cell, Program, Report, Table};
 
@@ -23,11 +24,11 @@ pub(super) struct Lines {
 }
 
 /// The text of the module, with 1 in front of each instruction that is covered, or 0.
-pub(super) fn listing(program: &Program<'_>, functions: &[Function], covered: &[Covered]) -> String {
+pub(super) fn listing(program: &Program<'_>, functions: &[(Arc<Function>, Covered)]) -> String {
     listing::annotated(program.module, |function, offset| {
-        let at = functions.binary_search_by_key(&function, |function| function.index).ok()?;
-        let index = functions[at].offsets.binary_search(&offset).ok()?;
-        covered[at].instructions[index].map(u64::from)
+        let at = functions.binary_search_by_key(&function, |(function, _)| function.index).ok()?;
+        let (function, covered) = &functions[at];
+        covered.instructions[function.offsets.binary_search(&offset).ok()?].map(u64::from)
     })
 }
 
@@ -72,11 +73,11 @@ fn sum(parts: impl Iterator<Item = [usize; 2]>) -> [usize; 2] {
 }
 
 impl Lines {
-    pub(super) fn of(program: &Program<'_>, functions: &[Function], covered: &[Covered]) -> Self {
+    pub(super) fn of(program: &Program<'_>, functions: &[(Arc<Function>, Covered)]) -> Self {
         let has_dwarf = program.symbols.has_lines();
         let instructions = functions
             .iter()
-            .flat_map(|function| function.offsets.iter().map(|offset| (function.index, *offset)));
+            .flat_map(|(function, _)| function.offsets.iter().map(|offset| (function.index, *offset)));
         let listing = (!has_dwarf).then(|| Listing::of(program.module, instructions));
         // Successive instructions are mostly of one line.
         let place = |function: u32, offset: u32| -> Option<(String, u32)> {
@@ -88,7 +89,7 @@ impl Lines {
             Some((format!("coverage.{LISTING}"), listing.line(program.module, function, offset)?))
         };
         let mut files: BTreeMap<String, Lined> = BTreeMap::new();
-        for (function, covered) in functions.iter().zip(covered) {
+        for (function, covered) in functions {
             let mut branches = covered.branches.iter().peekable();
             let mut is_first = true;
             for (index, is_covered) in covered.instructions.iter().enumerate() {

@@ -1,0 +1,114 @@
+//! The parts of a function, and what was executed of them.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use wasm_jit::probes::{Branches, Location, Place};
+
+use super::branches::{Branch, Outcome, Seen, branches_of};
+use super::{Figures, Part};
+use crate::zoo::graph::{Completion, Graph};
+
+/// A function and its parts.
+pub(super) struct Function {
+    pub(super) index: u32,
+    /// The offsets of its instructions.
+    pub(super) offsets: Vec<u32>,
+    /// Its basic blocks: their instructions.
+    blocks: Vec<Range<usize>>,
+    pub(super) segments: Vec<Segment>,
+    pub(super) branches: Vec<Branch>,
+}
+
+/// Instructions of a function.
+pub(super) struct Segment {
+    pub(super) instructions: Range<usize>,
+    /// Where its completion is certain; `None` if control cannot come to it.
+    pub(super) probe: Option<Location>,
+    /// Whether all of it was executed.
+    pub(super) is_covered: AtomicBool,
+    /// How many of its instructions were executed before one trapped.
+    pub(super) until_trap: AtomicU32,
+}
+
+/// What was executed of a function, at one time.
+pub(super) struct Covered {
+    /// By instruction; `None` if control never comes to it.
+    pub(super) instructions: Vec<Option<bool>>,
+    /// Of branches: the instruction, and for each outcome the target and whether it was seen.
+    pub(super) branches: Vec<(usize, Vec<(usize, bool)>)>,
+    pub(super) figures: Figures,
+}
+
+impl Function {
+    pub(super) fn of(graph: &Graph<'_>, observes_branches: bool) -> Self {
+        let reached = graph.reached();
+        let segment = |instructions: Range<usize>| {
+            let last = instructions.end - 1;
+            let certain = |index: &usize| graph.completion(*index) == Completion::Certain;
+            let at = (instructions.start..last).rev().find(|index| !certain(index));
+            let at = at.map_or(instructions.start, |at| at + 1);
+            let probe = reached[instructions.start].then(|| graph.location(at));
+            Segment { instructions, probe, is_covered: false.into(), until_trap: 0.into() }
+        };
+        Self {
+            index: graph.function,
+            offsets: graph.flow.instructions.iter().map(|(offset, _)| *offset).collect(),
+            blocks: graph.blocks(),
+            segments: graph.segments().into_iter().map(segment).collect(),
+            branches: if observes_branches { branches_of(graph) } else { Vec::new() },
+        }
+    }
+
+    pub(super) fn location(&self, instruction: usize) -> Location {
+        let place = Place::Instruction { offset: self.offsets[instruction] };
+        Location { function: self.index, place }
+    }
+
+    /// The number of the segment with an instruction.
+    pub(super) fn segment_of(&self, instruction: usize) -> usize {
+        self.segments.partition_point(|segment| segment.instructions.start <= instruction) - 1
+    }
+
+    /// What was executed so far. `counted` says what the probe of a branch has counted.
+    pub(super) fn covered(&self, counted: &dyn Fn(usize) -> Option<Branches>) -> Covered {
+        let mut instructions = vec![None; self.offsets.len()];
+        for segment in self.segments.iter().filter(|segment| segment.probe.is_some()) {
+            let executed = match segment.is_covered.load(Ordering::Relaxed) {
+                true => usize::MAX,
+                false => segment.until_trap.load(Ordering::Relaxed) as usize,
+            };
+            for (at, index) in segment.instructions.clone().enumerate() {
+                instructions[index] = Some(at < executed);
+            }
+        }
+        let is_covered = |index: usize| instructions.get(index).copied().flatten() == Some(true);
+        let mut branches = Vec::new();
+        for branch in &self.branches {
+            if instructions[branch.instruction].is_none() {
+                continue;
+            }
+            let counted = if branch.needs_probe() { counted(branch.instruction) } else { None };
+            let was_seen = |(number, outcome): (usize, &Outcome)| match &outcome.seen {
+                Seen::ByTarget => is_covered(outcome.target),
+                Seen::ByProbe(earlier) => {
+                    earlier.load(Ordering::Relaxed) || branch.has_seen(number, counted.as_ref())
+                }
+            };
+            let outcomes = branch.outcomes.iter().enumerate();
+            let outcomes = outcomes.map(|outcome| (outcome.1.target, was_seen(outcome))).collect();
+            branches.push((branch.instruction, outcomes));
+        }
+        let part = |all: &mut dyn Iterator<Item = bool>| -> Part {
+            all.fold([0, 0], |[executed, all], is_covered| [executed + u64::from(is_covered), all + 1])
+        };
+        let figures = Figures {
+            instructions: part(&mut instructions.iter().copied().flatten()),
+            blocks: part(&mut self.blocks.iter().filter_map(|block| instructions[block.start])),
+            outcomes: part(
+                &mut branches.iter().flat_map(|(_, outcomes): &(_, Vec<_>)| outcomes).map(|(_, seen)| *seen),
+            ),
+        };
+        Covered { instructions, branches, figures }
+    }
+}
