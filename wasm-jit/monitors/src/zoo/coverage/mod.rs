@@ -117,7 +117,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         functions.push(Function {
             index: graph.function,
             offsets: graph.flow.instructions.iter().map(|(offset, _)| *offset).collect(),
-            blocks: graph.blocks(),
+            blocks: graph.flow.blocks(),
             segments: first.0..segments.len(),
             branches: first.1..branches.len(),
         });
