@@ -12,7 +12,7 @@ use super::control::{Control, Kind};
 use super::edges::Move;
 use super::function::FunctionCompiler;
 use super::state::{Flag, Val};
-use crate::asm::{Alu, Cond, Label, Mem, Reg, Size};
+use crate::asm::{Alu, Cond, Label, Mem, Reg, RegClass, Size, Width};
 use crate::vmctx::TrapCode;
 
 /// Approximate size of a move between two slots.
@@ -73,7 +73,7 @@ impl FunctionCompiler<'_> {
         let index = self.to_reg(&index);
         // The table's address and the displacement need two registers; allocating one may move an
         // operand.
-        let offset = self.alloc(false);
+        let offset = self.alloc(RegClass::General);
         // Equal depths share one edge.
         let mut distinct: Vec<u32> = depths.iter().copied().chain([table.default()]).collect();
         distinct.sort_unstable();
@@ -87,7 +87,7 @@ impl FunctionCompiler<'_> {
         let default = label(table.default());
         let targets: Vec<Label> = depths.into_iter().map(label).collect();
         self.count_target(index, targets.len(), offset);
-        self.asm.alu_imm(Alu::Cmp, false, index, targets.len() as i32);
+        self.asm.alu_imm(Alu::Cmp, Width::W32, index, targets.len() as i32);
         self.asm.jcc(Cond::AboveEqual, default);
         if !targets.is_empty() {
             let table = self.asm.new_label();
@@ -98,8 +98,8 @@ impl FunctionCompiler<'_> {
                 index
             };
             self.asm.lea_label(SCRATCH, table);
-            self.asm.movsx(Size::B4, true, offset, Mem::indexed(SCRATCH, index, 2, 0));
-            self.asm.alu(Alu::Add, true, SCRATCH, offset);
+            self.asm.movsx(Size::B4, Width::W64, offset, Mem::indexed(SCRATCH, index, 2, 0));
+            self.asm.alu(Alu::Add, Width::W64, SCRATCH, offset);
             self.asm.jmp_reg(SCRATCH);
             self.cold.push(Cold::Table { table, targets });
         }
@@ -136,12 +136,12 @@ impl FunctionCompiler<'_> {
             Val::Flag(flag) => Ok(flag),
             Val::Const(bits) => Err(bits as u32 != 0),
             Val::Frame(disp) => {
-                self.asm.alu_imm(Alu::Cmp, false, Mem::base(Reg::RBP, disp), 0);
+                self.asm.alu_imm(Alu::Cmp, Width::W32, Mem::base(Reg::RBP, disp), 0);
                 Ok(Flag::Int(Cond::NotEqual))
             }
             _ => {
                 let reg = self.to_reg(&operand);
-                self.test_zero(false, reg);
+                self.test_zero(Width::W32, reg);
                 Ok(Flag::Int(Cond::NotEqual))
             }
         }

@@ -171,7 +171,10 @@ impl<'a> FunctionCompiler<'a> {
         }
         let label = self.control.last().expect("just opened").label;
         self.asm.bind(label);
-        self.show_transfer(self.sites.contains(self.position, SiteKind::Control));
+        match self.sites.contains(self.position, SiteKind::Control) {
+            true => self.show_transfer_at_site(),
+            false => self.show_transfer(),
+        }
         self.begin_run(self.position);
         self.lay_out_site(self.position, SiteKind::Control);
     }

@@ -13,7 +13,7 @@ use super::cached_locals::{Region, is_callee_saved};
 use super::control::{Control, Kind};
 use super::function::FunctionCompiler;
 use super::state::{Local, Operand, Place, Val, scratch};
-use crate::asm::{Mem, Reg};
+use crate::asm::{Mem, Reg, RegClass, Width};
 use crate::vmctx::{RESULTS, STORE};
 
 /// A step of an edge.
@@ -212,16 +212,16 @@ impl FunctionCompiler<'_> {
     /// Moves a value into the store's buffer of results. A value that is in no register goes
     /// through the SSE scratch register, as bits.
     pub(super) fn move_to_buffer(&mut self, ty: Ty, buffer: Mem, src: Place) {
-        let bits = if ty.wide() { Ty::F64 } else { Ty::F32 };
+        let bits = if ty.width() == Width::W64 { Ty::F64 } else { Ty::F32 };
         let (ty, src) = match src {
             Place::Reg(_) => (ty, src),
             Place::Mem(_) | Place::Const(_) => {
-                let aside = Place::Reg(scratch(true));
+                let aside = Place::Reg(scratch(RegClass::Sse));
                 self.move_value(bits, aside, src);
                 (bits, aside)
             }
         };
-        self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+        self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
         self.move_value(ty, Place::Mem(buffer), src);
     }
 
@@ -243,9 +243,9 @@ impl FunctionCompiler<'_> {
                     // A cycle: saves one of its sources to the scratch register.
                     let (ty, _, src) = moves[0];
                     let Place::Reg(reg) = src else { unreachable!("only registers form cycles") };
-                    let aside = scratch(reg.is_float());
-                    let wide = if ty.is_float() { Ty::F64 } else { Ty::I64 };
-                    self.move_value(wide, Place::Reg(aside), src);
+                    let aside = scratch(reg.class());
+                    let full = if ty.is_float() { Ty::F64 } else { Ty::I64 };
+                    self.move_value(full, Place::Reg(aside), src);
                     for (_, _, source) in &mut moves {
                         if *source == src {
                             *source = Place::Reg(aside);
@@ -274,7 +274,7 @@ pub(super) fn order_parallel(between: &mut Vec<(Ty, Reg, Reg)>, moves: &mut Vec<
             }
             None => {
                 let src = between[0].2;
-                let aside = scratch(src.is_float());
+                let aside = scratch(src.class());
                 let ty = if src.is_float() { Ty::F64 } else { Ty::I64 };
                 moves.push(Move { ty, dst: Place::Reg(aside), src: Place::Reg(src) });
                 for (_, _, source) in between.iter_mut().filter(|(_, _, source)| *source == src) {

@@ -14,7 +14,7 @@ use super::edges::{Move, label_register};
 use super::function::FunctionCompiler;
 use super::output::{Catch, TryRegion};
 use super::state::{Place, Val};
-use crate::asm::{Mem, Reg, Size};
+use crate::asm::{Mem, Reg, RegClass, Size, Width};
 use crate::vmctx::{EXCEPTION_VALUES, Libcall};
 
 /// The location of an exception's value.
@@ -157,7 +157,7 @@ impl<'a> FunctionCompiler<'a> {
         let ty = &self.module.types[self.module.tags[tag as usize] as usize];
         for (at, param) in (0..).zip(ty.params()) {
             let ty = Ty::from(*param);
-            let reg = self.alloc(ty.is_float());
+            let reg = self.alloc(ty.class());
             self.move_value(ty, Place::Reg(reg), Place::Mem(value_of(Reg::RAX, at)));
             self.push(ty, Val::Reg(reg));
             self.registers.unpin(reg);
@@ -190,7 +190,7 @@ impl<'a> FunctionCompiler<'a> {
         }
         self.truncate(base);
         self.take(Reg::RAX);
-        self.asm.lea(true, Reg::RAX, Mem::base(Reg::RSP, 0));
+        self.asm.lea(Width::W64, Reg::RAX, Mem::base(Reg::RSP, 0));
         self.push(Ty::I64, Val::Reg(Reg::RAX));
         self.libcall(Libcall::NewException, &[u64::from(tag)], 1);
         self.push_answer(Ty::Ref);
@@ -212,8 +212,8 @@ impl<'a> FunctionCompiler<'a> {
     pub(super) fn rethrow(&mut self, depth: u32) {
         let height = self.control[self.block(depth)].height;
         let slot = self.frame.operand_slot(height);
-        let reg = self.alloc(false);
-        self.asm.mov(true, reg, slot);
+        let reg = self.alloc(RegClass::General);
+        self.asm.mov(Width::W64, reg, slot);
         self.push(Ty::Ref, Val::Reg(reg));
         self.throw_ref();
     }

@@ -21,9 +21,9 @@ use super::register_file::{Holder, RegisterFile};
 use super::runs::{Counting, Run, RunState};
 use super::scan::Scan;
 use super::sites::{ENTRY_LENGTH, MAX_SHARED, SITE_LENGTH, SITE_WINDOW, SiteKind, Sites};
-use super::state::{Constant, Flag, Local, Operand, Place, Val};
+use super::state::{Constant, Flag, Local, Operand, Place, Val, ZeroFlag};
 use super::{Compiler, Limit};
-use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
+use crate::asm::{Alu, Assembler, Cond, Label, Mem, Precision, Reg, RegClass, Size, Width};
 use crate::module::ModuleInfo;
 use crate::vmctx::{ACCESSOR_FP, ACCESSOR_NEXT, ACCESSORS, STACK_LIMIT, STORE, TrapCode, VmLayout};
 
@@ -62,15 +62,15 @@ pub(super) enum Next {
     Condition,
     /// Takes the top operand as the right one of an integer operation, of 64 bits or 32.
     Int {
-        wide: bool,
+        width: Width,
     },
     /// `i32.add` or `i64.add`.
     Add {
-        wide: bool,
+        width: Width,
     },
     /// Takes the top operand as the right one of a float operation.
     Float {
-        double: bool,
+        precision: Precision,
     },
     Other,
 }
@@ -96,9 +96,7 @@ pub(super) struct FunctionCompiler<'a> {
     /// Module offset of the current operator.
     pub(super) position: u32,
     pub(super) next: Next,
-    /// The register whose value the zero flag reflects, with its width, and the offset at which the
-    /// flag was set.
-    pub(super) flags: Option<(Reg, bool, u32)>,
+    pub(super) zero_flag: Option<ZeroFlag>,
     pub(super) reachable: bool,
     /// Blocks that were opened and not closed in skipped code.
     pub(super) skipped_blocks: u32,
@@ -204,7 +202,7 @@ pub(super) fn compile<'a>(
         loops: 0,
         position: 0,
         next: Next::Other,
-        flags: None,
+        zero_flag: None,
         reachable: true,
         skipped_blocks: 0,
         spilled: 0,
@@ -282,16 +280,20 @@ fn next_kind(operator: &Operator<'_>) -> Next {
     match operator {
         O::LocalSet { local_index } | O::LocalTee { local_index } => Next::SetLocal(*local_index),
         O::BrIf { .. } | O::If { .. } | O::Select | O::TypedSelect { .. } | O::I32Eqz => Next::Condition,
-        O::I32Add => Next::Add { wide: false },
-        O::I64Add => Next::Add { wide: true },
-        O::I32Sub | O::I32And | O::I32Or | O::I32Xor | O::I32Mul => Next::Int { wide: false },
-        O::I64Sub | O::I64And | O::I64Or | O::I64Xor | O::I64Mul => Next::Int { wide: true },
-        O::I32Eq | O::I32Ne | O::I32LtS | O::I32LtU | O::I32GtS | O::I32GtU => Next::Int { wide: false },
-        O::I32LeS | O::I32LeU | O::I32GeS | O::I32GeU => Next::Int { wide: false },
-        O::I64Eq | O::I64Ne | O::I64LtS | O::I64LtU | O::I64GtS | O::I64GtU => Next::Int { wide: true },
-        O::I64LeS | O::I64LeU | O::I64GeS | O::I64GeU => Next::Int { wide: true },
-        O::F32Add | O::F32Sub | O::F32Mul | O::F32Div => Next::Float { double: false },
-        O::F64Add | O::F64Sub | O::F64Mul | O::F64Div => Next::Float { double: true },
+        O::I32Add => Next::Add { width: Width::W32 },
+        O::I64Add => Next::Add { width: Width::W64 },
+        O::I32Sub | O::I32And | O::I32Or | O::I32Xor | O::I32Mul => Next::Int { width: Width::W32 },
+        O::I64Sub | O::I64And | O::I64Or | O::I64Xor | O::I64Mul => Next::Int { width: Width::W64 },
+        O::I32Eq | O::I32Ne | O::I32LtS | O::I32LtU | O::I32GtS | O::I32GtU => {
+            Next::Int { width: Width::W32 }
+        }
+        O::I32LeS | O::I32LeU | O::I32GeS | O::I32GeU => Next::Int { width: Width::W32 },
+        O::I64Eq | O::I64Ne | O::I64LtS | O::I64LtU | O::I64GtS | O::I64GtU => {
+            Next::Int { width: Width::W64 }
+        }
+        O::I64LeS | O::I64LeU | O::I64GeS | O::I64GeU => Next::Int { width: Width::W64 },
+        O::F32Add | O::F32Sub | O::F32Mul | O::F32Div => Next::Float { precision: Precision::Single },
+        O::F64Add | O::F64Sub | O::F64Mul | O::F64Div => Next::Float { precision: Precision::Double },
         _ => Next::Other,
     }
 }
@@ -421,10 +423,10 @@ impl<'a> FunctionCompiler<'a> {
     /// Records that the code since an offset preserves the flags: what the compiler knew of them
     /// there still holds.
     pub(super) fn flags_hold_since(&mut self, before: u32) {
-        if let Some((_, _, known_at)) = &mut self.flags
-            && *known_at == before
+        if let Some(flag) = &mut self.zero_flag
+            && flag.at == before
         {
-            *known_at = self.asm.offset();
+            flag.at = self.asm.offset();
         }
     }
 
@@ -444,9 +446,18 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     /// Reports that a frame can continue in another version of the function from here.
-    ///
-    /// `site_follows`: the NOP that follows aligns it, too.
-    pub(super) fn show_transfer(&mut self, site_follows: bool) {
+    pub(super) fn show_transfer(&mut self) {
+        self.transfer(1);
+    }
+
+    /// Like [`Self::show_transfer`], where a site follows: the NOP between them aligns it.
+    pub(super) fn show_transfer_at_site(&mut self) {
+        let over = (self.asm.offset() + 1) % SITE_WINDOW;
+        let aligns = self.runs.is_none() && over + SITE_LENGTH > SITE_WINDOW;
+        self.transfer(if aligns { 1 + SITE_WINDOW - over } else { 1 });
+    }
+
+    fn transfer(&mut self, nop: u32) {
         self.end_run();
         let code = self.asm.offset();
         if let Some(observer) = &mut self.observer {
@@ -454,9 +465,7 @@ impl<'a> FunctionCompiler<'a> {
         }
         // No branch and no site shares the address with it.
         if *self.sites != Sites::None || self.runs.is_some() {
-            let over = (self.asm.offset() + 1) % SITE_WINDOW;
-            let aligns = site_follows && self.runs.is_none() && over + SITE_LENGTH > SITE_WINDOW;
-            self.asm.nops(if aligns { 1 + SITE_WINDOW - over } else { 1 });
+            self.asm.nops(nop);
         }
     }
 
@@ -555,7 +564,7 @@ impl<'a> FunctionCompiler<'a> {
         // below, to operand slots.
         let stores = (last - first + 1).div_ceil(4);
         let top = self.frame.local_slot(first).disp() + 8;
-        let zero = super::state::scratch(true);
+        let zero = super::state::scratch(RegClass::Sse);
         self.asm.float_zero(zero);
         if stores <= 12 {
             for store in 1..=stores {
@@ -563,13 +572,13 @@ impl<'a> FunctionCompiler<'a> {
             }
             return;
         }
-        self.asm.lea(true, SCRATCH, Mem::base(Reg::RBP, top - 32 * stores as i32));
+        self.asm.lea(Width::W64, SCRATCH, Mem::base(Reg::RBP, top - 32 * stores as i32));
         self.asm.mov_imm(Reg::R10, u64::from(stores));
         let again = self.asm.new_label();
         self.asm.bind(again);
         self.asm.wide_store(Mem::base(SCRATCH, 0), zero);
-        self.asm.alu_imm(Alu::Add, true, SCRATCH, 32);
-        self.asm.alu_imm(Alu::Sub, false, Reg::R10, 1);
+        self.asm.alu_imm(Alu::Add, Width::W64, SCRATCH, 32);
+        self.asm.alu_imm(Alu::Sub, Width::W32, Reg::R10, 1);
         self.asm.jcc(Cond::NotEqual, again);
     }
 
@@ -593,7 +602,7 @@ impl<'a> FunctionCompiler<'a> {
         self.restore(saved);
         if moves_rsp {
             // Not LEAVE: `rsp` then does not depend on `rbp`, which the callee has just loaded.
-            self.asm.alu_imm(Alu::Add, true, Reg::RSP, frame_size as i32);
+            self.asm.alu_imm(Alu::Add, Width::W64, Reg::RSP, frame_size as i32);
         }
         self.asm.pop(Reg::RBP);
         self.asm.ret(stack_bytes(self.ty) as u16);
@@ -609,21 +618,21 @@ impl<'a> FunctionCompiler<'a> {
 
         let mut front = Vec::new();
         let mut asm = Assembler::new(&mut front);
-        asm.mov(true, Reg::RBP, Reg::RSP);
+        asm.mov(Width::W64, Reg::RBP, Reg::RSP);
         if overflow.is_some() {
-            asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+            asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
             if frame_size <= SMALL_FRAME {
-                asm.alu(Alu::Cmp, true, Reg::RSP, Mem::base(SCRATCH, STACK_LIMIT));
+                asm.alu(Alu::Cmp, Width::W64, Reg::RSP, Mem::base(SCRATCH, STACK_LIMIT));
             } else {
-                asm.lea(true, Reg::R10, Mem::base(Reg::RSP, -(frame_size as i32)));
-                asm.alu(Alu::Cmp, true, Reg::R10, Mem::base(SCRATCH, STACK_LIMIT));
+                asm.lea(Width::W64, Reg::R10, Mem::base(Reg::RSP, -(frame_size as i32)));
+                asm.alu(Alu::Cmp, Width::W64, Reg::R10, Mem::base(SCRATCH, STACK_LIMIT));
             }
             asm.jcc_to_link(Cond::Below);
         }
         let jump_end = front.len() as u32;
         let mut asm = Assembler::new(&mut front);
         if moves_rsp {
-            asm.alu_imm(Alu::Sub, true, Reg::RSP, frame_size as i32);
+            asm.alu_imm(Alu::Sub, Width::W64, Reg::RSP, frame_size as i32);
         }
         if !leaf {
             asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
@@ -671,12 +680,12 @@ impl<'a> FunctionCompiler<'a> {
             return;
         }
         let done = self.asm.new_label();
-        self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
-        self.asm.mov(true, first, Mem::base(SCRATCH, ACCESSORS));
-        self.asm.alu(Alu::Cmp, true, Reg::RBP, Mem::base(first, ACCESSOR_FP));
+        self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
+        self.asm.mov(Width::W64, first, Mem::base(SCRATCH, ACCESSORS));
+        self.asm.alu(Alu::Cmp, Width::W64, Reg::RBP, Mem::base(first, ACCESSOR_FP));
         self.asm.jcc(Cond::NotEqual, done);
         self.asm.mov_store_imm(Size::B8, Mem::base(first, ACCESSOR_FP), 0);
-        self.asm.mov(true, first, Mem::base(first, ACCESSOR_NEXT));
+        self.asm.mov(Width::W64, first, Mem::base(first, ACCESSOR_NEXT));
         self.asm.mov_store(Size::B8, Mem::base(SCRATCH, ACCESSORS), first);
         self.asm.bind(done);
     }
@@ -685,7 +694,7 @@ impl<'a> FunctionCompiler<'a> {
     pub(super) fn restore(&mut self, saved: u32) {
         for (reg, slot) in CALLEE_SAVED {
             if saved & reg.bit() != 0 {
-                self.asm.mov(true, reg, Mem::base(Reg::RBP, slot));
+                self.asm.mov(Width::W64, reg, Mem::base(Reg::RBP, slot));
             }
         }
     }

@@ -8,7 +8,7 @@ use super::cached_locals::{Region, bits, is_callee_saved};
 use super::function::{FunctionCompiler, Next};
 use super::register_file::Holder;
 use super::state::{Local, Place, Val};
-use crate::asm::Reg;
+use crate::asm::{Reg, RegClass};
 
 impl FunctionCompiler<'_> {
     pub(super) fn local_get(&mut self, local: u32) {
@@ -53,16 +53,16 @@ impl FunctionCompiler<'_> {
 
     /// A register for the current instruction's result: the cache register of the local that the
     /// next instruction sets, if it has one of this kind, else a new one.
-    pub(super) fn result(&mut self, float: bool) -> Reg {
-        self.target(float).unwrap_or_else(|| self.alloc(float))
+    pub(super) fn result(&mut self, class: RegClass) -> Reg {
+        self.target(class).unwrap_or_else(|| self.alloc(class))
     }
 
     /// The cache register of the local that the next instruction sets, ready to be written. The
     /// operands of the current instruction must have been popped.
-    pub(super) fn target(&mut self, float: bool) -> Option<Reg> {
+    pub(super) fn target(&mut self, class: RegClass) -> Option<Reg> {
         let Next::SetLocal(local) = self.next else { return None };
         let cache_reg = self.locals[local as usize].cache_reg?;
-        if cache_reg.is_float() != float {
+        if cache_reg.class() != class {
             return None;
         }
         self.materialize_aliases(local);
@@ -87,7 +87,7 @@ impl FunctionCompiler<'_> {
         let reg = match cache_reg {
             Some(cache_reg) => cache_reg,
             None => {
-                let reg = self.alloc(ty.is_float());
+                let reg = self.alloc(ty.class());
                 self.registers.hold(reg, Holder::Copy(local));
                 reg
             }
@@ -118,7 +118,7 @@ impl FunctionCompiler<'_> {
                     reg
                 }
                 _ => {
-                    let own = self.alloc(ty.is_float());
+                    let own = self.alloc(ty.class());
                     // The allocation may have spilled this operand.
                     if self.stack[height].val != Val::Local(local) {
                         continue;
@@ -183,7 +183,7 @@ impl FunctionCompiler<'_> {
 
     /// Sets the state at a label of a region: register-cached locals in their registers, no copies.
     pub(super) fn enter_state(&mut self, region: usize, in_slot: u32) {
-        self.flags = None;
+        self.zero_flag = None;
         self.drop_copies();
         for (_, local) in self.region().iter() {
             let local = &mut self.locals[local as usize];

@@ -25,7 +25,7 @@ use super::function::FunctionCompiler;
 use super::located::{At, Located};
 use super::state::{Operand, Place, Val};
 use super::values::{Source, Value, Wanted};
-use crate::asm::{Mem, Reg};
+use crate::asm::{Mem, Reg, Width};
 
 /// Operands up to this height have slots in which a frame of another version can become plain.
 pub(super) const MAX_PLAIN_OPERANDS: u32 = 1024;
@@ -43,7 +43,7 @@ impl Value {
         };
         let source = match place {
             Some(place) => match place.at {
-                At::Slot(slot) => Source::Slot(slot, place.ty.wide()),
+                At::Slot(slot) => Source::Slot(slot, place.ty.width()),
                 _ => return self,
             },
             // A local that no instruction uses.
@@ -92,13 +92,13 @@ impl FunctionCompiler<'_> {
         }
         self.spilled = top;
         self.drop_copies();
-        self.flags = None;
+        self.zero_flag = None;
     }
 
     /// In the plain version, sets the stack pointer after a call: the frame may have been smaller
     /// when it called, and the callee has removed its arguments.
     pub(super) fn set_stack_pointer(&mut self) {
-        self.asm.lea(true, Reg::RSP, Mem::base(Reg::RBP, i32::MIN));
+        self.asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RBP, i32::MIN));
         self.frame_sizes.push(self.asm.offset() - 4);
     }
 

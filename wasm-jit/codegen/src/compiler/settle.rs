@@ -18,7 +18,7 @@
 use super::abi::{CONTEXT, SCRATCH};
 use super::function::FunctionCompiler;
 use super::state::{Operand, Place, Val};
-use crate::asm::{Alu, Mem, Size};
+use crate::asm::{Alu, Mem, Size, Width};
 use crate::vmctx;
 
 /// How much the settling of one site may add to the code.
@@ -31,7 +31,7 @@ impl FunctionCompiler<'_> {
     /// Does the load that the current instruction would do. Preserves the flags.
     pub(super) fn settle(&mut self) {
         if let Some(Operand { ty, val: Val::Load(mem) }) = self.stack.last().copied() {
-            self.asm.mov(ty.wide(), SCRATCH, mem);
+            self.asm.mov(ty.width(), SCRATCH, mem);
             self.asm.mov_store(Size::B8, SETTLED, SCRATCH);
             self.asm.redirect(Some((mem, SETTLED)));
             self.load_is_done = true;
@@ -67,12 +67,12 @@ impl FunctionCompiler<'_> {
             Val::Const(_) => self.to_rm(left),
             _ => self.to_reg(left).into(),
         };
-        self.asm.mov(false, SCRATCH, left);
+        self.asm.mov(Width::W32, SCRATCH, left);
         match right.val {
-            Val::Const(bits) => self.asm.alu_imm(Alu::And, false, SCRATCH, bits as i32),
+            Val::Const(bits) => self.asm.alu_imm(Alu::And, Width::W32, SCRATCH, bits as i32),
             _ => {
                 let right = self.to_reg(right);
-                self.asm.alu(Alu::And, false, SCRATCH, right);
+                self.asm.alu(Alu::And, Width::W32, SCRATCH, right);
             }
         }
         self.asm.mov_store(Size::B8, SETTLED, SCRATCH);
