@@ -8,22 +8,19 @@ use wasmparser::BrTable;
 use super::Limit;
 use super::abi::SCRATCH;
 use super::cold::Cold;
-use super::control::{Control, Kind};
+use super::control_stack::{Control, Kind};
 use super::edges::Move;
 use super::function::FunctionCompiler;
 use super::state::{Flag, Val};
 use crate::asm::{Alu, Cond, Label, Mem, Reg, RegClass, Size, Width};
 use crate::vmctx::TrapCode;
 
-/// Approximate size of a move between two slots.
-const MOVE_BYTES: u32 = 12;
-
 impl FunctionCompiler<'_> {
     /// An unconditional branch.
     pub(super) fn br(&mut self, depth: u32) {
         let moves = self.edge(depth);
         self.apply(&moves);
-        let label = self.control[self.block(depth)].label;
+        let label = self.control.at(depth).label;
         self.jump(None, label);
         self.stop();
     }
@@ -37,7 +34,7 @@ impl FunctionCompiler<'_> {
             Err(false) => return,
         };
         let moves = self.edge(depth);
-        let Control { kind, label: target, .. } = self.control[self.block(depth)];
+        let Control { kind, label: target, .. } = *self.control.at(depth);
         if moves.is_empty() {
             return self.jump_if(flag, target);
         }
@@ -108,19 +105,14 @@ impl FunctionCompiler<'_> {
     }
 
     fn push_cold_edge(&mut self, label: Label, moves: Vec<Move>, target: Label) {
-        self.count_cold_moves(&moves);
-        self.cold.push(Cold::Edge { label, moves, target, position: self.position });
-    }
-
-    /// Adds the estimated size of these moves to the cold code.
-    pub(super) fn count_cold_moves(&mut self, moves: &[Move]) {
-        self.cold_bytes = self.cold_bytes.saturating_add(MOVE_BYTES * (1 + moves.len() as u32));
+        self.cold.count_moves(&moves);
+        self.cold.push(Cold::Edge { label, moves, target, position: self.instruction.position });
     }
 
     /// The target of a jump table's entries for a depth: the label itself if the edge is empty.
     fn table_label(&mut self, depth: u32) -> Label {
         let moves = self.edge(depth);
-        let target = self.control[self.block(depth)].label;
+        let target = self.control.at(depth).label;
         if moves.is_empty() {
             return target;
         }
@@ -168,13 +160,13 @@ impl FunctionCompiler<'_> {
     pub(super) fn trap(&mut self, code: TrapCode) {
         let label = self.asm.new_label();
         self.asm.jmp(label);
-        self.cold.push(Cold::Trap { label, code, position: self.position });
+        self.cold.push(Cold::Trap { label, code, position: self.instruction.position });
     }
 
     /// Jumps to a trap if the condition holds.
     pub(super) fn trap_if(&mut self, cond: Cond, code: TrapCode) {
         let label = self.asm.new_label();
         self.asm.jcc(cond, label);
-        self.cold.push(Cold::Trap { label, code, position: self.position });
+        self.cold.push(Cold::Trap { label, code, position: self.instruction.position });
     }
 }

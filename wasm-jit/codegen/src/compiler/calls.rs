@@ -55,7 +55,7 @@ impl<'a> FunctionCompiler<'a> {
     /// Calls the function in [`CALLEE`], which most likely belongs to this instance: then context
     /// and memory are preserved, and no reload delays the code after the call.
     fn call_callee(&mut self, ty: &'a FuncType) {
-        if self.try_region.is_some() {
+        if self.try_regions.innermost().is_some() {
             // All calls of a `try` must be inside its code.
             return self.call_through_ref(ty);
         }
@@ -66,7 +66,7 @@ impl<'a> FunctionCompiler<'a> {
         self.show_transfer();
         self.stack_removed(ty);
         self.asm.bind(back);
-        self.cold.push(Cold::CallThroughRef { label: other, ty, back, position: self.position });
+        self.cold.push(Cold::CallThroughRef { label: other, ty, back, position: self.instruction.position });
     }
 
     pub(super) fn return_call(&mut self, function: u32) {
@@ -102,7 +102,7 @@ impl<'a> FunctionCompiler<'a> {
 
     /// A call whose results are returned by this function, in cold code: outside of every `try`.
     fn return_through_ref(&mut self, label: Label, ty: &'a FuncType) {
-        self.cold.push(Cold::ReturnThroughRef { label, ty, position: self.position });
+        self.cold.push(Cold::ReturnThroughRef { label, ty, position: self.instruction.position });
     }
 
     fn tail(&mut self, function: Option<u32>, ty: &FuncType) {
@@ -278,6 +278,6 @@ impl<'a> FunctionCompiler<'a> {
         let label = self.asm.new_label();
         self.asm.test(Width::W32, Reg::RDX, Reg::RDX);
         self.asm.jcc(Cond::NotEqual, label);
-        self.cold.push(Cold::Raise { label, position: self.position });
+        self.cold.push(Cold::Raise { label, position: self.instruction.position });
     }
 }

@@ -94,7 +94,6 @@ impl FunctionCompiler<'_> {
 
     /// Division by a constant; returns false if it must trap or is not worth special code.
     fn division_by(&mut self, what: Division, width: Width, left: &Operand, divisor: u64) -> bool {
-        let bits = width.bits();
         let ty = Ty::int(width);
         if what.signed() {
             let divisor = if width == Width::W64 { divisor as i64 } else { i64::from(divisor as u32 as i32) };

@@ -1,7 +1,8 @@
 //! Integer operations.
 
 use super::abi::Ty;
-use super::function::{FunctionCompiler, Next};
+use super::function::FunctionCompiler;
+use super::instruction::Next;
 use super::state::{Flag, Operand, Val, ZeroFlag, immediate};
 use crate::asm::{Alu, Cond, Mem, Reg, RegClass, Rm, Shift, Size, Width};
 
@@ -165,11 +166,11 @@ impl FunctionCompiler<'_> {
 
     /// `and` whose result is used as a condition only.
     fn and_as_flag(&mut self, left: &Operand, right: &Operand, width: Width) -> bool {
-        if width == Width::W64 || self.next != Next::Condition {
+        if width == Width::W64 || self.instruction.next != Next::Condition {
             return false;
         }
         match right.val {
-            _ if self.next_is_settled => self.settle_and(left, right),
+            _ if self.instruction.next_is_settled => self.settle_and(left, right),
             Val::Const(bits) => {
                 let left = self.to_rm(left);
                 self.asm.test_imm(Width::W32, left, bits as i32);
@@ -250,11 +251,13 @@ impl FunctionCompiler<'_> {
             if let Val::Const(value) = left.val {
                 return self.push_const(ty, shifted(what, width, value, u32::from(count)));
             }
-            if what == Shift::Shl && (1..=3).contains(&count) && self.next == (Next::Add { width }) {
+            if what == Shift::Shl
+                && (1..=3).contains(&count)
+                && self.instruction.next == (Next::Add { width })
+            {
                 let index = self.to_reg(&left);
                 if self.owns(&left).is_some() || !matches!(left.val, Val::Local(_)) {
-                    self.registers
-                        .hold(index, super::register_file::Holder::Operand(self.stack.len() as u32));
+                    self.registers.hold(index, super::register_file::Holder::Operand(self.stack.height()));
                 }
                 return self.push(ty, Val::Scaled(index, count));
             }
@@ -382,7 +385,7 @@ impl FunctionCompiler<'_> {
     /// Pushes a condition: it stays in the flags if the next instruction uses it.
     pub(super) fn push_flag(&mut self, flag: Flag) {
         let operand = Operand { ty: Ty::I32, val: Val::Flag(flag) };
-        if self.next == Next::Condition {
+        if self.instruction.next == Next::Condition {
             return self.push(Ty::I32, operand.val);
         }
         // The operands of the comparison are no longer needed, nor are their registers.

@@ -5,7 +5,8 @@
 //! labels, after a call, it may be in its slot only, until it is used or the next label.
 
 use super::cached_locals::{Region, bits, is_callee_saved};
-use super::function::{FunctionCompiler, Next};
+use super::function::FunctionCompiler;
+use super::instruction::Next;
 use super::register_file::Holder;
 use super::state::{Local, Place, Val};
 use crate::asm::{Reg, RegClass};
@@ -60,7 +61,7 @@ impl FunctionCompiler<'_> {
     /// The cache register of the local that the next instruction sets, ready to be written. The
     /// operands of the current instruction must have been popped.
     pub(super) fn target(&mut self, class: RegClass) -> Option<Reg> {
-        let Next::SetLocal(local) = self.next else { return None };
+        let Next::SetLocal(local) = self.instruction.next else { return None };
         let cache_reg = self.locals[local as usize].cache_reg?;
         if cache_reg.class() != class {
             return None;
@@ -129,7 +130,7 @@ impl FunctionCompiler<'_> {
                 }
             };
             self.locals[local as usize].aliases -= 1;
-            self.stack[height].val = Val::Reg(own);
+            self.stack.set(height as u32, Val::Reg(own));
             self.registers.hold(own, Holder::Operand(height as u32));
             self.registers.unpin(own);
         }
@@ -162,7 +163,7 @@ impl FunctionCompiler<'_> {
     /// Before a call: saves all values in registers that the callee may clobber. Inside a `try` no
     /// value stays in a register only, because the handler finds values in the frame.
     pub(super) fn save_registers(&mut self) {
-        let in_try = self.try_region.is_some();
+        let in_try = self.try_regions.innermost().is_some();
         for (reg, local) in self.region().iter() {
             let kept = is_callee_saved(reg);
             if !kept || in_try {
@@ -189,7 +190,7 @@ impl FunctionCompiler<'_> {
             let local = &mut self.locals[local as usize];
             *local = Local { cache_reg: None, reg: None, in_slot: true, ..*local };
         }
-        self.current_region = region;
+        self.regions.enter(region);
         for (reg, local) in self.region().iter() {
             let local = &mut self.locals[local as usize];
             *local =
@@ -198,7 +199,7 @@ impl FunctionCompiler<'_> {
     }
 
     pub(super) fn region(&self) -> &Region {
-        &self.regions[self.current_region]
+        self.regions.current()
     }
 
     /// The cache registers whose locals are up to date in their slots too.

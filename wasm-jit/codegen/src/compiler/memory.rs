@@ -9,7 +9,8 @@ use wasmparser::{MemArg, MemArgTarget};
 
 use super::abi::{CONTEXT, MEMORY, SCRATCH, Ty};
 use super::float::Signedness;
-use super::function::{FunctionCompiler, Next};
+use super::function::FunctionCompiler;
+use super::instruction::Next;
 use super::register_file::Holder;
 use super::state::{Operand, Place, Val, immediate};
 use crate::asm::{Alu, Cond, Mem, Reg, RegClass, Shift, Size, Width};
@@ -142,7 +143,7 @@ impl FunctionCompiler<'_> {
 
     /// Pushes a load that the next instruction performs.
     fn push_load(&mut self, ty: Ty, mem: Mem) {
-        let height = self.stack.len() as u32;
+        let height = self.stack.height();
         for reg in mem.registers() {
             let caches_local = self.region().cached & reg.bit() != 0;
             if !caches_local && reg != MEMORY && reg != CONTEXT && self.registers.holder(reg) == Holder::Free
@@ -155,7 +156,7 @@ impl FunctionCompiler<'_> {
 
     /// Whether the next instruction can take a value of this type from memory.
     fn next_takes_memory(&self, ty: Ty) -> bool {
-        match (self.next, ty) {
+        match (self.instruction.next, ty) {
             (Next::Int { width } | Next::Add { width }, Ty::I32 | Ty::I64) => width == ty.width(),
             (Next::Float { precision }, Ty::F32 | Ty::F64) => precision == ty.precision(),
             _ => false,

@@ -13,7 +13,7 @@ use wasmparser::ValType;
 
 use super::abi::{ResultPlace, Ty, result_places};
 use super::cached_locals::{Region, bits};
-use super::control::{Control, Kind};
+use super::control_stack::{Control, Kind};
 use super::frame::Frame;
 use super::function::FunctionCompiler;
 use super::output::{CompiledFunction, Position};
@@ -222,10 +222,10 @@ impl<'a> State<'a> {
         let zero_flag = function.zero_flag.filter(|flag| flag.at == function.asm.offset());
         let zero_flag = zero_flag.map(|flag| (flag.reg, flag.width));
         Self {
-            reachable: function.reachable,
+            reachable: function.control.reachable,
             locals: &function.locals,
             stack: &function.stack,
-            control: &function.control,
+            control: function.control.blocks(),
             region: function.region(),
             frame: &function.frame,
             held: function.registers.held(),
@@ -233,7 +233,7 @@ impl<'a> State<'a> {
             params: function.ty.params().len(),
             flags_in_use: zero_flag.is_some() || function.stack.iter().any(is_flag),
             zero_flag,
-            load_is_done: function.load_is_done,
+            load_is_done: function.instruction.load_is_done,
             is_plain: function.is_plain(),
             results: None,
             is_jump: false,

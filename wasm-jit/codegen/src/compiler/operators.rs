@@ -5,7 +5,7 @@ use wasmparser::Operator;
 use super::Limit;
 use super::abi::Ty;
 use super::atomics::Rmw;
-use super::control::Kind;
+use super::control_stack::Kind;
 use super::division::Division;
 use super::float::{Extreme, Misfit, Relation, Signedness};
 use super::function::FunctionCompiler;
@@ -35,7 +35,7 @@ impl FunctionCompiler<'_> {
             O::Br { relative_depth } => self.br(*relative_depth),
             O::BrIf { relative_depth } => self.br_if(*relative_depth),
             O::BrTable { targets } => self.br_table(targets)?,
-            O::Return => self.br(self.control.len() as u32 - 1),
+            O::Return => self.br(self.control.outermost()),
             O::Call { function_index } => self.call(*function_index),
             O::CallIndirect { type_index, table_index } => self.call_indirect(*table_index, *type_index),
             O::ReturnCall { function_index } => self.return_call(*function_index),

@@ -70,7 +70,7 @@ impl Located {
 impl FunctionCompiler<'_> {
     /// Whether this is the plain version.
     pub(super) fn is_plain(&self) -> bool {
-        self.sites.plain().is_some()
+        self.sites.wanted.plain().is_some()
     }
 
     /// In the plain version, brings all operands to their slots, and forgets copies of locals.
@@ -79,18 +79,17 @@ impl FunctionCompiler<'_> {
             return;
         }
         self.registers.unpin_all();
-        let top = self.stack.len() as u32;
-        for height in self.spilled..top {
-            let Operand { ty, val } = self.stack[height as usize];
+        for height in self.stack.not_spilled() {
+            let Operand { ty, val } = self.stack.at(height);
             if let Val::Const(bits) = val {
                 let slot = self.frame.operand_slot(height);
                 self.move_value(ty, Place::Mem(slot), Place::Const(bits));
-                self.stack[height as usize].val = Val::Slot;
+                self.stack.set(height, Val::Slot);
             } else {
                 self.spill_operand(height);
             }
         }
-        self.spilled = top;
+        self.stack.set_all_spilled();
         self.drop_copies();
         self.zero_flag = None;
     }

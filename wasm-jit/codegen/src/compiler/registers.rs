@@ -8,11 +8,8 @@ use super::abi::{FLOAT_TEMPS, INT_TEMPS, SCRATCH, Ty};
 use super::cached_locals::bits;
 use super::function::FunctionCompiler;
 use super::register_file::Holder;
-use super::state::{Constant, Operand, Place, Val, immediate, size_of};
+use super::state::{Operand, Place, Val, immediate, size_of};
 use crate::asm::{Mem, Reg, RegClass};
-
-/// Number of recent constants that are searched for an equal one.
-const RECENT_CONSTANTS: usize = 16;
 
 impl FunctionCompiler<'_> {
     /// Moves a value, through `SCRATCH` or `FLOAT_SCRATCH` from memory to memory. Preserves the
@@ -58,17 +55,7 @@ impl FunctionCompiler<'_> {
 
     /// A constant of `size` bytes after the code.
     pub(super) fn constant(&mut self, bits: u128, size: u32) -> Mem {
-        let recent = self.constants.iter().rev().take(RECENT_CONSTANTS);
-        let known = recent.clone().find(|known| known.bits == bits && known.size == size);
-        let label = match known {
-            Some(known) => known.label,
-            None => {
-                let label = self.asm.new_label();
-                self.constants.push(Constant { bits, size, label });
-                label
-            }
-        };
-        Mem::data(label)
+        self.cold.constant(bits, size, &mut self.asm)
     }
 
     /// The registers for operands that the region leaves.
@@ -141,9 +128,9 @@ impl FunctionCompiler<'_> {
             Holder::Copy(_) => self.drop_copy(reg),
             Holder::Operand(height) => match self.registers.free_of(self.temps(reg.class()) & !reg.bit()) {
                 Some(other) => {
-                    let ty = self.stack[height as usize].ty;
+                    let ty = self.stack.at(height).ty;
                     self.move_value(ty, Place::Reg(other), Place::Reg(reg));
-                    self.stack[height as usize].val = Val::Reg(other);
+                    self.stack.set(height, Val::Reg(other));
                     self.registers.hold(other, Holder::Operand(height));
                     self.registers.hold(reg, Holder::Free);
                 }
@@ -155,7 +142,7 @@ impl FunctionCompiler<'_> {
 
     /// Stores an operand into its slot.
     pub(super) fn spill_operand(&mut self, height: u32) {
-        let Operand { ty, val } = self.stack[height as usize];
+        let Operand { ty, val } = self.stack.at(height);
         let slot = self.frame.operand_slot(height);
         match val {
             Val::Slot | Val::Frame(_) | Val::Const(_) => return,
@@ -172,15 +159,14 @@ impl FunctionCompiler<'_> {
             }
             Val::Load(_) | Val::Scaled(..) | Val::Flag(_) => unreachable!("used by the next instruction"),
         }
-        self.stack[height as usize].val = Val::Slot;
+        self.stack.set(height, Val::Slot);
     }
 
     /// Spills all operands to their slots, except for constants.
     pub(super) fn spill_operands(&mut self) {
-        let top = self.stack.len() as u32;
-        for height in self.spilled..top {
+        for height in self.stack.not_spilled() {
             self.spill_operand(height);
         }
-        self.spilled = top;
+        self.stack.set_all_spilled();
     }
 }

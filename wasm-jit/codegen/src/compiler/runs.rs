@@ -122,7 +122,7 @@ impl FunctionCompiler<'_> {
     /// Begins the run in front of a loop's label, if there has to be one.
     pub(super) fn begin_run_before_loop(&mut self) {
         if self.runs.as_ref().is_some_and(|runs| runs.after_condition) {
-            self.begin_run(self.position);
+            self.begin_run(self.instruction.position);
         }
     }
 
@@ -146,7 +146,7 @@ impl FunctionCompiler<'_> {
     /// The first cell of the choices of the current instruction, if they are counted.
     fn choices(&self) -> Option<u32> {
         let choices = &self.runs.as_ref()?.counting.choices;
-        let at = choices.binary_search_by_key(&self.position, |(wasm, _)| *wasm).ok()?;
+        let at = choices.binary_search_by_key(&self.instruction.position, |(wasm, _)| *wasm).ok()?;
         Some(choices[at].1)
     }
 

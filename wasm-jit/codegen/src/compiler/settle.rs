@@ -34,15 +34,13 @@ impl FunctionCompiler<'_> {
             self.asm.mov(ty.width(), SCRATCH, mem);
             self.asm.mov_store(Size::B8, SETTLED, SCRATCH);
             self.asm.redirect(Some((mem, SETTLED)));
-            self.load_is_done = true;
+            self.instruction.load_is_done = true;
         }
     }
 
     /// Ends the effects of the previous instruction's site.
     pub(super) fn forget_settled(&mut self) {
         self.asm.redirect(None);
-        self.load_is_done = false;
-        self.old_value_is_stored = false;
     }
 
     /// Stores the value of a register-cached local, which the current instruction overwrites, if
@@ -51,12 +49,12 @@ impl FunctionCompiler<'_> {
         let state = self.locals[local as usize];
         if let Some(reg) = state.reg
             && !state.in_slot
-            && self.next_is_settled
-            && !self.old_value_is_stored
+            && self.instruction.next_is_settled
+            && !self.instruction.old_value_is_stored
         {
             let slot = self.frame.local_slot(local);
             self.move_value(state.ty, Place::Mem(slot), Place::Reg(reg));
-            self.old_value_is_stored = true;
+            self.instruction.old_value_is_stored = true;
         }
     }
 

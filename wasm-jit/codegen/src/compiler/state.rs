@@ -17,19 +17,11 @@
 use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH, Ty};
 use super::function::FunctionCompiler;
 use super::register_file::Holder;
-use crate::asm::{Cond, Label, Mem, Reg, RegClass, Rm, Size, Width};
+use crate::asm::{Cond, Mem, Reg, RegClass, Rm, Size, Width};
 
 /// Aliases of a local are at most this far below the top of the stack: a write to a local searches
 /// for them.
 const MAX_ALIAS_DEPTH: u32 = 64;
-
-/// Data after the code of a function.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Constant {
-    pub(super) bits: u128,
-    pub(super) size: u32,
-    pub(super) label: Label,
-}
 
 /// A condition in the flags: the result of a comparison, except for the last variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,10 +95,8 @@ pub(super) enum Place {
 
 impl FunctionCompiler<'_> {
     pub(super) fn push(&mut self, ty: Ty, val: Val) {
-        let height = self.stack.len() as u32;
-        if height >= MAX_ALIAS_DEPTH
-            && matches!(self.stack[(height - MAX_ALIAS_DEPTH) as usize].val, Val::Local(_))
-        {
+        let height = self.stack.height();
+        if height >= MAX_ALIAS_DEPTH && matches!(self.stack.at(height - MAX_ALIAS_DEPTH).val, Val::Local(_)) {
             self.spill_operand(height - MAX_ALIAS_DEPTH);
         }
         match val {
@@ -125,9 +115,8 @@ impl FunctionCompiler<'_> {
 
     /// Pops the top operand; its register stays pinned until the next instruction.
     pub(super) fn pop(&mut self) -> Operand {
-        let mut operand = self.stack.pop().expect("validated");
-        let height = self.stack.len() as u32;
-        self.spilled = self.spilled.min(height);
+        let mut operand = self.stack.pop();
+        let height = self.stack.height();
         match operand.val {
             Val::Reg(reg) | Val::Scaled(reg, _) => {
                 if self.registers.holder(reg) == Holder::Operand(height) {
