@@ -29,7 +29,7 @@ struct Program {
 }
 
 fn programs(options: &Options) -> Vec<Program> {
-    let script = host::root().join("tests/programs/small_functions.lua").display().to_string();
+    let script = host::repo_root().join("tests/programs/small_functions.lua").display().to_string();
     let size = |full: &str, quick: &str| options.either(full, quick).to_string();
     let program = |name, what, arguments: Vec<String>| Program { name, what, arguments };
     vec![
@@ -83,8 +83,9 @@ fn main() {
 
 /// Builds a program, and returns it and its twin with do-nothing instrumentation functions.
 fn build(name: &str) -> [PathBuf; 2] {
-    let mut command = Command::new(host::root().join("scripts/third-party.sh"));
-    let output = command.arg(name).env("CARGO_TARGET_DIR", host::target()).stderr(Stdio::inherit()).output();
+    let mut command = Command::new(host::repo_root().join("scripts/third-party.sh"));
+    let output =
+        command.arg(name).env("CARGO_TARGET_DIR", host::target_dir()).stderr(Stdio::inherit()).output();
     let output = output.expect("the script can be started");
     assert!(output.status.success(), "{command:?}: {}", output.status);
     let printed = String::from_utf8(output.stdout).expect("a UTF-8 path");

@@ -29,8 +29,8 @@ const SITES: [(&str, &str); 2] =
 impl CallSites {
     /// Compiles the program into the target folder; an error if there is no JDK.
     pub(crate) fn compiled() -> Result<Self, String> {
-        let folder = host::target().join("java");
-        let source = host::root().join("benches/scale/CallSites.java");
+        let folder = host::target_dir().join("java");
+        let source = host::repo_root().join("benches/scale/CallSites.java");
         let mut compiler = Command::new("javac");
         let compiled = compiler.arg("-d").arg(&folder).arg(source).output();
         let compiled = compiled.map_err(|error| format!("javac cannot be started: {error}"))?;

@@ -3,10 +3,10 @@
 use std::arch::asm;
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+pub use ::tests::{ensure_built, repo_root, target_dir};
 use serde::Serialize;
 use wordpatch::{FetchModel, tsc};
 
@@ -33,28 +33,6 @@ pub struct Host {
     pub load: String,
 }
 
-/// The folder of the workspace.
-pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is in the workspace")
-}
-
-/// Cargo's target folder.
-pub fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
-}
-
-/// Builds the product, and returns the folder of its programs and libraries.
-///
-/// # Panics
-/// When the build fails; cargo's own messages are on standard error.
-pub fn build_product() -> PathBuf {
-    let mut command = Command::new(root().join("scripts/build.sh"));
-    let status = command.args(["--quiet", "--target-dir"]).arg(target()).status();
-    let status = status.expect("the script can be started");
-    assert!(status.success(), "the release build failed: {status}");
-    target().join("release")
-}
-
 /// The compiler for generated programs: `CC`, or `cc`.
 pub fn compiler() -> String {
     std::env::var("CC").unwrap_or_else(|_| "cc".into())
@@ -79,7 +57,7 @@ fn cpu() -> String {
 }
 
 fn build() -> String {
-    let git = |arguments: &[&str]| line_of(Command::new("git").arg("-C").arg(root()).args(arguments));
+    let git = |arguments: &[&str]| line_of(Command::new("git").arg("-C").arg(repo_root()).args(arguments));
     let commit = git(&["rev-parse", "--short=12", "HEAD"]);
     let changes = if git(&["status", "--porcelain"]).is_empty() { "" } else { " with local changes" };
     format!("commit {commit}{changes}, {}", if cfg!(debug_assertions) { "NOT optimized" } else { "release" })

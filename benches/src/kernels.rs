@@ -159,10 +159,10 @@ pub fn printed(text: &str) -> Option<(String, f64)> {
 /// # Panics
 /// If that fails, or if [`KERNELS`] does not match the files in the folder.
 pub fn build(kernels: &[Kernel]) -> Vec<Built> {
-    let sources = host::root().join("benches/kernels");
+    let sources = host::repo_root().join("benches/kernels");
     let named: BTreeSet<String> = KERNELS.iter().map(|kernel| format!("{}.c", kernel.name)).collect();
     assert_eq!(named, files(&sources), "the known kernels, and those in {}", sources.display());
-    let folder = host::target().join("wasm-kernels");
+    let folder = host::target_dir().join("wasm-kernels");
     fs::create_dir_all(&folder).expect("a folder can be made in the target folder");
     let build = |kernel: &Kernel| {
         let source = sources.join(format!("{}.c", kernel.name));
@@ -187,8 +187,8 @@ pub fn build(kernels: &[Kernel]) -> Vec<Built> {
 /// # Panics
 /// When that fails.
 pub fn build_one_module() -> PathBuf {
-    let sources = host::root().join("benches/kernels");
-    let folder = host::target().join("wasm-kernels");
+    let sources = host::repo_root().join("benches/kernels");
+    let folder = host::target_dir().join("wasm-kernels");
     fs::create_dir_all(&folder).expect("a folder can be made in the target folder");
     let object = |kernel: &Kernel| {
         let object = folder.join(format!("{}.o", kernel.name));

@@ -11,7 +11,7 @@ use crate::host;
 /// # Panics
 /// When the build fails; cargo's own messages are on standard error.
 pub fn library() -> PathBuf {
-    host::build_product().join("libfastinst.so")
+    host::ensure_built().join("libfastinst.so")
 }
 
 /// The environment of a process.

@@ -83,7 +83,7 @@ impl Engine {
     /// When the build fails; cargo's own messages are on standard error.
     fn found(self) -> Result<String, String> {
         if self.is_ours() {
-            host::build_product();
+            host::ensure_built();
         }
         let (program, options) = self.program();
         let output = Command::new(&program).arg("--version").output();
@@ -169,9 +169,9 @@ pub fn find(wanted: impl Iterator<Item = Engine>, note: String) -> (Vec<Engine>,
 }
 
 fn wasm_jit() -> PathBuf {
-    host::target().join("release/wasm-jit")
+    host::target_dir().join("release/wasm-jit")
 }
 
 fn node_script() -> PathBuf {
-    host::root().join("benches/wasm/run_in_node.cjs")
+    host::repo_root().join("benches/wasm/run_in_node.cjs")
 }

@@ -295,7 +295,7 @@ fn build_oracle(folder: &Path) -> PathBuf {
     command
         .args(["-O2", "-shared", "-fPIC", "-o"])
         .arg(&library)
-        .arg(host::root().join("benches/truth/oracle.c"));
+        .arg(host::repo_root().join("benches/truth/oracle.c"));
     let status = command.status().expect("the C compiler can be started");
     assert!(status.success(), "{command:?}: {status}");
     library

@@ -27,8 +27,8 @@ pub(crate) fn all(options: &Options) -> Vec<Program> {
     const OWN: &str = "scripts/truth-programs.sh";
     const OLD: &str = "scripts/third-party.sh";
     let size = |full: &str, quick: &str| options.either(full, quick).to_string();
-    let path = |name: &str| host::root().join("tests/programs").join(name).display().to_string();
-    let shaders = host::target().join("truth-programs/glslang.shaders").display().to_string();
+    let path = |name: &str| host::repo_root().join("tests/programs").join(name).display().to_string();
+    let shaders = host::target_dir().join("truth-programs/glslang.shaders").display().to_string();
     let program = |script, name, what, arguments| Program { name, what, script, arguments, load: None };
     let lua = path("small_functions.lua");
     vec![
@@ -88,9 +88,12 @@ impl Program {
     /// # Panics
     /// If the build fails; its messages are on standard error.
     pub(crate) fn build(&self) -> Built {
-        let mut command = Command::new(host::root().join(self.script));
-        let output =
-            command.arg(self.name).env("CARGO_TARGET_DIR", host::target()).stderr(Stdio::inherit()).output();
+        let mut command = Command::new(host::repo_root().join(self.script));
+        let output = command
+            .arg(self.name)
+            .env("CARGO_TARGET_DIR", host::target_dir())
+            .stderr(Stdio::inherit())
+            .output();
         let output = output.expect("the script can be started");
         assert!(output.status.success(), "{command:?}: {}", output.status);
         let binary = PathBuf::from(String::from_utf8(output.stdout).expect("a UTF-8 path").trim_end());

@@ -1,8 +1,8 @@
 //! What monitors cost, beside the same analyses by rewriting the module, in the same engine.
 //!
-//! The kernels of `kernels/`, in this process: each kernel is loaded once for each way of [`Way`],
+//! The kernels of `kernels/`, in this process: each kernel is loaded once for each [`Variant`],
 //! and runs in all of them in turn, so that other work on the machine affects all equally. The
-//! least time of the turns counts. All ways must compute the same checksum.
+//! least time of the turns counts. All variants must compute the same checksum.
 
 mod rewrite;
 
@@ -37,7 +37,7 @@ struct Arguments {
 
 /// How a kernel runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Variant {
     /// Never observed.
     Original,
     /// By the monitor of this name.
@@ -67,9 +67,9 @@ const MODULES: [(&str, &str); 3] = [
 /// Monitors that write while the program runs, or wait for a user.
 const STREAMS: [&str; 1] = ["trace"];
 
-/// A kernel, loaded for a way of running it.
+/// A kernel, loaded in a variant.
 struct Loaded {
-    way: Way,
+    variant: Variant,
     module: Module,
     /// While it runs: a process has only one of some monitors.
     session: Option<Session>,
@@ -80,18 +80,18 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn new(bytes: &[u8], way: Way) -> Self {
+    fn new(bytes: &[u8], variant: Variant) -> Self {
         let engine = Engine::default();
         let original = || Module::from_binary(&engine, bytes).expect("a valid module");
-        let module = match way {
-            Way::Rewritten(analysis) => {
+        let module = match variant {
+            Variant::Rewritten(analysis) => {
                 Module::from_binary(&engine, &rewrite::rewrite(&original(), analysis)).expect("still valid")
             }
             _ => original(),
         };
         let session = Session::new(&module, Output::none());
         let begin = Instant::now();
-        if let Way::Monitor(name) = way {
+        if let Variant::Monitor(name) = variant {
             match session.enable(name.parse().expect("a name")) {
                 // The kernel has nothing for it, such as an allocator: it runs as without.
                 Err(Error::Nothing(_)) => {}
@@ -100,7 +100,7 @@ impl Loaded {
         }
         let start = begin.elapsed().as_nanos() as f64;
         let session = Some(session);
-        Self { way, module, session, least: f64::INFINITY, start }
+        Self { variant, module, session, least: f64::INFINITY, start }
     }
 
     /// Runs the kernel; returns its checksum.
@@ -113,8 +113,8 @@ impl Loaded {
         add_to_linker(&mut linker, |wasi: &mut WasiCtx| wasi).expect("the names of WASI are free");
         let (module, name) = rewrite::IMPORT;
         linker.func_wrap(module, name, |a: i32, b: i32| _ = black_box((a, b))).expect("the name is free");
-        let attached = match self.way {
-            Way::Module(text) => {
+        let attached = match self.variant {
+            Variant::Module(text) => {
                 let monitor = Module::new(self.module.engine(), text).expect("a valid module");
                 let monitor = MonitorModule::new(monitor, Vec::new()).expect("its exports are rules");
                 let attached = monitor.attach(&mut store, &mut linker, &self.module);
@@ -144,11 +144,11 @@ fn main() {
         chosen => chosen.iter().any(|chosen| chosen == name),
     };
     let of_monitors = ALL.iter().map(|monitor| monitor.name).filter(is_chosen);
-    let mut ways = vec![(Way::Original, "original")];
-    ways.extend(of_monitors.map(|name| (Way::Monitor(name), name)));
-    ways.extend(MODULES.map(|(text, name)| (Way::Module(text), name)));
-    ways.extend(REWRITTEN.map(|(analysis, name)| (Way::Rewritten(analysis), name)));
-    let ways: Arc<[(Way, &'static str)]> = ways.into();
+    let mut variants = vec![(Variant::Original, "original")];
+    variants.extend(of_monitors.map(|name| (Variant::Monitor(name), name)));
+    variants.extend(MODULES.map(|(text, name)| (Variant::Module(text), name)));
+    variants.extend(REWRITTEN.map(|(analysis, name)| (Variant::Rewritten(analysis), name)));
+    let variants: Arc<[(Variant, &'static str)]> = variants.into();
 
     options.progress("the kernels are compiled");
     let built = kernels::build(&chosen);
@@ -157,65 +157,74 @@ fn main() {
         .iter()
         .map(|built| {
             options.progress(built.kernel.name);
-            (built.kernel, measure(&options, built, turns, &ways))
+            (built.kernel, measure(&options, built, turns, &variants))
         })
         .collect();
-    report.push(ratios(&measured, &ways));
-    report.push(starts(&measured, &ways));
+    report.push(ratios(&measured, &variants));
+    report.push(starts(&measured, &variants));
     options.print(&report);
 }
 
-/// The kernel in each way, run.
-fn measure(options: &Options, built: &Built, turns: u32, ways: &[(Way, &'static str)]) -> Vec<Loaded> {
+/// The kernel in each variant, run.
+fn measure(
+    options: &Options,
+    built: &Built,
+    turns: u32,
+    variants: &[(Variant, &'static str)],
+) -> Vec<Loaded> {
     let bytes = fs::read(&built.wasm).expect("the kernel was built");
     let n = options.either(built.kernel.full, built.kernel.quick);
-    let mut loaded: Vec<Loaded> = ways.iter().map(|(way, _)| Loaded::new(&bytes, *way)).collect();
+    let mut loaded: Vec<Loaded> = variants.iter().map(|(variant, _)| Loaded::new(&bytes, *variant)).collect();
     let mut expected = None;
     for _ in 0..turns {
         for loaded in &mut loaded {
             let checksum = loaded.run(n);
-            assert_eq!(expected.get_or_insert_with(|| checksum.clone()), &checksum, "{:?}", loaded.way);
+            assert_eq!(expected.get_or_insert_with(|| checksum.clone()), &checksum, "{:?}", loaded.variant);
         }
     }
     for loaded in &mut loaded {
         let session = loaded.session.take().expect("it was there all the time");
-        if let Way::Monitor(name) = loaded.way {
+        if let Variant::Monitor(name) = loaded.variant {
             session.report(name).expect("it was started");
         }
     }
     loaded
 }
 
-fn ratios(measured: &[(Kernel, Vec<Loaded>)], ways: &[(Way, &'static str)]) -> Table {
+fn ratios(measured: &[(Kernel, Vec<Loaded>)], variants: &[(Variant, &'static str)]) -> Table {
     let mut table = Table::new(
         "Times the run time without monitors",
         "The least of all turns. In front: milliseconds without. Below: the geometric mean, and the largest \
          of each column.",
-        &["kernel", "ms"].into_iter().chain(ways.iter().skip(1).map(|(_, name)| *name)).collect::<Vec<_>>(),
+        &["kernel", "ms"]
+            .into_iter()
+            .chain(variants.iter().skip(1).map(|(_, name)| *name))
+            .collect::<Vec<_>>(),
     );
     let mut row = |name: &str, ms: Cell, value: &dyn Fn(usize) -> f64| {
-        let values = (1..ways.len()).map(|way| Cell::from(value(way)));
+        let values = (1..variants.len()).map(|variant| Cell::from(value(variant)));
         table.push([Cell::from(name), ms].into_iter().chain(values).collect());
     };
     for (kernel, loaded) in measured {
-        row(kernel.name, (loaded[0].least / 1e6).into(), &|way| loaded[way].least / loaded[0].least);
+        row(kernel.name, (loaded[0].least / 1e6).into(), &|variant| loaded[variant].least / loaded[0].least);
     }
-    let all = |way: usize| measured.iter().map(move |(_, loaded)| loaded[way].least / loaded[0].least);
-    let mean = |way| (all(way).map(f64::ln).sum::<f64>() / measured.len() as f64).exp();
+    let all =
+        |variant: usize| measured.iter().map(move |(_, loaded)| loaded[variant].least / loaded[0].least);
+    let mean = |variant| (all(variant).map(f64::ln).sum::<f64>() / measured.len() as f64).exp();
     row("geometric mean", "".into(), &mean);
-    row("largest", "".into(), &|way| all(way).fold(0.0, f64::max));
+    row("largest", "".into(), &|variant| all(variant).fold(0.0, f64::max));
     table
 }
 
-fn starts(measured: &[(Kernel, Vec<Loaded>)], ways: &[(Way, &'static str)]) -> Table {
+fn starts(measured: &[(Kernel, Vec<Loaded>)], variants: &[(Variant, &'static str)]) -> Table {
     let mut table = Table::new(
         "Starting a monitor",
         "Milliseconds until a monitor is on, before the program runs: the mean and the largest of the kernels.",
         &["monitor", "mean", "largest"],
     );
-    for (way, (kind, name)) in ways.iter().enumerate() {
-        if let Way::Monitor(_) = kind {
-            let all = || measured.iter().map(|(_, loaded)| loaded[way].start / 1e6);
+    for (variant, (kind, name)) in variants.iter().enumerate() {
+        if let Variant::Monitor(_) = kind {
+            let all = || measured.iter().map(|(_, loaded)| loaded[variant].start / 1e6);
             let mean = all().sum::<f64>() / measured.len() as f64;
             table.push(vec![Cell::from(*name), mean.into(), all().fold(0.0, f64::max).into()]);
         }

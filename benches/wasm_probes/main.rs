@@ -1,9 +1,9 @@
 //! What probes cost the WebAssembly code that runs through them.
 //!
 //! The kernels of `kernels/`, as in the benchmark `wasm`, but in this process: each kernel is
-//! loaded once for each way of [`Way`], and runs in all of them in turn, so that other work on the
-//! machine affects all equally. The least time of the turns counts. All ways must compute the same
-//! checksum, and those that count must have counted.
+//! loaded once for each [`Variant`], and runs in all of them in turn, so that other work on the
+//! machine affects all equally. The least time of the turns counts. All variants must compute the
+//! same checksum, and those that count must have counted.
 
 mod counters;
 mod firing;
@@ -33,7 +33,7 @@ struct Arguments {
 
 /// How a kernel runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Variant {
     /// Never probed.
     Original,
     /// Never probed, but compiled with places for probes (`Config::probe_sites`).
@@ -54,7 +54,7 @@ enum Way {
     Rewritten,
 }
 
-impl Way {
+impl Variant {
     const ALL: [(Self, &'static str); 11] = [
         (Self::Original, "original"),
         (Self::With(ProbeSites::Functions), "with functions"),
@@ -69,7 +69,7 @@ impl Way {
         (Self::Rewritten, "rewritten"),
     ];
 
-    /// Whether probes of this way are at an instruction.
+    /// Whether probes of this variant are at an instruction.
     fn has(self, instruction: &Instruction<'_>) -> bool {
         match self {
             Self::Original | Self::With(_) | Self::FunctionsOff | Self::EntriesCounted | Self::Rewritten => {
@@ -88,9 +88,9 @@ fn chooses(instruction: &Instruction<'_>) -> bool {
     matches!(instruction.operator(), BrIf { .. } | If { .. } | BrTable { .. } | Select | TypedSelect { .. })
 }
 
-/// A kernel, loaded for a way of running it.
+/// A kernel, loaded in a variant.
 struct Loaded {
-    way: Way,
+    variant: Variant,
     module: Module,
     probes: Vec<Probe>,
     /// The time of each turn, in nanoseconds.
@@ -98,30 +98,30 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn new(bytes: &[u8], way: Way) -> Self {
+    fn new(bytes: &[u8], variant: Variant) -> Self {
         let mut config = Config::new();
-        if let Way::With(sites) = way {
+        if let Variant::With(sites) = variant {
             config.probe_sites(sites);
         }
-        if matches!(way, Way::FunctionsOff | Way::BranchesOff | Way::AllOff) {
+        if matches!(variant, Variant::FunctionsOff | Variant::BranchesOff | Variant::AllOff) {
             // Sites, not code that counts by itself.
             config.counter_stubs(u32::MAX);
         }
         let engine = Engine::new(&config).expect("an engine");
-        let bytes = if way == Way::Rewritten { rewrite::rewrite(bytes).0 } else { bytes.to_vec() };
+        let bytes = if variant == Variant::Rewritten { rewrite::rewrite(bytes).0 } else { bytes.to_vec() };
         let module = Module::from_binary(&engine, &bytes).expect("a valid module");
-        let probes = match way {
-            Way::Original | Way::With(_) | Way::Rewritten => Vec::new(),
-            _ => probes(&module, way),
+        let probes = match variant {
+            Variant::Original | Variant::With(_) | Variant::Rewritten => Vec::new(),
+            _ => probes(&module, variant),
         };
         for on in activate_all(&probes) {
             on.expect("a probe can be switched on");
         }
-        if matches!(way, Way::FunctionsOff | Way::BranchesOff | Way::AllOff) {
+        if matches!(variant, Variant::FunctionsOff | Variant::BranchesOff | Variant::AllOff) {
             // One by one, they leave functions in the code with sites.
             probes.iter().for_each(|probe| probe.deactivate().expect("a probe can be switched off"));
         }
-        Self { way, module, probes, times: Vec::new() }
+        Self { variant, module, probes, times: Vec::new() }
     }
 
     /// Runs the kernel; returns its checksum.
@@ -139,15 +139,17 @@ impl Loaded {
         let _ = start.call(&mut store, ());
         let text = String::from_utf8(output.contents()).expect("a line of text");
         let (checksum, ns) = kernels::printed(&text).unwrap_or_else(|| panic!("the kernel printed: {text}"));
-        let has_counted = match self.way {
-            Way::Rewritten => {
+        let has_counted = match self.variant {
+            Variant::Rewritten => {
                 let first = instance.get_global(&mut store, "count 0").expect("a counter").get(&mut store);
                 matches!(first, Val::I64(count) if count > 0)
             }
-            Way::EntriesCounted | Way::AllCounted | Way::BranchesCounted => self.counted() > before,
+            Variant::EntriesCounted | Variant::AllCounted | Variant::BranchesCounted => {
+                self.counted() > before
+            }
             _ => self.counted() == before,
         };
-        assert!(has_counted, "{:?}: wrong counts", self.way);
+        assert!(has_counted, "{:?}: wrong counts", self.variant);
         self.times.push(ns);
         checksum
     }
@@ -157,20 +159,20 @@ impl Loaded {
     }
 }
 
-/// Probes at the places of a way.
-fn probes(module: &Module, way: Way) -> Vec<Probe> {
+/// Probes at the places of a variant.
+fn probes(module: &Module, variant: Variant) -> Vec<Probe> {
     let mut specs = Vec::new();
     for function in module.functions() {
         let Some(body) = function.body() else { continue };
         let mut add = |place| {
             let location = Location { function: function.index(), place };
-            let kind = if way == Way::BranchesCounted { Kind::CountBranch } else { Kind::Count };
+            let kind = if variant == Variant::BranchesCounted { Kind::CountBranch } else { Kind::Count };
             specs.push(ProbeSpec { location, kind });
         };
-        if way != Way::BranchesCounted {
+        if variant != Variant::BranchesCounted {
             add(Place::Entry);
         }
-        for instruction in body.instructions().filter(|instruction| way.has(instruction)) {
+        for instruction in body.instructions().filter(|instruction| variant.has(instruction)) {
             add(Place::Instruction { offset: (instruction.offset() - body.range().start) as u32 });
         }
     }
@@ -207,7 +209,7 @@ fn main() {
     options.print(&report);
 }
 
-/// How long a kernel takes in one way.
+/// How long a kernel takes in one variant.
 struct Measured {
     /// The least time of all turns, in nanoseconds.
     least: f64,
@@ -215,36 +217,37 @@ struct Measured {
     ratio: f64,
 }
 
-/// The times of each way.
+/// The times of each variant.
 fn measure(options: &Options, built: &Built, turns: u32) -> Vec<Measured> {
     let bytes = fs::read(&built.wasm).expect("the kernel was built");
     let n = options.either(built.kernel.full, built.kernel.quick);
-    let mut ways: Vec<Loaded> = Way::ALL.iter().map(|(way, _)| Loaded::new(&bytes, *way)).collect();
+    let mut variants: Vec<Loaded> =
+        Variant::ALL.iter().map(|(variant, _)| Loaded::new(&bytes, *variant)).collect();
     let mut expected = None;
     for _ in 0..turns {
-        for loaded in &mut ways {
+        for loaded in &mut variants {
             let checksum = loaded.run(n);
-            assert_eq!(expected.get_or_insert_with(|| checksum.clone()), &checksum, "{:?}", loaded.way);
+            assert_eq!(expected.get_or_insert_with(|| checksum.clone()), &checksum, "{:?}", loaded.variant);
         }
     }
     let measured = |loaded: &Loaded| {
-        let ratios = loaded.times.iter().zip(&ways[0].times).map(|(time, original)| time / original);
+        let ratios = loaded.times.iter().zip(&variants[0].times).map(|(time, original)| time / original);
         Measured {
             least: loaded.times.iter().copied().fold(f64::INFINITY, f64::min),
             ratio: Distribution::of(ratios.collect()).median,
         }
     };
-    ways.iter().map(measured).collect()
+    variants.iter().map(measured).collect()
 }
 
 fn columns() -> Vec<&'static str> {
-    ["kernel"].into_iter().chain(Way::ALL.iter().map(|(_, name)| *name)).collect()
+    ["kernel"].into_iter().chain(Variant::ALL.iter().map(|(_, name)| *name)).collect()
 }
 
 fn times(measured: &[(Kernel, Vec<Measured>)]) -> Table {
     let mut table = Table::new("Run time", "Milliseconds, the least of all turns.", &columns());
-    for (kernel, ways) in measured {
-        let ms = ways.iter().map(|way| Cell::from(way.least / 1e6));
+    for (kernel, variants) in measured {
+        let ms = variants.iter().map(|variant| Cell::from(variant.least / 1e6));
         table.push([Cell::from(kernel.name)].into_iter().chain(ms).collect());
     }
     table
@@ -258,18 +261,20 @@ fn ratios(measured: &[(Kernel, Vec<Measured>)]) -> Table {
         &columns(),
     );
     let mut row = |name: &str, value: &dyn Fn(usize) -> f64| {
-        let values = (0..Way::ALL.len()).map(|way| Cell::from(value(way)));
+        let values = (0..Variant::ALL.len()).map(|variant| Cell::from(value(variant)));
         table.push([Cell::from(name)].into_iter().chain(values).collect());
     };
-    let ratio = |ways: &[Measured], way: usize| ways[way].least / ways[0].least;
-    for (kernel, ways) in measured {
-        row(kernel.name, &|way| ratio(ways, way));
+    let ratio = |variants: &[Measured], variant: usize| variants[variant].least / variants[0].least;
+    for (kernel, variants) in measured {
+        row(kernel.name, &|variant| ratio(variants, variant));
     }
     let mean = |of: &dyn Fn(&[Measured]) -> f64| {
-        (measured.iter().map(|(_, ways)| of(ways).ln()).sum::<f64>() / measured.len() as f64).exp()
+        (measured.iter().map(|(_, variants)| of(variants).ln()).sum::<f64>() / measured.len() as f64).exp()
     };
-    row("geometric mean", &|way| mean(&|ways| ratio(ways, way)));
-    row("largest", &|way| measured.iter().map(|(_, ways)| ratio(ways, way)).fold(0.0, f64::max));
-    row("geometric mean of medians", &|way| mean(&|ways| ways[way].ratio));
+    row("geometric mean", &|variant| mean(&|variants| ratio(variants, variant)));
+    row("largest", &|variant| {
+        measured.iter().map(|(_, variants)| ratio(variants, variant)).fold(0.0, f64::max)
+    });
+    row("geometric mean of medians", &|variant| mean(&|variants| variants[variant].ratio));
     table
 }

@@ -6,12 +6,14 @@
 use std::ffi::CStr;
 use std::fmt;
 
+use wildmatch::WildMatch;
+
 use crate::error::Error;
 use crate::report::FunctionReport;
 use crate::symbol::{demangle, short, without_parameters};
 
 /// The functions that the user selected.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filter {
     /// If there are any, only functions that match one of them are measured.
     pub only: Patterns,
@@ -39,7 +41,7 @@ impl Filter {
 }
 
 /// Patterns separated by commas, as in an option.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Patterns(Vec<Pattern>);
 
 impl Patterns {
@@ -56,7 +58,7 @@ impl Patterns {
             } else {
                 (Part::Name, text)
             };
-            (!glob.is_empty()).then(|| Pattern { part, glob: glob.to_owned() })
+            (!glob.is_empty()).then(|| Pattern { part, glob: WildMatch::new(glob) })
         };
         let parsed: Option<Vec<Pattern>> = text.split(',').map(pattern).collect();
         parsed.map(Patterns).ok_or_else(|| Error::BadValue {
@@ -112,10 +114,11 @@ impl fmt::Display for Patterns {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Pattern {
     part: Part,
-    glob: String,
+    /// `*` matches any text, `?` any character, everything else itself.
+    glob: WildMatch,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,50 +164,18 @@ impl<'a, F: FnOnce() -> Option<String>> Asked<'a, F> {
 
 /// Whether a pattern matches a function's name: mangled, demangled, or demangled without
 /// parameters.
-fn matches_name(glob: &str, mangled: &str, demangled: &str) -> bool {
-    [mangled, demangled, without_parameters(demangled)].iter().any(|name| matches(glob, name))
+fn matches_name(glob: &WildMatch, mangled: &str, demangled: &str) -> bool {
+    [mangled, demangled, without_parameters(demangled)].iter().any(|name| glob.matches(name))
 }
 
 /// Whether a pattern matches a path: without a slash, its last component; with one, the complete
 /// path or a part after any of its slashes.
-fn matches_path(glob: &str, path: &str) -> bool {
-    if !glob.contains('/') {
-        return matches(glob, path.rsplit('/').next().unwrap_or(path));
+fn matches_path(glob: &WildMatch, path: &str) -> bool {
+    if !glob.pattern_chars().contains(&'/') {
+        return glob.matches(path.rsplit('/').next().unwrap_or(path));
     }
     let after_slashes = path.match_indices('/').map(|(at, _)| &path[at + 1..]);
-    [path].into_iter().chain(after_slashes).any(|part| matches(glob, part))
-}
-
-/// Whether a glob matches a complete text: `*` matches any text, `?` any character, everything else
-/// itself.
-fn matches(glob: &str, text: &str) -> bool {
-    // Where to retry if the text after the last `*` does not match: one character further.
-    let mut retry: Option<(&str, &str)> = None;
-    let (mut glob, mut text) = (glob, text);
-    loop {
-        let mut rest_of_glob = glob.chars();
-        let mut rest_of_text = text.chars();
-        match (rest_of_glob.next(), rest_of_text.next()) {
-            (None, None) => return true,
-            (Some('*'), _) => {
-                glob = rest_of_glob.as_str();
-                retry = Some((glob, text));
-                continue;
-            }
-            (Some(wanted), Some(found)) if wanted == '?' || wanted == found => {
-                (glob, text) = (rest_of_glob.as_str(), rest_of_text.as_str());
-                continue;
-            }
-            _ => {}
-        }
-        let Some((after_star, tried)) = retry else { return false };
-        let mut further = tried.chars();
-        if further.next().is_none() {
-            return false;
-        }
-        (glob, text) = (after_star, further.as_str());
-        retry = Some((glob, text));
-    }
+    [path].into_iter().chain(after_slashes).any(|part| glob.matches(part))
 }
 
 #[cfg(test)]
@@ -215,8 +186,8 @@ mod tests {
     fn globs() {
         #[track_caller]
         fn check(glob: &str, yes: &[&str], no: &[&str]) {
-            yes.iter().for_each(|text| assert!(matches(glob, text), "{glob} {text}"));
-            no.iter().for_each(|text| assert!(!matches(glob, text), "{glob} {text}"));
+            yes.iter().for_each(|text| assert!(WildMatch::new(glob).matches(text), "{glob} {text}"));
+            no.iter().for_each(|text| assert!(!WildMatch::new(glob).matches(text), "{glob} {text}"));
         }
         check("abc", &["abc"], &["", "ab", "abcd", "xabc"]);
         check("*", &["", "abc", "ä"], &[]);

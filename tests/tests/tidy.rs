@@ -19,9 +19,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("callpatch", &["wordpatch"]),
     ("fastinst/sigsafe", &[]),
     ("fastinst", &["fastinst-sigsafe", "wordpatch", "callpatch"]),
-    ("tmax-probe", &["wordpatch"]),
+    ("fastinst/command-line", &[]),
+    ("tmax-probe", &["wordpatch", "fastinst-command-line"]),
     ("profiler", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst"]),
-    ("profiler/cli", &["profiler"]),
+    ("profiler/cli", &["profiler", "fastinst-command-line"]),
     ("profiler/preload", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst", "profiler"]),
     ("wasm-jit/codegen", &[]),
     ("wasm-jit", &["fastinst-sigsafe", "wordpatch", "fastinst", "wasm-jit-codegen"]),
@@ -30,7 +31,17 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("wasm-jit/monitors", &["wordpatch", "profiler", "wasm-jit", "wasm-jit-hooks"]),
     ("wasm-jit/debug", &["wasm-jit", "wasm-jit-hooks"]),
     ("wasm-jit/whamm", &["wasm-jit", "wasm-jit-hooks"]),
-    ("wasm-jit/cli", &["wasm-jit", "wasm-jit-wasi", "wasm-jit-debug", "wasm-jit-monitors", "wasm-jit-whamm"]),
+    (
+        "wasm-jit/cli",
+        &[
+            "fastinst-command-line",
+            "wasm-jit",
+            "wasm-jit-wasi",
+            "wasm-jit-debug",
+            "wasm-jit-monitors",
+            "wasm-jit-whamm",
+        ],
+    ),
 ];
 
 /// A folder or file of a crate, and the ones that it may import with `crate::`.

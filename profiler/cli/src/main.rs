@@ -5,15 +5,14 @@
 //! `fastinst: `. A subcommand returns a [`Failure`], which is printed here, once; clap reports
 //! errors in the command line itself, with exit code 2.
 
-mod generate;
 mod info;
 mod record;
 mod report;
 
-use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use fastinst_command_line::Generate;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,7 +38,7 @@ enum Verb {
     Report(report::Report),
     Info(info::Info),
     #[command(flatten)]
-    Generate(generate::Generate),
+    Generate(Generate),
 }
 
 /// A subcommand failed.
@@ -51,15 +50,17 @@ struct Failure {
     message: String,
 }
 
+impl Failure {
+    /// A failure with exit code 1.
+    fn new(message: impl ToString) -> Self {
+        Self { code: 1, message: message.to_string() }
+    }
+}
+
 /// Writes a subcommand's result to standard output.
 fn print(text: &[u8]) -> Result<(), Failure> {
-    let mut output = io::stdout().lock();
-    match output.write_all(text).and_then(|()| output.flush()) {
-        // The reader, `head` for example, has closed the pipe.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(Failure { code: 1, message: format!("cannot write to standard output: {error}") }),
-        Ok(()) => Ok(()),
-    }
+    fastinst_command_line::print(|out| out.write_all(text))
+        .map_err(|error| Failure::new(format!("cannot write to standard output: {error}")))
 }
 
 fn main() -> ExitCode {
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
         Verb::Record(arguments) => record::run(&arguments).map(|never| match never {}),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Info(arguments) => info::run(&arguments),
-        Verb::Generate(what) => generate::run(&what, Cli::command()),
+        Verb::Generate(what) => what.run(Cli::command()).map_err(Failure::new),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -85,6 +86,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_a_manual_page() {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let man = Generate::Man { folder: folder.path().to_path_buf() };
+        man.run(Cli::command()).expect("the folder can be written");
+        let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a page");
+        assert!(page("fastinst.1").contains("Examples:"));
+        assert!(page("fastinst-report.1").contains(".SH OPTIONS"));
     }
 
     #[test]

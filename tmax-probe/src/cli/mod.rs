@@ -4,7 +4,6 @@
 //! its exit code, or a [`Failure`], which is printed here, once.
 
 mod calibrate;
-mod generate;
 mod progress;
 mod report;
 mod show;
@@ -14,6 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use fastinst_command_line::Generate;
 use tmax_probe::error::Error;
 use tmax_probe::kernel::child;
 
@@ -58,7 +58,7 @@ enum Verb {
     Verify(verify::Verify),
     Report(report::Report),
     #[command(flatten)]
-    Generate(generate::Generate),
+    Generate(Generate),
     /// One trial; used by the program itself.
     #[command(name = child::VERB, hide = true)]
     Trial {
@@ -93,15 +93,17 @@ fn say(line: &str) {
     eprintln!("tmax-probe: {line}");
 }
 
-/// Writes to standard output; a closed pipe is not an error.
+/// Writes to standard output.
 fn print(text: &str) -> Result<(), Failure> {
-    use std::io::{ErrorKind, Write};
-    match std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure { code: code::FAILED, message: format!("standard output: {error}") })
-        }
-        _ => Ok(()),
-    }
+    fastinst_command_line::print(|out| out.write_all(text.as_bytes()))
+        .map_err(|error| Failure { code: code::FAILED, message: format!("standard output: {error}") })
+}
+
+/// Generates completions or manual pages.
+fn generate(what: &Generate) -> Result<u8, Failure> {
+    what.run(Cli::command())
+        .map(|()| 0)
+        .map_err(|error| Failure { code: code::FAILED, message: error.to_string() })
 }
 
 /// This program, to run trials in separate processes.
@@ -117,7 +119,7 @@ pub(crate) fn run() -> ExitCode {
         Some(Verb::Show(arguments)) => show::run(&arguments),
         Some(Verb::Verify(arguments)) => verify::run(&arguments),
         Some(Verb::Report(arguments)) => report::run(&arguments),
-        Some(Verb::Generate(what)) => generate::run(&what, Cli::command()),
+        Some(Verb::Generate(what)) => generate(&what),
         Some(Verb::Trial { request }) => child::run_as_child(&request).map(|()| 0).map_err(Failure::from),
     };
     match done {
@@ -136,6 +138,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_a_manual_page() {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        generate(&Generate::Man { folder: folder.path().to_path_buf() }).expect("the folder can be written");
+        let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a page");
+        assert!(page("tmax-probe.1").contains("Examples:"));
+        assert!(page("tmax-probe-report.1").contains(".SH OPTIONS"));
     }
 
     #[test]

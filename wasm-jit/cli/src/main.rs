@@ -9,7 +9,6 @@ mod attach;
 mod compile;
 mod count;
 mod debug;
-mod generate;
 mod monitor_modules;
 mod monitors;
 mod objdump;
@@ -20,11 +19,12 @@ mod values;
 mod whamm;
 
 use std::fmt::Display;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use fastinst_command_line::Generate;
 use wasm_jit::{Engine, Error, Module};
 
 const EXAMPLES: &str = "\
@@ -57,7 +57,7 @@ enum Verb {
     Debug(debug::Debug),
     Whamm(whamm::Whamm),
     #[command(flatten)]
-    Generate(generate::Generate),
+    Generate(Generate),
 }
 
 /// A subcommand failed.
@@ -95,12 +95,13 @@ impl Failure {
 
 /// Writes a subcommand's result to standard output.
 fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-    let mut out = BufWriter::new(io::stdout().lock());
-    match write(&mut out).and_then(|()| out.flush()) {
-        // The reader has closed the pipe.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(|error| Failure::new(error).about("standard output")),
-    }
+    fastinst_command_line::print(write).map_err(|error| Failure::new(error).about("standard output"))
+}
+
+/// Generates completions or manual pages.
+fn generate(what: &Generate) -> Result<ExitCode, Failure> {
+    what.run(Cli::command()).map_err(Failure::new)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Loads a module in binary or text format.
@@ -122,7 +123,7 @@ fn main() -> ExitCode {
         Verb::Attach(arguments) => attach::run(&arguments),
         Verb::Debug(arguments) => debug::run(arguments),
         Verb::Whamm(arguments) => whamm::run(&arguments),
-        Verb::Generate(what) => generate::run(&what, Cli::command()),
+        Verb::Generate(what) => generate(&what),
     };
     done.unwrap_or_else(|failure| ExitCode::from(failure.report()))
 }
@@ -134,6 +135,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_a_manual_page() {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        generate(&Generate::Man { folder: folder.path().to_path_buf() }).expect("the folder can be written");
+        let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("a page");
+        assert!(page("wasm-jit.1").contains("Examples:"));
+        assert!(page("wasm-jit-objdump.1").contains(".SH OPTIONS"));
     }
 
     #[test]

@@ -24,7 +24,7 @@ mod compiler;
 mod module;
 pub mod vmctx;
 
-pub use asm::{ENTRY_PREFIX, Reg, SITE_OFF, SiteJump, TRANSFER_TRAP, UD2, site_jump};
+pub use asm::{ENTRY_PREFIX, Reg, SITE_OFF, SiteJump, TRANSFER_TRAP, UD2, Width, site_jump};
 pub use compiler::{
     Access, Action, Address, At, AtSite, Callee, Catch, Chunk, CompiledFunction, Compiler, Condition,
     Continue, CounterStub, Counting, DirectCall, ENTER_STUB_SIZE, ENTRY_LENGTH, FrameMap, FrameMaps,

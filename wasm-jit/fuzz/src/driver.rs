@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use wasm_jit::{BoundsChecks, Config};
 
 use crate::bytes;
 use crate::case::{Case, Kind};
@@ -67,7 +68,12 @@ struct Options {
 /// The command's main function, with the reference engine.
 pub fn main(theirs: &impl Engine, features: Features) -> ExitCode {
     let options = Options::parse();
-    let ours = Ours::with_settings(options.bounds_checks, options.harden_speculation);
+    let mut config = Config::new();
+    config.harden_speculation(options.harden_speculation);
+    if options.bounds_checks {
+        config.bounds_checks(BoundsChecks::Instructions);
+    }
+    let ours = Ours::with_config(config);
     if let Some(seed) = options.case {
         return show(seed, &options, &ours, theirs, features);
     }

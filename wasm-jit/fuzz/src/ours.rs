@@ -3,8 +3,8 @@
 use std::num::NonZero;
 
 use wasm_jit::{
-    BoundsChecks, Config, Engine as JitEngine, Error, Extern, ExternRef, ExternType, Func, Global, Instance,
-    Memory, Module, SharedMemory, Store, Table, Tag, Val, ValType,
+    Config, Engine as JitEngine, Error, Extern, ExternRef, ExternType, Func, Global, Instance, Memory,
+    Module, SharedMemory, Store, Table, Tag, Val, ValType,
 };
 
 use crate::case::Case;
@@ -22,21 +22,17 @@ impl Ours {
     /// If this processor is not supported.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_settings(false, false)
+        Self::with_config(Config::new())
     }
 
-    /// The same, optionally with bounds checks by instructions and hardening against speculation.
+    /// The same, with settings.
     ///
     /// # Panics
-    /// If this processor is not supported.
+    /// If the settings are not supported here.
     #[must_use]
-    pub fn with_settings(bounds_checks: bool, harden_speculation: bool) -> Self {
-        let mut config = Config::new();
-        config.compile_threads(NonZero::<usize>::MIN).harden_speculation(harden_speculation);
-        if bounds_checks {
-            config.bounds_checks(BoundsChecks::Instructions);
-        }
-        Self(JitEngine::new(&config).expect("this processor is supported"))
+    pub fn with_config(mut config: Config) -> Self {
+        config.compile_threads(NonZero::<usize>::MIN);
+        Self(JitEngine::new(&config).expect("the engine is supported here"))
     }
 
     /// Loads bytes that may not be a module; returns whether they are one.

@@ -5,6 +5,7 @@
 //! reaches it from the preceding instruction.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use wasm_jit::FunctionBody;
 use wasm_jit::probes::Place;
@@ -176,6 +177,35 @@ impl<'m> Flow<'m> {
         }
     }
 
+    /// By instruction: whether a basic block begins with it. These are the first instruction, each
+    /// `loop`, where control continues after a branch or in a handler, and what follows an
+    /// instruction that does not continue there only.
+    ///
+    /// An instruction that may trap or throw ends no block: control does not come back.
+    pub fn leaders(&self) -> Vec<bool> {
+        // With the exit, where branches continue too.
+        let mut leaders = vec![false; self.instructions.len() + 1];
+        leaders[0] = true;
+        self.handlers.iter().for_each(|handler| leaders[*handler] = true);
+        for (index, successors) in self.successors.iter().enumerate() {
+            leaders[index] |= matches!(self.instructions[index].1, Operator::Loop { .. });
+            if successors[..] != [index + 1] {
+                leaders[index + 1] = true;
+                successors.iter().for_each(|next| leaders[*next] = true);
+            }
+        }
+        leaders.truncate(self.instructions.len());
+        leaders
+    }
+
+    /// The basic blocks in the order of their instructions, which are indices.
+    pub fn blocks(&self) -> Vec<Range<usize>> {
+        let leaders = self.leaders();
+        let starts: Vec<usize> = (0..leaders.len()).filter(|index| leaders[*index]).collect();
+        let ends = starts.iter().skip(1).copied().chain([leaders.len()]);
+        starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
+    }
+
     /// The place of an instruction, or of the exit.
     pub fn place(&self, index: usize) -> Place {
         match self.instructions.get(index) {
@@ -248,5 +278,27 @@ mod tests {
     fn handlers_are_not_successors_of_bodies() {
         check("try nop catch $e nop catch_all nop end", &[&[1], &[2], &[7], &[4], &[7], &[6], &[7], &[8]]);
         check("block try_table (catch $e 0) throw $e end end", &[&[1], &[2], &[], &[4], &[5], &[6]]);
+    }
+
+    #[test]
+    fn blocks_end_where_control_divides_or_joins() {
+        #[track_caller]
+        fn check(body: &str, expected: &[(usize, usize)]) {
+            let module = format!("(module (tag $e) (func (param i32) {body}))");
+            let module = Module::new(&Engine::default(), module).unwrap();
+            let flow = Flow::of(module.function(0).unwrap().body().unwrap());
+            let blocks: Vec<_> = flow.blocks().into_iter().map(|block| (block.start, block.end)).collect();
+            assert_eq!(blocks, expected, "{:?}", flow.instructions);
+        }
+        check("nop nop", &[(0, 3)]);
+        check("loop local.get 0 br_if 0 end nop", &[(0, 3), (3, 6)]);
+        check("nop loop nop end", &[(0, 1), (1, 5)]);
+        check("local.get 0 if nop else nop nop end nop", &[(0, 2), (2, 4), (4, 7), (7, 9)]);
+        check("block local.get 0 br_if 0 nop end nop", &[(0, 3), (3, 5), (5, 7)]);
+        check("nop return nop", &[(0, 2), (2, 4)]);
+        // An exception continues at its label, and not after the end of other blocks.
+        check("block try_table (catch $e 0) nop end nop end block end nop", &[(0, 6), (6, 10)]);
+        check("try nop catch $e nop end nop", &[(0, 3), (3, 5), (5, 7)]);
+        check("try try nop delegate 0 catch_all nop end", &[(0, 5), (5, 7), (7, 8)]);
     }
 }

@@ -99,7 +99,8 @@ impl LazyProbes {
         lock(&self.shared.state).made.values().flatten().for_each(visit);
     }
 
-    /// What `read` says of the probe of a place, if it was made. If there are several, of the first.
+    /// What `read` says of the probe of a place, if it was made. If there are several, of the
+    /// first.
     pub fn get<T>(&self, location: Location, read: impl FnOnce(&Probe) -> T) -> Option<T> {
         lock(&self.shared.state).at(location).first().map(read)
     }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use wasm_jit_codegen::{At, Condition, Located, SiteFrame, ValueAt};
+use wasm_jit_codegen::{At, Condition, Located, SiteFrame, ValueAt, Width};
 
 use super::Location;
 use super::accessor::{self, AccessError, FrameAccessor};
@@ -362,7 +362,7 @@ impl Values {
                 }
             }
         };
-        if value.ty.wide() { raw } else { u64::from(raw as u32) }
+        truncated(value.ty.width(), raw)
     }
 
     fn write(&self, value: ValueAt, raw: u64) -> Result<(), AccessError> {
@@ -379,18 +379,18 @@ impl Values {
                     // What takes a condition on the stack ends what is known of the flags.
                     let is_condition = |at: At| matches!(at, At::Flags(_) | At::Tested);
                     let top = self.located.operands.last();
-                    if let Some((known, wide)) = self.located.zero_flag
+                    if let Some((known, width)) = self.located.zero_flag
                         && known == reg
                         && !top.is_some_and(|top| is_condition(top.at))
                     {
-                        self.set_flags(zero(), if wide { raw == 0 } else { raw as u32 == 0 });
+                        self.set_flags(zero(), truncated(width, raw) == 0);
                     }
                 }
                 At::Slot(slot) => self.slot(slot).write(raw),
                 At::Settled | At::Tested if let Some(site) = site => {
                     (*site).settled = raw;
                     if at == At::Tested {
-                        self.set_flags(zero(), if ty.wide() { raw == 0 } else { raw as u32 == 0 });
+                        self.set_flags(zero(), truncated(ty.width(), raw) == 0);
                     }
                 }
                 At::Flags(condition) if let Some(site) = site => {
@@ -436,6 +436,14 @@ fn has_shadow_stack() -> bool {
     // SAFETY: without a shadow stack, the instruction is a NOP.
     unsafe { std::arch::asm!("rdsspq {}", inout(reg) shadow, options(nomem, nostack, preserves_flags)) };
     shadow != 0
+}
+
+/// The bits of a value of this width.
+fn truncated(width: Width, raw: u64) -> u64 {
+    match width {
+        Width::W32 => u64::from(raw as u32),
+        Width::W64 => raw,
+    }
 }
 
 /// The condition that a value is zero, after a comparison with zero.

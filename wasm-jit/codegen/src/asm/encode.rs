@@ -1,7 +1,7 @@
 //! The parts that all encodings share: prefixes, REX and VEX, ModRM, SIB, displacement (Intel SDM
 //! volume 2, chapter 2).
 
-use super::{Assembler, Mem, Reg, Rm};
+use super::{Assembler, Mem, Reg, Rm, Width};
 
 /// Opcode maps: the escape bytes before the opcode.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl Assembler<'_> {
 
     /// An instruction in the legacy encoding, without its immediate.
     #[inline]
-    pub(super) fn legacy(&self, opcode: Opcode, wide: bool, reg: u8, rm: Rm, extra: Extra) -> Bytes {
+    pub(super) fn legacy(&self, opcode: Opcode, width: Width, reg: u8, rm: Rm, extra: Extra) -> Bytes {
         let rm = self.redirected(rm);
         let mut bytes = Bytes::new();
         if extra.lock {
@@ -167,7 +167,7 @@ impl Assembler<'_> {
             Prefix::XF2 => bytes.push(0xf2),
         }
         let (x, b) = extensions(rm);
-        let rex = u8::from(wide) << 3 | (reg >> 3 & 1) << 2 | x << 1 | b;
+        let rex = (width as u8) << 3 | (reg >> 3 & 1) << 2 | x << 1 | b;
         if rex != 0 || extra.byte_register {
             bytes.push(0x40 | rex);
         }
@@ -189,8 +189,8 @@ impl Assembler<'_> {
     }
 
     #[inline]
-    pub(super) fn instruction(&mut self, opcode: Opcode, wide: bool, reg: u8, rm: Rm) {
-        let bytes = self.legacy(opcode, wide, reg, rm, Extra::default());
+    pub(super) fn instruction(&mut self, opcode: Opcode, width: Width, reg: u8, rm: Rm) {
+        let bytes = self.legacy(opcode, width, reg, rm, Extra::default());
         self.emit(&bytes);
         self.link_data(rm);
     }
@@ -206,15 +206,15 @@ impl Assembler<'_> {
     }
 
     #[inline]
-    pub(super) fn instruction_imm8(&mut self, opcode: Opcode, wide: bool, reg: u8, rm: Rm, imm: u8) {
-        let mut bytes = self.legacy(opcode, wide, reg, rm, Extra::default());
+    pub(super) fn instruction_imm8(&mut self, opcode: Opcode, width: Width, reg: u8, rm: Rm, imm: u8) {
+        let mut bytes = self.legacy(opcode, width, reg, rm, Extra::default());
         bytes.push(imm);
         self.emit(&bytes);
     }
 
     #[inline]
-    pub(super) fn instruction_imm32(&mut self, opcode: Opcode, wide: bool, reg: u8, rm: Rm, imm: i32) {
-        let mut bytes = self.legacy(opcode, wide, reg, rm, Extra::default());
+    pub(super) fn instruction_imm32(&mut self, opcode: Opcode, width: Width, reg: u8, rm: Rm, imm: i32) {
+        let mut bytes = self.legacy(opcode, width, reg, rm, Extra::default());
         bytes.push_i32(imm);
         self.emit(&bytes);
     }
@@ -222,13 +222,13 @@ impl Assembler<'_> {
     /// An instruction in the VEX encoding of 128 bits, with an optional immediate. `second` is the
     /// operand in VEX.vvvv.
     #[inline]
-    pub(super) fn vex(&mut self, opcode: Opcode, wide: bool, reg: u8, second: u8, rm: Rm, imm: Option<u8>) {
+    pub(super) fn vex(&mut self, opcode: Opcode, width: Width, reg: u8, second: u8, rm: Rm, imm: Option<u8>) {
         let rm = self.redirected(rm);
         let mut bytes = Bytes::new();
         let (x, b) = extensions(rm);
         let r = reg >> 3 & 1;
         let last = (!second & 15) << 3 | opcode.prefix as u8;
-        if x == 0 && b == 0 && !wide && opcode.map == Map::X0F {
+        if x == 0 && b == 0 && width == Width::W32 && opcode.map == Map::X0F {
             bytes.push(0xc5);
             bytes.push((r ^ 1) << 7 | last);
         } else {
@@ -239,7 +239,7 @@ impl Assembler<'_> {
             };
             bytes.push(0xc4);
             bytes.push((r ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | map);
-            bytes.push(u8::from(wide) << 7 | last);
+            bytes.push((width as u8) << 7 | last);
         }
         bytes.push(opcode.byte);
         bytes.operands(reg, rm);

@@ -1,7 +1,7 @@
 //! Integer instructions.
 
 use super::encode::{Bytes, Extra, Map, Opcode, Prefix, op, op_0f, op_p};
-use super::{Assembler, Mem, Reg, Rm};
+use super::{Assembler, Mem, Reg, Rm, Width};
 
 /// The eight instructions of the first group, by their code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +103,20 @@ impl Size {
     pub(crate) fn bytes(self) -> u32 {
         1 << self as u32
     }
+
+    /// The width of the operation that accesses it.
+    pub(crate) fn width(self) -> Width {
+        if self == Self::B8 { Width::W64 } else { Width::W32 }
+    }
+}
+
+impl From<Width> for Size {
+    fn from(width: Width) -> Self {
+        match width {
+            Width::W32 => Self::B4,
+            Width::W64 => Self::B8,
+        }
+    }
 }
 
 /// The opcode for this size: `byte` is the opcode of the 8-bit form, the next one that of the
@@ -122,15 +136,15 @@ fn needs_rex(size: Size, reg: Reg) -> bool {
 
 impl Assembler<'_> {
     /// `alu dst, src`
-    pub(crate) fn alu(&mut self, what: Alu, wide: bool, dst: Reg, src: impl Into<Rm>) {
-        self.instruction(op((what as u8) << 3 | 3), wide, dst.0, src.into());
+    pub(crate) fn alu(&mut self, what: Alu, width: Width, dst: Reg, src: impl Into<Rm>) {
+        self.instruction(op((what as u8) << 3 | 3), width, dst.0, src.into());
     }
 
     /// `alu dst, imm`, sign-extended.
-    pub(crate) fn alu_imm(&mut self, what: Alu, wide: bool, dst: impl Into<Rm>, imm: i32) {
+    pub(crate) fn alu_imm(&mut self, what: Alu, width: Width, dst: impl Into<Rm>, imm: i32) {
         match i8::try_from(imm) {
-            Ok(short) => self.instruction_imm8(op(0x83), wide, what as u8, dst.into(), short as u8),
-            Err(_) => self.instruction_imm32(op(0x81), wide, what as u8, dst.into(), imm),
+            Ok(short) => self.instruction_imm8(op(0x83), width, what as u8, dst.into(), short as u8),
+            Err(_) => self.instruction_imm32(op(0x81), width, what as u8, dst.into(), imm),
         }
     }
 
@@ -147,13 +161,13 @@ impl Assembler<'_> {
     /// `xchg [dst], src`, which implies LOCK.
     pub(crate) fn xchg_mem(&mut self, size: Size, dst: Mem, src: Reg) {
         let extra = Extra { lock: false, byte_register: needs_rex(size, src) };
-        let bytes = self.legacy(sized(size, Map::One, 0x86), size == Size::B8, src.0, dst.into(), extra);
+        let bytes = self.legacy(sized(size, Map::One, 0x86), size.width(), src.0, dst.into(), extra);
         self.emit(&bytes);
     }
 
     fn with_lock(&mut self, opcode: Opcode, size: Size, src: Reg, dst: Mem) {
         let extra = Extra { byte_register: needs_rex(size, src), ..Self::locked() };
-        let bytes = self.legacy(opcode, size == Size::B8, src.0, dst.into(), extra);
+        let bytes = self.legacy(opcode, size.width(), src.0, dst.into(), extra);
         self.emit(&bytes);
     }
 
@@ -161,29 +175,29 @@ impl Assembler<'_> {
         self.bytes(&[0x0f, 0xae, 0xf0]);
     }
 
-    pub(crate) fn test(&mut self, wide: bool, a: impl Into<Rm>, b: Reg) {
-        self.instruction(op(0x85), wide, b.0, a.into());
+    pub(crate) fn test(&mut self, width: Width, a: impl Into<Rm>, b: Reg) {
+        self.instruction(op(0x85), width, b.0, a.into());
     }
 
-    pub(crate) fn test_imm(&mut self, wide: bool, a: impl Into<Rm>, imm: i32) {
-        self.instruction_imm32(op(0xf7), wide, 0, a.into(), imm);
+    pub(crate) fn test_imm(&mut self, width: Width, a: impl Into<Rm>, imm: i32) {
+        self.instruction_imm32(op(0xf7), width, 0, a.into(), imm);
     }
 
     /// MOV between registers or from memory; a 32-bit MOV clears the upper half.
-    pub(crate) fn mov(&mut self, wide: bool, dst: Reg, src: impl Into<Rm>) {
-        self.instruction(op(0x8b), wide, dst.0, src.into());
+    pub(crate) fn mov(&mut self, width: Width, dst: Reg, src: impl Into<Rm>) {
+        self.instruction(op(0x8b), width, dst.0, src.into());
     }
 
     pub(crate) fn mov_store(&mut self, size: Size, dst: Mem, src: Reg) {
         let extra = Extra { lock: false, byte_register: needs_rex(size, src) };
-        let bytes = self.legacy(sized(size, Map::One, 0x88), size == Size::B8, src.0, dst.into(), extra);
+        let bytes = self.legacy(sized(size, Map::One, 0x88), size.width(), src.0, dst.into(), extra);
         self.emit(&bytes);
     }
 
     /// Stores an immediate, sign-extended for eight bytes.
     pub(crate) fn mov_store_imm(&mut self, size: Size, dst: Mem, imm: i32) {
         let mut bytes =
-            self.legacy(sized(size, Map::One, 0xc6), size == Size::B8, 0, dst.into(), Extra::default());
+            self.legacy(sized(size, Map::One, 0xc6), size.width(), 0, dst.into(), Extra::default());
         match size {
             Size::B1 => bytes.push(imm as u8),
             Size::B2 => {
@@ -207,7 +221,7 @@ impl Assembler<'_> {
             bytes.push(low);
             bytes.push_i32(imm as i32);
         } else if let Ok(imm) = i32::try_from(imm as i64) {
-            return self.instruction_imm32(op(0xc7), true, 0, dst.into(), imm);
+            return self.instruction_imm32(op(0xc7), Width::W64, 0, dst.into(), imm);
         } else {
             bytes.push(0x48 | high);
             bytes.push(low);
@@ -218,7 +232,7 @@ impl Assembler<'_> {
 
     /// XOR of a register with itself: changes the flags.
     pub(crate) fn zero(&mut self, dst: Reg) {
-        self.alu(Alu::Xor, false, dst, dst);
+        self.alu(Alu::Xor, Width::W32, dst, dst);
     }
 
     /// Loads or moves with zero extension to 64 bits.
@@ -227,122 +241,122 @@ impl Assembler<'_> {
         let opcode = match size {
             Size::B1 => op_0f(0xb6),
             Size::B2 => op_0f(0xb7),
-            Size::B4 => return self.mov(false, dst, src),
-            Size::B8 => return self.mov(true, dst, src),
+            Size::B4 => return self.mov(Width::W32, dst, src),
+            Size::B8 => return self.mov(Width::W64, dst, src),
         };
-        self.extending(opcode, size, false, dst, src);
+        self.extending(opcode, size, Width::W32, dst, src);
     }
 
     /// Loads or moves with sign extension to 32 or 64 bits.
-    pub(crate) fn movsx(&mut self, size: Size, wide: bool, dst: Reg, src: impl Into<Rm>) {
+    pub(crate) fn movsx(&mut self, size: Size, width: Width, dst: Reg, src: impl Into<Rm>) {
         let src = src.into();
         let opcode = match size {
             Size::B1 => op_0f(0xbe),
             Size::B2 => op_0f(0xbf),
-            Size::B4 if wide => op(0x63),
-            Size::B4 | Size::B8 => return self.mov(wide, dst, src),
+            Size::B4 if width == Width::W64 => op(0x63),
+            Size::B4 | Size::B8 => return self.mov(width, dst, src),
         };
-        self.extending(opcode, size, wide, dst, src);
+        self.extending(opcode, size, width, dst, src);
     }
 
-    fn extending(&mut self, opcode: Opcode, size: Size, wide: bool, dst: Reg, src: Rm) {
+    fn extending(&mut self, opcode: Opcode, size: Size, width: Width, dst: Reg, src: Rm) {
         let byte_register = matches!(src, Rm::Reg(reg) if needs_rex(size, reg));
-        let bytes = self.legacy(opcode, wide, dst.0, src, Extra { lock: false, byte_register });
+        let bytes = self.legacy(opcode, width, dst.0, src, Extra { lock: false, byte_register });
         self.emit(&bytes);
     }
 
-    pub(crate) fn lea(&mut self, wide: bool, dst: Reg, mem: Mem) {
-        self.instruction(op(0x8d), wide, dst.0, mem.into());
+    pub(crate) fn lea(&mut self, width: Width, dst: Reg, mem: Mem) {
+        self.instruction(op(0x8d), width, dst.0, mem.into());
     }
 
-    pub(crate) fn imul(&mut self, wide: bool, dst: Reg, src: impl Into<Rm>) {
-        self.instruction(op_0f(0xaf), wide, dst.0, src.into());
+    pub(crate) fn imul(&mut self, width: Width, dst: Reg, src: impl Into<Rm>) {
+        self.instruction(op_0f(0xaf), width, dst.0, src.into());
     }
 
     /// `imul dst, src, imm`
-    pub(crate) fn imul_imm(&mut self, wide: bool, dst: Reg, src: impl Into<Rm>, imm: i32) {
+    pub(crate) fn imul_imm(&mut self, width: Width, dst: Reg, src: impl Into<Rm>, imm: i32) {
         match i8::try_from(imm) {
-            Ok(short) => self.instruction_imm8(op(0x6b), wide, dst.0, src.into(), short as u8),
-            Err(_) => self.instruction_imm32(op(0x69), wide, dst.0, src.into(), imm),
+            Ok(short) => self.instruction_imm8(op(0x6b), width, dst.0, src.into(), short as u8),
+            Err(_) => self.instruction_imm32(op(0x69), width, dst.0, src.into(), imm),
         }
     }
 
-    pub(crate) fn not(&mut self, wide: bool, dst: Reg) {
-        self.instruction(op(0xf7), wide, 2, dst.into());
+    pub(crate) fn not(&mut self, width: Width, dst: Reg) {
+        self.instruction(op(0xf7), width, 2, dst.into());
     }
 
-    pub(crate) fn neg(&mut self, wide: bool, dst: Reg) {
-        self.instruction(op(0xf7), wide, 3, dst.into());
+    pub(crate) fn neg(&mut self, width: Width, dst: Reg) {
+        self.instruction(op(0xf7), width, 3, dst.into());
     }
 
     /// `rdx:rax = rax * src`
-    pub(crate) fn mul(&mut self, wide: bool, src: impl Into<Rm>) {
-        self.instruction(op(0xf7), wide, 4, src.into());
+    pub(crate) fn mul(&mut self, width: Width, src: impl Into<Rm>) {
+        self.instruction(op(0xf7), width, 4, src.into());
     }
 
     /// `rdx:rax = rax * src`, signed.
-    pub(crate) fn imul_wide(&mut self, wide: bool, src: impl Into<Rm>) {
-        self.instruction(op(0xf7), wide, 5, src.into());
+    pub(crate) fn imul_wide(&mut self, width: Width, src: impl Into<Rm>) {
+        self.instruction(op(0xf7), width, 5, src.into());
     }
 
     /// Quotient to `rax`, remainder to `rdx`.
-    pub(crate) fn div(&mut self, wide: bool, src: impl Into<Rm>) {
-        self.instruction(op(0xf7), wide, 6, src.into());
+    pub(crate) fn div(&mut self, width: Width, src: impl Into<Rm>) {
+        self.instruction(op(0xf7), width, 6, src.into());
     }
 
-    pub(crate) fn idiv(&mut self, wide: bool, src: impl Into<Rm>) {
-        self.instruction(op(0xf7), wide, 7, src.into());
+    pub(crate) fn idiv(&mut self, width: Width, src: impl Into<Rm>) {
+        self.instruction(op(0xf7), width, 7, src.into());
     }
 
     /// CDQ or CQO: `rdx` becomes the sign of `rax`.
-    pub(crate) fn sign_to_rdx(&mut self, wide: bool) {
-        if wide {
+    pub(crate) fn sign_to_rdx(&mut self, width: Width) {
+        if width == Width::W64 {
             self.bytes(&[0x48]);
         }
         self.bytes(&[0x99]);
     }
 
-    pub(crate) fn shift_imm(&mut self, what: Shift, wide: bool, dst: Reg, count: u8) {
-        self.instruction_imm8(op(0xc1), wide, what as u8, dst.into(), count);
+    pub(crate) fn shift_imm(&mut self, what: Shift, width: Width, dst: Reg, count: u8) {
+        self.instruction_imm8(op(0xc1), width, what as u8, dst.into(), count);
     }
 
     /// A shift by `cl`.
-    pub(crate) fn shift_cl(&mut self, what: Shift, wide: bool, dst: Reg) {
-        self.instruction(op(0xd3), wide, what as u8, dst.into());
+    pub(crate) fn shift_cl(&mut self, what: Shift, width: Width, dst: Reg) {
+        self.instruction(op(0xd3), width, what as u8, dst.into());
     }
 
     /// SHLX, SHRX or SARX: preserves the flags.
-    pub(crate) fn shift_by(&mut self, what: Shift, wide: bool, dst: Reg, src: impl Into<Rm>, count: Reg) {
+    pub(crate) fn shift_by(&mut self, what: Shift, width: Width, dst: Reg, src: impl Into<Rm>, count: Reg) {
         let prefix = match what {
             Shift::Shl => Prefix::X66,
             Shift::Shr => Prefix::XF2,
             Shift::Sar => Prefix::XF3,
             Shift::Rol | Shift::Ror => unreachable!("rotations have no such form"),
         };
-        self.vex(op_p(prefix, Map::X0F38, 0xf7), wide, dst.0, count.0, src.into(), None);
+        self.vex(op_p(prefix, Map::X0F38, 0xf7), width, dst.0, count.0, src.into(), None);
     }
 
     /// `rorx dst, src, count`
-    pub(crate) fn rorx(&mut self, wide: bool, dst: Reg, src: impl Into<Rm>, count: u8) {
-        self.vex(op_p(Prefix::XF2, Map::X0F3A, 0xf0), wide, dst.0, 0, src.into(), Some(count));
+    pub(crate) fn rorx(&mut self, width: Width, dst: Reg, src: impl Into<Rm>, count: u8) {
+        self.vex(op_p(Prefix::XF2, Map::X0F3A, 0xf0), width, dst.0, 0, src.into(), Some(count));
     }
 
-    pub(crate) fn lzcnt(&mut self, wide: bool, dst: Reg, src: impl Into<Rm>) {
-        self.instruction(op_p(Prefix::XF3, Map::X0F, 0xbd), wide, dst.0, src.into());
+    pub(crate) fn lzcnt(&mut self, width: Width, dst: Reg, src: impl Into<Rm>) {
+        self.instruction(op_p(Prefix::XF3, Map::X0F, 0xbd), width, dst.0, src.into());
     }
 
-    pub(crate) fn tzcnt(&mut self, wide: bool, dst: Reg, src: impl Into<Rm>) {
-        self.instruction(op_p(Prefix::XF3, Map::X0F, 0xbc), wide, dst.0, src.into());
+    pub(crate) fn tzcnt(&mut self, width: Width, dst: Reg, src: impl Into<Rm>) {
+        self.instruction(op_p(Prefix::XF3, Map::X0F, 0xbc), width, dst.0, src.into());
     }
 
-    pub(crate) fn popcnt(&mut self, wide: bool, dst: Reg, src: impl Into<Rm>) {
-        self.instruction(op_p(Prefix::XF3, Map::X0F, 0xb8), wide, dst.0, src.into());
+    pub(crate) fn popcnt(&mut self, width: Width, dst: Reg, src: impl Into<Rm>) {
+        self.instruction(op_p(Prefix::XF3, Map::X0F, 0xb8), width, dst.0, src.into());
     }
 
     /// Sets the lowest byte to 0 or 1.
     pub(crate) fn setcc(&mut self, cond: Cond, dst: Reg) {
         let extra = Extra { lock: false, byte_register: needs_rex(Size::B1, dst) };
-        let bytes = self.legacy(op_0f(0x90 | cond as u8), false, 0, dst.into(), extra);
+        let bytes = self.legacy(op_0f(0x90 | cond as u8), Width::W32, 0, dst.into(), extra);
         self.emit(&bytes);
     }
 
@@ -359,7 +373,7 @@ impl Assembler<'_> {
         self.bytes(&[0x04, 0x7f, 0x9e]);
     }
 
-    pub(crate) fn cmov(&mut self, cond: Cond, wide: bool, dst: Reg, src: impl Into<Rm>) {
-        self.instruction(op_0f(0x40 | cond as u8), wide, dst.0, src.into());
+    pub(crate) fn cmov(&mut self, cond: Cond, width: Width, dst: Reg, src: impl Into<Rm>) {
+        self.instruction(op_0f(0x40 | cond as u8), width, dst.0, src.into());
     }
 }

@@ -5,7 +5,7 @@
 //! [`Assembler::bind`] fills in all of them.
 
 use super::encode::{Bytes, Extra, op};
-use super::{Assembler, Cond, Mem, Reg};
+use super::{Assembler, Cond, Mem, Reg, Width};
 
 /// A place in the code of one assembler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,19 +154,19 @@ impl Assembler<'_> {
     }
 
     pub(crate) fn call_mem(&mut self, target: Mem) {
-        self.instruction(op(0xff), false, 2, target.into());
+        self.instruction(op(0xff), Width::W32, 2, target.into());
     }
 
     pub(crate) fn call_reg(&mut self, target: Reg) {
-        self.instruction(op(0xff), false, 2, target.into());
+        self.instruction(op(0xff), Width::W32, 2, target.into());
     }
 
     pub(crate) fn jmp_mem(&mut self, target: Mem) {
-        self.instruction(op(0xff), false, 4, target.into());
+        self.instruction(op(0xff), Width::W32, 4, target.into());
     }
 
     pub(crate) fn jmp_reg(&mut self, target: Reg) {
-        self.instruction(op(0xff), false, 4, target.into());
+        self.instruction(op(0xff), Width::W32, 4, target.into());
     }
 
     /// RET that removes `bytes` bytes of arguments.

@@ -22,8 +22,8 @@ pub(crate) use int::{Alu, Cond, Shift, Size};
 pub(crate) use label::Label;
 pub use label::UD2;
 pub use patch::{ENTRY_PREFIX, SITE_OFF, SiteJump, TRANSFER_TRAP, site_jump};
-pub use reg::Reg;
-pub(crate) use reg::{Mem, Rm};
+pub(crate) use reg::{Mem, Precision, RegClass, Rm};
+pub use reg::{Reg, Width};
 
 use label::LabelState;
 

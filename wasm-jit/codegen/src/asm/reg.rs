@@ -1,4 +1,13 @@
-//! Registers and memory operands.
+//! Registers and memory operands, and the widths of operations.
+
+/// The two kinds of registers that the code uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RegClass {
+    /// For integers and references.
+    General,
+    /// For floats.
+    Sse,
+}
 
 /// A general register (0 to 15) or an SSE register (16 to 31).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,6 +35,11 @@ impl Reg {
     pub(crate) const fn xmm(n: u8) -> Self {
         assert!(n < 16);
         Self(16 + n)
+    }
+
+    /// Its class.
+    pub(crate) const fn class(self) -> RegClass {
+        if self.is_float() { RegClass::Sse } else { RegClass::General }
     }
 
     /// Whether it is an SSE register.
@@ -59,6 +73,44 @@ impl std::fmt::Debug for Reg {
             "r14", "r15",
         ];
         if self.is_float() { write!(f, "xmm{}", self.number()) } else { f.write_str(NAMES[self.0 as usize]) }
+    }
+}
+
+/// The width of an integer operation, or of a value, in bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Width {
+    /// 32 bits; the upper half of a destination register becomes zero.
+    W32 = 0,
+    /// 64 bits. The number is the bit REX.W or VEX.W.
+    W64 = 1,
+}
+
+impl Width {
+    /// The number of bits.
+    pub(crate) const fn bits(self) -> u32 {
+        match self {
+            Self::W32 => 32,
+            Self::W64 => 64,
+        }
+    }
+}
+
+/// The format of a float.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Precision {
+    /// 32 bits.
+    Single,
+    /// 64 bits.
+    Double,
+}
+
+impl From<Width> for Precision {
+    fn from(width: Width) -> Self {
+        match width {
+            Width::W32 => Self::Single,
+            Width::W64 => Self::Double,
+        }
     }
 }
 

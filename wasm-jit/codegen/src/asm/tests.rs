@@ -5,7 +5,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
-use super::{Alu, Assembler, Cond, FloatOp, Label, Mem, Reg, Rm, Rounding, Shift, Size};
+use super::{Alu, Assembler, Cond, FloatOp, Label, Mem, Precision, Reg, Rm, Rounding, Shift, Size, Width};
 
 /// An operand, decoded or expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,14 +73,16 @@ impl Kind {
     }
 }
 
-fn int(wide: bool) -> Kind {
-    Kind::Int(if wide { 8 } else { 4 })
+fn int(width: Width) -> Kind {
+    Kind::Int(if width == Width::W64 { 8 } else { 4 })
 }
 
-fn float(double: bool) -> Kind {
-    Kind::Float(if double { 8 } else { 4 })
+fn float(precision: Precision) -> Kind {
+    Kind::Float(if precision == Precision::Double { 8 } else { 4 })
 }
 
+const WIDTHS: [Width; 2] = [Width::W32, Width::W64];
+const PRECISIONS: [Precision; 2] = [Precision::Single, Precision::Double];
 const SIZES: [Size; 4] = [Size::B1, Size::B2, Size::B4, Size::B8];
 const IMMEDIATES: [i32; 9] = [0, 1, -1, 127, -128, 128, -129, i32::MAX, i32::MIN];
 
@@ -196,8 +198,8 @@ const ALU: [(Alu, Mnemonic); 7] = [
 #[test]
 fn alu_of_registers_and_memory() {
     for (what, mnemonic) in ALU {
-        for wide in [false, true] {
-            check_reg_rm(mnemonic, (int(wide), int(wide)), |asm, reg, rm| asm.alu(what, wide, reg, rm));
+        for width in WIDTHS {
+            check_reg_rm(mnemonic, (int(width), int(width)), |asm, reg, rm| asm.alu(what, width, reg, rm));
         }
     }
 }
@@ -205,15 +207,15 @@ fn alu_of_registers_and_memory() {
 #[test]
 fn alu_with_immediates_in_their_shortest_form() {
     for (what, mnemonic) in ALU {
-        for wide in [false, true] {
+        for width in WIDTHS {
             for imm in IMMEDIATES {
                 for operand in [Reg::RAX, Reg::RSP, Reg::R8, Reg::R15].map(Rm::Reg).into_iter().chain([
                     Mem::base(Reg::R13, 0).into(),
                     Mem::base(Reg::R12, 300).into(),
                     Mem::indexed(Reg::R15, Reg::R9, 3, 5).into(),
                 ]) {
-                    let expected = (mnemonic, &[int(wide).rm(operand), Op::Imm(imm.into())][..]);
-                    let instruction = check(expected, |asm| asm.alu_imm(what, wide, operand, imm));
+                    let expected = (mnemonic, &[int(width).rm(operand), Op::Imm(imm.into())][..]);
+                    let instruction = check(expected, |asm| asm.alu_imm(what, width, operand, imm));
                     let short = matches!(imm, -128..=127);
                     let immediate = decode_constant_size(&instruction);
                     assert_eq!(immediate, if short { 1 } else { 4 }, "{instruction}");
@@ -235,16 +237,16 @@ fn decode_constant_size(instruction: &Instruction) -> usize {
 
 #[test]
 fn test_and_mov_between_registers_and_memory() {
-    for wide in [false, true] {
-        let kind = int(wide);
-        check_reg_rm(Mnemonic::Mov, (kind, kind), |asm, reg, rm| asm.mov(wide, reg, rm));
+    for width in WIDTHS {
+        let kind = int(width);
+        check_reg_rm(Mnemonic::Mov, (kind, kind), |asm, reg, rm| asm.mov(width, reg, rm));
         for operand in kind.operands() {
             for reg in [Reg::RBX, Reg::R11] {
                 let expected = (Mnemonic::Test, &[kind.rm(operand), kind.reg(reg)][..]);
-                check(expected, |asm| asm.test(wide, operand, reg));
+                check(expected, |asm| asm.test(width, operand, reg));
             }
             let expected = (Mnemonic::Test, &[kind.rm(operand), Op::Imm(-2)][..]);
-            check(expected, |asm| asm.test_imm(wide, operand, -2));
+            check(expected, |asm| asm.test_imm(width, operand, -2));
         }
     }
 }
@@ -328,58 +330,58 @@ fn extensions_from_every_size() {
     for size in SIZES {
         let source = Kind::Int(size.bytes() as usize);
         let (mnemonic, result) = match size {
-            Size::B1 | Size::B2 => (Mnemonic::Movzx, int(false)),
+            Size::B1 | Size::B2 => (Mnemonic::Movzx, int(Width::W32)),
             Size::B4 | Size::B8 => (Mnemonic::Mov, source),
         };
         check_reg_rm(mnemonic, (result, source), |asm, reg, rm| asm.movzx(size, reg, rm));
-        for wide in [false, true] {
+        for width in WIDTHS {
             let (mnemonic, source) = match size {
                 Size::B1 | Size::B2 => (Mnemonic::Movsx, source),
-                Size::B4 if wide => (Mnemonic::Movsxd, source),
+                Size::B4 if width == Width::W64 => (Mnemonic::Movsxd, source),
                 // As wide as the result, whatever the source size is.
-                Size::B4 | Size::B8 => (Mnemonic::Mov, int(wide)),
+                Size::B4 | Size::B8 => (Mnemonic::Mov, int(width)),
             };
-            check_reg_rm(mnemonic, (int(wide), source), |asm, reg, rm| asm.movsx(size, wide, reg, rm));
+            check_reg_rm(mnemonic, (int(width), source), |asm, reg, rm| asm.movsx(size, width, reg, rm));
         }
     }
 }
 
 #[test]
 fn lea_of_every_address() {
-    for wide in [false, true] {
+    for width in WIDTHS {
         for (mem, reg) in memory().into_iter().zip((0..16).map(Reg).cycle()) {
             // The decoder reports no size for an address.
-            let expected = (Mnemonic::Lea, &[int(wide).reg(reg), Kind::Int(0).mem(mem)][..]);
-            check(expected, |asm| asm.lea(wide, reg, mem));
+            let expected = (Mnemonic::Lea, &[int(width).reg(reg), Kind::Int(0).mem(mem)][..]);
+            check(expected, |asm| asm.lea(width, reg, mem));
         }
     }
 }
 
 #[test]
 fn multiplication_and_division() {
-    for wide in [false, true] {
-        let kind = int(wide);
-        check_reg_rm(Mnemonic::Imul, (kind, kind), |asm, reg, rm| asm.imul(wide, reg, rm));
+    for width in WIDTHS {
+        let kind = int(width);
+        check_reg_rm(Mnemonic::Imul, (kind, kind), |asm, reg, rm| asm.imul(width, reg, rm));
         for imm in IMMEDIATES {
             for operand in [Reg::RSP.into(), Reg::R9.into(), Rm::Mem(Mem::base(Reg::R13, 0))] {
                 for reg in kind.registers() {
                     let expected =
                         (Mnemonic::Imul, &[kind.reg(reg), kind.rm(operand), Op::Imm(imm.into())][..]);
-                    check(expected, |asm| asm.imul_imm(wide, reg, operand, imm));
+                    check(expected, |asm| asm.imul_imm(width, reg, operand, imm));
                 }
             }
         }
-        check_rm(Mnemonic::Mul, kind, |asm, rm| asm.mul(wide, rm));
-        check_rm(Mnemonic::Imul, kind, |asm, rm| asm.imul_wide(wide, rm));
-        check_rm(Mnemonic::Div, kind, |asm, rm| asm.div(wide, rm));
-        check_rm(Mnemonic::Idiv, kind, |asm, rm| asm.idiv(wide, rm));
+        check_rm(Mnemonic::Mul, kind, |asm, rm| asm.mul(width, rm));
+        check_rm(Mnemonic::Imul, kind, |asm, rm| asm.imul_wide(width, rm));
+        check_rm(Mnemonic::Div, kind, |asm, rm| asm.div(width, rm));
+        check_rm(Mnemonic::Idiv, kind, |asm, rm| asm.idiv(width, rm));
         for reg in kind.registers() {
-            check((Mnemonic::Neg, &[kind.reg(reg)]), |asm| asm.neg(wide, reg));
-            check((Mnemonic::Not, &[kind.reg(reg)]), |asm| asm.not(wide, reg));
+            check((Mnemonic::Neg, &[kind.reg(reg)]), |asm| asm.neg(width, reg));
+            check((Mnemonic::Not, &[kind.reg(reg)]), |asm| asm.not(width, reg));
         }
     }
-    check((Mnemonic::Cdq, &[]), |asm| asm.sign_to_rdx(false));
-    check((Mnemonic::Cqo, &[]), |asm| asm.sign_to_rdx(true));
+    check((Mnemonic::Cdq, &[]), |asm| asm.sign_to_rdx(Width::W32));
+    check((Mnemonic::Cqo, &[]), |asm| asm.sign_to_rdx(Width::W64));
 }
 
 #[test]
@@ -392,15 +394,15 @@ fn shifts_and_rotations() {
         (Shift::Sar, Mnemonic::Sar),
     ];
     let three = [(Shift::Shl, Mnemonic::Shlx), (Shift::Shr, Mnemonic::Shrx), (Shift::Sar, Mnemonic::Sarx)];
-    for wide in [false, true] {
-        let kind = int(wide);
+    for width in WIDTHS {
+        let kind = int(width);
         for (what, mnemonic) in legacy {
             for reg in kind.registers() {
                 let expected = (mnemonic, &[kind.reg(reg), Op::Reg(Register::RCX, 1)][..]);
-                check(expected, |asm| asm.shift_cl(what, wide, reg));
+                check(expected, |asm| asm.shift_cl(what, width, reg));
                 for count in [1, 7, 31, 63] {
                     let expected = (mnemonic, &[kind.reg(reg), Op::Imm(count.into())][..]);
-                    check(expected, |asm| asm.shift_imm(what, wide, reg, count));
+                    check(expected, |asm| asm.shift_imm(what, width, reg, count));
                 }
             }
         }
@@ -408,19 +410,19 @@ fn shifts_and_rotations() {
             for operand in kind.operands() {
                 for (reg, count) in [(Reg::RDX, Reg::R8), (Reg::R15, Reg::RCX)] {
                     let expected = (mnemonic, &[kind.reg(reg), kind.rm(operand), kind.reg(count)][..]);
-                    check(expected, |asm| asm.shift_by(what, wide, reg, operand, count));
+                    check(expected, |asm| asm.shift_by(what, width, reg, operand, count));
                 }
             }
             for count in kind.registers() {
                 let operands = [kind.reg(Reg::RAX), kind.reg(Reg::RAX), kind.reg(count)];
-                check((mnemonic, &operands), |asm| asm.shift_by(what, wide, Reg::RAX, Reg::RAX, count));
+                check((mnemonic, &operands), |asm| asm.shift_by(what, width, Reg::RAX, Reg::RAX, count));
             }
         }
         for operand in kind.operands() {
             for (reg, count) in [(Reg::RSI, 1), (Reg::R12, 63)] {
                 let expected =
                     (Mnemonic::Rorx, &[kind.reg(reg), kind.rm(operand), Op::Imm(count.into())][..]);
-                check(expected, |asm| asm.rorx(wide, reg, operand, count));
+                check(expected, |asm| asm.rorx(width, reg, operand, count));
             }
         }
     }
@@ -428,11 +430,11 @@ fn shifts_and_rotations() {
 
 #[test]
 fn counting_bits() {
-    for wide in [false, true] {
-        let kinds = (int(wide), int(wide));
-        check_reg_rm(Mnemonic::Lzcnt, kinds, |asm, reg, rm| asm.lzcnt(wide, reg, rm));
-        check_reg_rm(Mnemonic::Tzcnt, kinds, |asm, reg, rm| asm.tzcnt(wide, reg, rm));
-        check_reg_rm(Mnemonic::Popcnt, kinds, |asm, reg, rm| asm.popcnt(wide, reg, rm));
+    for width in WIDTHS {
+        let kinds = (int(width), int(width));
+        check_reg_rm(Mnemonic::Lzcnt, kinds, |asm, reg, rm| asm.lzcnt(width, reg, rm));
+        check_reg_rm(Mnemonic::Tzcnt, kinds, |asm, reg, rm| asm.tzcnt(width, reg, rm));
+        check_reg_rm(Mnemonic::Popcnt, kinds, |asm, reg, rm| asm.popcnt(width, reg, rm));
     }
 }
 
@@ -461,8 +463,8 @@ fn conditions_in_setcc_cmov_and_jumps() {
         for reg in Kind::Int(1).registers() {
             check((set, &[Kind::Int(1).reg(reg)]), |asm| asm.setcc(cond, reg));
         }
-        for wide in [false, true] {
-            check_reg_rm(cmov, (int(wide), int(wide)), |asm, reg, rm| asm.cmov(cond, wide, reg, rm));
+        for width in WIDTHS {
+            check_reg_rm(cmov, (int(width), int(width)), |asm, reg, rm| asm.cmov(cond, width, reg, rm));
         }
         check((jump, &[Op::Target(6)]), |asm| asm.jcc_to_link(cond));
     }
@@ -530,22 +532,22 @@ fn float_arithmetic_in_three_operands() {
         (FloatOp::Or, Mnemonic::Vorps, Mnemonic::Vorpd),
         (FloatOp::Xor, Mnemonic::Vxorps, Mnemonic::Vxorpd),
     ];
-    for double in [false, true] {
-        let all = scalar.map(|what| (what, float(double))).into_iter();
+    for precision in PRECISIONS {
+        let all = scalar.map(|what| (what, float(precision))).into_iter();
         for ((what, single_form, double_form), kind) in all.chain(packed.map(|what| (what, Kind::Float(16))))
         {
-            let mnemonic = if double { double_form } else { single_form };
+            let mnemonic = if precision == Precision::Double { double_form } else { single_form };
             for operand in kind.operands() {
                 for (dst, left) in [(0, 1), (7, 8), (8, 7), (15, 15)] {
                     let (dst, left) = (Reg::xmm(dst), Reg::xmm(left));
                     let expected = (mnemonic, &[kind.reg(dst), kind.reg(left), kind.rm(operand)][..]);
-                    check(expected, |asm| asm.float(what, double, dst, left, operand));
+                    check(expected, |asm| asm.float(what, precision, dst, left, operand));
                 }
             }
             for dst in kind.registers() {
                 for left in kind.registers() {
                     let operands = [kind.reg(dst), kind.reg(left), kind.reg(Reg::xmm(3))];
-                    check((mnemonic, &operands), |asm| asm.float(what, double, dst, left, Reg::xmm(3)));
+                    check((mnemonic, &operands), |asm| asm.float(what, precision, dst, left, Reg::xmm(3)));
                 }
             }
         }
@@ -555,7 +557,7 @@ fn float_arithmetic_in_three_operands() {
 #[test]
 fn vex_takes_two_bytes_where_they_do_and_three_elsewhere() {
     let add = |dst: u8, left: u8, right: Rm| {
-        assemble(|asm| asm.float(FloatOp::Add, true, Reg::xmm(dst), Reg::xmm(left), right))[0]
+        assemble(|asm| asm.float(FloatOp::Add, Precision::Double, Reg::xmm(dst), Reg::xmm(left), right))[0]
     };
     assert_eq!(add(1, 2, Reg::xmm(3).into()), 0xc5);
     assert_eq!(add(9, 10, Reg::xmm(3).into()), 0xc5, "R and vvvv are in both forms");
@@ -576,22 +578,22 @@ fn float_moves() {
         let operands = [packed.reg(dst); 3];
         check((Mnemonic::Vxorps, &operands), |asm| asm.float_zero(dst));
     }
-    for double in [false, true] {
-        let kind = float(double);
-        let mnemonic = if double { Mnemonic::Vmovsd } else { Mnemonic::Vmovss };
-        check_store(mnemonic, kind, |asm, mem, reg| asm.float_store(double, mem, reg));
+    for precision in PRECISIONS {
+        let kind = float(precision);
+        let mnemonic = if precision == Precision::Double { Mnemonic::Vmovsd } else { Mnemonic::Vmovss };
+        check_store(mnemonic, kind, |asm, mem, reg| asm.float_store(precision, mem, reg));
         for (mem, reg) in memory().into_iter().zip((0..16).map(Reg::xmm).cycle()) {
-            check((mnemonic, &[kind.reg(reg), kind.mem(mem)]), |asm| asm.float_load(double, reg, mem));
+            check((mnemonic, &[kind.reg(reg), kind.mem(mem)]), |asm| asm.float_load(precision, reg, mem));
         }
     }
     check_store(Mnemonic::Vmovups, Kind::Float(32), |asm, mem, reg| asm.wide_store(mem, reg));
-    for wide in [false, true] {
-        let mnemonic = if wide { Mnemonic::Vmovq } else { Mnemonic::Vmovd };
+    for width in WIDTHS {
+        let mnemonic = if width == Width::W64 { Mnemonic::Vmovq } else { Mnemonic::Vmovd };
         for float in packed.registers() {
-            for general in int(wide).registers() {
-                let (bits, value) = (int(wide).reg(general), packed.reg(float));
-                check((mnemonic, &[value, bits]), |asm| asm.float_from_bits(wide, float, general));
-                check((mnemonic, &[bits, value]), |asm| asm.float_to_bits(wide, general, float));
+            for general in int(width).registers() {
+                let (bits, value) = (int(width).reg(general), packed.reg(float));
+                check((mnemonic, &[value, bits]), |asm| asm.float_from_bits(width, float, general));
+                check((mnemonic, &[bits, value]), |asm| asm.float_to_bits(width, general, float));
             }
         }
     }
@@ -599,11 +601,12 @@ fn float_moves() {
 
 #[test]
 fn float_comparison_rounding_and_conversion() {
-    for double in [false, true] {
-        let kind = float(double);
-        let pick = |single_form, double_form| if double { double_form } else { single_form };
+    for precision in PRECISIONS {
+        let kind = float(precision);
+        let pick =
+            |single_form, double_form| if precision == Precision::Double { double_form } else { single_form };
         let compare = pick(Mnemonic::Vucomiss, Mnemonic::Vucomisd);
-        check_reg_rm(compare, (kind, kind), |asm, reg, rm| asm.float_compare(double, reg, rm));
+        check_reg_rm(compare, (kind, kind), |asm, reg, rm| asm.float_compare(precision, reg, rm));
         let round = pick(Mnemonic::Vroundss, Mnemonic::Vroundsd);
         let convert = pick(Mnemonic::Vcvtss2sd, Mnemonic::Vcvtsd2ss);
         for operand in kind.operands() {
@@ -619,22 +622,22 @@ fn float_comparison_rounding_and_conversion() {
                     (Rounding::Trunc, 11),
                 ] {
                     let expected = (round, &[reg, upper, rm, Op::Imm(code)][..]);
-                    check(expected, |asm| asm.float_round(how, double, dst, operand));
+                    check(expected, |asm| asm.float_round(how, precision, dst, operand));
                 }
-                check((convert, &[reg, upper, rm]), |asm| asm.float_convert(double, dst, operand));
+                check((convert, &[reg, upper, rm]), |asm| asm.float_convert(precision, dst, operand));
             }
         }
-        for wide in [false, true] {
+        for width in WIDTHS {
             let from = pick(Mnemonic::Vcvtsi2ss, Mnemonic::Vcvtsi2sd);
-            for operand in int(wide).operands() {
+            for operand in int(width).operands() {
                 for dst in kind.registers().step_by(5) {
-                    let expected = (from, &[kind.reg(dst), kind.reg(dst), int(wide).rm(operand)][..]);
-                    check(expected, |asm| asm.float_from_int(double, dst, wide, operand));
+                    let expected = (from, &[kind.reg(dst), kind.reg(dst), int(width).rm(operand)][..]);
+                    check(expected, |asm| asm.float_from_int(precision, dst, width, operand));
                 }
             }
             let to = pick(Mnemonic::Vcvttss2si, Mnemonic::Vcvttsd2si);
-            let kinds = (int(wide), kind);
-            check_reg_rm(to, kinds, |asm, reg, rm| asm.float_to_int(double, reg, wide, rm));
+            let kinds = (int(width), kind);
+            check_reg_rm(to, kinds, |asm, reg, rm| asm.float_to_int(precision, reg, width, rm));
         }
     }
 }
@@ -643,7 +646,7 @@ fn float_comparison_rounding_and_conversion() {
 #[test]
 fn data_labels_are_relative_to_the_end_of_the_instruction() {
     let add = |asm: &mut Assembler<'_>, dst: u8, data: Label| {
-        asm.float(FloatOp::Add, true, Reg::xmm(dst), Reg::xmm(1), Mem::data(data));
+        asm.float(FloatOp::Add, Precision::Double, Reg::xmm(dst), Reg::xmm(1), Mem::data(data));
     };
     let code = assemble(|asm| {
         let (front, behind) = (asm.new_label(), asm.new_label());
@@ -651,9 +654,9 @@ fn data_labels_are_relative_to_the_end_of_the_instruction() {
         asm.nops(8);
         add(asm, 0, behind);
         add(asm, 9, front);
-        asm.float_load(false, Reg::xmm(15), Mem::data(behind));
-        asm.float_compare(true, Reg::xmm(2), Mem::data(behind));
-        asm.float(FloatOp::Xor, true, Reg::xmm(2), Reg::xmm(2), Mem::data(behind));
+        asm.float_load(Precision::Single, Reg::xmm(15), Mem::data(behind));
+        asm.float_compare(Precision::Double, Reg::xmm(2), Mem::data(behind));
+        asm.float(FloatOp::Xor, Precision::Double, Reg::xmm(2), Reg::xmm(2), Mem::data(behind));
         asm.nops(3);
         asm.bind(behind);
     });

@@ -2,7 +2,7 @@
 
 use wasmparser::{FuncType, ValType};
 
-use crate::asm::Reg;
+use crate::asm::{Precision, Reg, RegClass, Width};
 
 /// Arguments that are integers or references.
 pub(crate) const INT_ARGS: [Reg; 6] = [Reg::RDI, Reg::RSI, Reg::R8, Reg::R9, Reg::RCX, Reg::RDX];
@@ -77,10 +77,39 @@ impl Ty {
         matches!(self, Self::F32 | Self::F64)
     }
 
-    /// Whether it has 64 bits.
+    /// The class of the registers for its values.
+    pub(crate) fn class(self) -> RegClass {
+        if self.is_float() { RegClass::Sse } else { RegClass::General }
+    }
+
+    /// Its width.
     #[must_use]
-    pub fn wide(self) -> bool {
-        !matches!(self, Self::I32 | Self::F32)
+    pub fn width(self) -> Width {
+        match self {
+            Self::I32 | Self::F32 => Width::W32,
+            Self::I64 | Self::F64 | Self::Ref => Width::W64,
+        }
+    }
+
+    /// The integer type of a width.
+    pub(super) fn int(width: Width) -> Self {
+        match width {
+            Width::W32 => Self::I32,
+            Width::W64 => Self::I64,
+        }
+    }
+
+    /// The type of floats of this format.
+    pub(super) fn float(precision: Precision) -> Self {
+        match precision {
+            Precision::Single => Self::F32,
+            Precision::Double => Self::F64,
+        }
+    }
+
+    /// The format of a float of its width.
+    pub(super) fn precision(self) -> Precision {
+        self.width().into()
     }
 }
 

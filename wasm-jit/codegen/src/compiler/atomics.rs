@@ -8,7 +8,7 @@ use super::abi::{SCRATCH, Ty};
 use super::function::FunctionCompiler;
 use super::memory::memory_of;
 use super::state::{Operand, Place, Val};
-use crate::asm::{Alu, Cond, Mem, Reg, Size};
+use crate::asm::{Alu, Cond, Mem, Reg, RegClass, Size, Width};
 use crate::vmctx::{Libcall, TrapCode};
 
 /// Read-modify-write operations.
@@ -28,14 +28,14 @@ impl FunctionCompiler<'_> {
         if self.module.settings.checks_bounds && size != Size::B1 {
             // Checked before the bounds.
             self.to_this(operand, SCRATCH);
-            self.asm.alu_imm(Alu::Add, false, SCRATCH, arg.offset as i32 & 7);
+            self.asm.alu_imm(Alu::Add, Width::W32, SCRATCH, arg.offset as i32 & 7);
             self.trap_if_unaligned(size);
             return self.address_in_one(operand, arg, size);
         }
         let mem = self.address_in_one(operand, arg, size);
         if size != Size::B1 {
             // The base is aligned, so the low bits are those of the address.
-            self.asm.lea(true, SCRATCH, mem);
+            self.asm.lea(Width::W64, SCRATCH, mem);
             self.trap_if_unaligned(size);
         }
         mem
@@ -43,14 +43,14 @@ impl FunctionCompiler<'_> {
 
     /// Traps if the address in the scratch register is not a multiple of the size.
     fn trap_if_unaligned(&mut self, size: Size) {
-        self.asm.test_imm(false, SCRATCH, size.bytes() as i32 - 1);
+        self.asm.test_imm(Width::W32, SCRATCH, size.bytes() as i32 - 1);
         self.trap_if(Cond::NotEqual, TrapCode::UnalignedAtomic);
     }
 
     pub(super) fn atomic_load(&mut self, ty: Ty, size: Size, arg: &MemArg) {
         let operand = self.pop();
         let mem = self.atomic_address(&operand, size, arg);
-        let dst = self.alloc(false);
+        let dst = self.alloc(RegClass::General);
         self.asm.movzx(size, dst, mem);
         self.push(ty, Val::Reg(dst));
     }
@@ -75,7 +75,7 @@ impl FunctionCompiler<'_> {
             Rmw::Exchange => self.asm.xchg_mem(size, mem, value),
             _ => {
                 if what == Rmw::Sub {
-                    self.asm.neg(ty.wide(), value);
+                    self.asm.neg(ty.width(), value);
                 }
                 self.asm.lock_xadd(size, mem, value);
             }
@@ -109,13 +109,13 @@ impl FunctionCompiler<'_> {
         let again = self.asm.new_label();
         self.asm.movzx(size, Reg::RAX, mem);
         self.asm.bind(again);
-        self.asm.mov(true, SCRATCH, Reg::RAX);
+        self.asm.mov(Width::W64, SCRATCH, Reg::RAX);
         let alu = match what {
             Rmw::And => Alu::And,
             Rmw::Or => Alu::Or,
             _ => Alu::Xor,
         };
-        self.asm.alu(alu, true, SCRATCH, value);
+        self.asm.alu(alu, Width::W64, SCRATCH, value);
         self.asm.lock_cmpxchg(size, mem, SCRATCH);
         self.asm.jcc(Cond::NotEqual, again);
         self.zero_extend(size, Reg::RAX);
@@ -127,7 +127,7 @@ impl FunctionCompiler<'_> {
         let mut moved = [*a, *b];
         for operand in &mut moved {
             if self.current_reg(operand) == Some(Reg::RAX) {
-                let other = self.alloc(false);
+                let other = self.alloc(RegClass::General);
                 self.move_value(operand.ty, Place::Reg(other), Place::Reg(Reg::RAX));
                 operand.val = Val::Reg(other);
             }
@@ -158,8 +158,8 @@ impl FunctionCompiler<'_> {
         // bits.
         self.asm.lock_cmpxchg(size, mem, replacement);
         self.zero_extend(size, Reg::RAX);
-        if size == Size::B4 && ty.wide() {
-            self.asm.mov(false, Reg::RAX, Reg::RAX);
+        if size == Size::B4 && ty.width() == Width::W64 {
+            self.asm.mov(Width::W32, Reg::RAX, Reg::RAX);
         }
         self.push(ty, Val::Reg(Reg::RAX));
     }
@@ -168,11 +168,11 @@ impl FunctionCompiler<'_> {
     fn effective_address(&mut self, above: usize, arg: &MemArg) {
         let rest: Vec<Operand> = (0..above).map(|_| self.pop()).collect();
         let operand = self.pop();
-        let whole = self.alloc(false);
+        let whole = self.alloc(RegClass::General);
         self.to_this(&operand, whole);
         if arg.offset != 0 {
             self.asm.mov_imm(SCRATCH, arg.offset);
-            self.asm.alu(Alu::Add, true, whole, SCRATCH);
+            self.asm.alu(Alu::Add, Width::W64, whole, SCRATCH);
         }
         self.push(Ty::I64, Val::Reg(whole));
         for Operand { ty, val } in rest.into_iter().rev() {
@@ -182,9 +182,9 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    pub(super) fn atomic_wait(&mut self, wide: bool, arg: &MemArg) {
+    pub(super) fn atomic_wait(&mut self, width: Width, arg: &MemArg) {
         self.effective_address(2, arg);
-        let libcall = if wide { Libcall::AtomicWait64 } else { Libcall::AtomicWait32 };
+        let libcall = if width == Width::W64 { Libcall::AtomicWait64 } else { Libcall::AtomicWait32 };
         self.bulk(libcall, &[u64::from(memory_of(arg))], 3);
         self.push_answer(Ty::I32);
     }

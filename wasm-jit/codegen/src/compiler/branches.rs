@@ -8,22 +8,19 @@ use wasmparser::BrTable;
 use super::Limit;
 use super::abi::SCRATCH;
 use super::cold::Cold;
-use super::control::{Control, Kind};
+use super::control_stack::{Control, Kind};
 use super::edges::Move;
 use super::function::FunctionCompiler;
 use super::state::{Flag, Val};
-use crate::asm::{Alu, Cond, Label, Mem, Reg, Size};
+use crate::asm::{Alu, Cond, Label, Mem, Reg, RegClass, Size, Width};
 use crate::vmctx::TrapCode;
-
-/// Approximate size of a move between two slots.
-const MOVE_BYTES: u32 = 12;
 
 impl FunctionCompiler<'_> {
     /// An unconditional branch.
     pub(super) fn br(&mut self, depth: u32) {
         let moves = self.edge(depth);
         self.apply(&moves);
-        let label = self.control[self.block(depth)].label;
+        let label = self.control.at(depth).label;
         self.jump(None, label);
         self.stop();
     }
@@ -37,7 +34,7 @@ impl FunctionCompiler<'_> {
             Err(false) => return,
         };
         let moves = self.edge(depth);
-        let Control { kind, label: target, .. } = self.control[self.block(depth)];
+        let Control { kind, label: target, .. } = *self.control.at(depth);
         if moves.is_empty() {
             return self.jump_if(flag, target);
         }
@@ -73,7 +70,7 @@ impl FunctionCompiler<'_> {
         let index = self.to_reg(&index);
         // The table's address and the displacement need two registers; allocating one may move an
         // operand.
-        let offset = self.alloc(false);
+        let offset = self.alloc(RegClass::General);
         // Equal depths share one edge.
         let mut distinct: Vec<u32> = depths.iter().copied().chain([table.default()]).collect();
         distinct.sort_unstable();
@@ -87,7 +84,7 @@ impl FunctionCompiler<'_> {
         let default = label(table.default());
         let targets: Vec<Label> = depths.into_iter().map(label).collect();
         self.count_target(index, targets.len(), offset);
-        self.asm.alu_imm(Alu::Cmp, false, index, targets.len() as i32);
+        self.asm.alu_imm(Alu::Cmp, Width::W32, index, targets.len() as i32);
         self.asm.jcc(Cond::AboveEqual, default);
         if !targets.is_empty() {
             let table = self.asm.new_label();
@@ -98,8 +95,8 @@ impl FunctionCompiler<'_> {
                 index
             };
             self.asm.lea_label(SCRATCH, table);
-            self.asm.movsx(Size::B4, true, offset, Mem::indexed(SCRATCH, index, 2, 0));
-            self.asm.alu(Alu::Add, true, SCRATCH, offset);
+            self.asm.movsx(Size::B4, Width::W64, offset, Mem::indexed(SCRATCH, index, 2, 0));
+            self.asm.alu(Alu::Add, Width::W64, SCRATCH, offset);
             self.asm.jmp_reg(SCRATCH);
             self.cold.push(Cold::Table { table, targets });
         }
@@ -108,19 +105,14 @@ impl FunctionCompiler<'_> {
     }
 
     fn push_cold_edge(&mut self, label: Label, moves: Vec<Move>, target: Label) {
-        self.count_cold_moves(&moves);
-        self.cold.push(Cold::Edge { label, moves, target, position: self.position });
-    }
-
-    /// Adds the estimated size of these moves to the cold code.
-    pub(super) fn count_cold_moves(&mut self, moves: &[Move]) {
-        self.cold_bytes = self.cold_bytes.saturating_add(MOVE_BYTES * (1 + moves.len() as u32));
+        self.cold.count_moves(&moves);
+        self.cold.push(Cold::Edge { label, moves, target, position: self.instruction.position });
     }
 
     /// The target of a jump table's entries for a depth: the label itself if the edge is empty.
     fn table_label(&mut self, depth: u32) -> Label {
         let moves = self.edge(depth);
-        let target = self.control[self.block(depth)].label;
+        let target = self.control.at(depth).label;
         if moves.is_empty() {
             return target;
         }
@@ -136,12 +128,12 @@ impl FunctionCompiler<'_> {
             Val::Flag(flag) => Ok(flag),
             Val::Const(bits) => Err(bits as u32 != 0),
             Val::Frame(disp) => {
-                self.asm.alu_imm(Alu::Cmp, false, Mem::base(Reg::RBP, disp), 0);
+                self.asm.alu_imm(Alu::Cmp, Width::W32, Mem::base(Reg::RBP, disp), 0);
                 Ok(Flag::Int(Cond::NotEqual))
             }
             _ => {
                 let reg = self.to_reg(&operand);
-                self.test_zero(false, reg);
+                self.test_zero(Width::W32, reg);
                 Ok(Flag::Int(Cond::NotEqual))
             }
         }
@@ -168,13 +160,13 @@ impl FunctionCompiler<'_> {
     pub(super) fn trap(&mut self, code: TrapCode) {
         let label = self.asm.new_label();
         self.asm.jmp(label);
-        self.cold.push(Cold::Trap { label, code, position: self.position });
+        self.cold.push(Cold::Trap { label, code, position: self.instruction.position });
     }
 
     /// Jumps to a trap if the condition holds.
     pub(super) fn trap_if(&mut self, cond: Cond, code: TrapCode) {
         let label = self.asm.new_label();
         self.asm.jcc(cond, label);
-        self.cold.push(Cold::Trap { label, code, position: self.position });
+        self.cold.push(Cold::Trap { label, code, position: self.instruction.position });
     }
 }

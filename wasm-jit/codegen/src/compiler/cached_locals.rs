@@ -83,6 +83,53 @@ pub(super) fn bits(mut set: u32) -> impl Iterator<Item = Reg> {
     })
 }
 
+/// The regions that the code so far has, and the one that the current state belongs to.
+#[derive(Debug)]
+pub(super) struct Regions {
+    all: Vec<Region>,
+    current: usize,
+}
+
+impl Regions {
+    /// That of the function, which has no register-cached locals until they are chosen.
+    pub(super) fn new() -> Self {
+        Self { all: vec![Region::none()], current: 0 }
+    }
+
+    /// Sets the region of the function.
+    pub(super) fn set_outermost(&mut self, region: Region) {
+        self.all[0] = region;
+    }
+
+    /// Adds the region of a loop, and returns its index.
+    pub(super) fn add(&mut self, region: Region) -> usize {
+        self.all.push(region);
+        self.all.len() - 1
+    }
+
+    pub(super) fn at(&self, index: usize) -> &Region {
+        &self.all[index]
+    }
+
+    pub(super) fn current(&self) -> &Region {
+        &self.all[self.current]
+    }
+
+    pub(super) fn current_index(&self) -> usize {
+        self.current
+    }
+
+    /// From here on, the state is that of this region.
+    pub(super) fn enter(&mut self, index: usize) {
+        self.current = index;
+    }
+
+    /// All registers that cache locals somewhere in the function.
+    pub(super) fn all_cached(&self) -> u32 {
+        self.all.iter().fold(0, |set, region| set | region.cached)
+    }
+}
+
 /// Chooses register-cached locals; reused from function to function for its allocations.
 #[derive(Debug, Default)]
 pub(super) struct Chooser {

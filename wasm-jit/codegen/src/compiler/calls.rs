@@ -10,7 +10,7 @@ use super::function::FunctionCompiler;
 use super::output::DirectCall;
 use super::plain::MAX_PLAIN_OPERANDS;
 use super::state::{Place, Val};
-use crate::asm::{Alu, Cond, Label, Mem, Reg, Size};
+use crate::asm::{Alu, Cond, Label, Mem, Reg, Size, Width};
 use crate::vmctx::{
     FUNC_REF_CODE, FUNC_REF_CONTEXT, FUNC_REF_SIZE, FUNC_REF_TYPE, FUNC_REFS, Libcall, MEMORY0, RESULTS,
     STORE, TrapCode,
@@ -55,18 +55,18 @@ impl<'a> FunctionCompiler<'a> {
     /// Calls the function in [`CALLEE`], which most likely belongs to this instance: then context
     /// and memory are preserved, and no reload delays the code after the call.
     fn call_callee(&mut self, ty: &'a FuncType) {
-        if self.try_region.is_some() {
+        if self.try_regions.innermost().is_some() {
             // All calls of a `try` must be inside its code.
             return self.call_through_ref(ty);
         }
         let (other, back) = (self.asm.new_label(), self.asm.new_label());
-        self.asm.alu(Alu::Cmp, true, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
+        self.asm.alu(Alu::Cmp, Width::W64, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
         self.asm.jcc(Cond::NotEqual, other);
         self.asm.call_mem(Mem::base(CALLEE, FUNC_REF_CODE));
-        self.show_transfer(false);
+        self.show_transfer();
         self.stack_removed(ty);
         self.asm.bind(back);
-        self.cold.push(Cold::CallThroughRef { label: other, ty, back, position: self.position });
+        self.cold.push(Cold::CallThroughRef { label: other, ty, back, position: self.instruction.position });
     }
 
     pub(super) fn return_call(&mut self, function: u32) {
@@ -93,7 +93,7 @@ impl<'a> FunctionCompiler<'a> {
         self.arguments(ty);
         // The same, if the callee turns out to belong to another instance.
         let other = self.asm.new_label();
-        self.asm.alu(Alu::Cmp, true, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
+        self.asm.alu(Alu::Cmp, Width::W64, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
         self.asm.jcc(Cond::NotEqual, other);
         self.return_through_ref(other, ty);
         self.tail(None, ty);
@@ -102,7 +102,7 @@ impl<'a> FunctionCompiler<'a> {
 
     /// A call whose results are returned by this function, in cold code: outside of every `try`.
     fn return_through_ref(&mut self, label: Label, ty: &'a FuncType) {
-        self.cold.push(Cold::ReturnThroughRef { label, ty, position: self.position });
+        self.cold.push(Cold::ReturnThroughRef { label, ty, position: self.instruction.position });
     }
 
     fn tail(&mut self, function: Option<u32>, ty: &FuncType) {
@@ -122,15 +122,15 @@ impl<'a> FunctionCompiler<'a> {
             self.asm.leave();
         } else {
             // The arguments may overwrite the return address and the saved `rbp`: read them first.
-            self.asm.mov(true, SCRATCH, Mem::base(Reg::RBP, 8));
-            self.asm.mov(true, Reg::RBP, Mem::base(Reg::RBP, 0));
+            self.asm.mov(Width::W64, SCRATCH, Mem::base(Reg::RBP, 8));
+            self.asm.mov(Width::W64, Reg::RBP, Mem::base(Reg::RBP, 0));
             let arguments = (frame_size + 16 + own - tail.stack) as i32;
             for at in (0..tail.stack as i32 / 8).rev() {
-                self.asm.mov(true, Reg::RAX, Mem::base(Reg::RSP, 8 * at));
+                self.asm.mov(Width::W64, Reg::RAX, Mem::base(Reg::RSP, 8 * at));
                 self.asm.mov_store(Size::B8, Mem::base(Reg::RSP, arguments + 8 * at), Reg::RAX);
             }
             self.asm.mov_store(Size::B8, Mem::base(Reg::RSP, arguments - 8), SCRATCH);
-            self.asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, arguments - 8));
+            self.asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, arguments - 8));
         }
         match tail.function {
             Some(function) => {
@@ -143,9 +143,9 @@ impl<'a> FunctionCompiler<'a> {
 
     fn load_imported(&mut self, function: u32) {
         self.take(CALLEE);
-        self.asm.mov(true, CALLEE, Mem::base(CONTEXT, FUNC_REFS));
+        self.asm.mov(Width::W64, CALLEE, Mem::base(CONTEXT, FUNC_REFS));
         if function > 0 {
-            self.asm.alu_imm(Alu::Add, true, CALLEE, function as i32 * FUNC_REF_SIZE);
+            self.asm.alu_imm(Alu::Add, Width::W64, CALLEE, function as i32 * FUNC_REF_SIZE);
         }
     }
 
@@ -154,14 +154,14 @@ impl<'a> FunctionCompiler<'a> {
     fn load_callee(&mut self, table: u32, type_index: u32) {
         let index = self.pop();
         let place = self.element(table, &index, TrapCode::UndefinedElement);
-        self.asm.mov(true, SCRATCH, place);
+        self.asm.mov(Width::W64, SCRATCH, place);
         let id = self.module.type_ids[type_index as usize];
-        self.asm.alu_imm(Alu::Cmp, false, Mem::base(SCRATCH, FUNC_REF_TYPE), id as i32);
+        self.asm.alu_imm(Alu::Cmp, Width::W32, Mem::base(SCRATCH, FUNC_REF_TYPE), id as i32);
         self.trap_if(Cond::NotEqual, TrapCode::IndirectCallType);
         // Index and table are no longer needed.
         self.registers.unpin_all();
         self.take(CALLEE);
-        self.asm.mov(true, CALLEE, SCRATCH);
+        self.asm.mov(Width::W64, CALLEE, SCRATCH);
     }
 
     /// Pops the arguments and moves them to their locations; saves what the callee may clobber.
@@ -197,20 +197,20 @@ impl<'a> FunctionCompiler<'a> {
     fn call_direct(&mut self, function: u32) {
         let at = self.asm.call_to_link();
         self.calls.push(DirectCall { at, function });
-        self.show_transfer(false);
+        self.show_transfer();
     }
 
     /// Calls the function in [`CALLEE`] with its own context.
     pub(super) fn call_through_ref(&mut self, ty: &FuncType) {
-        self.asm.mov(true, Reg::RAX, CONTEXT);
-        self.asm.mov(true, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
-        self.asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
+        self.asm.mov(Width::W64, Reg::RAX, CONTEXT);
+        self.asm.mov(Width::W64, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
+        self.asm.mov(Width::W64, MEMORY, Mem::base(CONTEXT, MEMORY0));
         self.asm.call_mem(Mem::base(CALLEE, FUNC_REF_CODE));
-        self.show_transfer(false);
+        self.show_transfer();
         self.stack_removed(ty);
-        self.asm.mov(true, CONTEXT, Mem::base(Reg::RBP, -8));
+        self.asm.mov(Width::W64, CONTEXT, Mem::base(Reg::RBP, -8));
         if !self.module.memories.is_empty() {
-            self.asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
+            self.asm.mov(Width::W64, MEMORY, Mem::base(CONTEXT, MEMORY0));
         }
     }
 
@@ -221,7 +221,7 @@ impl<'a> FunctionCompiler<'a> {
         }
         let bytes = stack_bytes(ty);
         if bytes > 0 {
-            self.asm.alu_imm(Alu::Sub, true, Reg::RSP, bytes as i32);
+            self.asm.alu_imm(Alu::Sub, Width::W64, Reg::RSP, bytes as i32);
         }
     }
 
@@ -236,8 +236,8 @@ impl<'a> FunctionCompiler<'a> {
             let reg = match place {
                 ResultPlace::Reg(reg) => reg,
                 ResultPlace::Buffer(index) => {
-                    let reg = self.alloc(ty.is_float());
-                    self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+                    let reg = self.alloc(ty.class());
+                    self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
                     let src = Place::Mem(Mem::base(SCRATCH, RESULTS + 8 * index as i32));
                     self.move_value(ty, Place::Reg(reg), src);
                     reg
@@ -269,15 +269,15 @@ impl<'a> FunctionCompiler<'a> {
         self.parallel_moves(moves);
         let entry = self.libcall_entry(libcall);
         self.asm.call_mem(entry);
-        self.show_transfer(false);
+        self.show_transfer();
         self.registers.unpin_all();
     }
 
     /// Raises if the last libcall failed.
     pub(super) fn check_answer(&mut self) {
         let label = self.asm.new_label();
-        self.asm.test(false, Reg::RDX, Reg::RDX);
+        self.asm.test(Width::W32, Reg::RDX, Reg::RDX);
         self.asm.jcc(Cond::NotEqual, label);
-        self.cold.push(Cold::Raise { label, position: self.position });
+        self.cold.push(Cold::Raise { label, position: self.instruction.position });
     }
 }

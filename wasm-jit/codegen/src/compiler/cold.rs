@@ -1,4 +1,8 @@
-//! Cold code: code that rarely runs is placed after the epilogue, out of the hot path.
+//! Cold code and constants: what rarely runs is placed after the epilogue, out of the hot path, and
+//! data after that.
+//!
+//! Both are collected while the function is compiled. The size of cold code is estimated when it is
+//! requested, so that the limit of the code size holds before it is emitted.
 
 use wasmparser::FuncType;
 
@@ -6,8 +10,7 @@ use super::calls::Tail;
 use super::edges::Move;
 use super::function::FunctionCompiler;
 use super::output::Position;
-use super::state::Constant;
-use crate::asm::Label;
+use crate::asm::{Assembler, Label, Mem};
 use crate::vmctx::{Libcall, TrapCode};
 
 /// A piece of code placed after the epilogue.
@@ -63,11 +66,64 @@ pub(super) enum Cold<'a> {
     },
 }
 
+/// Approximate size of a move between two slots.
+const MOVE_BYTES: u32 = 12;
+
+/// Number of recent constants that are searched for an equal one.
+const RECENT_CONSTANTS: usize = 16;
+
+/// Data after the code of a function.
+#[derive(Clone, Copy, Debug)]
+struct Constant {
+    bits: u128,
+    size: u32,
+    label: Label,
+}
+
+/// What is placed after the epilogue, in the order in which it was requested.
+#[derive(Debug, Default)]
+pub(super) struct ColdCode<'a> {
+    pieces: Vec<Cold<'a>>,
+    /// Estimated size of the moves in it.
+    move_bytes: u32,
+    constants: Vec<Constant>,
+}
+
+impl<'a> ColdCode<'a> {
+    pub(super) fn push(&mut self, piece: Cold<'a>) {
+        self.pieces.push(piece);
+    }
+
+    /// Adds these moves to the estimate of the size.
+    pub(super) fn count_moves(&mut self, moves: &[Move]) {
+        self.move_bytes = self.move_bytes.saturating_add(MOVE_BYTES * (1 + moves.len() as u32));
+    }
+
+    /// The estimated size.
+    pub(super) fn bytes(&self) -> u32 {
+        self.move_bytes
+    }
+
+    /// The place of a constant of `size` bytes.
+    pub(super) fn constant(&mut self, bits: u128, size: u32, asm: &mut Assembler<'_>) -> Mem {
+        let mut recent = self.constants.iter().rev().take(RECENT_CONSTANTS);
+        let label = match recent.find(|known| known.bits == bits && known.size == size) {
+            Some(known) => known.label,
+            None => {
+                let label = asm.new_label();
+                self.constants.push(Constant { bits, size, label });
+                label
+            }
+        };
+        Mem::data(label)
+    }
+}
+
 impl FunctionCompiler<'_> {
     /// Emits the cold code, in the order in which it was requested.
     pub(super) fn emit_cold(&mut self, saved: u32, frame_size: u32) {
         let mut tables = Vec::new();
-        for cold in std::mem::take(&mut self.cold) {
+        for cold in std::mem::take(&mut self.cold.pieces) {
             let here = self.asm.offset();
             match cold {
                 Cold::Edge { label, moves, target, position } => {
@@ -103,11 +159,11 @@ impl FunctionCompiler<'_> {
                     self.show_more(here, position);
                     self.asm.bind(label);
                     self.call_through_ref(ty);
-                    self.asm.jmp(self.leave);
+                    self.asm.jmp(self.exit.leave);
                 }
                 Cold::Handler { catch: (region, index), moves, target, position } => {
                     self.show_more(here, position);
-                    self.try_regions[region as usize].catches[index as usize].handler = here;
+                    self.try_regions.set_handler(region, index, here);
                     self.apply(&moves);
                     self.asm.jmp(target);
                 }
@@ -122,10 +178,10 @@ impl FunctionCompiler<'_> {
     }
 
     pub(super) fn emit_constants(&mut self) {
-        if !self.constants.is_empty() {
+        if !self.cold.constants.is_empty() {
             self.show_more(self.asm.offset(), Position::DATA);
         }
-        for Constant { bits, size, label } in std::mem::take(&mut self.constants) {
+        for Constant { bits, size, label } in std::mem::take(&mut self.cold.constants) {
             while !self.asm.offset().is_multiple_of(size) {
                 self.asm.bytes(&[0]);
             }

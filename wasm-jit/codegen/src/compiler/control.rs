@@ -4,94 +4,21 @@
 //! branch reaches it. A loop is also a region (see `cached_locals.rs`): entering and leaving it is
 //! an edge like that of a branch.
 
-use wasmparser::{BlockType, Operator, ValType};
+use wasmparser::{BlockType, Operator};
 
-use super::abi::Ty;
 use super::cached_locals::bits;
+use super::control_stack::{Control, Kind, Types};
 use super::edges::label_register;
 use super::function::FunctionCompiler;
 use super::register_file::Holder;
 use super::sites::SiteKind;
 use super::state::{Operand, Place, Val};
-use crate::asm::Label;
-
-/// The types of a label's values or of a block's parameters.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Types<'a> {
-    One(Ty),
-    Many(&'a [ValType]),
-}
-
-impl Types<'_> {
-    pub(super) const NONE: Self = Self::Many(&[]);
-
-    pub(super) fn len(&self) -> u32 {
-        match self {
-            Self::One(_) => 1,
-            Self::Many(types) => types.len() as u32,
-        }
-    }
-
-    pub(super) fn get(&self, index: u32) -> Ty {
-        match self {
-            Self::One(ty) => *ty,
-            Self::Many(types) => types[index as usize].into(),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Function,
-    Block,
-    Loop,
-    /// The label of the `else` branch, and the set of cache registers whose locals were up to date
-    /// in their slots at the condition.
-    If {
-        otherwise: Label,
-        in_slot: u32,
-    },
-    /// `try_table`, or the body of a `try`: the region.
-    Try {
-        region: u32,
-    },
-    /// The body of a `catch`: the exception is the operand at the block's height.
-    Catch {
-        region: u32,
-    },
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Control<'a> {
-    pub(super) kind: Kind,
-    pub(super) label: Label,
-    /// Operands below its parameters.
-    pub(super) height: u32,
-    pub(super) params: Types<'a>,
-    pub(super) results: Types<'a>,
-    /// The region of the label.
-    pub(super) region: usize,
-    /// The cache registers of that region whose locals are up to date in their slots on every edge
-    /// to the label compiled so far.
-    pub(super) in_slot: u32,
-    /// Whether a branch to it was compiled.
-    pub(super) branched: bool,
-    /// The region around a `try` before it was opened.
-    pub(super) outer_try: Option<u32>,
-}
-
-impl<'a> Control<'a> {
-    /// The types of the values that a branch to it carries.
-    pub(super) fn label_types(&self) -> Types<'a> {
-        if self.kind == Kind::Loop { self.params } else { self.results }
-    }
-}
 
 impl<'a> FunctionCompiler<'a> {
     pub(super) fn push_function_control(&mut self) {
         self.control.push(Control {
             kind: Kind::Function,
-            label: self.epilogue,
+            label: self.exit.epilogue,
             height: 0,
             params: Types::NONE,
             results: Types::Many(self.ty.results()),
@@ -100,11 +27,6 @@ impl<'a> FunctionCompiler<'a> {
             branched: false,
             outer_try: None,
         });
-    }
-
-    /// Index of the block that a label's depth refers to.
-    pub(super) fn block(&self, depth: u32) -> usize {
-        self.control.len() - 1 - depth as usize
     }
 
     fn block_types(&self, ty: BlockType) -> (Types<'a>, Types<'a>) {
@@ -124,9 +46,9 @@ impl<'a> FunctionCompiler<'a> {
         let (params, results) = self.block_types(ty);
         self.spill_operands();
         let label = self.asm.new_label();
-        let height = self.stack.len() as u32 - params.len();
-        let region = self.current_region;
-        let outer_try = self.try_region;
+        let height = self.stack.height() - params.len();
+        let region = self.regions.current_index();
+        let outer_try = self.try_regions.innermost();
         let in_slot = u32::MAX;
         self.control.push(Control {
             kind,
@@ -144,14 +66,14 @@ impl<'a> FunctionCompiler<'a> {
     /// Stores the parameters of the block just opened into their slots, including constants: other
     /// paths to the block have them there.
     fn store_params(&mut self) {
-        let control = self.control.last().expect("just opened");
+        let control = self.control.innermost();
         let (height, params) = (control.height, control.params.len());
         for height in height..height + params {
-            let Operand { ty, val } = self.stack[height as usize];
+            let Operand { ty, val } = self.stack.at(height);
             if let Val::Const(bits) = val {
                 let slot = self.frame.operand_slot(height);
                 self.move_value(ty, Place::Mem(slot), Place::Const(bits));
-                self.stack[height as usize].val = Val::Slot;
+                self.stack.set(height, Val::Slot);
             }
         }
     }
@@ -159,21 +81,24 @@ impl<'a> FunctionCompiler<'a> {
     pub(super) fn loop_start(&mut self, ty: BlockType) {
         self.open(Kind::Loop, ty);
         self.store_params();
-        let facts = self.loops;
-        self.loops += 1;
+        let facts = self.control.loops;
+        self.control.loops += 1;
         let region = self.choose_region(Some(facts));
         // Into the loop's region.
         self.change_region(region);
-        let inner = self.current_region;
-        self.control.last_mut().expect("just opened").region = inner;
+        let inner = self.regions.current_index();
+        self.control.innermost_mut().region = inner;
         if self.scan.loops[facts].innermost && !self.region().calls {
             self.align_loop();
         }
-        let label = self.control.last().expect("just opened").label;
+        let label = self.control.innermost().label;
         self.asm.bind(label);
-        self.show_transfer(self.sites.contains(self.position, SiteKind::Control));
-        self.begin_run(self.position);
-        self.lay_out_site(self.position, SiteKind::Control);
+        match self.sites.wanted.contains(self.instruction.position, SiteKind::Control) {
+            true => self.show_transfer_at_site(),
+            false => self.show_transfer(),
+        }
+        self.begin_run(self.instruction.position);
+        self.lay_out_site(self.instruction.position, SiteKind::Control);
     }
 
     /// Aligns an innermost loop if many of its bytes would otherwise share a fetch with the code
@@ -186,13 +111,13 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     pub(super) fn stop(&mut self) {
-        self.truncate(self.control.last().expect("inside the function").height);
-        self.reachable = false;
+        self.truncate(self.control.innermost().height);
+        self.control.reachable = false;
     }
 
     pub(super) fn if_start(&mut self, ty: BlockType) {
         // Spilling and loading preserve the flags.
-        let top = self.stack.pop().expect("validated");
+        let top = self.stack.pop();
         self.open(Kind::Block, ty);
         self.store_params();
         self.stack.push(top);
@@ -204,18 +129,18 @@ impl<'a> FunctionCompiler<'a> {
             Err(false) => self.asm.jmp(otherwise),
         }
         let in_slot = self.cached_in_slots();
-        self.control.last_mut().expect("just opened").kind = Kind::If { otherwise, in_slot };
+        self.control.innermost_mut().kind = Kind::If { otherwise, in_slot };
     }
 
     pub(super) fn else_start(&mut self) {
-        let control = self.control.last().expect("an if is open").clone();
+        let control = self.control.innermost().clone();
         let Kind::If { otherwise, in_slot } = control.kind else { unreachable!("validated") };
-        if self.reachable {
+        if self.control.reachable {
             self.jump_to_end();
         }
         self.asm.bind(otherwise);
         self.restart(&control, in_slot);
-        self.control.last_mut().expect("an if is open").kind = Kind::Block;
+        self.control.innermost_mut().kind = Kind::Block;
     }
 
     /// Jumps from the end of one part of a block to the block's end.
@@ -230,49 +155,49 @@ impl<'a> FunctionCompiler<'a> {
         for param in 0..control.params.len() {
             self.push(control.params.get(param), Val::Slot);
         }
-        self.reachable = true;
+        self.control.reachable = true;
         self.end_run();
     }
 
     pub(super) fn truncate(&mut self, height: u32) {
-        while self.stack.len() as u32 > height {
+        while self.stack.height() > height {
             self.pop();
         }
     }
 
     pub(super) fn end(&mut self) {
-        let control = self.control.last().expect("validated").clone();
+        let control = self.control.innermost().clone();
         match control.kind {
             Kind::Function => return self.end_function(),
             Kind::Loop => return self.end_loop(&control),
             Kind::If { otherwise, in_slot } => {
                 // Without an `else`, the parameters are the results.
                 if control.params.len() == 0 {
-                    if self.reachable {
+                    if self.control.reachable {
                         self.fall_to_end();
                     }
-                    self.control.last_mut().expect("open").in_slot &= in_slot;
+                    self.control.innermost_mut().in_slot &= in_slot;
                     self.asm.bind(otherwise);
                     return self.bind_end();
                 }
-                if self.reachable {
+                if self.control.reachable {
                     self.jump_to_end();
                 }
                 self.asm.bind(otherwise);
                 self.restart(&control, in_slot);
             }
             Kind::Try { region } => self.close_try(region, &control),
-            Kind::Catch { .. } => self.try_region = control.outer_try,
+            Kind::Catch { .. } => self.try_regions.leave_handler(control.outer_try),
             Kind::Block => {}
         }
         // No branch targets this label: the code falls through. A `catch` has an additional operand
         // to be removed.
         let plain = !matches!(control.kind, Kind::Catch { .. });
-        if self.reachable && plain && !self.control.last().expect("open").branched {
+        if self.control.reachable && plain && !self.control.innermost().branched {
             self.control.pop();
             return;
         }
-        if self.reachable {
+        if self.control.reachable {
             self.fall_to_end();
         }
         self.bind_end();
@@ -286,9 +211,9 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Binds the label of the innermost block.
     pub(super) fn bind_end(&mut self) {
-        let control = self.control.pop().expect("open");
+        let control = self.control.pop();
         self.truncate(control.height);
-        let reached = self.reachable || control.branched || matches!(control.kind, Kind::If { .. });
+        let reached = self.control.reachable || control.branched || matches!(control.kind, Kind::If { .. });
         self.asm.bind(control.label);
         self.enter_state(control.region, control.in_slot);
         let count = control.results.len();
@@ -297,7 +222,7 @@ impl<'a> FunctionCompiler<'a> {
             let val = if result + 1 == count { Val::Reg(label_register(ty)) } else { Val::Slot };
             self.push(ty, val);
         }
-        self.reachable = reached;
+        self.control.reachable = reached;
         self.end_run();
         if !reached {
             self.stop();
@@ -306,9 +231,9 @@ impl<'a> FunctionCompiler<'a> {
 
     fn end_loop(&mut self, control: &Control<'a>) {
         self.control.pop();
-        let outer = self.control.last().expect("the function is around").region;
-        if self.reachable {
-            for reg in bits(self.regions[outer].cached & !self.region().cached) {
+        let outer = self.control.innermost().region;
+        if self.control.reachable {
+            for reg in bits(self.regions.at(outer).cached & !self.region().cached) {
                 if let Holder::Operand(height) = self.registers.holder(reg) {
                     self.spill_operand(height);
                 }
@@ -323,7 +248,7 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     fn end_function(&mut self) {
-        if self.reachable {
+        if self.control.reachable {
             self.fall_to_end();
         }
         self.control.pop();
@@ -338,12 +263,14 @@ impl<'a> FunctionCompiler<'a> {
             | Operator::TryTable { .. }
             | Operator::Try { .. } => {
                 if matches!(operator, Operator::Loop { .. }) {
-                    self.loops += 1;
+                    self.control.loops += 1;
                 }
-                self.skipped_blocks += 1;
+                self.control.skipped += 1;
             }
-            Operator::End | Operator::Delegate { .. } if self.skipped_blocks > 0 => self.skipped_blocks -= 1,
-            _ if self.skipped_blocks > 0 => {}
+            Operator::End | Operator::Delegate { .. } if self.control.skipped > 0 => {
+                self.control.skipped -= 1
+            }
+            _ if self.control.skipped > 0 => {}
             Operator::End => self.end(),
             Operator::Else => self.else_start(),
             Operator::Catch { tag_index } => self.catch(Some(*tag_index)),

@@ -9,7 +9,7 @@
 use super::abi::{SCRATCH, Ty};
 use super::function::FunctionCompiler;
 use super::state::{Operand, Place, Val};
-use crate::asm::{Alu, Cond, Mem, Reg, Rm, Shift};
+use crate::asm::{Alu, Cond, Mem, Reg, RegClass, Rm, Shift, Width};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Division {
@@ -30,19 +30,19 @@ impl Division {
 }
 
 impl FunctionCompiler<'_> {
-    pub(super) fn int_division(&mut self, what: Division, wide: bool) {
+    pub(super) fn int_division(&mut self, what: Division, width: Width) {
         let right = self.pop();
         let left = self.pop();
         if let Val::Const(divisor) = right.val
-            && self.division_by(what, wide, &left, divisor)
+            && self.division_by(what, width, &left, divisor)
         {
             return;
         }
-        self.division(what, wide, &left, &right);
+        self.division(what, width, &left, &right);
     }
 
-    fn division(&mut self, what: Division, wide: bool, left: &Operand, right: &Operand) {
-        let ty = if wide { Ty::I64 } else { Ty::I32 };
+    fn division(&mut self, what: Division, width: Width, left: &Operand, right: &Operand) {
+        let ty = Ty::int(width);
         // The divisor must be in neither `rax` nor `rdx`; a remainder by -1 needs it in a register.
         let in_the_way = |reg: Reg| matches!(reg, Reg::RAX | Reg::RDX);
         let divisor = match right.val {
@@ -54,7 +54,7 @@ impl FunctionCompiler<'_> {
                 Rm::Reg(reg) if !in_the_way(reg) => Rm::Reg(reg),
                 Rm::Mem(mem) if what != Division::RemS => Rm::Mem(mem),
                 place => {
-                    self.asm.mov(wide, SCRATCH, place);
+                    self.asm.mov(width, SCRATCH, place);
                     Rm::Reg(SCRATCH)
                 }
             },
@@ -74,18 +74,18 @@ impl FunctionCompiler<'_> {
         {
             // Anything modulo -1 is 0; the quotient could overflow.
             let divide = self.asm.new_label();
-            self.asm.alu_imm(Alu::Cmp, wide, reg, -1);
+            self.asm.alu_imm(Alu::Cmp, width, reg, -1);
             self.asm.jcc(Cond::NotEqual, divide);
             self.asm.mov_imm(Reg::RDX, 0);
             self.asm.jmp(done);
             self.asm.bind(divide);
         }
         if what.signed() {
-            self.asm.sign_to_rdx(wide);
-            self.asm.idiv(wide, divisor);
+            self.asm.sign_to_rdx(width);
+            self.asm.idiv(width, divisor);
         } else {
             self.asm.zero(Reg::RDX);
-            self.asm.div(wide, divisor);
+            self.asm.div(width, divisor);
         }
         self.asm.bind(done);
         let result = if what.remainder() { Reg::RDX } else { Reg::RAX };
@@ -93,12 +93,11 @@ impl FunctionCompiler<'_> {
     }
 
     /// Division by a constant; returns false if it must trap or is not worth special code.
-    fn division_by(&mut self, what: Division, wide: bool, left: &Operand, divisor: u64) -> bool {
-        let bits = if wide { 64 } else { 32 };
-        let ty = if wide { Ty::I64 } else { Ty::I32 };
+    fn division_by(&mut self, what: Division, width: Width, left: &Operand, divisor: u64) -> bool {
+        let ty = Ty::int(width);
         if what.signed() {
-            let divisor = if wide { divisor as i64 } else { i64::from(divisor as u32 as i32) };
-            return self.signed_by(what, bits, left, divisor);
+            let divisor = if width == Width::W64 { divisor as i64 } else { i64::from(divisor as u32 as i32) };
+            return self.signed_by(what, width, left, divisor);
         }
         if divisor == 0 {
             return false;
@@ -109,28 +108,28 @@ impl FunctionCompiler<'_> {
             let shift = divisor.trailing_zeros() as u8;
             if what == Division::DivU {
                 if shift > 0 {
-                    self.asm.shift_imm(Shift::Shr, wide, dst, shift);
+                    self.asm.shift_imm(Shift::Shr, width, dst, shift);
                 }
             } else {
-                self.and_low_bits(wide, dst, divisor - 1);
+                self.and_low_bits(width, dst, divisor - 1);
             }
             self.push(ty, Val::Reg(dst));
             return true;
         }
         let src = self.to_own_or_local(left);
-        let quotient = self.unsigned_quotient(wide, src, divisor);
-        self.finish_division(what, wide, src, quotient, divisor);
+        let quotient = self.unsigned_quotient(width, src, divisor);
+        self.finish_division(what, width, src, quotient, divisor);
         true
     }
 
-    fn and_low_bits(&mut self, wide: bool, dst: Reg, mask: u64) {
+    fn and_low_bits(&mut self, width: Width, dst: Reg, mask: u64) {
         if mask == u64::from(u32::MAX) {
-            self.asm.mov(false, dst, dst);
+            self.asm.mov(Width::W32, dst, dst);
         } else if let Ok(imm) = i32::try_from(mask) {
-            self.asm.alu_imm(Alu::And, wide, dst, imm);
+            self.asm.alu_imm(Alu::And, width, dst, imm);
         } else {
             self.asm.mov_imm(SCRATCH, mask);
-            self.asm.alu(Alu::And, wide, dst, SCRATCH);
+            self.asm.alu(Alu::And, width, dst, SCRATCH);
         }
     }
 
@@ -142,72 +141,76 @@ impl FunctionCompiler<'_> {
             return reg;
         }
         let other = self.alloc_neither_rax_nor_rdx();
-        self.asm.mov(operand.ty.wide(), other, reg);
+        self.asm.mov(operand.ty.width(), other, reg);
         other
     }
 
     /// Allocates a register that is neither `rax` nor `rdx`.
     fn alloc_neither_rax_nor_rdx(&mut self) -> Reg {
-        self.alloc_of(self.temps(false) & !Reg::RAX.bit() & !Reg::RDX.bit())
+        self.alloc_of(self.temps(RegClass::General) & !Reg::RAX.bit() & !Reg::RDX.bit())
     }
 
     /// `src / divisor`, in `rax` or `rdx`, which no operand uses afterwards.
-    fn unsigned_quotient(&mut self, wide: bool, src: Reg, divisor: u64) -> Reg {
+    fn unsigned_quotient(&mut self, width: Width, src: Reg, divisor: u64) -> Reg {
         self.take(Reg::RAX);
-        let (multiplier, shift, add) = unsigned_magic(divisor, if wide { 64 } else { 32 });
-        if !wide {
+        let (multiplier, shift, add) = unsigned_magic(divisor, if width == Width::W64 { 64 } else { 32 });
+        if width == Width::W32 {
             // The product fits into 64 bits, or is one bit longer.
             self.asm.mov_imm(Reg::RAX, multiplier);
-            self.asm.imul(true, Reg::RAX, src);
+            self.asm.imul(Width::W64, Reg::RAX, src);
             if !add {
-                self.asm.shift_imm(Shift::Shr, true, Reg::RAX, 32 + shift);
+                self.asm.shift_imm(Shift::Shr, Width::W64, Reg::RAX, 32 + shift);
                 return Reg::RAX;
             }
-            self.asm.shift_imm(Shift::Shr, true, Reg::RAX, 32);
-            self.asm.mov(false, SCRATCH, src);
-            self.asm.alu(Alu::Sub, false, SCRATCH, Reg::RAX);
-            self.asm.shift_imm(Shift::Shr, false, SCRATCH, 1);
-            self.asm.alu(Alu::Add, false, Reg::RAX, SCRATCH);
-            self.asm.shift_imm(Shift::Shr, false, Reg::RAX, shift - 1);
+            self.asm.shift_imm(Shift::Shr, Width::W64, Reg::RAX, 32);
+            self.asm.mov(Width::W32, SCRATCH, src);
+            self.asm.alu(Alu::Sub, Width::W32, SCRATCH, Reg::RAX);
+            self.asm.shift_imm(Shift::Shr, Width::W32, SCRATCH, 1);
+            self.asm.alu(Alu::Add, Width::W32, Reg::RAX, SCRATCH);
+            self.asm.shift_imm(Shift::Shr, Width::W32, Reg::RAX, shift - 1);
             return Reg::RAX;
         }
         self.take(Reg::RDX);
         self.asm.mov_imm(Reg::RAX, multiplier);
-        self.asm.mul(true, src);
+        self.asm.mul(Width::W64, src);
         if add {
-            self.asm.mov(true, SCRATCH, src);
-            self.asm.alu(Alu::Sub, true, SCRATCH, Reg::RDX);
-            self.asm.shift_imm(Shift::Shr, true, SCRATCH, 1);
-            self.asm.alu(Alu::Add, true, Reg::RDX, SCRATCH);
-            self.asm.shift_imm(Shift::Shr, true, Reg::RDX, shift - 1);
+            self.asm.mov(Width::W64, SCRATCH, src);
+            self.asm.alu(Alu::Sub, Width::W64, SCRATCH, Reg::RDX);
+            self.asm.shift_imm(Shift::Shr, Width::W64, SCRATCH, 1);
+            self.asm.alu(Alu::Add, Width::W64, Reg::RDX, SCRATCH);
+            self.asm.shift_imm(Shift::Shr, Width::W64, Reg::RDX, shift - 1);
         } else if shift > 0 {
-            self.asm.shift_imm(Shift::Shr, true, Reg::RDX, shift);
+            self.asm.shift_imm(Shift::Shr, Width::W64, Reg::RDX, shift);
         }
         Reg::RDX
     }
 
     /// Computes the result from the quotient.
-    fn finish_division(&mut self, what: Division, wide: bool, src: Reg, quotient: Reg, divisor: u64) {
-        let ty = if wide { Ty::I64 } else { Ty::I32 };
+    fn finish_division(&mut self, what: Division, width: Width, src: Reg, quotient: Reg, divisor: u64) {
+        let ty = Ty::int(width);
         if !what.remainder() {
             return self.push(ty, Val::Reg(quotient));
         }
-        let imm = if wide { i32::try_from(divisor as i64).ok() } else { Some(divisor as u32 as i32) };
+        let imm = if width == Width::W64 {
+            i32::try_from(divisor as i64).ok()
+        } else {
+            Some(divisor as u32 as i32)
+        };
         match imm {
-            Some(imm) => self.asm.imul_imm(wide, quotient, quotient, imm),
+            Some(imm) => self.asm.imul_imm(width, quotient, quotient, imm),
             None => {
                 self.asm.mov_imm(SCRATCH, divisor);
-                self.asm.imul(wide, quotient, SCRATCH);
+                self.asm.imul(width, quotient, SCRATCH);
             }
         }
-        self.asm.neg(wide, quotient);
-        self.asm.alu(Alu::Add, wide, quotient, src);
+        self.asm.neg(width, quotient);
+        self.asm.alu(Alu::Add, width, quotient, src);
         self.push(ty, Val::Reg(quotient));
     }
 
-    fn signed_by(&mut self, what: Division, bits: u32, left: &Operand, divisor: i64) -> bool {
-        let wide = bits == 64;
-        let ty = if wide { Ty::I64 } else { Ty::I32 };
+    fn signed_by(&mut self, what: Division, width: Width, left: &Operand, divisor: i64) -> bool {
+        let bits = width.bits();
+        let ty = Ty::int(width);
         let magnitude = divisor.unsigned_abs();
         if magnitude <= 1 || divisor < 0 {
             // 0 and -1 may trap; 1 and other negative divisors are rare.
@@ -218,53 +221,53 @@ impl FunctionCompiler<'_> {
             // Negative numbers round towards zero: divisor - 1 is added before the shift.
             let shift = magnitude.trailing_zeros() as u8;
             self.take(Reg::RAX);
-            self.asm.mov(wide, Reg::RAX, src);
-            self.asm.shift_imm(Shift::Sar, wide, Reg::RAX, bits as u8 - 1);
-            self.asm.shift_imm(Shift::Shr, wide, Reg::RAX, bits as u8 - shift);
-            self.asm.alu(Alu::Add, wide, Reg::RAX, src);
+            self.asm.mov(width, Reg::RAX, src);
+            self.asm.shift_imm(Shift::Sar, width, Reg::RAX, bits as u8 - 1);
+            self.asm.shift_imm(Shift::Shr, width, Reg::RAX, bits as u8 - shift);
+            self.asm.alu(Alu::Add, width, Reg::RAX, src);
             if !what.remainder() {
-                self.asm.shift_imm(Shift::Sar, wide, Reg::RAX, shift);
+                self.asm.shift_imm(Shift::Sar, width, Reg::RAX, shift);
                 self.push(ty, Val::Reg(Reg::RAX));
                 return true;
             }
             // The bits that the shift would lose.
-            self.asm.shift_imm(Shift::Shr, wide, Reg::RAX, shift);
-            self.asm.shift_imm(Shift::Shl, wide, Reg::RAX, shift);
-            self.asm.neg(wide, Reg::RAX);
-            self.asm.alu(Alu::Add, wide, Reg::RAX, src);
+            self.asm.shift_imm(Shift::Shr, width, Reg::RAX, shift);
+            self.asm.shift_imm(Shift::Shl, width, Reg::RAX, shift);
+            self.asm.neg(width, Reg::RAX);
+            self.asm.alu(Alu::Add, width, Reg::RAX, src);
             self.push(ty, Val::Reg(Reg::RAX));
             return true;
         }
         let (multiplier, shift) = signed_magic(magnitude, bits);
         self.take(Reg::RAX);
-        let quotient = if wide {
+        let quotient = if width == Width::W64 {
             self.take(Reg::RDX);
             self.asm.mov_imm(Reg::RAX, multiplier as u64);
-            self.asm.imul_wide(true, src);
+            self.asm.imul_wide(Width::W64, src);
             if multiplier < 0 {
-                self.asm.alu(Alu::Add, true, Reg::RDX, src);
+                self.asm.alu(Alu::Add, Width::W64, Reg::RDX, src);
             }
             if shift > 0 {
-                self.asm.shift_imm(Shift::Sar, true, Reg::RDX, shift);
+                self.asm.shift_imm(Shift::Sar, Width::W64, Reg::RDX, shift);
             }
             Reg::RDX
         } else {
-            self.asm.movsx(crate::asm::Size::B4, true, Reg::RAX, src);
-            self.asm.imul_imm(true, Reg::RAX, Reg::RAX, multiplier as i32);
-            self.asm.shift_imm(Shift::Shr, true, Reg::RAX, 32);
+            self.asm.movsx(crate::asm::Size::B4, Width::W64, Reg::RAX, src);
+            self.asm.imul_imm(Width::W64, Reg::RAX, Reg::RAX, multiplier as i32);
+            self.asm.shift_imm(Shift::Shr, Width::W64, Reg::RAX, 32);
             if (multiplier as i32) < 0 {
-                self.asm.alu(Alu::Add, false, Reg::RAX, src);
+                self.asm.alu(Alu::Add, Width::W32, Reg::RAX, src);
             }
             if shift > 0 {
-                self.asm.shift_imm(Shift::Sar, false, Reg::RAX, shift);
+                self.asm.shift_imm(Shift::Sar, Width::W32, Reg::RAX, shift);
             }
             Reg::RAX
         };
         // Adds one for negative dividends: the sign bit.
-        self.asm.mov(wide, SCRATCH, src);
-        self.asm.shift_imm(Shift::Shr, wide, SCRATCH, bits as u8 - 1);
-        self.asm.lea(wide, quotient, Mem::indexed(quotient, SCRATCH, 0, 0));
-        self.finish_division(what, wide, src, quotient, magnitude);
+        self.asm.mov(width, SCRATCH, src);
+        self.asm.shift_imm(Shift::Shr, width, SCRATCH, bits as u8 - 1);
+        self.asm.lea(width, quotient, Mem::indexed(quotient, SCRATCH, 0, 0));
+        self.finish_division(what, width, src, quotient, magnitude);
         true
     }
 }

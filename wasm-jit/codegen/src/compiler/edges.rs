@@ -10,10 +10,10 @@
 
 use super::abi::{CONTEXT, ResultPlace, SCRATCH, Ty, result_places};
 use super::cached_locals::{Region, is_callee_saved};
-use super::control::{Control, Kind};
+use super::control_stack::{Control, Kind};
 use super::function::FunctionCompiler;
 use super::state::{Local, Operand, Place, Val, scratch};
-use crate::asm::{Mem, Reg};
+use crate::asm::{Mem, Reg, RegClass, Width};
 use crate::vmctx::{RESULTS, STORE};
 
 /// A step of an edge.
@@ -28,14 +28,14 @@ impl FunctionCompiler<'_> {
     /// The moves of an edge to a label. The state does not change: the label's values are the top
     /// operands, and stay on the stack.
     pub(super) fn edge(&mut self, depth: u32) -> Vec<Move> {
-        let index = self.block(depth);
-        let Control { kind, height, region, .. } = self.control[index];
-        let types = self.control[index].label_types();
+        let Control { kind, height, region, .. } = *self.control.at(depth);
+        let types = self.control.at(depth).label_types();
         let in_slot = self.region_in_slots(region);
-        self.control[index].in_slot &= in_slot;
-        self.control[index].branched = true;
+        let block = self.control.at_mut(depth);
+        block.in_slot &= in_slot;
+        block.branched = true;
         let count = types.len();
-        let base = self.stack.len() as u32 - count;
+        let base = self.stack.height() - count;
         let sources: Vec<Operand> = (base..base + count).map(|height| self.peek(height)).collect();
         if kind == Kind::Function {
             let mut moves = self.locals_for_exit();
@@ -65,7 +65,7 @@ impl FunctionCompiler<'_> {
 
     /// The moves of locals to their slots, if the exit has a settled site.
     fn locals_for_exit(&self) -> Vec<Move> {
-        if !self.stores_locals {
+        if !self.exit.stores_locals {
             return Vec::new();
         }
         let cached = self.region().iter().filter_map(|(_, local)| {
@@ -98,7 +98,7 @@ impl FunctionCompiler<'_> {
     /// The moves of locals to where a region's labels expect them.
     pub(super) fn edge_locals(&mut self, target: usize) -> Vec<Move> {
         let mut moves = Vec::new();
-        if target == self.current_region {
+        if target == self.regions.current_index() {
             for (reg, local) in self.region().iter() {
                 if self.locals[local as usize].reg.is_none() {
                     let src = Place::Mem(self.frame.local_slot(local));
@@ -108,7 +108,7 @@ impl FunctionCompiler<'_> {
             return moves;
         }
         let current = self.region().clone();
-        let region = self.regions[target].clone();
+        let region = self.regions.at(target).clone();
         let cached_at_label =
             |local: u32| region.iter().find(|(_, cached)| *cached == local).map(|(reg, _)| reg);
         let mut between = Vec::new();
@@ -150,12 +150,11 @@ impl FunctionCompiler<'_> {
 
     /// Enters a new region, in the state that its labels expect.
     pub(super) fn change_region(&mut self, region: Region) {
-        self.regions.push(region);
-        let inner = self.regions.len() - 1;
+        let inner = self.regions.add(region);
         let moves = self.edge_locals(inner);
         self.apply(&moves);
         let mut in_slot = self.region_in_slots(inner);
-        let region = self.regions[inner].clone();
+        let region = self.regions.at(inner).clone();
         for (reg, local) in region.iter() {
             let unwritten = region.unwritten & reg.bit() != 0;
             if !unwritten {
@@ -174,7 +173,7 @@ impl FunctionCompiler<'_> {
     /// it.
     pub(super) fn region_in_slots(&self, region: usize) -> u32 {
         let mut set = 0;
-        for (reg, local) in self.regions[region].iter() {
+        for (reg, local) in self.regions.at(region).iter() {
             if self.locals[local as usize].in_slot {
                 set |= reg.bit();
             }
@@ -184,7 +183,7 @@ impl FunctionCompiler<'_> {
 
     /// An operand as `pop` would return it, but it stays on the stack.
     pub(super) fn peek(&mut self, height: u32) -> Operand {
-        let mut operand = self.stack[height as usize];
+        let mut operand = self.stack.at(height);
         if operand.val == Val::Slot {
             operand.val = Val::Frame(self.frame.operand_slot(height).disp());
         }
@@ -212,16 +211,16 @@ impl FunctionCompiler<'_> {
     /// Moves a value into the store's buffer of results. A value that is in no register goes
     /// through the SSE scratch register, as bits.
     pub(super) fn move_to_buffer(&mut self, ty: Ty, buffer: Mem, src: Place) {
-        let bits = if ty.wide() { Ty::F64 } else { Ty::F32 };
+        let bits = if ty.width() == Width::W64 { Ty::F64 } else { Ty::F32 };
         let (ty, src) = match src {
             Place::Reg(_) => (ty, src),
             Place::Mem(_) | Place::Const(_) => {
-                let aside = Place::Reg(scratch(true));
+                let aside = Place::Reg(scratch(RegClass::Sse));
                 self.move_value(bits, aside, src);
                 (bits, aside)
             }
         };
-        self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+        self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
         self.move_value(ty, Place::Mem(buffer), src);
     }
 
@@ -243,9 +242,9 @@ impl FunctionCompiler<'_> {
                     // A cycle: saves one of its sources to the scratch register.
                     let (ty, _, src) = moves[0];
                     let Place::Reg(reg) = src else { unreachable!("only registers form cycles") };
-                    let aside = scratch(reg.is_float());
-                    let wide = if ty.is_float() { Ty::F64 } else { Ty::I64 };
-                    self.move_value(wide, Place::Reg(aside), src);
+                    let aside = scratch(reg.class());
+                    let full = if ty.is_float() { Ty::F64 } else { Ty::I64 };
+                    self.move_value(full, Place::Reg(aside), src);
                     for (_, _, source) in &mut moves {
                         if *source == src {
                             *source = Place::Reg(aside);
@@ -274,7 +273,7 @@ pub(super) fn order_parallel(between: &mut Vec<(Ty, Reg, Reg)>, moves: &mut Vec<
             }
             None => {
                 let src = between[0].2;
-                let aside = scratch(src.is_float());
+                let aside = scratch(src.class());
                 let ty = if src.is_float() { Ty::F64 } else { Ty::I64 };
                 moves.push(Move { ty, dst: Place::Reg(aside), src: Place::Reg(src) });
                 for (_, _, source) in between.iter_mut().filter(|(_, _, source)| *source == src) {

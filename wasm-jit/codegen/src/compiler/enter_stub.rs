@@ -30,7 +30,7 @@
 //! No frame of the function exists meanwhile, and nothing of the program is executed.
 
 use super::abi::{FLOAT_ARGS, INT_ARGS, SCRATCH};
-use crate::asm::{Assembler, Cond, Mem, Reg, Size};
+use crate::asm::{Assembler, Cond, Mem, Precision, Reg, Size, Width};
 
 /// The distance between the stubs of two functions.
 pub const ENTER_STUB_SIZE: usize = 16;
@@ -63,32 +63,32 @@ pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize
     let size = (8 * saved().count() as i32 + 15) & !15;
     let place = |number: i32| Mem::base(Reg::RSP, 8 * number);
     asm.push(Reg::RBP);
-    asm.mov(true, Reg::RBP, Reg::RSP);
-    asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, -size));
+    asm.mov(Width::W64, Reg::RBP, Reg::RSP);
+    asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -size));
     for (reg, number) in saved() {
         if reg.is_float() {
-            asm.float_store(true, place(number), reg);
+            asm.float_store(Precision::Double, place(number), reg);
         } else {
             asm.mov_store(Size::B8, place(number), reg);
         }
     }
     asm.mov_imm(Reg::RDI, image as u64);
-    asm.mov(true, Reg::RSI, SCRATCH);
+    asm.mov(Width::W64, Reg::RSI, SCRATCH);
     asm.mov_imm(Reg::RAX, routine as u64);
     asm.call_reg(Reg::RAX);
-    asm.mov(true, SCRATCH, Reg::RAX);
-    asm.mov(true, Reg::R10, Reg::RDX);
+    asm.mov(Width::W64, SCRATCH, Reg::RAX);
+    asm.mov(Width::W64, Reg::R10, Reg::RDX);
     for (reg, number) in saved() {
         if reg.is_float() {
-            asm.float_load(true, reg, place(number));
+            asm.float_load(Precision::Double, reg, place(number));
         } else {
-            asm.mov(true, reg, place(number));
+            asm.mov(Width::W64, reg, place(number));
         }
     }
-    asm.mov(true, Reg::RSP, Reg::RBP);
+    asm.mov(Width::W64, Reg::RSP, Reg::RBP);
     asm.pop(Reg::RBP);
     let after = asm.new_label();
-    asm.test(true, Reg::R10, Reg::R10);
+    asm.test(Width::W64, Reg::R10, Reg::R10);
     asm.jcc(Cond::NotEqual, after);
     asm.jmp_reg(SCRATCH);
     asm.bind(after);

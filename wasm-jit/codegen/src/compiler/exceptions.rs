@@ -9,12 +9,12 @@ use wasmparser::{BlockType, Catch as Clause, TryTable};
 use super::Limit;
 use super::abi::{ResultPlace, Ty, result_places};
 use super::cold::Cold;
-use super::control::{Control, Kind};
+use super::control_stack::{Control, Kind};
 use super::edges::{Move, label_register};
 use super::function::FunctionCompiler;
 use super::output::{Catch, TryRegion};
 use super::state::{Place, Val};
-use crate::asm::{Mem, Reg, Size};
+use crate::asm::{Mem, Reg, RegClass, Size, Width};
 use crate::vmctx::{EXCEPTION_VALUES, Libcall};
 
 /// The location of an exception's value.
@@ -22,14 +22,72 @@ fn value_of(exception: Reg, index: u32) -> Mem {
     Mem::base(exception, EXCEPTION_VALUES + 8 * index as i32)
 }
 
+/// The regions of a function, and the innermost one that is open.
+#[derive(Debug, Default)]
+pub(super) struct TryRegions {
+    all: Vec<TryRegion>,
+    innermost: Option<u32>,
+}
+
+impl TryRegions {
+    /// The number that the next region gets.
+    fn next(&self) -> u32 {
+        self.all.len() as u32
+    }
+
+    /// Opens a region inside the innermost one.
+    fn open(&mut self, start: u32, catches: Box<[Catch]>) {
+        let region = self.next();
+        self.all.push(TryRegion { start, end: start, parent: self.innermost, catches });
+        self.innermost = Some(region);
+    }
+
+    /// Ends the code of a region; `outer` was the innermost one around it.
+    fn close(&mut self, region: u32, end: u32, outer: Option<u32>) {
+        self.all[region as usize].end = end;
+        self.innermost = outer;
+    }
+
+    /// Adds a catch whose handler is here.
+    fn add_catch(&mut self, region: u32, catch: Catch) {
+        let catches = &mut self.all[region as usize].catches;
+        let mut all = std::mem::take(catches).into_vec();
+        all.push(catch);
+        *catches = all.into_boxed_slice();
+    }
+
+    /// Sets where the handler of a catch is.
+    pub(super) fn set_handler(&mut self, region: u32, catch: u32, code: u32) {
+        self.all[region as usize].catches[catch as usize].handler = code;
+    }
+
+    pub(super) fn innermost(&self) -> Option<u32> {
+        self.innermost
+    }
+
+    /// The handler of a `catch` has ended.
+    pub(super) fn leave_handler(&mut self, outer: Option<u32>) {
+        self.innermost = outer;
+    }
+
+    /// Exceptions that a region does not catch continue at another one.
+    fn delegate(&mut self, region: u32, parent: Option<u32>) {
+        self.all[region as usize].parent = parent;
+    }
+
+    /// All of them, for the result.
+    pub(super) fn into_boxed_slice(self) -> Box<[TryRegion]> {
+        self.all.into_boxed_slice()
+    }
+}
+
 impl<'a> FunctionCompiler<'a> {
     /// Opens a region; the catches of a `try` are added later.
     fn open_region(&mut self, ty: BlockType, catches: Box<[Catch]>) -> u32 {
-        let region = self.try_regions.len() as u32;
+        let region = self.try_regions.next();
         self.open(Kind::Try { region }, ty);
         let start = self.asm.offset();
-        self.try_regions.push(TryRegion { start, end: start, parent: self.try_region, catches });
-        self.try_region = Some(region);
+        self.try_regions.open(start, catches);
         region
     }
 
@@ -44,14 +102,19 @@ impl<'a> FunctionCompiler<'a> {
                 Clause::AllRef { label } => (None, label, true),
             };
             let (moves, target) = self.handler(tag, label, with_reference);
-            self.count_cold_moves(&moves);
+            self.cold.count_moves(&moves);
             self.check_code_size()?;
             handlers.push((moves, target));
             catches.push(Catch { tag, handler: 0 });
         }
         let region = self.open_region(table.ty, catches.into_boxed_slice());
         for (index, (moves, target)) in (0..).zip(handlers) {
-            self.cold.push(Cold::Handler { catch: (region, index), moves, target, position: self.position });
+            self.cold.push(Cold::Handler {
+                catch: (region, index),
+                moves,
+                target,
+                position: self.instruction.position,
+            });
         }
         Ok(())
     }
@@ -64,9 +127,9 @@ impl<'a> FunctionCompiler<'a> {
         depth: u32,
         with_reference: bool,
     ) -> (Vec<Move>, crate::asm::Label) {
-        let index = self.block(depth);
-        let Control { kind, label, height, region, .. } = self.control[index];
-        self.control[index].branched = true;
+        let block = self.control.at_mut(depth);
+        block.branched = true;
+        let Control { kind, label, height, region, .. } = *block;
         let mut values: Vec<(Ty, Place)> = Vec::new();
         if let Some(tag) = tag {
             let ty = &self.module.types[self.module.tags[tag as usize] as usize];
@@ -103,7 +166,7 @@ impl<'a> FunctionCompiler<'a> {
             };
             moves.push(Move { ty, dst, src });
         }
-        for (reg, local) in self.regions[region].iter() {
+        for (reg, local) in self.regions.at(region).iter() {
             let src = Place::Mem(self.frame.local_slot(local));
             moves.push(Move { ty: self.locals[local as usize].ty, dst: Place::Reg(reg), src });
         }
@@ -112,8 +175,7 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Ends a `try_table`, or the body of a `try`.
     pub(super) fn close_try(&mut self, region: u32, control: &Control<'a>) {
-        self.try_regions[region as usize].end = self.asm.offset();
-        self.try_region = control.outer_try;
+        self.try_regions.close(region, self.asm.offset(), control.outer_try);
     }
 
     pub(super) fn try_start(&mut self, ty: BlockType) {
@@ -122,10 +184,10 @@ impl<'a> FunctionCompiler<'a> {
 
     /// `catch` or `catch_all`: the code that follows is the handler.
     pub(super) fn catch(&mut self, tag: Option<u32>) {
-        if self.reachable {
+        if self.control.reachable {
             self.jump_to_end();
         }
-        let control = self.control.last().expect("validated").clone();
+        let control = self.control.innermost().clone();
         let region = match control.kind {
             Kind::Try { region } => {
                 self.close_try(region, &control);
@@ -134,22 +196,19 @@ impl<'a> FunctionCompiler<'a> {
             Kind::Catch { region } => region,
             _ => unreachable!("validated"),
         };
-        let catches = &mut self.try_regions[region as usize].catches;
-        let mut all = std::mem::take(catches).into_vec();
-        all.push(Catch { tag, handler: self.asm.offset() });
-        *catches = all.into_boxed_slice();
-        self.control.last_mut().expect("open").kind = Kind::Catch { region };
+        self.try_regions.add_catch(region, Catch { tag, handler: self.asm.offset() });
+        self.control.innermost_mut().kind = Kind::Catch { region };
         self.truncate(control.height);
         self.enter_state(control.region, u32::MAX);
         for (_, local) in self.region().iter() {
             self.locals[local as usize].reg = None;
         }
-        self.reachable = true;
+        self.control.reachable = true;
         self.end_run();
         self.registers.unpin_all();
         // The exception itself, for `rethrow`; then its values.
         self.registers.pin(Reg::RAX);
-        let height = self.stack.len() as u32;
+        let height = self.stack.height();
         let slot = self.frame.operand_slot(height);
         self.asm.mov_store(Size::B8, slot, Reg::RAX);
         self.push(Ty::Ref, Val::Slot);
@@ -157,7 +216,7 @@ impl<'a> FunctionCompiler<'a> {
         let ty = &self.module.types[self.module.tags[tag as usize] as usize];
         for (at, param) in (0..).zip(ty.params()) {
             let ty = Ty::from(*param);
-            let reg = self.alloc(ty.is_float());
+            let reg = self.alloc(ty.class());
             self.move_value(ty, Place::Reg(reg), Place::Mem(value_of(Reg::RAX, at)));
             self.push(ty, Val::Reg(reg));
             self.registers.unpin(reg);
@@ -166,22 +225,22 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Ends a `try` whose exceptions are delegated to another block.
     pub(super) fn delegate(&mut self, depth: u32) {
-        let control = self.control.last().expect("validated").clone();
+        let control = self.control.innermost().clone();
         let Kind::Try { region } = control.kind else { unreachable!("validated") };
         // The depth is relative to the block outside of the `try`.
-        let target = &self.control[self.block(depth + 1)];
+        let target = self.control.at(depth + 1);
         let parent = match target.kind {
             Kind::Try { region } => Some(region),
             _ => target.outer_try,
         };
-        self.try_regions[region as usize].parent = parent;
+        self.try_regions.delegate(region, parent);
         self.end();
     }
 
     pub(super) fn throw(&mut self, tag: u32) {
         let ty = &self.module.types[self.module.tags[tag as usize] as usize];
         let count = ty.params().len() as u32;
-        let base = self.stack.len() as u32 - count;
+        let base = self.stack.height() - count;
         self.frame.note_call((8 * count).next_multiple_of(16));
         for at in 0..count {
             let operand = self.peek(base + at);
@@ -190,7 +249,7 @@ impl<'a> FunctionCompiler<'a> {
         }
         self.truncate(base);
         self.take(Reg::RAX);
-        self.asm.lea(true, Reg::RAX, Mem::base(Reg::RSP, 0));
+        self.asm.lea(Width::W64, Reg::RAX, Mem::base(Reg::RSP, 0));
         self.push(Ty::I64, Val::Reg(Reg::RAX));
         self.libcall(Libcall::NewException, &[u64::from(tag)], 1);
         self.push_answer(Ty::Ref);
@@ -210,10 +269,10 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     pub(super) fn rethrow(&mut self, depth: u32) {
-        let height = self.control[self.block(depth)].height;
+        let height = self.control.at(depth).height;
         let slot = self.frame.operand_slot(height);
-        let reg = self.alloc(false);
-        self.asm.mov(true, reg, slot);
+        let reg = self.alloc(RegClass::General);
+        self.asm.mov(Width::W64, reg, slot);
         self.push(Ty::Ref, Val::Reg(reg));
         self.throw_ref();
     }

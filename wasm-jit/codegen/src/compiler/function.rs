@@ -10,20 +10,24 @@
 
 use wasmparser::{FuncType, FunctionBody, Operator};
 
-use super::abi::{ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, SCRATCH, stack_bytes};
-use super::cached_locals::{Chooser, MAX_REGION_DEPTH, Region};
-use super::cold::Cold;
-use super::control::Control;
+use super::abi::{CALLEE_SAVED, CONTEXT, SCRATCH, stack_bytes};
+use super::cached_locals::{Chooser, Regions};
+use super::cold::ColdCode;
+use super::control_stack::ControlStack;
+use super::exceptions::TryRegions;
 use super::frame::Frame;
-use super::observe::{Observer, State};
-use super::output::{Chunk, CompiledFunction, DirectCall, Position, TryRegion};
-use super::register_file::{Holder, RegisterFile};
-use super::runs::{Counting, Run, RunState};
+use super::instruction::{Instruction, Next};
+use super::observe::Observer;
+use super::output::{Chunk, CompiledFunction, DirectCall};
+use super::register_file::RegisterFile;
+use super::runs::{Counting, RunState};
 use super::scan::Scan;
-use super::sites::{ENTRY_LENGTH, MAX_SHARED, SITE_LENGTH, SITE_WINDOW, SiteKind, Sites};
-use super::state::{Constant, Flag, Local, Operand, Place, Val};
+use super::site_layout::SiteLayout;
+use super::sites::{ENTRY_LENGTH, SITE_WINDOW, SiteKind, Sites};
+use super::state::{Local, ZeroFlag};
+use super::value_stack::ValueStack;
 use super::{Compiler, Limit};
-use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size};
+use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size, Width};
 use crate::module::ModuleInfo;
 use crate::vmctx::{ACCESSOR_FP, ACCESSOR_NEXT, ACCESSORS, STACK_LIMIT, STORE, TrapCode, VmLayout};
 
@@ -53,103 +57,61 @@ pub(super) struct Scratch {
     pub(super) chooser: Chooser,
 }
 
-/// The operator after the current one, as far as it affects the code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// `local.set` or `local.tee`.
-    SetLocal(u32),
-    /// Takes a condition: `br_if`, `if`, `select`, `i32.eqz`.
-    Condition,
-    /// Takes the top operand as the right one of an integer operation, of 64 bits or 32.
-    Int {
-        wide: bool,
-    },
-    /// `i32.add` or `i64.add`.
-    Add {
-        wide: bool,
-    },
-    /// Takes the top operand as the right one of a float operation.
-    Float {
-        double: bool,
-    },
-    Other,
-}
-
+/// The compiler's state at one point of a function's code.
+///
+/// Its parts keep their own invariants. What connects two of them is kept by the methods of this
+/// type that change both: `push` and `pop` (operands and the registers that they hold), `spill` and
+/// `drop_copies` (operands, locals and registers), `enter_state` (locals and their region).
 pub(super) struct FunctionCompiler<'a> {
+    // What is compiled.
     pub(super) module: &'a ModuleInfo,
     pub(super) layout: &'a VmLayout,
-    pub(super) asm: Assembler<'a>,
-    pub(super) calls: &'a mut Vec<DirectCall>,
-    pub(super) scan: &'a Scan,
-    chooser: &'a mut Chooser,
     pub(super) index: u32,
     pub(super) ty: &'a FuncType,
-    pub(super) locals: Vec<Local>,
-    pub(super) stack: Vec<Operand>,
-    pub(super) control: Vec<Control<'a>>,
-    pub(super) registers: RegisterFile,
-    pub(super) frame: Frame,
-    pub(super) regions: Vec<Region>,
-    pub(super) current_region: usize,
-    /// How many loops the code so far has: the index of the next one in the scan.
-    pub(super) loops: usize,
-    /// Module offset of the current operator.
-    pub(super) position: u32,
-    pub(super) next: Next,
-    /// The register whose value the zero flag reflects, with its width, and the offset at which the
-    /// flag was set.
-    pub(super) flags: Option<(Reg, bool, u32)>,
-    pub(super) reachable: bool,
-    /// Blocks that were opened and not closed in skipped code.
-    pub(super) skipped_blocks: u32,
-    /// Operands below this height are in their slots or constants.
-    pub(super) spilled: u32,
-    pub(super) cold: Vec<Cold<'a>>,
-    /// Approximate size of the moves in cold code.
-    pub(super) cold_bytes: u32,
+    pub(super) scan: &'a Scan,
+    // What is produced.
+    pub(super) asm: Assembler<'a>,
+    pub(super) cold: ColdCode<'a>,
+    pub(super) calls: &'a mut Vec<DirectCall>,
+    pub(super) try_regions: TryRegions,
+    pub(super) exit: Exit,
     /// Limit of the code offset, including cold code.
     code_limit: u32,
-    pub(super) constants: Vec<Constant>,
-    pub(super) epilogue: Label,
-    /// After the site of the exit.
-    pub(super) leave: Label,
-    pub(super) try_regions: Vec<TryRegion>,
-    /// The innermost open region.
-    pub(super) try_region: Option<u32>,
-    /// The observer, if there is one.
-    observer: Option<&'a mut (dyn Observer + 'a)>,
-    /// The instructions in front of which there is a site.
-    pub(super) sites: &'a Sites,
-    /// Whether locals are stored to their slots on every way to the exit.
-    pub(super) stores_locals: bool,
+    // Where the values are.
+    pub(super) stack: ValueStack,
+    pub(super) locals: Vec<Local>,
+    pub(super) registers: RegisterFile,
+    pub(super) regions: Regions,
+    pub(super) chooser: &'a mut Chooser,
+    pub(super) frame: Frame,
+    pub(super) zero_flag: Option<ZeroFlag>,
+    // Where the code is.
+    pub(super) control: ControlStack<'a>,
+    pub(super) instruction: Instruction,
+    // What versions with probes need.
+    pub(super) sites: SiteLayout<'a>,
+    pub(super) observer: Option<&'a mut (dyn Observer + 'a)>,
     /// In a plain version: where the code needs the size of the frame.
     pub(super) frame_sizes: Vec<u32>,
     /// In a counting version.
     pub(super) runs: Option<RunState<'a>>,
-    /// Whether the next instruction's site is settled.
-    pub(super) next_is_settled: bool,
-    /// Whether the load that the current instruction would do has been done.
-    pub(super) load_is_done: bool,
-    /// Whether the current instruction has stored the value that it overwrites.
-    pub(super) old_value_is_stored: bool,
-    /// The last site that control instructions may share.
-    shared_site: Option<SharedSite>,
-    /// Whether the next jump is the site of the current instruction.
-    jump_is_site: bool,
 }
 
-/// A NOP that is the site of some control instructions.
-#[derive(Clone, Copy, Debug)]
-struct SharedSite {
-    code: u32,
-    instructions: u32,
+/// How a function ends.
+#[derive(Debug)]
+pub(super) struct Exit {
+    pub(super) epilogue: Label,
+    /// After the site of the exit.
+    pub(super) leave: Label,
+    /// Whether locals are stored to their slots on every way to it.
+    pub(super) stores_locals: bool,
 }
 
 impl std::fmt::Debug for FunctionCompiler<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FunctionCompiler")
             .field("index", &self.index)
-            .field("position", &self.position)
+            .field("position", &self.instruction.position)
             .finish()
     }
 }
@@ -183,49 +145,37 @@ pub(super) fn compile<'a>(
     }
     code.resize(code.len() + PROLOGUE as usize, 0);
     let mut asm = Assembler::new(code);
-    let (epilogue, leave) = (asm.new_label(), asm.new_label());
+    let exit = Exit {
+        epilogue: asm.new_label(),
+        leave: asm.new_label(),
+        stores_locals: sites.settles(body.range().end as u32),
+    };
     let frame = Frame::new(locals.len() as u32);
     let mut function = FunctionCompiler {
         module,
         layout,
-        asm,
-        calls,
-        scan: &scratch.scan,
-        chooser: &mut scratch.chooser,
         index,
         ty,
-        locals,
-        stack: Vec::new(),
-        control: Vec::new(),
-        registers: RegisterFile::new(),
-        frame,
-        regions: vec![Region::none()],
-        current_region: 0,
-        loops: 0,
-        position: 0,
-        next: Next::Other,
-        flags: None,
-        reachable: true,
-        skipped_blocks: 0,
-        spilled: 0,
-        cold: Vec::new(),
-        cold_bytes: 0,
+        scan: &scratch.scan,
+        asm,
+        cold: ColdCode::default(),
+        calls,
+        try_regions: TryRegions::default(),
+        exit,
         code_limit: u32::MAX,
-        constants: Vec::new(),
-        epilogue,
-        leave,
-        try_regions: Vec::new(),
-        try_region: None,
+        stack: ValueStack::default(),
+        locals,
+        registers: RegisterFile::new(),
+        regions: Regions::new(),
+        chooser: &mut scratch.chooser,
+        frame,
+        zero_flag: None,
+        control: ControlStack::new(),
+        instruction: Instruction::new(0, Next::Other, false),
+        sites: SiteLayout::new(sites),
         observer,
-        sites,
-        stores_locals: sites.settles(body.range().end as u32),
         frame_sizes: Vec::new(),
         runs: counting.map(RunState::new),
-        next_is_settled: false,
-        load_is_done: false,
-        old_value_is_stored: false,
-        shared_site: None,
-        jump_is_site: false,
     };
     let start = function.asm.offset();
     let wasm = (body.range().end - body.range().start) as u32;
@@ -243,14 +193,13 @@ pub(super) fn compile<'a>(
     while let Some(operator) = current {
         let next_position = reader.original_position() as u32;
         let next = if reader.eof() { None } else { Some(reader.read().map_err(malformed)?) };
-        function.position = position;
         function.registers.unpin_all();
         let seen = next.as_ref().filter(|_| !function.is_plain());
-        function.next = seen.map_or(Next::Other, next_kind);
-        function.next_is_settled = sites.settles(next_position);
+        let seen = seen.map_or(Next::Other, Next::of);
+        function.instruction = Instruction::new(position, seen, sites.settles(next_position));
         function.forget_settled();
         function.show_instruction();
-        if function.reachable {
+        if function.control.reachable {
             // The site of a loop is at its label: every iteration comes there.
             if matches!(operator, Operator::Loop { .. }) {
                 function.begin_run_before_loop();
@@ -263,7 +212,7 @@ pub(super) fn compile<'a>(
         } else {
             function.skip(&operator);
         }
-        if function.reachable {
+        if function.control.reachable {
             function.make_plain();
         }
         if function.frame.bytes() > MAX_FRAME {
@@ -277,323 +226,36 @@ pub(super) fn compile<'a>(
     Ok(())
 }
 
-fn next_kind(operator: &Operator<'_>) -> Next {
-    use Operator as O;
-    match operator {
-        O::LocalSet { local_index } | O::LocalTee { local_index } => Next::SetLocal(*local_index),
-        O::BrIf { .. } | O::If { .. } | O::Select | O::TypedSelect { .. } | O::I32Eqz => Next::Condition,
-        O::I32Add => Next::Add { wide: false },
-        O::I64Add => Next::Add { wide: true },
-        O::I32Sub | O::I32And | O::I32Or | O::I32Xor | O::I32Mul => Next::Int { wide: false },
-        O::I64Sub | O::I64And | O::I64Or | O::I64Xor | O::I64Mul => Next::Int { wide: true },
-        O::I32Eq | O::I32Ne | O::I32LtS | O::I32LtU | O::I32GtS | O::I32GtU => Next::Int { wide: false },
-        O::I32LeS | O::I32LeU | O::I32GeS | O::I32GeU => Next::Int { wide: false },
-        O::I64Eq | O::I64Ne | O::I64LtS | O::I64LtU | O::I64GtS | O::I64GtU => Next::Int { wide: true },
-        O::I64LeS | O::I64LeU | O::I64GeS | O::I64GeU => Next::Int { wide: true },
-        O::F32Add | O::F32Sub | O::F32Mul | O::F32Div => Next::Float { double: false },
-        O::F64Add | O::F64Sub | O::F64Mul | O::F64Div => Next::Float { double: true },
-        _ => Next::Other,
-    }
-}
-
 impl<'a> FunctionCompiler<'a> {
     /// Refuses the function if its code exceeds the limit.
     pub(super) fn check_code_size(&self) -> Result<(), Limit> {
-        if self.asm.offset().saturating_add(self.cold_bytes) > self.code_limit {
+        if self.asm.offset().saturating_add(self.cold.bytes()) > self.code_limit {
             return Err(Limit { function: self.index, reason: "its code is too large" });
         }
         Ok(())
     }
 
-    /// Reports the code position of the current instruction, and the state before it.
-    fn show_instruction(&mut self) {
-        if let Some(observer) = self.observer.take() {
-            let state = State::of(self);
-            observer.instruction(Position { code: self.asm.offset(), wasm: self.position }, &state);
-            self.observer = Some(observer);
-        }
-    }
-
-    /// Lays out the site of a place, if it has one: the current instruction, the entry or the exit.
-    pub(super) fn lay_out_site(&mut self, position: u32, kind: SiteKind) {
-        if let Some(observer) = self.observer.take() {
-            observer.place(position, &State::at(self, kind));
-            self.observer = Some(observer);
-        }
-        if !self.sites.contains(position, kind) {
-            return;
-        }
-        if let Some(site) = self.share_site(kind) {
-            return self.show_site(site, position, kind);
-        }
-        if self.sites.use_code() && self.will_jump(kind) {
-            self.jump_is_site = true;
-            return;
-        }
-        let before = self.asm.offset();
-        if self.sites.settles(position) && kind != SiteKind::Exit {
-            self.settle();
-            self.flags_hold_since(before);
-        }
-        self.align_site();
-        let site = self.asm.offset();
-        self.asm.nops(SITE_LENGTH);
-        self.flags_hold_since(site);
-        self.shared_site = (self.sites.use_code() && kind.is_control())
-            .then_some(SharedSite { code: site, instructions: 1 });
-        self.show_site(site, position, kind);
-    }
-
-    fn show_site(&mut self, site: u32, position: u32, kind: SiteKind) {
-        if let Some(observer) = self.observer.take() {
-            let state = State::at(self, kind);
-            observer.site(Position { code: site, wasm: position }, &state);
-            self.observer = Some(observer);
-        }
-    }
-
-    /// The site right in front of here, if the current instruction can share it: whatever comes
-    /// here has passed it, and does so once.
-    fn share_site(&mut self, kind: SiteKind) -> Option<u32> {
-        let is_here = |site: &&mut SharedSite| site.code + SITE_LENGTH == self.asm.offset();
-        let site = self.shared_site.as_mut().filter(is_here)?;
-        if !kind.is_control() || self.asm.is_bound_here() || site.instructions == MAX_SHARED {
-            return None;
-        }
-        let is_pending = |operand: &Operand| matches!(operand.val, Val::Load(_));
-        debug_assert!(!self.stack.iter().any(is_pending), "no load is pending before a control instruction");
-        site.instructions += 1;
-        Some(site.code)
-    }
-
-    /// Whether the current instruction branches by one jump.
-    fn will_jump(&self, kind: SiteKind) -> bool {
-        match (kind, self.stack.last().map(|operand| operand.val)) {
-            (SiteKind::Jump, _) => true,
-            (SiteKind::JumpIf, Some(Val::Const(_) | Val::Flag(Flag::FloatEqual | Flag::FloatNotEqual))) => {
-                false
-            }
-            (kind, _) => kind == SiteKind::JumpIf,
-        }
-    }
-
-    /// Puts the next instruction where five bytes are inside an aligned quadword: where code of the
-    /// program is used as sites, by making the last instruction longer, else by a NOP.
-    fn align_site(&mut self) {
-        let before = self.asm.offset();
-        let over = before % SITE_WINDOW;
-        if over + SITE_LENGTH <= SITE_WINDOW {
-            return;
-        }
-        let by = SITE_WINDOW - over;
-        let is_longer = self.sites.use_code() && self.asm.lengthen_last(by);
-        if !is_longer {
-            self.asm.nops(by);
-        }
-        self.flags_hold_since(before);
-        let now = self.asm.offset();
-        if is_longer && let Some(observer) = &mut self.observer {
-            observer.moved(before, now);
-        }
-    }
-
-    /// JMP or Jcc, which may be the site of the current instruction. What aligns it is part of the
-    /// instruction in front of it, so that the processor can fuse the two.
-    pub(super) fn jump(&mut self, cond: Option<Cond>, label: Label) {
-        if !std::mem::take(&mut self.jump_is_site) {
-            return match cond {
-                Some(cond) => self.asm.jcc(cond, label),
-                None => self.asm.jmp(label),
-            };
-        }
-        self.align_site();
-        let site = self.asm.offset();
-        match cond {
-            Some(cond) => self.asm.long_jcc(cond, label),
-            None => self.asm.long_jmp(label),
-        }
-        if let Some(observer) = self.observer.take() {
-            observer.site(Position { code: site, wasm: self.position }, &State::at_jump(self));
-            self.observer = Some(observer);
-        }
-    }
-
-    /// Records that the code since an offset preserves the flags: what the compiler knew of them
-    /// there still holds.
-    pub(super) fn flags_hold_since(&mut self, before: u32) {
-        if let Some((_, _, known_at)) = &mut self.flags
-            && *known_at == before
-        {
-            *known_at = self.asm.offset();
-        }
-    }
-
-    /// Reports that a run begins.
-    pub(super) fn show_run(&mut self, run: Run) {
-        if let Some(observer) = &mut self.observer {
-            observer.run(run);
-        }
-    }
-
-    /// Reports the state while the current instruction calls.
-    pub(super) fn show_call(&mut self) {
-        if let Some(observer) = self.observer.take() {
-            observer.call(self.position, &State::of(self));
-            self.observer = Some(observer);
-        }
-    }
-
-    /// Reports that a frame can continue in another version of the function from here.
-    ///
-    /// `site_follows`: the NOP that follows aligns it, too.
-    pub(super) fn show_transfer(&mut self, site_follows: bool) {
-        self.end_run();
-        let code = self.asm.offset();
-        if let Some(observer) = &mut self.observer {
-            observer.transfer(code);
-        }
-        // No branch and no site shares the address with it.
-        if *self.sites != Sites::None || self.runs.is_some() {
-            let over = (self.asm.offset() + 1) % SITE_WINDOW;
-            let aligns = site_follows && self.runs.is_none() && over + SITE_LENGTH > SITE_WINDOW;
-            self.asm.nops(if aligns { 1 + SITE_WINDOW - over } else { 1 });
-        }
-    }
-
-    /// Reports additional code of an instruction, outside of the main sequence.
-    pub(super) fn show_more(&mut self, code: u32, wasm: u32) {
-        if let Some(observer) = &mut self.observer {
-            observer.more_code(Position { code, wasm });
-        }
-    }
-
-    /// Chooses the register-cached locals of a loop, or of the function.
-    pub(super) fn choose_region(&mut self, facts: Option<usize>) -> Region {
-        if self.is_plain() {
-            return Region::none();
-        }
-        let (accesses, depth) = match facts {
-            None => (&self.scan.accesses[..], 0),
-            Some(index) => {
-                let facts = self.scan.loops[index];
-                (&self.scan.accesses[facts.first as usize..facts.end as usize], facts.depth + 1)
-            }
-        };
-        if depth > MAX_REGION_DEPTH {
-            return Region { unwritten: 0, ..self.region().clone() };
-        }
-        let params = if facts.is_none() { self.ty.params() } else { &[] };
-        let mut arrivals: Vec<Option<Reg>> = Vec::new();
-        let mut places = ArgPlaces::default();
-        for param in params {
-            arrivals.push(match places.next((*param).into()) {
-                ArgPlace::Reg(reg) => Some(reg),
-                ArgPlace::Stack(_) => None,
-            });
-        }
-        let arrives = |local: u32| arrivals.get(local as usize).copied().flatten();
-        let locals = &self.locals;
-        let ty = |local: u32| locals[local as usize].ty;
-        self.chooser.choose(accesses, depth, &self.regions[self.current_region], ty, arrives, locals.len())
-    }
-
-    /// Emits the function's entry: moves parameters to their locations and initializes locals.
-    fn enter(&mut self) {
-        let region = self.choose_region(None);
-        self.regions[0] = region;
-        self.enter_state(0, 0);
-        self.push_function_control();
-        let params = self.ty.params().len() as u32;
-        let mut places = ArgPlaces::default();
-        let mut moves = Vec::new();
-        for param in 0..params {
-            let Local { ty, cache_reg, .. } = self.locals[param as usize];
-            let place = places.next(ty);
-            let source = match place {
-                ArgPlace::Reg(reg) => Place::Reg(reg),
-                ArgPlace::Stack(index) => Place::Mem(Mem::base(Reg::RBP, 16 + 8 * index as i32)),
-            };
-            if let Some(cache_reg) = cache_reg {
-                moves.push((ty, cache_reg, source));
-                continue;
-            }
-            let slot = self.frame.local_slot(param);
-            self.move_value(ty, Place::Mem(slot), source);
-            if let Place::Reg(reg) = source
-                && self.region().cached & reg.bit() == 0
-                && self.scan.accessed[param as usize]
-            {
-                self.locals[param as usize].reg = Some(reg);
-                self.registers.hold(reg, Holder::Copy(param));
-            }
-        }
-        self.parallel_moves(moves);
-        self.zero_locals(params);
-    }
-
-    /// Zeroes the locals that are not parameters.
-    fn zero_locals(&mut self, params: u32) {
-        let count = self.locals.len() as u32;
-        let needed: Vec<u32> = (params..count).filter(|local| self.scan.accessed[*local as usize]).collect();
-        let mut slots = Vec::new();
-        for &local in &needed {
-            match self.locals[local as usize].cache_reg {
-                Some(cache_reg) if cache_reg.is_float() => self.asm.float_zero(cache_reg),
-                Some(cache_reg) => self.asm.zero(cache_reg),
-                None => slots.push(local),
-            }
-        }
-        let (Some(&first), Some(&last)) = (slots.first(), slots.last()) else { return };
-        if slots.len() <= 3 {
-            for local in slots {
-                let slot = self.frame.local_slot(local);
-                self.asm.mov_store_imm(Size::B8, slot, 0);
-            }
-            return;
-        }
-        // From the lowest address, which is the last local's, upwards; excess bytes are written
-        // below, to operand slots.
-        let stores = (last - first + 1).div_ceil(4);
-        let top = self.frame.local_slot(first).disp() + 8;
-        let zero = super::state::scratch(true);
-        self.asm.float_zero(zero);
-        if stores <= 12 {
-            for store in 1..=stores {
-                self.asm.wide_store(Mem::base(Reg::RBP, top - 32 * store as i32), zero);
-            }
-            return;
-        }
-        self.asm.lea(true, SCRATCH, Mem::base(Reg::RBP, top - 32 * stores as i32));
-        self.asm.mov_imm(Reg::R10, u64::from(stores));
-        let again = self.asm.new_label();
-        self.asm.bind(again);
-        self.asm.wide_store(Mem::base(SCRATCH, 0), zero);
-        self.asm.alu_imm(Alu::Add, true, SCRATCH, 32);
-        self.asm.alu_imm(Alu::Sub, false, Reg::R10, 1);
-        self.asm.jcc(Cond::NotEqual, again);
-    }
-
     /// Epilogue, cold code and prologue.
     fn finish(mut self, start: u32) -> CompiledFunction {
-        let cached = self.regions.iter().fold(0, |set, region| set | region.cached);
+        let cached = self.regions.all_cached();
         let callee_saved = CALLEE_SAVED.iter().fold(0, |set, (reg, _)| set | reg.bit());
         let own = if self.scan.has_try { callee_saved } else { cached & callee_saved };
-        let saved = self.sites.plain().unwrap_or(own);
+        let saved = self.sites.wanted.plain().unwrap_or(own);
         let frame_size = self.frame.size();
         let leaf = !self.frame.makes_calls();
         let moves_rsp = !leaf || frame_size > RED_ZONE || self.is_plain();
-        self.asm.bind(self.epilogue);
-        let end = self.position;
+        self.asm.bind(self.exit.epilogue);
+        let end = self.instruction.position;
         let here = self.asm.offset();
         self.show_more(here, end);
         // The position after the last instruction, which is an `end` of one byte.
         self.lay_out_site(end + 1, SiteKind::Exit);
-        self.asm.bind(self.leave);
+        self.asm.bind(self.exit.leave);
         self.end_accessor(Reg::R10);
         self.restore(saved);
         if moves_rsp {
             // Not LEAVE: `rsp` then does not depend on `rbp`, which the callee has just loaded.
-            self.asm.alu_imm(Alu::Add, true, Reg::RSP, frame_size as i32);
+            self.asm.alu_imm(Alu::Add, Width::W64, Reg::RSP, frame_size as i32);
         }
         self.asm.pop(Reg::RBP);
         self.asm.ret(stack_bytes(self.ty) as u16);
@@ -609,21 +271,21 @@ impl<'a> FunctionCompiler<'a> {
 
         let mut front = Vec::new();
         let mut asm = Assembler::new(&mut front);
-        asm.mov(true, Reg::RBP, Reg::RSP);
+        asm.mov(Width::W64, Reg::RBP, Reg::RSP);
         if overflow.is_some() {
-            asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+            asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
             if frame_size <= SMALL_FRAME {
-                asm.alu(Alu::Cmp, true, Reg::RSP, Mem::base(SCRATCH, STACK_LIMIT));
+                asm.alu(Alu::Cmp, Width::W64, Reg::RSP, Mem::base(SCRATCH, STACK_LIMIT));
             } else {
-                asm.lea(true, Reg::R10, Mem::base(Reg::RSP, -(frame_size as i32)));
-                asm.alu(Alu::Cmp, true, Reg::R10, Mem::base(SCRATCH, STACK_LIMIT));
+                asm.lea(Width::W64, Reg::R10, Mem::base(Reg::RSP, -(frame_size as i32)));
+                asm.alu(Alu::Cmp, Width::W64, Reg::R10, Mem::base(SCRATCH, STACK_LIMIT));
             }
             asm.jcc_to_link(Cond::Below);
         }
         let jump_end = front.len() as u32;
         let mut asm = Assembler::new(&mut front);
         if moves_rsp {
-            asm.alu_imm(Alu::Sub, true, Reg::RSP, frame_size as i32);
+            asm.alu_imm(Alu::Sub, Width::W64, Reg::RSP, frame_size as i32);
         }
         if !leaf {
             asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
@@ -648,7 +310,7 @@ impl<'a> FunctionCompiler<'a> {
             end: self.asm.offset(),
             frame_size,
             saved,
-            try_regions: std::mem::take(&mut self.try_regions).into_boxed_slice(),
+            try_regions: self.try_regions.into_boxed_slice(),
         }
     }
 
@@ -667,16 +329,16 @@ impl<'a> FunctionCompiler<'a> {
     /// At the end of the frame: ends its accessor, if it has one, which is then the first of the
     /// store's. Changes the register.
     pub(super) fn end_accessor(&mut self, first: Reg) {
-        if !self.sites.end_accessors() {
+        if !self.sites.wanted.end_accessors() {
             return;
         }
         let done = self.asm.new_label();
-        self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
-        self.asm.mov(true, first, Mem::base(SCRATCH, ACCESSORS));
-        self.asm.alu(Alu::Cmp, true, Reg::RBP, Mem::base(first, ACCESSOR_FP));
+        self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
+        self.asm.mov(Width::W64, first, Mem::base(SCRATCH, ACCESSORS));
+        self.asm.alu(Alu::Cmp, Width::W64, Reg::RBP, Mem::base(first, ACCESSOR_FP));
         self.asm.jcc(Cond::NotEqual, done);
         self.asm.mov_store_imm(Size::B8, Mem::base(first, ACCESSOR_FP), 0);
-        self.asm.mov(true, first, Mem::base(first, ACCESSOR_NEXT));
+        self.asm.mov(Width::W64, first, Mem::base(first, ACCESSOR_NEXT));
         self.asm.mov_store(Size::B8, Mem::base(SCRATCH, ACCESSORS), first);
         self.asm.bind(done);
     }
@@ -685,7 +347,7 @@ impl<'a> FunctionCompiler<'a> {
     pub(super) fn restore(&mut self, saved: u32) {
         for (reg, slot) in CALLEE_SAVED {
             if saved & reg.bit() != 0 {
-                self.asm.mov(true, reg, Mem::base(Reg::RBP, slot));
+                self.asm.mov(Width::W64, reg, Mem::base(Reg::RBP, slot));
             }
         }
     }

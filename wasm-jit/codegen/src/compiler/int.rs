@@ -1,13 +1,10 @@
 //! Integer operations.
 
 use super::abi::Ty;
-use super::function::{FunctionCompiler, Next};
-use super::state::{Flag, Operand, Val, immediate};
-use crate::asm::{Alu, Cond, Mem, Reg, Rm, Shift, Size};
-
-fn ty_of(wide: bool) -> Ty {
-    if wide { Ty::I64 } else { Ty::I32 }
-}
+use super::function::FunctionCompiler;
+use super::instruction::Next;
+use super::state::{Flag, Operand, Val, ZeroFlag, immediate};
+use crate::asm::{Alu, Cond, Mem, Reg, RegClass, Rm, Shift, Size, Width};
 
 impl FunctionCompiler<'_> {
     /// The constants, if both operands are constant.
@@ -19,8 +16,8 @@ impl FunctionCompiler<'_> {
     }
 
     /// `add`, `sub`, `and`, `or`, `xor`.
-    pub(super) fn int_alu(&mut self, what: Alu, wide: bool) {
-        let ty = ty_of(wide);
+    pub(super) fn int_alu(&mut self, what: Alu, width: Width) {
+        let ty = Ty::int(width);
         let mut right = self.pop();
         let mut left = self.pop();
         if let Some((a, b)) = Self::constants(&left, &right) {
@@ -31,7 +28,7 @@ impl FunctionCompiler<'_> {
                 Alu::Or => a | b,
                 Alu::Xor | Alu::Cmp | Alu::Sbb => a ^ b,
             };
-            return self.push_const(ty, if wide { bits } else { u64::from(bits as u32) });
+            return self.push_const(ty, if width == Width::W64 { bits } else { u64::from(bits as u32) });
         }
         let commutes = what != Alu::Sub;
         let better_swapped =
@@ -42,13 +39,13 @@ impl FunctionCompiler<'_> {
         if commutes && matches!(left.val, Val::Const(_)) {
             std::mem::swap(&mut left, &mut right);
         }
-        if what == Alu::And && self.and_as_flag(&left, &right, wide) {
+        if what == Alu::And && self.and_as_flag(&left, &right, width) {
             return;
         }
-        if what == Alu::And && self.and_as_extension(&left, &right, wide) {
+        if what == Alu::And && self.and_as_extension(&left, &right, width) {
             return;
         }
-        let target = self.target(false);
+        let target = self.target(RegClass::General);
         // In place: the target is the left operand, or the right one of a commutative operation.
         if let Some(target) = target {
             if commutes && self.current_reg(&right) == Some(target) && self.current_reg(&left) != Some(target)
@@ -58,60 +55,60 @@ impl FunctionCompiler<'_> {
             let free_to_write = !self.depends_on(&right, target) || self.current_reg(&left) == Some(target);
             if free_to_write && (self.current_reg(&left) == Some(target) || what != Alu::Add) {
                 self.to_this(&left, target);
-                self.alu_with(what, wide, target, &right);
+                self.alu_with(what, width, target, &right);
                 return self.push(ty, Val::Reg(target));
             }
         }
-        if what == Alu::Add && self.add_by_lea(&left, &right, wide, target) {
+        if what == Alu::Add && self.add_by_lea(&left, &right, width, target) {
             return;
         }
         let dst = match (target, self.owns(&left)) {
             (Some(target), _) if !self.depends_on(&right, target) => target,
             (_, Some(own)) => own,
-            _ => self.alloc(false),
+            _ => self.alloc(RegClass::General),
         };
         self.to_this(&left, dst);
-        self.alu_with(what, wide, dst, &right);
+        self.alu_with(what, width, dst, &right);
         self.push(ty, Val::Reg(dst));
     }
 
     /// `dst = dst op right`
-    fn alu_with(&mut self, what: Alu, wide: bool, dst: Reg, right: &Operand) {
+    fn alu_with(&mut self, what: Alu, width: Width, dst: Reg, right: &Operand) {
         match right.val {
-            Val::Const(bits) => match immediate(ty_of(wide), bits) {
-                Some(imm) => self.asm.alu_imm(what, wide, dst, imm),
+            Val::Const(bits) => match immediate(Ty::int(width), bits) {
+                Some(imm) => self.asm.alu_imm(what, width, dst, imm),
                 None => {
                     let constant = self.constant(u128::from(bits), 8);
-                    self.asm.alu(what, wide, dst, constant);
+                    self.asm.alu(what, width, dst, constant);
                 }
             },
             Val::Scaled(index, scale) => {
-                self.asm.lea(wide, dst, Mem::indexed(dst, index, scale, 0));
+                self.asm.lea(width, dst, Mem::indexed(dst, index, scale, 0));
                 return;
             }
             _ => {
                 let right = self.to_rm(right);
-                self.asm.alu(what, wide, dst, right);
+                self.asm.alu(what, width, dst, right);
             }
         }
-        self.flags = Some((dst, wide, self.asm.offset()));
+        self.zero_flag = Some(ZeroFlag { reg: dst, width, at: self.asm.offset() });
     }
 
     /// Sets the zero flag for the register; no code is needed directly after the operation that set
     /// its value.
-    pub(super) fn test_zero(&mut self, wide: bool, reg: Reg) {
-        if self.flags != Some((reg, wide, self.asm.offset())) {
-            self.asm.test(wide, reg, reg);
+    pub(super) fn test_zero(&mut self, width: Width, reg: Reg) {
+        if self.zero_flag != Some(ZeroFlag { reg, width, at: self.asm.offset() }) {
+            self.asm.test(width, reg, reg);
         }
     }
 
     /// An addition into a register other than the operands', by LEA.
-    fn add_by_lea(&mut self, left: &Operand, right: &Operand, wide: bool, target: Option<Reg>) -> bool {
+    fn add_by_lea(&mut self, left: &Operand, right: &Operand, width: Width, target: Option<Reg>) -> bool {
         if matches!(left.val, Val::Load(_) | Val::Frame(_)) {
             return false;
         }
         if let Val::Const(bits) = right.val
-            && immediate(ty_of(wide), bits).is_none()
+            && immediate(Ty::int(width), bits).is_none()
         {
             return false;
         }
@@ -129,12 +126,12 @@ impl FunctionCompiler<'_> {
                 Rm::Reg(right) => Mem::indexed(base, right, 0, 0),
                 Rm::Mem(right) => {
                     let dst = target.filter(|target| !right.registers().any(|reg| reg == *target));
-                    let dst = dst.unwrap_or_else(|| self.alloc(false));
+                    let dst = dst.unwrap_or_else(|| self.alloc(RegClass::General));
                     if dst != base {
-                        self.asm.mov(wide, dst, base);
+                        self.asm.mov(width, dst, base);
                     }
-                    self.asm.alu(Alu::Add, wide, dst, right);
-                    self.push(ty_of(wide), Val::Reg(dst));
+                    self.asm.alu(Alu::Add, width, dst, right);
+                    self.push(Ty::int(width), Val::Reg(dst));
                     return true;
                 }
             },
@@ -142,59 +139,59 @@ impl FunctionCompiler<'_> {
         let dst = target
             .or_else(|| self.owns(left))
             .or_else(|| self.owns(right))
-            .unwrap_or_else(|| self.alloc(false));
-        self.asm.lea(wide, dst, mem);
-        self.push(ty_of(wide), Val::Reg(dst));
+            .unwrap_or_else(|| self.alloc(RegClass::General));
+        self.asm.lea(width, dst, mem);
+        self.push(Ty::int(width), Val::Reg(dst));
         true
     }
 
     /// `and` that keeps the lowest bytes. Not for a pending load: all of its bytes must be inside
     /// the memory.
-    fn and_as_extension(&mut self, left: &Operand, right: &Operand, wide: bool) -> bool {
+    fn and_as_extension(&mut self, left: &Operand, right: &Operand, width: Width) -> bool {
         if matches!(left.val, Val::Load(_)) {
             return false;
         }
         let size = match right.val {
             Val::Const(0xff) => Size::B1,
             Val::Const(0xffff) => Size::B2,
-            Val::Const(0xffff_ffff) if wide => Size::B4,
+            Val::Const(0xffff_ffff) if width == Width::W64 => Size::B4,
             _ => return false,
         };
         let src = self.to_rm(left);
         let dst = self.result_or(left);
         self.asm.movzx(size, dst, src);
-        self.push(ty_of(wide), Val::Reg(dst));
+        self.push(Ty::int(width), Val::Reg(dst));
         true
     }
 
     /// `and` whose result is used as a condition only.
-    fn and_as_flag(&mut self, left: &Operand, right: &Operand, wide: bool) -> bool {
-        if wide || self.next != Next::Condition {
+    fn and_as_flag(&mut self, left: &Operand, right: &Operand, width: Width) -> bool {
+        if width == Width::W64 || self.instruction.next != Next::Condition {
             return false;
         }
         match right.val {
-            _ if self.next_is_settled => self.settle_and(left, right),
+            _ if self.instruction.next_is_settled => self.settle_and(left, right),
             Val::Const(bits) => {
                 let left = self.to_rm(left);
-                self.asm.test_imm(false, left, bits as i32);
+                self.asm.test_imm(Width::W32, left, bits as i32);
             }
             _ => {
                 let left = self.to_reg(left);
                 let right = self.to_reg(right);
-                self.asm.test(false, left, right);
+                self.asm.test(Width::W32, left, right);
             }
         }
         self.push(Ty::I32, Val::Flag(Flag::NonZero));
         true
     }
 
-    pub(super) fn int_mul(&mut self, wide: bool) {
-        let ty = ty_of(wide);
+    pub(super) fn int_mul(&mut self, width: Width) {
+        let ty = Ty::int(width);
         let mut right = self.pop();
         let mut left = self.pop();
         if let Some((a, b)) = Self::constants(&left, &right) {
             let bits = a.wrapping_mul(b);
-            return self.push_const(ty, if wide { bits } else { u64::from(bits as u32) });
+            return self.push_const(ty, if width == Width::W64 { bits } else { u64::from(bits as u32) });
         }
         if matches!(left.val, Val::Const(_)) || self.owns(&left).is_none() && self.owns(&right).is_some() {
             std::mem::swap(&mut left, &mut right);
@@ -202,9 +199,9 @@ impl FunctionCompiler<'_> {
         if let Val::Const(bits) = right.val
             && let Some(imm) = immediate(ty, bits)
         {
-            return self.mul_by(&left, imm, wide);
+            return self.mul_by(&left, imm, width);
         }
-        let target = self.target(false);
+        let target = self.target(RegClass::General);
         if let Some(target) = target
             && self.current_reg(&right) == Some(target)
         {
@@ -217,100 +214,102 @@ impl FunctionCompiler<'_> {
                 target
             }
             (_, Some(own)) => own,
-            _ => self.alloc(false),
+            _ => self.alloc(RegClass::General),
         };
         // A constant that does not fit an immediate.
         let right = self.to_rm(&right);
         self.to_this(&left, dst);
-        self.asm.imul(wide, dst, right);
+        self.asm.imul(width, dst, right);
         self.push(ty, Val::Reg(dst));
     }
 
-    fn mul_by(&mut self, left: &Operand, imm: i32, wide: bool) {
-        let ty = ty_of(wide);
+    fn mul_by(&mut self, left: &Operand, imm: i32, width: Width) {
+        let ty = Ty::int(width);
         let src = self.to_rm(left);
         let dst = self.result_or(left);
         match (imm, src) {
             (3 | 5 | 9, Rm::Reg(src)) => {
                 let scale = (imm - 1).trailing_zeros() as u8;
-                self.asm.lea(wide, dst, Mem::indexed(src, src, scale, 0));
+                self.asm.lea(width, dst, Mem::indexed(src, src, scale, 0));
             }
             _ if imm > 0 && imm.count_ones() == 1 => {
-                self.asm.mov(wide, dst, src);
-                self.asm.shift_imm(Shift::Shl, wide, dst, imm.trailing_zeros() as u8);
+                self.asm.mov(width, dst, src);
+                self.asm.shift_imm(Shift::Shl, width, dst, imm.trailing_zeros() as u8);
             }
-            _ => self.asm.imul_imm(wide, dst, src, imm),
+            _ => self.asm.imul_imm(width, dst, src, imm),
         }
         self.push(ty, Val::Reg(dst));
     }
 
-    pub(super) fn int_shift(&mut self, what: Shift, wide: bool) {
-        let ty = ty_of(wide);
+    pub(super) fn int_shift(&mut self, what: Shift, width: Width) {
+        let ty = Ty::int(width);
         let right = self.pop();
         let left = self.pop();
-        let bits = if wide { 63 } else { 31 };
+        let bits = if width == Width::W64 { 63 } else { 31 };
         if let Val::Const(count) = right.val {
             let count = count as u8 & bits;
             if let Val::Const(value) = left.val {
-                return self.push_const(ty, shifted(what, wide, value, u32::from(count)));
+                return self.push_const(ty, shifted(what, width, value, u32::from(count)));
             }
-            if what == Shift::Shl && (1..=3).contains(&count) && self.next == (Next::Add { wide }) {
+            if what == Shift::Shl
+                && (1..=3).contains(&count)
+                && self.instruction.next == (Next::Add { width })
+            {
                 let index = self.to_reg(&left);
                 if self.owns(&left).is_some() || !matches!(left.val, Val::Local(_)) {
-                    self.registers
-                        .hold(index, super::register_file::Holder::Operand(self.stack.len() as u32));
+                    self.registers.hold(index, super::register_file::Holder::Operand(self.stack.height()));
                 }
                 return self.push(ty, Val::Scaled(index, count));
             }
-            let target = self.target(false);
+            let target = self.target(RegClass::General);
             if matches!(what, Shift::Rol | Shift::Ror) && self.owns(&left).is_none() {
                 let count = if what == Shift::Rol { (bits + 1 - count) & bits } else { count };
                 let src = self.to_rm(&left);
-                let dst = target.unwrap_or_else(|| self.alloc(false));
-                self.asm.rorx(wide, dst, src, count);
+                let dst = target.unwrap_or_else(|| self.alloc(RegClass::General));
+                self.asm.rorx(width, dst, src, count);
                 return self.push(ty, Val::Reg(dst));
             }
-            let dst = target.or_else(|| self.owns(&left)).unwrap_or_else(|| self.alloc(false));
+            let dst = target.or_else(|| self.owns(&left)).unwrap_or_else(|| self.alloc(RegClass::General));
             if what == Shift::Shl
                 && (1..=3).contains(&count)
                 && let Some(src) = self.current_reg(&left).filter(|src| *src != dst)
             {
                 // One instruction instead of two.
                 let mem = if count == 1 { Mem::indexed(src, src, 0, 0) } else { Mem::scaled(src, count, 0) };
-                self.asm.lea(wide, dst, mem);
+                self.asm.lea(width, dst, mem);
                 return self.push(ty, Val::Reg(dst));
             }
             self.to_this(&left, dst);
             if count != 0 {
-                self.asm.shift_imm(what, wide, dst, count);
+                self.asm.shift_imm(what, width, dst, count);
             }
             return self.push(ty, Val::Reg(dst));
         }
         if matches!(what, Shift::Rol | Shift::Ror) {
-            return self.rotate_by(what, wide, &left, &right);
+            return self.rotate_by(what, width, &left, &right);
         }
         let count = self.to_reg(&right);
         let src = self.to_rm(&left);
         let dst = self.result_or(&left);
-        self.asm.shift_by(what, wide, dst, src, count);
+        self.asm.shift_by(what, width, dst, src, count);
         self.push(ty, Val::Reg(dst));
     }
 
     /// The cache register of the local that the next instruction sets, or the operand's own
     /// register, or a new one.
     pub(super) fn result_or(&mut self, operand: &Operand) -> Reg {
-        let float = operand.ty.is_float();
-        self.target(float).or_else(|| self.owns(operand)).unwrap_or_else(|| self.alloc(float))
+        let class = operand.ty.class();
+        self.target(class).or_else(|| self.owns(operand)).unwrap_or_else(|| self.alloc(class))
     }
 
     /// Rotations take their count in `cl` only.
-    fn rotate_by(&mut self, what: Shift, wide: bool, left: &Operand, right: &Operand) {
-        let ty = ty_of(wide);
+    fn rotate_by(&mut self, what: Shift, width: Width, left: &Operand, right: &Operand) {
+        let ty = Ty::int(width);
         let in_cl = self.current_reg(right) == Some(Reg::RCX);
         let mut left = *left;
         if !in_cl {
             if self.depends_on(&left, Reg::RCX) {
-                let moved = self.alloc(false);
+                let moved = self.alloc(RegClass::General);
                 self.to_this(&left, moved);
                 left.val = Val::Reg(moved);
             }
@@ -319,29 +318,29 @@ impl FunctionCompiler<'_> {
         }
         let dst = match self.owns(&left) {
             Some(own) if own != Reg::RCX => own,
-            _ => self.alloc(false),
+            _ => self.alloc(RegClass::General),
         };
         self.to_this(&left, dst);
-        self.asm.shift_cl(what, wide, dst);
+        self.asm.shift_cl(what, width, dst);
         self.push(ty, Val::Reg(dst));
     }
 
     /// `clz`, `ctz`, `popcnt`.
     pub(super) fn int_count(
         &mut self,
-        wide: bool,
+        width: Width,
         count: impl FnOnce(&mut crate::asm::Assembler<'_>, Reg, Rm),
     ) {
         let operand = self.pop();
         let src = self.to_rm(&operand);
-        let dst = self.result(false);
+        let dst = self.result(RegClass::General);
         count(&mut self.asm, dst, src);
-        self.push(ty_of(wide), Val::Reg(dst));
+        self.push(Ty::int(width), Val::Reg(dst));
     }
 
     // Comparisons.
 
-    pub(super) fn int_compare(&mut self, cond: Cond, wide: bool) {
+    pub(super) fn int_compare(&mut self, cond: Cond, width: Width) {
         let mut right = self.pop();
         let mut left = self.pop();
         let mut cond = cond;
@@ -350,26 +349,26 @@ impl FunctionCompiler<'_> {
             cond = cond.swapped();
         }
         match right.val {
-            Val::Const(bits) if immediate(ty_of(wide), bits).is_some() => {
-                let imm = immediate(ty_of(wide), bits).expect("just seen");
+            Val::Const(bits) if immediate(Ty::int(width), bits).is_some() => {
+                let imm = immediate(Ty::int(width), bits).expect("just seen");
                 match self.to_rm(&left) {
                     Rm::Reg(reg) if imm == 0 && matches!(cond, Cond::Equal | Cond::NotEqual) => {
-                        self.test_zero(wide, reg);
+                        self.test_zero(width, reg);
                     }
-                    Rm::Reg(reg) if imm == 0 => self.asm.test(wide, reg, reg),
-                    left => self.asm.alu_imm(Alu::Cmp, wide, left, imm),
+                    Rm::Reg(reg) if imm == 0 => self.asm.test(width, reg, reg),
+                    left => self.asm.alu_imm(Alu::Cmp, width, left, imm),
                 }
             }
             _ => {
                 let left = self.to_reg(&left);
                 let right = self.to_rm(&right);
-                self.asm.alu(Alu::Cmp, wide, left, right);
+                self.asm.alu(Alu::Cmp, width, left, right);
             }
         }
         self.push_flag(Flag::Int(cond));
     }
 
-    pub(super) fn int_eqz(&mut self, wide: bool) {
+    pub(super) fn int_eqz(&mut self, width: Width) {
         let operand = self.pop();
         match operand.val {
             Val::Flag(flag) => return self.push_flag(flag.opposite()),
@@ -377,8 +376,8 @@ impl FunctionCompiler<'_> {
             _ => {}
         }
         match self.to_rm(&operand) {
-            Rm::Reg(reg) => self.test_zero(wide, reg),
-            place => self.asm.alu_imm(Alu::Cmp, wide, place, 0),
+            Rm::Reg(reg) => self.test_zero(width, reg),
+            place => self.asm.alu_imm(Alu::Cmp, width, place, 0),
         }
         self.push_flag(Flag::Int(Cond::Equal));
     }
@@ -386,12 +385,12 @@ impl FunctionCompiler<'_> {
     /// Pushes a condition: it stays in the flags if the next instruction uses it.
     pub(super) fn push_flag(&mut self, flag: Flag) {
         let operand = Operand { ty: Ty::I32, val: Val::Flag(flag) };
-        if self.next == Next::Condition {
+        if self.instruction.next == Next::Condition {
             return self.push(Ty::I32, operand.val);
         }
         // The operands of the comparison are no longer needed, nor are their registers.
         self.registers.unpin_all();
-        let dst = self.result(false);
+        let dst = self.result(RegClass::General);
         self.to_this(&operand, dst);
         self.push(Ty::I32, Val::Reg(dst));
     }
@@ -405,17 +404,17 @@ impl FunctionCompiler<'_> {
         }
         let src = self.to_rm(&operand);
         let dst = self.result_or(&operand);
-        self.asm.mov(false, dst, src);
+        self.asm.mov(Width::W32, dst, src);
         self.push(Ty::I32, Val::Reg(dst));
     }
 
     /// Sign extension from `size` to 32 or 64 bits.
-    pub(super) fn extend(&mut self, size: Size, wide: bool) {
+    pub(super) fn extend(&mut self, size: Size, width: Width) {
         let operand = self.pop();
         let src = self.to_rm(&operand);
         let dst = self.result_or(&operand);
-        self.asm.movsx(size, wide, dst, src);
-        self.push(ty_of(wide), Val::Reg(dst));
+        self.asm.movsx(size, width, dst, src);
+        self.push(Ty::int(width), Val::Reg(dst));
     }
 
     /// An `i32` in a register is already zero-extended.
@@ -428,9 +427,9 @@ impl FunctionCompiler<'_> {
             return self.push(Ty::I64, Val::Reg(own));
         }
         let src = self.to_rm(&operand);
-        let dst = self.result(false);
+        let dst = self.result(RegClass::General);
         if src != Rm::Reg(dst) {
-            self.asm.mov(false, dst, src);
+            self.asm.mov(Width::W32, dst, src);
         }
         self.push(Ty::I64, Val::Reg(dst));
     }
@@ -456,14 +455,14 @@ impl FunctionCompiler<'_> {
         if let Val::Flag(Flag::FloatEqual | Flag::FloatNotEqual) = condition.val {
             return self.select_by_branch(&condition, &on_true, &on_false);
         }
-        let target = self.target(false);
+        let target = self.target(RegClass::General);
         let blocked = |this: &Self, reg| this.depends_on(&on_false, reg) || this.depends_on(&condition, reg);
         let dst = match (target, self.owns(&on_true)) {
             (Some(target), _) if self.current_reg(&on_true) == Some(target) || !blocked(self, target) => {
                 target
             }
             (_, Some(own)) => own,
-            _ => self.alloc(false),
+            _ => self.alloc(RegClass::General),
         };
         if matches!(on_false.val, Val::Const(_)) {
             let reg = self.to_reg(&on_false);
@@ -474,30 +473,30 @@ impl FunctionCompiler<'_> {
             Val::Flag(Flag::NonZero) => Cond::NotEqual,
             _ => {
                 let reg = self.to_reg(&condition);
-                self.asm.test(false, reg, reg);
+                self.asm.test(Width::W32, reg, reg);
                 Cond::NotEqual
             }
         };
         self.count_condition(Flag::Int(cond));
         let other = self.to_rm(&on_false);
         self.to_this(&on_true, dst);
-        self.asm.cmov(cond.opposite(), ty.wide(), dst, other);
+        self.asm.cmov(cond.opposite(), ty.width(), dst, other);
         self.push(ty, Val::Reg(dst));
     }
 
     /// Selection by a jump over a move.
     fn select_by_branch(&mut self, condition: &Operand, on_true: &Operand, on_false: &Operand) {
         let ty = on_true.ty;
-        let float = ty.is_float();
+        let class = ty.class();
         let dst = match self.owns(on_true) {
             Some(own) => own,
-            None => self.alloc(float),
+            None => self.alloc(class),
         };
         let flag = match condition.val {
             Val::Flag(flag) => flag,
             _ => {
                 let reg = self.to_reg(condition);
-                self.asm.test(false, reg, reg);
+                self.asm.test(Width::W32, reg, reg);
                 Flag::Int(Cond::NotEqual)
             }
         };
@@ -514,8 +513,8 @@ impl FunctionCompiler<'_> {
     }
 }
 
-fn shifted(what: Shift, wide: bool, value: u64, count: u32) -> u64 {
-    if wide {
+fn shifted(what: Shift, width: Width, value: u64, count: u32) -> u64 {
+    if width == Width::W64 {
         match what {
             Shift::Rol => value.rotate_left(count),
             Shift::Ror => value.rotate_right(count),

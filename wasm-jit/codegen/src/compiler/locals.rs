@@ -5,10 +5,11 @@
 //! labels, after a call, it may be in its slot only, until it is used or the next label.
 
 use super::cached_locals::{Region, bits, is_callee_saved};
-use super::function::{FunctionCompiler, Next};
+use super::function::FunctionCompiler;
+use super::instruction::Next;
 use super::register_file::Holder;
 use super::state::{Local, Place, Val};
-use crate::asm::Reg;
+use crate::asm::{Reg, RegClass};
 
 impl FunctionCompiler<'_> {
     pub(super) fn local_get(&mut self, local: u32) {
@@ -53,16 +54,16 @@ impl FunctionCompiler<'_> {
 
     /// A register for the current instruction's result: the cache register of the local that the
     /// next instruction sets, if it has one of this kind, else a new one.
-    pub(super) fn result(&mut self, float: bool) -> Reg {
-        self.target(float).unwrap_or_else(|| self.alloc(float))
+    pub(super) fn result(&mut self, class: RegClass) -> Reg {
+        self.target(class).unwrap_or_else(|| self.alloc(class))
     }
 
     /// The cache register of the local that the next instruction sets, ready to be written. The
     /// operands of the current instruction must have been popped.
-    pub(super) fn target(&mut self, float: bool) -> Option<Reg> {
-        let Next::SetLocal(local) = self.next else { return None };
+    pub(super) fn target(&mut self, class: RegClass) -> Option<Reg> {
+        let Next::SetLocal(local) = self.instruction.next else { return None };
         let cache_reg = self.locals[local as usize].cache_reg?;
-        if cache_reg.is_float() != float {
+        if cache_reg.class() != class {
             return None;
         }
         self.materialize_aliases(local);
@@ -87,7 +88,7 @@ impl FunctionCompiler<'_> {
         let reg = match cache_reg {
             Some(cache_reg) => cache_reg,
             None => {
-                let reg = self.alloc(ty.is_float());
+                let reg = self.alloc(ty.class());
                 self.registers.hold(reg, Holder::Copy(local));
                 reg
             }
@@ -118,7 +119,7 @@ impl FunctionCompiler<'_> {
                     reg
                 }
                 _ => {
-                    let own = self.alloc(ty.is_float());
+                    let own = self.alloc(ty.class());
                     // The allocation may have spilled this operand.
                     if self.stack[height].val != Val::Local(local) {
                         continue;
@@ -129,7 +130,7 @@ impl FunctionCompiler<'_> {
                 }
             };
             self.locals[local as usize].aliases -= 1;
-            self.stack[height].val = Val::Reg(own);
+            self.stack.set(height as u32, Val::Reg(own));
             self.registers.hold(own, Holder::Operand(height as u32));
             self.registers.unpin(own);
         }
@@ -162,7 +163,7 @@ impl FunctionCompiler<'_> {
     /// Before a call: saves all values in registers that the callee may clobber. Inside a `try` no
     /// value stays in a register only, because the handler finds values in the frame.
     pub(super) fn save_registers(&mut self) {
-        let in_try = self.try_region.is_some();
+        let in_try = self.try_regions.innermost().is_some();
         for (reg, local) in self.region().iter() {
             let kept = is_callee_saved(reg);
             if !kept || in_try {
@@ -183,13 +184,13 @@ impl FunctionCompiler<'_> {
 
     /// Sets the state at a label of a region: register-cached locals in their registers, no copies.
     pub(super) fn enter_state(&mut self, region: usize, in_slot: u32) {
-        self.flags = None;
+        self.zero_flag = None;
         self.drop_copies();
         for (_, local) in self.region().iter() {
             let local = &mut self.locals[local as usize];
             *local = Local { cache_reg: None, reg: None, in_slot: true, ..*local };
         }
-        self.current_region = region;
+        self.regions.enter(region);
         for (reg, local) in self.region().iter() {
             let local = &mut self.locals[local as usize];
             *local =
@@ -198,7 +199,7 @@ impl FunctionCompiler<'_> {
     }
 
     pub(super) fn region(&self) -> &Region {
-        &self.regions[self.current_region]
+        self.regions.current()
     }
 
     /// The cache registers whose locals are up to date in their slots too.

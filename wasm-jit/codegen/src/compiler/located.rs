@@ -11,7 +11,7 @@ use wasmparser::ValType;
 use super::abi::{ResultPlace, Ty, result_places};
 use super::observe::{Condition, LocalPlace, State};
 use super::state::{Flag, Local, Val};
-use crate::asm::Reg;
+use crate::asm::{Reg, Width};
 
 /// The values of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub struct Located {
     pub locals: Box<[ValueAt]>,
     /// Operands, the top one last.
     pub operands: Box<[ValueAt]>,
-    /// The register whose value the zero flag reflects, as far as the code relies on that, and
-    /// whether all 64 bits of it.
-    pub zero_flag: Option<(Reg, bool)>,
+    /// The register whose value the zero flag reflects, as far as the code relies on that, and how
+    /// many bits of it.
+    pub zero_flag: Option<(Reg, Width)>,
 }
 
 /// A value of a frame.

@@ -8,10 +8,12 @@
 use wasmparser::{MemArg, MemArgTarget};
 
 use super::abi::{CONTEXT, MEMORY, SCRATCH, Ty};
-use super::function::{FunctionCompiler, Next};
+use super::float::Signedness;
+use super::function::FunctionCompiler;
+use super::instruction::Next;
 use super::register_file::Holder;
 use super::state::{Operand, Place, Val, immediate};
-use crate::asm::{Alu, Cond, Mem, Reg, Shift, Size};
+use crate::asm::{Alu, Cond, Mem, Reg, RegClass, Shift, Size, Width};
 use crate::module::CodeSettings;
 use crate::vmctx::{
     FUNC_REF_SIZE, FUNC_REFS, Libcall, MEMORY_BASE, MEMORY_LENGTH, TABLE_ELEMENTS, TABLE_LENGTH, TrapCode,
@@ -26,22 +28,22 @@ impl FunctionCompiler<'_> {
         if memory == 0 {
             return MEMORY;
         }
-        let base = self.alloc(false);
-        self.asm.mov(true, base, Mem::base(CONTEXT, self.layout.memory(memory) + MEMORY_BASE));
+        let base = self.alloc(RegClass::General);
+        self.asm.mov(Width::W64, base, Mem::base(CONTEXT, self.layout.memory(memory) + MEMORY_BASE));
         base
     }
 
     /// Traps if `reg` + `end` exceeds the memory's length.
     fn check_bounds(&mut self, memory: u32, reg: Reg, end: i32) {
-        self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, self.layout.memory(memory) + MEMORY_LENGTH));
-        self.asm.mov(true, SCRATCH, Mem::base(SCRATCH, 0));
+        self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, self.layout.memory(memory) + MEMORY_LENGTH));
+        self.asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, 0));
         if end != 0 {
-            self.asm.alu_imm(Alu::Sub, true, SCRATCH, end);
+            self.asm.alu_imm(Alu::Sub, Width::W64, SCRATCH, end);
         }
         if i64::from(end) as u64 > self.least_length(memory) {
             self.trap_if(Cond::Below, TrapCode::MemoryOutOfBounds);
         }
-        self.asm.alu(Alu::Cmp, true, SCRATCH, reg);
+        self.asm.alu(Alu::Cmp, Width::W64, SCRATCH, reg);
         self.trap_if(Cond::Below, TrapCode::MemoryOutOfBounds);
     }
 
@@ -51,12 +53,12 @@ impl FunctionCompiler<'_> {
         self.check_bounds(memory, end, 0);
         let masks = self.module.settings.masks_indices;
         if masks {
-            self.asm.alu(Alu::Sbb, true, SCRATCH, SCRATCH);
-            self.asm.not(true, SCRATCH);
+            self.asm.alu(Alu::Sbb, Width::W64, SCRATCH, SCRATCH);
+            self.asm.not(Width::W64, SCRATCH);
         }
-        self.asm.alu_imm(Alu::Sub, true, end, size.bytes() as i32);
+        self.asm.alu_imm(Alu::Sub, Width::W64, end, size.bytes() as i32);
         if masks {
-            self.asm.alu(Alu::And, true, end, SCRATCH);
+            self.asm.alu(Alu::And, Width::W64, end, SCRATCH);
         }
     }
 
@@ -75,7 +77,7 @@ impl FunctionCompiler<'_> {
             let end = whole + u64::from(size.bytes());
             // A memory never shrinks.
             if checks_bounds && end > self.least_length(memory) {
-                let far = self.alloc(false);
+                let far = self.alloc(RegClass::General);
                 self.asm.mov_imm(far, end);
                 self.check_end(memory, far, size);
                 return Mem::indexed(base, far, 0, 0);
@@ -83,7 +85,7 @@ impl FunctionCompiler<'_> {
             if let Ok(disp) = i32::try_from(whole) {
                 return Mem::base(base, disp);
             }
-            let far = self.alloc(false);
+            let far = self.alloc(RegClass::General);
             self.asm.mov_imm(far, whole);
             return Mem::indexed(base, far, 0, 0);
         }
@@ -99,14 +101,14 @@ impl FunctionCompiler<'_> {
                 return Mem::indexed(base, index, 0, disp);
             }
         }
-        let far = self.alloc(false);
+        let far = self.alloc(RegClass::General);
         if checks_bounds {
             self.asm.mov_imm(far, arg.offset + u64::from(size.bytes()));
-            self.asm.alu(Alu::Add, true, far, index);
+            self.asm.alu(Alu::Add, Width::W64, far, index);
             self.check_end(memory, far, size);
         } else {
             self.asm.mov_imm(far, arg.offset);
-            self.asm.alu(Alu::Add, true, far, index);
+            self.asm.alu(Alu::Add, Width::W64, far, index);
         }
         Mem::indexed(base, far, 0, 0)
     }
@@ -124,24 +126,24 @@ impl FunctionCompiler<'_> {
         let mut disp = near.unwrap_or(0);
         if checks_bounds {
             self.asm.mov_imm(SCRATCH, arg.offset + u64::from(size.bytes()));
-            self.asm.alu(Alu::Add, true, whole, SCRATCH);
+            self.asm.alu(Alu::Add, Width::W64, whole, SCRATCH);
             self.check_end(memory, whole, size);
             disp = 0;
         } else if near.is_none() {
             self.asm.mov_imm(SCRATCH, arg.offset);
-            self.asm.alu(Alu::Add, true, whole, SCRATCH);
+            self.asm.alu(Alu::Add, Width::W64, whole, SCRATCH);
         }
         if memory == 0 {
             return Mem::indexed(MEMORY, whole, 0, disp);
         }
         let base = Mem::base(CONTEXT, self.layout.memory(memory) + MEMORY_BASE);
-        self.asm.alu(Alu::Add, true, whole, base);
+        self.asm.alu(Alu::Add, Width::W64, whole, base);
         Mem::base(whole, disp)
     }
 
     /// Pushes a load that the next instruction performs.
     fn push_load(&mut self, ty: Ty, mem: Mem) {
-        let height = self.stack.len() as u32;
+        let height = self.stack.height();
         for reg in mem.registers() {
             let caches_local = self.region().cached & reg.bit() != 0;
             if !caches_local && reg != MEMORY && reg != CONTEXT && self.registers.holder(reg) == Holder::Free
@@ -154,9 +156,9 @@ impl FunctionCompiler<'_> {
 
     /// Whether the next instruction can take a value of this type from memory.
     fn next_takes_memory(&self, ty: Ty) -> bool {
-        match (self.next, ty) {
-            (Next::Int { wide } | Next::Add { wide }, Ty::I32 | Ty::I64) => wide == ty.wide(),
-            (Next::Float { double }, Ty::F32 | Ty::F64) => double == ty.wide(),
+        match (self.instruction.next, ty) {
+            (Next::Int { width } | Next::Add { width }, Ty::I32 | Ty::I64) => width == ty.width(),
+            (Next::Float { precision }, Ty::F32 | Ty::F64) => precision == ty.precision(),
             _ => false,
         }
     }
@@ -164,29 +166,28 @@ impl FunctionCompiler<'_> {
     /// A load of a full value.
     pub(super) fn load(&mut self, ty: Ty, arg: &MemArg) {
         let operand = self.pop();
-        let size = if ty.wide() { Size::B8 } else { Size::B4 };
+        let size = Size::from(ty.width());
         let mem = self.address(&operand, arg, size);
         if self.next_takes_memory(ty) {
             return self.push_load(ty, mem);
         }
-        let dst = match (self.target(ty.is_float()), self.owns(&operand)) {
+        let dst = match (self.target(ty.class()), self.owns(&operand)) {
             (Some(target), _) => target,
             (None, Some(own)) if !ty.is_float() => own,
-            _ => self.alloc(ty.is_float()),
+            _ => self.alloc(ty.class()),
         };
         self.move_value(ty, Place::Reg(dst), Place::Mem(mem));
         self.push(ty, Val::Reg(dst));
     }
 
     /// A load of a partial value, extended.
-    pub(super) fn load_part(&mut self, ty: Ty, size: Size, signed: bool, arg: &MemArg) {
+    pub(super) fn load_part(&mut self, ty: Ty, size: Size, signedness: Signedness, arg: &MemArg) {
         let operand = self.pop();
         let mem = self.address(&operand, arg, size);
         let dst = self.result_or(&operand);
-        if signed {
-            self.asm.movsx(size, ty.wide(), dst, mem);
-        } else {
-            self.asm.movzx(size, dst, mem);
+        match signedness {
+            Signedness::Signed => self.asm.movsx(size, ty.width(), dst, mem),
+            Signedness::Unsigned => self.asm.movzx(size, dst, mem),
         }
         self.push(ty, Val::Reg(dst));
     }
@@ -197,23 +198,23 @@ impl FunctionCompiler<'_> {
         let operand = self.pop();
         let mem = self.address(&operand, arg, size);
         if let Val::Const(bits) = value.val
-            && let Some(imm) = immediate(if size == Size::B8 { Ty::I64 } else { Ty::I32 }, bits)
+            && let Some(imm) = immediate(Ty::int(size.width()), bits)
         {
             return self.asm.mov_store_imm(size, mem, imm);
         }
         let src = self.to_reg(&value);
         if src.is_float() {
-            self.asm.float_store(size == Size::B8, mem, src);
+            self.asm.float_store(size.width().into(), mem, src);
         } else {
             self.asm.mov_store(size, mem, src);
         }
     }
 
     pub(super) fn memory_size(&mut self, memory: u32) {
-        let dst = self.alloc(false);
-        self.asm.mov(true, dst, Mem::base(CONTEXT, self.layout.memory(memory) + MEMORY_LENGTH));
-        self.asm.mov(true, dst, Mem::base(dst, 0));
-        self.asm.shift_imm(Shift::Shr, true, dst, PAGE);
+        let dst = self.alloc(RegClass::General);
+        self.asm.mov(Width::W64, dst, Mem::base(CONTEXT, self.layout.memory(memory) + MEMORY_LENGTH));
+        self.asm.mov(Width::W64, dst, Mem::base(dst, 0));
+        self.asm.shift_imm(Shift::Shr, Width::W64, dst, PAGE);
         self.push(Ty::I32, Val::Reg(dst));
     }
 
@@ -224,8 +225,8 @@ impl FunctionCompiler<'_> {
         if global >= self.module.imported_globals {
             return place;
         }
-        let address = self.alloc(false);
-        self.asm.mov(true, address, place);
+        let address = self.alloc(RegClass::General);
+        self.asm.mov(Width::W64, address, place);
         Mem::base(address, 0)
     }
 
@@ -235,7 +236,7 @@ impl FunctionCompiler<'_> {
         if self.next_takes_memory(ty) {
             return self.push_load(ty, place);
         }
-        let dst = self.result(ty.is_float());
+        let dst = self.result(ty.class());
         self.move_value(ty, Place::Reg(dst), Place::Mem(place));
         self.push(ty, Val::Reg(dst));
     }
@@ -255,10 +256,10 @@ impl FunctionCompiler<'_> {
     /// The address of a table's element; traps if out of bounds.
     pub(super) fn element(&mut self, table: u32, index: &Operand, trap: TrapCode) -> Mem {
         let index = self.to_reg(index);
-        let elements = self.alloc(false);
-        let masked = self.module.settings.masks_indices.then(|| self.alloc(false));
-        self.asm.mov(true, elements, Mem::base(CONTEXT, self.layout.table(table)));
-        self.asm.alu(Alu::Cmp, true, index, Mem::base(elements, TABLE_LENGTH));
+        let elements = self.alloc(RegClass::General);
+        let masked = self.module.settings.masks_indices.then(|| self.alloc(RegClass::General));
+        self.asm.mov(Width::W64, elements, Mem::base(CONTEXT, self.layout.table(table)));
+        self.asm.alu(Alu::Cmp, Width::W64, index, Mem::base(elements, TABLE_LENGTH));
         self.trap_if(Cond::AboveEqual, trap);
         let index = match masked {
             Some(masked) => {
@@ -267,22 +268,22 @@ impl FunctionCompiler<'_> {
             }
             None => index,
         };
-        self.asm.mov(true, elements, Mem::base(elements, TABLE_ELEMENTS));
+        self.asm.mov(Width::W64, elements, Mem::base(elements, TABLE_ELEMENTS));
         Mem::indexed(elements, index, 3, 0)
     }
 
     /// The index, or 0 if the last comparison found it not below its bound: a data dependency,
     /// which the processor does not predict.
     pub(super) fn mask_if_not_below(&mut self, masked: Reg, index: Reg) {
-        self.asm.alu(Alu::Sbb, true, masked, masked);
-        self.asm.alu(Alu::And, true, masked, index);
+        self.asm.alu(Alu::Sbb, Width::W64, masked, masked);
+        self.asm.alu(Alu::And, Width::W64, masked, index);
     }
 
     pub(super) fn table_get(&mut self, table: u32) {
         let index = self.pop();
         let place = self.element(table, &index, TrapCode::TableOutOfBounds);
-        let dst = self.result(false);
-        self.asm.mov(true, dst, place);
+        let dst = self.result(RegClass::General);
+        self.asm.mov(Width::W64, dst, place);
         self.push(Ty::Ref, Val::Reg(dst));
     }
 
@@ -295,16 +296,16 @@ impl FunctionCompiler<'_> {
     }
 
     pub(super) fn table_size(&mut self, table: u32) {
-        let dst = self.alloc(false);
-        self.asm.mov(true, dst, Mem::base(CONTEXT, self.layout.table(table)));
-        self.asm.mov(true, dst, Mem::base(dst, TABLE_LENGTH));
+        let dst = self.alloc(RegClass::General);
+        self.asm.mov(Width::W64, dst, Mem::base(CONTEXT, self.layout.table(table)));
+        self.asm.mov(Width::W64, dst, Mem::base(dst, TABLE_LENGTH));
         self.push(Ty::I32, Val::Reg(dst));
     }
 
     pub(super) fn ref_func(&mut self, function: u32) {
-        let dst = self.alloc(false);
-        self.asm.mov(true, dst, Mem::base(CONTEXT, FUNC_REFS));
-        self.asm.alu_imm(Alu::Add, true, dst, function as i32 * FUNC_REF_SIZE);
+        let dst = self.alloc(RegClass::General);
+        self.asm.mov(Width::W64, dst, Mem::base(CONTEXT, FUNC_REFS));
+        self.asm.alu_imm(Alu::Add, Width::W64, dst, function as i32 * FUNC_REF_SIZE);
         self.push(Ty::Ref, Val::Reg(dst));
     }
 

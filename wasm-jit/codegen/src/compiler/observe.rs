@@ -13,7 +13,7 @@ use wasmparser::ValType;
 
 use super::abi::{ResultPlace, Ty, result_places};
 use super::cached_locals::{Region, bits};
-use super::control::{Control, Kind};
+use super::control_stack::{Control, Kind};
 use super::frame::Frame;
 use super::function::FunctionCompiler;
 use super::output::{CompiledFunction, Position};
@@ -23,7 +23,7 @@ use super::state::{Flag, Local, Operand, Val};
 use super::stub::AtSite;
 use super::stub_list::SiteState;
 use super::values::{NoValue, Source, Value, Wanted};
-use crate::asm::{Cond, Mem, Reg};
+use crate::asm::{Cond, Mem, Reg, Width};
 
 /// Is notified while a function is compiled. Code offsets are relative to the chunk.
 pub trait Observer {
@@ -76,7 +76,7 @@ pub struct State<'a> {
     /// Whether the code may rely on the current flags.
     flags_in_use: bool,
     /// The register whose value the zero flag reflects, and whether all of it.
-    pub(super) zero_flag: Option<(Reg, bool)>,
+    pub(super) zero_flag: Option<(Reg, Width)>,
     /// Whether a pending load was done in front of the site.
     load_is_done: bool,
     /// Whether this is the plain version.
@@ -219,13 +219,13 @@ impl From<Mem> for Address {
 impl<'a> State<'a> {
     pub(super) fn of(function: &'a FunctionCompiler<'_>) -> Self {
         let is_flag = |operand: &Operand| matches!(operand.val, Val::Flag(_));
-        let zero_flag = function.flags.filter(|(_, _, at)| *at == function.asm.offset());
-        let zero_flag = zero_flag.map(|(reg, wide, _)| (reg, wide));
+        let zero_flag = function.zero_flag.filter(|flag| flag.at == function.asm.offset());
+        let zero_flag = zero_flag.map(|flag| (flag.reg, flag.width));
         Self {
-            reachable: function.reachable,
+            reachable: function.control.reachable,
             locals: &function.locals,
             stack: &function.stack,
-            control: &function.control,
+            control: function.control.blocks(),
             region: function.region(),
             frame: &function.frame,
             held: function.registers.held(),
@@ -233,7 +233,7 @@ impl<'a> State<'a> {
             params: function.ty.params().len(),
             flags_in_use: zero_flag.is_some() || function.stack.iter().any(is_flag),
             zero_flag,
-            load_is_done: function.load_is_done,
+            load_is_done: function.instruction.load_is_done,
             is_plain: function.is_plain(),
             results: None,
             is_jump: false,
@@ -273,7 +273,7 @@ impl<'a> State<'a> {
     #[must_use]
     pub fn at_site(&self) -> AtSite {
         let load = |operand: &Operand| match operand.val {
-            Val::Load(mem) if !self.load_is_done => Some((mem, operand.ty.wide())),
+            Val::Load(mem) if !self.load_is_done => Some((mem, operand.ty.width())),
             _ => None,
         };
         AtSite {
@@ -309,8 +309,8 @@ impl<'a> State<'a> {
                 let mut places = result_places(self.results.unwrap_or_default());
                 let (ty, place) = places.nth(index as usize).ok_or(NoValue::NotThere)?;
                 match place {
-                    ResultPlace::Reg(reg) => Source::Register(reg, ty.wide()),
-                    ResultPlace::Buffer(index) => Source::Result(index, ty.wide()),
+                    ResultPlace::Reg(reg) => Source::Register(reg, ty.width()),
+                    ResultPlace::Buffer(index) => Source::Result(index, ty.width()),
                 }
                 .into()
             }
@@ -331,28 +331,28 @@ impl<'a> State<'a> {
     }
 
     fn local_value(&self, index: usize, local: &Local) -> Value {
-        let wide = local.ty.wide();
+        let width = local.ty.width();
         let source = match self.local(index, local) {
-            LocalPlace::Register { reg, .. } => Source::Register(reg, wide),
-            LocalPlace::Slot(offset) => Source::Slot(offset, wide),
+            LocalPlace::Register { reg, .. } => Source::Register(reg, width),
+            LocalPlace::Slot(offset) => Source::Slot(offset, width),
             LocalPlace::Zero => Source::Const(0),
             // Settled: the old value was stored.
-            LocalPlace::Overwritten => Source::Slot(self.frame.local_slot(index as u32).disp(), wide),
+            LocalPlace::Overwritten => Source::Slot(self.frame.local_slot(index as u32).disp(), width),
         };
         source.into()
     }
 
     fn operand_value(&self, height: usize) -> Value {
         let Operand { ty, val } = self.stack[height];
-        let wide = ty.wide();
+        let width = ty.width();
         let source = match val {
             Val::Const(bits) => Source::Const(bits),
-            Val::Reg(reg) => Source::Register(reg, wide),
+            Val::Reg(reg) => Source::Register(reg, width),
             Val::Local(local) => return self.local_value(local as usize, &self.locals[local as usize]),
-            Val::Slot => Source::Slot(self.frame.slot_in_use(height as u32).disp(), wide),
-            Val::Frame(offset) => Source::Slot(offset, wide),
-            Val::Load(_) | Val::Flag(Flag::NonZero) => Source::Settled(wide),
-            Val::Scaled(reg, by) => Source::Shifted(reg, by, wide),
+            Val::Slot => Source::Slot(self.frame.slot_in_use(height as u32).disp(), width),
+            Val::Frame(offset) => Source::Slot(offset, width),
+            Val::Load(_) | Val::Flag(Flag::NonZero) => Source::Settled(width),
+            Val::Scaled(reg, by) => Source::Shifted(reg, by, width),
             Val::Flag(_) => Source::Flag,
         };
         source.into()

@@ -25,7 +25,7 @@ use super::function::FunctionCompiler;
 use super::located::{At, Located};
 use super::state::{Operand, Place, Val};
 use super::values::{Source, Value, Wanted};
-use crate::asm::{Mem, Reg};
+use crate::asm::{Mem, Reg, Width};
 
 /// Operands up to this height have slots in which a frame of another version can become plain.
 pub(super) const MAX_PLAIN_OPERANDS: u32 = 1024;
@@ -43,7 +43,7 @@ impl Value {
         };
         let source = match place {
             Some(place) => match place.at {
-                At::Slot(slot) => Source::Slot(slot, place.ty.wide()),
+                At::Slot(slot) => Source::Slot(slot, place.ty.width()),
                 _ => return self,
             },
             // A local that no instruction uses.
@@ -70,7 +70,7 @@ impl Located {
 impl FunctionCompiler<'_> {
     /// Whether this is the plain version.
     pub(super) fn is_plain(&self) -> bool {
-        self.sites.plain().is_some()
+        self.sites.wanted.plain().is_some()
     }
 
     /// In the plain version, brings all operands to their slots, and forgets copies of locals.
@@ -79,26 +79,25 @@ impl FunctionCompiler<'_> {
             return;
         }
         self.registers.unpin_all();
-        let top = self.stack.len() as u32;
-        for height in self.spilled..top {
-            let Operand { ty, val } = self.stack[height as usize];
+        for height in self.stack.not_spilled() {
+            let Operand { ty, val } = self.stack.at(height);
             if let Val::Const(bits) = val {
                 let slot = self.frame.operand_slot(height);
                 self.move_value(ty, Place::Mem(slot), Place::Const(bits));
-                self.stack[height as usize].val = Val::Slot;
+                self.stack.set(height, Val::Slot);
             } else {
                 self.spill_operand(height);
             }
         }
-        self.spilled = top;
+        self.stack.set_all_spilled();
         self.drop_copies();
-        self.flags = None;
+        self.zero_flag = None;
     }
 
     /// In the plain version, sets the stack pointer after a call: the frame may have been smaller
     /// when it called, and the callee has removed its arguments.
     pub(super) fn set_stack_pointer(&mut self) {
-        self.asm.lea(true, Reg::RSP, Mem::base(Reg::RBP, i32::MIN));
+        self.asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RBP, i32::MIN));
         self.frame_sizes.push(self.asm.offset() - 4);
     }
 

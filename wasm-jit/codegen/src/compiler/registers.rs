@@ -8,11 +8,8 @@ use super::abi::{FLOAT_TEMPS, INT_TEMPS, SCRATCH, Ty};
 use super::cached_locals::bits;
 use super::function::FunctionCompiler;
 use super::register_file::Holder;
-use super::state::{Constant, Operand, Place, Val, immediate, size_of};
-use crate::asm::{Mem, Reg};
-
-/// Number of recent constants that are searched for an equal one.
-const RECENT_CONSTANTS: usize = 16;
+use super::state::{Operand, Place, Val, immediate, size_of};
+use crate::asm::{Mem, Reg, RegClass};
 
 impl FunctionCompiler<'_> {
     /// Moves a value, through `SCRATCH` or `FLOAT_SCRATCH` from memory to memory. Preserves the
@@ -20,21 +17,25 @@ impl FunctionCompiler<'_> {
     pub(super) fn move_value(&mut self, ty: Ty, dst: Place, src: Place) {
         match (dst, src) {
             (Place::Reg(dst), Place::Reg(src)) if dst == src => {}
-            (Place::Reg(dst), Place::Reg(src)) => match (dst.is_float(), src.is_float()) {
-                (true, true) => self.asm.float_mov(dst, src),
-                (false, false) => self.asm.mov(ty.wide(), dst, src),
-                (true, false) => self.asm.float_from_bits(ty.wide(), dst, src),
-                (false, true) => self.asm.float_to_bits(ty.wide(), dst, src),
+            (Place::Reg(dst), Place::Reg(src)) => match (dst.class(), src.class()) {
+                (RegClass::Sse, RegClass::Sse) => self.asm.float_mov(dst, src),
+                (RegClass::General, RegClass::General) => self.asm.mov(ty.width(), dst, src),
+                (RegClass::Sse, RegClass::General) => self.asm.float_from_bits(ty.width(), dst, src),
+                (RegClass::General, RegClass::Sse) => self.asm.float_to_bits(ty.width(), dst, src),
             },
-            (Place::Reg(dst), Place::Mem(src)) if dst.is_float() => self.asm.float_load(ty.wide(), dst, src),
-            (Place::Reg(dst), Place::Mem(src)) => self.asm.mov(ty.wide(), dst, src),
+            (Place::Reg(dst), Place::Mem(src)) if dst.is_float() => {
+                self.asm.float_load(ty.precision(), dst, src)
+            }
+            (Place::Reg(dst), Place::Mem(src)) => self.asm.mov(ty.width(), dst, src),
             (Place::Reg(dst), Place::Const(0)) if dst.is_float() => self.asm.float_zero(dst),
             (Place::Reg(dst), Place::Const(bits)) if dst.is_float() => {
                 let constant = self.constant(u128::from(bits), size_of(ty).bytes());
-                self.asm.float_load(ty.wide(), dst, constant);
+                self.asm.float_load(ty.precision(), dst, constant);
             }
             (Place::Reg(dst), Place::Const(bits)) => self.asm.mov_imm(dst, bits),
-            (Place::Mem(dst), Place::Reg(src)) if src.is_float() => self.asm.float_store(ty.wide(), dst, src),
+            (Place::Mem(dst), Place::Reg(src)) if src.is_float() => {
+                self.asm.float_store(ty.precision(), dst, src)
+            }
             (Place::Mem(dst), Place::Reg(src)) => self.asm.mov_store(size_of(ty), dst, src),
             (Place::Mem(dst), Place::Const(bits)) => match immediate(ty, bits) {
                 Some(imm) => self.asm.mov_store_imm(size_of(ty), dst, imm),
@@ -45,7 +46,7 @@ impl FunctionCompiler<'_> {
             },
             (Place::Mem(dst), Place::Mem(src)) if dst == src => {}
             (Place::Mem(dst), Place::Mem(src)) => {
-                self.asm.mov(ty.wide(), SCRATCH, src);
+                self.asm.mov(ty.width(), SCRATCH, src);
                 self.asm.mov_store(size_of(ty), dst, SCRATCH);
             }
             (Place::Const(_), _) => unreachable!("a constant is no destination"),
@@ -54,26 +55,21 @@ impl FunctionCompiler<'_> {
 
     /// A constant of `size` bytes after the code.
     pub(super) fn constant(&mut self, bits: u128, size: u32) -> Mem {
-        let recent = self.constants.iter().rev().take(RECENT_CONSTANTS);
-        let known = recent.clone().find(|known| known.bits == bits && known.size == size);
-        let label = match known {
-            Some(known) => known.label,
-            None => {
-                let label = self.asm.new_label();
-                self.constants.push(Constant { bits, size, label });
-                label
-            }
-        };
-        Mem::data(label)
+        self.cold.constant(bits, size, &mut self.asm)
     }
 
-    pub(super) fn temps(&self, float: bool) -> u32 {
-        (if float { FLOAT_TEMPS } else { INT_TEMPS }) & !self.region().cached
+    /// The registers for operands that the region leaves.
+    pub(super) fn temps(&self, class: RegClass) -> u32 {
+        let all = match class {
+            RegClass::General => INT_TEMPS,
+            RegClass::Sse => FLOAT_TEMPS,
+        };
+        all & !self.region().cached
     }
 
     /// Allocates a register for an operand, and pins it.
-    pub(super) fn alloc(&mut self, float: bool) -> Reg {
-        self.alloc_of(self.temps(float))
+    pub(super) fn alloc(&mut self, class: RegClass) -> Reg {
+        self.alloc_of(self.temps(class))
     }
 
     /// Allocates a register of the set, and pins it.
@@ -130,25 +126,23 @@ impl FunctionCompiler<'_> {
         match self.registers.holder(reg) {
             Holder::Free => {}
             Holder::Copy(_) => self.drop_copy(reg),
-            Holder::Operand(height) => {
-                match self.registers.free_of(self.temps(reg.is_float()) & !reg.bit()) {
-                    Some(other) => {
-                        let ty = self.stack[height as usize].ty;
-                        self.move_value(ty, Place::Reg(other), Place::Reg(reg));
-                        self.stack[height as usize].val = Val::Reg(other);
-                        self.registers.hold(other, Holder::Operand(height));
-                        self.registers.hold(reg, Holder::Free);
-                    }
-                    None => self.spill_operand(height),
+            Holder::Operand(height) => match self.registers.free_of(self.temps(reg.class()) & !reg.bit()) {
+                Some(other) => {
+                    let ty = self.stack.at(height).ty;
+                    self.move_value(ty, Place::Reg(other), Place::Reg(reg));
+                    self.stack.set(height, Val::Reg(other));
+                    self.registers.hold(other, Holder::Operand(height));
+                    self.registers.hold(reg, Holder::Free);
                 }
-            }
+                None => self.spill_operand(height),
+            },
         }
         self.registers.pin(reg);
     }
 
     /// Stores an operand into its slot.
     pub(super) fn spill_operand(&mut self, height: u32) {
-        let Operand { ty, val } = self.stack[height as usize];
+        let Operand { ty, val } = self.stack.at(height);
         let slot = self.frame.operand_slot(height);
         match val {
             Val::Slot | Val::Frame(_) | Val::Const(_) => return,
@@ -165,15 +159,14 @@ impl FunctionCompiler<'_> {
             }
             Val::Load(_) | Val::Scaled(..) | Val::Flag(_) => unreachable!("used by the next instruction"),
         }
-        self.stack[height as usize].val = Val::Slot;
+        self.stack.set(height, Val::Slot);
     }
 
     /// Spills all operands to their slots, except for constants.
     pub(super) fn spill_operands(&mut self) {
-        let top = self.stack.len() as u32;
-        for height in self.spilled..top {
+        for height in self.stack.not_spilled() {
             self.spill_operand(height);
         }
-        self.spilled = top;
+        self.stack.set_all_spilled();
     }
 }

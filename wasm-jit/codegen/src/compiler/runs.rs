@@ -31,7 +31,7 @@ use super::observe::State;
 use super::sites::is_control;
 use super::state::Flag;
 use super::stub::increment;
-use crate::asm::{Alu, Cond, Mem, Reg, Size};
+use crate::asm::{Alu, Cond, Mem, Reg, Size, Width};
 use crate::vmctx::COUNTERS;
 
 #[cfg(doc)]
@@ -122,7 +122,7 @@ impl FunctionCompiler<'_> {
     /// Begins the run in front of a loop's label, if there has to be one.
     pub(super) fn begin_run_before_loop(&mut self) {
         if self.runs.as_ref().is_some_and(|runs| runs.after_condition) {
-            self.begin_run(self.position);
+            self.begin_run(self.instruction.position);
         }
     }
 
@@ -146,7 +146,7 @@ impl FunctionCompiler<'_> {
     /// The first cell of the choices of the current instruction, if they are counted.
     fn choices(&self) -> Option<u32> {
         let choices = &self.runs.as_ref()?.counting.choices;
-        let at = choices.binary_search_by_key(&self.position, |(wasm, _)| *wasm).ok()?;
+        let at = choices.binary_search_by_key(&self.instruction.position, |(wasm, _)| *wasm).ok()?;
         Some(choices[at].1)
     }
 
@@ -155,10 +155,10 @@ impl FunctionCompiler<'_> {
     pub(super) fn count_target(&mut self, index: Reg, targets: usize, free: Reg) {
         let Some(cell) = self.choices() else { return };
         self.asm.mov_imm(free, targets as u64);
-        self.asm.alu(Alu::Cmp, false, index, free);
-        self.asm.cmov(Cond::Below, false, free, index);
-        self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, COUNTERS));
-        self.asm.alu_imm(Alu::Add, true, Mem::indexed(SCRATCH, free, 3, 8 * cell as i32), 1);
+        self.asm.alu(Alu::Cmp, Width::W32, index, free);
+        self.asm.cmov(Cond::Below, Width::W32, free, index);
+        self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, COUNTERS));
+        self.asm.alu_imm(Alu::Add, Width::W64, Mem::indexed(SCRATCH, free, 3, 8 * cell as i32), 1);
     }
 
     /// Counts a choice that is known, if that is asked for. Preserves the flags.
@@ -179,18 +179,18 @@ impl FunctionCompiler<'_> {
             Flag::FloatEqual => (Cond::Equal, Some(0)),
             Flag::FloatNotEqual => (Cond::NotEqual, Some(1)),
         };
-        self.asm.float_from_bits(true, FLOAT_SCRATCH, Reg::RAX);
+        self.asm.float_from_bits(Width::W64, FLOAT_SCRATCH, Reg::RAX);
         self.asm.setcc(cond, Reg::RAX);
         self.asm.movzx(Size::B1, Reg::RAX, Reg::RAX);
         if let Some(choice) = unordered {
             self.asm.mov_imm(SCRATCH, choice);
-            self.asm.cmov(Cond::Parity, false, Reg::RAX, SCRATCH);
+            self.asm.cmov(Cond::Parity, Width::W32, Reg::RAX, SCRATCH);
         }
-        self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, COUNTERS));
-        self.asm.lea(true, SCRATCH, Mem::indexed(SCRATCH, Reg::RAX, 3, 8 * cell as i32));
-        self.asm.mov(true, Reg::RAX, Mem::base(SCRATCH, 0));
-        self.asm.lea(true, Reg::RAX, Mem::base(Reg::RAX, 1));
+        self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, COUNTERS));
+        self.asm.lea(Width::W64, SCRATCH, Mem::indexed(SCRATCH, Reg::RAX, 3, 8 * cell as i32));
+        self.asm.mov(Width::W64, Reg::RAX, Mem::base(SCRATCH, 0));
+        self.asm.lea(Width::W64, Reg::RAX, Mem::base(Reg::RAX, 1));
         self.asm.mov_store(Size::B8, Mem::base(SCRATCH, 0), Reg::RAX);
-        self.asm.float_to_bits(true, Reg::RAX, FLOAT_SCRATCH);
+        self.asm.float_to_bits(Width::W64, Reg::RAX, FLOAT_SCRATCH);
     }
 }

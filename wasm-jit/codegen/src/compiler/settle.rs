@@ -18,7 +18,7 @@
 use super::abi::{CONTEXT, SCRATCH};
 use super::function::FunctionCompiler;
 use super::state::{Operand, Place, Val};
-use crate::asm::{Alu, Mem, Size};
+use crate::asm::{Alu, Mem, Size, Width};
 use crate::vmctx;
 
 /// How much the settling of one site may add to the code.
@@ -31,18 +31,16 @@ impl FunctionCompiler<'_> {
     /// Does the load that the current instruction would do. Preserves the flags.
     pub(super) fn settle(&mut self) {
         if let Some(Operand { ty, val: Val::Load(mem) }) = self.stack.last().copied() {
-            self.asm.mov(ty.wide(), SCRATCH, mem);
+            self.asm.mov(ty.width(), SCRATCH, mem);
             self.asm.mov_store(Size::B8, SETTLED, SCRATCH);
             self.asm.redirect(Some((mem, SETTLED)));
-            self.load_is_done = true;
+            self.instruction.load_is_done = true;
         }
     }
 
     /// Ends the effects of the previous instruction's site.
     pub(super) fn forget_settled(&mut self) {
         self.asm.redirect(None);
-        self.load_is_done = false;
-        self.old_value_is_stored = false;
     }
 
     /// Stores the value of a register-cached local, which the current instruction overwrites, if
@@ -51,12 +49,12 @@ impl FunctionCompiler<'_> {
         let state = self.locals[local as usize];
         if let Some(reg) = state.reg
             && !state.in_slot
-            && self.next_is_settled
-            && !self.old_value_is_stored
+            && self.instruction.next_is_settled
+            && !self.instruction.old_value_is_stored
         {
             let slot = self.frame.local_slot(local);
             self.move_value(state.ty, Place::Mem(slot), Place::Reg(reg));
-            self.old_value_is_stored = true;
+            self.instruction.old_value_is_stored = true;
         }
     }
 
@@ -67,12 +65,12 @@ impl FunctionCompiler<'_> {
             Val::Const(_) => self.to_rm(left),
             _ => self.to_reg(left).into(),
         };
-        self.asm.mov(false, SCRATCH, left);
+        self.asm.mov(Width::W32, SCRATCH, left);
         match right.val {
-            Val::Const(bits) => self.asm.alu_imm(Alu::And, false, SCRATCH, bits as i32),
+            Val::Const(bits) => self.asm.alu_imm(Alu::And, Width::W32, SCRATCH, bits as i32),
             _ => {
                 let right = self.to_reg(right);
-                self.asm.alu(Alu::And, false, SCRATCH, right);
+                self.asm.alu(Alu::And, Width::W32, SCRATCH, right);
             }
         }
         self.asm.mov_store(Size::B8, SETTLED, SCRATCH);

@@ -4,7 +4,7 @@
 use std::mem::offset_of;
 
 use super::abi::{CALLEE_SAVED, CONTEXT};
-use crate::asm::{Assembler, Mem, Reg, Size};
+use crate::asm::{Assembler, Mem, Reg, Size, Width};
 
 /// Lies at the stack pointer of the stub. The registers may be changed: the stub restores them.
 #[repr(C)]
@@ -84,7 +84,7 @@ impl SiteFrame {
     /// The reverse.
     pub(super) fn restore(asm: &mut Assembler<'_>) {
         for (reg, _) in CALLEE_SAVED {
-            asm.mov(true, reg, Self::place(reg));
+            asm.mov(Width::W64, reg, Self::place(reg));
         }
     }
 }

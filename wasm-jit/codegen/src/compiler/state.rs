@@ -17,19 +17,11 @@
 use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH, Ty};
 use super::function::FunctionCompiler;
 use super::register_file::Holder;
-use crate::asm::{Cond, Label, Mem, Reg, Rm, Size};
+use crate::asm::{Cond, Mem, Reg, RegClass, Rm, Size, Width};
 
 /// Aliases of a local are at most this far below the top of the stack: a write to a local searches
 /// for them.
 const MAX_ALIAS_DEPTH: u32 = 64;
-
-/// Data after the code of a function.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Constant {
-    pub(super) bits: u128,
-    pub(super) size: u32,
-    pub(super) label: Label,
-}
 
 /// A condition in the flags: the result of a comparison, except for the last variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,10 +95,8 @@ pub(super) enum Place {
 
 impl FunctionCompiler<'_> {
     pub(super) fn push(&mut self, ty: Ty, val: Val) {
-        let height = self.stack.len() as u32;
-        if height >= MAX_ALIAS_DEPTH
-            && matches!(self.stack[(height - MAX_ALIAS_DEPTH) as usize].val, Val::Local(_))
-        {
+        let height = self.stack.height();
+        if height >= MAX_ALIAS_DEPTH && matches!(self.stack.at(height - MAX_ALIAS_DEPTH).val, Val::Local(_)) {
             self.spill_operand(height - MAX_ALIAS_DEPTH);
         }
         match val {
@@ -125,9 +115,8 @@ impl FunctionCompiler<'_> {
 
     /// Pops the top operand; its register stays pinned until the next instruction.
     pub(super) fn pop(&mut self) -> Operand {
-        let mut operand = self.stack.pop().expect("validated");
-        let height = self.stack.len() as u32;
-        self.spilled = self.spilled.min(height);
+        let mut operand = self.stack.pop();
+        let height = self.stack.height();
         match operand.val {
             Val::Reg(reg) | Val::Scaled(reg, _) => {
                 if self.registers.holder(reg) == Holder::Operand(height) {
@@ -203,7 +192,7 @@ impl FunctionCompiler<'_> {
             Val::Reg(reg) => reg,
             Val::Local(local) => self.local_reg(local),
             _ => {
-                let reg = self.alloc(operand.ty.is_float());
+                let reg = self.alloc(operand.ty.class());
                 self.to_this(operand, reg);
                 reg
             }
@@ -215,7 +204,7 @@ impl FunctionCompiler<'_> {
         if let Some(reg) = self.owns(operand) {
             return reg;
         }
-        let reg = self.alloc(operand.ty.is_float());
+        let reg = self.alloc(operand.ty.class());
         self.to_this(operand, reg);
         reg
     }
@@ -223,7 +212,7 @@ impl FunctionCompiler<'_> {
     /// Moves the operand into this register. Preserves the flags, unless they are the operand.
     pub(super) fn to_this(&mut self, operand: &Operand, reg: Reg) {
         match operand.val {
-            Val::Scaled(index, scale) => self.asm.lea(operand.ty.wide(), reg, Mem::scaled(index, scale, 0)),
+            Val::Scaled(index, scale) => self.asm.lea(operand.ty.width(), reg, Mem::scaled(index, scale, 0)),
             Val::Flag(flag) => self.flag_to_reg(flag, reg),
             _ => {
                 let place = self.place(operand);
@@ -256,12 +245,12 @@ impl FunctionCompiler<'_> {
             Flag::FloatEqual => {
                 self.asm.setcc(Cond::NotParity, SCRATCH);
                 self.asm.setcc(Cond::Equal, reg);
-                self.asm.alu(crate::asm::Alu::And, false, reg, SCRATCH);
+                self.asm.alu(crate::asm::Alu::And, Width::W32, reg, SCRATCH);
             }
             Flag::FloatNotEqual => {
                 self.asm.setcc(Cond::Parity, SCRATCH);
                 self.asm.setcc(Cond::NotEqual, reg);
-                self.asm.alu(crate::asm::Alu::Or, false, reg, SCRATCH);
+                self.asm.alu(crate::asm::Alu::Or, Width::W32, reg, SCRATCH);
             }
         }
         self.asm.movzx(Size::B1, reg, reg);
@@ -269,22 +258,37 @@ impl FunctionCompiler<'_> {
 
     /// Loads the address of the libcall table, and returns the address of an entry.
     pub(super) fn libcall_entry(&mut self, libcall: crate::vmctx::Libcall) -> Mem {
-        self.asm.mov(true, SCRATCH, Mem::base(CONTEXT, crate::vmctx::LIBCALLS));
+        self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, crate::vmctx::LIBCALLS));
         Mem::base(SCRATCH, 8 * libcall as i32)
     }
 }
 
+/// The integer that the zero flag compares with zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ZeroFlag {
+    pub(super) reg: Reg,
+    pub(super) width: Width,
+    /// The end of the code that has set the flag: known only there.
+    pub(super) at: u32,
+}
+
 /// The size of a value in its slot.
 pub(super) fn size_of(ty: Ty) -> Size {
-    if ty.wide() { Size::B8 } else { Size::B4 }
+    ty.width().into()
 }
 
 /// The bits as an immediate that is sign-extended to the type's size.
 pub(super) fn immediate(ty: Ty, bits: u64) -> Option<i32> {
-    if ty.wide() { i32::try_from(bits as i64).ok() } else { Some(bits as u32 as i32) }
+    match ty.width() {
+        Width::W64 => i32::try_from(bits as i64).ok(),
+        Width::W32 => Some(bits as u32 as i32),
+    }
 }
 
-/// The scratch register of a kind.
-pub(super) fn scratch(float: bool) -> Reg {
-    if float { FLOAT_SCRATCH } else { SCRATCH }
+/// The scratch register of a class.
+pub(super) fn scratch(class: RegClass) -> Reg {
+    match class {
+        RegClass::General => SCRATCH,
+        RegClass::Sse => FLOAT_SCRATCH,
+    }
 }

@@ -29,7 +29,7 @@
 //! A store runs on one thread, and has counters of its own: no LOCK.
 
 use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH};
-use crate::asm::{Alu, Assembler, Mem, Reg, SiteJump, Size};
+use crate::asm::{Alu, Assembler, Mem, Reg, SiteJump, Size, Width};
 use crate::vmctx::COUNTERS;
 
 /// The state at a site, as far as its stub depends on it.
@@ -38,7 +38,7 @@ pub struct AtSite {
     /// Whether the code that follows may rely on the flags.
     pub(super) needs_flags: bool,
     /// Where the values are that are to be loaded, and whether they have eight bytes or four.
-    pub(super) pending: Vec<(Mem, bool)>,
+    pub(super) pending: Vec<(Mem, Width)>,
     /// Whether the site is a jump of the program.
     pub(super) is_jump: bool,
 }
@@ -74,8 +74,8 @@ pub struct CounterStub {
 pub fn counter_stub(cell: i32, state: &AtSite, jump: Option<&SiteJump>, code: &mut Vec<u8>) -> CounterStub {
     let asm = &mut Assembler::new(code);
     let start = asm.offset();
-    for (mem, wide) in &state.pending {
-        asm.mov(*wide, SCRATCH, *mem);
+    for (mem, width) in &state.pending {
+        asm.mov(*width, SCRATCH, *mem);
     }
     increment(asm, cell, state.needs_flags);
     let back = asm.offset();
@@ -88,18 +88,18 @@ pub fn counter_stub(cell: i32, state: &AtSite, jump: Option<&SiteJump>, code: &m
 /// is that follows the addition. Changes the scratch registers, and the flags unless they are
 /// needed.
 pub(super) fn increment(asm: &mut Assembler<'_>, cell: i32, needs_flags: bool) -> u32 {
-    asm.mov(true, SCRATCH, Mem::base(CONTEXT, COUNTERS));
+    asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, COUNTERS));
     let cell = Mem::base(SCRATCH, cell);
     if needs_flags {
-        asm.float_from_bits(true, FLOAT_SCRATCH, Reg::RAX);
-        asm.mov(true, Reg::RAX, cell);
-        asm.lea(true, Reg::RAX, Mem::base(Reg::RAX, 1));
+        asm.float_from_bits(Width::W64, FLOAT_SCRATCH, Reg::RAX);
+        asm.mov(Width::W64, Reg::RAX, cell);
+        asm.lea(Width::W64, Reg::RAX, Mem::base(Reg::RAX, 1));
         asm.mov_store(Size::B8, cell, Reg::RAX);
         let counted = asm.offset();
-        asm.float_to_bits(true, Reg::RAX, FLOAT_SCRATCH);
+        asm.float_to_bits(Width::W64, Reg::RAX, FLOAT_SCRATCH);
         counted
     } else {
-        asm.alu_imm(Alu::Add, true, cell, 1);
+        asm.alu_imm(Alu::Add, Width::W64, cell, 1);
         asm.offset()
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     /// The instructions of a stub, each with the flags that it changes.
-    fn disassembled(needs_flags: bool, pending: Vec<(Mem, bool)>) -> Vec<(String, bool)> {
+    fn disassembled(needs_flags: bool, pending: Vec<(Mem, Width)>) -> Vec<(String, bool)> {
         let mut code = vec![0; 3];
         let state = AtSite { needs_flags, pending, is_jump: false };
         let stub = counter_stub(800, &state, None, &mut code);
@@ -135,7 +135,8 @@ mod tests {
 
     #[test]
     fn pending_loads_are_tried_before_anything_is_counted() {
-        let pending = vec![(Mem::indexed(Reg::R15, Reg::RAX, 0, 8), false), (Mem::base(Reg::R15, 4), true)];
+        let pending =
+            vec![(Mem::indexed(Reg::R15, Reg::RAX, 0, 8), Width::W32), (Mem::base(Reg::R15, 4), Width::W64)];
         let stub = disassembled(true, pending);
         let text: Vec<&str> = stub.iter().map(|(text, _)| text.as_str()).collect();
         assert_eq!(text[..3], ["mov r11d,[r15+rax+8]", "mov r11,[r15+4]", "mov r11,[r14-8]"]);

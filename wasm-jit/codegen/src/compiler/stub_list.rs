@@ -104,7 +104,7 @@ use super::settle::SETTLED;
 use super::site_frame::SiteFrame;
 use super::state::Flag;
 use super::values::{Source, Value};
-use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size};
+use crate::asm::{Alu, Assembler, Cond, Label, Mem, Precision, Reg, Shift, Size, Width};
 use crate::vmctx::{
     COUNTERS, EXIT_FP, EXIT_SP, FUNC_REF_CODE, FUNC_REF_CONTEXT, INSTANCE_NUMBER, INTERRUPT_CHECK,
     INTERRUPT_REQUESTS, LIBCALLS, Libcall, MEMORY0, RESULTS, STACK_LIMIT, STORE, STORE_NUMBER, TrapCode,
@@ -308,11 +308,11 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     let (mut generic, mut resumes) = (Vec::new(), Vec::new());
     // Leaf functions do not store their context. The unwinder reads it behind this instruction.
     asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
-    asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, -moved));
+    asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -moved));
     for reg in bits(saved.registers) {
         let place = saved.place(reg).expect("it is in the set");
         if reg.is_float() {
-            asm.float_store(true, place, reg);
+            asm.float_store(Precision::Double, place, reg);
         } else {
             asm.mov_store(Size::B8, place, reg);
         }
@@ -328,8 +328,8 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     for action in actions {
         match *action {
             Action::Count { cell } => {
-                asm.mov(true, SCRATCH, Mem::base(CONTEXT, COUNTERS));
-                asm.alu_imm(Alu::Add, true, Mem::base(SCRATCH, cell), 1);
+                asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, COUNTERS));
+                asm.alu_imm(Alu::Add, Width::W64, Mem::base(SCRATCH, cell), 1);
             }
             Action::Call { callee, arguments, instance } => {
                 let next = skip_other_instances(instance, asm);
@@ -342,22 +342,22 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
                         asm.call_reg(Reg::RAX);
                     }
                     Callee::Wasm { store, func_ref, parameters } => {
-                        asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+                        asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
                         asm.mov_imm(Reg::RAX, *store);
-                        asm.alu(Alu::Cmp, true, Reg::RAX, Mem::base(SCRATCH, STORE_NUMBER));
+                        asm.alu(Alu::Cmp, Width::W64, Reg::RAX, Mem::base(SCRATCH, STORE_NUMBER));
                         asm.jcc(Cond::NotEqual, next);
-                        asm.alu(Alu::Cmp, true, Reg::RSP, Mem::base(SCRATCH, STACK_LIMIT));
+                        asm.alu(Alu::Cmp, Width::W64, Reg::RSP, Mem::base(SCRATCH, STACK_LIMIT));
                         asm.jcc(Cond::Below, overflow);
                         // The function may run this instance.
-                        asm.mov(true, SCRATCH, SETTLED);
+                        asm.mov(Width::W64, SCRATCH, SETTLED);
                         asm.mov_store(Size::B8, saved.at(saved.settled), SCRATCH);
                         let pushed = action.stack_bytes();
                         if pushed > 0 {
-                            asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, -pushed));
+                            asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -pushed));
                         }
                         wasm_arguments(parameters, arguments, &saved.below(pushed), site, asm);
                         call_wasm(*func_ref, asm);
-                        asm.mov(true, SCRATCH, saved.at(saved.settled));
+                        asm.mov(Width::W64, SCRATCH, saved.at(saved.settled));
                         asm.mov_store(Size::B8, SETTLED, SCRATCH);
                     }
                 }
@@ -371,11 +371,11 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
                     asm.mov_store(Size::B8, element(index), Reg::RDI);
                 }
                 asm.mov_imm(Reg::RDI, callback as u64);
-                asm.lea(true, Reg::RSI, element(0));
-                asm.mov(true, Reg::RDX, CONTEXT);
+                asm.lea(Width::W64, Reg::RSI, element(0));
+                asm.mov(Width::W64, Reg::RDX, CONTEXT);
                 asm.mov_imm(Reg::RAX, function as u64);
                 asm.call_reg(Reg::RAX);
-                asm.test(false, Reg::RAX, Reg::RAX);
+                asm.test(Width::W32, Reg::RAX, Reg::RAX);
                 asm.jcc(Cond::NotEqual, raise);
                 asm.bind(next);
             }
@@ -388,41 +388,41 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
                 generic.push(GenericPart { inside: asm.offset(), resume: 0 });
                 resumes.push(next);
                 asm.mov_store(Size::B8, Mem::base(Reg::RSP, SiteFrame::FRAME + 8), SCRATCH);
-                asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
-                asm.lea(true, Reg::RAX, Mem::base(Reg::RSP, SiteFrame::FRAME));
+                asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
+                asm.lea(Width::W64, Reg::RAX, Mem::base(Reg::RSP, SiteFrame::FRAME));
                 asm.mov_store(Size::B8, Mem::base(SCRATCH, EXIT_FP), Reg::RAX);
                 asm.mov_store(Size::B8, Mem::base(SCRATCH, EXIT_SP), Reg::RSP);
                 asm.mov_imm(Reg::RDI, description as u64);
-                asm.mov(true, Reg::RSI, Reg::RSP);
+                asm.mov(Width::W64, Reg::RSI, Reg::RSP);
                 asm.mov_imm(Reg::RAX, function as u64);
                 asm.call_reg(Reg::RAX);
-                asm.test(false, Reg::RAX, Reg::RAX);
+                asm.test(Width::W32, Reg::RAX, Reg::RAX);
                 asm.jcc(Cond::NotEqual, raise_or_move);
                 SiteFrame::restore(asm);
                 asm.bind(next);
             }
         }
     }
-    asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
-    asm.mov(true, SCRATCH, Mem::base(SCRATCH, INTERRUPT_REQUESTS));
-    asm.alu_imm(Alu::Cmp, false, Mem::base(SCRATCH, 0), 0);
+    asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
+    asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, INTERRUPT_REQUESTS));
+    asm.alu_imm(Alu::Cmp, Width::W32, Mem::base(SCRATCH, 0), 0);
     let (interrupt, go_on) = (asm.new_label(), asm.new_label());
     asm.jcc(Cond::NotEqual, interrupt);
     asm.bind(go_on);
     if state.needs_flags {
-        asm.mov(true, Reg::RAX, saved.at(saved.flags));
+        asm.mov(Width::W64, Reg::RAX, saved.at(saved.flags));
         asm.flags_from_rax();
     }
     // None of these changes the flags.
     for reg in bits(saved.registers) {
         let place = saved.place(reg).expect("it is in the set");
         if reg.is_float() {
-            asm.float_load(true, reg, place);
+            asm.float_load(Precision::Double, reg, place);
         } else {
-            asm.mov(true, reg, place);
+            asm.mov(Width::W64, reg, place);
         }
     }
-    asm.lea(true, Reg::RSP, Mem::base(Reg::RSP, moved));
+    asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, moved));
     let back = asm.jmp_to_link();
     asm.bind(interrupt);
     asm.ud2(INTERRUPT_CHECK);
@@ -433,7 +433,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     }
     if saved.is_frame {
         asm.bind(raise_or_move);
-        asm.alu_imm(Alu::Cmp, false, Reg::RAX, 1);
+        asm.alu_imm(Alu::Cmp, Width::W32, Reg::RAX, 1);
         asm.jcc(Cond::Equal, raise);
         SiteFrame::restore(asm);
         asm.jmp_mem(Mem::base(Reg::RSP, SiteFrame::FRAME + 8));
@@ -441,13 +441,13 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     if let Some(frame_size) = plain {
         for (part, next) in generic.iter_mut().zip(resumes) {
             part.resume = asm.offset();
-            asm.lea(true, Reg::RSP, Mem::base(Reg::RBP, -(frame_size as i32) - moved));
+            asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RBP, -(frame_size as i32) - moved));
             asm.jmp(next);
         }
     }
     if actions.iter().any(may_raise) {
         asm.bind(raise);
-        asm.mov(true, SCRATCH, Mem::base(CONTEXT, LIBCALLS));
+        asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, LIBCALLS));
         asm.call_mem(Mem::base(SCRATCH, 8 * Libcall::Raise as i32));
         asm.ud2(TrapCode::Unreachable as u8);
     }
@@ -460,7 +460,7 @@ fn skip_other_instances(instance: Option<u64>, asm: &mut Assembler<'_>) -> Label
     let next = asm.new_label();
     if let Some(instance) = instance {
         asm.mov_imm(SCRATCH, instance);
-        asm.alu(Alu::Cmp, true, SCRATCH, Mem::base(CONTEXT, INSTANCE_NUMBER));
+        asm.alu(Alu::Cmp, Width::W64, SCRATCH, Mem::base(CONTEXT, INSTANCE_NUMBER));
         asm.jcc(Cond::NotEqual, next);
     }
     next
@@ -479,7 +479,7 @@ fn wasm_arguments(
         match places.next(*ty) {
             ArgPlace::Reg(register) if register.is_float() => {
                 argument(SCRATCH, *value, saved, site, asm);
-                asm.float_from_bits(true, register, SCRATCH);
+                asm.float_from_bits(Width::W64, register, SCRATCH);
             }
             ArgPlace::Reg(register) => argument(register, *value, saved, site, asm),
             ArgPlace::Stack(index) => {
@@ -492,13 +492,13 @@ fn wasm_arguments(
 
 /// Calls a compiled function, whose arguments are in place: see [`crate::vmctx`].
 fn call_wasm(func_ref: usize, asm: &mut Assembler<'_>) {
-    asm.mov(true, Reg::RAX, CONTEXT);
+    asm.mov(Width::W64, Reg::RAX, CONTEXT);
     asm.mov_imm(Reg::R10, func_ref as u64);
-    asm.mov(true, CONTEXT, Mem::base(Reg::R10, FUNC_REF_CONTEXT));
-    asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
+    asm.mov(Width::W64, CONTEXT, Mem::base(Reg::R10, FUNC_REF_CONTEXT));
+    asm.mov(Width::W64, MEMORY, Mem::base(CONTEXT, MEMORY0));
     asm.call_mem(Mem::base(Reg::R10, FUNC_REF_CODE));
-    asm.mov(true, CONTEXT, Mem::base(Reg::RBP, -8));
-    asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
+    asm.mov(Width::W64, CONTEXT, Mem::base(Reg::RBP, -8));
+    asm.mov(Width::W64, MEMORY, Mem::base(CONTEXT, MEMORY0));
 }
 
 /// A condition as 0 or 1. Changes `rax` and the flags.
@@ -513,45 +513,45 @@ fn condition_to_scratch(flag: Flag, asm: &mut Assembler<'_>) {
     asm.setcc(first, SCRATCH);
     if let Some((second, join)) = second {
         asm.setcc(second, Reg::RAX);
-        asm.alu(join, false, SCRATCH, Reg::RAX);
+        asm.alu(join, Width::W32, SCRATCH, Reg::RAX);
     }
     asm.movzx(Size::B1, SCRATCH, SCRATCH);
 }
 
 /// Moves a value into the register of an argument.
 fn argument(register: Reg, value: Value, saved: &Saved, site: usize, asm: &mut Assembler<'_>) {
-    let from = |asm: &mut Assembler<'_>, reg: Reg, wide: bool| match saved.place(reg) {
-        Some(place) => asm.mov(wide, register, place),
+    let from = |asm: &mut Assembler<'_>, reg: Reg, width: Width| match saved.place(reg) {
+        Some(place) => asm.mov(width, register, place),
         None => {
             debug_assert!(reg.bit() & CALLER_SAVED == 0, "{reg:?} has a value but is not live");
-            asm.mov(wide, register, reg);
+            asm.mov(width, register, reg);
         }
     };
     match value.source {
         Source::Const(value) => asm.mov_imm(register, value),
-        Source::Register(reg, wide) => from(asm, reg, wide),
-        Source::Slot(offset, wide) => asm.mov(wide, register, Mem::base(Reg::RBP, offset)),
-        Source::Settled(wide) => asm.mov(wide, register, SETTLED),
-        Source::Shifted(reg, by, wide) => {
-            from(asm, reg, wide);
-            asm.shift_imm(Shift::Shl, wide, register, by);
+        Source::Register(reg, width) => from(asm, reg, width),
+        Source::Slot(offset, width) => asm.mov(width, register, Mem::base(Reg::RBP, offset)),
+        Source::Settled(width) => asm.mov(width, register, SETTLED),
+        Source::Shifted(reg, by, width) => {
+            from(asm, reg, width);
+            asm.shift_imm(Shift::Shl, width, register, by);
         }
-        Source::Flag => asm.mov(true, register, saved.at(saved.condition)),
-        Source::Context => asm.mov(true, register, CONTEXT),
+        Source::Flag => asm.mov(Width::W64, register, saved.at(saved.condition)),
+        Source::Context => asm.mov(Width::W64, register, CONTEXT),
         Source::Site => asm.mov_imm(register, site as u64),
-        Source::Frame => asm.mov(true, register, Reg::RBP),
-        Source::ReturnAddress => asm.mov(true, register, Mem::base(Reg::RBP, 8)),
-        Source::Result(index, wide) => {
-            asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
-            asm.mov(wide, register, Mem::base(SCRATCH, RESULTS + 8 * index as i32));
+        Source::Frame => asm.mov(Width::W64, register, Reg::RBP),
+        Source::ReturnAddress => asm.mov(Width::W64, register, Mem::base(Reg::RBP, 8)),
+        Source::Result(index, width) => {
+            asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
+            asm.mov(width, register, Mem::base(SCRATCH, RESULTS + 8 * index as i32));
         }
     }
     if value.plus != 0 {
         match i32::try_from(value.plus) {
-            Ok(plus) => asm.alu_imm(Alu::Add, true, register, plus),
+            Ok(plus) => asm.alu_imm(Alu::Add, Width::W64, register, plus),
             Err(_) => {
                 asm.mov_imm(SCRATCH, value.plus);
-                asm.alu(Alu::Add, true, register, SCRATCH);
+                asm.alu(Alu::Add, Width::W64, register, SCRATCH);
             }
         }
     }
@@ -582,7 +582,7 @@ mod tests {
     fn registers_and_the_stack_pointer_are_restored() {
         for (needs_flags, flag) in [(false, None), (true, None), (true, Some(Flag::FloatEqual))] {
             let state = SiteState { live: LIVE, needs_flags, flag, operands: 3 };
-            let value = Value::from(Source::Register(Reg::RDI, true));
+            let value = Value::from(Source::Register(Reg::RDI, Width::W64));
             let callee = &Callee::Native(0x1234);
             let call = Action::Call { callee, arguments: &[value, Value::SITE], instance: Some(7) };
             let all = stub(state, &[call, Action::Count { cell: 8 }, call]);

@@ -7,7 +7,7 @@ use super::abi::{
     ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, MEMORY, ResultPlace, SCRATCH, SLOTS, Ty, result_places,
     stack_bytes,
 };
-use crate::asm::{Alu, Assembler, Cond, Mem, Reg, Size};
+use crate::asm::{Alu, Assembler, Cond, Mem, Precision, Reg, Size, Width};
 use crate::vmctx::{
     ACTIVATION_FP, EXIT_FP, EXIT_SP, HEAD, LIBCALLS, Libcall, MEMORY0, RESULTS, STORE, TrapCode,
 };
@@ -21,16 +21,20 @@ fn to_array(asm: &mut Assembler<'_>, ty: Ty, array: Reg, index: u32, src: Reg) {
     match ty {
         Ty::F32 => {
             asm.mov_store_imm(Size::B8, element, 0);
-            asm.float_store(false, element, src);
+            asm.float_store(Precision::Single, element, src);
         }
-        Ty::F64 => asm.float_store(true, element, src),
+        Ty::F64 => asm.float_store(Precision::Double, element, src),
         Ty::I32 | Ty::I64 | Ty::Ref => asm.mov_store(Size::B8, element, src),
     }
 }
 
 fn from_array(asm: &mut Assembler<'_>, ty: Ty, dst: Reg, array: Reg, index: u32) {
     let element = Mem::base(array, 8 * index as i32);
-    if ty.is_float() { asm.float_load(ty.wide(), dst, element) } else { asm.mov(ty.wide(), dst, element) }
+    if ty.is_float() {
+        asm.float_load(ty.precision(), dst, element)
+    } else {
+        asm.mov(ty.width(), dst, element)
+    }
 }
 
 /// Appends the trampoline that enters compiled code:
@@ -44,19 +48,19 @@ fn from_array(asm: &mut Assembler<'_>, ty: Ty, dst: Reg, array: Reg, index: u32)
 pub fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     let asm = &mut Assembler::new(code);
     asm.push(Reg::RBP);
-    asm.mov(true, Reg::RBP, Reg::RSP);
+    asm.mov(Width::W64, Reg::RBP, Reg::RSP);
     for reg in SAVED {
         asm.push(reg);
     }
     asm.push(Reg::RDX);
-    asm.mov(true, CONTEXT, Reg::RDI);
-    asm.mov(true, MEMORY, Mem::base(CONTEXT, MEMORY0));
-    asm.mov(true, Reg::RAX, Mem::base(CONTEXT, STORE));
+    asm.mov(Width::W64, CONTEXT, Reg::RDI);
+    asm.mov(Width::W64, MEMORY, Mem::base(CONTEXT, MEMORY0));
+    asm.mov(Width::W64, Reg::RAX, Mem::base(CONTEXT, STORE));
     asm.mov_store(Size::B8, Mem::base(Reg::RAX, ACTIVATION_FP), Reg::RBP);
-    asm.mov(true, Reg::R10, Reg::RSI);
-    asm.mov(true, SCRATCH, Reg::RDX);
+    asm.mov(Width::W64, Reg::R10, Reg::RSI);
+    asm.mov(Width::W64, SCRATCH, Reg::RDX);
     if stack_bytes(ty) > 0 {
-        asm.alu_imm(Alu::Sub, true, Reg::RSP, stack_bytes(ty) as i32);
+        asm.alu_imm(Alu::Sub, Width::W64, Reg::RSP, stack_bytes(ty) as i32);
     }
     let mut places = ArgPlaces::default();
     for (index, param) in (0..).zip(ty.params()) {
@@ -64,7 +68,7 @@ pub fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
         match places.next(ty) {
             ArgPlace::Reg(reg) => from_array(asm, ty, reg, SCRATCH, index),
             ArgPlace::Stack(at) => {
-                asm.mov(true, Reg::RAX, Mem::base(SCRATCH, 8 * index as i32));
+                asm.mov(Width::W64, Reg::RAX, Mem::base(SCRATCH, 8 * index as i32));
                 asm.mov_store(Size::B8, Mem::base(Reg::RSP, 8 * at as i32), Reg::RAX);
             }
         }
@@ -72,19 +76,19 @@ pub fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     // The caller's context is null.
     asm.mov_imm(Reg::RAX, 0);
     asm.call_reg(Reg::R10);
-    asm.mov(true, SCRATCH, Mem::base(Reg::RBP, -48));
+    asm.mov(Width::W64, SCRATCH, Mem::base(Reg::RBP, -48));
     for (index, (ty, place)) in (0..).zip(result_places(ty.results())) {
         match place {
             ResultPlace::Reg(reg) => to_array(asm, ty, SCRATCH, index, reg),
             ResultPlace::Buffer(at) => {
-                asm.mov(true, Reg::RCX, Mem::base(CONTEXT, STORE));
-                asm.mov(true, Reg::RCX, Mem::base(Reg::RCX, RESULTS + 8 * at as i32));
+                asm.mov(Width::W64, Reg::RCX, Mem::base(CONTEXT, STORE));
+                asm.mov(Width::W64, Reg::RCX, Mem::base(Reg::RCX, RESULTS + 8 * at as i32));
                 asm.mov_store(Size::B8, Mem::base(SCRATCH, 8 * index as i32), Reg::RCX);
             }
         }
     }
     asm.mov_imm(Reg::RAX, 0);
-    asm.lea(true, Reg::RSP, Mem::base(Reg::RBP, -40));
+    asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RBP, -40));
     for reg in SAVED.into_iter().rev() {
         asm.pop(reg);
     }
@@ -104,8 +108,8 @@ pub fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     let asm = &mut Assembler::new(code);
     let values = 8 * ty.params().len().max(ty.results().len()) as u32;
     asm.push(Reg::RBP);
-    asm.mov(true, Reg::RBP, Reg::RSP);
-    asm.alu_imm(Alu::Sub, true, Reg::RSP, ((-SLOTS) as u32 + values).next_multiple_of(16) as i32);
+    asm.mov(Width::W64, Reg::RBP, Reg::RSP);
+    asm.alu_imm(Alu::Sub, Width::W64, Reg::RSP, ((-SLOTS) as u32 + values).next_multiple_of(16) as i32);
     asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
     for (reg, slot) in CALLEE_SAVED {
         asm.mov_store(Size::B8, Mem::base(Reg::RBP, slot), reg);
@@ -116,25 +120,25 @@ pub fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
         match places.next(ty) {
             ArgPlace::Reg(reg) => to_array(asm, ty, Reg::RSP, index, reg),
             ArgPlace::Stack(at) => {
-                asm.mov(ty.wide(), SCRATCH, Mem::base(Reg::RBP, 16 + 8 * at as i32));
+                asm.mov(ty.width(), SCRATCH, Mem::base(Reg::RBP, 16 + 8 * at as i32));
                 asm.mov_store(Size::B8, Mem::base(Reg::RSP, 8 * index as i32), SCRATCH);
             }
         }
     }
-    asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
+    asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
     asm.mov_store(Size::B8, Mem::base(SCRATCH, EXIT_FP), Reg::RBP);
     asm.mov_store(Size::B8, Mem::base(SCRATCH, EXIT_SP), Reg::RSP);
-    asm.mov(true, Reg::RDI, CONTEXT);
-    asm.mov(true, Reg::RSI, Reg::RAX);
-    asm.mov(true, Reg::RDX, Reg::RSP);
+    asm.mov(Width::W64, Reg::RDI, CONTEXT);
+    asm.mov(Width::W64, Reg::RSI, Reg::RAX);
+    asm.mov(Width::W64, Reg::RDX, Reg::RSP);
     asm.call_mem(Mem::base(CONTEXT, HEAD as i32));
     let failed = asm.new_label();
-    asm.test(true, Reg::RAX, Reg::RAX);
+    asm.test(Width::W64, Reg::RAX, Reg::RAX);
     asm.jcc(Cond::NotEqual, failed);
     for (index, (_, place)) in (0..).zip(result_places(ty.results())) {
         if let ResultPlace::Buffer(at) = place {
-            asm.mov(true, SCRATCH, Mem::base(CONTEXT, STORE));
-            asm.mov(true, Reg::RCX, Mem::base(Reg::RSP, 8 * index));
+            asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
+            asm.mov(Width::W64, Reg::RCX, Mem::base(Reg::RSP, 8 * index));
             asm.mov_store(Size::B8, Mem::base(SCRATCH, RESULTS + 8 * at as i32), Reg::RCX);
         }
     }
@@ -145,12 +149,12 @@ pub fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     }
     // A probe may have written locals of callers, which are in these registers.
     for (reg, slot) in CALLEE_SAVED {
-        asm.mov(true, reg, Mem::base(Reg::RBP, slot));
+        asm.mov(Width::W64, reg, Mem::base(Reg::RBP, slot));
     }
     asm.leave();
     asm.ret(stack_bytes(ty) as u16);
     asm.bind(failed);
-    asm.mov(true, SCRATCH, Mem::base(CONTEXT, LIBCALLS));
+    asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, LIBCALLS));
     asm.call_mem(Mem::base(SCRATCH, 8 * Libcall::RaiseFromHost as i32));
     asm.ud2(TrapCode::Unreachable as u8);
 }

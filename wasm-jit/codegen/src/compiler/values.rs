@@ -1,6 +1,6 @@
 //! Values that a stub passes to the functions of probes, and where a settled site has them.
 
-use crate::asm::Reg;
+use crate::asm::{Reg, Width};
 
 /// A value of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,18 +30,17 @@ pub struct Value {
     pub(super) wanted: Option<Wanted>,
 }
 
-/// Where a value comes from. Where it says `wide`, the value has eight bytes if that is set, else
-/// four.
+/// Where a value comes from, and its width if only a part of the place is the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Source {
     Const(u64),
-    Register(Reg, bool),
+    Register(Reg, Width),
     /// In the frame, by the offset from `rbp`.
-    Slot(i32, bool),
+    Slot(i32, Width),
     /// Where a settled site keeps it.
-    Settled(bool),
+    Settled(Width),
     /// A register's value, shifted left.
-    Shifted(Reg, u8, bool),
+    Shifted(Reg, u8, Width),
     /// The condition in the flags, as 0 or 1.
     Flag,
     Context,
@@ -52,7 +51,7 @@ pub(super) enum Source {
     /// Where the caller continues.
     ReturnAddress,
     /// A result in the store's buffer, by its index.
-    Result(u32, bool),
+    Result(u32, Width),
 }
 
 impl From<Source> for Value {

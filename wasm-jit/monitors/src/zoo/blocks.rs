@@ -38,7 +38,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     let (mut specs, mut blocks) = (Vec::new(), Vec::new());
     for graph in setup.functions().filter_map(|function| Graph::of(&function)) {
         let offset = |index: usize| graph.flow.offset(index);
-        for Range { start, end } in graph.blocks() {
+        for Range { start, end } in graph.flow.blocks() {
             let offsets = (offset(start), offset(end - 1));
             specs.push(ProbeSpec { location: graph.location(start), kind: Kind::Count });
             blocks.push(Block { function: graph.function, offsets, length: (end - start) as u64 });

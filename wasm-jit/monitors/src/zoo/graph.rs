@@ -13,8 +13,6 @@ pub(super) struct Graph<'m> {
     pub(super) flow: Flow<'m>,
     /// By instruction: whether a basic block begins with it.
     leaders: Vec<bool>,
-    /// Whether exceptions may continue at labels.
-    catches: bool,
 }
 
 /// How an instruction may fail to complete.
@@ -33,21 +31,8 @@ impl<'m> Graph<'m> {
     pub(super) fn of(function: &FunctionInfo<'m>) -> Option<Self> {
         let body = function.body()?;
         let flow = Flow::of(body);
-        let catches = |(_, operator): &(u32, Operator<'_>)| matches!(operator, Operator::TryTable { .. });
-        let catches = flow.instructions.iter().any(catches);
-        let mut leaders = vec![false; flow.instructions.len() + 1];
-        leaders[0] = true;
-        for (index, successors) in flow.successors.iter().enumerate() {
-            let operator = &flow.instructions[index].1;
-            // Exceptions may continue after the end of any block, or at a loop.
-            leaders[index] |= matches!(operator, Operator::Loop { .. });
-            if successors[..] != [index + 1] || (catches && matches!(operator, Operator::End)) {
-                leaders[index + 1] = true;
-                successors.iter().for_each(|next| leaders[*next] = true);
-            }
-        }
-        leaders.truncate(flow.instructions.len());
-        Some(Self { function: function.index(), flow, leaders, catches })
+        let leaders = flow.leaders();
+        Some(Self { function: function.index(), flow, leaders })
     }
 
     /// The place of an instruction.
@@ -63,21 +48,13 @@ impl<'m> Graph<'m> {
         self.flow.instructions.len()
     }
 
-    /// The basic blocks: their instructions.
-    pub(super) fn blocks(&self) -> Vec<Range<usize>> {
-        self.ranges(|index| self.leaders[index])
-    }
-
     /// The parts of basic blocks that are executed completely if their last instruction is
     /// executed, and of which the first instruction is executed only when those before it have
     /// completed: they end after instructions whose completion is uncertain.
     pub(super) fn segments(&self) -> Vec<Range<usize>> {
-        self.ranges(|index| {
+        let begins = |index: usize| {
             self.leaders[index] || index > 0 && self.completion(index - 1) == Completion::Uncertain
-        })
-    }
-
-    fn ranges(&self, begins: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
+        };
         let starts: Vec<usize> = (0..self.len()).filter(|index| begins(*index)).collect();
         let ends = starts.iter().skip(1).copied().chain([self.len()]);
         starts.iter().copied().zip(ends).map(|(start, end)| start..end).collect()
@@ -127,17 +104,8 @@ impl<'m> Graph<'m> {
     /// successor.
     pub(super) fn predecessors(&self) -> Vec<Vec<(usize, usize)>> {
         let mut predecessors = vec![Vec::new(); self.len() + 1];
-        let mut open: Vec<usize> = vec![0];
-        // Handlers in the legacy form.
-        let is_handler = |index: &usize| {
-            matches!(self.flow.instructions[*index].1, Operator::Catch { .. } | Operator::CatchAll)
-        };
-        open.extend((0..self.len()).filter(is_handler).map(|index| index + 1));
         let mut reached = vec![false; self.len() + 1];
-        if self.catches {
-            // Exceptions may continue at any label.
-            open.extend((0..self.len()).filter(|index| self.leaders[*index]));
-        }
+        let mut open: Vec<usize> = [0].into_iter().chain(self.flow.handlers.iter().copied()).collect();
         while let Some(index) = open.pop() {
             if index == self.len() || std::mem::replace(&mut reached[index], true) {
                 continue;
@@ -168,9 +136,9 @@ impl<'m> Graph<'m> {
         reached
     }
 
-    /// Whether exceptions may continue at labels.
-    pub(super) fn catches(&self) -> bool {
-        self.catches
+    /// Whether control may come to an instruction from a caught exception.
+    pub(super) fn is_handler(&self, index: usize) -> bool {
+        self.flow.handlers.contains(&index)
     }
 }
 

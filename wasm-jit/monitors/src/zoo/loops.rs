@@ -110,7 +110,7 @@ fn entered(
     if let [from] = outside[..]
         && graph.flow.successors[from] == [index]
         && graph.completion(from) == Completion::Certain
-        && !graph.catches()
+        && !graph.is_handler(index)
     {
         return Entered::Counted(add(graph.location(from), Kind::Count));
     }

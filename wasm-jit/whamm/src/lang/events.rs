@@ -11,11 +11,12 @@
 //! | `wasm:func:entry`, `wasm:func:exit`, `wasm:block:start`, `wasm:block:end` | as for all code |
 //! | `wasm:begin`, `wasm:end`, `wasm:report` | nothing |
 
+use super::ast;
 use super::ast::BinaryOp;
 use super::ir::Typed;
 use super::opcodes::{OPCODES, Opcode};
+use super::pattern::Pattern;
 use super::types::Type;
-use super::{ast, glob};
 
 /// When a rule's body runs, in relation to an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,16 +272,26 @@ pub(super) enum Matched {
 
 /// Events that a rule matches, by its two to four parts.
 pub(super) fn matching(parts: &[ast::Ident]) -> Matched {
-    let part = |index: usize| parts.get(index).map(|part| part.name.as_str());
-    let provider = part(0).unwrap_or("");
-    let package = part(1).unwrap_or("");
-    if !glob::matches(provider, "wasm") {
-        return Matched::Nothing(format!("there is no provider `{provider}`; there is `wasm`"));
+    let mut patterns = Vec::new();
+    for part in parts {
+        match Pattern::parse(&part.name) {
+            Ok(pattern) => patterns.push(pattern),
+            Err(error) => {
+                return Matched::Nothing(format!("the pattern `{}` is malformed: {}", part.name, error.msg));
+            }
+        }
+    }
+    let any_name = Pattern::default();
+    let pattern = |index: usize| patterns.get(index).unwrap_or(&any_name);
+    let (provider, package, event) = (pattern(0), pattern(1), pattern(2));
+    let part = |index: usize| parts.get(index).map_or("", |part| part.name.as_str());
+    if !provider.matches("wasm") {
+        return Matched::Nothing(format!("there is no provider `{}`; there is `wasm`", part(0)));
     }
     if parts.len() == 2 {
         let events: Vec<_> = [Event::Begin, Event::End, Event::Report]
             .into_iter()
-            .filter(|event| glob::matches(package, &event.text()["wasm:".len()..]))
+            .filter(|event| package.matches(&event.text()["wasm:".len()..]))
             .collect();
         return match events.is_empty() {
             false => Matched::Events { events, any: None },
@@ -291,15 +302,15 @@ pub(super) fn matching(parts: &[ast::Ident]) -> Matched {
             ),
         };
     }
-    let event = part(2).unwrap_or("");
-    let mode = part(3);
+    let mode = patterns.get(3);
     let mut events = Vec::new();
     let mut any = None;
-    let is_opcode = glob::matches(package, "opcode");
+    let is_opcode = package.matches("opcode");
     if let (true, Some(mode)) = (is_opcode, mode) {
         let modes: Vec<_> =
-            [Mode::Before, Mode::After].into_iter().filter(|each| glob::matches(mode, each.text())).collect();
+            [Mode::Before, Mode::After].into_iter().filter(|each| mode.matches(each.text())).collect();
         if modes.is_empty() {
+            let mode = part(3);
             let known = ["semantic_after", "alt", "block_alt", "entry", "exit", "at_target"];
             return match known.contains(&mode) {
                 true => {
@@ -311,21 +322,21 @@ pub(super) fn matching(parts: &[ast::Ident]) -> Matched {
             };
         }
         for mode in &modes {
-            let matching = OPCODES.iter().filter(|opcode| glob::matches(event, opcode.name));
+            let matching = OPCODES.iter().filter(|opcode| event.matches(opcode.name));
             events.extend(matching.map(|opcode| Event::Opcode(opcode, *mode)));
         }
-        if let ([mode], "*" | "") = (modes.as_slice(), event) {
+        if let ([mode], "*" | "") = (modes.as_slice(), part(2)) {
             any = Some(Event::AnyOpcode(*mode));
         }
     }
-    if mode.is_none_or(str::is_empty) {
+    if part(3).is_empty() {
         for (of, name, each) in [
             ("func", "entry", Event::FunctionEntry),
             ("func", "exit", Event::FunctionExit),
             ("block", "start", Event::BlockStart),
             ("block", "end", Event::BlockEnd),
         ] {
-            if glob::matches(package, of) && glob::matches(event, name) {
+            if package.matches(of) && event.matches(name) {
                 events.push(each);
             }
         }
@@ -334,17 +345,17 @@ pub(super) fn matching(parts: &[ast::Ident]) -> Matched {
         return Matched::Events { events, any };
     }
     Matched::Nothing(match () {
-        () if !["opcode", "func", "block"].iter().any(|known| glob::matches(package, known)) => {
-            format!("there is no package `{package}`; there are `opcode`, `func` and `block`")
+        () if !["opcode", "func", "block"].iter().any(|known| package.matches(known)) => {
+            format!("there is no package `{}`; there are `opcode`, `func` and `block`", part(1))
         }
         () if is_opcode && mode.is_none() => {
             "rules of instructions have a mode: `wasm:opcode:call:before`".to_owned()
         }
-        () if is_opcode => match nearest(event) {
-            Some(name) => format!("there is no instruction `{event}`; there is `{name}`"),
-            None => format!("there is no instruction `{event}`"),
+        () if is_opcode => match nearest(part(2)) {
+            Some(name) => format!("there is no instruction `{}`; there is `{name}`", part(2)),
+            None => format!("there is no instruction `{}`", part(2)),
         },
-        () if mode.is_some_and(|mode| !mode.is_empty()) => "this package has no modes".to_owned(),
+        () if !part(3).is_empty() => "this package has no modes".to_owned(),
         () => "there are `wasm:func:entry`, `wasm:func:exit`, `wasm:block:start` and `wasm:block:end`"
             .to_owned(),
     })
@@ -355,4 +366,17 @@ fn nearest(name: &str) -> Option<&'static str> {
     let plain = |name: &str| name.to_ascii_lowercase().replace(['.', '_'], "");
     let wanted = plain(name);
     OPCODES.iter().map(|opcode| opcode.name).find(|known| plain(known) == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_malformed_pattern_is_reported() {
+        let parts = ["wasm", "opcode", "i32.[ab", "before"];
+        let parts = parts.map(|name| ast::Ident { name: name.to_owned(), span: 0..0 });
+        let Matched::Nothing(help) = matching(&parts) else { panic!("it matches") };
+        assert!(help.starts_with("the pattern `i32.[ab` is malformed: "), "{help}");
+    }
 }

@@ -40,11 +40,11 @@ mod check;
 mod diagnostics;
 mod emit;
 mod events;
-mod glob;
 mod ir;
 mod lexer;
 mod opcodes;
 mod parser;
+mod pattern;
 mod split;
 mod types;
 

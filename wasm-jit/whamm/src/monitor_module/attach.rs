@@ -16,7 +16,7 @@ use wasm_jit::{Error, FunctionInfo, Instance, Linker, Module, Store, Val, ValTyp
 use wasm_jit_hooks::Flow;
 
 use super::error::MonitorError;
-use super::instructions::{Immediate, access, blocks, immediates, name};
+use super::instructions::{Immediate, access, immediates, name};
 use super::load::MonitorModule;
 use super::names::{Call, Event, Parameter, Static};
 use super::strings::Buffer;
@@ -300,7 +300,7 @@ impl<T: 'static> Matching<'_, T> {
             matches!(rule.event, Event::BlockStart | Event::BlockEnd)
         };
         let has_blocks = self.monitor.rules.iter().any(of_blocks);
-        let blocks = if has_blocks { blocks(&Flow::of(body)) } else { Vec::new() };
+        let blocks = if has_blocks { Flow::of(body).blocks() } else { Vec::new() };
         let mut blocks = blocks.into_iter().peekable();
         for (index, instruction) in instructions.iter().enumerate() {
             let offset = (instruction.offset() - start) as u32;
@@ -312,12 +312,12 @@ impl<T: 'static> Matching<'_, T> {
                 instruction: Some((instruction.operator(), instruction.bytes())),
                 ..entry
             };
-            if let Some((first, last)) = blocks.peek().copied() {
-                if first == index {
+            if let Some(block) = blocks.peek().cloned() {
+                if block.start == index {
                     self.all(&Event::BlockStart, &place)?;
                 }
-                if last == index {
-                    place.count = Some(last - first + 1);
+                if block.end == index + 1 {
+                    place.count = Some(block.len());
                     self.all(&Event::BlockEnd, &place)?;
                     place.count = None;
                     blocks.next();

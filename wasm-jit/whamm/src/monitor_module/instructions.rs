@@ -1,9 +1,6 @@
-//! Names and immediates of instructions, and basic blocks.
-
-use std::collections::BTreeSet;
+//! Names and immediates of instructions.
 
 use wasm_jit::wasmparser::Operator;
-use wasm_jit_hooks::Flow;
 
 macro_rules! visitors {
     ($( @$proposal:ident $op:ident $({ $($arg:ident: $ty:ty),* })? => $visit:ident ($($ann:tt)*) )*) => {
@@ -159,26 +156,6 @@ pub(super) fn access(operator: &Operator<'_>, bytes: &[u8]) -> Option<Access> {
     Some(Access { align: flags & (HAS_MEMORY - 1), memory, offset })
 }
 
-/// The basic blocks of a function: their first and last instructions.
-pub(super) fn blocks(flow: &Flow<'_>) -> Vec<(usize, usize)> {
-    let count = flow.instructions.len();
-    let mut first: BTreeSet<usize> = flow.handlers.iter().copied().collect();
-    first.insert(0);
-    for (index, (_, operator)) in flow.instructions.iter().enumerate() {
-        if matches!(operator, Operator::Loop { .. }) {
-            first.insert(index);
-        }
-        if flow.successors[index] != [index + 1] {
-            first.insert(index + 1);
-            first.extend(&flow.successors[index]);
-        }
-    }
-    first.retain(|index| *index < count);
-    let starts: Vec<usize> = first.into_iter().collect();
-    let ends = starts[1..].iter().copied().chain([count]).map(|next| next - 1);
-    starts.iter().copied().zip(ends).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use wasm_jit::{Engine, Module};
@@ -232,21 +209,5 @@ mod tests {
         let access = Access { align: 0, memory: 0, offset: 1000 };
         assert_eq!(of("i32.load16_u"), (integers(&[0, 1000]), Some(access)));
         assert_eq!(of("block").0, []);
-    }
-
-    #[test]
-    fn blocks_end_where_control_divides_or_joins() {
-        #[track_caller]
-        fn check(body: &str, expected: &[(usize, usize)]) {
-            let module = Module::new(&Engine::default(), format!("(module (func (param i32) {body}))"));
-            let module = module.unwrap();
-            let flow = Flow::of(module.function(0).unwrap().body().unwrap());
-            assert_eq!(blocks(&flow), expected, "{:?}", flow.instructions);
-        }
-        check("nop nop", &[(0, 2)]);
-        check("loop local.get 0 br_if 0 end nop", &[(0, 2), (3, 5)]);
-        check("nop loop nop end", &[(0, 0), (1, 4)]);
-        check("local.get 0 if nop else nop nop end nop", &[(0, 1), (2, 3), (4, 6), (7, 8)]);
-        check("block local.get 0 br_if 0 nop end nop", &[(0, 2), (3, 4), (5, 6)]);
     }
 }

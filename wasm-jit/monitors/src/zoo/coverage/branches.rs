@@ -59,7 +59,7 @@ pub(super) fn branches_of(graph: &Graph<'_>) -> Vec<Branch> {
             let from = predecessors[target].iter().filter(|(from, _)| !is_loop(target) || *from < target);
             let edges =
                 if is_condition { 1 } else { successors.iter().filter(|next| **next == target).count() };
-            !graph.catches()
+            !graph.is_handler(target)
                 && target < graph.len()
                 && !(is_loop(target) && index >= target)
                 && from.clone().all(|(from, _)| *from == index)

@@ -54,7 +54,7 @@ impl Function {
         Self {
             index: graph.function,
             offsets: graph.flow.instructions.iter().map(|(offset, _)| *offset).collect(),
-            blocks: graph.blocks(),
+            blocks: graph.flow.blocks(),
             segments: graph.segments().into_iter().map(segment).collect(),
             branches: if observes_branches { branches_of(graph) } else { Vec::new() },
         }

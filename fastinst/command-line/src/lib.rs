@@ -1,0 +1,58 @@
+//! What the commands of this workspace share: [`print`] and the subcommands of [`Generate`]. Exit
+//! codes and messages are each command's own.
+
+mod generate;
+
+pub use generate::{Generate, GenerateError};
+
+use std::io::{self, BufWriter, ErrorKind, Write};
+
+/// Writes a result to standard output. A closed pipe is no error: its reader, `head` for example,
+/// has read what it wanted.
+///
+/// # Errors
+/// Those of writing to standard output, and of `write`.
+pub fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    print_to(io::stdout().lock(), write)
+}
+
+fn print_to(out: impl Write, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut out = BufWriter::new(out);
+    match write(&mut out).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A writer whose every write fails.
+    struct Fails(ErrorKind);
+
+    impl Write for Fails {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_error_and_a_full_disk_is() {
+        let write = |out: &mut dyn Write| out.write_all(b"result");
+        assert!(print_to(Fails(ErrorKind::BrokenPipe), write).is_ok());
+        let full = print_to(Fails(ErrorKind::StorageFull), write);
+        assert_eq!(full.unwrap_err().kind(), ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn all_of_it_is_written() {
+        let mut text = Vec::new();
+        print_to(&mut text, |out| write!(out, "{}", "x".repeat(100_000))).unwrap();
+        assert_eq!(text.len(), 100_000);
+    }
+}

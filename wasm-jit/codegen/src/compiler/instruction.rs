@@ -1,0 +1,75 @@
+//! What is known of the instruction that is being compiled, from its first byte of code to the
+//! next instruction.
+
+use wasmparser::Operator;
+
+use crate::asm::{Precision, Width};
+
+/// The operator after the current one, as far as it affects the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// `local.set` or `local.tee`.
+    SetLocal(u32),
+    /// Takes a condition: `br_if`, `if`, `select`, `i32.eqz`.
+    Condition,
+    /// Takes the top operand as the right one of an integer operation, of 64 bits or 32.
+    Int {
+        width: Width,
+    },
+    /// `i32.add` or `i64.add`.
+    Add {
+        width: Width,
+    },
+    /// Takes the top operand as the right one of a float operation.
+    Float {
+        precision: Precision,
+    },
+    Other,
+}
+
+/// The current instruction.
+#[derive(Debug)]
+pub(super) struct Instruction {
+    /// Its module offset.
+    pub(super) position: u32,
+    pub(super) next: Next,
+    /// Whether the next instruction's site is settled (`settle.rs`).
+    pub(super) next_is_settled: bool,
+    /// Whether the load that it would do has been done.
+    pub(super) load_is_done: bool,
+    /// Whether it has stored the value that it overwrites.
+    pub(super) old_value_is_stored: bool,
+}
+
+impl Instruction {
+    /// An instruction of which nothing has been done.
+    pub(super) fn new(position: u32, next: Next, next_is_settled: bool) -> Self {
+        Self { position, next, next_is_settled, load_is_done: false, old_value_is_stored: false }
+    }
+}
+
+impl Next {
+    /// The kind of an operator.
+    pub(super) fn of(operator: &Operator<'_>) -> Self {
+        use Operator as O;
+        match operator {
+            O::LocalSet { local_index } | O::LocalTee { local_index } => Next::SetLocal(*local_index),
+            O::BrIf { .. } | O::If { .. } | O::Select | O::TypedSelect { .. } | O::I32Eqz => Next::Condition,
+            O::I32Add => Next::Add { width: Width::W32 },
+            O::I64Add => Next::Add { width: Width::W64 },
+            O::I32Sub | O::I32And | O::I32Or | O::I32Xor | O::I32Mul => Next::Int { width: Width::W32 },
+            O::I64Sub | O::I64And | O::I64Or | O::I64Xor | O::I64Mul => Next::Int { width: Width::W64 },
+            O::I32Eq | O::I32Ne | O::I32LtS | O::I32LtU | O::I32GtS | O::I32GtU => {
+                Next::Int { width: Width::W32 }
+            }
+            O::I32LeS | O::I32LeU | O::I32GeS | O::I32GeU => Next::Int { width: Width::W32 },
+            O::I64Eq | O::I64Ne | O::I64LtS | O::I64LtU | O::I64GtS | O::I64GtU => {
+                Next::Int { width: Width::W64 }
+            }
+            O::I64LeS | O::I64LeU | O::I64GeS | O::I64GeU => Next::Int { width: Width::W64 },
+            O::F32Add | O::F32Sub | O::F32Mul | O::F32Div => Next::Float { precision: Precision::Single },
+            O::F64Add | O::F64Sub | O::F64Mul | O::F64Div => Next::Float { precision: Precision::Double },
+            _ => Next::Other,
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What an observer is shown while a function is compiled. It changes nothing of the code but for
+//! the NOPs at places where frames can move to another version.
+
+use super::function::FunctionCompiler;
+use super::observe::State;
+use super::output::Position;
+use super::runs::Run;
+use super::sites::{SITE_LENGTH, SITE_WINDOW, SiteKind, Sites};
+
+impl FunctionCompiler<'_> {
+    /// Reports the code position of the current instruction, and the state before it.
+    pub(super) fn show_instruction(&mut self) {
+        if let Some(observer) = self.observer.take() {
+            let state = State::of(self);
+            observer
+                .instruction(Position { code: self.asm.offset(), wasm: self.instruction.position }, &state);
+            self.observer = Some(observer);
+        }
+    }
+
+    /// Reports the site of a place.
+    pub(super) fn show_site(&mut self, site: u32, position: u32, kind: SiteKind) {
+        if let Some(observer) = self.observer.take() {
+            let state = State::at(self, kind);
+            observer.site(Position { code: site, wasm: position }, &state);
+            self.observer = Some(observer);
+        }
+    }
+
+    /// Reports that a run begins.
+    pub(super) fn show_run(&mut self, run: Run) {
+        if let Some(observer) = &mut self.observer {
+            observer.run(run);
+        }
+    }
+
+    /// Reports the state while the current instruction calls.
+    pub(super) fn show_call(&mut self) {
+        if let Some(observer) = self.observer.take() {
+            observer.call(self.instruction.position, &State::of(self));
+            self.observer = Some(observer);
+        }
+    }
+
+    /// Reports that a frame can continue in another version of the function from here.
+    pub(super) fn show_transfer(&mut self) {
+        self.transfer(1);
+    }
+
+    /// Like [`Self::show_transfer`], where a site follows: the NOP between them aligns it.
+    pub(super) fn show_transfer_at_site(&mut self) {
+        let over = (self.asm.offset() + 1) % SITE_WINDOW;
+        let aligns = self.runs.is_none() && over + SITE_LENGTH > SITE_WINDOW;
+        self.transfer(if aligns { 1 + SITE_WINDOW - over } else { 1 });
+    }
+
+    fn transfer(&mut self, nop: u32) {
+        self.end_run();
+        let code = self.asm.offset();
+        if let Some(observer) = &mut self.observer {
+            observer.transfer(code);
+        }
+        // No branch and no site shares the address with it.
+        if *self.sites.wanted != Sites::None || self.runs.is_some() {
+            self.asm.nops(nop);
+        }
+    }
+
+    /// Reports additional code of an instruction, outside of the main sequence.
+    pub(super) fn show_more(&mut self, code: u32, wasm: u32) {
+        if let Some(observer) = &mut self.observer {
+            observer.more_code(Position { code, wasm });
+        }
+    }
+}

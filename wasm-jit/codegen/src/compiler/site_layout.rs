@@ -1,0 +1,145 @@
+//! The sites of a function: where they are laid out, and which instructions share one.
+//!
+//! A site is a NOP of five bytes inside an aligned quadword, in front of its instruction. In code
+//! with sites at branches (`Sites::Branches`) control instructions share the NOP in front of them
+//! as long as whatever comes to one of them has passed it, and a jump of the program can be the
+//! site itself.
+
+use super::function::FunctionCompiler;
+use super::observe::State;
+use super::output::Position;
+use super::sites::{MAX_SHARED, SITE_LENGTH, SITE_WINDOW, SiteKind, Sites};
+use super::state::{Flag, Operand, Val};
+use crate::asm::{Cond, Label};
+
+/// Which sites a function has, and what the next instruction may use of the last one.
+#[derive(Debug)]
+pub(super) struct SiteLayout<'a> {
+    /// The instructions in front of which there is a site.
+    pub(super) wanted: &'a Sites,
+    /// The last site that control instructions may share.
+    shared: Option<SharedSite>,
+    /// Whether the next jump is the site of the current instruction.
+    jump_is_site: bool,
+}
+
+/// A NOP that is the site of some control instructions.
+#[derive(Clone, Copy, Debug)]
+struct SharedSite {
+    code: u32,
+    instructions: u32,
+}
+
+impl<'a> SiteLayout<'a> {
+    pub(super) fn new(wanted: &'a Sites) -> Self {
+        Self { wanted, shared: None, jump_is_site: false }
+    }
+}
+
+impl FunctionCompiler<'_> {
+    /// Lays out the site of a place, if it has one: the current instruction, the entry or the exit.
+    pub(super) fn lay_out_site(&mut self, position: u32, kind: SiteKind) {
+        if let Some(observer) = self.observer.take() {
+            observer.place(position, &State::at(self, kind));
+            self.observer = Some(observer);
+        }
+        if !self.sites.wanted.contains(position, kind) {
+            return;
+        }
+        if let Some(site) = self.share_site(kind) {
+            return self.show_site(site, position, kind);
+        }
+        if self.sites.wanted.use_code() && self.will_jump(kind) {
+            self.sites.jump_is_site = true;
+            return;
+        }
+        let before = self.asm.offset();
+        if self.sites.wanted.settles(position) && kind != SiteKind::Exit {
+            self.settle();
+            self.flags_hold_since(before);
+        }
+        self.align_site();
+        let site = self.asm.offset();
+        self.asm.nops(SITE_LENGTH);
+        self.flags_hold_since(site);
+        self.sites.shared = (self.sites.wanted.use_code() && kind.is_control())
+            .then_some(SharedSite { code: site, instructions: 1 });
+        self.show_site(site, position, kind);
+    }
+
+    /// The site right in front of here, if the current instruction can share it: whatever comes
+    /// here has passed it, and does so once.
+    fn share_site(&mut self, kind: SiteKind) -> Option<u32> {
+        let is_here = |site: &&mut SharedSite| site.code + SITE_LENGTH == self.asm.offset();
+        let site = self.sites.shared.as_mut().filter(is_here)?;
+        if !kind.is_control() || self.asm.is_bound_here() || site.instructions == MAX_SHARED {
+            return None;
+        }
+        let is_pending = |operand: &Operand| matches!(operand.val, Val::Load(_));
+        debug_assert!(!self.stack.iter().any(is_pending), "no load is pending before a control instruction");
+        site.instructions += 1;
+        Some(site.code)
+    }
+
+    /// Whether the current instruction branches by one jump.
+    fn will_jump(&self, kind: SiteKind) -> bool {
+        match (kind, self.stack.last().map(|operand| operand.val)) {
+            (SiteKind::Jump, _) => true,
+            (SiteKind::JumpIf, Some(Val::Const(_) | Val::Flag(Flag::FloatEqual | Flag::FloatNotEqual))) => {
+                false
+            }
+            (kind, _) => kind == SiteKind::JumpIf,
+        }
+    }
+
+    /// Puts the next instruction where five bytes are inside an aligned quadword: where code of the
+    /// program is used as sites, by making the last instruction longer, else by a NOP.
+    fn align_site(&mut self) {
+        let before = self.asm.offset();
+        let over = before % SITE_WINDOW;
+        if over + SITE_LENGTH <= SITE_WINDOW {
+            return;
+        }
+        let by = SITE_WINDOW - over;
+        let is_longer = self.sites.wanted.use_code() && self.asm.lengthen_last(by);
+        if !is_longer {
+            self.asm.nops(by);
+        }
+        self.flags_hold_since(before);
+        let now = self.asm.offset();
+        if is_longer && let Some(observer) = &mut self.observer {
+            observer.moved(before, now);
+        }
+    }
+
+    /// JMP or Jcc, which may be the site of the current instruction. What aligns it is part of the
+    /// instruction in front of it, so that the processor can fuse the two.
+    pub(super) fn jump(&mut self, cond: Option<Cond>, label: Label) {
+        if !std::mem::take(&mut self.sites.jump_is_site) {
+            return match cond {
+                Some(cond) => self.asm.jcc(cond, label),
+                None => self.asm.jmp(label),
+            };
+        }
+        self.align_site();
+        let site = self.asm.offset();
+        match cond {
+            Some(cond) => self.asm.long_jcc(cond, label),
+            None => self.asm.long_jmp(label),
+        }
+        if let Some(observer) = self.observer.take() {
+            observer.site(Position { code: site, wasm: self.instruction.position }, &State::at_jump(self));
+            self.observer = Some(observer);
+        }
+    }
+
+    /// Records that the code since an offset preserves the flags: what the compiler knew of them
+    /// there still holds.
+    pub(super) fn flags_hold_since(&mut self, before: u32) {
+        if let Some(flag) = &mut self.zero_flag
+            && flag.at == before
+        {
+            flag.at = self.asm.offset();
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The stack of operands.
+//!
+//! Operands below the *spilled height* are in their slots or constants: spilling all operands looks
+//! only at those above it. What an operand says of registers and locals (`register_file.rs`,
+//! `Local::aliases`) is kept true by `state.rs` and `registers.rs`, which push, pop and spill.
+
+use std::ops::{Deref, Range};
+
+use super::state::{Operand, Val};
+
+/// The operands at this point of the code, by height.
+#[derive(Debug, Default)]
+pub(super) struct ValueStack {
+    operands: Vec<Operand>,
+    spilled: u32,
+}
+
+impl ValueStack {
+    /// The number of operands.
+    pub(super) fn height(&self) -> u32 {
+        self.operands.len() as u32
+    }
+
+    pub(super) fn at(&self, height: u32) -> Operand {
+        self.operands[height as usize]
+    }
+
+    pub(super) fn push(&mut self, operand: Operand) {
+        self.operands.push(operand);
+    }
+
+    pub(super) fn pop(&mut self) -> Operand {
+        let operand = self.operands.pop().expect("validated");
+        self.spilled = self.spilled.min(self.height());
+        operand
+    }
+
+    /// Changes where an operand is.
+    pub(super) fn set(&mut self, height: u32, val: Val) {
+        self.operands[height as usize].val = val;
+    }
+
+    /// The heights of the operands that may be in registers.
+    pub(super) fn not_spilled(&self) -> Range<u32> {
+        self.spilled..self.height()
+    }
+
+    /// Records that every operand is in its slot or a constant.
+    pub(super) fn set_all_spilled(&mut self) {
+        self.spilled = self.height();
+    }
+}
+
+impl Deref for ValueStack {
+    type Target = [Operand];
+
+    fn deref(&self) -> &[Operand] {
+        &self.operands
+    }
+}
