@@ -99,6 +99,11 @@ impl LazyProbes {
         lock(&self.shared.state).made.values().flatten().for_each(visit);
     }
 
+    /// The functions in which probes were made: those that were called, in the order of the module.
+    pub fn functions(&self) -> Vec<u32> {
+        lock(&self.shared.state).made.keys().copied().collect()
+    }
+
     /// What `read` says of the probe of a place, if it was made. If there are several, of the
     /// first.
     pub fn get<T>(&self, location: Location, read: impl FnOnce(&Probe) -> T) -> Option<T> {

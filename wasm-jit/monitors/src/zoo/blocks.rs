@@ -5,10 +5,11 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use wasm_jit::probes::{Kind, Probe, ProbeError, ProbeSpec};
+use wasm_jit::Module;
+use wasm_jit::probes::{Kind, Probe, ProbeSpec};
 
 use super::graph::Graph;
-use crate::{Cell, Description, Error, Monitor, Program, Report, Setup, Table, switch};
+use crate::{Cell, Description, Error, LazyProbes, Monitor, Program, Report, Setup, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
     name: "blocks",
@@ -22,72 +23,95 @@ pub(super) const DESCRIPTION: Description = Description {
 };
 
 struct Blocks {
-    probes: Vec<Probe>,
-    /// For each probe.
-    blocks: Vec<Block>,
+    /// The functions to observe.
+    chosen: Vec<u32>,
+    /// A counter for each block that control may come to.
+    counters: LazyProbes,
 }
 
+fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
+    let chosen = setup.functions().map(|function| function.index()).collect();
+    let counters = LazyProbes::new(setup, |function| {
+        let Some(graph) = Graph::of(function) else { return Vec::new() };
+        let spec =
+            |block: &Range<usize>| ProbeSpec { location: graph.location(block.start), kind: Kind::Count };
+        reached_blocks(&graph).iter().map(spec).collect()
+    });
+    Ok(Box::new(Blocks { chosen, counters }))
+}
+
+/// The blocks that control may come to: their instructions.
+fn reached_blocks(graph: &Graph<'_>) -> Vec<Range<usize>> {
+    let reached = graph.reached();
+    let mut blocks = graph.flow.blocks();
+    blocks.retain(|block| reached[block.start]);
+    blocks
+}
+
+/// A block that was executed.
 struct Block {
+    times: u64,
     function: u32,
     /// The offsets of the first and the last instruction.
     offsets: (u32, u32),
     length: u64,
 }
 
-fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
-    let (mut specs, mut blocks) = (Vec::new(), Vec::new());
-    for graph in setup.functions().filter_map(|function| Graph::of(&function)) {
-        let offset = |index: usize| graph.flow.offset(index);
-        for Range { start, end } in graph.flow.blocks() {
-            let offsets = (offset(start), offset(end - 1));
-            specs.push(ProbeSpec { location: graph.location(start), kind: Kind::Count });
-            blocks.push(Block { function: graph.function, offsets, length: (end - start) as u64 });
-        }
-    }
-    let mut probes = Vec::new();
-    let mut reached = Vec::new();
-    for (probe, block) in setup.module.probes(&specs).into_iter().zip(blocks) {
-        match probe {
-            Err(ProbeError::Unreachable { .. }) => {}
-            probe => {
-                probes.push(probe?);
-                reached.push(block);
+impl Blocks {
+    /// The number of blocks, and those that were executed.
+    fn executed(&self, module: &Module) -> (usize, Vec<Block>) {
+        let (mut all, mut executed) = (0, Vec::new());
+        let graphs = self.chosen.iter().filter_map(|function| Graph::of(&module.function(*function)?));
+        for graph in graphs {
+            let blocks = reached_blocks(&graph);
+            all += blocks.len();
+            for block in blocks {
+                let times = self.counters.get(graph.location(block.start), Probe::count).unwrap_or(0);
+                if times > 0 {
+                    let offsets = (graph.flow.offset(block.start), graph.flow.offset(block.end - 1));
+                    executed.push(Block {
+                        times,
+                        function: graph.function,
+                        offsets,
+                        length: block.len() as u64,
+                    });
+                }
             }
         }
+        (all, executed)
     }
-    Ok(Box::new(Blocks { probes, blocks: reached }))
 }
 
 impl Monitor for Blocks {
     fn activate(&self) -> Result<(), Error> {
-        switch(&self.probes, true)
+        self.counters.switch(true)
     }
 
     fn deactivate(&self) -> Result<(), Error> {
-        switch(&self.probes, false)
+        self.counters.switch(false)
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
-        let mut rows: Vec<(u64, &Block)> = self.probes.iter().map(Probe::count).zip(&self.blocks).collect();
-        let total = rows.iter().map(|(count, _)| count).sum();
+        let (all, mut rows) = self.executed(program.module);
+        let total = rows.iter().map(|block| block.times).sum();
         report.value("executed", total);
-        report.value("blocks", rows.len());
-        rows.retain(|(count, _)| *count > 0);
+        report.value("blocks", all);
         report.value("blocks_executed", rows.len());
-        rows.sort_by_key(|(count, block)| (Reverse(*count), block.function, block.offsets));
+        rows.sort_by_key(|block| (Reverse(block.times), block.function, block.offsets));
         let columns = ["times", "share", "length", "from", "to", "function", "source"];
         let mut table = Table::new("by_block", columns);
-        for (count, Block { function, offsets: (first, last), length }) in rows {
+        for Block { times, function, offsets: (first, last), length } in rows {
             table.row([
-                count.into(),
-                Cell::share(count, total),
-                (*length).into(),
-                program.offset(*function, *first),
-                program.offset(*function, *last),
-                program.name(*function),
-                program.line(*function, *first),
+                times.into(),
+                Cell::share(times, total),
+                length.into(),
+                program.offset(function, first),
+                program.offset(function, last),
+                program.name(function),
+                program.line(function, first),
             ]);
         }
         report.table(table);
+        self.counters.report_refused(report);
     }
 }

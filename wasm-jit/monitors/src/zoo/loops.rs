@@ -4,12 +4,13 @@
 //! is there can only continue with the loop; else counters at the branches to it.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
-use wasm_jit::probes::{Branches, Kind, Location, Place, Probe, ProbeError, ProbeSpec};
+use wasm_jit::probes::{Branches, Kind, Location, Place, Probe, ProbeSpec};
 use wasm_jit::wasmparser::Operator;
 
 use super::graph::{Completion, Graph};
-use crate::{Cell, Description, Error, Monitor, Program, Report, Setup, Table, switch};
+use crate::{Cell, Description, Error, LazyProbes, Monitor, Program, Report, Setup, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
     name: "loops",
@@ -21,90 +22,81 @@ pub(super) const DESCRIPTION: Description = Description {
     start,
 };
 
-struct Loops {
-    loops: Vec<Loop>,
-    probes: Vec<Probe>,
-}
+struct Loops(LazyProbes);
 
 struct Loop {
+    /// Its probe is here.
     location: Location,
     /// How deep it is in others.
     depth: usize,
-    /// Its probe, by number.
-    iterations: usize,
     entered: Entered,
 }
 
 /// How the number of times is known that a loop was entered.
 enum Entered {
-    /// This probe counts it.
-    Counted(usize),
-    /// These branches to the loop repeat it: the probe of each, and which of its ways do.
-    Repeated(Vec<(usize, Vec<usize>)>),
+    /// The probe of this place counts it.
+    Counted(Location),
+    /// These branches to the loop repeat it: the place of each, and which of its ways do.
+    Repeated(Vec<(Location, Vec<usize>)>),
 }
 
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
-    let (mut specs, mut loops) = (Vec::new(), Vec::new());
-    for graph in setup.functions().filter_map(|function| Graph::of(&function)) {
-        let predecessors = graph.predecessors();
-        let mut open: Vec<bool> = Vec::new();
-        for (index, before) in predecessors.iter().take(graph.len()).enumerate() {
-            match &graph.flow.instructions[index].1 {
-                Operator::Loop { .. } => {
-                    let mut add = |location, kind| {
-                        specs.push(ProbeSpec { location, kind });
-                        specs.len() - 1
-                    };
-                    let iterations = add(graph.location(index), Kind::Count);
-                    let entered = entered(&graph, index, before, &mut add);
-                    let depth = open.iter().filter(|is_loop| **is_loop).count();
-                    loops.push(Loop { location: graph.location(index), depth, iterations, entered });
-                    open.push(true);
+    let probes = LazyProbes::new(setup, |function| {
+        let Some(graph) = Graph::of(function) else { return Vec::new() };
+        let mut specs: BTreeMap<Location, Kind> = BTreeMap::new();
+        for Loop { location, entered, .. } in loops(&graph) {
+            specs.insert(location, Kind::Count);
+            match entered {
+                Entered::Counted(location) => _ = specs.insert(location, Kind::Count),
+                Entered::Repeated(branches) => {
+                    specs.extend(
+                        branches.into_iter().map(|(location, _)| (location, counter(&graph, location))),
+                    );
                 }
-                Operator::Block { .. }
-                | Operator::If { .. }
-                | Operator::Try { .. }
-                | Operator::TryTable { .. } => {
-                    open.push(false);
-                }
-                Operator::End | Operator::Delegate { .. } => _ = open.pop(),
-                _ => {}
             }
         }
-    }
-    let mut probes = Vec::new();
-    // The number of each among those that there are.
-    let mut numbers = Vec::new();
-    for probe in setup.module.probes(&specs) {
-        match probe {
-            Err(ProbeError::Unreachable { .. }) => numbers.push(None),
-            probe => {
-                numbers.push(Some(probes.len()));
-                probes.push(probe?);
-            }
-        }
-    }
-    let reached = |mut known: Loop| {
-        known.iterations = numbers[known.iterations]?;
-        known.entered = match known.entered {
-            Entered::Counted(probe) => Entered::Counted(numbers[probe]?),
-            Entered::Repeated(branches) => {
-                let reached = branches.into_iter().filter_map(|(probe, ways)| Some((numbers[probe]?, ways)));
-                Entered::Repeated(reached.collect())
-            }
-        };
-        Some(known)
-    };
-    Ok(Box::new(Loops { loops: loops.into_iter().filter_map(reached).collect(), probes }))
+        specs.into_iter().map(|(location, kind)| ProbeSpec { location, kind }).collect()
+    });
+    Ok(Box::new(Loops(probes)))
 }
 
-/// How the entries of the loop at `index` are counted, with probes that `add` adds.
-fn entered(
-    graph: &Graph<'_>,
-    index: usize,
-    predecessors: &[(usize, usize)],
-    add: &mut dyn FnMut(Location, Kind) -> usize,
-) -> Entered {
+/// What counts the executions of a branch: by its ways, if it has several.
+fn counter(graph: &Graph<'_>, location: Location) -> Kind {
+    let Place::Instruction { offset } = location.place else { return Kind::Count };
+    let index = graph.flow.instructions.partition_point(|(at, _)| *at < offset);
+    if graph.flow.successors[index].len() > 1 { Kind::CountBranch } else { Kind::Count }
+}
+
+/// The loops that control may come to.
+fn loops(graph: &Graph<'_>) -> Vec<Loop> {
+    let (predecessors, reached) = (graph.predecessors(), graph.reached());
+    let mut loops = Vec::new();
+    let mut open: Vec<bool> = Vec::new();
+    for (index, before) in predecessors.iter().take(graph.len()).enumerate() {
+        match &graph.flow.instructions[index].1 {
+            Operator::Loop { .. } => {
+                if reached[index] {
+                    let depth = open.iter().filter(|is_loop| **is_loop).count();
+                    let entered = entered(graph, index, before);
+                    loops.push(Loop { location: graph.location(index), depth, entered });
+                }
+                open.push(true);
+            }
+            Operator::Block { .. }
+            | Operator::If { .. }
+            | Operator::Try { .. }
+            | Operator::TryTable { .. } => {
+                open.push(false);
+            }
+            Operator::End | Operator::Delegate { .. } => _ = open.pop(),
+            _ => {}
+        }
+    }
+    loops
+}
+
+/// How the entries of the loop at `index` are counted.
+fn entered(graph: &Graph<'_>, index: usize, predecessors: &[(usize, usize)]) -> Entered {
     let outside: Vec<usize> =
         predecessors.iter().map(|(from, _)| *from).filter(|from| *from < index).collect();
     if let [from] = outside[..]
@@ -112,39 +104,38 @@ fn entered(
         && graph.completion(from) == Completion::Certain
         && !graph.is_handler(index)
     {
-        return Entered::Counted(add(graph.location(from), Kind::Count));
+        return Entered::Counted(graph.location(from));
     }
-    let mut branches: Vec<(usize, Vec<usize>)> = Vec::new();
+    let mut branches: Vec<(Location, Vec<usize>)> = Vec::new();
     for (from, way) in predecessors.iter().filter(|(from, _)| *from > index) {
+        let location = graph.location(*from);
         match branches.last_mut() {
-            Some((last, ways)) if last == from => ways.push(*way),
-            _ => branches.push((*from, vec![*way])),
+            Some((last, ways)) if *last == location => ways.push(*way),
+            _ => branches.push((location, vec![*way])),
         }
     }
-    let probe = |(from, ways): (usize, Vec<usize>)| {
-        let kind = if graph.flow.successors[from].len() > 1 { Kind::CountBranch } else { Kind::Count };
-        (add(graph.location(from), kind), ways)
-    };
-    Entered::Repeated(branches.into_iter().map(probe).collect())
+    Entered::Repeated(branches)
 }
 
 impl Loops {
     /// How often a loop was entered, and its iterations.
     fn counts(&self, known: &Loop) -> (u64, u64) {
-        let probe = |number: usize| &self.probes[number];
-        let iterations = probe(known.iterations).count();
+        let count = |location| self.0.get(location, Probe::count).unwrap_or(0);
+        let iterations = count(known.location);
         let entered = match &known.entered {
-            Entered::Counted(number) => probe(*number).count(),
+            Entered::Counted(location) => count(*location),
             Entered::Repeated(branches) => {
-                let repeated = branches.iter().map(|(number, ways)| match probe(*number).branches() {
-                    // The way that is taken is the first one.
-                    Some(Branches::Condition { taken, not_taken }) => {
-                        ways.iter().map(|way| if *way == 0 { taken } else { not_taken }).sum()
+                let repeated = branches.iter().map(|(location, ways)| {
+                    match self.0.get(*location, Probe::branches).flatten() {
+                        // The way that is taken is the first one.
+                        Some(Branches::Condition { taken, not_taken }) => {
+                            ways.iter().map(|way| if *way == 0 { taken } else { not_taken }).sum()
+                        }
+                        Some(Branches::Table { targets, default }) => {
+                            ways.iter().map(|way| targets.get(*way).copied().unwrap_or(default)).sum()
+                        }
+                        _ => count(*location),
                     }
-                    Some(Branches::Table { targets, default }) => {
-                        ways.iter().map(|way| targets.get(*way).copied().unwrap_or(default)).sum()
-                    }
-                    _ => probe(*number).count(),
                 });
                 iterations.saturating_sub(repeated.sum())
             }
@@ -156,18 +147,23 @@ impl Loops {
 
 impl Monitor for Loops {
     fn activate(&self) -> Result<(), Error> {
-        switch(&self.probes, true)
+        self.0.switch(true)
     }
 
     fn deactivate(&self) -> Result<(), Error> {
-        switch(&self.probes, false)
+        self.0.switch(false)
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
-        let mut rows: Vec<_> = self.loops.iter().map(|known| (self.counts(known), known)).collect();
+        let called = self.0.functions().into_iter();
+        let graphs = called.filter_map(|function| Graph::of(&program.module.function(function)?));
+        let mut rows: Vec<_> = graphs
+            .flat_map(|graph| loops(&graph))
+            .map(|known| (self.counts(&known), known))
+            .filter(|((_, iterations), _)| *iterations > 0)
+            .collect();
         report.value("entered", rows.iter().map(|((entered, _), _)| entered).sum::<u64>());
         report.value("iterations", rows.iter().map(|((_, iterations), _)| iterations).sum::<u64>());
-        rows.retain(|((_, iterations), _)| *iterations > 0);
         rows.sort_by_key(|((_, iterations), known)| (Reverse(*iterations), known.location));
         let mut table =
             Table::new("by_loop", ["iterations", "entered", "mean", "depth", "offset", "function", "source"]);
@@ -179,12 +175,13 @@ impl Monitor for Loops {
                 iterations.into(),
                 entered.into(),
                 mean,
-                (*depth).into(),
+                depth.into(),
                 program.offset(location.function, offset),
                 program.name(location.function),
                 program.line(location.function, offset),
             ]);
         }
         report.table(table);
+        self.0.report_refused(report);
     }
 }
