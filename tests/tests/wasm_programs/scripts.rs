@@ -6,61 +6,20 @@
 
 use super::monitors::{Figures, ICEPLL, LUA, Reports, Workload, assert_same, key, opcode};
 
-/// The rows of a script's report: the variable, the event, the key, and the value.
-struct Rows(Vec<[String; 4]>);
-
-impl Rows {
-    /// Values of a variable that are not 0, sorted.
-    fn values(&self, variable: &str) -> Vec<u64> {
-        let rows = self.0.iter().filter(|[name, ..]| name == variable);
-        let mut values: Vec<u64> =
-            rows.map(|[.., value]| value.parse().expect("a number")).filter(|value| *value > 0).collect();
-        values.sort_unstable();
-        values
-    }
-
-    #[track_caller]
-    fn value(&self, variable: &str) -> u64 {
-        let values: Vec<&str> =
-            self.0.iter().filter(|[name, ..]| name == variable).map(|[.., value]| value.as_str()).collect();
-        let [value] = values[..] else { panic!("{variable}: {values:?}") };
-        value.parse().expect("a number")
-    }
-
-    fn by_key(&self, variable: &str) -> Figures {
-        let rows = self.0.iter().filter(|[name, ..]| name == variable);
-        rows.map(|[.., key, value]| (key.clone(), value.parse().expect("a number"))).collect()
-    }
-}
-
-/// Fields of a line, without quotes.
-fn fields(line: &str) -> Vec<String> {
-    let (mut fields, mut is_quoted) = (vec![String::new()], false);
-    for character in line.chars() {
-        match character {
-            '"' => is_quoted = !is_quoted,
-            ',' if !is_quoted => fields.push(String::new()),
-            other => fields.last_mut().expect("one at least").push(other),
-        }
-    }
-    fields
-}
-
 /// Runs a program under a script and monitors.
 #[track_caller]
-fn observed(program: &Workload, script: &str, monitors: &str) -> (Rows, Reports) {
+fn observed(program: &Workload, script: &str, monitors: &str) -> Reports {
     let script = tests::repo_root().join("wasm-jit/whamm/scripts").join(script);
     let monitors = format!("{},{monitors}", script.display());
     let plain = program.run(&[]);
     let run = program.run(&["--monitors", &monitors, "--monitor-format", "json"]);
     assert_eq!((run.status, &run.stdout), (plain.status, &plain.stdout), "{}", run.stderr);
-    let report = run.stderr.split_once("name,type,event,fid,pc,key,value\n").expect("the script's report").1;
-    let rows = report.lines().take_while(|line| !line.starts_with('{')).map(|line| {
-        let fields = fields(line);
-        let [name, _, event, _, _, key, value] = fields.try_into().expect("seven fields");
-        [name, event, key, value]
-    });
-    (Rows(rows.collect()), Reports::read(&run.stderr))
+    Reports::read(&run.stderr)
+}
+
+/// Values of a variable of places that are not 0, sorted.
+fn values(reports: &Reports, script: &str, variable: &str) -> Vec<u64> {
+    sorted(reports.rows(script, "by_site").map(|row| row[variable].as_u64().expect("a number")))
 }
 
 fn sorted(figures: impl Iterator<Item = u64>) -> Vec<u64> {
@@ -71,8 +30,8 @@ fn sorted(figures: impl Iterator<Item = u64>) -> Vec<u64> {
 
 #[test]
 fn instructions_are_counted_as_by_hotness() {
-    let (rows, reports) = observed(&LUA, "hotness.mm", "hotness");
-    let times = rows.values("times");
+    let reports = observed(&LUA, "hotness.mm", "hotness");
+    let times = values(&reports, "hotness_", "times");
     assert_eq!(times.iter().sum::<u64>(), reports.value("hotness", "instructions"));
     let executed = reports.rows("hotness", "by_instruction").filter_map(|row| row["times"].as_u64());
     assert_eq!(times, sorted(executed));
@@ -80,7 +39,7 @@ fn instructions_are_counted_as_by_hotness() {
 
 #[test]
 fn branches_are_counted_as_by_branches() {
-    let (rows, reports) = observed(&LUA, "branches.mm", "branches");
+    let reports = observed(&LUA, "branches.mm", "branches");
     let conditional = || {
         let rows = reports.rows("branches", "by_branch");
         rows.filter(|row| matches!(opcode(row), "br_if" | "if"))
@@ -94,7 +53,7 @@ fn branches_are_counted_as_by_branches() {
 
 #[test]
 fn kinds_of_instructions_are_counted_as_by_hotness() {
-    let (rows, reports) = observed(&ICEPLL, "imix.mm", "hotness");
+    let reports = observed(&ICEPLL, "imix.mm", "hotness");
     let mut executed = Figures::new();
     for row in reports.rows("hotness", "by_instruction") {
         // Of the `end` of a function, the text of the module has a parenthesis.
@@ -110,7 +69,7 @@ fn kinds_of_instructions_are_counted_as_by_hotness() {
 
 #[test]
 fn calls_are_counted_as_by_calls() {
-    let (rows, reports) = observed(&LUA, "calls.mm", "calls");
+    let reports = observed(&LUA, "calls.mm", "calls");
     // Imported functions have no code here.
     let mut called = sorted(reports.rows("calls", "functions").filter_map(|row| row["called"].as_u64()));
     for calls in rows.values("calls") {
@@ -123,7 +82,7 @@ fn calls_are_counted_as_by_calls() {
 
 #[test]
 fn accesses_are_counted_as_by_memory() {
-    let (rows, reports) = observed(&LUA, "accesses.mm", "memory");
+    let reports = observed(&LUA, "accesses.mm", "memory");
     for name in ["loads", "stores"] {
         assert_eq!(rows.value(name), reports.value("memory", name), "{name}");
     }

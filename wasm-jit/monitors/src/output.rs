@@ -101,7 +101,11 @@ impl Output {
         }
     }
 
-    pub(crate) fn write(&self, reports: &[Report]) -> Result<(), Error> {
+    /// Writes reports. Files that are there are replaced.
+    ///
+    /// # Errors
+    /// [`Error::Write`]: the first that failed; the others are written.
+    pub fn write(&self, reports: &[Report]) -> Result<(), Error> {
         match &self.0 {
             Destination::Nowhere => Ok(()),
             Destination::StandardError(format) => to_standard_error(reports, *format),

@@ -87,7 +87,8 @@ impl Cell {
 }
 
 impl Report {
-    pub(crate) fn new(monitor: &str) -> Self {
+    /// An empty report of a monitor with this name.
+    pub fn new(monitor: &str) -> Self {
         Self { monitor: monitor.to_owned(), ..Self::default() }
     }
 

@@ -2,18 +2,21 @@
 //!
 //! | event | bound |
 //! | --- | --- |
-//! | all of the program's code | `fid`, `pc`, `opidx`, `at_func_end`, `localN` with a type bound |
-//! | `wasm:opcode:NAME:before` | `argN` from the top of the stack, `immN`, `opname`, `category_name`, `category_id` |
+//! | all of the program's code | `fid`, `fname`, `pc`, `opidx`, `at_func_end`, `localN` with a type bound |
+//! | `wasm:opcode:NAME:MODE` | `immN`, `opname`, `category_name`, `category_id` |
+//! | `wasm:opcode:NAME:before` | `argN` from the top of the stack |
 //! | loads, stores, atomic operations | `addr`, `effective_addr`, `offset`, `align`, `memory`, `data_size`, `is_write` |
-//! | `br`, `br_if`, `if` | `taken` |
+//! | `br`, `br_if`, `br_table`, `if` | `taken` |
 //! | `br_table` | `num_targets`, `default_target`, `target` |
+//! | divisions and remainders of integers | `trap` |
+//! | `call`, `return_call` | `target_fn_name`, `target_fn_type`, `target_imp_module`, `resolved_fid` |
 //! | `wasm:opcode:NAME:after` | `resN` |
 //! | `wasm:func:entry`, `wasm:func:exit`, `wasm:block:start`, `wasm:block:end` | as for all code |
 //! | `wasm:begin`, `wasm:end`, `wasm:report` | nothing |
 
 use super::ast::BinaryOp;
 use super::ir::Typed;
-use super::opcodes::{OPCODES, Opcode};
+use super::opcodes::{OPCODES, Opcode, Values};
 use super::types::Type;
 use super::{ast, glob};
 
@@ -21,8 +24,32 @@ use super::{ast, glob};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Before,
+    /// Where control goes on to the next instruction of the text.
     After,
+    /// Wherever control goes on; of a block, after its end.
+    SemanticAfter,
+    /// Inside of a block, at its beginning.
+    Entry,
+    /// After the end of a block.
+    Exit,
 }
+
+const MODES: [Mode; 5] = [Mode::Before, Mode::After, Mode::SemanticAfter, Mode::Entry, Mode::Exit];
+
+/// Instructions that begin a block.
+const BLOCKS: [&str; 5] = ["block", "loop", "if", "try", "try_table"];
+
+/// Instructions after which control does not continue in the function.
+const LAST: [&str; 8] = [
+    "unreachable",
+    "return_call",
+    "return_call_indirect",
+    "return_call_ref",
+    "throw",
+    "throw_ref",
+    "rethrow",
+    "delegate",
+];
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
@@ -49,10 +76,23 @@ pub(super) struct Description {
 }
 
 impl Mode {
-    fn text(self) -> &'static str {
+    pub(super) fn text(self) -> &'static str {
         match self {
             Self::Before => "before",
             Self::After => "after",
+            Self::SemanticAfter => "semantic_after",
+            Self::Entry => "entry",
+            Self::Exit => "exit",
+        }
+    }
+
+    /// Whether an instruction has it.
+    fn is_of(self, opcode: &str) -> bool {
+        match self {
+            Self::Before => true,
+            Self::After => !LAST.contains(&opcode) && !["br", "br_table", "return"].contains(&opcode),
+            Self::SemanticAfter => !LAST.contains(&opcode),
+            Self::Entry | Self::Exit => BLOCKS.contains(&opcode),
         }
     }
 }
@@ -73,6 +113,14 @@ impl Event {
         }
     }
 
+    /// When it happens, in relation to its place.
+    pub(super) fn mode(&self) -> Mode {
+        match self {
+            Self::Opcode(_, mode) | Self::AnyOpcode(mode) => *mode,
+            _ => Mode::Before,
+        }
+    }
+
     /// Whether it happens at places of the program's code.
     pub(super) fn has_site(&self) -> bool {
         !matches!(self, Self::Begin | Self::End | Self::Report)
@@ -87,12 +135,14 @@ impl Event {
         match name {
             "fid" | "pc" | "opidx" => return Bound::Value(Typed::request(Type::U32, name)),
             "at_func_end" => return Bound::Value(Typed::request(Type::Bool, name)),
-            "fname" => return Bound::Unsupported("the names of functions are not passed to monitor modules"),
+            "fname" => return Bound::Value(Typed::request(Type::Str, name)),
             "probe_id" => return Bound::Unsupported("probes have no numbers here"),
             _ => {}
         }
         let bound = |name: &str| bounds.iter().find(|(bound, _)| bound == name).map(|(_, ty)| ty.clone());
-        if numbered(name, "local").is_some() {
+        // Where a branch leads, there may be no frame any more.
+        let has_locals = !matches!(self, Self::FunctionExit) && self.mode() != Mode::SemanticAfter;
+        if numbered(name, "local").is_some() && has_locals {
             return match bound(name) {
                 Some(ty) => Bound::Value(Typed::request(ty, name)),
                 None => Bound::NeedsType,
@@ -107,13 +157,14 @@ impl Event {
 
     /// Whether a type bound can ever hold: `None` if the event has no such value.
     pub(super) fn admits(&self, name: &str, ty: &Type) -> Option<bool> {
-        if numbered(name, "local").is_some() && self.has_site() {
+        let is_local = numbered(name, "local").is_some();
+        if is_local && !matches!(self.bound(name, &[]), Bound::Unknown) {
             return Some(true);
         }
         let Self::Opcode(opcode, mode) = self else { return None };
         let (values, index) = match (numbered(name, "arg"), numbered(name, "res"), numbered(name, "imm")) {
             (Some(index), ..) if *mode == Mode::Before => (&opcode.operands, index),
-            (_, Some(index), _) if *mode == Mode::After => (&opcode.results, index),
+            (_, Some(index), _) if *mode == Mode::After => (results(opcode), index),
             (.., Some(index)) => (&opcode.immediates, index),
             _ => return None,
         };
@@ -146,6 +197,7 @@ impl Event {
 
 const NAMED: &[(&str, &str)] = &[
     ("fid", "number of the function"),
+    ("fname", "name of the function in the name section, or empty"),
     ("pc", "offset of the instruction in the function, in bytes"),
     ("opidx", "offset of the instruction in the function, in instructions"),
     ("at_func_end", "whether it is the last `end` of the function"),
@@ -160,6 +212,11 @@ const NAMED: &[(&str, &str)] = &[
     ("data_size", "bytes that are accessed"),
     ("is_write", "whether it writes"),
     ("taken", "whether the branch is taken"),
+    ("trap", "whether it is about to trap"),
+    ("target_fn_name", "name of the function that is called; that of an import"),
+    ("target_fn_type", "local, or import"),
+    ("target_imp_module", "module of the imported function that is called, or empty"),
+    ("resolved_fid", "number of the function that is called"),
     ("num_targets", "number of targets without the default"),
     ("default_target", "the default target"),
     ("target", "index of the target that is taken"),
@@ -200,7 +257,8 @@ fn of_opcode(opcode: &Opcode, mode: Mode, name: &str, bound: &dyn Fn(&str) -> Op
     }
     for (prefix, values, is_bound) in [
         ("arg", &opcode.operands, mode == Mode::Before),
-        ("res", &opcode.results, mode == Mode::After),
+        // Those of branches are on the stack wherever they lead.
+        ("res", results(opcode), mode == Mode::After),
         ("imm", &opcode.immediates, true),
     ] {
         let Some(index) = numbered(name, prefix).filter(|_| is_bound) else { continue };
@@ -228,7 +286,7 @@ fn of_opcode(opcode: &Opcode, mode: Mode, name: &str, bound: &dyn Fn(&str) -> Op
         }
     }
     match (opcode.name, name) {
-        ("br", "taken") => Bound::Value(Typed::bool(true)),
+        ("br" | "br_table", "taken") => Bound::Value(Typed::bool(true)),
         ("br_if" | "if", "taken") if mode == Mode::Before => {
             let zero = Typed::int(Type::U32, 0);
             Bound::Value(Typed::binary(BinaryOp::Ne, Typed::request(Type::U32, "arg0"), zero))
@@ -240,19 +298,54 @@ fn of_opcode(opcode: &Opcode, mode: Mode, name: &str, bound: &dyn Fn(&str) -> Op
             let inside = Typed::binary(BinaryOp::Lt, index(), targets());
             Bound::Value(Typed::ternary(inside, index(), targets()))
         }
+        (division, "trap") if mode == Mode::Before => trap(division),
+        ("call" | "return_call", "target_fn_name" | "target_imp_module" | "target_fn_type") => {
+            Bound::Value(Typed::request(Type::Str, name))
+        }
+        ("call" | "return_call" | "ref.func", "resolved_fid") => {
+            Bound::Value(Typed::cast(Typed::request(Type::U32, "imm0"), Type::I32))
+        }
         (
-            "call"
-            | "call_indirect"
-            | "return_call"
-            | "return_call_indirect"
-            | "call_ref"
-            | "return_call_ref",
+            "call_indirect" | "return_call_indirect" | "call_ref" | "return_call_ref",
             "target_fn_name" | "target_imp_module" | "target_fn_type" | "resolved_fid",
         ) => Bound::Unsupported(
-            "the functions that are called are not passed to monitor modules; `imm0` of `call` is the number of the function",
+            "the function is not known before the call; the next `wasm:func:entry` is that of a function of the program",
         ),
         _ => Bound::Unknown,
     }
+}
+
+/// The results that an instruction pushes.
+fn results(opcode: &Opcode) -> &Values {
+    static NONE: Values = Values::NONE;
+    match opcode.name {
+        name if BLOCKS.contains(&name) || name.starts_with("br") => &NONE,
+        "else" | "end" | "catch" | "catch_all" => &NONE,
+        _ => &opcode.results,
+    }
+}
+
+/// Whether a division is about to trap.
+fn trap(opcode: &str) -> Bound {
+    let Some((ty, operation)) = opcode.split_once('.') else { return Bound::Unknown };
+    let (signed, unsigned, least) = match ty {
+        "i32" => (Type::I32, Type::U32, i128::from(i32::MIN)),
+        "i64" => (Type::I64, Type::U64, i128::from(i64::MIN)),
+        _ => return Bound::Unknown,
+    };
+    let is = |name: &str, ty: &Type, value: i128| {
+        Typed::binary(BinaryOp::Eq, Typed::request(ty.clone(), name), Typed::int(ty.clone(), value))
+    };
+    Bound::Value(match operation {
+        "div_u" | "rem_u" => is("arg0", &unsigned, 0),
+        "rem_s" => is("arg0", &signed, 0),
+        // The quotient of the least number and -1 is out of range.
+        "div_s" => {
+            let overflows = Typed::binary(BinaryOp::And, is("arg0", &signed, -1), is("arg1", &signed, least));
+            Typed::binary(BinaryOp::Or, is("arg0", &signed, 0), overflows)
+        }
+        _ => return Bound::Unknown,
+    })
 }
 
 /// The result of matching a rule.
@@ -298,24 +391,25 @@ pub(super) fn matching(parts: &[ast::Ident]) -> Matched {
     let is_opcode = glob::matches(package, "opcode");
     if let (true, Some(mode)) = (is_opcode, mode) {
         let modes: Vec<_> =
-            [Mode::Before, Mode::After].into_iter().filter(|each| glob::matches(mode, each.text())).collect();
+            MODES.into_iter().filter(|each| glob::matches(mode, each.text())).collect();
         if modes.is_empty() {
-            let known = ["semantic_after", "alt", "block_alt", "entry", "exit", "at_target"];
-            return match known.contains(&mode) {
-                true => {
-                    Matched::Unsupported(format!("the mode `{mode}` is not supported in monitor modules"))
-                }
+            return match ["alt", "block_alt"].contains(&mode) {
+                true => Matched::Unsupported(format!(
+                    "the mode `{mode}` changes the program, and monitors only observe it"
+                )),
                 false => {
-                    Matched::Nothing(format!("there is no mode `{mode}`; there are `before` and `after`"))
+                    let known = MODES.map(|mode| format!("`{}`", mode.text())).join(", ");
+                    Matched::Nothing(format!("there is no mode `{mode}`; there are {known}"))
                 }
             };
         }
         for mode in &modes {
             let matching = OPCODES.iter().filter(|opcode| glob::matches(event, opcode.name));
-            events.extend(matching.map(|opcode| Event::Opcode(opcode, *mode)));
+            let having = matching.filter(|opcode| mode.is_of(opcode.name));
+            events.extend(having.map(|opcode| Event::Opcode(opcode, *mode)));
         }
-        if let ([mode], "*" | "") = (modes.as_slice(), event) {
-            any = Some(Event::AnyOpcode(*mode));
+        if let ([Mode::Before], "*" | "") = (modes.as_slice(), event) {
+            any = Some(Event::AnyOpcode(Mode::Before));
         }
     }
     if mode.is_none_or(str::is_empty) {
@@ -339,6 +433,11 @@ pub(super) fn matching(parts: &[ast::Ident]) -> Matched {
         }
         () if is_opcode && mode.is_none() => {
             "rules of instructions have a mode: `wasm:opcode:call:before`".to_owned()
+        }
+        () if is_opcode && OPCODES.iter().any(|opcode| glob::matches(event, opcode.name)) => {
+            let mode = mode.unwrap_or_default();
+            format!("`{event}` does not have the mode `{mode}`: blocks have `entry` and `exit`, and control \
+                does not continue after a jump")
         }
         () if is_opcode => match nearest(event) {
             Some(name) => format!("there is no instruction `{event}`; there is `{name}`"),

@@ -9,7 +9,7 @@ use super::{compile, exports};
 
 #[track_caller]
 fn refused(source: &[u8], kind: ProblemKind) {
-    let error = lang::compile("test.mm", source).unwrap_err();
+    let error = lang::compile("test.mm", source, &[]).unwrap_err();
     assert_eq!(error.problems()[0].kind, kind, "{}", error.problems()[0].message);
     assert!(!error.to_string().is_empty());
 }
@@ -45,7 +45,7 @@ fn long_chains_of_alternatives() {
 }
 
 fn refused_or_compiled(source: &str) {
-    if let Err(error) = lang::compile("test.mm", source.as_bytes()) {
+    if let Err(error) = lang::compile("test.mm", source.as_bytes(), &[]) {
         assert!(!error.to_string().is_empty());
     }
 }
@@ -167,7 +167,7 @@ fn random_scripts() {
                 String::from_utf8(bytes).unwrap()
             }
         };
-        match lang::compile("test.mm", source.as_bytes()) {
+        match lang::compile("test.mm", source.as_bytes(), &[]) {
             Ok(module) => {
                 if let Err(error) = wasmparser::Validator::new().validate_all(&module) {
                     panic!("{error}\n{source}");

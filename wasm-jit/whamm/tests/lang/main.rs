@@ -3,15 +3,20 @@
 
 mod behaviour;
 mod engine;
+mod frames;
 mod hostile;
+mod libraries;
+mod modes;
+mod names;
 mod refused;
+mod script_report;
 
 use wasm_jit_whamm::lang;
 
 /// Compiles a script, and validates the module.
 #[track_caller]
 fn compile(source: &str) -> Vec<u8> {
-    let module = match lang::compile("test.mm", source.as_bytes()) {
+    let module = match lang::compile("test.mm", source.as_bytes(), &[]) {
         Ok(module) => module,
         Err(error) => panic!("{error}"),
     };

@@ -1,10 +1,13 @@
 //! The functions that every emitted module starts with: `runtime.wat`, assembled once.
 
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::sync::LazyLock;
 
 use wasm_encoder::ValType;
 use wasmparser::{ExternalKind, Parser, Payload, TypeRef};
+
+use super::super::ir::Import;
 
 /// Address of the key of a map access.
 pub(super) const KEY: u32 = 64;
@@ -40,11 +43,48 @@ impl Runtime {
     }
 }
 
-/// The runtime. It is part of this crate, so that it is valid: a test assembles it.
-pub(super) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
-    let binary = wat::parse_str(include_str!("runtime.wat")).expect("the runtime is valid text");
-    read(&binary).expect("the runtime is a valid module")
-});
+/// The runtime without libraries. It is part of this crate, so that it is valid: a test assembles
+/// it.
+pub(super) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::with(&[]));
+
+/// After this line, functions of libraries are imported: functions that a module imports come first.
+const IMPORTS: &str = "  ;; Libraries.\n";
+
+impl Runtime {
+    /// The runtime in a module that imports functions of libraries. Bodies contain the numbers of
+    /// the functions that they call, so it is assembled again.
+    pub(super) fn with(imports: &[Import]) -> Self {
+        let (before, after) = include_str!("runtime.wat").split_once(IMPORTS).expect("it has this line");
+        let mut text = before.to_owned();
+        for Import { library, name, parameters, results } in imports {
+            let types = |keyword: &str, types: &[ValType]| {
+                types.iter().map(|ty| format!(" ({keyword} {})", keyword_of(*ty))).collect::<String>()
+            };
+            let (parameters, results) = (types("param", parameters), types("result", results));
+            let (library, name) = (quoted(library), quoted(name));
+            let _ = writeln!(text, "(import {library} {name} (func{parameters}{results}))");
+        }
+        text.push_str(after);
+        let binary = wat::parse_str(&text).expect("the runtime is valid text");
+        read(&binary).expect("the runtime is a valid module")
+    }
+}
+
+/// A string of the text format.
+fn quoted(text: &str) -> String {
+    let bytes: String = text.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+    format!("\"{bytes}\"")
+}
+
+fn keyword_of(ty: ValType) -> &'static str {
+    match ty {
+        ValType::I64 => "i64",
+        ValType::F32 => "f32",
+        ValType::F64 => "f64",
+        // Functions with others are refused.
+        _ => "i32",
+    }
+}
 
 fn value_type(ty: wasmparser::ValType) -> ValType {
     match ty {
