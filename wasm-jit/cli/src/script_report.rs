@@ -1,20 +1,23 @@
 //! What a script has found, as a report like those of monitors.
 //!
 //! Variables that exist once are figures. A rule with variables of places is a table with a row for
-//! each place: function, source line if the module has any, offset in the module, and a column for
-//! each variable. A map is a table of its own. Rows come in descending order of their first number.
+//! each place: a column for each variable, the offset in the module, the function, and the source
+//! line if the module has any. A map is a table of its own. Rows come in the order of
+//! their keys, if they are integers, otherwise in descending order of their first number.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::path::Path;
 
 use wasm_jit_monitors::{Cell, Program, Report, Table};
 use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value};
 
-use super::whamm::library_name;
 
 /// The report of a script in this file.
 pub(super) fn report(file: &Path, found: &ScriptReport, program: &Program<'_>) -> Report {
-    let mut report = Report::new(&library_name(file));
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let mut report = Report::new(&name);
+    report.hint_all_rows("--monitor-out writes all");
     let mut names = Names::new(["monitor"]);
     for variable in &found.variables {
         if let ReportedValue::Value(value) = &variable.value {
@@ -81,10 +84,10 @@ fn place(site: &SiteReport, program: &Program<'_>) -> Row {
     let SiteReport { event, function, offset, .. } = site;
     let column = |name: &str, cell: Cell| (name.to_owned(), cell);
     vec![
-        column("function", program.name(*function)),
-        column("line", program.line(*function, *offset)),
         column("offset", program.offset(*function, *offset)),
+        column("function", program.name(*function)),
         column("event", event.as_str().into()),
+        column("source", program.line(*function, *offset)),
     ]
 }
 
@@ -93,17 +96,18 @@ fn by_site(report: &mut Report, names: &mut Names, rule: &RuleReport, program: &
     let mut maps: Vec<Vec<Row>> = vec![Vec::new(); rule.variables.len()];
     for site in &rule.sites {
         let place = place(site, program);
-        let mut row = place.clone();
+        let mut row = Row::new();
         for (number, (name, value)) in rule.variables.iter().zip(&site.values).enumerate() {
             match value {
                 ReportedValue::Value(value) => row.extend(cells(name, value)),
                 ReportedValue::Map(entries) => {
-                    let entries = entries.iter().map(|(key, value)| [place.clone(), entry(key, value)].concat());
+                    let entries = entries.iter().map(|(key, value)| [entry(key, value), place.clone()].concat());
                     maps[number].extend(entries);
                 }
             }
         }
-        if row.len() > place.len() {
+        if !row.is_empty() {
+            row.extend(place);
             values.push(row);
         }
     }
@@ -117,24 +121,20 @@ fn by_site(report: &mut Report, names: &mut Names, rule: &RuleReport, program: &
     }
 }
 
-/// Columns that say where a row is from.
-const PLACE: [&str; 4] = ["function", "line", "offset", "event"];
-
 /// Adds a table, under the text of its rule.
 fn add(report: &mut Report, name: String, rule: Option<&str>, mut rows: Vec<Row>) {
-    let is_of_site = rule.is_some();
-    let skipped = if is_of_site { PLACE.len() } else { 0 };
-    let first_number = |row: &Row| {
-        let numbers = row.iter().skip(skipped).filter_map(|(name, cell)| match cell {
-            Cell::Int(number) => Some((name.starts_with("key"), *number)),
-            _ => None,
-        });
-        // The value of a map's entry, the first variable of others.
-        numbers.min_by_key(|(is_key, _)| *is_key).map(|(_, number)| number)
+    // The value of a map's entry, the first variable of others.
+    let number = |row: &Row| {
+        let numbers = row.iter().filter(|(name, _)| !name.starts_with("key"));
+        numbers.filter_map(|(_, cell)| integer(cell)).next()
     };
-    rows.sort_by_key(|row| std::cmp::Reverse(first_number(row)));
+    let key = |row: &Row| row.iter().find(|(name, _)| name == "key").and_then(|(_, cell)| integer(cell));
+    rows.sort_by_key(|row| (key(row), Reverse(number(row))));
     let mut columns = Names::new([]);
-    let header: Vec<String> = rows.first().into_iter().flatten().map(|(name, _)| columns.unique(name)).collect();
+    let header: Vec<String> = match rows.first() {
+        Some(row) => row.iter().map(|(name, _)| columns.unique(name)).collect(),
+        None => vec!["key".to_owned(), "value".to_owned()],
+    };
     let mut table = Table::new(&name, header.iter().map(String::as_str));
     for row in rows {
         table.row(row.into_iter().map(|(_, cell)| cell));
@@ -143,4 +143,11 @@ fn add(report: &mut Report, name: String, rule: Option<&str>, mut rows: Vec<Row>
         report.text(format!("{rule}\n"));
     }
     report.table(table);
+}
+
+fn integer(cell: &Cell) -> Option<i128> {
+    match cell {
+        Cell::Int(number) => Some(*number),
+        _ => None,
+    }
 }

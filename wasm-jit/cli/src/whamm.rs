@@ -152,7 +152,7 @@ fn describe(events: &[EventInfo], out: &mut dyn Write) -> io::Result<()> {
         }
         for (name, ty, is_static, help) in rows {
             let when = if *is_static { "static" } else { "dynamic" };
-            writeln!(out, "  {name:16}{ty:16}{when:9}{help}")?;
+            writeln!(out, "  {name:18}{ty:16}{when:9}{help}")?;
         }
     }
     Ok(())

@@ -10,6 +10,8 @@ pub struct Report {
     pub(crate) monitor: String,
     /// How many rows of a table to show.
     pub(crate) rows: Option<usize>,
+    /// How to get all rows, if not by the option `rows`.
+    pub(crate) all_rows: Option<&'static str>,
     values: Vec<(String, Cell)>,
     parts: Vec<Part>,
     files: Vec<(String, Vec<u8>)>,
@@ -90,6 +92,11 @@ impl Report {
     /// An empty report of a monitor with this name.
     pub fn new(monitor: &str) -> Self {
         Self { monitor: monitor.to_owned(), ..Self::default() }
+    }
+
+    /// Says how to get all rows of its tables, if the monitor does not have the option `rows`.
+    pub fn hint_all_rows(&mut self, hint: &'static str) {
+        self.all_rows = Some(hint);
     }
 
     /// The monitor's name.

@@ -25,15 +25,17 @@
 //! ```
 //!
 //! Operators bind as in C, but that `&&` and `||` bind equally, and comparisons, too, from left to
-//! right. `while`, `break`, `continue` and `shared` are extensions.
+//! right. `while`, `break` and `continue` are extensions. `call` may have `@static` or `@init` in
+//! front, if it is one of a library.
 //!
 //! The steps: `lexer` and `parser` make the tree of `ast`. `check` resolves names and types for
 //! each event that a rule matches, with the tables of `events` and `opcodes`, and makes the tree of
 //! `ir`. `split` takes a predicate apart. `emit` writes the module. Problems of a script are
-//! collected as far as possible, and point into the script.
+//! collected as far as possible, and point into the script. A [`Script`] reads the report from the
+//! memory of its module's instance.
 //!
-//! What is refused: libraries, frame variables, the modes that change the program or whose place
-//! is not next to an instruction, type parameters, names of functions.
+//! What is refused: the modes that change the program, type parameters, functions of indirect calls
+//! before these.
 
 mod ast;
 mod check;

@@ -146,13 +146,16 @@ fn rows(printed: &str) -> Vec<String> {
 /// Rows without the offset.
 #[track_caller]
 pub(super) fn check_program(script: &str, program: &str, expected: &[&str]) {
-    let report = observe(script, &[], program);
+    assert_eq!(rows_without_offset(script, &[], program), expected, "{script}");
+}
+
+pub(super) fn rows_without_offset(script: &str, libraries: &[(&str, &str)], program: &str) -> Vec<String> {
+    let report = observe(script, libraries, program);
     let without_offset = |row: String| {
         let fields: Vec<_> = row.splitn(5, ' ').collect();
         [&fields[..3], &fields[4..]].concat().join(" ").replace("  ", " ").replace("  ", " ")
     };
-    let rows: Vec<_> = rows_of(&report).into_iter().map(without_offset).collect();
-    assert_eq!(rows, expected, "{script}");
+    rows_of(&report).into_iter().map(without_offset).collect()
 }
 
 /// What a script prints about a run of the program.

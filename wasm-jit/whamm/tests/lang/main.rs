@@ -10,6 +10,7 @@ mod modes;
 mod names;
 mod refused;
 mod script_report;
+mod scripts;
 
 use wasm_jit_whamm::lang;
 
@@ -33,16 +34,22 @@ fn the_scripts_for_users_compile() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut scripts = Vec::new();
     for entry in std::fs::read_dir(root.join("scripts")).unwrap() {
-        scripts.push(std::fs::read_to_string(entry.unwrap().path()).unwrap());
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "mm") {
+            scripts.push(std::fs::read_to_string(path).unwrap());
+        }
     }
-    assert!(scripts.len() >= 7, "{scripts:?}");
+    assert!(scripts.len() >= 20, "{scripts:?}");
     // Not part of the package.
     let manual = root.join("../../docs/whamm.md");
     let manual = std::fs::read_to_string(&manual).unwrap_or_else(|_| "```whamm\n```".into());
     let blocks = manual.split("```whamm\n").skip(1);
     scripts.extend(blocks.map(|block| block.split("```").next().unwrap().to_owned()));
+    let clock = wat::parse_file(root.join("scripts/clock.wat")).unwrap();
     for script in scripts {
-        compile(&script);
+        if let Err(error) = lang::compile("test.mm", script.as_bytes(), &[("clock", &clock)]) {
+            panic!("{error}");
+        }
     }
 }
 
