@@ -52,7 +52,8 @@ fn branches_are_counted_as_by_branches() {
         for (variable, column) in columns.into_iter().zip(["taken", "not taken"]) {
             let rows = reports.rows("branches", "by_branch");
             let conditional = rows.filter(|row| matches!(opcode(row), "br_if" | "if"));
-            let counted = conditional.map(|row| (key(&row["offset"]), row[column].as_u64().expect("a number")));
+            let counted =
+                conditional.map(|row| (key(&row["offset"]), row[column].as_u64().expect("a number")));
             let counted: Figures = counted.filter(|(_, times)| *times > 0).collect();
             let mut found = by_offset(&reports, script, variable);
             // The paper's monitor has unconditional branches, too.
@@ -90,7 +91,12 @@ fn calls_are_counted_as_by_calls() {
     for (function, calls) in &counted {
         assert_eq!(called.get(function), Some(calls), "{function}");
     }
-    assert!(called.len() - counted.len() < called.len() / 4, "{} of {} functions", counted.len(), called.len());
+    assert!(
+        called.len() - counted.len() < called.len() / 4,
+        "{} of {} functions",
+        counted.len(),
+        called.len()
+    );
 }
 
 #[test]
@@ -101,8 +107,8 @@ fn call_sites_and_the_call_graph_are_those_of_calls() {
     let executed: Figures = executed.filter(|(_, times)| *times > 0).collect();
     let times = by_offset(&reports, "hot_call_sites.mm", "times");
     assert_same("hot_call_sites.mm and hotness", &times, &executed);
-    // The monitor's graph has direct and indirect calls, also of the host, whose functions have other
-    // names there.
+    // The monitor's graph has direct and indirect calls, also of the host, whose functions have
+    // other names there.
     let counting = tests::repo_root().join("wasm-jit/whamm/scripts/calls.mm");
     let direct = observed(&LUA, "call_graph.mm", &format!("calls,{}", counting.display()));
     let indirect = observed(&LUA, "indirect_targets.mm", "calls");

@@ -37,16 +37,17 @@ impl Files {
     fn load(&self, program: &Module) -> Result<(MonitorModule, Option<Script>), Failure> {
         let engine = program.engine();
         let failed = |error: &dyn std::fmt::Display| Failure::of_file(&self.monitor, error);
-        let (module, script, libraries) = if self.monitor.extension().is_some_and(|extension| extension == "mm") {
-            let source = Source { script: self.monitor.clone(), libraries: self.libraries.clone() };
-            let (script, libraries) = source.compile_here(engine)?;
-            let module = Module::from_binary(engine, script.module()).map_err(|error| failed(&error))?;
-            (module, Some(script), libraries)
-        } else {
-            let library = |file: &PathBuf| Ok((library_name(file), super::load(engine, file)?));
-            let libraries = self.libraries.iter().map(library).collect::<Result<_, Failure>>()?;
-            (super::load(engine, &self.monitor)?, None, libraries)
-        };
+        let (module, script, libraries) =
+            if self.monitor.extension().is_some_and(|extension| extension == "mm") {
+                let source = Source { script: self.monitor.clone(), libraries: self.libraries.clone() };
+                let (script, libraries) = source.compile_here(engine)?;
+                let module = Module::from_binary(engine, script.module()).map_err(|error| failed(&error))?;
+                (module, Some(script), libraries)
+            } else {
+                let library = |file: &PathBuf| Ok((library_name(file), super::load(engine, file)?));
+                let libraries = self.libraries.iter().map(library).collect::<Result<_, Failure>>()?;
+                (super::load(engine, &self.monitor)?, None, libraries)
+            };
         let monitor = MonitorModule::new(module, libraries).map_err(|error| failed(&error))?;
         if monitor.rules().len() == 0 {
             return Err(failed(&"none of its exports is a rule, so that it would observe nothing"));
@@ -108,6 +109,8 @@ impl MonitorModules {
                 Failure::of_file(file, error).report();
             }
             match script.as_ref().map(|script| script.report(&*store, attached.instance())) {
+                // One that reports by functions of libraries has nothing for the others.
+                Some(Ok(report)) if report.variables.is_empty() && report.rules.is_empty() => {}
                 Some(Ok(report)) => finished.0.push((file.clone(), report)),
                 Some(Err(error)) => _ = Failure::of_file(file, error).report(),
                 None => {}
@@ -124,8 +127,11 @@ impl Finished {
             return;
         }
         let program = Program::new(program);
-        let reports: Vec<_> =
-            self.0.iter().map(|(file, report)| super::script_report::report(file, report, &program)).collect();
+        let reports: Vec<_> = self
+            .0
+            .iter()
+            .map(|(file, report)| super::script_report::report(file, report, &program))
+            .collect();
         let written = arguments.output().and_then(|output| output.write(&reports).map_err(Failure::new));
         if let Err(failure) = written {
             failure.about("monitors").report();

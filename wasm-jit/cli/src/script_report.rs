@@ -12,7 +12,6 @@ use std::path::Path;
 use wasm_jit_monitors::{Cell, Program, Report, Table};
 use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value};
 
-
 /// The report of a script in this file.
 pub(super) fn report(file: &Path, found: &ScriptReport, program: &Program<'_>) -> Report {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -101,7 +100,8 @@ fn by_site(report: &mut Report, names: &mut Names, rule: &RuleReport, program: &
             match value {
                 ReportedValue::Value(value) => row.extend(cells(name, value)),
                 ReportedValue::Map(entries) => {
-                    let entries = entries.iter().map(|(key, value)| [entry(key, value), place.clone()].concat());
+                    let entries =
+                        entries.iter().map(|(key, value)| [entry(key, value), place.clone()].concat());
                     maps[number].extend(entries);
                 }
             }

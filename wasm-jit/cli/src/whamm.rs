@@ -105,9 +105,8 @@ impl Source {
         };
         let mut libraries = Vec::new();
         for library in lang::libraries(&name, &source).map_err(problems)? {
-            let beside = ["wasm", "wat"].map(|extension| {
-                self.script.with_file_name(&library).with_extension(extension)
-            });
+            let beside = ["wasm", "wat"]
+                .map(|extension| self.script.with_file_name(&library).with_extension(extension));
             let named = self.libraries.iter().find(|file| library_name(file) == library);
             // One that is missing is a problem of the script.
             if let Some(file) = named.or_else(|| beside.iter().find(|file| file.exists())) {

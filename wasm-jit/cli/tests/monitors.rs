@@ -268,7 +268,8 @@ fn a_script_is_a_monitor() {
     let ended = run(&directory, &["run", "--monitors=sites.mm", "app.wat"]);
     assert_eq!(ended.status.code(), Some(1));
     assert!(text(&ended.stderr).contains("there is no library `step`"), "{}", text(&ended.stderr));
-    let library = r#"(module (func (export "of") (param i32) (result i32) (i32.add (local.get 0) (i32.const 5))))"#;
+    let library =
+        r#"(module (func (export "of") (param i32) (result i32) (i32.add (local.get 0) (i32.const 5))))"#;
     std::fs::create_dir(directory.path().join("lib")).unwrap();
     std::fs::write(directory.path().join("lib/step.wat"), library).unwrap();
     let ended = run(&directory, &["run", "--monitors=sites.mm+lib/step.wat", "app.wat"]);
@@ -292,10 +293,14 @@ by
 ";
     assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), expected));
     std::fs::copy(directory.path().join("lib/step.wat"), directory.path().join("step.wat")).unwrap();
-    let ended =
-        run(&directory, &["run", "--monitors=sites.mm,icount", "--monitor-format=json", "app.wat"]);
+    let ended = run(&directory, &["run", "--monitors=sites.mm,icount", "--monitor-format=json", "app.wat"]);
     let last = text(&ended.stderr).lines().last().unwrap().to_owned();
-    assert!(last.starts_with(r#"{"monitor":"sites.mm","sum":20,"by_site":[{"calls":3,"offset":49,"function":"three","#), "{last}");
+    assert!(
+        last.starts_with(
+            r#"{"monitor":"sites.mm","sum":20,"by_site":[{"calls":3,"offset":49,"function":"three","#
+        ),
+        "{last}"
+    );
     let arguments = ["run", "--monitors=sites.mm", "--monitor-out=found", "app.wat"];
     let ended = run(&directory, &arguments);
     assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), ""));

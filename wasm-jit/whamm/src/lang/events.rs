@@ -390,8 +390,7 @@ pub(super) fn matching(parts: &[ast::Ident]) -> Matched {
     let mut any = None;
     let is_opcode = glob::matches(package, "opcode");
     if let (true, Some(mode)) = (is_opcode, mode) {
-        let modes: Vec<_> =
-            MODES.into_iter().filter(|each| glob::matches(mode, each.text())).collect();
+        let modes: Vec<_> = MODES.into_iter().filter(|each| glob::matches(mode, each.text())).collect();
         if modes.is_empty() {
             return match ["alt", "block_alt"].contains(&mode) {
                 true => Matched::Unsupported(format!(
@@ -436,8 +435,10 @@ pub(super) fn matching(parts: &[ast::Ident]) -> Matched {
         }
         () if is_opcode && OPCODES.iter().any(|opcode| glob::matches(event, opcode.name)) => {
             let mode = mode.unwrap_or_default();
-            format!("`{event}` does not have the mode `{mode}`: blocks have `entry` and `exit`, and control \
-                does not continue after a jump")
+            format!(
+                "`{event}` does not have the mode `{mode}`: blocks have `entry` and `exit`, and control \
+                does not continue after a jump"
+            )
         }
         () if is_opcode => match nearest(event) {
             Some(name) => format!("there is no instruction `{event}`; there is `{name}`"),

@@ -56,7 +56,9 @@ fn functions(module: &[u8]) -> wasmparser::Result<BTreeMap<String, Signature>> {
             Payload::TypeSection(section) => {
                 for group in section {
                     types.extend(group?.into_types().map(|ty| match ty.composite_type.inner {
-                        CompositeInnerType::Func(ty) => Some((value_types(ty.params()), value_types(ty.results()))),
+                        CompositeInnerType::Func(ty) => {
+                            Some((value_types(ty.params()), value_types(ty.results())))
+                        }
                         _ => None,
                     }));
                 }

@@ -84,8 +84,8 @@ pub struct Script {
 }
 
 impl Script {
-    /// Compiles a script. `name` is the script's, for messages. `libraries` are modules in the binary
-    /// format, by the names by which the script uses them.
+    /// Compiles a script. `name` is the script's, for messages. `libraries` are modules in the
+    /// binary format, by the names by which the script uses them.
     ///
     /// # Errors
     /// The problems of the script.

@@ -167,7 +167,8 @@ impl Reader<'_> {
             if sites.len() > self.0.len() / SITE_HEADER as usize {
                 return Err(MonitorError::Report { address: rule.list });
             }
-            let [function, offset, event, length] = [4, 8, 12, 16].map(|at| self.half(block.wrapping_add(at)));
+            let [function, offset, event, length] =
+                [4, 8, 12, 16].map(|at| self.half(block.wrapping_add(at)));
             let values = rule.variables.iter().map(|(_, ty, at)| self.reported(ty, block.wrapping_add(*at)));
             sites.push(SiteReport {
                 event: self.text(event?, length?)?,

@@ -92,9 +92,7 @@ fn substitute(expr: &Typed, conditions: &[Typed], outcomes: u32) -> Typed {
         Kind::MapGet(map, key) => Kind::MapGet(*map, Box::new(again(key))),
         Kind::Call(function, arguments) => Kind::Call(*function, arguments.iter().map(again).collect()),
         Kind::Tuple(fields) => Kind::Tuple(fields.iter().map(again).collect()),
-        Kind::Library(function, arguments) => {
-            Kind::Library(*function, arguments.iter().map(again).collect())
-        }
+        Kind::Library(function, arguments) => Kind::Library(*function, arguments.iter().map(again).collect()),
         Kind::Text(op, text, pattern) => Kind::Text(*op, Box::new(again(text)), Box::new(again(pattern))),
         Kind::Length(text) => Kind::Length(Box::new(again(text))),
         // It is computed where the rule is matched.
@@ -145,7 +143,9 @@ fn mergeable(terms: &[(u32, u32)], conditions: usize) -> Option<(usize, usize, u
 pub(super) fn is_static(expr: &Typed) -> bool {
     match &expr.kind {
         Kind::Const(_) => true,
-        Kind::Request(name) => !["arg", "res", "local", "frame"].iter().any(|prefix| name.starts_with(prefix)),
+        Kind::Request(name) => {
+            !["arg", "res", "local", "frame"].iter().any(|prefix| name.starts_with(prefix))
+        }
         Kind::AtMatch(_) => true,
         Kind::Variable(..) | Kind::MapGet(..) | Kind::Call(..) | Kind::Library(..) => false,
         _ => expr.children().into_iter().all(is_static),

@@ -1,8 +1,8 @@
 //! Where control continues after an instruction: the places of rules whose mode is not `before`.
 
+use wasm_jit::Module;
 use wasm_jit::probes::Place;
 use wasm_jit::wasmparser::{CompositeInnerType, Operator, Parser, Payload};
-use wasm_jit::Module;
 use wasm_jit_hooks::Flow;
 
 use super::instructions::pushed;
@@ -115,8 +115,10 @@ impl Continuations {
         self.indices(index, mode).into_iter().any(|next| {
             let mut origins = self.predecessors[next].iter();
             match of_branch {
-                true => self.is_handler[next] || origins.any(|origin| *origin != index),
-                // Between two instructions, only the branches of the loop that follows are not meant.
+                // Calls begin at the first instruction.
+                true => next == 0 || self.is_handler[next] || origins.any(|origin| *origin != index),
+                // Between two instructions, only the branches of the loop that follows are not
+                // meant.
                 false => self.is_loop[next] && origins.any(|origin| *origin >= next),
             }
         })

@@ -59,7 +59,8 @@ fn run(
     let engine = Engine::default();
     let features = wasmparser::WasmFeatures::default();
     wasmparser::Validator::new_with_features(features).validate_all(monitor).unwrap();
-    let libraries = libraries.iter().map(|(name, text)| ((*name).to_owned(), Module::new(&engine, text).unwrap()));
+    let libraries =
+        libraries.iter().map(|(name, text)| ((*name).to_owned(), Module::new(&engine, text).unwrap()));
     let monitor = Module::from_binary(&engine, monitor).unwrap();
     let monitor = MonitorModule::new(monitor, libraries.collect()).unwrap();
     let output = Arc::new(Mutex::new(Vec::new()));

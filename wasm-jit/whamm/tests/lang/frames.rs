@@ -43,8 +43,8 @@ fn calls_that_trap_or_throw_leave_nothing() {
             (call $deep (i32.const 0)) (call $catch (i32.const 1)) (call $tail (i32.const 0)) (nop)
             (call $catch (i32.const 0)) (call $middle (i32.const 1))))";
     // Calls: 2 times 3 with an exception, middle and deep, deep, tail and deep, catch, middle and
-    // deep, middle and deep with the last exception, run. Ended: those without an exception, the two
-    // that catch one, and neither the tail call nor run.
+    // deep, middle and deep with the last exception, run. Ended: those without an exception, the
+    // two that catch one, and neither the tail call nor run.
     check_program(DEPTHS, program, &["wrong 0", "ended 9", "calls 17"]);
 }
 

@@ -8,6 +8,7 @@ mod hostile;
 mod libraries;
 mod modes;
 mod names;
+mod random_programs;
 mod refused;
 mod script_report;
 mod scripts;

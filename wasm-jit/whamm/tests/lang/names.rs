@@ -33,6 +33,13 @@ fn equal_strings_are_one() {
 }
 
 #[test]
+fn strings_of_initial_values_are_known() {
+    let script =
+        "var name: str = \"a\"; report var equal: u32; wasm:func:entry { if (fname == name) { equal++; } }";
+    check_program(script, &program(), &["equal 2"]);
+}
+
+#[test]
 fn what_is_called() {
     let script = "report var kinds: map<(str, str), u32>; report var sum: i32;
         wasm:opcode:call:before { kinds[(target_fn_type, target_imp_module)]++; sum = sum + resolved_fid; }";
@@ -43,7 +50,8 @@ fn what_is_called() {
 fn divisions_that_trap() {
     let script = "report var bad: u32; report var all: u32;
         wasm:opcode:*div*|*rem*:before { all++; if (trap) { bad++; } }";
-    let program = "(module (func $divide (param i32 i32) (result i32) (i32.div_s (local.get 0) (local.get 1)))
+    let program =
+        "(module (func $divide (param i32 i32) (result i32) (i32.div_s (local.get 0) (local.get 1)))
         (func (export \"run\") (drop (call $divide (i32.const 7) (i32.const -1)))
             (drop (i64.rem_s (i64.const 0x8000000000000000) (i64.const -1)))
             (drop (i32.rem_u (i32.const 7) (i32.const 1)))

@@ -60,7 +60,11 @@ fn names_and_rules() {
     check("wasm:opcode:call(«imm5»: i32):before { }", Rule, "no `imm5`");
     check("«wasm:opcode:i32.add(arg0: i64):before» { }", Rule, "can never hold");
     check("wasm:begin { var x: u32 = «fid»; }", Name, "no variable `fid`");
-    check("wasm:opcode:call_indirect:before { var x: str = «target_fn_name»; }", Unsupported, "not supported");
+    check(
+        "wasm:opcode:call_indirect:before { var x: str = «target_fn_name»; }",
+        Unsupported,
+        "not supported",
+    );
     check("wasm:begin { var x: str = «fname»; }", Name, "`fname`");
     check("wasm:func:entry { var x: bool = fname.«matches»(\"a\"); }", Name, "no function `matches`");
     check("wasm:func:entry { var x: bool = «fid».len(); }", ProblemKind::Type, "no functions");

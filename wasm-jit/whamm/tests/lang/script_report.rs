@@ -1,5 +1,5 @@
-//! Reports that are read from a monitor's memory. Those of all tests here are compared with what the
-//! same script prints.
+//! Reports that are read from a monitor's memory. Those of all tests here are compared with what
+//! the same script prints.
 
 use wasm_jit_whamm::lang::{ReportedValue, Value};
 

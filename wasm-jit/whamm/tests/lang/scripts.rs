@@ -1,5 +1,5 @@
-//! The scripts of the folder `scripts`, each on a small program of which all counts are known. Those
-//! that a monitor can check run on real programs as well, in the repository's tests.
+//! The scripts of the folder `scripts`, each on a small program of which all counts are known.
+//! Those that a monitor can check run on real programs as well, in the repository's tests.
 
 use super::engine::rows_without_offset;
 
@@ -18,7 +18,8 @@ fn check(script: &str, program: &str, expected: &[&str]) {
     assert_eq!(rows, expected);
 }
 
-/// Two functions that call each other, one of them by a table: `even(5)`, and `odd(2)` by the table.
+/// Two functions that call each other, one of them by a table: `even(5)`, and `odd(2)` by the
+/// table.
 const PARITY: &str = r#"(module (type $unary (func (param i32) (result i32)))
     (table funcref (elem $even $odd))
     (func $even (param i32) (result i32)
@@ -246,8 +247,8 @@ fn arithmetic() {
             (drop (call $all (i32.const 65536) (i32.const -65536)))
             (drop (call $all (i32.const 0x7fffffff) (i32.const 1)))
             (drop (i32.div_s (i32.const 1) (i32.const 0)))))"#;
-    // 65536 * -65536; 0x7fffffff + 1, the sum of 0x7ffffffe and 0x7fffffff, and the sum of these two
-    // results, -0x80000000 and -3.
+    // 65536 * -65536; 0x7fffffff + 1, the sum of 0x7ffffffe and 0x7fffffff, and the sum of these
+    // two results, -0x80000000 and -3.
     check(
         "integer_overflow.mm",
         program,
@@ -278,14 +279,20 @@ fn a_byte_of_the_input() {
             (call $copy (i32.const 2000) (i32.const 3000))
             (i32.store8 (i32.const 2000) (i32.const 1))
             (call $copy (i32.const 2000) (i32.const 4000))))"#;
-    check("taint_byte.mm", program, &["copies 2000 1", "copies 3000 1", "reads wasm:opcode:i32.load8_u:before 0 2"]);
+    check(
+        "taint_byte.mm",
+        program,
+        &["copies 2000 1", "copies 3000 1", "reads wasm:opcode:i32.load8_u:before 0 2"],
+    );
 }
 
 /// The monitors of the paper's table 2 have no more lines than there.
 #[test]
 fn monitors_of_the_paper_are_short() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
-    for (script, most) in [("decisions.mm", 25), ("categories.mm", 4), ("hotness.mm", 4), ("cache_sim.mm", 13)] {
+    for (script, most) in
+        [("decisions.mm", 25), ("categories.mm", 4), ("hotness.mm", 4), ("cache_sim.mm", 13)]
+    {
         let text = std::fs::read_to_string(folder.join(script)).unwrap();
         let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
         let lines = text.lines().filter(is_code).count();

@@ -1,9 +1,10 @@
 //! Checking of calls: functions of the script, of libraries, and of strings.
 //!
-//! A function of a library is called where the call is, or with `@static` once for each match, and
-//! with `@init`, as a statement, when a match is found; in the statements of the script the three
-//! are the same. The values of WebAssembly have no signs, so that `u32` and `bool` are passed as
-//! well as `i32`; the result of type i32 is an `i32`.
+//! A function of a library is called where the call is, or with `@static` when a place is matched,
+//! in a predicate perhaps several times, and with `@init`, as a statement, once when a place is
+//! matched; in the statements of the script the three are the same. The values of WebAssembly have
+//! no signs, so that `u32` and `bool` are passed as well as `i32`; the result of type i32 is an
+//! `i32`.
 
 use wasm_encoder::ValType;
 
@@ -23,7 +24,10 @@ impl Checker<'_> {
                 ProblemKind::Name,
                 &name.span,
                 format!("there is no library `{0}`", name.name),
-                format!("a library is a module: `{0}.wasm` beside the script, or `SCRIPT.mm+FOLDER/{0}.wasm`", name.name),
+                format!(
+                    "a library is a module: `{0}.wasm` beside the script, or `SCRIPT.mm+FOLDER/{0}.wasm`",
+                    name.name
+                ),
             );
         }
         self.used.push(name.name.clone());
@@ -40,8 +44,12 @@ impl Checker<'_> {
         if let Some(annotation) = annotation {
             let message = match (annotation.name.as_str(), library) {
                 ("static", Some(library)) => return self.static_call(library, name, arguments),
-                ("static" | "init", None) => "only calls of libraries are made when a rule is matched".to_owned(),
-                ("init", Some(_)) => "a call with `@init` is a statement: its result is not known later".to_owned(),
+                ("static" | "init", None) => {
+                    "only calls of libraries are made when a rule is matched".to_owned()
+                }
+                ("init", Some(_)) => {
+                    "a call with `@init` is a statement: its result is not known later".to_owned()
+                }
                 (other, _) => format!("there is no annotation `@{other}`; there are `@static` and `@init`"),
             };
             self.problem(ProblemKind::Syntax, &annotation.span, message);
@@ -55,7 +63,13 @@ impl Checker<'_> {
     }
 
     /// A call with `@init`.
-    pub(super) fn init_call(&mut self, call: &Expr, library: &Ident, name: &Ident, arguments: &[Expr]) -> Vec<Statement> {
+    pub(super) fn init_call(
+        &mut self,
+        call: &Expr,
+        library: &Ident,
+        name: &Ident,
+        arguments: &[Expr],
+    ) -> Vec<Statement> {
         let in_init = std::mem::replace(&mut self.in_init, true);
         let checked = self.library_call(library, name, arguments);
         self.in_init = in_init;
@@ -85,7 +99,11 @@ impl Checker<'_> {
     fn static_call(&mut self, library: &Ident, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
         let call = self.library_call(library, name, arguments)?;
         if call.ty == Type::UNIT {
-            self.problem(ProblemKind::Type, &name.span, "a call with `@static` is a value, and this has none");
+            self.problem(
+                ProblemKind::Type,
+                &name.span,
+                "a call with `@static` is a value, and this has none",
+            );
             return None;
         }
         match &self.context {

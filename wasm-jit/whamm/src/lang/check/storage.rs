@@ -193,7 +193,11 @@ impl Checker<'_> {
         let place = Place::Frame(self.program.frame_size);
         self.program.frame_size += ty.size();
         if self.program.frame_size > MAX_STORAGE {
-            self.problem(ProblemKind::Limit, &name.span, format!("variables of more than {MAX_STORAGE} bytes"));
+            self.problem(
+                ProblemKind::Limit,
+                &name.span,
+                format!("variables of more than {MAX_STORAGE} bytes"),
+            );
             return None;
         }
         let variable = Variable { ty: ty.clone(), place };

@@ -24,8 +24,8 @@
 //! # After an instruction
 //! A rule with such a mode is called where control continues. Where control may also come from
 //! elsewhere, the engine passes a number other than zero as `guard_MODE`. For these places, another
-//! export notes before the instruction that it begins, in a stack by frames, and the rule's function
-//! does nothing unless it finds the note, which it removes.
+//! export notes before the instruction that it begins, in a stack by frames, and the rule's
+//! function does nothing unless it finds the note, which it removes.
 
 mod code;
 mod report;
@@ -312,7 +312,8 @@ impl<'a> Emitter<'a> {
         let mut arguments = Vec::new();
         let mut parameters = Vec::new();
         if let Some(size) = probe.site {
-            let mut requested: Vec<_> = ["fid", "pc"].map(|name| Requested::Value(name.to_owned(), Type::U32)).into();
+            let mut requested: Vec<_> =
+                ["fid", "pc"].map(|name| Requested::Value(name.to_owned(), Type::U32)).into();
             requests_of(&probe.init.statements, true, &mut requested);
             let list = self.lists[&probe.rule];
             arguments.push(self.at_match(&requested, None, |code| site(code, probe, size, list)));
@@ -456,13 +457,14 @@ impl<'a> Emitter<'a> {
         let heap = buffer + if self.intern.is_some() { BUFFER } else { 0 };
         let begin: Vec<_> = self.program.begin.iter().filter(|body| !body.is_empty()).collect();
         let mut calls = Vec::new();
-        if self.intern.is_some() {
-            calls.push(self.keep_strings());
-        }
         for body in begin {
             let mut code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
             code.body(body);
             calls.push(self.functions.add(code.finish()));
+        }
+        if self.intern.is_some() {
+            // First, but with the strings of the others.
+            calls.insert(0, self.keep_strings());
         }
         let start = (!calls.is_empty()).then(|| self.functions.add(calling(&calls, &[])));
         if END + self.strings.bytes.len() as u32 > variables {

@@ -47,7 +47,8 @@ impl Runtime {
 /// it.
 pub(super) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::with(&[]));
 
-/// After this line, functions of libraries are imported: functions that a module imports come first.
+/// After this line, functions of libraries are imported: functions that a module imports come
+/// first.
 const IMPORTS: &str = "  ;; Libraries.\n";
 
 impl Runtime {
