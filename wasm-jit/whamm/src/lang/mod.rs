@@ -38,6 +38,7 @@
 //! before these.
 
 mod ast;
+mod bound;
 mod check;
 mod diagnostics;
 mod emit;
@@ -76,7 +77,8 @@ fn text<'a>(name: &str, source: &'a [u8]) -> Result<&'a str, ScriptError> {
 
 /// A script that is compiled to a monitor module, to observe a program in this process.
 ///
-/// Its module does not print the report: [`Script::report`] reads it.
+/// Its module imports nothing but the functions of libraries that the script calls, and does not
+/// print the report: [`Script::report`] reads it.
 #[derive(Clone, Debug)]
 pub struct Script {
     module: Vec<u8>,

@@ -116,7 +116,26 @@ pub enum Value {
 struct Reader<'a>(&'a [u8]);
 
 impl Script {
-    /// The values of the variables that are declared with `report`.
+    /// The values of the variables that are declared with `report`. May be called at any time
+    /// between calls of the program.
+    ///
+    /// ```
+    /// use wasm_jit::{Engine, Instance, Linker, Module, Store};
+    /// use wasm_jit_whamm::lang::{ReportedValue, Script, Value};
+    /// use wasm_jit_whamm::monitor_module::MonitorModule;
+    ///
+    /// let script = Script::new("calls.mm", b"report var n: u64; wasm:func:entry { n++; }", &[])?;
+    /// let engine = Engine::default();
+    /// let monitor = MonitorModule::new(Module::from_binary(&engine, script.module())?, Vec::new())?;
+    /// let program = Module::new(&engine, "(module (func $f) (func (export \"run\") (call $f)))")?;
+    /// let mut store = Store::new(&engine, ());
+    /// let attached = monitor.attach(&mut store, &mut Linker::new(&engine), &program)?;
+    /// let instance = Instance::new(&mut store, &program, &[])?;
+    /// instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
+    /// let report = script.report(&store, attached.instance())?;
+    /// assert_eq!(report.variables[0].value, ReportedValue::Value(Value::Int(2)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`MonitorError::Report`]: the instance is not one of this script's module.

@@ -3,8 +3,8 @@
 //! Types are never converted implicitly. A literal takes the type that its context expects.
 
 use super::super::ast::{BinaryOp, Expr, ExprKind, Ident, UnaryOp};
+use super::super::bound::Bound;
 use super::super::diagnostics::{ProblemKind, Span};
-use super::super::events::Bound;
 use super::super::ir::{Const, Kind, Place, Typed};
 use super::super::types::Type;
 use super::{Checker, Context};

@@ -13,6 +13,7 @@ mod storage;
 use std::collections::HashMap;
 
 use super::ast::{self, Item};
+use super::bound;
 use super::diagnostics::{Problem, ProblemKind, Span};
 use super::events::{self, Event, Matched};
 use super::ir::{Body, Function, Place, Probe, Program, Report, SITE_HEADER, SiteReports, Statement, Typed};
@@ -336,7 +337,7 @@ impl Checker<'_> {
             // Only what is numbered: scripts may call a variable as they like, `taken` for
             // instance.
             Context::Rule { .. } => {
-                ["arg", "res", "imm", "local"].iter().any(|prefix| events::numbered(name, prefix).is_some())
+                ["arg", "res", "imm", "local"].iter().any(|prefix| bound::numbered(name, prefix).is_some())
             }
             _ => false,
         }

@@ -22,9 +22,6 @@ pub(super) struct Layout<'r> {
     pub(super) frame: Option<u32>,
 }
 
-/// The first of the imported functions of libraries: after `fd_write`.
-const FIRST_IMPORT: u32 = 1;
-
 /// A function whose code is being emitted.
 pub(super) struct Code<'a> {
     layout: Layout<'a>,
@@ -408,7 +405,8 @@ impl<'a> Code<'a> {
                 for argument in arguments {
                     self.expr(argument);
                 }
-                self.emit(Instruction::Call(FIRST_IMPORT + *function as u32));
+                // They are the first of all.
+                self.emit(Instruction::Call(*function as u32));
             }
             Kind::AtMatch(value) => match self.requests.get(&super::key(value)) {
                 Some(parameter) => self.emit(Instruction::LocalGet(*parameter)),

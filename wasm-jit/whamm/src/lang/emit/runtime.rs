@@ -1,5 +1,6 @@
 //! The functions that every emitted module starts with: `runtime.wat`, assembled once.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::LazyLock;
@@ -16,7 +17,7 @@ pub(super) const KEY: u32 = 64;
 pub(super) const END: u32 = 9216;
 
 /// What an emitted module takes over.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Runtime {
     pub(super) types: Vec<(Vec<ValType>, Vec<ValType>)>,
     /// Module, name and type.
@@ -43,19 +44,37 @@ impl Runtime {
     }
 }
 
-/// The runtime without libraries. It is part of this crate, so that it is valid: a test assembles
-/// it.
-pub(super) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::with(&[]));
+/// The runtime of modules that print and have no libraries. It is part of this crate, so that it is
+/// valid: a test assembles it.
+static PRINTING: LazyLock<Runtime> = LazyLock::new(|| Runtime::assemble(&[], true));
+
+/// The runtime of modules that do not print and have no libraries.
+static SILENT: LazyLock<Runtime> = LazyLock::new(|| Runtime::assemble(&[], false));
 
 /// After this line, functions of libraries are imported: functions that a module imports come
 /// first.
 const IMPORTS: &str = "  ;; Libraries.\n";
 
+/// The line that imports what a module prints with.
+const WRITE: &str = "  (import \"wasi_snapshot_preview1\" \"fd_write\" (func $fd_write (param i32 i32 i32 i32) (result i32)))\n";
+
+/// The same in a module that does not print: an error that nothing asks for.
+const NO_WRITE: &str = "  (func $fd_write (param i32 i32 i32 i32) (result i32) i32.const 8)\n";
+
 impl Runtime {
-    /// The runtime in a module that imports functions of libraries. Bodies contain the numbers of
-    /// the functions that they call, so it is assembled again.
-    pub(super) fn with(imports: &[Import]) -> Self {
+    /// The runtime of a module that imports these functions of libraries, as its first functions.
+    pub(super) fn of(imports: &[Import], prints: bool) -> Cow<'static, Self> {
+        match (imports, prints) {
+            ([], true) => Cow::Borrowed(&PRINTING),
+            ([], false) => Cow::Borrowed(&SILENT),
+            // Bodies contain the numbers of the functions that they call.
+            _ => Cow::Owned(Self::assemble(imports, prints)),
+        }
+    }
+
+    fn assemble(imports: &[Import], prints: bool) -> Self {
         let (before, after) = include_str!("runtime.wat").split_once(IMPORTS).expect("it has this line");
+        let after = after.strip_prefix(WRITE).expect("it has this line");
         let mut text = before.to_owned();
         for Import { library, name, parameters, results } in imports {
             let types = |keyword: &str, types: &[ValType]| {
@@ -65,6 +84,7 @@ impl Runtime {
             let (library, name) = (quoted(library), quoted(name));
             let _ = writeln!(text, "(import {library} {name} (func{parameters}{results}))");
         }
+        text.push_str(if prints { WRITE } else { NO_WRITE });
         text.push_str(after);
         let binary = wat::parse_str(&text).expect("the runtime is valid text");
         read(&binary).expect("the runtime is a valid module")

@@ -6,8 +6,8 @@
 ;; and variables of the script, the engine's buffer for strings if there is one, then the heap, which
 ;; is never freed.
 (module
-  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
   ;; Libraries.
+  (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
   (memory 1)
   (global $heap (export "heap") (mut i32) (i32.const 0))
   (global $pending (mut i32) (i32.const 0))
