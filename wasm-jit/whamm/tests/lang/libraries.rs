@@ -86,5 +86,7 @@ fn mistakes_are_found() {
     refused("fn f() -> i32 { return 1; } var x: i32 = @static f();", "only calls of libraries");
     let error = lang::compile("test.mm", b"use counter;", &[("counter", b"\0asm!")]).unwrap_err();
     assert!(error.to_string().contains("not a module"), "{error}");
+    let error = lang::compile("test.mm", b"use none; wasm:begin { none.f(); }", &[]).unwrap_err();
+    assert_eq!(error.problems().len(), 1, "{error}");
     assert_eq!(lang::libraries("test.mm", b"use b; use a; var x: i32;").unwrap(), ["b", "a"]);
 }

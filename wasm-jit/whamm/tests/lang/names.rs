@@ -40,6 +40,22 @@ fn strings_of_initial_values_are_known() {
 }
 
 #[test]
+fn many_names_of_one_length() {
+    let functions: String = (100..400).map(|number| format!("(func $f{number})")).collect();
+    let calls: String = (100..400).map(|number| format!("(call $f{number})")).collect();
+    let program = format!("(module {functions} (func $run (export \"run\") {calls} (call $f222)))");
+    let mut expected = vec!["calls run 1".to_owned()];
+    expected
+        .extend((100..400).map(|number| format!("calls f{number} {}", if number == 222 { 2 } else { 1 })));
+    let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+    check_program(
+        "report var calls: map<str, u32>; wasm:func:entry { calls[fname]++; }",
+        &program,
+        &expected,
+    );
+}
+
+#[test]
 fn what_is_called() {
     let script = "report var kinds: map<(str, str), u32>; report var sum: i32;
         wasm:opcode:call:before { kinds[(target_fn_type, target_imp_module)]++; sum = sum + resolved_fid; }";

@@ -122,6 +122,10 @@ impl Checker<'_> {
     }
 
     fn library_call(&mut self, library: &Ident, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
+        if !self.libraries.contains(&library.name) {
+            // Reported where the library is named.
+            return None;
+        }
         let Some(signature) = self.libraries.function(&library.name, &name.name).cloned() else {
             let known = self.libraries.names(&library.name).join(", ");
             self.help(
