@@ -50,6 +50,7 @@ ALL_SUITES = {
     "fastinst": ["fastinst:*", "tests:probes"],
     "wasm-jit": ["wasm-jit:probes", "wasm-jit:frame_maps"],
     "profiler": ["profiler:*"],
+    "whamm": ["wasm-jit-whamm:*"],
 }
 
 # The entries that --quick builds and runs: one of each crate.

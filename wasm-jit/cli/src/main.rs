@@ -14,6 +14,7 @@ mod monitors;
 mod objdump;
 mod program;
 mod run;
+mod script_report;
 mod units;
 mod values;
 mod whamm;

@@ -5,11 +5,14 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use wasm_jit::{Linker, Module, Store};
+use wasm_jit_monitors::Program;
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
+use wasm_jit_whamm::lang::{Script, ScriptReport};
 use wasm_jit_whamm::monitor_module::{Attached, MonitorModule};
 
 use super::Failure;
 use super::program::Host;
+use super::whamm::{Source, library_name};
 
 /// A monitor module, as on the command line: `FILE[+LIBRARY]...`.
 #[derive(Clone, Debug)]
@@ -30,34 +33,43 @@ impl Files {
         Some(Self { monitor: files.next()?, libraries: files.collect() })
     }
 
-    fn load(&self, program: &Module) -> Result<MonitorModule, Failure> {
-        let load = |file: &Path| super::load(program.engine(), file);
-        let library = |file: &PathBuf| {
-            let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            Ok((name, load(file)?))
-        };
-        let libraries = self.libraries.iter().map(library).collect::<Result<_, Failure>>()?;
-        let module = match self.monitor.extension().is_some_and(|extension| extension == "mm") {
-            true => {
-                let binary = super::whamm::compile_script(&self.monitor)?;
-                Module::from_binary(program.engine(), &binary)
-                    .map_err(|error| Failure::of_file(&self.monitor, error))?
-            }
-            false => load(&self.monitor)?,
-        };
-        let monitor = MonitorModule::new(module, libraries);
-        let monitor = monitor.map_err(|error| Failure::of_file(&self.monitor, error))?;
+    /// The monitor, and the script if it is one.
+    fn load(&self, program: &Module) -> Result<(MonitorModule, Option<Script>), Failure> {
+        let engine = program.engine();
+        let failed = |error: &dyn std::fmt::Display| Failure::of_file(&self.monitor, error);
+        let (module, script, libraries) =
+            if self.monitor.extension().is_some_and(|extension| extension == "mm") {
+                let source = Source { script: self.monitor.clone(), libraries: self.libraries.clone() };
+                let (script, libraries) = source.compile_here(engine)?;
+                let module = Module::from_binary(engine, script.module()).map_err(|error| failed(&error))?;
+                (module, Some(script), libraries)
+            } else {
+                let library = |file: &PathBuf| Ok((library_name(file), super::load(engine, file)?));
+                let libraries = self.libraries.iter().map(library).collect::<Result<_, Failure>>()?;
+                (super::load(engine, &self.monitor)?, None, libraries)
+            };
+        let monitor = MonitorModule::new(module, libraries).map_err(|error| failed(&error))?;
         if monitor.rules().len() == 0 {
-            let problem = "none of its exports is a rule, so that it would observe nothing";
-            return Err(Failure::of_file(&self.monitor, problem));
+            return Err(failed(&"none of its exports is a rule, so that it would observe nothing"));
         }
-        Ok(monitor)
+        Ok((monitor, script))
     }
 }
 
 /// The monitor modules of a program, attached to it in the store of its main thread.
 #[derive(Debug, Default)]
-pub(super) struct MonitorModules(Vec<(PathBuf, Attached)>);
+pub(super) struct MonitorModules(Vec<Monitor>);
+
+#[derive(Debug)]
+struct Monitor {
+    file: PathBuf,
+    attached: Attached,
+    script: Option<Script>,
+}
+
+/// What scripts have found, by their files.
+#[derive(Debug, Default)]
+pub(super) struct Finished(Vec<(PathBuf, ScriptReport)>);
 
 impl MonitorModules {
     /// Attaches them in order.
@@ -74,25 +86,55 @@ impl MonitorModules {
         let mut attached = Vec::new();
         for files in files {
             let failed = |error: &dyn std::fmt::Display| Failure::of_file(&files.monitor, error);
-            let monitor = files.load(program)?;
+            let (monitor, script) = files.load(program)?;
+            // A script's report is read from its memory. Its libraries may print.
+            let directory = directory.filter(|_| script.is_none());
             store.data_mut().monitors.push(context(&files.monitor, directory)?);
             let number = store.data().monitors.len() - 1;
             let mut linker = Linker::new(program.engine());
             wasm_jit_wasi::add_to_linker(&mut linker, move |host: &mut Host| &mut host.monitors[number])
                 .map_err(|error| failed(&error))?;
             let probes = monitor.attach(store, &mut linker, program).map_err(|error| failed(&error))?;
-            attached.push((files.monitor.clone(), probes));
+            attached.push(Monitor { file: files.monitor.clone(), attached: probes, script });
         }
         Ok(Self(attached))
     }
 
-    /// Calls their functions of the end.
-    pub(super) fn finish(&mut self, store: &mut Store<Host>) {
-        for (file, attached) in &mut self.0 {
+    /// Calls their functions of the end, and reads the reports of scripts.
+    pub(super) fn finish(&mut self, store: &mut Store<Host>) -> Finished {
+        let mut finished = Finished::default();
+        for Monitor { file, attached, script } in &mut self.0 {
             if let Err(error) = attached.finish(store) {
                 // The program's exit code holds.
                 Failure::of_file(file, error).report();
             }
+            match script.as_ref().map(|script| script.report(&*store, attached.instance())) {
+                // One that reports by functions of libraries has nothing for the others.
+                Some(Ok(report)) if report.variables.is_empty() && report.rules.is_empty() => {}
+                Some(Ok(report)) => finished.0.push((file.clone(), report)),
+                Some(Err(error)) => _ = Failure::of_file(file, error).report(),
+                None => {}
+            }
+        }
+        finished
+    }
+}
+
+impl Finished {
+    /// Writes the reports of scripts, as those of other monitors.
+    pub(super) fn report(&self, program: &Module, arguments: &super::monitors::Arguments) {
+        if self.0.is_empty() {
+            return;
+        }
+        let program = Program::new(program);
+        let reports: Vec<_> = self
+            .0
+            .iter()
+            .map(|(file, report)| super::script_report::report(file, report, &program))
+            .collect();
+        let written = arguments.output().and_then(|output| output.write(&reports).map_err(Failure::new));
+        if let Err(failure) = written {
+            failure.about("monitors").report();
         }
     }
 }

@@ -24,7 +24,8 @@ pub(super) struct Arguments {
     /// Observes the program by monitors, such as hotness; `wasm-jit monitors` lists them; quote
     /// options: 'hotness{function=main}'. Reports are written when the program ends, and at
     /// SIGUSR1. A name with a slash, or that ends in .wasm, .wat or .mm, is a monitor module or
-    /// script: ./monitor.wasm, or monitor.wasm+whamm_core.wasm with a library
+    /// script: ./monitor.wasm, or monitor.wasm+whamm_core.wasm with a library. The libraries of a
+    /// script may also be next to it
     #[arg(long, value_name = "NAME[{OPTIONS}],...")]
     monitors: Vec<String>,
 
@@ -62,6 +63,14 @@ impl Arguments {
     /// Where reports go, if they are files.
     pub(super) fn directory(&self) -> Option<&Path> {
         self.monitor_out.as_deref()
+    }
+
+    /// Where reports go.
+    pub(super) fn output(&self) -> Result<Output, Failure> {
+        match &self.monitor_out {
+            Some(directory) => Output::directory(directory).map_err(Failure::new),
+            None => Ok(Output::standard_error(self.monitor_format)),
+        }
     }
 
     /// Whether there are monitors, or may be.
@@ -115,10 +124,7 @@ impl Monitors {
         if !arguments.any() {
             return Ok(Self(None));
         }
-        let output = match &arguments.monitor_out {
-            Some(directory) => Output::directory(directory).map_err(Failure::new)?,
-            None => Output::standard_error(arguments.monitor_format),
-        };
+        let output = arguments.output()?;
         let session = Session::new(module, output);
         for request in requests {
             session.enable(request).map_err(usage)?;

@@ -201,8 +201,9 @@ fn run_here(
         .map_err(Stop::Error)
         .and_then(|instance| execute(arguments, &mut store, &instance));
     counts.print();
-    modules.finish(&mut store);
+    let finished = modules.finish(&mut store);
     monitors.finish();
+    finished.report(&module, &arguments.monitors);
     if let Some(port) = &debug_port {
         port.ended(outcome(&done));
     }

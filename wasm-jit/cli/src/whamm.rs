@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use wasm_jit_whamm::lang::{self, EventInfo};
+use wasm_jit::{Engine, Module};
+use wasm_jit_whamm::lang::{self, EventInfo, Script, ScriptError};
 
 use super::Failure;
 
@@ -37,9 +38,9 @@ struct Compile {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// The script
-    #[arg(value_name = "SCRIPT")]
-    script: PathBuf,
+    /// The script; count.mm+FOLDER/library.wasm if a library is not next to it
+    #[arg(value_name = "SCRIPT[+LIBRARY]...")]
+    script: String,
 }
 
 /// Lists the events that a rule matches, and the variables that each binds
@@ -61,20 +62,68 @@ pub(super) fn run(arguments: &Whamm) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Compiles a script to a monitor module.
-pub(super) fn compile_script(script: &Path) -> Result<Vec<u8>, Failure> {
-    let source = fs::read(script).map_err(|error| Failure::of_file(script, error))?;
-    lang::compile(&script.to_string_lossy(), &source).map_err(|error| {
-        let count = error.problems().len();
-        let message = format!("{count} {}\n{error}", if count == 1 { "problem" } else { "problems" });
-        Failure::of_file(script, message)
-    })
+/// A script with its libraries.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) script: PathBuf,
+    /// Those that are named; others are looked for beside the script.
+    pub(super) libraries: Vec<PathBuf>,
+}
+
+/// The name by which scripts and modules import a library.
+pub(super) fn library_name(file: &Path) -> String {
+    file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The name of a library, and its module.
+type Library = (String, Module);
+
+impl Source {
+    /// From `SCRIPT[+LIBRARY]...`.
+    fn of(text: &str) -> Self {
+        let mut files = text.split('+').map(PathBuf::from);
+        Self { script: files.next().unwrap_or_default(), libraries: files.collect() }
+    }
+
+    /// Compiles the script to observe programs of this process.
+    pub(super) fn compile_here(&self, engine: &Engine) -> Result<(Script, Vec<Library>), Failure> {
+        let (script, libraries) = self.compile(engine, Script::new)?;
+        Ok((script, libraries))
+    }
+
+    fn compile<T>(
+        &self,
+        engine: &Engine,
+        compile: impl FnOnce(&str, &[u8], &[(&str, &[u8])]) -> Result<T, ScriptError>,
+    ) -> Result<(T, Vec<Library>), Failure> {
+        let source = fs::read(&self.script).map_err(|error| Failure::of_file(&self.script, error))?;
+        let name = self.script.to_string_lossy();
+        let problems = |error: ScriptError| {
+            let count = error.problems().len();
+            let message = format!("{count} {}\n{error}", if count == 1 { "problem" } else { "problems" });
+            Failure::of_file(&self.script, message)
+        };
+        let mut libraries = Vec::new();
+        for library in lang::libraries(&name, &source).map_err(problems)? {
+            let beside = ["wasm", "wat"]
+                .map(|extension| self.script.with_file_name(&library).with_extension(extension));
+            let named = self.libraries.iter().find(|file| library_name(file) == library);
+            // One that is missing is a problem of the script.
+            if let Some(file) = named.or_else(|| beside.iter().find(|file| file.exists())) {
+                libraries.push((library, super::load(engine, file)?));
+            }
+        }
+        let modules: Vec<_> =
+            libraries.iter().map(|(name, module)| (name.as_str(), module.bytes())).collect();
+        let compiled = compile(&name, &source, &modules).map_err(problems)?;
+        Ok((compiled, libraries))
+    }
 }
 
 fn compile(arguments: &Compile) -> Result<(), Failure> {
-    let Compile { output, script } = arguments;
-    let module = compile_script(script)?;
-    let output = output.clone().unwrap_or_else(|| script.with_extension("wasm"));
+    let source = Source::of(&arguments.script);
+    let (module, _) = source.compile(&Engine::default(), lang::compile)?;
+    let output = arguments.output.clone().unwrap_or_else(|| source.script.with_extension("wasm"));
     fs::write(&output, module).map_err(|error| Failure::of_file(&output, error))
 }
 
@@ -102,7 +151,7 @@ fn describe(events: &[EventInfo], out: &mut dyn Write) -> io::Result<()> {
         }
         for (name, ty, is_static, help) in rows {
             let when = if *is_static { "static" } else { "dynamic" };
-            writeln!(out, "  {name:16}{ty:16}{when:9}{help}")?;
+            writeln!(out, "  {name:18}{ty:16}{when:9}{help}")?;
         }
     }
     Ok(())

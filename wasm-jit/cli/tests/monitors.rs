@@ -251,14 +251,64 @@ fn a_script_is_a_monitor() {
     );
     let script = "report var calls: u64;\nwasm:opcode:call:before { calls++; }\n";
     std::fs::write(directory.path().join("count.mm"), script).unwrap();
-    let report = "name,type,event,fid,pc,key,value\ncalls,u64,,,,,3\n";
     let ended = run(&directory, &["run", "--monitors=count.mm", "app.wat"]);
-    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), report));
-    // Compiled before.
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), "count.mm\n  calls  3\n"));
+    // Compiled before, it prints by itself.
+    let report = "name,type,event,fid,pc,key,value\ncalls,u64,,,,,3\n";
     let ended = run(&directory, &["whamm", "compile", "count.mm", "-o", "count.wasm"]);
     assert_eq!((ended.status.code(), text(&ended.stdout), text(&ended.stderr)), (Some(0), "", ""));
     let ended = run(&directory, &["run", "--monitors=./count.wasm", "app.wat"]);
     assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), report));
+
+    let script = "use step; report var sum: i32;
+        wasm:func:entry { report var calls: u64; report var by: map<(u32, str), i32>;
+            calls++; by[(fid, fname)] = step.of(sum); sum = step.of(sum); }\n";
+    std::fs::write(directory.path().join("sites.mm"), script).unwrap();
+    // Beside the script, or named.
+    let ended = run(&directory, &["run", "--monitors=sites.mm", "app.wat"]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(text(&ended.stderr).contains("there is no library `step`"), "{}", text(&ended.stderr));
+    let library =
+        r#"(module (func (export "of") (param i32) (result i32) (i32.add (local.get 0) (i32.const 5))))"#;
+    std::fs::create_dir(directory.path().join("lib")).unwrap();
+    std::fs::write(directory.path().join("lib/step.wat"), library).unwrap();
+    let ended = run(&directory, &["run", "--monitors=sites.mm+lib/step.wat", "app.wat"]);
+    let expected = "\
+sites.mm
+  sum  20
+
+wasm:func:entry
+
+by_site
+  calls  offset  function  event            source
+      3    0x31  three     wasm:func:entry
+      1    0x34  _start    wasm:func:entry
+
+wasm:func:entry
+
+by
+  key.0  key.1  value  offset  function  event            source
+      0  three     20    0x31  three     wasm:func:entry
+      1             5    0x34  _start    wasm:func:entry
+";
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), expected));
+    std::fs::copy(directory.path().join("lib/step.wat"), directory.path().join("step.wat")).unwrap();
+    let ended = run(&directory, &["run", "--monitors=sites.mm,icount", "--monitor-format=json", "app.wat"]);
+    let last = text(&ended.stderr).lines().last().unwrap().to_owned();
+    assert!(
+        last.starts_with(
+            r#"{"monitor":"sites.mm","sum":20,"by_site":[{"calls":3,"offset":49,"function":"three","#
+        ),
+        "{last}"
+    );
+    let arguments = ["run", "--monitors=sites.mm", "--monitor-out=found", "app.wat"];
+    let ended = run(&directory, &arguments);
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), ""));
+    let found = |name: &str| std::fs::read_to_string(directory.path().join("found").join(name)).unwrap();
+    assert_eq!(found("sites.mm.txt"), expected);
+    assert_eq!(found("sites.mm.csv"), "name,value\nsum,20\n");
+    assert!(found("sites.mm.by.csv").starts_with("key.0,key.1,value,offset,function,event,source\n"));
+    assert!(found("sites.mm.json").starts_with(r#"{"monitor":"sites.mm""#));
 
     std::fs::write(directory.path().join("wrong.mm"), "wasm:opcode:call:befor { }").unwrap();
     let compile = ["whamm", "compile", "wrong.mm", "-o", "no.wasm"];

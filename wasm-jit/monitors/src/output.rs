@@ -115,8 +115,18 @@ impl Output {
         matches!(self.0, Destination::Directory(_))
     }
 
+    /// Writes reports. Files that are there are replaced.
+    ///
+    /// # Errors
+    /// [`Error::Write`]: the first that failed; the others are written.
+    pub fn write(&self, reports: &[Report]) -> Result<(), Error> {
+        let written: Vec<_> =
+            reports.iter().enumerate().map(|(at, report)| self.write_one(report, at == 0)).collect();
+        written.into_iter().collect()
+    }
+
     /// Writes a report, in a stream the first one or a further one.
-    pub(crate) fn write(&self, report: &Report, is_first: bool) -> Result<(), Error> {
+    pub(crate) fn write_one(&self, report: &Report, is_first: bool) -> Result<(), Error> {
         match &self.0 {
             Destination::Nowhere => Ok(()),
             Destination::StandardError(format) => to_standard_error(report, *format, is_first),

@@ -132,7 +132,7 @@ impl Session {
         let mut is_first = true;
         if self.output.is_written() {
             self.visit_reports(self.output.has_files(), |report| {
-                let of_report = self.output.write(&report, std::mem::take(&mut is_first));
+                let of_report = self.output.write_one(&report, std::mem::take(&mut is_first));
                 if written.is_ok() {
                     written = of_report;
                 }
@@ -148,7 +148,8 @@ impl Session {
 
 impl Started {
     fn report(&self, program: &Program<'_>, has_files: bool) -> Report {
-        let mut report = Report::new(self.name, has_files);
+        let report = Report::new(self.name);
+        let mut report = if has_files { report } else { report.without_files() };
         report.rows = self.options.get("rows").and_then(|rows| rows.parse().ok());
         self.monitor.report(program, &mut report);
         report

@@ -12,6 +12,8 @@ pub struct Report {
     pub(crate) monitor: String,
     /// How many rows of a table to show.
     pub(crate) rows: Option<usize>,
+    /// How to get all rows, if not by the option `rows`.
+    pub(crate) all_rows: Option<&'static str>,
     values: Vec<(String, Cell)>,
     parts: Vec<Part>,
     /// `None` if they are not written.
@@ -90,8 +92,19 @@ impl Cell {
 }
 
 impl Report {
-    pub(crate) fn new(monitor: &str, has_files: bool) -> Self {
-        Self { monitor: monitor.to_owned(), files: has_files.then(Vec::new), ..Self::default() }
+    /// An empty report of a monitor with this name.
+    pub fn new(monitor: &str) -> Self {
+        Self { monitor: monitor.to_owned(), files: Some(Vec::new()), ..Self::default() }
+    }
+
+    /// The same without files.
+    pub(crate) fn without_files(self) -> Self {
+        Self { files: None, ..self }
+    }
+
+    /// Says how to get all rows of its tables, if the monitor does not have the option `rows`.
+    pub fn hint_all_rows(&mut self, hint: &'static str) {
+        self.all_rows = Some(hint);
     }
 
     /// The monitor's name.

@@ -32,7 +32,10 @@ pub(crate) fn print(report: &Report, length: Length) -> String {
     for part in report.parts() {
         match part {
             Part::Text(text) => _ = write!(out, "\n{text}"),
-            Part::Table(table) if table.is_shown => print_table(table, rows, &mut out),
+            Part::Table(table) if table.is_shown => {
+                let hint = report.all_rows.unwrap_or("option rows=N");
+                print_table(table, rows, hint, &mut out);
+            }
             Part::Table(_) => {}
         }
     }
@@ -45,7 +48,7 @@ pub(crate) fn print(report: &Report, length: Length) -> String {
     out
 }
 
-fn print_table(table: &Table, rows: usize, out: &mut String) {
+fn print_table(table: &Table, rows: usize, hint: &str, out: &mut String) {
     let mut aligned = Aligned::new();
     aligned.load_style(NOTHING).set_header(&table.columns);
     for row in table.rows.iter().take(rows) {
@@ -63,7 +66,7 @@ fn print_table(table: &Table, rows: usize, out: &mut String) {
     }
     let left_out = table.rows.len().saturating_sub(rows);
     if left_out > 0 {
-        let _ = writeln!(out, "  and {left_out} more rows (option rows=N)");
+        let _ = writeln!(out, "  and {left_out} more rows ({hint})");
     }
 }
 

@@ -2,17 +2,20 @@
 //!
 //! | event | bound |
 //! | --- | --- |
-//! | all of the program's code | `fid`, `pc`, `opidx`, `at_func_end`, `localN` with a type bound |
-//! | `wasm:opcode:NAME:before` | `argN` from the top of the stack, `immN`, `opname`, `category_name`, `category_id` |
+//! | all of the program's code | `fid`, `fname`, `pc`, `opidx`, `at_func_end`, `localN` with a type bound |
+//! | `wasm:opcode:NAME:MODE` | `immN`, `opname`, `category_name`, `category_id` |
+//! | `wasm:opcode:NAME:before` | `argN` from the top of the stack |
 //! | loads, stores, atomic operations | `addr`, `effective_addr`, `offset`, `align`, `memory`, `data_size`, `is_write` |
-//! | `br`, `br_if`, `if` | `taken` |
+//! | `br`, `br_if`, `br_table`, `if` | `taken` |
 //! | `br_table` | `num_targets`, `default_target`, `target` |
+//! | divisions and remainders of integers | `trap` |
+//! | `call`, `return_call` | `target_fn_name`, `target_fn_type`, `target_imp_module`, `resolved_fid` |
 //! | `wasm:opcode:NAME:after` | `resN` |
 //! | `wasm:func:entry`, `wasm:func:exit`, `wasm:block:start`, `wasm:block:end` | as for all code |
 //! | `wasm:begin`, `wasm:end`, `wasm:report` | nothing |
 
 use super::ast;
-use super::ast::BinaryOp;
+use super::bound::{Bound, NAMED, NUMBERED, numbered, of_opcode, results};
 use super::ir::Typed;
 use super::opcodes::{OPCODES, Opcode};
 use super::pattern::Pattern;
@@ -22,8 +25,32 @@ use super::types::Type;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Before,
+    /// Where control goes on to the next instruction of the text.
     After,
+    /// Wherever control goes on; of a block, after its end.
+    SemanticAfter,
+    /// Inside of a block, at its beginning.
+    Entry,
+    /// After the end of a block.
+    Exit,
 }
+
+const MODES: [Mode; 5] = [Mode::Before, Mode::After, Mode::SemanticAfter, Mode::Entry, Mode::Exit];
+
+/// Instructions that begin a block.
+pub(super) const BLOCKS: [&str; 5] = ["block", "loop", "if", "try", "try_table"];
+
+/// Instructions after which control does not continue in the function.
+const LAST: [&str; 8] = [
+    "unreachable",
+    "return_call",
+    "return_call_indirect",
+    "return_call_ref",
+    "throw",
+    "throw_ref",
+    "rethrow",
+    "delegate",
+];
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
@@ -50,10 +77,23 @@ pub(super) struct Description {
 }
 
 impl Mode {
-    fn text(self) -> &'static str {
+    pub(super) fn text(self) -> &'static str {
         match self {
             Self::Before => "before",
             Self::After => "after",
+            Self::SemanticAfter => "semantic_after",
+            Self::Entry => "entry",
+            Self::Exit => "exit",
+        }
+    }
+
+    /// Whether an instruction has it.
+    fn is_of(self, opcode: &str) -> bool {
+        match self {
+            Self::Before => true,
+            Self::After => !LAST.contains(&opcode) && !["br", "br_table", "return"].contains(&opcode),
+            Self::SemanticAfter => !LAST.contains(&opcode),
+            Self::Entry | Self::Exit => BLOCKS.contains(&opcode),
         }
     }
 }
@@ -74,6 +114,14 @@ impl Event {
         }
     }
 
+    /// When it happens, in relation to its place.
+    pub(super) fn mode(&self) -> Mode {
+        match self {
+            Self::Opcode(_, mode) | Self::AnyOpcode(mode) => *mode,
+            _ => Mode::Before,
+        }
+    }
+
     /// Whether it happens at places of the program's code.
     pub(super) fn has_site(&self) -> bool {
         !matches!(self, Self::Begin | Self::End | Self::Report)
@@ -88,12 +136,14 @@ impl Event {
         match name {
             "fid" | "pc" | "opidx" => return Bound::Value(Typed::request(Type::U32, name)),
             "at_func_end" => return Bound::Value(Typed::request(Type::Bool, name)),
-            "fname" => return Bound::Unsupported("the names of functions are not passed to monitor modules"),
+            "fname" => return Bound::Value(Typed::request(Type::Str, name)),
             "probe_id" => return Bound::Unsupported("probes have no numbers here"),
             _ => {}
         }
         let bound = |name: &str| bounds.iter().find(|(bound, _)| bound == name).map(|(_, ty)| ty.clone());
-        if numbered(name, "local").is_some() {
+        // Where a branch leads, there may be no frame any more.
+        let has_locals = !matches!(self, Self::FunctionExit) && self.mode() != Mode::SemanticAfter;
+        if numbered(name, "local").is_some() && has_locals {
             return match bound(name) {
                 Some(ty) => Bound::Value(Typed::request(ty, name)),
                 None => Bound::NeedsType,
@@ -108,13 +158,14 @@ impl Event {
 
     /// Whether a type bound can ever hold: `None` if the event has no such value.
     pub(super) fn admits(&self, name: &str, ty: &Type) -> Option<bool> {
-        if numbered(name, "local").is_some() && self.has_site() {
+        let is_local = numbered(name, "local").is_some();
+        if is_local && !matches!(self.bound(name, &[]), Bound::Unknown) {
             return Some(true);
         }
         let Self::Opcode(opcode, mode) = self else { return None };
         let (values, index) = match (numbered(name, "arg"), numbered(name, "res"), numbered(name, "imm")) {
             (Some(index), ..) if *mode == Mode::Before => (&opcode.operands, index),
-            (_, Some(index), _) if *mode == Mode::After => (&opcode.results, index),
+            (_, Some(index), _) if *mode == Mode::After => (results(opcode), index),
             (.., Some(index)) => (&opcode.immediates, index),
             _ => return None,
         };
@@ -142,117 +193,6 @@ impl Event {
             }
         }
         all
-    }
-}
-
-const NAMED: &[(&str, &str)] = &[
-    ("fid", "number of the function"),
-    ("pc", "offset of the instruction in the function, in bytes"),
-    ("opidx", "offset of the instruction in the function, in instructions"),
-    ("at_func_end", "whether it is the last `end` of the function"),
-    ("opname", "name of the instruction"),
-    ("category_name", "its category, such as load"),
-    ("category_id", "number of its category"),
-    ("addr", "address operand"),
-    ("effective_addr", "address operand plus offset"),
-    ("offset", "static offset"),
-    ("align", "alignment, as an exponent of two"),
-    ("memory", "number of the memory"),
-    ("data_size", "bytes that are accessed"),
-    ("is_write", "whether it writes"),
-    ("taken", "whether the branch is taken"),
-    ("num_targets", "number of targets without the default"),
-    ("default_target", "the default target"),
-    ("target", "index of the target that is taken"),
-    ("instr_count", "number of instructions of the block"),
-];
-
-const NUMBERED: &[(&str, &str)] = &[
-    ("arg", "operand, from the top of the stack"),
-    ("res", "result, from the top of the stack"),
-    ("imm", "immediate"),
-    ("local", "local variable of the function"),
-];
-
-/// What a name is bound to.
-#[derive(Debug)]
-pub(super) enum Bound {
-    Value(Typed),
-    /// Its type differs from place to place: the rule must have a type bound.
-    NeedsType,
-    Unsupported(&'static str),
-    Unknown,
-}
-
-/// The number of `arg0` and the like.
-pub(super) fn numbered(name: &str, prefix: &str) -> Option<usize> {
-    let digits = name.strip_prefix(prefix)?;
-    let is_number = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
-    digits.parse().ok().filter(|index| is_number && *index < 1000)
-}
-
-fn of_opcode(opcode: &Opcode, mode: Mode, name: &str, bound: &dyn Fn(&str) -> Option<Type>) -> Bound {
-    match name {
-        "opname" => return Bound::Value(Typed::string(opcode.name)),
-        "category_name" => return Bound::Value(Typed::string(opcode.category)),
-        "category_id" => return Bound::Value(Typed::int(Type::U32, i128::from(opcode.category_id))),
-        "bytecode" => return Bound::Unsupported("the encoding of instructions is not bound"),
-        _ => {}
-    }
-    for (prefix, values, is_bound) in [
-        ("arg", &opcode.operands, mode == Mode::Before),
-        ("res", &opcode.results, mode == Mode::After),
-        ("imm", &opcode.immediates, true),
-    ] {
-        let Some(index) = numbered(name, prefix).filter(|_| is_bound) else { continue };
-        return match (values.get(index), bound(name)) {
-            (None, _) => Bound::Unknown,
-            (Some(_), Some(ty)) => Bound::Value(Typed::request(ty, name)),
-            (Some(Some(ty)), None) => Bound::Value(Typed::request(ty.clone(), name)),
-            (Some(None), None) => Bound::NeedsType,
-        };
-    }
-    if let Some(access) = opcode.access {
-        let address = || Typed::request(Type::U32, &format!("arg{}", access.address));
-        let offset = || Typed::request(Type::U64, "offset");
-        match name {
-            "data_size" => return Bound::Value(Typed::int(Type::U32, i128::from(access.bytes))),
-            "is_write" => return Bound::Value(Typed::bool(access.is_write)),
-            "offset" => return Bound::Value(offset()),
-            "align" | "memory" => return Bound::Value(Typed::request(Type::U32, name)),
-            "addr" if mode == Mode::Before => return Bound::Value(address()),
-            "effective_addr" if mode == Mode::Before => {
-                let offset = Typed::cast(offset(), Type::U32);
-                return Bound::Value(Typed::binary(BinaryOp::Add, address(), offset));
-            }
-            _ => {}
-        }
-    }
-    match (opcode.name, name) {
-        ("br", "taken") => Bound::Value(Typed::bool(true)),
-        ("br_if" | "if", "taken") if mode == Mode::Before => {
-            let zero = Typed::int(Type::U32, 0);
-            Bound::Value(Typed::binary(BinaryOp::Ne, Typed::request(Type::U32, "arg0"), zero))
-        }
-        ("br_table", "num_targets" | "default_target") => Bound::Value(Typed::request(Type::U32, name)),
-        ("br_table", "target") if mode == Mode::Before => {
-            let index = || Typed::request(Type::U32, "arg0");
-            let targets = || Typed::request(Type::U32, "num_targets");
-            let inside = Typed::binary(BinaryOp::Lt, index(), targets());
-            Bound::Value(Typed::ternary(inside, index(), targets()))
-        }
-        (
-            "call"
-            | "call_indirect"
-            | "return_call"
-            | "return_call_indirect"
-            | "call_ref"
-            | "return_call_ref",
-            "target_fn_name" | "target_imp_module" | "target_fn_type" | "resolved_fid",
-        ) => Bound::Unsupported(
-            "the functions that are called are not passed to monitor modules; `imm0` of `call` is the number of the function",
-        ),
-        _ => Bound::Unknown,
     }
 }
 
@@ -307,26 +247,26 @@ pub(super) fn matching(parts: &[ast::Ident]) -> Matched {
     let mut any = None;
     let is_opcode = package.matches("opcode");
     if let (true, Some(mode)) = (is_opcode, mode) {
-        let modes: Vec<_> =
-            [Mode::Before, Mode::After].into_iter().filter(|each| mode.matches(each.text())).collect();
+        let modes: Vec<_> = MODES.into_iter().filter(|each| mode.matches(each.text())).collect();
         if modes.is_empty() {
             let mode = part(3);
-            let known = ["semantic_after", "alt", "block_alt", "entry", "exit", "at_target"];
-            return match known.contains(&mode) {
-                true => {
-                    Matched::Unsupported(format!("the mode `{mode}` is not supported in monitor modules"))
-                }
+            return match ["alt", "block_alt"].contains(&mode) {
+                true => Matched::Unsupported(format!(
+                    "the mode `{mode}` changes the program, and monitors only observe it"
+                )),
                 false => {
-                    Matched::Nothing(format!("there is no mode `{mode}`; there are `before` and `after`"))
+                    let known = MODES.map(|mode| format!("`{}`", mode.text())).join(", ");
+                    Matched::Nothing(format!("there is no mode `{mode}`; there are {known}"))
                 }
             };
         }
         for mode in &modes {
             let matching = OPCODES.iter().filter(|opcode| event.matches(opcode.name));
-            events.extend(matching.map(|opcode| Event::Opcode(opcode, *mode)));
+            let having = matching.filter(|opcode| mode.is_of(opcode.name));
+            events.extend(having.map(|opcode| Event::Opcode(opcode, *mode)));
         }
-        if let ([mode], "*" | "") = (modes.as_slice(), part(2)) {
-            any = Some(Event::AnyOpcode(*mode));
+        if let ([Mode::Before], "*" | "") = (modes.as_slice(), part(2)) {
+            any = Some(Event::AnyOpcode(Mode::Before));
         }
     }
     if part(3).is_empty() {
@@ -351,6 +291,12 @@ pub(super) fn matching(parts: &[ast::Ident]) -> Matched {
         () if is_opcode && mode.is_none() => {
             "rules of instructions have a mode: `wasm:opcode:call:before`".to_owned()
         }
+        () if is_opcode && OPCODES.iter().any(|opcode| event.matches(opcode.name)) => format!(
+            "`{}` does not have the mode `{}`: blocks have `entry` and `exit`, and control does not continue \
+             after a jump",
+            part(2),
+            part(3)
+        ),
         () if is_opcode => match nearest(part(2)) {
             Some(name) => format!("there is no instruction `{}`; there is `{name}`", part(2)),
             None => format!("there is no instruction `{}`", part(2)),

@@ -4,6 +4,7 @@
 use wasm_encoder::ValType;
 
 use super::ast::{BinaryOp, UnaryOp};
+use super::events::Mode;
 use super::types::Type;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +25,8 @@ pub(super) enum Place {
     Absolute(u32),
     /// An offset in the block of a match site.
     Site(u32),
+    /// An offset in the block of a frame.
+    Frame(u32),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -43,11 +46,27 @@ pub(super) enum Kind {
     MapGet(Place, Box<Typed>),
     /// A call of a function of the script, by its number.
     Call(usize, Vec<Typed>),
+    /// A call of a function of a library, by its number among those that are imported.
+    Library(usize, Vec<Typed>),
+    /// A value that is computed once, when the rule is matched.
+    AtMatch(Box<Typed>),
+    /// Whether a string has another one in it.
+    Text(TextOp, Box<Typed>, Box<Typed>),
+    /// The bytes of a string.
+    Length(Box<Typed>),
     Unary(UnaryOp, Box<Typed>),
     Binary(BinaryOp, Box<Typed>, Box<Typed>),
     Cast(Box<Typed>),
     Ternary(Box<Typed>, Box<Typed>, Box<Typed>),
     Tuple(Vec<Typed>),
+}
+
+/// Where a string is looked for in another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TextOp {
+    StartsWith,
+    EndsWith,
+    Contains,
 }
 
 impl Typed {
@@ -89,9 +108,13 @@ impl Typed {
     pub(super) fn children(&self) -> Vec<&Typed> {
         match &self.kind {
             Kind::Const(_) | Kind::Variable(..) | Kind::Request(_) => Vec::new(),
-            Kind::MapGet(_, one) | Kind::Unary(_, one) | Kind::Cast(one) => vec![one],
-            Kind::Call(_, all) | Kind::Tuple(all) => all.iter().collect(),
-            Kind::Binary(_, left, right) => vec![left, right],
+            Kind::MapGet(_, one)
+            | Kind::Unary(_, one)
+            | Kind::Cast(one)
+            | Kind::AtMatch(one)
+            | Kind::Length(one) => vec![one],
+            Kind::Call(_, all) | Kind::Library(_, all) | Kind::Tuple(all) => all.iter().collect(),
+            Kind::Binary(_, left, right) | Kind::Text(_, left, right) => vec![left, right],
             Kind::Ternary(condition, yes, no) => vec![condition, yes, no],
         }
     }
@@ -138,6 +161,28 @@ impl Typed {
             Some(Const::Int(value)) if ty == Type::Bool => Self::bool(*value != 0),
             Some(Const::Bool(value)) if ty.is_integer() => Self::int(ty, i128::from(*value)),
             _ => Self::new(ty, Kind::Cast(Box::new(operand))),
+        }
+    }
+
+    pub(super) fn text(op: TextOp, text: Typed, pattern: Typed) -> Self {
+        let folded = match (text.as_const(), pattern.as_const()) {
+            (Some(Const::Str(text)), Some(Const::Str(pattern))) => Some(match op {
+                TextOp::StartsWith => text.starts_with(pattern),
+                TextOp::EndsWith => text.ends_with(pattern),
+                TextOp::Contains => text.contains(pattern),
+            }),
+            _ => None,
+        };
+        match folded {
+            Some(found) => Self::bool(found),
+            None => Self::new(Type::Bool, Kind::Text(op, Box::new(text), Box::new(pattern))),
+        }
+    }
+
+    pub(super) fn length(text: Typed) -> Self {
+        match text.as_const() {
+            Some(Const::Str(text)) => Self::int(Type::U32, text.len() as i128),
+            _ => Self::new(Type::U32, Kind::Length(Box::new(text))),
         }
     }
 
@@ -254,6 +299,15 @@ pub(super) struct Function {
     pub(super) body: Body,
 }
 
+/// A function of a library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Import {
+    pub(super) library: String,
+    pub(super) name: String,
+    pub(super) parameters: Vec<ValType>,
+    pub(super) results: Vec<ValType>,
+}
+
 /// A variable whose value is reported.
 #[derive(Clone, Debug)]
 pub(super) struct Report {
@@ -269,11 +323,13 @@ pub(super) struct Probe {
     pub(super) rule: usize,
     /// As in the interface: `wasm:opcode:call:before`.
     pub(super) event: String,
+    /// Of an event that is not before its instruction.
+    pub(super) mode: Mode,
     /// Types of operands and locals that the rule demands, as requests.
     pub(super) bounds: Vec<(String, Type)>,
     pub(super) predicate: Option<Typed>,
     pub(super) body: Body,
-    /// Size of the block of a site; none if there are no variables of sites.
+    /// Size of the block of a site; none if nothing belongs to sites.
     pub(super) site: Option<u32>,
     /// Sets the initial values of variables of a site, when it is matched.
     pub(super) init: Body,
@@ -283,6 +339,8 @@ pub(super) struct Probe {
 #[derive(Debug, Default)]
 pub(super) struct Program {
     pub(super) functions: Vec<Function>,
+    /// Functions of libraries that are called.
+    pub(super) imports: Vec<Import>,
     pub(super) probes: Vec<Probe>,
     /// When the program starts: initial values of variables, and rules of `wasm:begin`.
     pub(super) begin: Vec<Body>,
@@ -292,10 +350,24 @@ pub(super) struct Program {
     pub(super) report: Vec<Body>,
     /// Variables that exist once, with the rule that they belong to.
     pub(super) reported: Vec<(Report, Option<String>)>,
-    /// By rule: variables of sites.
-    pub(super) reported_sites: Vec<(usize, Vec<Report>)>,
+    /// By rule, in the order of the script.
+    pub(super) reported_sites: Vec<SiteReports>,
     /// Bytes of variables that exist once; their addresses start at zero.
     pub(super) static_size: u32,
+    /// Bytes of the variables of a frame.
+    pub(super) frame_size: u32,
+    /// Sets the initial values of the variables of a frame.
+    pub(super) frame_init: Body,
+}
+
+/// The reported variables of a rule's sites.
+#[derive(Debug)]
+pub(super) struct SiteReports {
+    /// Number of the rule in the script.
+    pub(super) rule: usize,
+    /// As in the script.
+    pub(super) text: String,
+    pub(super) reports: Vec<Report>,
 }
 
 /// Bytes at the start of a site's block: next site, function, position, event and its length.

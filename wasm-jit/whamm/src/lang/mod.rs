@@ -25,32 +25,39 @@
 //! ```
 //!
 //! Operators bind as in C, but that `&&` and `||` bind equally, and comparisons, too, from left to
-//! right. `while`, `break`, `continue` and `shared` are extensions.
+//! right. `while`, `break` and `continue` are extensions. `call` may have `@static` or `@init` in
+//! front, if it is one of a library.
 //!
 //! The steps: `lexer` and `parser` make the tree of `ast`. `check` resolves names and types for
 //! each event that a rule matches, with the tables of `events` and `opcodes`, and makes the tree of
 //! `ir`. `split` takes a predicate apart. `emit` writes the module. Problems of a script are
-//! collected as far as possible, and point into the script.
+//! collected as far as possible, and point into the script. A [`Script`] reads the report from the
+//! memory of its module's instance.
 //!
-//! What is refused: libraries, frame variables, the modes that change the program or whose place
-//! is not next to an instruction, type parameters, names of functions.
+//! What is refused: the modes that change the program, type parameters, functions of indirect calls
+//! before these.
 
 mod ast;
+mod bound;
 mod check;
 mod diagnostics;
 mod emit;
 mod events;
 mod ir;
 mod lexer;
+mod libraries;
 mod opcodes;
 mod parser;
 mod pattern;
+mod report;
 mod split;
 mod types;
 
 pub use diagnostics::{Problem, ProblemKind, ScriptError, Span};
+pub use report::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value, VariableReport};
 
 use self::events::{Event, Matched};
+use self::libraries::Libraries;
 
 /// Size of a script, in bytes.
 const MAX_SIZE: usize = 16 << 20;
@@ -68,23 +75,78 @@ fn text<'a>(name: &str, source: &'a [u8]) -> Result<&'a str, ScriptError> {
     })
 }
 
-/// Compiles a script to a monitor module.
+/// A script that is compiled to a monitor module, to observe a program in this process.
+///
+/// Its module imports nothing but the functions of libraries that the script calls, and does not
+/// print the report: [`Script::report`] reads it.
+#[derive(Clone, Debug)]
+pub struct Script {
+    module: Vec<u8>,
+    layout: report::Layout,
+}
+
+impl Script {
+    /// Compiles a script. `name` is the script's, for messages. `libraries` are modules in the
+    /// binary format, by the names by which the script uses them.
+    ///
+    /// # Errors
+    /// The problems of the script.
+    pub fn new(name: &str, source: &[u8], libraries: &[(&str, &[u8])]) -> Result<Self, ScriptError> {
+        let (module, layout) = emit(name, source, libraries, false)?;
+        Ok(Self { module, layout })
+    }
+
+    /// The monitor module, for [`MonitorModule`](crate::monitor_module::MonitorModule).
+    pub fn module(&self) -> &[u8] {
+        &self.module
+    }
+}
+
+/// Compiles a script to a monitor module that reports by itself.
 ///
 /// The module has the engine interface of the crate whamm 2.0.1. It imports `fd_write` of WASI, by
 /// which it prints the report: values separated by commas, with columns for the variable, its type,
 /// the event, the function's number, the offset of the instruction, the key of a map's entry, and
 /// the value.
 ///
-/// `name` is the script's, for messages.
+/// `name` is the script's, for messages. `libraries` are modules in the binary format, by the names
+/// by which the script uses them, and by which the module imports their functions.
 ///
 /// # Errors
 /// The problems of the script.
-pub fn compile(name: &str, source: &[u8]) -> Result<Vec<u8>, ScriptError> {
+pub fn compile(name: &str, source: &[u8], libraries: &[(&str, &[u8])]) -> Result<Vec<u8>, ScriptError> {
+    emit(name, source, libraries, true).map(|(module, _)| module)
+}
+
+fn emit(
+    name: &str,
+    source: &[u8],
+    libraries: &[(&str, &[u8])],
+    prints: bool,
+) -> Result<(Vec<u8>, report::Layout), ScriptError> {
     let source = text(name, source)?;
     let error = |problems| ScriptError::new(name, source, problems);
     let script = parser::parse(source).map_err(error)?;
-    let program = check::check(&script).map_err(error)?;
-    emit::emit(&program).map_err(error)
+    let libraries = Libraries::read(libraries).map_err(|(library, reason)| {
+        let message = format!("the library `{library}` is not a module: {reason}");
+        error(vec![Problem::new(ProblemKind::Name, 0..0, message)])
+    })?;
+    let program = check::check(&script, &libraries).map_err(error)?;
+    emit::emit(&program, prints).map_err(error)
+}
+
+/// The names of the libraries that a script uses, in its order.
+///
+/// # Errors
+/// The text is not a script.
+pub fn libraries(name: &str, source: &[u8]) -> Result<Vec<String>, ScriptError> {
+    let source = text(name, source)?;
+    let script = parser::parse(source).map_err(|problems| ScriptError::new(name, source, problems))?;
+    let used = script.items.into_iter().filter_map(|item| match item {
+        ast::Item::Use(library) => Some(library.name),
+        _ => None,
+    });
+    Ok(used.collect())
 }
 
 /// An event that a rule matches, and the variables that it binds.

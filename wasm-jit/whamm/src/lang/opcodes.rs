@@ -39,6 +39,8 @@ pub(super) struct Values {
 }
 
 impl Values {
+    pub(super) const NONE: Self = Self { known: Vec::new(), more: false };
+
     /// The type of one of them: `None` is none that is known, `Some(None)` one that differs.
     pub(super) fn get(&self, index: usize) -> Option<Option<&Type>> {
         match self.known.get(index) {

@@ -92,7 +92,11 @@ fn substitute(expr: &Typed, conditions: &[Typed], outcomes: u32) -> Typed {
         Kind::MapGet(map, key) => Kind::MapGet(*map, Box::new(again(key))),
         Kind::Call(function, arguments) => Kind::Call(*function, arguments.iter().map(again).collect()),
         Kind::Tuple(fields) => Kind::Tuple(fields.iter().map(again).collect()),
-        leaf @ (Kind::Const(_) | Kind::Variable(..) | Kind::Request(_)) => leaf.clone(),
+        Kind::Library(function, arguments) => Kind::Library(*function, arguments.iter().map(again).collect()),
+        Kind::Text(op, text, pattern) => Kind::Text(*op, Box::new(again(text)), Box::new(again(pattern))),
+        Kind::Length(text) => Kind::Length(Box::new(again(text))),
+        // It is computed where the rule is matched.
+        leaf @ (Kind::Const(_) | Kind::Variable(..) | Kind::Request(_) | Kind::AtMatch(_)) => leaf.clone(),
     };
     Typed::new(expr.ty.clone(), kind)
 }
@@ -139,8 +143,11 @@ fn mergeable(terms: &[(u32, u32)], conditions: usize) -> Option<(usize, usize, u
 pub(super) fn is_static(expr: &Typed) -> bool {
     match &expr.kind {
         Kind::Const(_) => true,
-        Kind::Request(name) => !["arg", "res", "local"].iter().any(|prefix| name.starts_with(prefix)),
-        Kind::Variable(..) | Kind::MapGet(..) | Kind::Call(..) => false,
+        Kind::Request(name) => {
+            !["arg", "res", "local", "frame"].iter().any(|prefix| name.starts_with(prefix))
+        }
+        Kind::AtMatch(_) => true,
+        Kind::Variable(..) | Kind::MapGet(..) | Kind::Call(..) | Kind::Library(..) => false,
         _ => expr.children().into_iter().all(is_static),
     }
 }
@@ -164,7 +171,12 @@ fn is_pure(expr: &Typed) -> bool {
 /// Whether an expression need not be evaluated.
 fn has_no_effects(expr: &Typed) -> bool {
     fn calls(expr: &Typed) -> bool {
-        matches!(expr.kind, Kind::Call(..)) || expr.children().into_iter().any(calls)
+        match &expr.kind {
+            Kind::Call(..) | Kind::Library(..) => true,
+            // The call is made whether the value is used or not.
+            Kind::AtMatch(_) => false,
+            _ => expr.children().into_iter().any(calls),
+        }
     }
     is_pure(expr) && !calls(expr)
 }

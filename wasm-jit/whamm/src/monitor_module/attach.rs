@@ -18,6 +18,7 @@ use wasm_jit_hooks::Flow;
 use super::error::MonitorError;
 use super::instructions::{Immediate, access, immediates, name};
 use super::load::MonitorModule;
+use super::modes::{Continuations, Mode, results};
 use super::names::{Call, Event, Parameter, Static};
 use super::strings::Buffer;
 
@@ -235,6 +236,8 @@ struct Match<'m> {
     index: usize,
     is_last: bool,
     instruction: Option<(&'m Operator<'m>, &'m [u8])>,
+    /// Where control continues, if a rule asks for that.
+    continuations: Option<&'m Continuations>,
     /// Of the block that ends.
     count: Option<usize>,
 }
@@ -293,6 +296,7 @@ impl<T: 'static> Matching<'_, T> {
             index: 0,
             is_last: false,
             instruction: None,
+            continuations: None,
             count: None,
         };
         self.all(&Event::Entry, &entry)?;
@@ -302,6 +306,8 @@ impl<T: 'static> Matching<'_, T> {
         let has_blocks = self.monitor.rules.iter().any(of_blocks);
         let blocks = if has_blocks { Flow::of(body).blocks() } else { Vec::new() };
         let mut blocks = blocks.into_iter().peekable();
+        let has_modes = self.monitor.rules.iter().any(|(_, rule)| rule.mode != Mode::Before);
+        let continuations = has_modes.then(|| Continuations::of(&Flow::of(body)));
         for (index, instruction) in instructions.iter().enumerate() {
             let offset = (instruction.offset() - start) as u32;
             let mut place = Match {
@@ -310,6 +316,7 @@ impl<T: 'static> Matching<'_, T> {
                 index,
                 is_last: index + 1 == instructions.len(),
                 instruction: Some((instruction.operator(), instruction.bytes())),
+                continuations: continuations.as_ref(),
                 ..entry
             };
             if let Some(block) = blocks.peek().cloned() {
@@ -333,7 +340,14 @@ impl<T: 'static> Matching<'_, T> {
                 }
             };
             for number in rules {
-                self.rule(number, &place)?;
+                match self.monitor.rules[number].1.mode {
+                    Mode::Before => self.rule(number, &place)?,
+                    mode => {
+                        let places = continuations.iter().flat_map(|all| all.places(index, mode));
+                        let places: Vec<Place> = places.collect();
+                        self.rule_at(number, &place, &places)?;
+                    }
+                }
             }
         }
         let count = instructions.len();
@@ -359,6 +373,14 @@ impl<T: 'static> Matching<'_, T> {
 
     /// A rule at a place.
     fn rule(&mut self, number: usize, place: &Match<'_>) -> Result<(), MonitorError> {
+        self.rule_at(number, place, &[place.place])
+    }
+
+    /// A rule about a place, whose function is called at others.
+    fn rule_at(&mut self, number: usize, place: &Match<'_>, at: &[Place]) -> Result<(), MonitorError> {
+        if at.is_empty() {
+            return Ok(());
+        }
         let (export, rule) = &self.monitor.rules[number];
         if !self.predicate(export, rule.predicate.as_ref(), Some(place))? {
             return Ok(());
@@ -368,6 +390,8 @@ impl<T: 'static> Matching<'_, T> {
         for (value, ty) in rule.parameters.iter().zip(types) {
             values.push(match value {
                 Parameter::Argument(depth) => Bound::Operand(*depth),
+                Parameter::Result(depth) if *depth < place.results() => Bound::Operand(*depth),
+                Parameter::Result(_) => return Ok(()),
                 Parameter::Local(index) => Bound::Local(*index),
                 Parameter::Frame => Bound::Frame,
                 Parameter::Static(_) | Parameter::Call(_) => {
@@ -378,8 +402,10 @@ impl<T: 'static> Matching<'_, T> {
             });
         }
         let kind = Kind::Wasm { function: self.functions[number].clone(), values: Values::from(&values[..]) };
-        let location = Location { function: place.function.index(), place: place.place };
-        self.found.push((number, ProbeSpec { location, kind }));
+        for at in at {
+            let location = Location { function: place.function.index(), place: *at };
+            self.found.push((number, ProbeSpec { location, kind: kind.clone() }));
+        }
         Ok(())
     }
 
@@ -518,7 +544,22 @@ impl Match<'_> {
                 };
                 text(self.target().map(module).as_deref())
             }
+            Static::TargetType => text(self.target().map(|target| match target.import() {
+                Some(_) => "import",
+                None => "local",
+            })),
+            Static::Guard(mode) => {
+                let start = self.function.body().map_or(0, |body| body.range().start as u64);
+                let guarded = self.continuations.map(|all| all.is_shared(self.index, mode));
+                // No instruction is at the start of a module.
+                integer(guarded.map(|guarded| if guarded { start + u64::from(self.offset) } else { 0 }))
+            }
         }
+    }
+
+    /// How many results the instruction pushes.
+    fn results(&self) -> u32 {
+        self.instruction.map_or(0, |(operator, _)| results(self.program, operator))
     }
 
     /// The function that the instruction calls.

@@ -74,6 +74,12 @@ pub enum MonitorError {
         /// Why.
         source: Box<Error>,
     },
+    /// The memory of a monitor does not contain the report of the script.
+    #[error("there is no report of this script at address {address:#x} of the monitor's memory")]
+    Report {
+        /// Where it was looked for.
+        address: u32,
+    },
     /// A function of the beginning or the end failed.
     #[error("`{export}`: {source}")]
     Run {
@@ -101,7 +107,7 @@ pub enum NameError {
     #[error("no instruction has this name")]
     Opcode,
     /// Another mode.
-    #[error("the only mode is before")]
+    #[error("the modes are before, after, semantic_after, entry and exit")]
     Mode,
     /// There is no such value.
     #[error("no value has this name")]

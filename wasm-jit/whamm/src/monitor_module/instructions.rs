@@ -14,6 +14,16 @@ macro_rules! visitors {
 
         const VISITORS: &[&str] = &[$( stringify!($visit) ),*];
 
+        /// How many results an instruction pushes, if that is the same wherever it occurs.
+        pub(super) fn pushed(operator: &Operator<'_>) -> Option<u32> {
+            let described = match operator {
+                $( Operator::$op { .. } => stringify!($($ann)*), )*
+                _ => "",
+            };
+            // arity 2 -> 1
+            described.split_once("->")?.1.trim().parse().ok()
+        }
+
         #[cfg(test)]
         const PROPOSALS: &[&str] = &[$( stringify!($proposal) ),*];
     };

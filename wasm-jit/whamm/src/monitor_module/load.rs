@@ -3,6 +3,7 @@
 use wasm_jit::{ExternType, FuncType, Module, ValType};
 
 use super::error::{MonitorError, SignatureError};
+use super::modes::Mode;
 use super::names::{Call, Event, Parameter, Rule, Static, parse};
 
 /// A monitor that is a module of WebAssembly.
@@ -93,7 +94,10 @@ impl Check<'_> {
         }
         let has_frame = !matches!(rule.event, Event::Exit | Event::Begin | Event::End | Event::LastEnd);
         let of_frame = |value: &Parameter| match value {
-            Parameter::Argument(_) | Parameter::Local(_) => !has_frame,
+            Parameter::Argument(_) => !has_frame || rule.mode != Mode::Before,
+            Parameter::Result(_) => rule.mode != Mode::After,
+            // Where control continues may be the end of the call.
+            Parameter::Local(_) => !has_frame || rule.mode == Mode::SemanticAfter,
             Parameter::Frame => !has_frame && rule.event != Event::Exit,
             _ => false,
         };
@@ -121,7 +125,9 @@ impl Check<'_> {
         let mut strings = false;
         for value in values {
             match value {
-                Parameter::Argument(_) | Parameter::Local(_) => wanted.push(Fits::Number),
+                Parameter::Argument(_) | Parameter::Result(_) | Parameter::Local(_) => {
+                    wanted.push(Fits::Number);
+                }
                 Parameter::Frame => wanted.push(Fits::I64),
                 Parameter::Static(Static::Immediate(_)) => wanted.push(Fits::Number),
                 Parameter::Static(value) if value.is_string() => {
@@ -157,7 +163,8 @@ impl Check<'_> {
             return Err(SignatureError::NoCallee { function: function() });
         };
         let is_dynamic = |value: &Parameter| {
-            matches!(value, Parameter::Argument(_) | Parameter::Local(_) | Parameter::Frame)
+            use Parameter::{Argument, Frame, Local, Result};
+            matches!(value, Argument(_) | Result(_) | Local(_) | Frame)
         };
         if call.parameters.iter().any(is_dynamic) {
             return Err(SignatureError::NotStatic { function: function() });

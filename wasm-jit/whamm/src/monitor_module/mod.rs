@@ -16,13 +16,14 @@
 //!
 //! ```text
 //! rule       = event [ "/" call "/" ] [ parameters ]
-//! event      = "wasm:opcode:" pattern { "|" pattern } [ ":before" ]
+//! event      = "wasm:opcode:" pattern { "|" pattern } [ ":" mode ]
 //!            | "wasm:func:" ( "entry" | "exit" )
 //!            | "wasm:block:" ( "start" | "end" )
 //!            | "wasm:begin" [ ":" ] | "wasm:end" [ ":" ] | "wasm:exit"
 //! parameters = "(" [ parameter { "," parameter } [ "," ] ] ")"
 //! parameter  = call | value
 //! call       = "$" name [ parameters ]
+//! mode       = "before" | "after" | "semantic_after" | "entry" | "exit"
 //! ```
 //!
 //! A pattern is the name of an instruction as in the text format, in which `*` stands for any
@@ -31,7 +32,7 @@
 //! # Events
 //! | event | the function is called |
 //! | --- | --- |
-//! | `wasm:opcode:` | before the instruction |
+//! | `wasm:opcode:` | before the instruction, or when the mode says |
 //! | `wasm:func:entry` | when a call begins |
 //! | `wasm:func:exit` | when a call ends with its results, but by no tail call, trap or exception |
 //! | `wasm:block:start` | before the first instruction of a basic block |
@@ -43,6 +44,21 @@
 //! of the exports. A branch to the end of a block continues after its `end`: see
 //! [`wasm_jit::probes`].
 //!
+//! # Modes
+//! Those other than `before` are an extension of this engine. The function is called
+//!
+//! * `after` the instruction: when control comes to the place between it and the next one,
+//! * `semantic_after` it: wherever it continues, also where a branch leads or the call ends; of a
+//!   block, where control comes after its end,
+//! * at the `entry` of a block: before its first instruction,
+//! * at the `exit` of a block: where control comes after its end.
+//!
+//! Control may come to the same place from elsewhere: the next instruction may be a loop, which is
+//! executed by branches to it, too; or other branches may have the same target. The value
+//! `guard_MODE` is then a number other than zero, which no other instruction has, so that a monitor
+//! can note before the instruction that it begins. Without this, the function is called for those
+//! cases as well.
+//!
 //! # Values
 //! The function of a rule, and each function that is called at match time, has a parameter for
 //! each value, of a type that fits. A rule's function has no results.
@@ -50,6 +66,7 @@
 //! | value | type | |
 //! | --- | --- | --- |
 //! | `argN` | of the operand | the operand number N, counted from the top of the stack |
+//! | `resN` | of the result | with the mode `after`: the result number N, counted from the top of the stack |
 //! | `localN` | of the local | a parameter or local of the program's function |
 //! | `frame` | i64 | identifies the call among those that the thread has at the time |
 //! | `pc` | integer | the offset of the instruction in the function's body, in bytes; at the exit, its length |
@@ -61,7 +78,8 @@
 //! | `num_targets`, `default_target` | integer | of a `br_table`, the first without the default one |
 //! | `instr_count` | integer | at the end of a block, the number of its instructions |
 //! | `fname`, `opname` | string | the name of the function in the name section, or an empty one; of the instruction |
-//! | `target_fn_name`, `target_imp_module` | string | of a `call` or `return_call`: the name of the function, as imported if it is; the module of the import |
+//! | `target_fn_name`, `target_imp_module`, `target_fn_type` | string | of a `call` or `return_call`: the name of the function, as imported if it is; the module of the import; `import` or `local` |
+//! | `guard_MODE` | integer | see above |
 //! | `$NAME(..)` | of the result | the result of another exported function at match time |
 //!
 //! An integer is an i32 or an i64. A string is two i32, address and length, in the memory that the
@@ -110,6 +128,7 @@ mod attach;
 mod error;
 mod instructions;
 mod load;
+mod modes;
 mod names;
 mod strings;
 

@@ -3,6 +3,7 @@
 use wildmatch::WildMatch;
 
 use super::error::NameError;
+use super::modes::Mode;
 
 /// How deep calls may be nested in parameters.
 const MAX_DEPTH: usize = 32;
@@ -40,17 +41,22 @@ pub(super) enum Static {
     OpcodeName,
     TargetName,
     TargetModule,
+    TargetType,
+    /// Whether control may come from elsewhere to where a rule of this mode is called.
+    Guard(Mode),
 }
 
 impl Static {
     pub(super) fn is_string(self) -> bool {
-        matches!(self, Self::FunctionName | Self::OpcodeName | Self::TargetName | Self::TargetModule)
+        use Static::{FunctionName, OpcodeName, TargetModule, TargetName, TargetType};
+        matches!(self, FunctionName | OpcodeName | TargetName | TargetModule | TargetType)
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parameter {
     Argument(u32),
+    Result(u32),
     Local(u32),
     Frame,
     Static(Static),
@@ -69,6 +75,8 @@ pub(super) struct Call {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rule {
     pub(super) event: Event,
+    /// Of an instruction.
+    pub(super) mode: Mode,
     pub(super) predicate: Option<Call>,
     pub(super) parameters: Vec<Parameter>,
 }
@@ -125,7 +133,7 @@ impl<'a> Parser<'a> {
     }
 
     fn rule(&mut self) -> Result<Rule, NameError> {
-        let event = self.event()?;
+        let (event, mode) = self.event()?;
         let predicate = match self.takes("/") {
             true => {
                 self.skip_spaces();
@@ -140,10 +148,10 @@ impl<'a> Parser<'a> {
         if !self.rest().is_empty() {
             return Err(NameError::Expected { text: "the end of the name" });
         }
-        Ok(Rule { event, predicate, parameters })
+        Ok(Rule { event, mode, predicate, parameters })
     }
 
-    fn event(&mut self) -> Result<Event, NameError> {
+    fn event(&mut self) -> Result<(Event, Mode), NameError> {
         self.expect("wasm:")?;
         let package = self.word(|c| c.is_ascii_lowercase());
         let simple = match package {
@@ -156,7 +164,7 @@ impl<'a> Parser<'a> {
             if self.rest().starts_with(':') {
                 self.at += 1;
             }
-            return Ok(event);
+            return Ok((event, Mode::Before));
         }
         if !matches!(package, "opcode" | "func" | "block") {
             return self.refuse(package, NameError::Package);
@@ -173,10 +181,10 @@ impl<'a> Parser<'a> {
             ("block", "end") => Event::BlockEnd,
             _ => return self.refuse(name, NameError::Event),
         };
-        Ok(event)
+        Ok((event, Mode::Before))
     }
 
-    fn opcodes(&mut self) -> Result<Event, NameError> {
+    fn opcodes(&mut self) -> Result<(Event, Mode), NameError> {
         let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '*' | '?');
         let mut patterns = Vec::new();
         loop {
@@ -193,13 +201,15 @@ impl<'a> Parser<'a> {
                 break;
             }
         }
+        let mut mode = Mode::Before;
         if self.takes(":") {
-            let mode = self.word(|c| c.is_ascii_lowercase() || c == '_');
-            if mode != "before" {
-                return self.refuse(mode, NameError::Mode);
-            }
+            let word = self.word(|c| c.is_ascii_lowercase() || c == '_');
+            mode = match Mode::named(word) {
+                Some(mode) => mode,
+                None => return self.refuse(word, NameError::Mode),
+            };
         }
-        Ok(Event::Opcode(patterns))
+        Ok((Event::Opcode(patterns), mode))
     }
 
     /// After the opening parenthesis.
@@ -251,6 +261,12 @@ fn value(word: &str) -> Option<Parameter> {
     if let Some(index) = number("arg") {
         return Some(Parameter::Argument(index));
     }
+    if let Some(index) = number("res") {
+        return Some(Parameter::Result(index));
+    }
+    if let Some(mode) = word.strip_prefix("guard_") {
+        return Mode::named(mode).map(|mode| Parameter::Static(Static::Guard(mode)));
+    }
     if let Some(index) = number("local") {
         return Some(Parameter::Local(index));
     }
@@ -273,6 +289,7 @@ fn value(word: &str) -> Option<Parameter> {
         "opname" => Static::OpcodeName,
         "target_fn_name" => Static::TargetName,
         "target_imp_module" => Static::TargetModule,
+        "target_fn_type" => Static::TargetType,
         _ => return None,
     }))
 }
@@ -325,7 +342,8 @@ mod tests {
             ("wasm:opcode:", 13, NameError::Pattern),
             ("wasm:opcode:i32.ad", 13, NameError::Opcode),
             ("wasm:opcode:call|i32.ad (pc)", 18, NameError::Opcode),
-            ("wasm:opcode:call:after", 18, NameError::Mode),
+            ("wasm:opcode:call:alt", 18, NameError::Mode),
+            ("wasm:opcode:call (guard_alt)", 19, NameError::Value),
             ("wasm:opcode:call (pc", 21, NameError::Expected { text: ")" }),
             ("wasm:opcode:call (pc fid)", 22, NameError::Expected { text: ")" }),
             ("wasm:opcode:call (pd)", 19, NameError::Value),

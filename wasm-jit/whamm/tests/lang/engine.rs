@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::{Caller, Engine, Extern, Instance, Linker, Module, Store};
-use wasm_jit_whamm::monitor_module::MonitorModule;
+use wasm_jit_whamm::lang::{self, ReportedValue, Script, ScriptReport, Value};
+use wasm_jit_whamm::monitor_module::{Attached, MonitorModule};
 
 use super::compile;
 
@@ -23,40 +24,152 @@ const PROGRAM: &str = r#"(module (memory 1)
         (i32.store8 offset=1 (i32.const 100) (call $gcd (i32.const 7) (i32.const 0)))
         (drop (i32.load (i32.const 12)))))"#;
 
-/// The report of a script about a run of the program.
-fn report(script: &str) -> String {
+/// What a script has found about a run of a program, read from its memory, after it was compared
+/// with what the same script prints as a module of its own.
+#[track_caller]
+pub(super) fn observe(script: &str, libraries: &[(&str, &str)], program: &str) -> ScriptReport {
+    let binaries: Vec<(&str, Vec<u8>)> =
+        libraries.iter().map(|(name, text)| (*name, wat::parse_str(text).unwrap())).collect();
+    let binaries: Vec<(&str, &[u8])> = binaries.iter().map(|(name, binary)| (*name, &binary[..])).collect();
+    let compiled = match Script::new("test.mm", script.as_bytes(), &binaries) {
+        Ok(script) => script,
+        Err(error) => panic!("{error}"),
+    };
+    let (mut found, mut nothing) = (None, String::new());
+    run(compiled.module(), libraries, program, &mut nothing, |store, attached| {
+        found = Some(compiled.report(store, attached.instance()).unwrap());
+    });
+    assert_eq!(nothing, "", "it prints nothing");
+    let found = found.unwrap();
+    let mut printed = String::new();
+    let module = lang::compile("test.mm", script.as_bytes(), &binaries).unwrap();
+    run(&module, libraries, program, &mut printed, |_, _| {});
+    assert_eq!(rows_of(&found), rows(&printed), "{script}");
+    found
+}
+
+/// Runs the export `run` of a program under a monitor; it may trap.
+fn run(
+    monitor: &[u8],
+    libraries: &[(&str, &str)],
+    program: &str,
+    printed: &mut String,
+    at_end: impl FnOnce(&Store<()>, &Attached),
+) {
     let engine = Engine::default();
-    let monitor = Module::from_binary(&engine, &compile(script)).unwrap();
-    let monitor = MonitorModule::new(monitor, Vec::new()).unwrap();
+    let features = wasmparser::WasmFeatures::default();
+    wasmparser::Validator::new_with_features(features).validate_all(monitor).unwrap();
+    let libraries =
+        libraries.iter().map(|(name, text)| ((*name).to_owned(), Module::new(&engine, text).unwrap()));
+    let monitor = Module::from_binary(&engine, monitor).unwrap();
+    let monitor = MonitorModule::new(monitor, libraries.collect()).unwrap();
     let output = Arc::new(Mutex::new(Vec::new()));
     let mut linker = Linker::new(&engine);
-    let printed = output.clone();
+    let bytes = output.clone();
     let write = move |mut caller: Caller<'_, ()>, _: i32, vectors: i32, _: i32, written: i32| {
         let Some(Extern::Memory(memory)) = caller.get_export("memory") else { return 8 };
         let mut vector = [0; 8];
         memory.read(&caller, vectors as usize, &mut vector).unwrap();
         let word = |from: usize| u32::from_le_bytes(vector[from..from + 4].try_into().unwrap());
-        let mut bytes = vec![0; word(4) as usize];
-        memory.read(&caller, word(0) as usize, &mut bytes).unwrap();
+        let mut all = vec![0; word(4) as usize];
+        memory.read(&caller, word(0) as usize, &mut all).unwrap();
         memory.write(&mut caller, written as usize, &word(4).to_le_bytes()).unwrap();
-        printed.lock().unwrap().extend(bytes);
+        bytes.lock().unwrap().extend(all);
         0
     };
     linker.func_wrap("wasi_snapshot_preview1", "fd_write", write).unwrap();
-    let module = Module::new(&engine, PROGRAM).unwrap();
+    let module = Module::new(&engine, program).unwrap();
     let mut store = Store::new(&engine, ());
     let mut attached = monitor.attach(&mut store, &mut linker, &module).unwrap();
-    let program = Instance::new(&mut store, &module, &[]).unwrap();
-    program.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    // A program that traps has been observed, too.
+    let _ = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ());
     attached.finish(&mut store).unwrap();
-    let bytes = output.lock().unwrap().clone();
-    String::from_utf8(bytes).unwrap()
+    at_end(&store, &attached);
+    *printed = String::from_utf8(output.lock().unwrap().clone()).unwrap();
+}
+
+/// Rows of a report: name, event, function, offset, key, value.
+fn rows_of(report: &ScriptReport) -> Vec<String> {
+    let mut rows = Vec::new();
+    let mut add = |name: &str, place: &str, value: &ReportedValue| match value {
+        ReportedValue::Value(value) => rows.push(format!("{name} {place}  {}", text(value))),
+        ReportedValue::Map(entries) => {
+            let of = |(key, value): &(Value, Value)| format!("{name} {place} {} {}", text(key), text(value));
+            rows.extend(entries.iter().map(of));
+        }
+    };
+    for variable in &report.variables {
+        add(&variable.name, &format!("{}  ", variable.rule.as_deref().unwrap_or("")), &variable.value);
+    }
+    for rule in &report.rules {
+        for site in &rule.sites {
+            for (name, value) in rule.variables.iter().zip(&site.values) {
+                add(name, &format!("{} {} {}", site.event, site.function, site.offset), value);
+            }
+        }
+    }
+    rows
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Int(value) => value.to_string(),
+        Value::Bool(value) => value.to_string(),
+        Value::Float(value) => value.to_string(),
+        Value::Text(text) => text.clone(),
+        Value::Tuple(fields) => {
+            format!("({})", fields.iter().map(text).collect::<Vec<_>>().join(", "))
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// The rows that a module prints, in the same form.
+fn rows(printed: &str) -> Vec<String> {
+    let row = |line: &str| {
+        let (mut fields, mut is_quoted) = (vec![String::new()], false);
+        // No text of the tests has this character.
+        for character in line.replace("\"\"", "#").chars() {
+            match character {
+                '"' => is_quoted = !is_quoted,
+                '#' => fields.last_mut().unwrap().push('"'),
+                ',' if !is_quoted => fields.push(String::new()),
+                other => fields.last_mut().unwrap().push(other),
+            }
+        }
+        let [name, _, event, fid, pc, key, value] = fields.try_into().unwrap();
+        format!("{name} {event} {fid} {pc} {key} {value}")
+    };
+    printed.lines().skip(1).map(row).collect()
+}
+
+/// Rows without the offset.
+#[track_caller]
+pub(super) fn check_program(script: &str, program: &str, expected: &[&str]) {
+    assert_eq!(rows_without_offset(script, &[], program), expected, "{script}");
+}
+
+pub(super) fn rows_without_offset(script: &str, libraries: &[(&str, &str)], program: &str) -> Vec<String> {
+    let report = observe(script, libraries, program);
+    let without_offset = |row: String| {
+        let fields: Vec<_> = row.splitn(5, ' ').collect();
+        [&fields[..3], &fields[4..]].concat().join(" ").replace("  ", " ").replace("  ", " ")
+    };
+    rows_of(&report).into_iter().map(without_offset).collect()
+}
+
+/// What a script prints about a run of the program.
+fn printed(script: &str) -> String {
+    let mut printed = String::new();
+    run(&compile(script), &[], PROGRAM, &mut printed, |_, _| {});
+    printed
 }
 
 /// Compares rows without the header and, for sites, the offset in the function.
 #[track_caller]
 fn check(script: &str, expected: &[&str]) {
-    let report = report(script);
+    let report = printed(script);
     let rows: Vec<_> = report
         .lines()
         .skip(1)
@@ -105,6 +218,6 @@ fn operands_locals_and_memory() {
 #[test]
 fn calls_by_target() {
     let report =
-        report("report var calls: map<(u32, u32), u32>; wasm:opcode:call:before { calls[(fid, imm0)]++; }");
+        printed("report var calls: map<(u32, u32), u32>; wasm:opcode:call:before { calls[(fid, imm0)]++; }");
     assert!(report.ends_with("calls,\"map<(u32, u32), u32>\",,,,\"(1, 0)\",2\n"), "{report}");
 }

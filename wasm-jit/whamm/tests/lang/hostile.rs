@@ -9,7 +9,7 @@ use super::{compile, exports};
 
 #[track_caller]
 fn refused(source: &[u8], kind: ProblemKind) {
-    let error = lang::compile("test.mm", source).unwrap_err();
+    let error = lang::compile("test.mm", source, &[]).unwrap_err();
     assert_eq!(error.problems()[0].kind, kind, "{}", error.problems()[0].message);
     assert!(!error.to_string().is_empty());
 }
@@ -45,7 +45,7 @@ fn long_chains_of_alternatives() {
 }
 
 fn refused_or_compiled(source: &str) {
-    if let Err(error) = lang::compile("test.mm", source.as_bytes()) {
+    if let Err(error) = lang::compile("test.mm", source.as_bytes(), &[]) {
         assert!(!error.to_string().is_empty());
     }
 }
@@ -90,7 +90,7 @@ fn large_numbers() {
 /// Random pieces of the language, in random order, and valid scripts with bytes changed.
 #[test]
 fn random_scripts() {
-    const PIECES: [&str; 46] = [
+    const PIECES: [&str; 61] = [
         "wasm",
         ":",
         "opcode",
@@ -137,12 +137,35 @@ fn random_scripts() {
         "arg0",
         ".0",
         "wasm:begin {",
+        "wasm:func:entry {",
+        "wasm:opcode:i32.load:after {",
+        "frame",
+        "after",
+        "semantic_after",
+        "entry",
+        "use",
+        "lib",
+        "lib.f(",
+        "@static",
+        "@init",
+        "fname",
+        "target_fn_name",
+        "res0",
+        ".contains(",
     ];
     const SCRIPT: &str = "report var m: map<(u32, bool), i64>; fn f(a: i32) -> i32 { return a * 2 + 1; }\n\
         wasm:opcode:*load*|br_if:before / fid == 3 || pc > 7 && at_func_end / { report unshared var n: u32 = pc;\n\
         n++; if (n > 3) { m[(fid, true)] = m[(fid, true)] + 1; } elif (f(2) == 5) { m[(n, false)]++; } }\n\
-        wasm:func:exit { shared var last: u32; last = fid; while (last > 10) { last = last / 2; break; } }\n";
-    compile(SCRIPT);
+        wasm:func:exit { shared var last: u32; last = fid; while (last > 10) { last = last / 2; break; } }\n\
+        use lib; frame var t: (i64, str) = (5, \"a\"); var names: map<str, i32>;\n\
+        wasm:opcode:call(res0: i32):after / fname.contains(\"main\") && @static lib.f(pc) == 1 / { @init lib.g();\n\
+        names[target_fn_name] = res0 + lib.f(2); t.0 = t.0 + (@static lib.f(fid) as i64); if (t.1 == fname) { m[(fid, true)]--; } }\n\
+        wasm:opcode:br*:semantic_after { frame var t: (i64, str); t.1 = opname; }\n";
+    let library =
+        "(module (func (export \"f\") (param i32) (result i32) (local.get 0)) (func (export \"g\")))";
+    let library = wat::parse_str(library).unwrap();
+    let compile = |source: &str| lang::compile("test.mm", source.as_bytes(), &[("lib", &library)]);
+    compile(SCRIPT).unwrap();
     let mut random = StdRng::seed_from_u64(14);
     for _ in 0..20_000 {
         let source = match random.random_bool(0.5) {
@@ -167,7 +190,7 @@ fn random_scripts() {
                 String::from_utf8(bytes).unwrap()
             }
         };
-        match lang::compile("test.mm", source.as_bytes()) {
+        match compile(&source) {
             Ok(module) => {
                 if let Err(error) = wasmparser::Validator::new().validate_all(&module) {
                     panic!("{error}\n{source}");

@@ -3,15 +3,22 @@
 
 mod behaviour;
 mod engine;
+mod frames;
 mod hostile;
+mod libraries;
+mod modes;
+mod names;
+mod random_programs;
 mod refused;
+mod script_report;
+mod scripts;
 
 use wasm_jit_whamm::lang;
 
 /// Compiles a script, and validates the module.
 #[track_caller]
 fn compile(source: &str) -> Vec<u8> {
-    let module = match lang::compile("test.mm", source.as_bytes()) {
+    let module = match lang::compile("test.mm", source.as_bytes(), &[]) {
         Ok(module) => module,
         Err(error) => panic!("{error}"),
     };
@@ -28,16 +35,22 @@ fn the_scripts_for_users_compile() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut scripts = Vec::new();
     for entry in std::fs::read_dir(root.join("scripts")).unwrap() {
-        scripts.push(std::fs::read_to_string(entry.unwrap().path()).unwrap());
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "mm") {
+            scripts.push(std::fs::read_to_string(path).unwrap());
+        }
     }
-    assert!(scripts.len() >= 7, "{scripts:?}");
+    assert!(scripts.len() >= 20, "{scripts:?}");
     // Not part of the package.
     let manual = root.join("../../docs/whamm.md");
     let manual = std::fs::read_to_string(&manual).unwrap_or_else(|_| "```whamm\n```".into());
     let blocks = manual.split("```whamm\n").skip(1);
     scripts.extend(blocks.map(|block| block.split("```").next().unwrap().to_owned()));
+    let clock = wat::parse_file(root.join("scripts/clock.wat")).unwrap();
     for script in scripts {
-        compile(&script);
+        if let Err(error) = lang::compile("test.mm", script.as_bytes(), &[("clock", &clock)]) {
+            panic!("{error}");
+        }
     }
 }
 

@@ -8,7 +8,7 @@ fn check(marked: &str, kind: ProblemKind, message: &str) {
     let start = marked.find('«').unwrap();
     let end = marked.find('»').unwrap() - '«'.len_utf8();
     let source = marked.replace(['«', '»'], "");
-    let error = lang::compile("test.mm", source.as_bytes()).unwrap_err();
+    let error = lang::compile("test.mm", source.as_bytes(), &[]).unwrap_err();
     let problem = &error.problems()[0];
     assert_eq!((problem.kind, problem.span.clone()), (kind, start..end), "{marked}: {error}");
     assert!(problem.message.contains(message), "{marked}: {}", problem.message);
@@ -44,19 +44,39 @@ fn names_and_rules() {
     check("var x: i32; var «x»: i32;", Name, "declared twice");
     check("fn f() { } fn «f»() { }", Name, "defined twice");
     check("wasm:begin { «f»(); }", Name, "no function `f`");
-    check("«use» x;".replace("«use» x", "use «x»").as_str(), Unsupported, "libraries");
+    check("use «x»;", Name, "no library `x`");
     check("«wasm:opcode:cal:before» { }", Rule, "matches nothing");
     check("«wasm:opcode:call» { }", Rule, "matches nothing");
     check("«jvm:opcode:call:before» { }", Rule, "matches nothing");
     check("«wasm:opcode:call:alt» { }", Unsupported, "the mode `alt`");
-    check("«wasm:opcode:call:after» { }", Unsupported, "the mode `after`");
+    check("«wasm:opcode:call:block_alt» { }", Unsupported, "the mode `block_alt`");
+    check("«wasm:opcode:call:entry» { }", Rule, "matches nothing");
+    check("«wasm:opcode:br:after» { }", Rule, "matches nothing");
+    check("wasm:opcode:i32.add:after { var x: i32 = «arg0»; }", Name, "no variable `arg0`");
+    check("wasm:opcode:i32.add:before { var x: i32 = «res0»; }", Name, "no variable `res0`");
+    check("wasm:opcode:i32.store:after { var x: i32 = «res0»; }", Name, "no variable `res0`");
+    check("wasm:opcode:br_if(«local0»: i32):semantic_after { }", Rule, "no `local0`");
+    check("wasm:func:exit(«local0»: i32) { }", Rule, "no `local0`");
     check("wasm:opcode:call(«imm5»: i32):before { }", Rule, "no `imm5`");
     check("«wasm:opcode:i32.add(arg0: i64):before» { }", Rule, "can never hold");
     check("wasm:begin { var x: u32 = «fid»; }", Name, "no variable `fid`");
-    check("wasm:opcode:call:before { var x: str = «fname»; }", Unsupported, "`fname`");
+    check(
+        "wasm:opcode:call_indirect:before { var x: str = «target_fn_name»; }",
+        Unsupported,
+        "not supported",
+    );
+    check("wasm:begin { var x: str = «fname»; }", Name, "`fname`");
+    check("wasm:func:entry { var x: bool = fname.«matches»(\"a\"); }", Name, "no function `matches`");
+    check("wasm:func:entry { var x: bool = «fid».len(); }", ProblemKind::Type, "no functions");
     check("wasm:opcode:call:before { «arg0» = 1; }", ProblemKind::Type, "differs from place to place");
     check("wasm:opcode:br_if:before { «arg0» = 1; }", Name, "cannot be changed");
-    check("wasm:func:entry { frame var «start»: u32; }", Unsupported, "frame variables");
+    check("wasm:begin { frame var «start»: u32; }", Name, "belongs to rules");
+    check("fn f() { frame var «start»: u32; }", Name, "belongs to rules");
+    check("wasm:func:entry { report frame var «start»: u32; }", Name, "cannot be reported");
+    check("frame var «m»: map<u32, u32>;", Unsupported, "a map");
+    check("frame var n: u32; fn f() { «n» = 1 as u32; }", Name, "no frame here");
+    check("frame var n: u32; fn f() -> u32 { return «n»; }", Name, "no frame here");
+    check("frame var n: u32; wasm:end { «n»++; }", Name, "no frame here");
     check("unshared var «x»: u32;", Name, "belongs to rules");
     check("wasm:begin { «break;» }", Syntax, "not inside of a loop");
     check("«return;»", Syntax, "not inside of a function or rule");
@@ -93,7 +113,9 @@ fn types() {
         Type,
         "depends on the program's execution",
     );
-    check("wasm:opcode:br_if:before { shared var x: u32 = «pc»; }", Type, "exists once");
+    check("wasm:opcode:br_if:before { shared var x: u32 = «pc»; }", Type, "belongs to no place");
+    check("wasm:func:entry { frame var x: u32 = «fid»; }", Type, "belongs to no place");
+    check("wasm:func:entry { frame var x: u32; } wasm:func:exit { frame var «x»: i32; }", Type, "elsewhere");
     check(
         "var «x»: (i64, (i64, i64, i64, i64, i64, i64, i64, i64), i64, i64, i64, i64, i64, i64, i64, i64);",
         Limit,
@@ -104,7 +126,7 @@ fn types() {
 #[test]
 fn all_problems_are_reported_in_order() {
     let source = "var a: int;\nwasm:begin { b++ }\nvar c: foo;\n";
-    let error = lang::compile("test.mm", source.as_bytes()).unwrap_err();
+    let error = lang::compile("test.mm", source.as_bytes(), &[]).unwrap_err();
     let starts: Vec<_> = error.problems().iter().map(|problem| problem.span.start).collect();
     assert_eq!(starts, [7, 29, 38]);
 }
@@ -112,7 +134,7 @@ fn all_problems_are_reported_in_order() {
 #[test]
 fn rendering() {
     let source = "// Counts.\nwasm:opcode:br_if:before {\n  if (arg0) { }\n}\n";
-    let error = lang::compile("count.mm", source.as_bytes()).unwrap_err();
+    let error = lang::compile("count.mm", source.as_bytes(), &[]).unwrap_err();
     let expected = "\
 error: a condition is a `bool`, this is a `u32`
  --> count.mm:3:7

@@ -3,13 +3,13 @@
 //! Types are never converted implicitly. A literal takes the type that its context expects.
 
 use super::super::ast::{BinaryOp, Expr, ExprKind, Ident, UnaryOp};
+use super::super::bound::Bound;
 use super::super::diagnostics::{ProblemKind, Span};
-use super::super::events::Bound;
 use super::super::ir::{Const, Kind, Place, Typed};
 use super::super::types::Type;
 use super::{Checker, Context};
 
-impl Checker {
+impl Checker<'_> {
     /// Reports a value of another type than the expected one.
     pub(super) fn same_type(&mut self, value: &Typed, expected: &Type, span: &Span) -> bool {
         if value.ty == *expected {
@@ -56,15 +56,7 @@ impl Checker {
                 self.check_value_type(&ty, &expr.span).then(|| Typed::new(ty, Kind::Tuple(fields)))
             }
             ExprKind::Call { annotation, object, name, arguments } => {
-                if let Some(annotation) = annotation {
-                    let message = format!("`@{}` is not supported", annotation.name);
-                    self.problem(ProblemKind::Unsupported, &annotation.span, message);
-                    return None;
-                }
-                match object {
-                    None => self.call(name, arguments),
-                    Some(object) => self.method(object, name, arguments),
-                }
+                self.any_call(annotation.as_ref(), object.as_ref(), name, arguments)
             }
             ExprKind::Unary(op, operand) => self.unary(*op, operand, expected, &expr.span),
             ExprKind::Binary(op, left, right) => self.binary(*op, left, right, expected),
@@ -108,9 +100,12 @@ impl Checker {
         Some(Typed::int(ty, value))
     }
 
-    fn name(&mut self, name: &str, span: &Span) -> Option<Typed> {
+    pub(super) fn name(&mut self, name: &str, span: &Span) -> Option<Typed> {
         if let Some(variable) = self.find(name) {
             let (ty, place) = (variable.ty.clone(), variable.place);
+            if !self.is_in_frame(place, name, span) {
+                return None;
+            }
             if ty.has_map() {
                 let message = format!("`{name}` is a map: its values have keys, as in `{name}[0]`");
                 self.problem(ProblemKind::Type, span, message);
@@ -192,68 +187,6 @@ impl Checker {
         };
         let checked = self.expr(key, Some(&key_type))?;
         self.same_type(&checked, &key_type, &key.span).then_some((variable.place, checked, *value_type))
-    }
-
-    fn call(&mut self, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
-        let Some(signature) = self.functions.get(&name.name).cloned() else {
-            let message = format!("there is no function `{}`", name.name);
-            self.problem(ProblemKind::Name, &name.span, message);
-            return None;
-        };
-        if signature.parameters.len() != arguments.len() {
-            let count = signature.parameters.len();
-            let message =
-                format!("`{}` has {count} parameters, and is called with {}", name.name, arguments.len());
-            self.problem(ProblemKind::Type, &name.span, message);
-            return None;
-        }
-        let mut checked = Vec::new();
-        for (argument, ty) in arguments.iter().zip(&signature.parameters) {
-            let value = self.expr(argument, Some(ty))?;
-            if !self.same_type(&value, ty, &argument.span) {
-                return None;
-            }
-            checked.push(value);
-        }
-        Some(Typed::new(signature.result, Kind::Call(signature.index, checked)))
-    }
-
-    /// A function of a string, or of a library.
-    fn method(&mut self, object: &Ident, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
-        if self.libraries.contains(&object.name) {
-            // Reported where the library is named.
-            return None;
-        }
-        if self.find(&object.name).is_none() && !matches!(self.context, Context::Rule { .. }) {
-            let message = format!("there is no variable or library `{}`", object.name);
-            self.problem(ProblemKind::Name, &object.span, message);
-            return None;
-        }
-        let value = self.name(&object.name, &object.span)?;
-        let constant = match &value.kind {
-            Kind::Const(Const::Str(text)) => Some(text.clone()),
-            _ => None,
-        };
-        let pattern = match arguments {
-            [Expr { kind: ExprKind::Str(pattern), .. }] => Some(pattern),
-            _ => None,
-        };
-        match (constant, name.name.as_str(), pattern) {
-            (Some(text), "len", _) if arguments.is_empty() => Some(Typed::int(Type::U32, text.len() as i128)),
-            (Some(text), "starts_with", Some(pattern)) => Some(Typed::bool(text.starts_with(pattern))),
-            (Some(text), "ends_with", Some(pattern)) => Some(Typed::bool(text.ends_with(pattern))),
-            (Some(text), "contains", Some(pattern)) => Some(Typed::bool(text.contains(pattern))),
-            _ => {
-                self.help(
-                    ProblemKind::Unsupported,
-                    &name.span,
-                    format!("`{}` is not supported here", name.name),
-                    "`len`, `starts_with`, `ends_with` and `contains` are known for strings that the event binds, \
-                     such as `opname`",
-                );
-                None
-            }
-        }
     }
 
     fn unary(&mut self, op: UnaryOp, operand: &Expr, expected: Option<&Type>, span: &Span) -> Option<Typed> {

@@ -5,22 +5,23 @@
 //! depends on constants such as `opname` is folded. Variables of a rule have the same storage for
 //! all its events.
 
+mod calls;
 mod expressions;
 mod statements;
+mod storage;
 
 use std::collections::HashMap;
 
-use super::ast::{self, Item, Storage};
+use super::ast::{self, Item};
+use super::bound;
 use super::diagnostics::{Problem, ProblemKind, Span};
-use super::events::{self, Event, Matched, Mode};
-use super::ir::{Body, Function, Place, Probe, Program, Report, SITE_HEADER, Statement, Typed};
-use super::types::{MAX_COMPONENTS, Type};
+use super::events::{self, Event, Matched};
+use super::ir::{Body, Function, Place, Probe, Program, Report, SITE_HEADER, SiteReports, Statement, Typed};
+use super::libraries::Libraries;
+use super::types::Type;
 
 /// Pairs of rules and events in a script.
 const MAX_PROBES: usize = 100_000;
-
-/// Bytes of variables in a script, and of a match site.
-const MAX_STORAGE: u32 = 1 << 20;
 
 /// Problems after which a script is abandoned.
 const MAX_PROBLEMS: usize = 20;
@@ -55,15 +56,19 @@ enum Context {
     },
 }
 
-struct Checker {
+struct Checker<'a> {
     program: Program,
     problems: Vec<Problem>,
     functions: HashMap<String, Signature>,
-    libraries: Vec<String>,
+    /// Those that are there, and those that the script uses.
+    libraries: &'a Libraries,
+    used: Vec<String>,
     /// Variables, inner scopes last.
     scopes: Vec<HashMap<String, Variable>>,
     /// Variables that a rule's events share, by rule and declaration.
     shared: HashMap<(usize, usize), u32>,
+    /// Variables of frames, which have one meaning in all rules.
+    frame: HashMap<String, Variable>,
     context: Context,
     body: Body,
     /// Initial values of variables of sites.
@@ -75,17 +80,21 @@ struct Checker {
     loops: usize,
     /// An initial value is being checked, which is computed when a site is matched.
     in_init: bool,
+    /// The rule has something for each site, if not variables.
+    has_site: bool,
 }
 
 /// Checks a script.
-pub(super) fn check(script: &ast::Script) -> Result<Program, Vec<Problem>> {
+pub(super) fn check(script: &ast::Script, libraries: &Libraries) -> Result<Program, Vec<Problem>> {
     let mut checker = Checker {
         program: Program::default(),
         problems: Vec::new(),
         functions: HashMap::new(),
-        libraries: Vec::new(),
+        libraries,
+        used: Vec::new(),
         scopes: vec![HashMap::new()],
         shared: HashMap::new(),
+        frame: HashMap::new(),
         context: Context::Script,
         body: Body::default(),
         init: Body::default(),
@@ -94,12 +103,13 @@ pub(super) fn check(script: &ast::Script) -> Result<Program, Vec<Problem>> {
         sites: Vec::new(),
         loops: 0,
         in_init: false,
+        has_site: false,
     };
     checker.script(script);
     if checker.problems.is_empty() { Ok(checker.program) } else { Err(checker.problems) }
 }
 
-impl Checker {
+impl Checker<'_> {
     fn problem(&mut self, kind: ProblemKind, span: &Span, message: impl Into<String>) -> &mut Problem {
         self.problems.push(Problem::new(kind, span.clone(), message));
         self.problems.last_mut().expect("one was pushed")
@@ -112,15 +122,7 @@ impl Checker {
     fn script(&mut self, script: &ast::Script) {
         for item in &script.items {
             match item {
-                Item::Use(library) => {
-                    self.libraries.push(library.name.clone());
-                    self.help(
-                        ProblemKind::Unsupported,
-                        &library.span,
-                        "libraries are not supported in monitor modules",
-                        "write the function in the script, with `fn`",
-                    );
-                }
+                Item::Use(library) => self.use_library(library),
                 Item::Function(function) => self.declare_function(function),
                 Item::Rule(_) | Item::Statement(_) => {}
             }
@@ -202,15 +204,6 @@ impl Checker {
                 return;
             }
         };
-        if events.iter().any(|event| matches!(event, Event::Opcode(_, Mode::After))) {
-            self.help(
-                ProblemKind::Unsupported,
-                &rule.span,
-                "the mode `after` is not supported in monitor modules",
-                "observe the instruction that follows, before it",
-            );
-            return;
-        }
         let mut bounds: Vec<(String, Type)> = Vec::new();
         for bound in &rule.bounds {
             let name = &bound.name.name;
@@ -235,7 +228,7 @@ impl Checker {
             }
             self.problems.truncate(problems);
             self.program.probes.truncate(probes);
-            self.program.reported_sites.retain(|(of, _)| *of != index);
+            self.program.reported_sites.retain(|sites| sites.rule != index);
         }
         let mut matched = false;
         let is_single = events.len() == 1;
@@ -286,8 +279,9 @@ impl Checker {
     /// Checks a rule for one event.
     fn event(&mut self, index: usize, rule: &ast::Rule, event: Event, bounds: Vec<(String, Type)>) {
         let text = rule.parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(":");
-        self.context = Context::Rule { index, text, event, bounds: bounds.clone() };
+        self.context = Context::Rule { index, text: text.clone(), event, bounds: bounds.clone() };
         self.site_size = 0;
+        self.has_site = false;
         self.sites.clear();
         self.scopes.push(HashMap::new());
         let predicate = rule.predicate.as_ref().and_then(|predicate| self.condition(predicate));
@@ -310,14 +304,17 @@ impl Checker {
                 }
             }
             _ => {
-                let site = (self.site_size > 0).then_some(SITE_HEADER + self.site_size);
+                let has_site = self.has_site || self.site_size > 0;
+                let site = has_site.then_some(SITE_HEADER + self.site_size);
                 if !self.sites.is_empty()
-                    && self.program.reported_sites.last().is_none_or(|(of, _)| *of != index)
+                    && self.program.reported_sites.last().is_none_or(|sites| sites.rule != index)
                 {
-                    self.program.reported_sites.push((index, std::mem::take(&mut self.sites)));
+                    let reports = std::mem::take(&mut self.sites);
+                    self.program.reported_sites.push(SiteReports { rule: index, text, reports });
                 }
-                let event = event.text();
-                self.program.probes.push(Probe { rule: index, event, bounds, predicate, body, site, init });
+                let (mode, event) = (event.mode(), event.text());
+                let probe = Probe { rule: index, event, mode, bounds, predicate, body, site, init };
+                self.program.probes.push(probe);
             }
         }
     }
@@ -340,165 +337,10 @@ impl Checker {
             // Only what is numbered: scripts may call a variable as they like, `taken` for
             // instance.
             Context::Rule { .. } => {
-                ["arg", "res", "imm", "local"].iter().any(|prefix| events::numbered(name, prefix).is_some())
+                ["arg", "res", "imm", "local"].iter().any(|prefix| bound::numbered(name, prefix).is_some())
             }
             _ => false,
         }
-    }
-
-    /// Locals for a value.
-    fn local(&mut self, ty: &Type) -> Place {
-        let locals = if self.in_init { &mut self.init.locals } else { &mut self.body.locals };
-        let place = Place::Local(locals.len() as u32);
-        locals.extend(ty.components());
-        place
-    }
-
-    /// Memory for a variable that exists once.
-    fn once(&mut self, ty: &Type, span: &Span) -> Place {
-        let address = self.program.static_size;
-        self.program.static_size += ty.size();
-        if self.program.static_size > MAX_STORAGE {
-            self.program.static_size = address;
-            self.problem(ProblemKind::Limit, span, format!("variables of more than {MAX_STORAGE} bytes"));
-        }
-        Place::Absolute(address)
-    }
-
-    /// A type of values: no map, and not too many components.
-    fn check_value_type(&mut self, ty: &Type, span: &Span) -> bool {
-        if ty.has_map() {
-            self.problem(
-                ProblemKind::Unsupported,
-                span,
-                "maps cannot be passed, returned, or be part of a value",
-            );
-            return false;
-        }
-        if ty.components().len() > MAX_COMPONENTS {
-            let message = format!("a value of more than {MAX_COMPONENTS} components");
-            self.problem(ProblemKind::Limit, span, message);
-            return false;
-        }
-        true
-    }
-
-    fn check_variable_type(&mut self, ty: &Type, span: &Span) -> bool {
-        match ty {
-            Type::Map(key, value) => {
-                let fine = self.check_value_type(key, span) && self.check_value_type(value, span);
-                if fine && (key.components().is_empty() || value.components().is_empty()) {
-                    self.problem(
-                        ProblemKind::Type,
-                        span,
-                        "the keys and values of a map have at least one field",
-                    );
-                    return false;
-                }
-                fine
-            }
-            value => self.check_value_type(value, span),
-        }
-    }
-
-    /// Memory for a declared variable, or locals.
-    fn allocate(&mut self, declaration: &ast::Declaration) -> Option<Variable> {
-        let ast::Declaration { storage, report, name, ty, .. } = declaration;
-        if !self.check_variable_type(ty, &name.span) {
-            return None;
-        }
-        let rule = match &self.context {
-            Context::Rule { index, text, event, .. } => Some((*index, event.has_site(), text.clone())),
-            _ => None,
-        };
-        let storage = match (storage, report) {
-            // As `report` alone is for each site in upstream's language.
-            (Storage::Plain, true) if rule.as_ref().is_some_and(|(_, has_site, _)| *has_site) => {
-                Storage::Unshared
-            }
-            (Storage::Plain, true) if rule.is_some() => Storage::Shared,
-            (storage, _) => *storage,
-        };
-        let place = match (storage, &rule) {
-            (Storage::Plain, Some(_)) => self.plain_local(ty, &name.span)?,
-            (Storage::Plain, None) => match self.context {
-                Context::Script if self.scopes.len() == 1 => {
-                    let place = self.once(ty, &name.span);
-                    if *report {
-                        let report = Report { name: name.name.clone(), ty: ty.clone(), place };
-                        self.program.reported.push((report, None));
-                    }
-                    place
-                }
-                _ if *report => {
-                    let message = "a function's variables are not reported";
-                    self.problem(ProblemKind::Name, &name.span, message);
-                    return None;
-                }
-                _ => self.plain_local(ty, &name.span)?,
-            },
-            (Storage::Unshared, Some((_, true, _))) => {
-                let place = Place::Site(SITE_HEADER + self.site_size);
-                self.site_size += ty.size();
-                if self.site_size > MAX_STORAGE {
-                    self.problem(ProblemKind::Limit, &name.span, "too many variables");
-                    return None;
-                }
-                if *report {
-                    self.sites.push(Report { name: name.name.clone(), ty: ty.clone(), place });
-                }
-                place
-            }
-            (Storage::Shared, Some((index, _, event))) => {
-                let key = (*index, name.span.start);
-                match self.shared.get(&key) {
-                    Some(address) => Place::Absolute(*address),
-                    None => {
-                        let place = self.once(ty, &name.span);
-                        if let Place::Absolute(address) = place {
-                            self.shared.insert(key, address);
-                        }
-                        if *report {
-                            let report = Report { name: name.name.clone(), ty: ty.clone(), place };
-                            self.program.reported.push((report, Some(event.clone())));
-                        }
-                        place
-                    }
-                }
-            }
-            (Storage::Frame, _) => {
-                self.help(
-                    ProblemKind::Unsupported,
-                    &name.span,
-                    "frame variables are not supported in monitor modules",
-                    "keep a depth in a global variable, and a map from the depth to the value",
-                );
-                return None;
-            }
-            (Storage::Unshared | Storage::Shared, _) => {
-                self.help(
-                    ProblemKind::Name,
-                    &name.span,
-                    "this storage class belongs to rules that match places of the program's code",
-                    "leave it out: variables of the script exist once",
-                );
-                return None;
-            }
-        };
-        Some(Variable { ty: ty.clone(), place })
-    }
-
-    fn plain_local(&mut self, ty: &Type, span: &Span) -> Option<Place> {
-        if ty.has_map() {
-            self.help(
-                ProblemKind::Unsupported,
-                span,
-                "a map lives longer than a block",
-                "declare it as `shared` or `unshared`, or outside of the rule",
-            );
-            return None;
-        }
-        Some(self.local(ty))
     }
 
     fn find(&self, name: &str) -> Option<&Variable> {

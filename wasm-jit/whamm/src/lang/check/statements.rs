@@ -14,7 +14,7 @@ enum Target {
     Map { map: Place, key: Typed, ty: Type },
 }
 
-impl Checker {
+impl Checker<'_> {
     pub(super) fn block(&mut self, statements: &[ast::Statement]) -> Vec<Statement> {
         self.scopes.push(HashMap::new());
         let checked = statements.iter().flat_map(|statement| self.statement(statement)).collect();
@@ -27,7 +27,14 @@ impl Checker {
             StatementKind::Declare(declaration) => self.declaration(declaration),
             StatementKind::Assign { target, value } => self.assignment(target, value).into_iter().collect(),
             StatementKind::Step { target, up } => self.step(target, *up).into_iter().collect(),
-            StatementKind::Call(call) => self.call_statement(call).into_iter().collect(),
+            StatementKind::Call(call) => match &call.kind {
+                ExprKind::Call { annotation: Some(annotation), object: Some(library), name, arguments }
+                    if annotation.name == "init" && self.used.contains(&library.name) =>
+                {
+                    self.init_call(call, library, name, arguments)
+                }
+                _ => self.call_statement(call).into_iter().collect(),
+            },
             StatementKind::Return(value) => vec![self.return_statement(value.as_ref(), statement)],
             StatementKind::If { arms, otherwise } => {
                 let mut no = self.block(otherwise);
@@ -81,7 +88,7 @@ impl Checker {
         }
         let is_persistent = match place {
             Place::Absolute(_) => matches!(self.context, Context::Rule { .. }),
-            Place::Site(_) => true,
+            Place::Site(_) | Place::Frame(_) => true,
             Place::Local(_) => false,
         };
         let value = match &declaration.init {
@@ -115,6 +122,11 @@ impl Checker {
         }
         if let Place::Site(_) = place {
             self.init.statements.push(set);
+        } else if let Place::Frame(_) = place {
+            if !self.program.frame_init.statements.contains(&set) {
+                self.shared_value(declaration, &set);
+                self.program.frame_init.statements.push(set);
+            }
         } else if !self.begin.statements.contains(&set) {
             // The events of a rule share the variable.
             self.shared_value(declaration, &set);
@@ -128,7 +140,7 @@ impl Checker {
         if let (Statement::Set { value, .. }, Some(init)) = (set, &declaration.init)
             && super::super::split::has_request(value)
         {
-            let message = "a shared variable exists once, so its initial value is not that of a place";
+            let message = "the variable belongs to no place, so its initial value is not that of a place";
             self.problem(ProblemKind::Type, &init.span, message);
         }
     }
@@ -147,6 +159,9 @@ impl Checker {
                     }
                     return None;
                 };
+                if !self.is_in_frame(variable.place, name, &target.span) {
+                    return None;
+                }
                 if variable.ty.has_map() {
                     self.problem(ProblemKind::Type, &target.span, "a map cannot be assigned");
                     return None;

@@ -5,23 +5,26 @@ use std::collections::HashMap;
 use wasm_encoder::{BlockType, Function, Instruction, MemArg, MemArgTarget, ValType};
 
 use super::super::ast::{BinaryOp, UnaryOp};
-use super::super::ir::{Body, Const, Kind, Place, Statement, Typed};
+use super::super::ir::{Body, Const, Kind, Place, Statement, TextOp, Typed};
 use super::super::types::Type;
 use super::Strings;
-use super::runtime::{KEY, RUNTIME};
+use super::runtime::{KEY, Runtime};
 
 /// Fixed facts of the module.
 #[derive(Clone, Copy)]
-pub(super) struct Layout {
+pub(super) struct Layout<'r> {
+    pub(super) runtime: &'r Runtime,
     /// Address of variables that exist once.
     pub(super) variables: u32,
     /// Number of the script's first function.
     pub(super) functions: u32,
+    /// Number of the function that returns the block of a frame, if there are variables of frames.
+    pub(super) frame: Option<u32>,
 }
 
 /// A function whose code is being emitted.
 pub(super) struct Code<'a> {
-    layout: Layout,
+    layout: Layout<'a>,
     strings: &'a mut Strings,
     pub(super) parameters: Vec<ValType>,
     pub(super) results: Vec<ValType>,
@@ -35,8 +38,9 @@ pub(super) struct Code<'a> {
     /// Nesting of blocks, and at each loop.
     depth: u32,
     loops: Vec<u32>,
-    /// The local variable with the block of the site.
+    /// The local variables with the blocks of the site, and of the frame.
     block: u32,
+    frame: u32,
 }
 
 pub(super) fn memarg(offset: u32) -> MemArg {
@@ -47,7 +51,7 @@ pub(super) fn memarg(offset: u32) -> MemArg {
 impl<'a> Code<'a> {
     /// A function with these parameters, and without a body yet.
     pub(super) fn new(
-        layout: Layout,
+        layout: Layout<'a>,
         strings: &'a mut Strings,
         parameters: Vec<ValType>,
         results: Vec<ValType>,
@@ -65,6 +69,7 @@ impl<'a> Code<'a> {
             depth: 0,
             loops: Vec::new(),
             block: 0,
+            frame: 0,
         }
     }
 
@@ -74,8 +79,24 @@ impl<'a> Code<'a> {
     }
 
     /// Names a parameter that the engine passes.
-    pub(super) fn request(&mut self, name: &str, parameter: u32) {
-        self.requests.insert(name.to_owned(), parameter);
+    pub(super) fn request(&mut self, name: String, parameter: u32) {
+        self.requests.insert(name, parameter);
+    }
+
+    /// Returns if there is a guard, and the instruction of this place and rule has not begun in the
+    /// frame.
+    pub(super) fn unless_completed(&mut self, frame: u32, guard: u32, rule: u32) {
+        self.emit(Instruction::LocalGet(guard));
+        self.open(Instruction::If(BlockType::Empty));
+        self.emit(Instruction::LocalGet(frame));
+        self.emit(Instruction::LocalGet(guard));
+        self.int(rule);
+        self.call("complete");
+        self.emit(Instruction::I32Eqz);
+        self.open(Instruction::If(BlockType::Empty));
+        self.emit(Instruction::Return);
+        self.close();
+        self.close();
     }
 
     fn emit(&mut self, instruction: Instruction<'static>) {
@@ -87,7 +108,21 @@ impl<'a> Code<'a> {
     }
 
     pub(super) fn call(&mut self, name: &str) {
-        self.emit(Instruction::Call(RUNTIME.function(name)));
+        self.emit(Instruction::Call(self.layout.runtime.function(name)));
+    }
+
+    /// Gets the block of the frame that the engine passes.
+    pub(super) fn frame(&mut self, parameter: u32) {
+        let Some(accessor) = self.layout.frame else { return };
+        self.frame = self.local(ValType::I32);
+        self.emit(Instruction::LocalGet(parameter));
+        self.emit(Instruction::Call(accessor));
+        self.emit(Instruction::LocalSet(self.frame));
+    }
+
+    /// Uses the block of a frame in a local variable.
+    pub(super) fn frame_is(&mut self, local: u32) {
+        self.frame = local;
     }
 
     /// A new local variable.
@@ -233,6 +268,10 @@ impl<'a> Code<'a> {
                 self.int(0);
                 self.layout.variables + address
             }
+            Place::Frame(offset) => {
+                self.emit(Instruction::LocalGet(self.frame));
+                offset
+            }
             Place::Site(offset) | Place::Local(offset) => {
                 self.emit(Instruction::LocalGet(self.block));
                 offset
@@ -334,6 +373,12 @@ impl<'a> Code<'a> {
             Kind::Request(name) => {
                 let parameter = self.requests.get(name).copied().unwrap_or(0);
                 self.emit(Instruction::LocalGet(parameter));
+                if expr.ty == Type::Str {
+                    // The address of its address and length.
+                    self.load(ValType::I32, 0);
+                    self.emit(Instruction::LocalGet(parameter));
+                    self.load(ValType::I32, 8);
+                }
             }
             Kind::MapGet(map, key) => {
                 self.map_arguments(*map, key, &expr.ty);
@@ -355,6 +400,31 @@ impl<'a> Code<'a> {
                     self.expr(argument);
                 }
                 self.emit(Instruction::Call(self.layout.functions + *function as u32));
+            }
+            Kind::Library(function, arguments) => {
+                for argument in arguments {
+                    self.expr(argument);
+                }
+                // They are the first of all.
+                self.emit(Instruction::Call(*function as u32));
+            }
+            Kind::AtMatch(value) => match self.requests.get(&super::key(value)) {
+                Some(parameter) => self.emit(Instruction::LocalGet(*parameter)),
+                // This is a function of match time.
+                None => self.expr(value),
+            },
+            Kind::Text(op, text, pattern) => {
+                self.expr(text);
+                self.expr(pattern);
+                self.call(match op {
+                    TextOp::StartsWith => "starts_with",
+                    TextOp::EndsWith => "ends_with",
+                    TextOp::Contains => "contains",
+                });
+            }
+            Kind::Length(text) => {
+                let kept = self.keep(text);
+                self.emit(Instruction::LocalGet(kept[1]));
             }
             Kind::Unary(op, operand) => self.unary(*op, operand),
             Kind::Binary(op, left, right) => self.binary(*op, left, right),
@@ -484,7 +554,7 @@ impl<'a> Code<'a> {
         }
     }
 
-    /// Equal strings have equal addresses: all are constants, and each is stored once.
+    /// Equal strings have equal addresses: each is stored once.
     fn strings_equal(&mut self) {
         let other_length = self.local(ValType::I32);
         let other = self.local(ValType::I32);

@@ -24,7 +24,7 @@ fn field(text: &str) -> String {
 
 pub(super) struct Reporter<'a, 'b> {
     pub(super) code: &'a mut Code<'b>,
-    pub(super) layout: Layout,
+    pub(super) layout: Layout<'b>,
 }
 
 impl Reporter<'_, '_> {

@@ -1,10 +1,14 @@
 //! The functions that every emitted module starts with: `runtime.wat`, assembled once.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::sync::LazyLock;
 
 use wasm_encoder::ValType;
 use wasmparser::{ExternalKind, Parser, Payload, TypeRef};
+
+use super::super::ir::Import;
 
 /// Address of the key of a map access.
 pub(super) const KEY: u32 = 64;
@@ -13,7 +17,7 @@ pub(super) const KEY: u32 = 64;
 pub(super) const END: u32 = 9216;
 
 /// What an emitted module takes over.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Runtime {
     pub(super) types: Vec<(Vec<ValType>, Vec<ValType>)>,
     /// Module, name and type.
@@ -40,11 +44,68 @@ impl Runtime {
     }
 }
 
-/// The runtime. It is part of this crate, so that it is valid: a test assembles it.
-pub(super) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
-    let binary = wat::parse_str(include_str!("runtime.wat")).expect("the runtime is valid text");
-    read(&binary).expect("the runtime is a valid module")
-});
+/// The runtime of modules that print and have no libraries. It is part of this crate, so that it is
+/// valid: a test assembles it.
+static PRINTING: LazyLock<Runtime> = LazyLock::new(|| Runtime::assemble(&[], true));
+
+/// The runtime of modules that do not print and have no libraries.
+static SILENT: LazyLock<Runtime> = LazyLock::new(|| Runtime::assemble(&[], false));
+
+/// After this line, functions of libraries are imported: functions that a module imports come
+/// first.
+const IMPORTS: &str = "  ;; Libraries.\n";
+
+/// The line that imports what a module prints with.
+const WRITE: &str = "  (import \"wasi_snapshot_preview1\" \"fd_write\" (func $fd_write (param i32 i32 i32 i32) (result i32)))\n";
+
+/// The same in a module that does not print: an error that nothing asks for.
+const NO_WRITE: &str = "  (func $fd_write (param i32 i32 i32 i32) (result i32) i32.const 8)\n";
+
+impl Runtime {
+    /// The runtime of a module that imports these functions of libraries, as its first functions.
+    pub(super) fn of(imports: &[Import], prints: bool) -> Cow<'static, Self> {
+        match (imports, prints) {
+            ([], true) => Cow::Borrowed(&PRINTING),
+            ([], false) => Cow::Borrowed(&SILENT),
+            // Bodies contain the numbers of the functions that they call.
+            _ => Cow::Owned(Self::assemble(imports, prints)),
+        }
+    }
+
+    fn assemble(imports: &[Import], prints: bool) -> Self {
+        let (before, after) = include_str!("runtime.wat").split_once(IMPORTS).expect("it has this line");
+        let after = after.strip_prefix(WRITE).expect("it has this line");
+        let mut text = before.to_owned();
+        for Import { library, name, parameters, results } in imports {
+            let types = |keyword: &str, types: &[ValType]| {
+                types.iter().map(|ty| format!(" ({keyword} {})", keyword_of(*ty))).collect::<String>()
+            };
+            let (parameters, results) = (types("param", parameters), types("result", results));
+            let (library, name) = (quoted(library), quoted(name));
+            let _ = writeln!(text, "(import {library} {name} (func{parameters}{results}))");
+        }
+        text.push_str(if prints { WRITE } else { NO_WRITE });
+        text.push_str(after);
+        let binary = wat::parse_str(&text).expect("the runtime is valid text");
+        read(&binary).expect("the runtime is a valid module")
+    }
+}
+
+/// A string of the text format.
+fn quoted(text: &str) -> String {
+    let bytes: String = text.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+    format!("\"{bytes}\"")
+}
+
+fn keyword_of(ty: ValType) -> &'static str {
+    match ty {
+        ValType::I64 => "i64",
+        ValType::F32 => "f32",
+        ValType::F64 => "f64",
+        // Functions with others are refused.
+        _ => "i32",
+    }
+}
 
 fn value_type(ty: wasmparser::ValType) -> ValType {
     match ty {

@@ -3,12 +3,26 @@
 ;; names for the compiler. Block types have at most one result: bodies are copied as they are.
 ;;
 ;; Memory: 0 arguments of fd_write, 32 digits, 64 the key of a map access, 1024 output, 9216 strings
-;; and variables of the script, then the heap, which is never freed.
+;; and variables of the script, the engine's buffer for strings if there is one, then the heap, which
+;; is never freed.
 (module
+  ;; Libraries.
   (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
   (memory 1)
   (global $heap (export "heap") (mut i32) (i32.const 0))
   (global $pending (mut i32) (i32.const 0))
+  ;; Stacks of frames and of instructions that have begun: address, number of entries, and room.
+  (global $frames (mut i32) (i32.const 0))
+  (global $frame_count (mut i32) (i32.const 0))
+  (global $frame_room (mut i32) (i32.const 0))
+  (global $is_new (mut i32) (i32.const 0))
+  (global $begun (mut i32) (i32.const 0))
+  (global $begun_count (mut i32) (i32.const 0))
+  (global $begun_room (mut i32) (i32.const 0))
+  ;; Map of strings: its index and entries, of 16 bytes: address and length, eight bytes each.
+  (global $strings (mut i32) (i32.const 0))
+  (global $string_count (mut i32) (i32.const 0))
+  (global $string_room (mut i32) (i32.const 0))
 
   ;; Zeroed memory.
   (func $alloc (export "alloc") (param $size i32) (result i32)
@@ -395,6 +409,569 @@
     i32.const 3
     i32.shl
     i32.add)
+
+  ;; Room for one more entry of a stack: its address, which may be another one than before.
+  (func $room (param $stack i32) (param $count i32) (param $room i32) (param $size i32) (result i32)
+    (local $new i32)
+    local.get $count
+    local.get $room
+    i32.lt_u
+    if
+      local.get $stack
+      return
+    end
+    local.get $count
+    i64.extend_i32_u
+    local.get $size
+    i64.extend_i32_u
+    i64.mul
+    i64.const 0x3fffffff
+    i64.gt_u
+    if
+      unreachable
+    end
+    local.get $count
+    i32.const 1
+    i32.shl
+    i32.const 16
+    i32.add
+    local.get $size
+    i32.mul
+    call $alloc
+    local.tee $new
+    local.get $stack
+    local.get $count
+    local.get $size
+    i32.mul
+    memory.copy
+    local.get $new)
+
+  ;; A frame begins: what remains of others at its place has ended, and so have those it called.
+  (func $enter (export "enter") (param $frame i64) (param $size i32)
+    block $done
+      loop $next
+        global.get $frame_count
+        i32.eqz
+        br_if $done
+        global.get $frames
+        global.get $frame_count
+        i32.const 1
+        i32.sub
+        local.get $size
+        i32.mul
+        i32.add
+        i64.load
+        local.get $frame
+        i64.gt_u
+        br_if $done
+        global.get $frame_count
+        i32.const 1
+        i32.sub
+        global.set $frame_count
+        br $next
+      end
+    end)
+
+  ;; The variables of a frame, after its number, in an entry of this size. The innermost frame is the
+  ;; last one; frames have descending numbers.
+  (func (export "frame") (param $frame i64) (param $size i32) (result i32)
+    (local $entry i32)
+    i32.const 0
+    global.set $is_new
+    block $none
+      loop $next
+        global.get $frame_count
+        i32.eqz
+        br_if $none
+        global.get $frames
+        global.get $frame_count
+        i32.const 1
+        i32.sub
+        local.get $size
+        i32.mul
+        i32.add
+        local.tee $entry
+        i64.load
+        local.get $frame
+        i64.eq
+        if
+          local.get $entry
+          i32.const 8
+          i32.add
+          return
+        end
+        local.get $entry
+        i64.load
+        local.get $frame
+        i64.gt_u
+        br_if $none
+        global.get $frame_count
+        i32.const 1
+        i32.sub
+        global.set $frame_count
+        br $next
+      end
+    end
+    global.get $frames
+    global.get $frame_count
+    global.get $frame_room
+    local.get $size
+    call $room
+    global.set $frames
+    global.get $frame_count
+    global.get $frame_room
+    i32.ge_u
+    if
+      global.get $frame_count
+      i32.const 1
+      i32.shl
+      i32.const 16
+      i32.add
+      global.set $frame_room
+    end
+    global.get $frames
+    global.get $frame_count
+    local.get $size
+    i32.mul
+    i32.add
+    local.tee $entry
+    i32.const 0
+    local.get $size
+    memory.fill
+    local.get $entry
+    local.get $frame
+    i64.store
+    global.get $frame_count
+    i32.const 1
+    i32.add
+    global.set $frame_count
+    i32.const 1
+    global.set $is_new
+    local.get $entry
+    i32.const 8
+    i32.add)
+
+  ;; Whether the last call of `frame` has added it.
+  (func (export "frame_is_new") (result i32)
+    global.get $is_new)
+
+  ;; The entry of an instruction that has begun in a frame, or zero. Entries are a frame, a place and
+  ;; a rule. Those of frames that this one called have ended.
+  (func $find_begun (param $frame i64) (param $place i32) (param $rule i32) (result i32)
+    (local $entry i32) (local $left i32)
+    block $done
+      loop $next
+        global.get $begun_count
+        i32.eqz
+        br_if $done
+        global.get $begun
+        global.get $begun_count
+        i32.const 1
+        i32.sub
+        i32.const 4
+        i32.shl
+        i32.add
+        i64.load
+        local.get $frame
+        i64.ge_u
+        br_if $done
+        global.get $begun_count
+        i32.const 1
+        i32.sub
+        global.set $begun_count
+        br $next
+      end
+    end
+    global.get $begun_count
+    local.set $left
+    block $none
+      loop $next
+        local.get $left
+        i32.eqz
+        br_if $none
+        local.get $left
+        i32.const 1
+        i32.sub
+        local.tee $left
+        i32.const 4
+        i32.shl
+        global.get $begun
+        i32.add
+        local.tee $entry
+        i64.load
+        local.get $frame
+        i64.ne
+        br_if $none
+        local.get $entry
+        i32.load offset=8
+        local.get $place
+        i32.ne
+        br_if $next
+        local.get $entry
+        i32.load offset=12
+        local.get $rule
+        i32.ne
+        br_if $next
+        local.get $entry
+        return
+      end
+    end
+    i32.const 0)
+
+  ;; An instruction begins that a rule observes afterwards.
+  (func (export "begin") (param $frame i64) (param $place i32) (param $rule i32)
+    (local $entry i32)
+    local.get $frame
+    local.get $place
+    local.get $rule
+    call $find_begun
+    if
+      return
+    end
+    global.get $begun
+    global.get $begun_count
+    global.get $begun_room
+    i32.const 16
+    call $room
+    global.set $begun
+    global.get $begun_count
+    global.get $begun_room
+    i32.ge_u
+    if
+      global.get $begun_count
+      i32.const 1
+      i32.shl
+      i32.const 16
+      i32.add
+      global.set $begun_room
+    end
+    global.get $begun
+    global.get $begun_count
+    i32.const 4
+    i32.shl
+    i32.add
+    local.tee $entry
+    local.get $frame
+    i64.store
+    local.get $entry
+    local.get $place
+    i32.store offset=8
+    local.get $entry
+    local.get $rule
+    i32.store offset=12
+    global.get $begun_count
+    i32.const 1
+    i32.add
+    global.set $begun_count)
+
+  ;; Control has come to where an instruction continues: whether it comes from there.
+  (func (export "complete") (param $frame i64) (param $place i32) (param $rule i32) (result i32)
+    (local $entry i32)
+    local.get $frame
+    local.get $place
+    local.get $rule
+    call $find_begun
+    local.tee $entry
+    i32.eqz
+    if
+      i32.const 0
+      return
+    end
+    ;; The last one takes its place.
+    global.get $begun_count
+    i32.const 1
+    i32.sub
+    global.set $begun_count
+    local.get $entry
+    global.get $begun
+    global.get $begun_count
+    i32.const 4
+    i32.shl
+    i32.add
+    i32.const 16
+    memory.copy
+    i32.const 1)
+
+  ;; Whether two sequences of bytes of the same length are equal.
+  (func $same_bytes (param $one i32) (param $other i32) (param $length i32) (result i32)
+    block $done
+      loop $next
+        local.get $length
+        i32.eqz
+        br_if $done
+        local.get $one
+        i32.load8_u
+        local.get $other
+        i32.load8_u
+        i32.ne
+        if
+          i32.const 0
+          return
+        end
+        local.get $one
+        i32.const 1
+        i32.add
+        local.set $one
+        local.get $other
+        i32.const 1
+        i32.add
+        local.set $other
+        local.get $length
+        i32.const 1
+        i32.sub
+        local.set $length
+        br $next
+      end
+    end
+    i32.const 1)
+
+  (func (export "starts_with") (param $text i32) (param $length i32) (param $pattern i32) (param $size i32)
+      (result i32)
+    local.get $size
+    local.get $length
+    i32.gt_u
+    if
+      i32.const 0
+      return
+    end
+    local.get $text
+    local.get $pattern
+    local.get $size
+    call $same_bytes)
+
+  (func (export "ends_with") (param $text i32) (param $length i32) (param $pattern i32) (param $size i32)
+      (result i32)
+    local.get $size
+    local.get $length
+    i32.gt_u
+    if
+      i32.const 0
+      return
+    end
+    local.get $text
+    local.get $length
+    i32.add
+    local.get $size
+    i32.sub
+    local.get $pattern
+    local.get $size
+    call $same_bytes)
+
+  (func (export "contains") (param $text i32) (param $length i32) (param $pattern i32) (param $size i32)
+      (result i32)
+    block $done
+      loop $next
+        local.get $size
+        local.get $length
+        i32.gt_u
+        br_if $done
+        local.get $text
+        local.get $pattern
+        local.get $size
+        call $same_bytes
+        if
+          i32.const 1
+          return
+        end
+        local.get $text
+        i32.const 1
+        i32.add
+        local.set $text
+        local.get $length
+        i32.const 1
+        i32.sub
+        local.set $length
+        br $next
+      end
+    end
+    i32.const 0)
+
+  ;; The slot of the index in which a string is, or belongs: it contains the address of its entry, or
+  ;; zero.
+  (func $string_slot (param $text i32) (param $length i32) (result i32)
+    (local $hash i32) (local $at i32) (local $entry i32)
+    local.get $length
+    local.set $hash
+    block $done
+      loop $next
+        local.get $at
+        local.get $length
+        i32.eq
+        br_if $done
+        local.get $hash
+        local.get $text
+        local.get $at
+        i32.add
+        i32.load8_u
+        i32.xor
+        i32.const 0x01000193
+        i32.mul
+        local.set $hash
+        local.get $at
+        i32.const 1
+        i32.add
+        local.set $at
+        br $next
+      end
+    end
+    loop $next
+      local.get $hash
+      global.get $string_room
+      i32.const 1
+      i32.sub
+      i32.and
+      local.tee $hash
+      i32.const 2
+      i32.shl
+      global.get $strings
+      i32.add
+      local.tee $at
+      i32.load
+      local.tee $entry
+      i32.eqz
+      if
+        local.get $at
+        return
+      end
+      local.get $entry
+      i32.load offset=8
+      local.get $length
+      i32.eq
+      if
+        local.get $entry
+        i32.load
+        local.get $text
+        local.get $length
+        call $same_bytes
+        if
+          local.get $at
+          return
+        end
+      end
+      local.get $hash
+      i32.const 1
+      i32.add
+      local.set $hash
+      br $next
+    end
+    unreachable)
+
+  ;; Keeps the index at most half full.
+  (func $string_index
+    (local $old i32) (local $left i32) (local $entry i32)
+    global.get $string_count
+    i32.const 1
+    i32.shl
+    global.get $string_room
+    i32.lt_u
+    if
+      return
+    end
+    global.get $string_room
+    i32.const 0x4000000
+    i32.ge_u
+    if
+      unreachable
+    end
+    global.get $strings
+    local.set $old
+    global.get $string_room
+    local.set $left
+    local.get $left
+    i32.const 1
+    i32.shl
+    i32.const 64
+    local.get $left
+    select
+    global.set $string_room
+    global.get $string_room
+    i32.const 2
+    i32.shl
+    call $alloc
+    global.set $strings
+    block $done
+      loop $next
+        local.get $left
+        i32.eqz
+        br_if $done
+        local.get $old
+        i32.load
+        local.tee $entry
+        if
+          local.get $entry
+          i32.load
+          local.get $entry
+          i32.load offset=8
+          call $string_slot
+          local.get $entry
+          i32.store
+        end
+        local.get $old
+        i32.const 4
+        i32.add
+        local.set $old
+        local.get $left
+        i32.const 1
+        i32.sub
+        local.set $left
+        br $next
+      end
+    end)
+
+  ;; A string that stays where it is: the address of its entry.
+  (func $keep_string (export "keep_string") (param $text i32) (param $length i32) (result i32)
+    (local $slot i32) (local $entry i32)
+    call $string_index
+    local.get $text
+    local.get $length
+    call $string_slot
+    local.tee $slot
+    i32.load
+    local.tee $entry
+    if
+      local.get $entry
+      return
+    end
+    i32.const 16
+    call $alloc
+    local.tee $entry
+    local.get $text
+    i32.store
+    local.get $entry
+    local.get $length
+    i32.store offset=8
+    local.get $slot
+    local.get $entry
+    i32.store
+    global.get $string_count
+    i32.const 1
+    i32.add
+    global.set $string_count
+    local.get $entry)
+
+  ;; A string from the engine's buffer, which it overwrites: the address of its entry.
+  (func (export "intern") (param $text i32) (param $length i32) (result i32)
+    (local $slot i32) (local $copy i32)
+    call $string_index
+    local.get $text
+    local.get $length
+    call $string_slot
+    local.tee $slot
+    i32.load
+    if
+      local.get $slot
+      i32.load
+      return
+    end
+    local.get $length
+    call $alloc
+    local.tee $copy
+    local.get $text
+    local.get $length
+    memory.copy
+    local.get $copy
+    local.get $length
+    call $keep_string)
 
   ;; Writes what is pending to standard output; gives up at an error.
   (func $flush (export "flush")

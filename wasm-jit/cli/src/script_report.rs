@@ -1,0 +1,153 @@
+//! What a script has found, as a report like those of monitors.
+//!
+//! Variables that exist once are figures. A rule with variables of places is a table with a row for
+//! each place: a column for each variable, the offset in the module, the function, and the source
+//! line if the module has any. A map is a table of its own. Rows come in the order of
+//! their keys, if they are integers, otherwise in descending order of their first number.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::path::Path;
+
+use wasm_jit_monitors::{Cell, Program, Report, Table};
+use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value};
+
+/// The report of a script in this file.
+pub(super) fn report(file: &Path, found: &ScriptReport, program: &Program<'_>) -> Report {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let mut report = Report::new(&name);
+    report.hint_all_rows("--monitor-out writes all");
+    let mut names = Names::new(["monitor"]);
+    for variable in &found.variables {
+        if let ReportedValue::Value(value) = &variable.value {
+            for (name, cell) in cells(&variable.name, value) {
+                report.value(&names.unique(&name), cell);
+            }
+        }
+    }
+    for variable in &found.variables {
+        if let ReportedValue::Map(entries) = &variable.value {
+            let rows = entries.iter().map(|(key, value)| entry(key, value)).collect();
+            add(&mut report, names.unique(&variable.name), None, rows);
+        }
+    }
+    for rule in &found.rules {
+        by_site(&mut report, &mut names, rule, program);
+    }
+    report
+}
+
+/// Names that are taken: of figures and tables, or of columns.
+struct Names(HashSet<String>);
+
+impl Names {
+    fn new<const N: usize>(taken: [&str; N]) -> Self {
+        Self(taken.map(str::to_owned).into())
+    }
+
+    /// The name, or with a number if it is taken.
+    fn unique(&mut self, name: &str) -> String {
+        let numbered = (2..).map(|number| format!("{name}_{number}"));
+        let mut all = std::iter::once(name.to_owned()).chain(numbered);
+        all.find(|name| self.0.insert(name.clone())).expect("there are enough numbers")
+    }
+}
+
+/// A row: cells with the names of their columns.
+type Row = Vec<(String, Cell)>;
+
+/// A value, or the fields of a tuple: `name.0`, `name.1`.
+fn cells(name: &str, value: &Value) -> Row {
+    let cell = match value {
+        Value::Int(value) => Cell::Int(*value),
+        Value::Float(value) => Cell::Float(*value, 6),
+        Value::Bool(value) => value.to_string().into(),
+        Value::Text(text) => text.as_str().into(),
+        Value::Tuple(fields) => {
+            let fields = fields.iter().enumerate();
+            return fields.flat_map(|(index, field)| cells(&format!("{name}.{index}"), field)).collect();
+        }
+        // There are no others yet.
+        _ => Cell::None,
+    };
+    vec![(name.to_owned(), cell)]
+}
+
+fn entry(key: &Value, value: &Value) -> Row {
+    let mut row = cells("key", key);
+    row.extend(cells("value", value));
+    row
+}
+
+fn place(site: &SiteReport, program: &Program<'_>) -> Row {
+    let SiteReport { event, function, offset, .. } = site;
+    let column = |name: &str, cell: Cell| (name.to_owned(), cell);
+    vec![
+        column("offset", program.offset(*function, *offset)),
+        column("function", program.name(*function)),
+        column("event", event.as_str().into()),
+        column("source", program.line(*function, *offset)),
+    ]
+}
+
+fn by_site(report: &mut Report, names: &mut Names, rule: &RuleReport, program: &Program<'_>) {
+    let mut values = Vec::new();
+    let mut maps: Vec<Vec<Row>> = vec![Vec::new(); rule.variables.len()];
+    for site in &rule.sites {
+        let place = place(site, program);
+        let mut row = Row::new();
+        for (number, (name, value)) in rule.variables.iter().zip(&site.values).enumerate() {
+            match value {
+                ReportedValue::Value(value) => row.extend(cells(name, value)),
+                ReportedValue::Map(entries) => {
+                    let entries =
+                        entries.iter().map(|(key, value)| [entry(key, value), place.clone()].concat());
+                    maps[number].extend(entries);
+                }
+            }
+        }
+        if !row.is_empty() {
+            row.extend(place);
+            values.push(row);
+        }
+    }
+    if !values.is_empty() {
+        add(report, names.unique("by_site"), Some(&rule.rule), values);
+    }
+    for (name, rows) in rule.variables.iter().zip(maps) {
+        if !rows.is_empty() {
+            add(report, names.unique(name), Some(&rule.rule), rows);
+        }
+    }
+}
+
+/// Adds a table, under the text of its rule.
+fn add(report: &mut Report, name: String, rule: Option<&str>, mut rows: Vec<Row>) {
+    // The value of a map's entry, the first variable of others.
+    let number = |row: &Row| {
+        let numbers = row.iter().filter(|(name, _)| !name.starts_with("key"));
+        numbers.filter_map(|(_, cell)| integer(cell)).next()
+    };
+    let key = |row: &Row| row.iter().find(|(name, _)| name == "key").and_then(|(_, cell)| integer(cell));
+    rows.sort_by_key(|row| (key(row), Reverse(number(row))));
+    let mut columns = Names::new([]);
+    let header: Vec<String> = match rows.first() {
+        Some(row) => row.iter().map(|(name, _)| columns.unique(name)).collect(),
+        None => vec!["key".to_owned(), "value".to_owned()],
+    };
+    let mut table = Table::new(&name, header.iter().map(String::as_str));
+    for row in rows {
+        table.row(row.into_iter().map(|(_, cell)| cell));
+    }
+    if let Some(rule) = rule {
+        report.text(format!("{rule}\n"));
+    }
+    report.table(table);
+}
+
+fn integer(cell: &Cell) -> Option<i128> {
+    match cell {
+        Cell::Int(number) => Some(*number),
+        _ => None,
+    }
+}

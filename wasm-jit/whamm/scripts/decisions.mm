@@ -1,0 +1,25 @@
+// The paper's monitor of branches: how select, br, br_if and br_table decide.
+wasm:opcode:br|br_if|if:before {
+    report unshared var yes: u64;
+    report unshared var no: u64;
+    if (taken) {
+        yes++;
+    } else {
+        no++;
+    }
+}
+
+wasm:opcode:select(arg0: i32):before {
+    report unshared var first: u64;
+    report unshared var second: u64;
+    if (arg0 != 0) {
+        first++;
+    } else {
+        second++;
+    }
+}
+
+wasm:opcode:br_table:before {
+    report unshared var targets: map<u32, u64>;
+    targets[target]++;
+}

@@ -1,0 +1,168 @@
+//! The variables that events bind: their types, and how they derive from what the engine passes.
+
+use super::ast::BinaryOp;
+use super::events::{BLOCKS, Mode};
+use super::ir::Typed;
+use super::opcodes::{Opcode, Values};
+use super::types::Type;
+
+/// Names with descriptions.
+pub(super) const NAMED: &[(&str, &str)] = &[
+    ("fid", "number of the function"),
+    ("fname", "name of the function in the name section, or empty"),
+    ("pc", "offset of the instruction in the function, in bytes"),
+    ("opidx", "offset of the instruction in the function, in instructions"),
+    ("at_func_end", "whether it is the last `end` of the function"),
+    ("opname", "name of the instruction"),
+    ("category_name", "its category, such as load"),
+    ("category_id", "number of its category"),
+    ("addr", "address operand"),
+    ("effective_addr", "address operand plus offset"),
+    ("offset", "static offset"),
+    ("align", "alignment, as an exponent of two"),
+    ("memory", "number of the memory"),
+    ("data_size", "bytes that are accessed"),
+    ("is_write", "whether it writes"),
+    ("taken", "whether the branch is taken"),
+    ("trap", "whether it is about to trap"),
+    ("target_fn_name", "name of the function that is called; that of an import"),
+    ("target_fn_type", "local, or import"),
+    ("target_imp_module", "module of the imported function that is called, or empty"),
+    ("resolved_fid", "number of the function that is called"),
+    ("num_targets", "number of targets without the default"),
+    ("default_target", "the default target"),
+    ("target", "index of the target that is taken"),
+    ("instr_count", "number of instructions of the block"),
+];
+
+/// Names that a number follows.
+pub(super) const NUMBERED: &[(&str, &str)] = &[
+    ("arg", "operand, from the top of the stack"),
+    ("res", "result, from the top of the stack"),
+    ("imm", "immediate"),
+    ("local", "local variable of the function"),
+];
+
+/// What a name is bound to.
+#[derive(Debug)]
+pub(super) enum Bound {
+    Value(Typed),
+    /// Its type differs from place to place: the rule must have a type bound.
+    NeedsType,
+    Unsupported(&'static str),
+    Unknown,
+}
+
+/// The number of `arg0` and the like.
+pub(super) fn numbered(name: &str, prefix: &str) -> Option<usize> {
+    let digits = name.strip_prefix(prefix)?;
+    let is_number = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    digits.parse().ok().filter(|index| is_number && *index < 1000)
+}
+
+/// A variable of an instruction. `bound` has the types that the rule says.
+pub(super) fn of_opcode(
+    opcode: &Opcode,
+    mode: Mode,
+    name: &str,
+    bound: &dyn Fn(&str) -> Option<Type>,
+) -> Bound {
+    match name {
+        "opname" => return Bound::Value(Typed::string(opcode.name)),
+        "category_name" => return Bound::Value(Typed::string(opcode.category)),
+        "category_id" => return Bound::Value(Typed::int(Type::U32, i128::from(opcode.category_id))),
+        "bytecode" => return Bound::Unsupported("the encoding of instructions is not bound"),
+        _ => {}
+    }
+    for (prefix, values, is_bound) in [
+        ("arg", &opcode.operands, mode == Mode::Before),
+        // Those of branches are on the stack wherever they lead.
+        ("res", results(opcode), mode == Mode::After),
+        ("imm", &opcode.immediates, true),
+    ] {
+        let Some(index) = numbered(name, prefix).filter(|_| is_bound) else { continue };
+        return match (values.get(index), bound(name)) {
+            (None, _) => Bound::Unknown,
+            (Some(_), Some(ty)) => Bound::Value(Typed::request(ty, name)),
+            (Some(Some(ty)), None) => Bound::Value(Typed::request(ty.clone(), name)),
+            (Some(None), None) => Bound::NeedsType,
+        };
+    }
+    if let Some(access) = opcode.access {
+        let address = || Typed::request(Type::U32, &format!("arg{}", access.address));
+        let offset = || Typed::request(Type::U64, "offset");
+        match name {
+            "data_size" => return Bound::Value(Typed::int(Type::U32, i128::from(access.bytes))),
+            "is_write" => return Bound::Value(Typed::bool(access.is_write)),
+            "offset" => return Bound::Value(offset()),
+            "align" | "memory" => return Bound::Value(Typed::request(Type::U32, name)),
+            "addr" if mode == Mode::Before => return Bound::Value(address()),
+            "effective_addr" if mode == Mode::Before => {
+                let offset = Typed::cast(offset(), Type::U32);
+                return Bound::Value(Typed::binary(BinaryOp::Add, address(), offset));
+            }
+            _ => {}
+        }
+    }
+    match (opcode.name, name) {
+        ("br" | "br_table", "taken") => Bound::Value(Typed::bool(true)),
+        ("br_if" | "if", "taken") if mode == Mode::Before => {
+            let zero = Typed::int(Type::U32, 0);
+            Bound::Value(Typed::binary(BinaryOp::Ne, Typed::request(Type::U32, "arg0"), zero))
+        }
+        ("br_table", "num_targets" | "default_target") => Bound::Value(Typed::request(Type::U32, name)),
+        ("br_table", "target") if mode == Mode::Before => {
+            let index = || Typed::request(Type::U32, "arg0");
+            let targets = || Typed::request(Type::U32, "num_targets");
+            let inside = Typed::binary(BinaryOp::Lt, index(), targets());
+            Bound::Value(Typed::ternary(inside, index(), targets()))
+        }
+        (division, "trap") if mode == Mode::Before => trap(division),
+        ("call" | "return_call", "target_fn_name" | "target_imp_module" | "target_fn_type") => {
+            Bound::Value(Typed::request(Type::Str, name))
+        }
+        ("call" | "return_call" | "ref.func", "resolved_fid") => {
+            Bound::Value(Typed::cast(Typed::request(Type::U32, "imm0"), Type::I32))
+        }
+        (
+            "call_indirect" | "return_call_indirect" | "call_ref" | "return_call_ref",
+            "target_fn_name" | "target_imp_module" | "target_fn_type" | "resolved_fid",
+        ) => Bound::Unsupported(
+            "the function is not known before the call; the next `wasm:func:entry` is that of a function of the program",
+        ),
+        _ => Bound::Unknown,
+    }
+}
+
+/// The results that an instruction pushes.
+pub(super) fn results(opcode: &Opcode) -> &Values {
+    static NONE: Values = Values::NONE;
+    match opcode.name {
+        name if BLOCKS.contains(&name) || name.starts_with("br") => &NONE,
+        "else" | "end" | "catch" | "catch_all" => &NONE,
+        _ => &opcode.results,
+    }
+}
+
+/// Whether a division is about to trap.
+fn trap(opcode: &str) -> Bound {
+    let Some((ty, operation)) = opcode.split_once('.') else { return Bound::Unknown };
+    let (signed, unsigned, least) = match ty {
+        "i32" => (Type::I32, Type::U32, i128::from(i32::MIN)),
+        "i64" => (Type::I64, Type::U64, i128::from(i64::MIN)),
+        _ => return Bound::Unknown,
+    };
+    let is = |name: &str, ty: &Type, value: i128| {
+        Typed::binary(BinaryOp::Eq, Typed::request(ty.clone(), name), Typed::int(ty.clone(), value))
+    };
+    Bound::Value(match operation {
+        "div_u" | "rem_u" => is("arg0", &unsigned, 0),
+        "rem_s" => is("arg0", &signed, 0),
+        // The quotient of the least number and -1 is out of range.
+        "div_s" => {
+            let overflows = Typed::binary(BinaryOp::And, is("arg0", &signed, -1), is("arg1", &signed, least));
+            Typed::binary(BinaryOp::Or, is("arg0", &signed, 0), overflows)
+        }
+        _ => return Bound::Unknown,
+    })
+}

@@ -1,0 +1,221 @@
+//! Where declared variables live.
+
+use super::super::ast::{self, Storage};
+use super::super::diagnostics::{ProblemKind, Span};
+use super::super::ir::{Place, Report, SITE_HEADER};
+use super::super::types::{MAX_COMPONENTS, Type};
+use super::{Checker, Context, Variable};
+
+/// Bytes of variables in a script, of a match site, and of a frame.
+const MAX_STORAGE: u32 = 1 << 20;
+
+impl Checker<'_> {
+    /// Locals for a value.
+    pub(super) fn local(&mut self, ty: &Type) -> Place {
+        let locals = if self.in_init { &mut self.init.locals } else { &mut self.body.locals };
+        let place = Place::Local(locals.len() as u32);
+        locals.extend(ty.components());
+        place
+    }
+
+    /// Memory for a variable that exists once.
+    fn once(&mut self, ty: &Type, span: &Span) -> Place {
+        let address = self.program.static_size;
+        self.program.static_size += ty.size();
+        if self.program.static_size > MAX_STORAGE {
+            self.program.static_size = address;
+            self.problem(ProblemKind::Limit, span, format!("variables of more than {MAX_STORAGE} bytes"));
+        }
+        Place::Absolute(address)
+    }
+
+    /// A type of values: no map, and not too many components.
+    pub(super) fn check_value_type(&mut self, ty: &Type, span: &Span) -> bool {
+        if ty.has_map() {
+            self.problem(
+                ProblemKind::Unsupported,
+                span,
+                "maps cannot be passed, returned, or be part of a value",
+            );
+            return false;
+        }
+        if ty.components().len() > MAX_COMPONENTS {
+            let message = format!("a value of more than {MAX_COMPONENTS} components");
+            self.problem(ProblemKind::Limit, span, message);
+            return false;
+        }
+        true
+    }
+
+    fn check_variable_type(&mut self, ty: &Type, span: &Span) -> bool {
+        match ty {
+            Type::Map(key, value) => {
+                let fine = self.check_value_type(key, span) && self.check_value_type(value, span);
+                if fine && (key.components().is_empty() || value.components().is_empty()) {
+                    self.problem(
+                        ProblemKind::Type,
+                        span,
+                        "the keys and values of a map have at least one field",
+                    );
+                    return false;
+                }
+                fine
+            }
+            value => self.check_value_type(value, span),
+        }
+    }
+
+    /// Memory for a declared variable, or locals.
+    pub(super) fn allocate(&mut self, declaration: &ast::Declaration) -> Option<Variable> {
+        let ast::Declaration { storage, report, name, ty, .. } = declaration;
+        if !self.check_variable_type(ty, &name.span) {
+            return None;
+        }
+        let rule = match &self.context {
+            Context::Rule { index, text, event, .. } => Some((*index, event.has_site(), text.clone())),
+            _ => None,
+        };
+        let storage = match (storage, report) {
+            // As `report` alone is for each site in upstream's language.
+            (Storage::Plain, true) if rule.as_ref().is_some_and(|(_, has_site, _)| *has_site) => {
+                Storage::Unshared
+            }
+            (Storage::Plain, true) if rule.is_some() => Storage::Shared,
+            (storage, _) => *storage,
+        };
+        let place = match (storage, &rule) {
+            (Storage::Plain, Some(_)) => self.plain_local(ty, &name.span)?,
+            (Storage::Plain, None) => match self.context {
+                Context::Script if self.scopes.len() == 1 => {
+                    let place = self.once(ty, &name.span);
+                    if *report {
+                        let report = Report { name: name.name.clone(), ty: ty.clone(), place };
+                        self.program.reported.push((report, None));
+                    }
+                    place
+                }
+                _ if *report => {
+                    let message = "a function's variables are not reported";
+                    self.problem(ProblemKind::Name, &name.span, message);
+                    return None;
+                }
+                _ => self.plain_local(ty, &name.span)?,
+            },
+            (Storage::Unshared, Some((_, true, _))) => {
+                let place = Place::Site(SITE_HEADER + self.site_size);
+                self.site_size += ty.size();
+                if self.site_size > MAX_STORAGE {
+                    self.problem(ProblemKind::Limit, &name.span, "too many variables");
+                    return None;
+                }
+                if *report {
+                    self.sites.push(Report { name: name.name.clone(), ty: ty.clone(), place });
+                }
+                place
+            }
+            (Storage::Shared, Some((index, _, event))) => {
+                let key = (*index, name.span.start);
+                match self.shared.get(&key) {
+                    Some(address) => Place::Absolute(*address),
+                    None => {
+                        let place = self.once(ty, &name.span);
+                        if let Place::Absolute(address) = place {
+                            self.shared.insert(key, address);
+                        }
+                        if *report {
+                            let report = Report { name: name.name.clone(), ty: ty.clone(), place };
+                            self.program.reported.push((report, Some(event.clone())));
+                        }
+                        place
+                    }
+                }
+            }
+            (Storage::Frame, _) => return self.frame_variable(declaration),
+            (Storage::Unshared | Storage::Shared, _) => {
+                self.help(
+                    ProblemKind::Name,
+                    &name.span,
+                    "this storage class belongs to rules that match places of the program's code",
+                    "leave it out: variables of the script exist once",
+                );
+                return None;
+            }
+        };
+        Some(Variable { ty: ty.clone(), place })
+    }
+
+    fn plain_local(&mut self, ty: &Type, span: &Span) -> Option<Place> {
+        if ty.has_map() {
+            self.help(
+                ProblemKind::Unsupported,
+                span,
+                "a map lives longer than a block",
+                "declare it as `shared` or `unshared`, or outside of the rule",
+            );
+            return None;
+        }
+        Some(self.local(ty))
+    }
+
+    /// A variable of frames. All declarations of a name are one variable.
+    fn frame_variable(&mut self, declaration: &ast::Declaration) -> Option<Variable> {
+        let ast::Declaration { report, name, ty, .. } = declaration;
+        let belongs = match &self.context {
+            Context::Rule { event, .. } => event.has_site(),
+            Context::Script => true,
+            Context::Function { .. } => false,
+        };
+        if !belongs || *report {
+            let message = match belongs {
+                false => "a frame variable belongs to rules that match places of the program's code",
+                true => "a frame variable is gone when the program ends, and cannot be reported",
+            };
+            self.problem(ProblemKind::Name, &name.span, message);
+            return None;
+        }
+        if ty.has_map() {
+            self.help(
+                ProblemKind::Unsupported,
+                &name.span,
+                "a map cannot be a frame variable",
+                "keep a map in a variable of the script, with a number of the frame in its keys",
+            );
+            return None;
+        }
+        if let Some(known) = self.frame.get(&name.name) {
+            if known.ty == *ty {
+                return Some(known.clone());
+            }
+            let message = format!("the frame variable `{}` is a `{}` elsewhere", name.name, known.ty);
+            self.problem(ProblemKind::Type, &name.span, message);
+            return None;
+        }
+        let place = Place::Frame(self.program.frame_size);
+        self.program.frame_size += ty.size();
+        if self.program.frame_size > MAX_STORAGE {
+            self.problem(
+                ProblemKind::Limit,
+                &name.span,
+                format!("variables of more than {MAX_STORAGE} bytes"),
+            );
+            return None;
+        }
+        let variable = Variable { ty: ty.clone(), place };
+        self.frame.insert(name.name.clone(), variable.clone());
+        Some(variable)
+    }
+
+    /// Whether a variable can be used here: there must be a frame for those of frames.
+    pub(super) fn is_in_frame(&mut self, place: Place, name: &str, span: &Span) -> bool {
+        let has_frame = match &self.context {
+            Context::Rule { event, .. } => event.has_site(),
+            Context::Script | Context::Function { .. } => false,
+        };
+        if !matches!(place, Place::Frame(_)) || has_frame {
+            return true;
+        }
+        let message = format!("`{name}` is a frame variable, and there is no frame here");
+        self.help(ProblemKind::Name, span, message, "pass its value as an argument");
+        false
+    }
+}

@@ -1,0 +1,161 @@
+//! The sections of the module, when all functions are known.
+
+use std::collections::HashMap;
+
+use wasm_encoder::{
+    CodeSection, ConstExpr, DataSection, EntityType, ExportKind, ExportSection, FunctionSection,
+    GlobalSection, GlobalType, ImportSection, Instruction as I, MemorySection, MemoryType, Module,
+    StartSection, TypeSection, ValType,
+};
+
+use super::super::diagnostics::Problem;
+use super::super::ir::Place;
+use super::super::report::{Layout as ReportLayout, Once, Sites};
+use super::code::Code;
+use super::runtime::END;
+use super::{Emitter, calling};
+
+/// Size of the engine's buffer for strings, if there are any: longer ones are cut.
+const BUFFER: u32 = 1 << 14;
+
+impl Emitter<'_> {
+    /// Where the reported variables are; none if the script prints a report of its own.
+    fn report(&self) -> ReportLayout {
+        let program = self.program;
+        if !program.report.is_empty() {
+            return ReportLayout::default();
+        }
+        let once = program.reported.iter().filter_map(|(report, rule)| {
+            let Place::Absolute(address) = report.place else { return None };
+            let (name, ty) = (report.name.clone(), report.ty.clone());
+            Some(Once { name, rule: rule.clone(), ty, address: self.layout.variables + address })
+        });
+        let rules = program.reported_sites.iter().map(|sites| {
+            let variables = sites.reports.iter().filter_map(|report| match report.place {
+                Place::Site(offset) => Some((report.name.clone(), report.ty.clone(), offset)),
+                _ => None,
+            });
+            // No list if nothing of the rule is left, because its predicate never holds.
+            let list = self.lists.get(&sites.rule).copied().unwrap_or(0);
+            Sites { rule: sites.text.clone(), list, variables: variables.collect() }
+        });
+        ReportLayout { once: once.collect(), rules: rules.collect() }
+    }
+
+    pub(super) fn module(mut self, variables: u32) -> Result<(Vec<u8>, ReportLayout), Vec<Problem>> {
+        let runtime = self.layout.runtime;
+        let report = self.report();
+        let lists = 8 * self.lists.len() as u32;
+        let buffer = variables + self.program.static_size + lists;
+        let heap = buffer + if self.intern.is_some() { BUFFER } else { 0 };
+        let begin: Vec<_> = self.program.begin.iter().filter(|body| !body.is_empty()).collect();
+        let mut calls = Vec::new();
+        for body in begin {
+            let mut code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
+            code.body(body);
+            calls.push(self.functions.add(code.finish()));
+        }
+        if self.intern.is_some() {
+            // First, but with the strings of the others.
+            calls.insert(0, self.keep_strings());
+        }
+        let start = (!calls.is_empty()).then(|| self.functions.add(calling(&calls, &[])));
+        if END + self.strings.bytes.len() as u32 > variables {
+            // Initial values have strings that nothing else has: once more, with room for them.
+            let variables = (END + self.strings.bytes.len() as u32).next_multiple_of(8);
+            return Emitter::new(self.program, runtime, variables, self.prints).run()?.module(variables);
+        }
+        let exports = std::mem::take(&mut self.exports);
+        let mut export_section = ExportSection::new();
+        export_section.export("memory", ExportKind::Memory, 0);
+        if self.intern.is_some() {
+            export_section.export("whamm_buffer", ExportKind::Memory, 0);
+            export_section.export("whamm_buffer:start", ExportKind::Global, runtime.globals);
+            export_section.export("whamm_buffer:max", ExportKind::Global, runtime.globals + 1);
+        }
+        for (name, functions) in &exports {
+            let number = match functions.as_slice() {
+                [one] => *one,
+                all => {
+                    let parameters = self.functions.all[(all[0] - runtime.count()) as usize].0.clone();
+                    self.functions.add(calling(all, &parameters))
+                }
+            };
+            export_section.export(name, ExportKind::Func, number);
+        }
+        let mut types = TypeSection::new();
+        let mut known: HashMap<(Vec<ValType>, Vec<ValType>), u32> = HashMap::new();
+        // The runtime's types keep their numbers.
+        for ty in &runtime.types {
+            known.entry(ty.clone()).or_insert(types.len());
+            types.ty().function(ty.0.iter().copied(), ty.1.iter().copied());
+        }
+        let mut function_section = FunctionSection::new();
+        let mut code = CodeSection::new();
+        for (ty, body) in runtime.functions.iter().zip(&runtime.code) {
+            function_section.function(*ty);
+            code.raw(body);
+        }
+        for (parameters, results, body) in self.functions.all {
+            let number = *known.entry((parameters, results)).or_insert_with_key(|(parameters, results)| {
+                types.ty().function(parameters.iter().copied(), results.iter().copied());
+                types.len() - 1
+            });
+            function_section.function(number);
+            code.raw(&body);
+        }
+        let mut imports = ImportSection::new();
+        for (module, name, ty) in &runtime.imports {
+            imports.import(module, name, EntityType::Function(*ty));
+        }
+        let mut memories = MemorySection::new();
+        memories.memory(MemoryType {
+            minimum: u64::from(heap.div_ceil(1 << 16)),
+            maximum: None,
+            memory64: false,
+            shared: false,
+            page_size_log2: None,
+        });
+        let mut globals = GlobalSection::new();
+        let ty = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
+        for number in 0..runtime.globals {
+            let value = if number == runtime.heap { heap } else { 0 };
+            globals.global(ty, &ConstExpr::i32_const(value.cast_signed()));
+        }
+        if self.intern.is_some() {
+            let ty = GlobalType { val_type: ValType::I32, mutable: false, shared: false };
+            globals.global(ty, &ConstExpr::i32_const(buffer.cast_signed()));
+            globals.global(ty, &ConstExpr::i32_const(BUFFER.cast_signed()));
+        }
+        let mut data = DataSection::new();
+        data.active(0, &ConstExpr::i32_const(END.cast_signed()), self.strings.bytes.iter().copied());
+        let mut module = Module::new();
+        module
+            .section(&types)
+            .section(&imports)
+            .section(&function_section)
+            .section(&memories)
+            .section(&globals);
+        module.section(&export_section);
+        if let Some(function_index) = start {
+            module.section(&StartSection { function_index });
+        }
+        module.section(&code).section(&data);
+        Ok((module.finish(), report))
+    }
+
+    /// The function that makes the script's own strings known, so that equal ones are the same.
+    fn keep_strings(&mut self) -> u32 {
+        let mut known: Vec<_> =
+            self.strings.addresses.iter().map(|(text, address)| (*address, text.len() as u32)).collect();
+        known.sort_unstable();
+        let mut code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
+        for (address, length) in known {
+            code.int(address);
+            code.int(length);
+            code.call("keep_string");
+            code.raw([I::Drop]);
+        }
+        self.functions.append(code.finish())
+    }
+}

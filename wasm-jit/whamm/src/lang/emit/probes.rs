@@ -1,0 +1,180 @@
+//! The functions of probes, and those of match time that they need.
+
+use wasm_encoder::{Instruction as I, ValType};
+
+use super::super::ast::BinaryOp;
+use super::super::events::Mode;
+use super::super::ir::{Body, Probe, Statement, Typed};
+use super::super::split::Part;
+use super::super::types::Type;
+use super::Emitter;
+use super::code::Code;
+use super::requests::{self, Requested, needs_frame, requests, requests_of};
+
+impl Emitter<'_> {
+    /// How the engine names a value.
+    fn argument(&mut self, requested: &Requested) -> String {
+        match requested {
+            Requested::Value(name, _) => name.clone(),
+            Requested::Text(name) => format!("${}({name})", self.intern()),
+            Requested::AtMatch(value) => {
+                let mut arguments = Vec::new();
+                value.children().into_iter().for_each(|value| requests(value, true, &mut arguments));
+                self.at_match(&arguments, value.ty.scalar(), |code| code.expr(value))
+            }
+        }
+    }
+
+    fn arguments(&mut self, requested: &[Requested]) -> String {
+        let all: Vec<_> = requested.iter().map(|requested| self.argument(requested)).collect();
+        all.join(", ")
+    }
+
+    /// The function of match time that keeps a string.
+    fn intern(&mut self) -> u32 {
+        if let Some(number) = self.intern {
+            return number;
+        }
+        let parameters = vec![ValType::I32; 2];
+        let mut code = Code::new(self.layout, &mut self.strings, parameters, vec![ValType::I32]);
+        code.raw([I::LocalGet(0), I::LocalGet(1)]);
+        code.call("intern");
+        let number = self.functions.append(code.finish());
+        self.export(format!("${number}"), number);
+        self.intern = Some(number);
+        number
+    }
+
+    /// A function of match time.
+    fn at_match(
+        &mut self,
+        requested: &[Requested],
+        result: Option<ValType>,
+        emit: impl FnOnce(&mut Code<'_>),
+    ) -> String {
+        let arguments = self.arguments(requested);
+        let parameters = requested.iter().map(Requested::parameter).collect();
+        let mut code =
+            Code::new(self.layout, &mut self.strings, parameters, vec![result.unwrap_or(ValType::I32)]);
+        for (index, requested) in (0..).zip(requested) {
+            code.request(requested.key(), index);
+        }
+        emit(&mut code);
+        let number = self.functions.add(code.finish());
+        // A name of its own, as the interface has them.
+        let name = format!("${number}");
+        self.export(name.clone(), number);
+        format!("{name}({arguments})")
+    }
+
+    /// The part of a name that is the predicate.
+    fn predicate(&mut self, condition: &Typed) -> String {
+        let mut requested = Vec::new();
+        requests(condition, true, &mut requested);
+        let call = self.at_match(&requested, None, |code| code.expr(condition));
+        format!(" / {call} /")
+    }
+
+    pub(super) fn probe(&mut self, probe: &Probe, part: &Part) {
+        let guard = (probe.mode != Mode::Before).then(|| format!("guard_{}", probe.mode.text()));
+        if let Some(guard) = &guard {
+            self.begin(probe, part, guard);
+        }
+        let mut name = probe.event.clone();
+        if let Some(condition) = &part.at_match {
+            name.push_str(&self.predicate(condition));
+        }
+        let mut arguments = Vec::new();
+        let mut parameters = Vec::new();
+        if let Some(size) = probe.site {
+            let mut requested: Vec<_> =
+                ["fid", "pc"].map(|name| Requested::Value(name.to_owned(), Type::U32)).into();
+            requests_of(&probe.init.statements, true, &mut requested);
+            let list = self.lists[&probe.rule];
+            arguments.push(self.at_match(&requested, None, |code| site(code, probe, size, list)));
+            parameters.push(ValType::I32);
+        }
+        let first = parameters.len() as u32;
+        let mut requested = Vec::new();
+        part.at_run.iter().for_each(|condition| requests(condition, false, &mut requested));
+        requests_of(&probe.body.statements, false, &mut requested);
+        let mut add = |name: &str, ty: &Type| {
+            let value = Requested::Value(name.to_owned(), ty.clone());
+            if !requested.contains(&value) {
+                requested.push(value);
+            }
+        };
+        // The engine compares these types.
+        for (name, ty) in &probe.bounds {
+            add(name, ty);
+        }
+        let condition = part.at_run.as_ref();
+        let in_frame = condition.is_some_and(needs_frame)
+            || requests::any(&probe.body.statements, &mut needs_frame)
+            || requests::sets_frame(&probe.body.statements);
+        if in_frame || guard.is_some() {
+            add("frame", &Type::U64);
+        }
+        if let Some(guard) = &guard {
+            add(guard, &Type::U32);
+        }
+        parameters.extend(requested.iter().map(Requested::parameter));
+        let of_engine = self.arguments(&requested);
+        let mut code = Code::new(self.layout, &mut self.strings, parameters, Vec::new());
+        for (index, requested) in (first..).zip(&requested) {
+            code.request(requested.key(), index);
+        }
+        let position = |name: &str| {
+            let index = requested.iter().position(|requested| requested.key() == name);
+            first + index.unwrap_or(0) as u32
+        };
+        if let Some(guard) = &guard {
+            code.unless_completed(position("frame"), position(guard), probe.rule as u32);
+        }
+        if in_frame {
+            code.frame(position("frame"));
+        }
+        let guarded = condition.map(|condition| {
+            let yes = probe.body.statements.clone();
+            let statement = Statement::If { condition: condition.clone(), yes, no: Vec::new() };
+            Body { locals: probe.body.locals.clone(), statements: vec![statement] }
+        });
+        code.body(guarded.as_ref().unwrap_or(&probe.body));
+        let number = self.functions.add(code.finish());
+        if !of_engine.is_empty() {
+            arguments.push(of_engine);
+        }
+        name.push_str(&format!(" ({})", arguments.join(", ")));
+        self.export(name, number);
+    }
+
+    /// What notes that an instruction begins, where its completion has to be told apart.
+    fn begin(&mut self, probe: &Probe, part: &Part, guard: &str) {
+        let number = Typed::request(Type::U32, guard);
+        let mut condition = Typed::binary(BinaryOp::Ne, number, Typed::int(Type::U32, 0));
+        if let Some(at_match) = &part.at_match {
+            condition = Typed::binary(BinaryOp::And, condition, at_match.clone());
+        }
+        let before = probe.event.replace(&format!(":{}", probe.mode.text()), ":before");
+        let name = format!("{before}{} (frame, {guard})", self.predicate(&condition));
+        let parameters = vec![ValType::I64, ValType::I32];
+        let mut code = Code::new(self.layout, &mut self.strings, parameters, Vec::new());
+        code.raw([I::LocalGet(0), I::LocalGet(1)]);
+        code.int(probe.rule as u32);
+        code.call("begin");
+        let number = self.functions.add(code.finish());
+        self.export(name, number);
+    }
+}
+
+/// The function of match time that allocates a site.
+fn site(code: &mut Code<'_>, probe: &Probe, size: u32, list: u32) {
+    code.int(list);
+    code.int(size);
+    code.raw([I::LocalGet(0), I::LocalGet(1)]);
+    code.string(&probe.event);
+    code.call("site");
+    if !probe.init.is_empty() {
+        code.initialize(&probe.init);
+    }
+}

@@ -1,0 +1,92 @@
+//! The values that a function gets from the engine.
+
+use wasm_encoder::ValType;
+
+use super::super::ir::{Kind, Place, Statement, Typed};
+use super::super::types::Type;
+
+/// A parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Requested {
+    /// A number, by its name.
+    Value(String, Type),
+    /// A string: the address of its entry.
+    Text(String),
+    /// The result of a function of match time.
+    AtMatch(Typed),
+}
+
+/// The name of a value that is computed at match time, among requests.
+pub(super) fn key(value: &Typed) -> String {
+    format!("@{value:?}")
+}
+
+impl Requested {
+    pub(super) fn parameter(&self) -> ValType {
+        match self {
+            Self::Value(_, ty) => ty.scalar().unwrap_or(ValType::I32),
+            Self::Text(_) => ValType::I32,
+            Self::AtMatch(value) => value.ty.scalar().unwrap_or(ValType::I32),
+        }
+    }
+
+    /// By which expressions refer to it.
+    pub(super) fn key(&self) -> String {
+        match self {
+            Self::Value(name, _) | Self::Text(name) => name.clone(),
+            Self::AtMatch(value) => key(value),
+        }
+    }
+}
+
+/// Adds the values that an expression requests, in order of first use. At match time, what is to be
+/// computed then is a part of the expression.
+pub(super) fn requests(expr: &Typed, at_match: bool, all: &mut Vec<Requested>) {
+    let requested = match &expr.kind {
+        Kind::Request(name) if expr.ty == Type::Str => Some(Requested::Text(name.clone())),
+        Kind::Request(name) => Some(Requested::Value(name.clone(), expr.ty.clone())),
+        Kind::AtMatch(value) if !at_match => Some(Requested::AtMatch((**value).clone())),
+        _ => None,
+    };
+    match requested {
+        Some(requested) if !all.contains(&requested) => all.push(requested),
+        Some(_) => {}
+        None => expr.children().into_iter().for_each(|child| requests(child, at_match, all)),
+    }
+}
+
+pub(super) fn requests_of(statements: &[Statement], at_match: bool, all: &mut Vec<Requested>) {
+    any(statements, &mut |value| {
+        requests(value, at_match, all);
+        false
+    });
+}
+
+/// Whether something holds for a value of these statements; stops there.
+pub(super) fn any(statements: &[Statement], holds: &mut dyn FnMut(&Typed) -> bool) -> bool {
+    statements.iter().any(|statement| match statement {
+        Statement::Set { value, .. } | Statement::Call(value) => holds(value),
+        Statement::SetMap { key, value, .. } | Statement::AddMap { key, amount: value, .. } => {
+            holds(key) || holds(value)
+        }
+        Statement::Return(value) => value.as_ref().is_some_and(&mut *holds),
+        Statement::If { condition, yes, no } => holds(condition) || any(yes, holds) || any(no, holds),
+        Statement::While { condition, body } => holds(condition) || any(body, holds),
+        Statement::Break | Statement::Continue => false,
+    })
+}
+
+/// Whether a value is, or depends on, a variable of the frame.
+pub(super) fn needs_frame(value: &Typed) -> bool {
+    matches!(value.kind, Kind::Variable(Place::Frame(_), _)) || value.children().into_iter().any(needs_frame)
+}
+
+/// Whether a variable of the frame is set.
+pub(super) fn sets_frame(statements: &[Statement]) -> bool {
+    statements.iter().any(|statement| match statement {
+        Statement::Set { place, .. } => matches!(place, Place::Frame(_)),
+        Statement::If { yes, no, .. } => sets_frame(yes) || sets_frame(no),
+        Statement::While { body, .. } => sets_frame(body),
+        _ => false,
+    })
+}

@@ -1,0 +1,238 @@
+//! What a script's variables contain: read from the memory of a monitor that runs.
+//!
+//! The compiler knows where each reported variable lives. [`Script::report`] reads them there, with
+//! their types, so that nothing is lost in a text. A program of one's own can do this at any time
+//! between calls.
+
+use wasm_encoder::ValType;
+use wasm_jit::{AsContext, Instance};
+
+use super::Script;
+use super::ir::SITE_HEADER;
+use super::types::Type;
+use crate::monitor_module::MonitorError;
+
+/// Where the reported variables of a script are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Layout {
+    pub(super) once: Vec<Once>,
+    pub(super) rules: Vec<Sites>,
+}
+
+/// A variable that exists once.
+#[derive(Clone, Debug)]
+pub(super) struct Once {
+    pub(super) name: String,
+    pub(super) rule: Option<String>,
+    pub(super) ty: Type,
+    pub(super) address: u32,
+}
+
+/// The variables of a rule that exist for each place.
+#[derive(Clone, Debug)]
+pub(super) struct Sites {
+    pub(super) rule: String,
+    /// Address of the list of blocks.
+    pub(super) list: u32,
+    /// Names, types and offsets in a block.
+    pub(super) variables: Vec<(String, Type, u32)>,
+}
+
+/// The values of all reported variables.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ScriptReport {
+    /// Those that exist once, in the order of the script.
+    pub variables: Vec<VariableReport>,
+    /// Those of places, by rules, in the order of the script.
+    pub rules: Vec<RuleReport>,
+}
+
+/// A variable that exists once.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct VariableReport {
+    /// Its name.
+    pub name: String,
+    /// The rule in which it is declared, if it is.
+    pub rule: Option<String>,
+    /// Its value.
+    pub value: ReportedValue,
+}
+
+/// The variables of a rule, for each place that it matches.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct RuleReport {
+    /// As in the script: `wasm:opcode:br_if|if:before`.
+    pub rule: String,
+    /// The names of the variables.
+    pub variables: Vec<String>,
+    /// The places, in the order of the program.
+    pub sites: Vec<SiteReport>,
+}
+
+/// A place.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct SiteReport {
+    /// What happens there: `wasm:opcode:if:before`.
+    pub event: String,
+    /// The function's index.
+    pub function: u32,
+    /// The offset of the instruction from the start of the function's body, in bytes; 0 for the
+    /// entry, and the length of the body for the exit.
+    pub offset: u32,
+    /// The values, in the order of [`RuleReport::variables`].
+    pub values: Vec<ReportedValue>,
+}
+
+/// What a variable contains.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReportedValue {
+    /// A value.
+    Value(Value),
+    /// The keys of a map with their values, in the order in which they were added.
+    Map(Vec<(Value, Value)>),
+}
+
+/// A value of the language.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Value {
+    /// An integer of any type.
+    Int(i128),
+    /// A float of either type.
+    Float(f64),
+    /// A boolean.
+    Bool(bool),
+    /// A string; bytes that are not UTF-8 are replaced.
+    Text(String),
+    /// A tuple.
+    Tuple(Vec<Value>),
+}
+
+/// The monitor's memory.
+struct Reader<'a>(&'a [u8]);
+
+impl Script {
+    /// The values of the variables that are declared with `report`. May be called at any time
+    /// between calls of the program.
+    ///
+    /// ```
+    /// use wasm_jit::{Engine, Instance, Linker, Module, Store};
+    /// use wasm_jit_whamm::lang::{ReportedValue, Script, Value};
+    /// use wasm_jit_whamm::monitor_module::MonitorModule;
+    ///
+    /// let script = Script::new("calls.mm", b"report var n: u64; wasm:func:entry { n++; }", &[])?;
+    /// let engine = Engine::default();
+    /// let monitor = MonitorModule::new(Module::from_binary(&engine, script.module())?, Vec::new())?;
+    /// let program = Module::new(&engine, "(module (func $f) (func (export \"run\") (call $f)))")?;
+    /// let mut store = Store::new(&engine, ());
+    /// let attached = monitor.attach(&mut store, &mut Linker::new(&engine), &program)?;
+    /// let instance = Instance::new(&mut store, &program, &[])?;
+    /// instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
+    /// let report = script.report(&store, attached.instance())?;
+    /// assert_eq!(report.variables[0].value, ReportedValue::Value(Value::Int(2)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`MonitorError::Report`]: the instance is not one of this script's module.
+    ///
+    /// # Panics
+    /// If the instance belongs to another store.
+    pub fn report(&self, store: impl AsContext, instance: &Instance) -> Result<ScriptReport, MonitorError> {
+        let store = store.as_context();
+        let memory = instance.get_memory(store, "memory").ok_or(MonitorError::Report { address: 0 })?;
+        let reader = Reader(memory.data(store));
+        let variables = self.layout.once.iter().map(|variable| {
+            let Once { name, rule, ty, address } = variable;
+            let value = reader.reported(ty, *address)?;
+            Ok(VariableReport { name: name.clone(), rule: rule.clone(), value })
+        });
+        let variables = variables.collect::<Result<_, _>>()?;
+        let rules = self.layout.rules.iter().map(|rule| reader.rule(rule)).collect::<Result<_, _>>()?;
+        Ok(ScriptReport { variables, rules })
+    }
+}
+
+impl Reader<'_> {
+    fn bytes(&self, address: u32, length: usize) -> Result<&[u8], MonitorError> {
+        let start = address as usize;
+        self.0.get(start..start.saturating_add(length)).ok_or(MonitorError::Report { address })
+    }
+
+    fn word(&self, address: u32) -> Result<u64, MonitorError> {
+        let bytes = self.bytes(address, 8)?;
+        Ok(u64::from_le_bytes(bytes.try_into().expect("there are eight bytes")))
+    }
+
+    fn half(&self, address: u32) -> Result<u32, MonitorError> {
+        let bytes = self.bytes(address, 4)?;
+        Ok(u32::from_le_bytes(bytes.try_into().expect("there are four bytes")))
+    }
+
+    fn text(&self, address: u32, length: u32) -> Result<String, MonitorError> {
+        let bytes = self.bytes(address, length as usize)?;
+        Ok(String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    fn rule(&self, rule: &Sites) -> Result<RuleReport, MonitorError> {
+        let mut sites = Vec::new();
+        let mut block = self.half(rule.list)?;
+        while block != 0 {
+            // More than fit: the list is not one of this script's.
+            if sites.len() > self.0.len() / SITE_HEADER as usize {
+                return Err(MonitorError::Report { address: rule.list });
+            }
+            let [function, offset, event, length] =
+                [4, 8, 12, 16].map(|at| self.half(block.wrapping_add(at)));
+            let values = rule.variables.iter().map(|(_, ty, at)| self.reported(ty, block.wrapping_add(*at)));
+            sites.push(SiteReport {
+                event: self.text(event?, length?)?,
+                function: function?,
+                offset: offset?,
+                values: values.collect::<Result<_, _>>()?,
+            });
+            block = self.half(block)?;
+        }
+        let variables = rule.variables.iter().map(|(name, ..)| name.clone()).collect();
+        Ok(RuleReport { rule: rule.rule.clone(), variables, sites })
+    }
+
+    fn reported(&self, ty: &Type, address: u32) -> Result<ReportedValue, MonitorError> {
+        let Type::Map(key, value) = ty else {
+            return self.value(ty, address).map(ReportedValue::Value);
+        };
+        let (entries, count) = (self.half(address)?, self.half(address.wrapping_add(12))?);
+        let size = key.size() + value.size();
+        let of = |number: u32| {
+            let entry = entries.wrapping_add(number.wrapping_mul(size));
+            Ok((self.value(key, entry)?, self.value(value, entry.wrapping_add(key.size()))?))
+        };
+        (0..count).map(of).collect::<Result<_, _>>().map(ReportedValue::Map)
+    }
+
+    fn value(&self, ty: &Type, mut address: u32) -> Result<Value, MonitorError> {
+        if let Type::Tuple(fields) = ty {
+            let mut values = Vec::with_capacity(fields.len());
+            for field in fields {
+                values.push(self.value(field, address)?);
+                address = address.wrapping_add(field.size());
+            }
+            return Ok(Value::Tuple(values));
+        }
+        let word = self.word(address)?;
+        Ok(match (ty, ty.scalar()) {
+            (Type::Str, _) => Value::Text(self.text(word as u32, self.half(address.wrapping_add(8))?)?),
+            (Type::Bool, _) => Value::Bool(word as u32 != 0),
+            (_, Some(ValType::F32)) => Value::Float(f32::from_bits(word as u32).into()),
+            (_, Some(ValType::F64)) => Value::Float(f64::from_bits(word)),
+            (ty, Some(ValType::I32)) if ty.is_signed() => Value::Int((word as u32 as i32).into()),
+            (_, Some(ValType::I32)) => Value::Int((word as u32).into()),
+            (ty, _) if ty.is_signed() => Value::Int((word as i64).into()),
+            _ => Value::Int(word.into()),
+        })
+    }
+}

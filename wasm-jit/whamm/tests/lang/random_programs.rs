@@ -1,0 +1,201 @@
+//! Random programs: rules after instructions against the hooks for the same, and variables of
+//! frames against what they must be.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use rand::prelude::*;
+use wasm_jit::wasmparser::Operator;
+use wasm_jit::{Engine, Instance, Linker, Module, Store};
+use wasm_jit_hooks::after;
+use wasm_jit_whamm::lang::{ReportedValue, Script, Value};
+use wasm_jit_whamm::monitor_module::MonitorModule;
+
+/// Statements with branches, calls and exceptions. Loops, and calls of the functions `$f0` to
+/// `$f2`, take fuel, so that programs end.
+struct Statements<'a> {
+    random: &'a mut StdRng,
+    text: String,
+    /// Labels in scope: the last one is the innermost.
+    labels: usize,
+}
+
+impl Statements<'_> {
+    fn push(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.text.push('\n');
+    }
+
+    /// One of the labels in scope.
+    fn label(&mut self) -> usize {
+        self.random.random_range(0..self.labels)
+    }
+
+    fn block(&mut self, head: &str, depth: usize) {
+        let label = self.labels;
+        self.push(&format!("({head} $l{label}"));
+        self.labels += 1;
+        let count = self.random.random_range(0..4);
+        (0..count).for_each(|_| self.statement(depth));
+        self.labels -= 1;
+    }
+
+    fn statement(&mut self, depth: usize) {
+        const CONDITION: &str = "(call $random)";
+        let choices = if depth == 0 { 7 } else { 12 };
+        match self.random.random_range(0..choices) {
+            0 => self.push("(local.set $x (i32.add (local.get $x) (i32.const 1)))"),
+            1 => self.push("nop"),
+            2 | 3 if self.labels > 0 => {
+                let label = self.label();
+                self.push(&format!("(if (call $fuel) (then (br_if $l{label} {CONDITION})))"));
+            }
+            4 if self.labels > 1 => {
+                let (one, other, last) = (self.label(), self.label(), self.label());
+                self.push(&format!(
+                    "(if (call $fuel) (then (br_table $l{one} $l{other} $l{last} (i32.and (call $random) (i32.const 3)))))"
+                ));
+            }
+            5 => {
+                let callee = self.random.random_range(0..3);
+                self.push(&format!(
+                    "(if (call $fuel) (then (local.set $x (call $f{callee} (local.get $x)))))"
+                ));
+            }
+            6 => match self.random.random_range(0..4) {
+                0 => self.push(&format!("(if {CONDITION} (then (return (local.get $x))))")),
+                1 => self.push(&format!("(if {CONDITION} (then (throw $e)))")),
+                2 => self.push(&format!("(if {CONDITION} (then (return_call $f1 (local.get $x))))")),
+                _ => self.push("(drop (i32.load (local.get $x)))"),
+            },
+            7 | 8 => {
+                self.block("block", depth - 1);
+                self.push(")");
+            }
+            9 => {
+                let label = self.labels;
+                self.block("loop", depth - 1);
+                self.push(&format!("(if (call $fuel) (then (br_if $l{label} {CONDITION}))))"));
+            }
+            10 => {
+                self.push(&format!("(if {CONDITION} (then"));
+                self.statement(depth - 1);
+                self.push(") (else");
+                self.statement(depth - 1);
+                self.push("))");
+            }
+            11 => {
+                self.block("block", depth - 1);
+                let label = self.labels;
+                self.push(&format!("(try_table (catch_all $l{label})"));
+                self.statement(depth - 1);
+                self.push("))");
+            }
+            _ => self.push("(global.set $g (local.get $x))"),
+        }
+    }
+}
+
+fn program(random: &mut StdRng) -> String {
+    let mut functions = String::new();
+    for number in 0..3 {
+        let mut body = Statements { random, text: String::new(), labels: 0 };
+        (0..4).for_each(|_| body.statement(3));
+        functions.push_str(&format!(
+            "(func $f{number} (param $x i32) (result i32)\n{}(local.get $x))\n",
+            body.text
+        ));
+    }
+    format!(
+        "(module (memory 1) (tag $e) (global $g (mut i32) (i32.const 0))
+        (global $fuel (mut i32) (i32.const 300)) (global $seed (mut i32) (i32.const {}))
+        (func $random (result i32)
+            (global.set $seed (i32.add (i32.mul (global.get $seed) (i32.const 1103515245)) (i32.const 12345)))
+            (i32.and (i32.shr_u (global.get $seed) (i32.const 16)) (i32.const 1)))
+        (func $fuel (result i32)
+            (if (result i32) (i32.eqz (global.get $fuel)) (then (i32.const 0)) (else
+                (global.set $fuel (i32.sub (global.get $fuel) (i32.const 1))) (i32.const 1))))
+        {functions}
+        (func (export \"run\") (local $i i32)
+            (loop $next
+                (block $caught (try_table (catch_all $caught) (drop (call $f0 (i32.const 0)))))
+                (br_if $next (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 5))))))",
+        random.random::<i32>()
+    )
+}
+
+/// Counts of completions, by function and offset.
+type Counts = BTreeMap<(u32, u32), u64>;
+
+const SCRIPT: &str = "wasm:opcode:*:semantic_after { report var after: u32; after++; }
+    wasm:opcode:local*|global*|call|nop|drop|i32*:after { report var next: u32; next++; }
+    report var wrong: u32; var calls: u32; frame var mine: u32; frame var name: u32 = 9;
+    wasm:func:entry { if (mine != 0 || name != 9) { wrong++; } calls++; mine = calls; name = fid + 10; }
+    wasm:opcode:*:before { if (mine == 0 || mine > calls || name != fid + 10) { wrong++; } }
+    wasm:func:exit { if (mine == 0 || name != fid + 10) { wrong++; } }";
+
+#[test]
+fn completions_are_those_of_hooks_and_frames_are_apart() {
+    let script = Script::new("test.mm", SCRIPT.as_bytes(), &[]).unwrap();
+    let engine = Engine::default();
+    let monitor = Module::from_binary(&engine, script.module()).unwrap();
+    let mut random = StdRng::seed_from_u64(14);
+    let (mut events, mut branches) = (0, 0);
+    for _ in 0..150 {
+        let text = program(&mut random);
+        let module = Module::new(&engine, &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let monitor = MonitorModule::new(monitor.clone(), Vec::new()).unwrap();
+        let mut store = Store::new(&engine, ());
+        let mut attached = monitor.attach(&mut store, &mut Linker::new(&engine), &module).unwrap();
+        let counted: Arc<Mutex<Counts>> = Arc::default();
+        let counts = counted.clone();
+        // What a rule says about a block is where its end is; so these are not compared.
+        let is_block = |operator: &Operator<'_>| {
+            matches!(
+                operator,
+                Operator::Block { .. }
+                    | Operator::Loop { .. }
+                    | Operator::If { .. }
+                    | Operator::TryTable { .. }
+            )
+        };
+        let hook = after(
+            &module,
+            |site| !is_block(site.operator),
+            move |event| *counts.lock().unwrap().entry((event.function, event.offset)).or_default() += 1,
+        );
+        let hook = hook.unwrap();
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
+        // Some of them trap.
+        let _ = run.call(&mut store, ());
+        drop(hook);
+        attached.finish(&mut store).unwrap();
+        let report = script.report(&store, attached.instance()).unwrap();
+        assert_eq!(report.variables[0].value, ReportedValue::Value(Value::Int(0)), "wrong frames in {text}");
+        let expected = counted.lock().unwrap().clone();
+        let of = |rule: usize, with_zeros: bool| {
+            let mut found = Counts::new();
+            for site in &report.rules[rule].sites {
+                let block = ["block", "loop", "if", "try_table"]
+                    .map(|name| format!("wasm:opcode:{name}:semantic_after"));
+                if let ReportedValue::Value(Value::Int(count)) = site.values[0]
+                    && (count > 0 || with_zeros)
+                    && !block.contains(&site.event)
+                {
+                    found.insert((site.function, site.offset), count as u64);
+                }
+            }
+            found
+        };
+        let found = of(0, false);
+        assert_eq!(found, expected, "{text}");
+        // Instructions with one successor, by a second rule.
+        for (place, count) in of(1, true) {
+            assert_eq!(expected.get(&place).copied().unwrap_or(0), count, "{place:?} in {text}");
+        }
+        events += found.values().sum::<u64>();
+        branches += report.rules[0].sites.iter().filter(|site| site.event.contains(":br")).count();
+    }
+    assert!(events > 100_000 && branches > 1000, "{events} events, {branches} branches");
+}
