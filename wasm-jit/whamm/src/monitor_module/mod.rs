@@ -99,7 +99,7 @@
 //! let program = Instance::new(&mut store, &module, &[])?;
 //! program.get_typed_func::<i32, ()>(&mut store, "count")?.call(&mut store, 7)?;
 //! attached.finish(&mut store)?;
-//! let largest = attached.instance().get_global(&mut store, "largest").expect("it is exported");
+//! let largest = attached.instance(&mut store).get_global(&mut store, "largest").expect("it is exported");
 //! assert_eq!(largest.get(&mut store).i32(), Some(7));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -107,10 +107,16 @@
 //! [Whamm]: https://doi.org/10.1145/3763124
 
 mod attach;
+mod contents;
+mod counted;
 mod error;
+mod evaluate;
 mod instructions;
 mod load;
+mod matching;
 mod names;
+mod numbers;
+mod reach;
 mod strings;
 
 #[cfg(test)]
