@@ -33,6 +33,10 @@ struct Arguments {
     /// Measures only these monitors
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     monitors: Vec<String>,
+
+    /// Measures monitor modules also with functions that are always called
+    #[arg(long)]
+    called: bool,
 }
 
 /// How a kernel runs.
@@ -44,6 +48,8 @@ enum Way {
     Monitor(&'static str),
     /// By a monitor module, with this text.
     Module(&'static str),
+    /// The same, whose functions are always called.
+    Called(&'static str),
     /// By a module that does it itself.
     Rewritten(Analysis),
 }
@@ -58,10 +64,10 @@ const REWRITTEN: [(Analysis, &str); 5] = [
 ];
 
 /// Monitor modules, and the names of their columns.
-const MODULES: [(&str, &str); 3] = [
-    (include_str!("hotness.wat"), "hotness, module"),
-    (include_str!("branches.wat"), "branches, module"),
-    (include_str!("imix.wat"), "imix, module"),
+const MODULES: [(&str, [&str; 2]); 3] = [
+    (include_str!("hotness.wat"), ["hotness, module", "hotness, called"]),
+    (include_str!("branches.wat"), ["branches, module", "branches, called"]),
+    (include_str!("imix.wat"), ["imix, module", "imix, called"]),
 ];
 
 /// Monitors that write while the program runs, or wait for a user.
@@ -114,9 +120,12 @@ impl Loaded {
         let (module, name) = rewrite::IMPORT;
         linker.func_wrap(module, name, |a: i32, b: i32| _ = black_box((a, b))).expect("the name is free");
         let attached = match self.way {
-            Way::Module(text) => {
+            Way::Module(text) | Way::Called(text) => {
                 let monitor = Module::new(self.module.engine(), text).expect("a valid module");
-                let monitor = MonitorModule::new(monitor, Vec::new()).expect("its exports are rules");
+                let mut monitor = MonitorModule::new(monitor, Vec::new()).expect("its exports are rules");
+                if let Way::Called(_) = self.way {
+                    monitor = monitor.always_call();
+                }
                 let attached = monitor.attach(&mut store, &mut linker, &self.module);
                 Some(attached.expect("there are places for its probes"))
             }
@@ -135,7 +144,7 @@ impl Loaded {
 }
 
 fn main() {
-    let Arguments { options, choice, monitors } = Arguments::parse();
+    let Arguments { options, choice, monitors, called } = Arguments::parse();
     let mut report = Report::new("What do monitors cost, and what the same analyses by rewriting?");
     let chosen = choice.kernels();
     assert!(!chosen.is_empty(), "there is nothing to measure");
@@ -146,7 +155,10 @@ fn main() {
     let of_monitors = ALL.iter().map(|monitor| monitor.name).filter(is_chosen);
     let mut ways = vec![(Way::Original, "original")];
     ways.extend(of_monitors.map(|name| (Way::Monitor(name), name)));
-    ways.extend(MODULES.map(|(text, name)| (Way::Module(text), name)));
+    for (text, [module, always]) in MODULES {
+        ways.push((Way::Module(text), module));
+        ways.extend(called.then_some((Way::Called(text), always)));
+    }
     ways.extend(REWRITTEN.map(|(analysis, name)| (Way::Rewritten(analysis), name)));
     let ways: Arc<[(Way, &'static str)]> = ways.into();
 

@@ -202,8 +202,10 @@ impl Run {
         let monitors: Vec<Instance> = attached.iter().map(|of| *of.instance(&mut *store)).collect();
         let mut all = Vec::new();
         for instance in monitors.iter().chain([&*program]) {
-            let exports: Vec<_> =
-                instance.exports(&*store).map(|export| (export.name().to_owned(), export.into_extern())).collect();
+            let exports: Vec<_> = instance
+                .exports(&*store)
+                .map(|export| (export.name().to_owned(), export.into_extern()))
+                .collect();
             for (name, item) in exports {
                 let bytes = match item {
                     Extern::Memory(memory) => memory.data(&*store).to_vec(),

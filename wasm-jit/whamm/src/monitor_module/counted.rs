@@ -19,9 +19,9 @@
 //! - the probes count in the instances of the monitor's store only, as calls would happen;
 //! - hosts, and rules for the end, see them after [`settle`](Counting::settle).
 //!
-//! There are two differences. A function that is not called cannot overflow the stack. And if
-//! another function of the same place ends the program's call by a trap, before this one would have
-//! been called, it has counted.
+//! There are three differences. A function that is not called cannot overflow the stack; probes in
+//! it do not fire; and if another function of the same place ends the program's call by a trap,
+//! before this one would have been called, it has counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
