@@ -34,6 +34,10 @@ struct Arguments {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     monitors: Vec<String>,
 
+    /// Does not measure modules that do the same by themselves
+    #[arg(long)]
+    without_rewriting: bool,
+
     /// Measures monitor modules also with functions that are always called
     #[arg(long)]
     called: bool,
@@ -144,7 +148,7 @@ impl Loaded {
 }
 
 fn main() {
-    let Arguments { options, choice, monitors, called } = Arguments::parse();
+    let Arguments { options, choice, monitors, without_rewriting, called } = Arguments::parse();
     let mut report = Report::new("What do monitors cost, and what the same analyses by rewriting?");
     let chosen = choice.kernels();
     assert!(!chosen.is_empty(), "there is nothing to measure");
@@ -159,7 +163,9 @@ fn main() {
         ways.push((Way::Module(text), module));
         ways.extend(called.then_some((Way::Called(text), always)));
     }
-    ways.extend(REWRITTEN.map(|(analysis, name)| (Way::Rewritten(analysis), name)));
+    if !without_rewriting {
+        ways.extend(REWRITTEN.map(|(analysis, name)| (Way::Rewritten(analysis), name)));
+    }
     let ways: Arc<[(Way, &'static str)]> = ways.into();
 
     options.progress("the kernels are compiled");

@@ -460,8 +460,8 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     ListStub { code, back, generic }
 }
 
-/// Compares the running instance, or its store, with the one that an action is for, if it is for one
-/// only. Other instances skip what follows, up to the label.
+/// Compares the running instance, or its store, with the one that an action is for, if it is for
+/// one only. Other instances skip what follows, up to the label.
 fn skip_other_instances(only: Option<Only>, asm: &mut Assembler<'_>) -> Label {
     let next = asm.new_label();
     match only {

@@ -206,8 +206,8 @@ pub(crate) struct Counting {
 }
 
 impl Counting {
-    /// An instance of the store of this number joins, which has the address of its counters at `slot`. It gets a number that no
-    /// other instance ever has.
+    /// An instance of the store of this number joins, which has the address of its counters at
+    /// `slot`. It gets a number that no other instance ever has.
     ///
     /// # Errors
     /// The system refuses addresses.

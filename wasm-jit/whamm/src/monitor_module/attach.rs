@@ -33,9 +33,9 @@ pub struct Attached {
 impl Attached {
     /// The instance of the monitor, with what was counted until now.
     ///
-    /// If the program runs on, what it counts where functions of rules only add constants to numbers
-    /// appears there when this is called again, or by [`Attached::finish`]. It is lost when the
-    /// monitor is dropped before.
+    /// If the program runs on, what it counts where functions of rules only add constants to
+    /// numbers appears there when this is called again, or by [`Attached::finish`]. It is lost when
+    /// the monitor is dropped before.
     ///
     /// # Panics
     /// If the store is not the one in which the monitor was attached.
@@ -123,8 +123,8 @@ struct Maker {
 }
 
 impl Maker {
-    /// Makes probes and switches them on. Each comes with the number of its place; an error with the
-    /// name of its rule.
+    /// Makes probes and switches them on. Each comes with the number of its place; an error with
+    /// the name of its rule.
     fn make(&self, found: &[Found]) -> Result<Vec<(usize, Probe)>, (String, ProbeError)> {
         let spec = |found: &Found| ProbeSpec { location: found.location, kind: found.kind(&self.functions) };
         let specs: Vec<ProbeSpec> = found.iter().map(spec).collect();

@@ -33,6 +33,10 @@ use super::contents::{Contents, Width};
 use super::evaluate::{Adds, Argument, Cell, Ways, evaluate, overlap};
 use super::reach::Reach;
 
+/// After so many instructions were executed in vain, a rule's function is called at all places that
+/// remain: it takes about a millisecond.
+const FAILING_STEPS: u32 = 100_000;
+
 /// A rule at a place.
 #[derive(Debug)]
 pub(super) struct Found {
@@ -62,6 +66,7 @@ impl Found {
 /// Finds out which functions only add, and decides which of them are called nevertheless. The
 /// functions are those of the rules, with their indices in the monitor.
 pub(super) fn choose(found: &mut [Found], functions: &[(WasmFn, Option<u32>)], contents: &mut Contents<'_>) {
+    let mut steps = vec![FAILING_STEPS; functions.len()];
     // Many places have the same values.
     let mut last: Vec<Option<(Values, Option<Ways>, Option<Arc<[Adds]>>)>> = vec![None; functions.len()];
     for found in found.iter_mut() {
@@ -70,7 +75,11 @@ pub(super) fn choose(found: &mut [Found], functions: &[(WasmFn, Option<u32>)], c
         found.adds = match known {
             Some((.., adds)) => adds.clone(),
             None => {
-                let adds = found.evaluate(&functions[rule], contents).map(Arc::from);
+                let mut left = steps[rule];
+                let adds = found.evaluate(&functions[rule], contents, &mut left).map(Arc::from);
+                if adds.is_none() {
+                    steps[rule] = left;
+                }
                 last[rule] = Some((found.values.clone(), ways, adds.clone()));
                 adds
             }
@@ -118,6 +127,7 @@ impl Found {
         &self,
         (function, index): &(WasmFn, Option<u32>),
         contents: &mut Contents<'_>,
+        steps: &mut u32,
     ) -> Option<Box<[Adds]>> {
         let values = self.values.as_slice().iter().zip(function.parameters());
         let argument = |(value, parameter): (&Bound, &ValType)| match value {
@@ -130,7 +140,7 @@ impl Found {
             _ => None,
         };
         let arguments = values.map(argument).collect::<Option<Vec<Argument>>>()?;
-        evaluate(contents, (*index)?, &arguments, self.ways)
+        evaluate(contents, (*index)?, &arguments, self.ways, steps)
     }
 }
 

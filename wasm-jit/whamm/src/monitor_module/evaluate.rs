@@ -8,8 +8,8 @@
 //! do so with several numbers, and call other functions of the monitor.
 //!
 //! If it depends on the operand that decides how the instruction goes on, it is evaluated once for
-//! each way: for a condition, once with an operand that is not 0, and once with 0; for a `br_table`,
-//! with each index, and with one that is larger than all.
+//! each way: for a condition, once with an operand that is not 0, and once with 0; for a
+//! `br_table`, with each index, and with one that is larger than all.
 //!
 //! Functions that do anything else are not understood, and are called.
 
@@ -21,7 +21,7 @@ use super::contents::{Code, Contents, GlobalIs, Width, block_results};
 use super::numbers::{binary, unary};
 
 /// How many instructions one evaluation executes.
-const STEPS: u32 = 2000;
+const STEPS: u32 = 500;
 
 /// How deep calls of the monitor's own functions are.
 const DEPTH: u32 = 16;
@@ -112,11 +112,14 @@ pub(super) enum Argument {
 
 /// What a rule's function adds at a place with these arguments: always, or for each of the ways;
 /// `None` if it does anything else.
+///
+/// `steps` gets smaller by the number of instructions that are executed; it also fails at 0.
 pub(super) fn evaluate(
     contents: &mut Contents<'_>,
     function: u32,
     arguments: &[Argument],
     ways: Option<Ways>,
+    steps: &mut u32,
 ) -> Option<Box<[Adds]>> {
     let mut with = |operand: Value| {
         let argument = |argument: &Argument| match argument {
@@ -124,9 +127,11 @@ pub(super) fn evaluate(
             Argument::Choosing => operand,
             Argument::Unknown => Value::Unknown,
         };
-        let mut evaluation = Evaluation { contents: &mut *contents, now: BTreeMap::new(), steps: STEPS };
-        evaluation.call(function, arguments.iter().map(argument).collect(), DEPTH)?;
-        evaluation.adds()
+        let most = STEPS.min(*steps);
+        let mut evaluation = Evaluation { contents: &mut *contents, now: BTreeMap::new(), steps: most };
+        let done = evaluation.call(function, arguments.iter().map(argument).collect(), DEPTH);
+        *steps -= most - evaluation.steps;
+        done.and_then(|_| evaluation.adds())
     };
     if let Some(adds) = with(Value::Unknown) {
         return Some([adds].into());
@@ -192,7 +197,8 @@ impl Activation {
 }
 
 impl Evaluation<'_, '_> {
-    /// Executes a function; its results. `None` if that is not possible, or may have another effect.
+    /// Executes a function; its results. `None` if that is not possible, or may have another
+    /// effect.
     fn call(&mut self, function: u32, arguments: Vec<Value>, depth: u32) -> Option<Vec<Value>> {
         let depth = depth.checked_sub(1)?;
         let code = self.contents.code(function)?;
@@ -221,7 +227,8 @@ impl Evaluation<'_, '_> {
         Some(run.stack)
     }
 
-    /// Executes an instruction of control; `Some(false)` if it is none of those that can be executed.
+    /// Executes an instruction of control; `Some(false)` if it is none of those that can be
+    /// executed.
     fn control(
         &mut self,
         operator: &Operator<'_>,

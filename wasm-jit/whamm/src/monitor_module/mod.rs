@@ -11,6 +11,18 @@
 //! code, with values from the places where that code keeps them, without the host in between.
 //! The monitor has its own memories and globals. Of the program it sees what its rules bind.
 //!
+//! # Functions that count
+//! A function that only adds constants to numbers of the monitor (`memory[k] += c`, or a global) is
+//! not called: the engine counts for it, which takes one addition for a straight run of
+//! instructions, and adds what it has counted before anything reads the numbers. The address may
+//! depend on constants that are bound, and on whether the condition of a `br_if`, `if` or `select`
+//! (`arg0`) is 0, or on the index of a `br_table` with less than 64 targets. The number must be an
+//! i32 or i64 in a global or memory that the monitor does not import, and no function that has to
+//! be called may use the same memory or global: then all are called. A rule that binds other
+//! operands, or locals, is called, too. [`Attached::instance`] and [`Attached::finish`] bring the
+//! numbers up to date; [`Attached::counters`] says how many places are counted, and
+//! [`MonitorModule::always_call`] switches this off.
+//!
 //! # Names of exports
 //! Spaces between the parts mean nothing. Names that do not begin with `wasm:` are no rules.
 //!

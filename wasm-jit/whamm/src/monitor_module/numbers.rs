@@ -37,7 +37,8 @@ pub(super) fn unary(operator: &Operator<'_>, value: Value) -> Option<Value> {
 /// A computation with two numbers; `None` if it traps.
 type Compute = fn(u64, u64) -> Option<u64>;
 
-/// What an instruction with two operands computes; `None` if it is no such instruction, or may trap.
+/// What an instruction with two operands computes; `None` if it is no such instruction, or may
+/// trap.
 pub(super) fn binary(operator: &Operator<'_>, a: Value, b: Value) -> Option<Value> {
     let (width, compute) = match narrow(operator) {
         Some(compute) => (Width::W32, compute),
