@@ -67,20 +67,19 @@ impl Found {
 /// functions are those of the rules, with their indices in the monitor.
 pub(super) fn choose(found: &mut [Found], functions: &[(WasmFn, Option<u32>)], contents: &mut Contents<'_>) {
     let mut steps = vec![FAILING_STEPS; functions.len()];
-    // Many places have the same values.
-    let mut last: Vec<Option<(Values, Option<Ways>, Option<Arc<[Adds]>>)>> = vec![None; functions.len()];
-    for found in found.iter_mut() {
-        let Found { rule, ways, .. } = *found;
-        let known = last[rule].as_ref().filter(|known| (&known.0, known.1) == (&found.values, ways));
-        found.adds = match known {
-            Some((.., adds)) => adds.clone(),
+    // By rule, the place before: many have the same values.
+    let mut last: Vec<Option<usize>> = vec![None; functions.len()];
+    for number in 0..found.len() {
+        let Found { rule, ways, ref values, .. } = found[number];
+        let before = last[rule].replace(number).map(|before| &found[before]);
+        found[number].adds = match before.filter(|before| before.values == *values && before.ways == ways) {
+            Some(before) => before.adds.clone(),
             None => {
                 let mut left = steps[rule];
-                let adds = found.evaluate(&functions[rule], contents, &mut left).map(Arc::from);
+                let adds = found[number].evaluate(&functions[rule], contents, &mut left).map(Arc::from);
                 if adds.is_none() {
                     steps[rule] = left;
                 }
-                last[rule] = Some((found.values.clone(), ways, adds.clone()));
                 adds
             }
         };
