@@ -112,11 +112,12 @@ const CALLED: &[&str] = &[
             (i64.store (i32.const 0) (i64.add (i64.load (i32.const 0)) (i64.const 0x70000001))))
         (func (export "wasm:opcode:local.set")
             (i32.store (i32.const 0) (i32.sub (i32.load (i32.const 0)) (i32.const 0x70000001))))"#,
-    // The operand itself, not whether it is 0; one that is not the condition.
+    // The operand itself, not whether it is 0; one that is not the condition, and of a type that the
+    // place does not have.
     r#"(func (export "wasm:opcode:br_if|if (arg0)") (param i32)
         (i32.store (i32.const 0) (i32.add (i32.load (i32.const 0)) (local.get 0))))"#,
     r#"(global $g (export "g") (mut i32) (i32.const 0))
-        (func (export "wasm:opcode:select (arg1)") (param i64)
+        (func (export "wasm:opcode:i32.store|select (arg0)") (param i64)
             (global.set $g (i32.add (global.get $g) (i32.const 1))))"#,
 ];
 
@@ -125,13 +126,13 @@ const PROGRAM: &str = r#"(module
     (memory (export "memory") 1) (tag $e (param i32)) (table funcref (elem $odd $throws))
     (func $throws (param i32) (result i32)
         (if (i32.eqz (i32.rem_u (local.get 0) (i32.const 3))) (then (throw $e (local.get 0))))
-        (i32.add (local.get 0) (i32.const 1)))
+        (i32.add (local.get 0) (select (i32.const 1) (i32.const 2) (i32.and (local.get 0) (i32.const 4)))))
     (func $odd (param i32) (result i32)
         (if (result i32) (local.get 0)
             (then (return_call $even (i32.sub (local.get 0) (i32.const 1)))) (else (i32.const 0))))
     (func $even (param i32) (result i32)
-        (select (i32.const 1) (return_call $odd (i32.sub (local.get 0) (i32.const 1)))
-            (br_if 0 (i32.const 1) (i32.eqz (local.get 0)))))
+        (drop (br_if 0 (i32.const 1) (i32.eqz (local.get 0))))
+        (return_call $odd (i32.sub (local.get 0) (i32.const 1))))
     (func $deep (param i32) (result i32)
         (if (i32.eqz (local.get 0)) (then (unreachable)))
         (i32.add (i32.const 1) (call $deep (i32.sub (local.get 0) (i32.const 1)))))
