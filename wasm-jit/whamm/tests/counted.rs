@@ -112,8 +112,8 @@ const CALLED: &[&str] = &[
             (i64.store (i32.const 0) (i64.add (i64.load (i32.const 0)) (i64.const 0x70000001))))
         (func (export "wasm:opcode:local.set")
             (i32.store (i32.const 0) (i32.sub (i32.load (i32.const 0)) (i32.const 0x70000001))))"#,
-    // The operand itself, not whether it is 0; one that is not the condition, and of a type that the
-    // place does not have.
+    // The operand itself, not whether it is 0; one that is not the condition, and of a type that
+    // the place does not have.
     r#"(func (export "wasm:opcode:br_if|if (arg0)") (param i32)
         (i32.store (i32.const 0) (i32.add (i32.load (i32.const 0)) (local.get 0))))"#,
     r#"(global $g (export "g") (mut i32) (i32.const 0))
