@@ -33,6 +33,14 @@ struct Arguments {
     /// Measures only these monitors
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     monitors: Vec<String>,
+
+    /// Does not measure modules that do the same by themselves
+    #[arg(long)]
+    without_rewriting: bool,
+
+    /// Measures monitor modules also with functions that are always called
+    #[arg(long)]
+    called: bool,
 }
 
 /// How a kernel runs.
@@ -44,6 +52,8 @@ enum Variant {
     Monitor(&'static str),
     /// By a monitor module, with this text.
     Module(&'static str),
+    /// The same, whose functions are always called.
+    Called(&'static str),
     /// By a module that does it itself.
     Rewritten(Analysis),
 }
@@ -58,10 +68,10 @@ const REWRITTEN: [(Analysis, &str); 5] = [
 ];
 
 /// Monitor modules, and the names of their columns.
-const MODULES: [(&str, &str); 3] = [
-    (include_str!("hotness.wat"), "hotness, module"),
-    (include_str!("branches.wat"), "branches, module"),
-    (include_str!("imix.wat"), "imix, module"),
+const MODULES: [(&str, [&str; 2]); 3] = [
+    (include_str!("hotness.wat"), ["hotness, module", "hotness, called"]),
+    (include_str!("branches.wat"), ["branches, module", "branches, called"]),
+    (include_str!("imix.wat"), ["imix, module", "imix, called"]),
 ];
 
 /// Monitors that write while the program runs, or wait for a user.
@@ -114,9 +124,12 @@ impl Loaded {
         let (module, name) = rewrite::IMPORT;
         linker.func_wrap(module, name, |a: i32, b: i32| _ = black_box((a, b))).expect("the name is free");
         let attached = match self.variant {
-            Variant::Module(text) => {
+            Variant::Module(text) | Variant::Called(text) => {
                 let monitor = Module::new(self.module.engine(), text).expect("a valid module");
-                let monitor = MonitorModule::new(monitor, Vec::new()).expect("its exports are rules");
+                let mut monitor = MonitorModule::new(monitor, Vec::new()).expect("its exports are rules");
+                if let Variant::Called(_) = self.variant {
+                    monitor = monitor.always_call();
+                }
                 let attached = monitor.attach(&mut store, &mut linker, &self.module);
                 Some(attached.expect("there are places for its probes"))
             }
@@ -135,7 +148,7 @@ impl Loaded {
 }
 
 fn main() {
-    let Arguments { options, choice, monitors } = Arguments::parse();
+    let Arguments { options, choice, monitors, without_rewriting, called } = Arguments::parse();
     let mut report = Report::new("What do monitors cost, and what the same analyses by rewriting?");
     let chosen = choice.kernels();
     assert!(!chosen.is_empty(), "there is nothing to measure");
@@ -146,8 +159,13 @@ fn main() {
     let of_monitors = ALL.iter().map(|monitor| monitor.name).filter(is_chosen);
     let mut variants = vec![(Variant::Original, "original")];
     variants.extend(of_monitors.map(|name| (Variant::Monitor(name), name)));
-    variants.extend(MODULES.map(|(text, name)| (Variant::Module(text), name)));
-    variants.extend(REWRITTEN.map(|(analysis, name)| (Variant::Rewritten(analysis), name)));
+    for (text, [module, always]) in MODULES {
+        variants.push((Variant::Module(text), module));
+        variants.extend(called.then_some((Variant::Called(text), always)));
+    }
+    if !without_rewriting {
+        variants.extend(REWRITTEN.map(|(analysis, name)| (Variant::Rewritten(analysis), name)));
+    }
     let variants: Arc<[(Variant, &'static str)]> = variants.into();
 
     options.progress("the kernels are compiled");

@@ -1,6 +1,6 @@
 //! Probes: actions that happen when a program is about to execute an instruction.
 //!
-//! A [`Probe`] is at a [`Location`] of a module, in all its instances or [in one](Scope), and is
+//! A [`Probe`] is at a [`Location`] of a module, in all its instances or [in some](Scope), and is
 //! switched on and off at any time, from any thread, while other threads run the code. It
 //! [counts](Kind::Count), also [how branches go](Kind::CountBranch), calls a
 //! [closure](Kind::Callback), a [native function](Kind::Native) or a [function of
@@ -116,7 +116,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use wasm_jit_codegen::{NoValue, Wanted};
+use wasm_jit_codegen::{NoValue, Only, Wanted};
 
 use crate::code::probed::counting::Choice;
 use crate::code::probed::ids::NoId;
@@ -139,6 +139,7 @@ mod wasm;
 
 pub use crate::code::probed::Callback;
 pub use crate::code::probed::counters::InstanceId;
+pub use crate::runtime::StoreId;
 pub use accessor::{AccessError, FrameAccessor};
 pub use first_calls::FirstCallWatch;
 pub use frame::Frame;
@@ -246,6 +247,13 @@ pub enum Kind {
     Generic(GenericFn),
 }
 
+impl Kind {
+    /// Whether it calls a function of this store.
+    fn is_of(&self, store: StoreId) -> bool {
+        matches!(self, Self::Wasm { function, .. } if function.store() == store.number())
+    }
+}
+
 /// How often an instruction went each way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -286,6 +294,8 @@ pub enum Scope {
     Module,
     /// In one.
     Instance(InstanceId),
+    /// In those of a [store](crate::Store::id), those included that are created later.
+    Store(StoreId),
 }
 
 /// A probe that is to be made.
@@ -504,8 +514,8 @@ impl Module {
 
     /// Makes probes of a scope: see [`Module::probes`].
     ///
-    /// Code belongs to all instances, so the places of a probe of one instance exist in all of
-    /// them; other instances execute its stub without calling its function.
+    /// Code belongs to all instances, so the places of a probe of one instance or store exist in
+    /// all of them; other instances execute its stub without calling its function.
     pub fn scoped_probes(&self, scope: Scope, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
         let mut by_function: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (number, spec) in specs.iter().enumerate() {
@@ -582,11 +592,14 @@ impl Module {
             .map(|spec| {
                 let position = spec.location.position(range.clone());
                 let what = requested(&mut body, &spec.kind, spec.location, position)?;
-                let instance = match scope {
+                let only = match scope {
                     Scope::Module => None,
-                    Scope::Instance(instance) => Some(instance.number()),
+                    Scope::Instance(instance) => Some(Only::Instance(instance.number())),
+                    // Its stub compares the store anyway.
+                    Scope::Store(store) if spec.kind.is_of(store) => None,
+                    Scope::Store(store) => Some(Only::Store(store.number())),
                 };
-                Ok(Request { position, what, instance })
+                Ok(Request { position, what, only })
             })
             .collect();
         let valid: Vec<Request> = requests.iter().flatten().cloned().collect();

@@ -108,7 +108,8 @@ impl MonitorModules {
                 // The program's exit code holds.
                 Failure::of_file(file, error).report();
             }
-            match script.as_ref().map(|script| script.report(&*store, attached.instance())) {
+            let instance = attached.instance(&mut *store);
+            match script.as_ref().map(|script| script.report(&*store, instance)) {
                 // One that reports by functions of libraries has nothing for the others.
                 Some(Ok(report)) if report.variables.is_empty() && report.rules.is_empty() => {}
                 Some(Ok(report)) => finished.0.push((file.clone(), report)),

@@ -29,8 +29,8 @@ pub use compiler::{
     Access, Action, Address, At, AtSite, Callee, Catch, Chunk, CompiledFunction, Compiler, Condition,
     Continue, CounterStub, Counting, DirectCall, ENTER_STUB_SIZE, ENTRY_LENGTH, FrameMap, FrameMaps,
     GenericPart, Limit, ListStub, LocalPlace, Located, MAX_ARGUMENTS, MAX_GROWTH, MAX_SHARED, NoValue,
-    Observer, OperandPlace, Placed, Position, Positions, Run, SITE_LENGTH, SITE_WINDOW, SiteFrame, SiteState,
-    Sites, State, TryRegion, Ty, Value, ValueAt, Wanted, access, callee_saved_slot, counter_stub,
+    Observer, Only, OperandPlace, Placed, Position, Positions, Run, SITE_LENGTH, SITE_WINDOW, SiteFrame,
+    SiteState, Sites, State, TryRegion, Ty, Value, ValueAt, Wanted, access, callee_saved_slot, counter_stub,
     enter_stubs, entry_trampoline, host_trampoline, is_control, list_stub, move_last,
 };
 pub use module::{CodeSettings, CompiledSites, ModuleInfo};

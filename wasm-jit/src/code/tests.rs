@@ -164,7 +164,7 @@ pub(crate) fn compile_with(
 
 /// A request for a counter at a position.
 pub(crate) fn count_at(position: u32) -> Request {
-    Request { position, what: RequestedKind::Count, instance: None }
+    Request { position, what: RequestedKind::Count, only: None }
 }
 
 /// A request for a call of a function that does nothing.
@@ -172,7 +172,7 @@ pub(crate) fn call_at(position: u32) -> Request {
     extern "C" fn nothing() {}
     let callee = Callee::Native(nothing as extern "C" fn() as usize);
     let what = RequestedKind::Call { callee, arguments: Vec::new() };
-    Request { position, what, instance: None }
+    Request { position, what, only: None }
 }
 
 #[test]

@@ -270,7 +270,7 @@ impl Global {
             let location =
                 Location { function, place: Place::Instruction { offset: position - range.start } };
             match requested(&mut body, &self.kind, location, position) {
-                Ok(what) => requests.push(Request { position, what, instance: None }),
+                Ok(what) => requests.push(Request { position, what, only: None }),
                 Err(error) => return (Vec::new(), Some(error)),
             }
         }

@@ -84,6 +84,11 @@ impl WasmFn {
         &self.parameters
     }
 
+    /// The number of its store.
+    pub(super) fn store(&self) -> u64 {
+        self.store
+    }
+
     pub(super) fn callee(&self) -> Callee {
         let parameters = self.parameters.iter().map(|ty| Ty::from(ty.to_wasm())).collect();
         Callee::Wasm { store: self.store, func_ref: self.func_ref, parameters }

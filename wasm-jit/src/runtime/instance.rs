@@ -237,6 +237,20 @@ impl Instance {
         self.get_export(store, name)?.into_shared_memory()
     }
 
+    /// A memory by its index in the module, imports first, whether it is exported or not; `None` if
+    /// there is none, or it is shared. For tools that know the module's contents.
+    pub fn memory(&self, store: impl AsContext, index: u32) -> Option<Memory> {
+        let store = &store.as_context().0.opaque;
+        Extern::of_memory(store, *self.inner(store).memories.get(index as usize)?).into_memory()
+    }
+
+    /// A global by its index in the module, imports first, whether it is exported or not; `None` if
+    /// there is none. For tools that know the module's contents.
+    pub fn global(&self, store: impl AsContext, index: u32) -> Option<Global> {
+        let store = &store.as_context().0.opaque;
+        self.inner(store).globals.get(index as usize).map(|at| Global(Handle::at(store, *at)))
+    }
+
     /// The exported table of this name.
     pub fn get_table(&self, store: impl AsContext, name: &str) -> Option<Table> {
         self.get_export(store, name)?.into_table()

@@ -111,7 +111,7 @@ fn allocate(
     let layout = VmLayout::new(info);
     let mut block = ContextBlock::new(&layout);
     // SAFETY: the instance has both, and drops this first.
-    let counting = unsafe { Counting::join(module.code(), block.counters()) };
+    let counting = unsafe { Counting::join(module.code(), store.id.number(), block.counters()) };
     let counting = counting.map_err(|source| Error::Memory { purpose: "the counters of probes", source })?;
     block.set_number(counting.instance().number());
     for (number, ty) in info.globals.iter().enumerate().skip(globals.len()) {

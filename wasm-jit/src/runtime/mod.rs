@@ -50,7 +50,7 @@ pub use limits::StoreLimits;
 pub use linker::Linker;
 pub use memory::{Memory, SharedMemory};
 pub use references::ExternRef;
-pub use store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};
+pub use store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut, StoreId};
 pub use table::Table;
 pub use tag::Tag;
 pub use typed::{IntoFunc, TypedFunc, WasmParams, WasmResults, WasmRet, WasmTy};

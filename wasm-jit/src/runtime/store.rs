@@ -32,9 +32,10 @@ use crate::error::Error;
 use crate::trap::{ExecutionState, InterruptHandle, Interruption};
 use crate::vmctx::VmStoreContext;
 
-/// The store that a handle belongs to; ids are unique in the process.
+/// The identity of a store ([`Store::id`]). No other store of the process has the same, even after
+/// this one has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct StoreId(u64);
+pub struct StoreId(u64);
 
 impl StoreId {
     /// The number that compiled code finds in the store.
@@ -226,6 +227,11 @@ impl<T: 'static> Store<T> {
     pub fn new(engine: &Engine, data: T) -> Self {
         let inner = Box::new(StoreInner { opaque: StoreOpaque::new(engine, TypeId::of::<T>()), data });
         Self { inner: NonNull::from(Box::leak(inner)), data: PhantomData }
+    }
+
+    /// Its identity, for [probes](crate::probes::Scope) in its instances only.
+    pub fn id(&self) -> StoreId {
+        self.as_context().0.opaque.id
     }
 
     /// The engine that it was created with.

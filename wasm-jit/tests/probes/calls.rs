@@ -191,6 +191,48 @@ fn probes_of_one_instance_do_not_fire_in_others() {
     counts([2, 2, 25]);
 }
 
+/// Probes of one store fire and count in all of its instances, those included that are created
+/// later, and in no others; also if code counts by itself, and once the store has ended.
+#[test]
+fn probes_of_one_store_do_not_fire_in_others() {
+    for stubs in [0, 100] {
+        let module =
+            Module::new(&Engine::new(Config::new().counter_stubs(stubs)).unwrap(), IDENTITY).unwrap();
+        let mut stores = [(); 2].map(|()| Store::new(module.engine(), ()));
+        assert_ne!(stores[0].id(), stores[1].id());
+        let old = stores.each_mut().map(|store| Instance::new(store, &module, &[]).unwrap());
+        let scopes = [Scope::Store(stores[0].id()), Scope::Store(stores[1].id()), Scope::Module];
+        let probes: Vec<[Probe; 2]> = scopes
+            .iter()
+            .zip(0..)
+            .map(|(scope, number)| {
+                let made = module.scoped_probes(*scope, &[entry(log_with(number)), entry(Kind::Count)]);
+                made.into_iter().map(|made| made.unwrap()).collect::<Vec<Probe>>().try_into().unwrap()
+            })
+            .collect();
+        probes.iter().flatten().for_each(|probe| probe.activate().unwrap());
+        let new = stores.each_mut().map(|store| Instance::new(store, &module, &[]).unwrap());
+        let call = |store: &mut Store<()>, instance: Instance| {
+            let run = instance.get_typed_func::<i32, i32>(&mut *store, "run").unwrap();
+            run.call(&mut *store, 1).unwrap();
+        };
+        let counts = |expected: [u64; 3]| {
+            assert_eq!(probes.iter().map(|[_, count]| count.count()).collect::<Vec<_>>(), expected);
+        };
+        logged();
+        call(&mut stores[0], old[0]);
+        call(&mut stores[1], new[1]);
+        assert_eq!(logged(), [0, 2, 1, 2]);
+        counts([1, 1, 2]);
+        call(&mut stores[0], new[0]);
+        call(&mut stores[0], new[0]);
+        assert_eq!(logged(), [0, 2, 0, 2]);
+        counts([3, 1, 4]);
+        drop(stores);
+        counts([3, 1, 4]);
+    }
+}
+
 #[test]
 fn values_of_every_type_and_the_constants() {
     let _alone = alone();

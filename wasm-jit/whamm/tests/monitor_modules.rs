@@ -72,7 +72,7 @@ impl Observed {
     }
 
     fn global(&mut self, monitor: usize, name: &str) -> u64 {
-        let global = self.attached[monitor].instance().get_global(&self.store, name).unwrap();
+        let global = self.attached[monitor].instance(&mut self.store).get_global(&self.store, name).unwrap();
         match global.get(&mut self.store) {
             wasm_jit::Val::I32(value) => (value as u32).into(),
             wasm_jit::Val::I64(value) => value as u64,
@@ -81,8 +81,8 @@ impl Observed {
     }
 
     /// The words of a monitor's memory from an address on.
-    fn words(&self, address: usize, count: usize) -> Vec<u32> {
-        let memory = self.attached[0].instance().get_memory(&self.store, "memory").unwrap();
+    fn words(&mut self, address: usize, count: usize) -> Vec<u32> {
+        let memory = self.attached[0].instance(&mut self.store).get_memory(&self.store, "memory").unwrap();
         let words = memory.data(&self.store)[address..].chunks_exact(4).take(count);
         words.map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
     }
@@ -276,7 +276,7 @@ fn functions_that_are_not_called_have_no_probes() {
     assert_eq!(during.probes(), 3);
     run.call(&mut store, ()).unwrap();
     for (attached, times) in [(before, 2), (during, 1)] {
-        let global = attached.instance().get_global(&store, "times").unwrap();
+        let global = attached.instance(&mut store).get_global(&store, "times").unwrap();
         assert_eq!(global.get(&mut store).i32(), Some(times));
     }
 }

@@ -92,7 +92,7 @@ pub use runs::{Counting, Run};
 pub use site_frame::{SiteFrame, callee_saved_slot};
 pub use sites::{ENTRY_LENGTH, MAX_SHARED, SITE_LENGTH, SITE_WINDOW, Sites, is_control};
 pub use stub::{AtSite, CounterStub, counter_stub};
-pub use stub_list::{Action, Callee, GenericPart, ListStub, MAX_ARGUMENTS, SiteState, list_stub};
+pub use stub_list::{Action, Callee, GenericPart, ListStub, MAX_ARGUMENTS, Only, SiteState, list_stub};
 pub use trampoline::{entry_trampoline, host_trampoline};
 pub use values::{NoValue, Value, Wanted};
 

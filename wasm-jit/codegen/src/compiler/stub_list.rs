@@ -154,7 +154,7 @@ pub enum Action<'a> {
         /// The values, any number.
         values: &'a [Value],
         /// As for [`Action::Call`].
-        instance: Option<u64>,
+        only: Option<Only>,
     },
     /// Calls a function.
     Call {
@@ -162,8 +162,8 @@ pub enum Action<'a> {
         callee: &'a Callee,
         /// One for each parameter.
         arguments: &'a [Value],
-        /// The number of the instance in which it is called, if not in all.
-        instance: Option<u64>,
+        /// The instances in which it is called, if not in all.
+        only: Option<Only>,
     },
     /// Calls a function of the runtime, which may use the store, and read and change what is in the
     /// [`SiteFrame`]: `extern "sysv64" fn(description, *mut SiteFrame) -> u64`. If it returns 1, the
@@ -174,9 +174,18 @@ pub enum Action<'a> {
         function: usize,
         /// Its first argument.
         description: usize,
-        /// The number of the instance in which it is called, if not in all.
-        instance: Option<u64>,
+        /// The instances in which it is called, if not in all.
+        only: Option<Only>,
     },
+}
+
+/// Instances in which a probe does something, while others pass it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Only {
+    /// The one of this number.
+    Instance(u64),
+    /// Those of the store of this number.
+    Store(u64),
 }
 
 /// A function that a probe calls.
@@ -331,8 +340,8 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
                 asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, COUNTERS));
                 asm.alu_imm(Alu::Add, Width::W64, Mem::base(SCRATCH, cell), 1);
             }
-            Action::Call { callee, arguments, instance } => {
-                let next = skip_other_instances(instance, asm);
+            Action::Call { callee, arguments, only } => {
+                let next = skip_other_instances(only, asm);
                 match callee {
                     Callee::Native(function) => {
                         for (register, value) in ARGUMENTS.into_iter().zip(arguments) {
@@ -342,10 +351,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
                         asm.call_reg(Reg::RAX);
                     }
                     Callee::Wasm { store, func_ref, parameters } => {
-                        asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
-                        asm.mov_imm(Reg::RAX, *store);
-                        asm.alu(Alu::Cmp, Width::W64, Reg::RAX, Mem::base(SCRATCH, STORE_NUMBER));
-                        asm.jcc(Cond::NotEqual, next);
+                        skip_other_stores(*store, next, asm);
                         asm.alu(Alu::Cmp, Width::W64, Reg::RSP, Mem::base(SCRATCH, STACK_LIMIT));
                         asm.jcc(Cond::Below, overflow);
                         // The function may run this instance.
@@ -363,8 +369,8 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
                 }
                 asm.bind(next);
             }
-            Action::Callback { function, callback, values, instance } => {
-                let next = skip_other_instances(instance, asm);
+            Action::Callback { function, callback, values, only } => {
+                let next = skip_other_instances(only, asm);
                 let element = |index: usize| saved.at(saved.values + 8 * index as i32);
                 for (index, value) in values.iter().enumerate() {
                     argument(Reg::RDI, *value, &saved, site, asm);
@@ -379,8 +385,8 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
                 asm.jcc(Cond::NotEqual, raise);
                 asm.bind(next);
             }
-            Action::Generic { function, description, instance } => {
-                let next = skip_other_instances(instance, asm);
+            Action::Generic { function, description, only } => {
+                let next = skip_other_instances(only, asm);
                 let here = asm.new_label();
                 SiteFrame::save(asm);
                 asm.lea_label(SCRATCH, here);
@@ -454,16 +460,29 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     ListStub { code, back, generic }
 }
 
-/// Compares the running instance with the one that an action is for, if it is for one only. Other
-/// instances skip what follows, up to the label.
-fn skip_other_instances(instance: Option<u64>, asm: &mut Assembler<'_>) -> Label {
+/// Compares the running instance, or its store, with the one that an action is for, if it is for
+/// one only. Other instances skip what follows, up to the label.
+fn skip_other_instances(only: Option<Only>, asm: &mut Assembler<'_>) -> Label {
     let next = asm.new_label();
-    if let Some(instance) = instance {
-        asm.mov_imm(SCRATCH, instance);
-        asm.alu(Alu::Cmp, Width::W64, SCRATCH, Mem::base(CONTEXT, INSTANCE_NUMBER));
-        asm.jcc(Cond::NotEqual, next);
+    match only {
+        None => {}
+        Some(Only::Instance(instance)) => {
+            asm.mov_imm(SCRATCH, instance);
+            asm.alu(Alu::Cmp, Width::W64, SCRATCH, Mem::base(CONTEXT, INSTANCE_NUMBER));
+            asm.jcc(Cond::NotEqual, next);
+        }
+        Some(Only::Store(store)) => skip_other_stores(store, next, asm),
     }
     next
+}
+
+/// Goes to the label in the instances of other stores than the one of this number. [`SCRATCH`] gets
+/// the address of the store's state.
+fn skip_other_stores(store: u64, next: Label, asm: &mut Assembler<'_>) {
+    asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
+    asm.mov_imm(Reg::RAX, store);
+    asm.alu(Alu::Cmp, Width::W64, Reg::RAX, Mem::base(SCRATCH, STORE_NUMBER));
+    asm.jcc(Cond::NotEqual, next);
 }
 
 /// Moves values to where a compiled function expects its arguments.
@@ -584,7 +603,8 @@ mod tests {
             let state = SiteState { live: LIVE, needs_flags, flag, operands: 3 };
             let value = Value::from(Source::Register(Reg::RDI, Width::W64));
             let callee = &Callee::Native(0x1234);
-            let call = Action::Call { callee, arguments: &[value, Value::SITE], instance: Some(7) };
+            let call =
+                Action::Call { callee, arguments: &[value, Value::SITE], only: Some(Only::Instance(7)) };
             let all = stub(state, &[call, Action::Count { cell: 8 }, call]);
             let mut factory = InstructionInfoFactory::new();
             let end = all.iter().position(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
@@ -629,7 +649,8 @@ mod tests {
     #[test]
     fn generic_probes_find_registers_where_they_are_restored_from() {
         let state = SiteState { live: LIVE, needs_flags: true, flag: None, operands: 3 };
-        let generic = Action::Generic { function: 0x1234, description: 0x5678, instance: Some(7) };
+        let generic =
+            Action::Generic { function: 0x1234, description: 0x5678, only: Some(Only::Instance(7)) };
         let all = stub(state, &[generic, generic]);
         let end = all.iter().position(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
         let at = |own: Register, operand: u32| -> Vec<u64> {

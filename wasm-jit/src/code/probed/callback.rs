@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use wasm_jit_codegen::Value;
+use wasm_jit_codegen::{Only, Value};
 
 /// A closure that probes call.
 ///
@@ -101,6 +101,6 @@ pub(crate) struct CallBack {
     /// Values that are indices of tables, by their number, with the table: the closure gets the
     /// function there.
     pub callees: Box<[(usize, u32)]>,
-    /// The instance in which it is called, if not in all.
-    pub instance: Option<u64>,
+    /// The instances in which it is called, if not in all.
+    pub only: Option<Only>,
 }

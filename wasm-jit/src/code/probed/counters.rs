@@ -6,7 +6,7 @@
 //! thread. Other threads read them. Addresses for as many counters as the module can have are
 //! reserved when the module's first probe is made, for all instances that there are and will be, so
 //! that none of them moves. What an instance has counted is kept when it ends: in a sum for all
-//! instances, and by itself where a probe is for this instance only.
+//! instances, and where a probe is for this instance or its store only, for that.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use wasm_jit_codegen::Only;
 
 use super::counting::Cells;
 use crate::code::CodeImage;
@@ -72,6 +73,7 @@ impl Drop for Mapped {
 #[derive(Debug)]
 struct Live {
     instance: u64,
+    store: u64,
     slot: NonNull<Slot>,
     cells: Option<Mapped>,
 }
@@ -80,6 +82,13 @@ struct Live {
 unsafe impl Send for Live {}
 
 impl Live {
+    fn is_in(&self, only: Only) -> bool {
+        match only {
+            Only::Instance(instance) => self.instance == instance,
+            Only::Store(store) => self.store == store,
+        }
+    }
+
     fn equip(&mut self, bytes: usize) -> io::Result<()> {
         if self.cells.is_none() {
             let cells = Mapped::reserve(bytes)?;
@@ -105,16 +114,16 @@ struct State {
     free: Vec<usize>,
     /// By counter: what instances have counted that have ended.
     ended: Vec<u64>,
-    /// By instance and counter: those that probes of one instance use.
-    watched: BTreeMap<(u64, u32), Watched>,
+    /// By instance or store, and counter: those that probes use which are not for all instances.
+    watched: BTreeMap<(Only, u32), Watched>,
 }
 
-/// A counter of one instance.
+/// A counter of one instance, or of the instances of one store.
 #[derive(Debug, Default)]
 struct Watched {
     probes: usize,
-    /// What it has counted, once the instance has ended.
-    ended: Option<u64>,
+    /// What it has counted in instances that have ended.
+    ended: u64,
 }
 
 impl Counters {
@@ -125,17 +134,14 @@ impl Counters {
 }
 
 impl State {
-    fn read(&self, cell: u32, instance: Option<u64>) -> u64 {
-        if let Some(instance) = instance {
-            let live = self.live.iter().flatten().find(|live| live.instance == instance);
-            return match live {
-                Some(live) => live.cells.as_ref().map_or(0, |cells| cells.read(cell)),
-                None => self.watched.get(&(instance, cell)).and_then(|of| of.ended).unwrap_or(0),
-            };
-        }
-        let live = self.live.iter().flatten().filter_map(|live| live.cells.as_ref());
-        let ended = self.ended.get(cell as usize).copied().unwrap_or_default();
-        live.map(|cells| cells.read(cell)).fold(ended, u64::wrapping_add)
+    fn read(&self, cell: u32, only: Option<Only>) -> u64 {
+        let live = self.live.iter().flatten().filter(|live| only.is_none_or(|only| live.is_in(only)));
+        let ended = match only {
+            None => self.ended.get(cell as usize).copied().unwrap_or_default(),
+            Some(only) => self.watched.get(&(only, cell)).map_or(0, |watched| watched.ended),
+        };
+        let cells = live.filter_map(|live| live.cells.as_ref());
+        cells.map(|cells| cells.read(cell)).fold(ended, u64::wrapping_add)
     }
 }
 
@@ -167,26 +173,26 @@ impl Counters {
         self.lock().used
     }
 
-    /// Keeps the counter of an instance when it ends, as long as a probe uses it.
-    pub(super) fn watch(&self, instance: u64, cell: u32) {
-        self.lock().watched.entry((instance, cell)).or_default().probes += 1;
+    /// Keeps the counter of an instance, or of those of a store, when they end, as long as a probe
+    /// uses it.
+    pub(super) fn watch(&self, only: Only, cell: u32) {
+        self.lock().watched.entry((only, cell)).or_default().probes += 1;
     }
 
     /// The reverse.
-    pub(super) fn unwatch(&self, instance: u64, cell: u32) {
+    pub(super) fn unwatch(&self, only: Only, cell: u32) {
         let watched = &mut self.lock().watched;
-        let Some(of) = watched.get_mut(&(instance, cell)) else { return };
+        let Some(of) = watched.get_mut(&(only, cell)) else { return };
         of.probes -= 1;
         if of.probes == 0 {
-            watched.remove(&(instance, cell));
+            watched.remove(&(only, cell));
         }
     }
 
-    /// What an instance has counted, or all of them together, those included that have ended: the
-    /// sum of counters.
-    pub(super) fn read(&self, cells: Cells, instance: Option<u64>) -> u64 {
+    /// What instances have counted, those included that have ended: the sum of counters.
+    pub(super) fn read(&self, cells: Cells, only: Option<Only>) -> u64 {
         let state = self.lock();
-        cells.into_iter().flatten().map(|cell| state.read(cell, instance)).fold(0, u64::wrapping_add)
+        cells.into_iter().flatten().map(|cell| state.read(cell, only)).fold(0, u64::wrapping_add)
     }
 }
 
@@ -196,22 +202,23 @@ pub(crate) struct Counting {
     image: Arc<CodeImage>,
     number: usize,
     instance: u64,
+    store: u64,
 }
 
 impl Counting {
-    /// An instance joins, which has the address of its counters at `slot`. It gets a number that no
-    /// other instance ever has.
+    /// An instance of the store of this number joins, which has the address of its counters at
+    /// `slot`. It gets a number that no other instance ever has.
     ///
     /// # Errors
     /// The system refuses addresses.
     ///
     /// # Safety
     /// The slot stays until the result is dropped, and no code of the instance runs afterwards.
-    pub(crate) unsafe fn join(image: &Arc<CodeImage>, slot: NonNull<Slot>) -> io::Result<Self> {
+    pub(crate) unsafe fn join(image: &Arc<CodeImage>, store: u64, slot: NonNull<Slot>) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let instance = NEXT.fetch_add(1, Ordering::Relaxed);
         let mut state = image.counters.lock();
-        let mut live = Live { instance, slot, cells: None };
+        let mut live = Live { instance, store, slot, cells: None };
         if let Some(bytes) = state.reserved {
             live.equip(bytes)?;
         }
@@ -221,7 +228,7 @@ impl Counting {
         }
         state.live[number] = Some(live);
         drop(state);
-        Ok(Self { image: image.clone(), number, instance })
+        Ok(Self { image: image.clone(), number, instance, store })
     }
 
     pub(crate) fn instance(&self) -> InstanceId {
@@ -235,8 +242,10 @@ impl Drop for Counting {
         let cells = state.live[self.number].take().and_then(|live| live.cells);
         state.free.push(self.number);
         let Some(cells) = cells else { return };
-        for ((_, cell), watched) in state.watched.range_mut((self.instance, 0)..=(self.instance, u32::MAX)) {
-            watched.ended = Some(cells.read(*cell));
+        for only in [Only::Instance(self.instance), Only::Store(self.store)] {
+            for ((_, cell), watched) in state.watched.range_mut((only, 0)..=(only, u32::MAX)) {
+                watched.ended = watched.ended.wrapping_add(cells.read(*cell));
+            }
         }
         let used = state.used as usize;
         state.ended.resize(used, 0);

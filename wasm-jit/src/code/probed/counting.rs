@@ -388,7 +388,7 @@ impl Changes {
         let tallies = std::iter::once(&mut probe.tally).chain(&mut probe.tallies);
         for (number, tally) in tallies.take(probe.what.counts()).enumerate() {
             let cells = state.cells_of(probe.position, &probe.what, number);
-            update(tally, counters.read(cells, probe.instance));
+            update(tally, counters.read(cells, probe.only));
         }
     }
 }

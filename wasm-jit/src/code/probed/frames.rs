@@ -170,7 +170,7 @@ impl CodeImage {
             drop(changes);
             let position = self.function(index).wasm_start;
             let what = RequestedKind::Call { callee: Callee::Native(0), arguments: Vec::new() };
-            let request = Request { position, what, instance: None };
+            let request = Request { position, what, only: None };
             // Never switched on: a version comes with it.
             let made = self.make_probes_where(index, &[request], true)?;
             made.into_iter().flatten().for_each(|number| self.remove_probe(number));

@@ -152,7 +152,7 @@ impl CodeImage {
         // It is switched on with a function only.
         let what = RequestedKind::Call { callee: Callee::Native(0), arguments };
         let made =
-            self.make_probes(function, &[Request { position, what, instance: None }]).map_err(NoId::Make)?;
+            self.make_probes(function, &[Request { position, what, only: None }]).map_err(NoId::Make)?;
         let probe = made.into_iter().next().expect("one for one").map_err(NoId::Place)?;
         let place = self.describe(function, position, probe);
         places.places[state.used as usize].set(place).expect("the id is new");

@@ -63,7 +63,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use wasm_jit_codegen::{
-    CompiledFunction, CompiledSites, Counting, ENTRY_LENGTH, NoValue, Position, Positions, Sites,
+    CompiledFunction, CompiledSites, Counting, ENTRY_LENGTH, NoValue, Only, Position, Positions, Sites,
     TRANSFER_TRAP,
 };
 use wordpatch::{Bytes, Error, FetchWindow, TextRef};
@@ -213,8 +213,8 @@ struct ProbeState {
     function: u32,
     position: u32,
     what: What,
-    /// The number of the instance for which it is, if not for all.
-    instance: Option<u64>,
+    /// The instances for which it is, if not for all.
+    only: Option<Only>,
     active: bool,
     /// Its first count.
     tally: Tally,
@@ -611,7 +611,7 @@ impl CodeImage {
             let values = values.get_mut(&request.position).into_iter().flatten();
             let found: Vec<_> = values.take(request.what.wanted().count()).collect();
             let located = seen.located.get(&request.position).and_then(Option::as_ref);
-            let place = (index, request.position, request.instance);
+            let place = (index, request.position, request.only);
             request.what.with_values(found, located, place, || self.choice(index, request.position))
         };
         let made: Vec<Result<(&Request, What), NoProbe>> =
@@ -637,7 +637,7 @@ impl CodeImage {
         }
         self.locate_in_plain(index, seen.located.keys().chain(seen.found.keys()), changes)?;
         let mut add = |made: Result<(&Request, What), NoProbe>| {
-            let (&Request { position, instance, .. }, what) = made?;
+            let (&Request { position, only, .. }, what) = made?;
             if let Some((state, _)) = seen.found.get(&position) {
                 changes.site(index, position).more_mut().state = Some(*state);
             }
@@ -646,15 +646,15 @@ impl CodeImage {
             }
             let state = changes.state(index);
             state.counters += usize::from(what == What::Count);
-            if let Some(instance) = instance {
+            if let Some(only) = only {
                 let cells = state.counts(position, &what).flatten().flatten();
-                cells.for_each(|cell| self.counters.watch(instance, cell));
+                cells.for_each(|cell| self.counters.watch(only, cell));
             }
             let number = changes.free.pop().unwrap_or(changes.probes.len());
             changes.state(index).probes.insert(number);
             let tallies = vec![Tally::default(); what.counts().saturating_sub(1)].into();
             let (active, tally) = (false, Tally::default());
-            let probe = ProbeState { function: index, position, what, instance, active, tally, tallies };
+            let probe = ProbeState { function: index, position, what, only, active, tally, tallies };
             if number == changes.probes.len() {
                 changes.probes.push(None);
             }
@@ -748,12 +748,12 @@ impl CodeImage {
             let runs = state.runs.insert(runs.cells());
             self.counters.add(runs.count());
             let state = &*state;
-            // Counters of one instance get one more cell each.
+            // Counters that are not for all instances get one more cell each.
             let own = state.probes.iter().filter_map(|number| probes[*number].as_ref());
             let counters = own.filter(|probe| probe.what == What::Count);
-            for (instance, position) in counters.filter_map(|probe| Some((probe.instance?, probe.position))) {
+            for (only, position) in counters.filter_map(|probe| Some((probe.only?, probe.position))) {
                 let [_, run, _] = state.cells(position);
-                run.iter().for_each(|cell| self.counters.watch(instance, *cell));
+                run.iter().for_each(|cell| self.counters.watch(only, *cell));
             }
         }
         self.install(index, function, version, changes)?;

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use wasm_jit_codegen::{At, Callee, Located, NoValue, Ty, Value, Wanted};
+use wasm_jit_codegen::{At, Callee, Located, NoValue, Only, Ty, Value, Wanted};
 
 use super::callback::{CallBack, Callback};
 use super::counting::Choice;
@@ -16,8 +16,8 @@ pub(crate) struct Request {
     /// The position in the module.
     pub position: u32,
     pub what: RequestedKind,
-    /// The number of the instance for which it is, if not for all.
-    pub instance: Option<u64>,
+    /// The instances for which it is, if not for all.
+    pub only: Option<Only>,
 }
 
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ impl RequestedKind {
         &self,
         found: impl IntoIterator<Item = &'a Result<Found, NoValue>>,
         located: Option<&Arc<Located>>,
-        (function, position, instance): (u32, u32, Option<u64>),
+        (function, position, only): (u32, u32, Option<Only>),
         choice: impl FnOnce() -> Option<Choice>,
     ) -> Result<What, NoProbe> {
         let mut found = found.into_iter();
@@ -99,7 +99,7 @@ impl RequestedKind {
                     _ => None,
                 });
                 let results = in_buffer.max().unwrap_or(0);
-                let generic = Generic { fire, closure, function, position, instance, located, results };
+                let generic = Generic { fire, closure, function, position, only, located, results };
                 return Ok(What::Generic(Arc::new(generic)));
             }
         };
@@ -123,10 +123,10 @@ impl RequestedKind {
         Ok(match self {
             Self::CallBack { routine, callback, callees, .. } => {
                 let (routine, callback, callees) = (*routine, callback.clone(), callees.clone());
-                What::CallBack(Arc::new(CallBack { routine, callback, values, callees, instance }))
+                What::CallBack(Arc::new(CallBack { routine, callback, values, callees, only }))
             }
             Self::Call { callee, .. } => {
-                What::Call(Arc::new(Call { callee: callee.clone(), arguments: values, instance }))
+                What::Call(Arc::new(Call { callee: callee.clone(), arguments: values, only }))
             }
             _ => unreachable!("without values"),
         })

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use wasm_jit_codegen::{Action, Callee, ListStub, Located, SITE_LENGTH, SiteState, Value, list_stub};
+use wasm_jit_codegen::{Action, Callee, ListStub, Located, Only, SITE_LENGTH, SiteState, Value, list_stub};
 use wordpatch::Error;
 
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
@@ -32,8 +32,8 @@ const FEW_LISTS: usize = 4;
 pub(crate) struct Call {
     pub callee: Callee,
     pub arguments: Box<[Value]>,
-    /// The instance in which it is called, if not in all.
-    pub instance: Option<u64>,
+    /// The instances in which it is called, if not in all.
+    pub only: Option<Only>,
 }
 
 /// A generic probe: what its stub calls, with the address of this, and what that needs to know.
@@ -44,8 +44,8 @@ pub(crate) struct Generic {
     pub function: u32,
     /// The position in the module.
     pub position: u32,
-    /// The number of the instance for which it is, if not for all.
-    pub instance: Option<u64>,
+    /// The instances for which it is, if not for all.
+    pub only: Option<Only>,
     pub located: Arc<Located>,
     /// At an exit: how much of the store's buffer has results.
     pub results: usize,
@@ -331,18 +331,18 @@ pub(super) fn generate(
         What::Nothing | What::CountChoice(_) => None,
         What::Count => (!version.counts(place.position)).then_some(Action::Count { cell }),
         What::Call(call) => {
-            let Call { callee, instance, .. } = &**call;
-            Some(Action::Call { callee, arguments: values, instance: *instance })
+            let Call { callee, only, .. } = &**call;
+            Some(Action::Call { callee, arguments: values, only: *only })
         }
         What::CallBack(call) => {
             let (function, callback) = (call.routine, Arc::as_ptr(call) as usize);
-            Some(Action::Callback { function, callback, values, instance: call.instance })
+            Some(Action::Callback { function, callback, values, only: call.only })
         }
         What::Generic(generic) => Some(Action::Generic {
             function: generic.fire,
             // The site keeps the list.
             description: Arc::as_ptr(generic).expose_provenance(),
-            instance: generic.instance,
+            only: generic.only,
         }),
     });
     let actions: Vec<Action<'_>> = actions.collect();

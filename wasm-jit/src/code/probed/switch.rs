@@ -33,9 +33,9 @@ impl CodeImage {
         if let What::Call(call) = what
             && call.callee != Callee::Native(function)
         {
-            let Call { arguments, instance, .. } = &**call;
+            let Call { arguments, only, .. } = &**call;
             let (callee, arguments) = (Callee::Native(function), arguments.clone());
-            *call = Arc::new(Call { callee, arguments, instance: *instance });
+            *call = Arc::new(Call { callee, arguments, only: *only });
         }
         let done = if active {
             let of = self.probed().function(self, index).expect("the function is probed");
@@ -139,9 +139,9 @@ impl CodeImage {
         let Some(probe) = changes.probes[number].take() else { return };
         changes.free.push(number);
         let state = changes.state(probe.function);
-        if let Some(instance) = probe.instance {
+        if let Some(only) = probe.only {
             let cells = state.counts(probe.position, &probe.what).flatten().flatten();
-            cells.for_each(|cell| self.counters.unwatch(instance, cell));
+            cells.for_each(|cell| self.counters.unwatch(only, cell));
         }
         state.probes.remove(&number);
         state.counters -= usize::from(probe.what == What::Count);

@@ -14,6 +14,7 @@ pub struct MonitorModule {
     /// In the order of the exports, by their names.
     pub(super) rules: Vec<(String, Rule)>,
     pub(super) has_strings: bool,
+    pub(super) always_calls: bool,
 }
 
 impl MonitorModule {
@@ -44,7 +45,14 @@ impl MonitorModule {
                 checked.map_err(|reason| MonitorError::Signature { export: name.to_owned(), reason })?;
             rules.push((name.to_owned(), rule));
         }
-        Ok(Self { module, libraries, rules, has_strings })
+        Ok(Self { module, libraries, rules, has_strings, always_calls: false })
+    }
+
+    /// Calls functions also where the engine could count instead, which takes much longer: to
+    /// measure and to compare.
+    pub fn always_call(mut self) -> Self {
+        self.always_calls = true;
+        self
     }
 
     /// The names of the exports that are rules, in their order.

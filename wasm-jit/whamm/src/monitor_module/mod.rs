@@ -11,6 +11,18 @@
 //! code, with values from the places where that code keeps them, without the host in between.
 //! The monitor has its own memories and globals. Of the program it sees what its rules bind.
 //!
+//! # Functions that count
+//! A function that only adds constants to numbers of the monitor (`memory[k] += c`, or a global) is
+//! not called: the engine counts for it, which takes one addition for a straight run of
+//! instructions, and adds what it has counted before anything reads the numbers. The address may
+//! depend on constants that are bound, and on whether the condition of a `br_if`, `if` or `select`
+//! (`arg0`) is 0, or on the index of a `br_table` with less than 64 targets. The number must be an
+//! i32 or i64 in a global or memory that the monitor does not import, and no function that has to
+//! be called may use the same memory or global: then all are called. A rule that binds other
+//! operands, or locals, is called, too. [`Attached::instance`] and [`Attached::finish`] bring the
+//! numbers up to date; [`Attached::counters`] says how many places are counted, and
+//! [`MonitorModule::always_call`] switches this off.
+//!
 //! # Names of exports
 //! Spaces between the parts mean nothing. Names that do not begin with `wasm:` are no rules.
 //!
@@ -117,7 +129,7 @@
 //! let program = Instance::new(&mut store, &module, &[])?;
 //! program.get_typed_func::<i32, ()>(&mut store, "count")?.call(&mut store, 7)?;
 //! attached.finish(&mut store)?;
-//! let largest = attached.instance().get_global(&mut store, "largest").expect("it is exported");
+//! let largest = attached.instance(&mut store).get_global(&mut store, "largest").expect("it is exported");
 //! assert_eq!(largest.get(&mut store).i32(), Some(7));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -125,11 +137,17 @@
 //! [Whamm]: https://doi.org/10.1145/3763124
 
 mod attach;
+mod contents;
+mod counted;
 mod error;
+mod evaluate;
 mod instructions;
 mod load;
+mod matching;
 mod modes;
 mod names;
+mod numbers;
+mod reach;
 mod strings;
 
 #[cfg(test)]

@@ -37,7 +37,8 @@ pub(super) fn observe(script: &str, libraries: &[(&str, &str)], program: &str) -
     };
     let (mut found, mut nothing) = (None, String::new());
     run(compiled.module(), libraries, program, &mut nothing, |store, attached| {
-        found = Some(compiled.report(store, attached.instance()).unwrap());
+        let instance = attached.instance(&mut *store);
+        found = Some(compiled.report(store, instance).unwrap());
     });
     assert_eq!(nothing, "", "it prints nothing");
     let found = found.unwrap();

@@ -171,7 +171,8 @@ fn completions_are_those_of_hooks_and_frames_are_apart() {
         let _ = run.call(&mut store, ());
         drop(hook);
         attached.finish(&mut store).unwrap();
-        let report = script.report(&store, attached.instance()).unwrap();
+        let instance = attached.instance(&mut store);
+        let report = script.report(&store, instance).unwrap();
         assert_eq!(report.variables[0].value, ReportedValue::Value(Value::Int(0)), "wrong frames in {text}");
         let expected = counted.lock().unwrap().clone();
         let of = |rule: usize, with_zeros: bool| {
