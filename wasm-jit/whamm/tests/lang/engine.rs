@@ -55,7 +55,7 @@ fn run(
     libraries: &[(&str, &str)],
     program: &str,
     printed: &mut String,
-    at_end: impl FnOnce(&Store<()>, &Attached),
+    at_end: impl FnOnce(&mut Store<()>, &Attached),
 ) {
     let engine = Engine::default();
     let features = wasmparser::WasmFeatures::default();
@@ -86,7 +86,7 @@ fn run(
     // A program that traps has been observed, too.
     let _ = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ());
     attached.finish(&mut store).unwrap();
-    at_end(&store, &attached);
+    at_end(&mut store, &attached);
     *printed = String::from_utf8(output.lock().unwrap().clone()).unwrap();
 }
 
