@@ -1,4 +1,4 @@
-//! What monitors cost, beside the same analyses by rewriting the module, in the same engine.
+//! What monitors cost, compared with the same analyses by rewriting the module, in the same engine.
 //!
 //! The kernels of `kernels/`, in this process: each kernel is loaded once for each [`Variant`],
 //! and runs in all of them in turn, so that other work on the machine affects all equally. The

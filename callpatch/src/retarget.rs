@@ -15,7 +15,7 @@
 //! sites are inactive afterwards.
 //!
 //! A site that must not miss an execution stays active ([`retarget_as`]). Then it is the call
-//! itself that changes, first behind the boundary:
+//! itself that changes, first after the boundary:
 //!
 //! ```text
 //! old        e8 d0 d1 | d2 d3

@@ -18,14 +18,13 @@
 //! [`Profiler`]. A profiler that is [paused](Profiler::pause) does nothing.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self as threads, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fastinst::group::{Group, ReservedIds, Sites};
 use fastinst::{Error as ProbeError, ProbeFn, ProbeId, ProbeKind, ProbeMetadata, Toggle};
-use fastinst_sigsafe::futex;
 
 use crate::clock::Clock;
 use crate::error::Error;
@@ -34,22 +33,12 @@ use crate::function::{FUNCTIONS, Function as State};
 use crate::governor::{self, Governor, Spent};
 use crate::measured::Units;
 use crate::output::Identity;
+pub use crate::probe_type::EntryProbe;
 use crate::report::{Arc as CallArc, Caller, Cost, FunctionRef, FunctionReport, Report};
 use crate::schedule::Schedule;
 use crate::session::{self, write};
 use crate::settings::Settings;
-use crate::{preemption, summary, thread};
-
-/// What the entry probe of a function calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EntryProbe {
-    /// Nothing.
-    Off,
-    /// [`entered`].
-    Timed,
-    /// [`counted`].
-    Counted,
-}
+use crate::{preemption, summary, thread, waking};
 
 /// The probes of an engine's functions, by the number of a function among them.
 ///
@@ -93,28 +82,12 @@ pub const CALLS: u32 = fire::CALLS;
 /// The number of the last profiler; 0 before the first. Probes of earlier ones have no effect.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Whether there is a profiler.
-static EXISTS: AtomicBool = AtomicBool::new(false);
-
-/// The number of notifications; the futex that the thread sleeps on.
-static NEWS: AtomicU32 = AtomicU32::new(0);
-
 /// Longest sleep of the thread.
 const NEVER: Duration = Duration::from_secs(3600);
 
 /// How long [`Profiler::new`] waits for threads that are in probes of the one before, and
 /// [`Profiler::report`] for what the thread says about the cost.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Wakes the thread if there is one.
-pub(crate) fn notify() -> bool {
-    let exists = EXISTS.load(Ordering::Relaxed);
-    if exists {
-        NEWS.fetch_add(1, Ordering::Release);
-        futex::wake(&NEWS);
-    }
-    exists
-}
 
 /// The index that a probe has passed, unless its profiler has ended.
 #[inline(always)]
@@ -275,7 +248,7 @@ impl Profiler {
     /// [`Error::IsRunning`]; [`Error::BadValue`] of the budget.
     pub fn new(count: usize, settings: Settings) -> Result<Self, Error> {
         settings.check()?;
-        if session::is_running() || EXISTS.swap(true, Ordering::AcqRel) {
+        if session::is_running() || waking::begin() {
             return Err(Error::IsRunning);
         }
         let before = governor::of_process();
@@ -359,7 +332,7 @@ impl Profiler {
         running.governor.started(start + governor::of_thread() - before);
         *self.shared.lock() = Some(running);
         let shared = self.shared.clone();
-        let seen = NEWS.load(Ordering::Acquire);
+        let seen = waking::count();
         let thread = wordpatch::with_signals_blocked(|| {
             threads::Builder::new().name("latency".to_owned()).spawn(move || shared.serve(seen))
         });
@@ -399,7 +372,7 @@ impl Profiler {
         if let Some(running) = self.shared.lock().as_mut() {
             running.resume();
         }
-        notify();
+        waking::notify();
     }
 
     /// What was measured so far. `function_at` says which function has made a call, by the return
@@ -415,7 +388,7 @@ impl Profiler {
         };
         asking.asked += 1;
         let wanted = asking.asked;
-        notify();
+        waking::notify();
         let is_missing = |running: &mut Option<Running>| {
             running.as_ref().is_some_and(|running| running.answered < wanted && !running.is_over)
         };
@@ -437,14 +410,14 @@ impl Drop for Profiler {
         for function in FUNCTIONS.iter().skip(1) {
             function.set_ids(None);
         }
-        notify();
+        waking::notify();
         let started = self.started.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Started { thread, .. }) = started {
             let _ = thread.join();
         }
         // Probes that fire from now on have no effect.
         GENERATION.fetch_add(1, Ordering::AcqRel);
-        EXISTS.store(false, Ordering::Release);
+        waking::end();
     }
 }
 
@@ -475,8 +448,7 @@ impl Shared {
     fn serve(&self, mut seen: u32) {
         let mut next = Instant::now() + session::FIRST_TICK;
         loop {
-            futex::wait(&NEWS, seen, next);
-            seen = NEWS.load(Ordering::Acquire);
+            seen = waking::wait(seen, next);
             let mut running = self.lock();
             let Some(running) = running.as_mut().filter(|running| !running.is_over) else { return };
             next = Instant::now() + running.tick();

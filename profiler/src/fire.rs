@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastinst::{ProbeFn, ProbeId};
 use wordpatch::tsc;
 
-use crate::embedded::EntryProbe;
 use crate::function::{Entered, FUNCTIONS, Function};
 use crate::pairing::{Entry, EntryStack, Own};
+use crate::probe_type::EntryProbe;
 use crate::thread::{self, Sample, Thread};
 
 /// The cost of a probe outside its two readings of the clock, in ticks: measured by [`calibrate`].

@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::counting;
 use crate::policy::Intensity;
+use crate::{counting, waking};
 
 /// Assumed indirect cost of a toggle, in ticks: some line transfers and a pipeline restart.
 const DISTURBANCE: f64 = 500.0;
@@ -134,14 +134,7 @@ pub(crate) fn nanoseconds(ticks: u64) -> f64 {
 /// Wakes the service thread, unless that was done since its last tick.
 pub(crate) fn wake_service_thread() {
     if !IS_WOKEN.swap(true, Relaxed) {
-        notify();
-    }
-}
-
-/// Wakes the thread that does the profiler's work.
-pub(crate) fn notify() {
-    if !crate::embedded::notify() {
-        fastinst::service::notify();
+        waking::notify();
     }
 }
 

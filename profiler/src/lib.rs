@@ -52,6 +52,7 @@
 //! features.
 
 mod callers;
+mod children;
 mod clock;
 mod counting;
 mod cycles;
@@ -87,3 +88,4 @@ mod summary;
 mod switching;
 pub mod symbol;
 mod thread;
+mod waking;

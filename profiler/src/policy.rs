@@ -55,7 +55,7 @@ pub(crate) const CAP: u32 = 20;
 /// The shortest window, in nanoseconds.
 const MIN_WINDOW: f64 = 1_000.0;
 
-/// The first stratum of a function is this part of the others, but not shorter than so many
+/// The first stratum of a function is this part of the others, but not shorter than this number of
 /// nanoseconds. Each following one is longer by [`GROWTH`].
 const FIRST_STRATUM: f64 = 0.1;
 const MIN_STRATUM: f64 = 1e6;

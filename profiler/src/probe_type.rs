@@ -1,4 +1,4 @@
-//! The kinds of probes that the profiler observes.
+//! The kinds of probes that the profiler observes, and what they call.
 
 use fastinst::ProbeKind;
 
@@ -9,6 +9,17 @@ pub(crate) enum ProbeType {
     Entry,
     /// At one of its exits.
     Exit,
+}
+
+/// What the entry probe of a function of an engine calls ([`crate::embedded`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryProbe {
+    /// Nothing.
+    Off,
+    /// [`entered`](crate::embedded::entered).
+    Timed,
+    /// [`counted`](crate::embedded::counted).
+    Counted,
 }
 
 impl ProbeType {

@@ -13,11 +13,12 @@
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use fastinst::service::{ForkGuard, before_fork};
 use fastinst_sigsafe::signal::{is_fault, send_again};
 
+use crate::children;
 use crate::session::{self, Leaving};
 
 /// The process that the session belongs to. If another process runs this code, it is a vfork child,
@@ -33,47 +34,11 @@ pub fn is_followed() -> bool {
     PROCESS.load(Ordering::Relaxed) != 0
 }
 
-/// Set when this process forks.
-static HAS_FORKED: AtomicBool = AtomicBool::new(false);
-
-/// Page faults of children that this process had waited for when [`follow`] was called, and whether
-/// it had others: a program that calls exec keeps its children.
-static FAULTS_BEFORE: AtomicI64 = AtomicI64::new(0);
-static HAD_CHILDREN: AtomicBool = AtomicBool::new(false);
-
-/// Page faults of the children that were waited for; every process has some.
-fn faults_of_children() -> i64 {
-    // SAFETY: all zero is a valid value, and the call writes nothing else.
-    unsafe {
-        let mut used: libc::rusage = MaybeUninit::zeroed().assume_init();
-        libc::getrusage(libc::RUSAGE_CHILDREN, &mut used);
-        used.ru_minflt + used.ru_majflt
-    }
-}
-
-/// Whether there are children that have not been waited for.
-fn has_children() -> bool {
-    // SAFETY: all zero is a valid value, and the call writes nothing else. WNOWAIT does not reap
-    // the child.
-    unsafe {
-        let mut child: libc::siginfo_t = MaybeUninit::zeroed().assume_init();
-        libc::waitid(libc::P_ALL, 0, &mut child, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) == 0
-    }
-}
-
-/// Whether this program has started other processes, by any means: they may have their own reports.
-pub(crate) fn has_made_children() -> bool {
-    HAS_FORKED.load(Ordering::Relaxed)
-        || faults_of_children() > FAULTS_BEFORE.load(Ordering::Relaxed)
-        || has_children() && !HAD_CHILDREN.load(Ordering::Relaxed)
-}
-
 /// Installs fork handlers and handlers of fatal signals in this process. Called once, after
 /// [`session::start`].
 pub fn follow() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
-    FAULTS_BEFORE.store(faults_of_children(), Ordering::Relaxed);
-    HAD_CHILDREN.store(has_children(), Ordering::Relaxed);
+    children::begin();
     // First, so that its handlers hold no locks while ours wait for the service thread.
     wordpatch::text::follow_forks();
     // SAFETY: the three functions are never unloaded, and do only what is permitted around a fork.
@@ -122,7 +87,7 @@ fn release() {
 }
 
 extern "C" fn in_parent() {
-    HAS_FORKED.store(true, Ordering::Relaxed);
+    children::has_forked();
     release();
 }
 

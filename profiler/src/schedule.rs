@@ -189,8 +189,8 @@ impl Schedule {
         !exhausted.is_empty()
     }
 
-    /// The time to the next tick, if ticks are so many nanoseconds apart in the mean. In no step
-    /// with anything.
+    /// The time to the next tick, if ticks are this number of nanoseconds apart in the mean. In no
+    /// step with anything.
     pub(crate) fn pause(&mut self, mean: f64) -> Duration {
         // A window that is about to open is due when its stratum is over: not before the usual
         // time.

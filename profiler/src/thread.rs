@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 use wordpatch::tsc;
 
 use crate::function::{FUNCTIONS, OwnTime};
-use crate::governor;
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
+use crate::{governor, waking};
 
 /// Number of samples in a ring: more than a thread should make between two ticks of the service
 /// thread. Unused pages are never allocated.
@@ -271,7 +271,7 @@ impl Thread {
         // again.
         match at.wrapping_sub(read.load(Ordering::Acquire)) {
             RING => return self.lose(),
-            HALF => governor::notify(),
+            HALF => waking::notify(),
             _ => {}
         }
         // SAFETY: the service thread does not read this slot before `written` is advanced.

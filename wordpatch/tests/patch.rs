@@ -9,8 +9,8 @@ use common::{A, B, RET, call, check_two_forms, mov_eax, text, with_window};
 use nix::sys::mman::{MapFlags, ProtFlags};
 use wordpatch::{Error, FetchWindow, patch};
 
-/// `mov eax, imm32; ret` at `offset`, patched to and fro while a thread calls it: each call returns
-/// one of the two values.
+/// `mov eax, imm32; ret` at `offset`, patched back and forth while a thread calls it: each call
+/// returns one of the two values.
 fn patch_while_executing(offset: usize, rounds: usize) {
     let mut code = mov_eax(A).to_vec();
     code.push(0xc3);

@@ -1,4 +1,4 @@
-//! What the commands of this workspace share: [`print`] and the subcommands of [`Generate`]. Exit
+//! What the commands of this workspace share: [`print()`] and the subcommands of [`Generate`]. Exit
 //! codes and messages are each command's own.
 
 mod generate;

@@ -112,7 +112,7 @@ impl Session {
     /// Writes one line, in the process that the user started, unless its children may have had
     /// something to report.
     fn write_why_there_is_none(&self) {
-        if !SPEAKS_FOR_THE_RUN.load(Ordering::Relaxed) || crate::process::has_made_children() {
+        if !SPEAKS_FOR_THE_RUN.load(Ordering::Relaxed) || crate::children::were_made() {
             return;
         }
         let notes = notes();

@@ -169,7 +169,7 @@ fn check_counts(reports: &Reports) {
     assert_eq!(by_opcode.values().sum::<u64>(), executed, "places of opcodes");
 }
 
-/// Monitors of the ways that control takes, beside hotness.
+/// Monitors of control flow, together with hotness.
 const CONTROL: &str = "hotness,coverage,blocks,branches,loops,globals,opcodes";
 
 #[track_caller]
@@ -265,7 +265,7 @@ fn check_calls(reports: &Reports) {
     }
 }
 
-/// Monitors of memory, beside hotness.
+/// Monitors of memory, together with hotness.
 const MEMORY: &str = "memory,cache,hotness";
 
 #[track_caller]

@@ -49,7 +49,7 @@ enum Role {
 pub(crate) enum Found {
     Nothing,
     Done,
-    /// The frame has returned, with so many results on its caller's stack.
+    /// The frame has returned, with this number of results on its caller's stack.
     Returned {
         results: usize,
     },

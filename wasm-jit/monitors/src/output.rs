@@ -159,7 +159,7 @@ fn to_directory(report: &Report, directory: &Path) -> Result<(), Error> {
     written.into_iter().collect()
 }
 
-/// Writes a file beside it, and renames that.
+/// Writes a file next to it, and renames that.
 fn replace(path: &Path, contents: &[u8]) -> Result<(), Error> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");

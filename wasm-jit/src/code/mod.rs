@@ -297,7 +297,7 @@ impl CodeImage {
     /// the call in `function` that returns to `pc`: each with its tag and its number among the
     /// catches of the function.
     pub(crate) fn catches(&self, function: u32, pc: usize) -> impl Iterator<Item = (usize, Option<u32>)> {
-        // A return address may be that behind the last instruction of a function.
+        // A return address may be that after the last instruction of a function.
         let version = self.version_at(pc - 1).map(|(_, version)| version);
         let Tables { base, regions, own, catches, first_catch } = self.tables(function, version);
         let offset = (pc - base) as u32;

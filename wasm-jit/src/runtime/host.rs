@@ -162,8 +162,8 @@ unsafe extern "sysv64" fn call_host(
     unsafe { conclude(&mut *store, outcome, note) }
 }
 
-/// What compiled code is told after a closure: 0, or 1 if the activation is to be left. Then the
-/// reason is recorded; errors by `note`.
+/// What is returned to compiled code after a closure: 0, or 1 if the activation is to be left. Then
+/// the reason is recorded; errors by `note`.
 ///
 /// # Safety
 /// The thread must run the store.

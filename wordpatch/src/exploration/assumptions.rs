@@ -5,7 +5,7 @@ use wordpatch_model::{Assumption, Program, Scenario, Violation};
 
 use super::{CALL, NOP, Straddler, wait};
 
-/// The scenario from which assumptions are dropped: an instruction that is patched to and fro,
+/// The scenario from which assumptions are dropped: an instruction that is patched back and forth,
 /// split after `front` bytes.
 fn scenario(front: usize) -> Scenario {
     let site = Straddler { front, ..Straddler::ANY };

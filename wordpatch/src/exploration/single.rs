@@ -5,7 +5,7 @@ use wordpatch_model::{Program, Scenario, Stores};
 use super::{CALL, NOP, OTHER_CALL, Straddler, boundary, patch_of, wait};
 use crate::FetchWindow;
 
-/// Pairs of instructions between which a site is patched to and fro.
+/// Pairs of instructions between which a site is patched back and forth.
 const PAIRS: &[(&str, &[u8], &[u8])] = &[
     ("jne to je, another target", &[0x75, 0x10], &[0x74, 0x20]),
     ("add eax to sub eax", &[0x83, 0xc0, 0x01], &[0x83, 0xe8, 0x02]),

@@ -88,7 +88,7 @@ fn is_through_pointer(shape: Shape) -> bool {
 }
 
 impl Block {
-    /// Allocates a block for so many stubs, or as many as fit between two relays.
+    /// Allocates a block for this number of stubs, or as many as fit between two relays.
     fn new(
         near: &Range<usize>,
         operand: Operand,

@@ -649,16 +649,16 @@ fn data_labels_are_relative_to_the_end_of_the_instruction() {
         asm.float(FloatOp::Add, Precision::Double, Reg::xmm(dst), Reg::xmm(1), Mem::data(data));
     };
     let code = assemble(|asm| {
-        let (front, behind) = (asm.new_label(), asm.new_label());
+        let (front, back) = (asm.new_label(), asm.new_label());
         asm.bind(front);
         asm.nops(8);
-        add(asm, 0, behind);
+        add(asm, 0, back);
         add(asm, 9, front);
-        asm.float_load(Precision::Single, Reg::xmm(15), Mem::data(behind));
-        asm.float_compare(Precision::Double, Reg::xmm(2), Mem::data(behind));
-        asm.float(FloatOp::Xor, Precision::Double, Reg::xmm(2), Reg::xmm(2), Mem::data(behind));
+        asm.float_load(Precision::Single, Reg::xmm(15), Mem::data(back));
+        asm.float_compare(Precision::Double, Reg::xmm(2), Mem::data(back));
+        asm.float(FloatOp::Xor, Precision::Double, Reg::xmm(2), Reg::xmm(2), Mem::data(back));
         asm.nops(3);
-        asm.bind(behind);
+        asm.bind(back);
     });
     let places: Vec<u64> = decode(&code)
         .iter()

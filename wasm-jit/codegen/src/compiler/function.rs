@@ -57,11 +57,7 @@ pub(super) struct Scratch {
     pub(super) chooser: Chooser,
 }
 
-/// The compiler's state at one point of a function's code.
-///
-/// Its parts keep their own invariants. What connects two of them is kept by the methods of this
-/// type that change both: `push` and `pop` (operands and the registers that they hold), `spill` and
-/// `drop_copies` (operands, locals and registers), `enter_state` (locals and their region).
+/// The compiler's state at one point of a function's code: see [the parts](super#the-state).
 pub(super) struct FunctionCompiler<'a> {
     // What is compiled.
     pub(super) module: &'a ModuleInfo,
@@ -295,14 +291,14 @@ impl<'a> FunctionCompiler<'a> {
                 asm.mov_store(Size::B8, Mem::base(Reg::RBP, slot), reg);
             }
         }
-        let behind_push = start - front.len() as u32;
+        let after_push = start - front.len() as u32;
         if let Some(overflow) = overflow {
-            let distance = overflow.wrapping_sub(behind_push + jump_end);
+            let distance = overflow.wrapping_sub(after_push + jump_end);
             front[jump_end as usize - 4..jump_end as usize].copy_from_slice(&distance.to_le_bytes());
         }
-        self.asm.overwrite(behind_push, &front);
+        self.asm.overwrite(after_push, &front);
         self.fill_frame_sizes(frame_size);
-        let entry = self.write_entry(behind_push);
+        let entry = self.write_entry(after_push);
         CompiledFunction {
             index: self.index,
             entry,
@@ -316,12 +312,12 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Writes the first instruction, which a patch may turn into a jump: PUSH of `rbp`, with enough
     /// ignored prefixes for the five bytes of a JMP inside an aligned quadword. The rest of the
-    /// prologue begins at `behind`, where debuggers look for it.
-    fn write_entry(&mut self, behind: u32) -> u32 {
-        let last = behind - ENTRY_LENGTH;
+    /// prologue begins at `rest`, where debuggers look for it.
+    fn write_entry(&mut self, rest: u32) -> u32 {
+        let last = rest - ENTRY_LENGTH;
         let entry = last - (last % SITE_WINDOW).saturating_sub(SITE_WINDOW - ENTRY_LENGTH);
         let mut first = Vec::new();
-        Assembler::new(&mut first).long_push(Reg::RBP, behind - entry);
+        Assembler::new(&mut first).long_push(Reg::RBP, rest - entry);
         self.asm.overwrite(entry, &first);
         entry
     }

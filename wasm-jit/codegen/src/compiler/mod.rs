@@ -5,21 +5,41 @@
 //! a result goes directly to the local that is set next.
 //!
 //! Read in this order: `vmctx.rs` (calls and frames) and `abi.rs` (registers by role); then
-//! `state.rs` (the state of operands and locals), `cached_locals.rs` (which locals are kept in
+//! `state.rs` (what is known of operands and locals), `cached_locals.rs` (which locals are kept in
 //! registers), `edges.rs` (moves on branches), `function.rs` (the parts of a function).
 //!
 //! # A function
 //! 1. `scan.rs` scans it: where its loops are, which locals they use, where they call.
 //! 2. `cached_locals.rs` assigns registers to locals, based on the scan: first for the function,
 //!    later for each loop when it is opened.
-//! 3. `function.rs` reserves space for the prologue, moves the parameters to their locations, and
-//!    compiles operator after operator.
+//! 3. `function.rs` reserves space for the prologue and compiles operator after operator;
+//!    `enter.rs` has moved the parameters to their locations.
 //! 4. `operators.rs` dispatches to the families: `int.rs`, `division.rs`, `float.rs`, `memory.rs`,
 //!    `atomics.rs`, `calls.rs`, `locals.rs`, `control.rs`, `branches.rs`, `exceptions.rs`.
 //!    Registers come from `registers.rs` (`register_file.rs` tracks their use), slots from
 //!    `frame.rs`. Code that rarely runs is collected in `cold.rs`.
 //! 5. `function.rs` appends epilogue, cold code and constants, and writes the prologue, when frame
 //!    size and saved registers are known.
+//!
+//! # The state
+//! [`FunctionCompiler`](function::FunctionCompiler) is the state at one point of the code. Its
+//! parts keep their own invariants:
+//!
+//! | part | what it keeps true |
+//! | --- | --- |
+//! | `value_stack.rs` | operands below the spilled height are in their slots or constants |
+//! | `register_file.rs` | which operand or copy of a local holds a register; pinned ones are not allocated |
+//! | `cached_locals.rs` | the regions, and the one that the state belongs to |
+//! | `frame.rs` | the frame has every slot that was asked for |
+//! | `control_stack.rs` | every block on the stack has a label that code was compiled for |
+//! | `instruction.rs` | what was done for the current instruction is forgotten at the next |
+//! | `cold.rs` | the estimated size includes every piece and move |
+//! | `exceptions.rs` | each region of a `try` knows the one around it |
+//! | `site_layout.rs` | a site is shared only by instructions that are reached through it |
+//!
+//! Locals (`state.rs`), registers and the stack refer to each other: an alias counts in its local,
+//! a register's holder is an operand or a local. The methods of `FunctionCompiler` that push, pop,
+//! spill and drop copies change them together, so these three are not parts of their own.
 //!
 //! The result is in `output.rs`. Calls between functions are linked later, when the chunks are
 //! placed. `trampoline.rs` generates the code through which the host calls compiled code, and is

@@ -315,7 +315,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     let slots = if saved.is_frame { 8 * state.operands.min(MAX_PLAIN_OPERANDS) as i32 } else { 0 };
     let moved = saved.size + RED_ZONE + ((slots + 15) & !15);
     let (mut generic, mut resumes) = (Vec::new(), Vec::new());
-    // Leaf functions do not store their context. The unwinder reads it behind this instruction.
+    // Leaf functions do not store their context. The unwinder reads it after this instruction.
     asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
     asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -moved));
     for reg in bits(saved.registers) {

@@ -67,7 +67,7 @@ fn clients_that_end_early_disturb_nobody() {
     without_end.write_all(b"list").unwrap();
     drop(without_end);
     let mut endless = UnixStream::connect(&path).unwrap();
-    // The server closes the connection behind as much as a request may have.
+    // The server closes the connection after the maximum length of a request.
     let _ = endless.write_all(&vec![b'x'; 1 << 20]);
     let mut answer = Vec::new();
     let _ = endless.read_to_end(&mut answer);

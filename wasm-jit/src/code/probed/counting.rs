@@ -34,7 +34,7 @@ use super::{Changes, FunctionState, Version};
 use crate::code::CodeImage;
 use crate::vmctx::{COUNTERS, VmContext};
 
-/// Whether a function has so many counting probes that its code counts by itself: more than
+/// Whether a function has enough counting probes for its code to count by itself: more than
 /// `limit`, or, if there are several and there is a limit, on half of its instructions.
 pub(super) fn has_many(counters: usize, instructions: usize, limit: u32) -> bool {
     counters > limit as usize || limit < u32::MAX && counters > 1 && 2 * counters >= instructions
