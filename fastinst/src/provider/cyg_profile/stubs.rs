@@ -594,4 +594,48 @@ mod tests {
         assert_eq!(stubs.blocks.len(), 3, "a page, one for sites through pointers, and a page for the rest");
         assert!(stubs.of_cell(near).is_none());
     }
+
+    /// Assigns stubs below an imagined object, in several blocks. What a site calls between two
+    /// stores is congruent to `target` modulo 2^8 or 2^16, on either side of the stub.
+    #[test]
+    fn every_stub_is_between_two_relays_and_none_is_one() {
+        let object = (7 << 40)..(7 << 40) + 0x20_0000;
+        for target in [0x1_2340, 0x1_2300, 0x1_23f0].map(|offset| object.start + offset) {
+            let mut stubs = Stubs { relays: Some(Relays::new(target, &object)), ..Stubs::default() };
+            let (shape, kind) = (Shape::Call, ProbeKind::ENTRY);
+            let site = Site { address: object.start, body: object.clone(), kind, shape, function: None };
+            let sites = vec![site; 5000];
+            stubs.reserve(&object, &sites).unwrap();
+            assert!(stubs.blocks.len() > 1);
+            let mut given = BTreeSet::new();
+            for _ in &sites {
+                let Place { stub, .. } = stubs.take(shape);
+                assert!(given.insert(stub), "{stub:#x} was assigned twice");
+                for modulo in [SLOTS, 1 << 16] {
+                    let below = stub - stub.wrapping_sub(target) % modulo;
+                    for address in [below, below + modulo] {
+                        assert_ne!(address, stub);
+                        let is_relay = stubs.blocks.iter().any(|block| block.is_relay(address))
+                            || stubs.relays.as_ref().unwrap().is_on_own_page(address);
+                        assert!(is_relay, "{address:#x}, for a stub at {stub:#x}");
+                        let expected = relay(address, target).unwrap();
+                        // SAFETY: in a block or on a page of its own, which stay mapped.
+                        let found = unsafe { std::slice::from_raw_parts(address as *const u8, RELAY_SIZE) };
+                        assert_eq!(found, &expected[..]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Slots are 16 bytes apart: none is congruent to such a target.
+    #[test]
+    fn without_slots_for_relays_every_place_is_a_stub() {
+        let object = (8 << 40)..(8 << 40) + 0x20_0000;
+        let mut relays = Relays::new(object.start + 0x1_2348, &object);
+        let mut block = Block::new(&object, Operand::Callee, 100, Some(&mut relays)).unwrap();
+        assert_eq!((block.used, block.room()), (0, block.capacity));
+        let first = block.take().stub;
+        assert_eq!(block.take().stub, first + STUB_SIZE);
+    }
 }
