@@ -67,7 +67,10 @@ fn check_times(report: &Report) {
 fn paths_have_counts() {
     let observed = Observed::by(
         "(module
-        (func $leaf)
+        (func $leaf (local i32)
+            ;; Long enough to have a time, whatever is subtracted.
+            (loop (br_if 0 (i32.lt_u
+                (local.tee 0 (i32.add (local.get 0) (i32.const 1))) (i32.const 2000)))))
         (func $left (call $leaf) (call $leaf))
         (func $right (call $leaf))
         (func (export \"run\") (param i32)

@@ -132,7 +132,8 @@ impl Script {
     /// let attached = monitor.attach(&mut store, &mut Linker::new(&engine), &program)?;
     /// let instance = Instance::new(&mut store, &program, &[])?;
     /// instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
-    /// let report = script.report(&store, attached.instance())?;
+    /// let monitor = attached.instance(&mut store);
+    /// let report = script.report(&store, monitor)?;
     /// assert_eq!(report.variables[0].value, ReportedValue::Value(Value::Int(2)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
