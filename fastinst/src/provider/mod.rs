@@ -97,7 +97,7 @@ pub struct KnownFunction {
 /// What is known about the calls of a function before its entry probes were announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EarlyCalls {
-    /// So many were counted.
+    /// This number of calls was counted.
     Counted(u64),
     /// The function was not counted for a while.
     Interrupted,

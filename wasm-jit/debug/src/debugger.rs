@@ -89,7 +89,7 @@ impl Shared {
         self.hit.get().expect("made with it")
     }
 
-    /// A thread has come to a place with a probe.
+    /// A thread has reached a place with a probe.
     fn come(&self, frame: &mut Frame<'_>) -> Result<(), wasm_jit::Error> {
         if self.state().is_killed {
             return Err(wasm_jit::Error::host(Killed));

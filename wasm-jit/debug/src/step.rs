@@ -165,7 +165,7 @@ impl Plan {
         self.add(site, first, Role::Into(self.depth + usize::from(!called.is_tail)))
     }
 
-    /// A thread has come to a place.
+    /// A thread has reached a place.
     pub(crate) fn come(&mut self, frame: &mut Frame<'_>, location: Location, site: &mut Site<'_>) -> Found {
         if std::thread::current().id() != self.thread {
             return Found::Nothing;

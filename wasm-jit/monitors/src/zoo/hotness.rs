@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use wasm_jit::probes::{Location, Place};
+use wasm_jit::probes::Location;
 
 use super::counts::{self, Counts};
 use super::listing::{Listing, annotated};
@@ -62,10 +62,7 @@ impl Monitor for Hotness {
 
 /// A function and an offset in its body.
 fn key(location: Location) -> (u32, u32) {
-    match location.place {
-        Place::Instruction { offset } => (location.function, offset),
-        _ => (location.function, 0),
-    }
+    counts::instruction(location).unwrap_or((location.function, 0))
 }
 
 fn paths(program: &Program<'_>, listing: &Listing, counts: &[(Location, u64)], total: u64) -> Table {
