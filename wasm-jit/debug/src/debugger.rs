@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wasm_jit::probes::{Frame, GenericFn, GlobalProbe, Kind, Location};
 use wasm_jit::{InterruptHandle, Module};
@@ -28,7 +28,7 @@ const MAX_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Debugger {
     shared: Arc<Shared>,
-    events: Mutex<Receiver<Event>>,
+    reports: Mutex<Receiver<Report>>,
 }
 
 /// What the program's threads use, as long as the debugger exists.
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Held by the thread that is stopped.
     turn: Mutex<()>,
-    reports: Sender<Event>,
+    reports: Sender<Report>,
     /// What the probes call.
     hit: OnceLock<GenericFn>,
 }
@@ -49,6 +49,20 @@ impl std::fmt::Debug for Shared {
 }
 
 type Look = Box<dyn FnOnce(&mut Stopped<'_, '_>) + Send>;
+
+/// An event on its way to whoever waits for it.
+enum Report {
+    /// With the number of the stop.
+    Stopped(u64, Stop),
+    Ended(Outcome),
+}
+
+/// The thread that is stopped.
+struct Waiting {
+    /// The number of its stop: that of all stops so far.
+    stop: u64,
+    commands: Sender<Command>,
+}
 
 /// For the stopped thread.
 enum Command {
@@ -68,7 +82,9 @@ struct State {
     plan: Option<Plan>,
     /// Where threads stop because of a pause, while one is wanted.
     pause: Option<Vec<Location>>,
-    stopped: Option<Sender<Command>>,
+    stopped: Option<Waiting>,
+    /// How many stops there have been.
+    stops: u64,
     /// In the order in which they have stopped first.
     threads: Vec<ThreadId>,
     handles: Vec<InterruptHandle>,
@@ -201,7 +217,7 @@ impl Shared {
     ) -> Result<(), wasm_jit::Error> {
         let (sender, commands) = channel();
         let locations = frame.locations();
-        let thread = {
+        let (number, thread) = {
             let state = &mut *self.state();
             state.end_plans();
             for reason in &reasons {
@@ -209,19 +225,20 @@ impl Shared {
                     state.delete(*number);
                 }
             }
-            state.stopped = Some(sender);
+            state.stops += 1;
+            state.stopped = Some(Waiting { stop: state.stops, commands: sender });
             let id = std::thread::current().id();
             let known = state.threads.iter().position(|thread| *thread == id);
-            known.unwrap_or_else(|| {
+            let thread = known.unwrap_or_else(|| {
                 state.threads.push(id);
                 state.threads.len() - 1
-            }) as u32
-                + 1
+            });
+            (state.stops, thread as u32 + 1)
         };
         let depth = locations.len().saturating_sub(1);
         let stop = Stop { location, depth, reasons, thread };
         // Nobody listens: the debugger is being dropped.
-        if self.reports.send(Event::Stopped(stop)).is_err() {
+        if self.reports.send(Report::Stopped(number, stop)).is_err() {
             return Ok(());
         }
         while let Ok(command) = commands.recv() {
@@ -289,7 +306,7 @@ impl Debugger {
     /// A debugger of a module. Nothing changes for the module's programs before there is a
     /// breakpoint.
     pub fn new(module: &Module) -> Self {
-        let (reports, events) = channel();
+        let (reports, received) = channel();
         let shared = Arc::new(Shared {
             code: Code::of(module),
             state: Mutex::default(),
@@ -300,7 +317,7 @@ impl Debugger {
         // Probes keep their closure as long as the code: it must not keep the debugger.
         let weak = Arc::downgrade(&shared);
         shared.hit.get_or_init(|| GenericFn::new(with(weak, Shared::come)));
-        Self { shared, events: Mutex::new(events) }
+        Self { shared, reports: Mutex::new(received) }
     }
 
     /// The module.
@@ -523,15 +540,40 @@ impl Debugger {
         let _ = std::thread::Builder::new().name("debugger".to_owned()).spawn(move || pause(&weak));
     }
 
-    /// Waits until something happens.
+    /// Waits until something happens. A stop that the thread was resumed from before anybody waited
+    /// for it is no event any more.
     pub fn wait(&self) -> Event {
-        let events = self.events.lock().unwrap_or_else(|e| e.into_inner());
-        events.recv().expect("the debugger has a sender")
+        let reports = self.reports.lock().unwrap_or_else(|e| e.into_inner());
+        loop {
+            let report = reports.recv().expect("the debugger has a sender");
+            if let Some(event) = self.event(report) {
+                return event;
+            }
+        }
     }
 
-    /// What has happened within a time.
+    /// As [`Debugger::wait`], for at most this time.
     pub fn wait_for(&self, time: Duration) -> Option<Event> {
-        self.events.lock().unwrap_or_else(|e| e.into_inner()).recv_timeout(time).ok()
+        let reports = self.reports.lock().unwrap_or_else(|e| e.into_inner());
+        let end = Instant::now() + time;
+        loop {
+            let report = reports.recv_timeout(end.saturating_duration_since(Instant::now())).ok()?;
+            if let Some(event) = self.event(report) {
+                return Some(event);
+            }
+        }
+    }
+
+    /// The event, unless it is a stop that has ended.
+    fn event(&self, report: Report) -> Option<Event> {
+        match report {
+            Report::Stopped(number, stop) => {
+                let state = self.shared.state();
+                let is_current = state.stopped.as_ref().is_some_and(|waiting| waiting.stop == number);
+                is_current.then_some(Event::Stopped(stop))
+            }
+            Report::Ended(outcome) => Some(Event::Ended(outcome)),
+        }
     }
 
     /// Whether a thread is stopped.
@@ -574,7 +616,7 @@ impl Debugger {
             state.stopped.take()
         };
         if let Some(stopped) = stopped {
-            let _ = stopped.send(Command::Kill);
+            let _ = stopped.commands.send(Command::Kill);
         }
     }
 
@@ -602,12 +644,13 @@ impl Debugger {
                 .collect();
             of_frames.into_iter().for_each(|number| state.delete(number));
         }
-        let _ = self.shared.reports.send(Event::Ended(outcome));
+        let _ = self.shared.reports.send(Report::Ended(outcome));
     }
 
     fn send(&self, command: Command) -> Result<(), Error> {
-        let stopped = self.shared.state().stopped.clone().ok_or(Error::Running)?;
-        stopped.send(command).map_err(|_| Error::Running)
+        let state = self.shared.state();
+        let stopped = state.stopped.as_ref().ok_or(Error::Running)?;
+        stopped.commands.send(command).map_err(|_| Error::Running)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use wasm_jit::probes::Location;
 use wasm_jit_debug::{Code, Debugger, Error, Event, Expression, Resume, Stop, Stopped, Value};
@@ -236,7 +235,6 @@ impl Session {
         session.is_running = true;
         // What another session has left behind.
         session.detach();
-        while session.debugger.wait_for(Duration::ZERO).is_some() {}
         session.debugger.pause();
         let stopped = session.wait();
         (session, stopped)

@@ -1,7 +1,7 @@
 //! Breakpoints: places, conditions, switching them while the program runs.
 
 use wasm_jit::Val;
-use wasm_jit_debug::{Debugger, Error, Expression, Resume};
+use wasm_jit_debug::{Debugger, Error, Expression, Reason, Resume};
 
 use super::{Debugged, is_breakpoint};
 
@@ -170,6 +170,28 @@ fn a_program_runs_on_when_its_debugger_ends() {
     assert!(matches!(debugger.wait(), wasm_jit_debug::Event::Stopped(_)));
     drop(debugger);
     assert_eq!(program.join().unwrap(), Ok("10".to_owned()));
+}
+
+#[test]
+fn a_stop_that_has_ended_is_no_event() {
+    let mut debugged = Debugged::new(COUNTS);
+    let number = debugged.debugger.add_breakpoint("add", None, false).unwrap();
+    debugged.start(&[Val::I32(4)]);
+    // As a client does that finds the program stopped, and never waits for this stop.
+    let stopped = |debugged: &Debugged| {
+        while !debugged.debugger.is_stopped() {
+            std::thread::yield_now();
+        }
+    };
+    stopped(&debugged);
+    let stop = debugged.go(Resume::StepInstruction);
+    assert!(matches!(stop.reasons[..], [Reason::Step]), "{stop:?}");
+    debugged.debugger.resume(Resume::Continue).unwrap();
+    stopped(&debugged);
+    debugged.debugger.delete(number).unwrap();
+    debugged.debugger.resume(Resume::Continue).unwrap();
+    let outcome = debugged.end();
+    assert_eq!(outcome.text, "10");
 }
 
 #[test]
