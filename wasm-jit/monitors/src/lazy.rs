@@ -25,10 +25,13 @@ struct Shared {
     specs: Box<Specs>,
     /// The functions to observe.
     chosen: Vec<bool>,
+    /// Called by a thread whose call waits until its probes are made: it makes them by what it gets.
+    around: Option<Box<Around>>,
     state: Mutex<State>,
 }
 
 type Specs = dyn Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync;
+type Around = dyn Fn(&mut dyn FnMut()) + Send + Sync;
 
 #[derive(Default)]
 struct State {
@@ -52,12 +55,22 @@ impl LazyProbes {
         setup: &Setup<'_>,
         specs: impl Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync + 'static,
     ) -> Self {
-        let module = setup.module.clone();
+        Self::of(setup.module, setup.functions().map(|function| function.index()), specs, None)
+    }
+
+    /// Probes of these functions, off. A thread whose call waits until its probes are made calls
+    /// `around`, which must call what it gets: this makes them.
+    pub(crate) fn of(
+        module: &Module,
+        functions: impl IntoIterator<Item = u32>,
+        specs: impl Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync + 'static,
+        around: Option<Box<Around>>,
+    ) -> Self {
         let mut chosen = vec![false; module.functions().len()];
-        setup.functions().for_each(|function| chosen[function.index() as usize] = true);
+        functions.into_iter().for_each(|function| chosen[function as usize] = true);
         let (specs, state) = (Box::new(specs), Mutex::default());
-        let shared = Arc::new(Shared { module: module.clone(), specs, chosen, state });
-        Self { module, shared, watch: Mutex::default() }
+        let shared = Arc::new(Shared { module: module.clone(), specs, chosen, around, state });
+        Self { module: module.clone(), shared, watch: Mutex::default() }
     }
 
     /// Switches them on, or off; does nothing if they are.
@@ -83,7 +96,7 @@ impl LazyProbes {
             let shared = self.shared.clone();
             *watch = Some(self.module.watch_first_calls(move |function| shared.called(function))?);
             if self.module.has_instances() {
-                self.module.functions().for_each(|function| self.shared.called(function.index()));
+                self.module.functions().for_each(|function| self.shared.make(function.index()));
             }
         }
         switched
@@ -138,6 +151,14 @@ impl State {
 impl Shared {
     /// A function is called for the first time, or it was called before the watch began.
     fn called(&self, function: u32) {
+        match &self.around {
+            Some(around) => around(&mut || self.make(function)),
+            None => self.make(function),
+        }
+    }
+
+    /// Makes the probes of a function, if they are wanted and nobody has begun to.
+    fn make(&self, function: u32) {
         if !self.chosen.get(function as usize).copied().unwrap_or_default()
             || !lock(&self.state).claimed.insert(function)
         {

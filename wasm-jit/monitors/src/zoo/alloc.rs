@@ -6,17 +6,17 @@
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeSpec, UnwoundWatch, Values};
+use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, ProbeSpec, UnwoundWatch, Values};
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{FunctionInfo, ValType};
 
 use super::contexts::{CONTEXTS_OPTION, Contexts, Current, What, name};
 use super::stacks::{Function, Node, Stacks};
-use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table, make, switch};
+use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
     name: "alloc",
@@ -136,7 +136,6 @@ struct Asked {
 struct Alloc {
     contexts: Contexts,
     shared: Arc<Shared>,
-    probes: Vec<Probe>,
     _watch: UnwoundWatch,
 }
 
@@ -199,15 +198,16 @@ thread_local! {
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let allocators = allocators(setup)?;
-    let contexts = Contexts::of(setup, What::Paths)?;
+    let current = Current::of(setup, What::Paths)?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let shared = Arc::new(Shared { number, current: contexts.current(), state: Mutex::default() });
+    let shared = Arc::new(Shared { number, current: current.clone(), state: Mutex::default() });
     let memory_is_shared = setup
         .module
         .imports()
         .any(|import| matches!(import.ty(), wasm_jit::ExternType::Memory(ty) if ty.is_shared()));
     let instance = if memory_is_shared { Bound::Const(0) } else { Bound::Context };
-    let mut specs = Vec::new();
+    // The path is known when the allocator begins.
+    let mut probes: BTreeMap<u32, Vec<ProbeSpec>> = BTreeMap::new();
     for (function, does) in &allocators {
         let (of_entry, of_exit, of_tail, does) = (shared.clone(), shared.clone(), shared.clone(), *does);
         let begins = Callback::new(move |values| of_entry.begin(values[0], does.request(&values[1..])));
@@ -215,6 +215,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         // What a tail call returns is what the function returns.
         let tail_calls = Callback::new(move |values| of_tail.tail_call(values[0]));
         let index = function.index();
+        let specs = probes.entry(index).or_default();
         let mut add = |place, callback: &Callback, values: &[Bound]| {
             let kind = Kind::Callback { function: callback.clone(), values: Values::from(values) };
             specs.push(ProbeSpec { location: Location { function: index, place }, kind });
@@ -236,12 +237,12 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
             }
         }
     }
-    let probes = make(setup.module, &specs)?;
+    let contexts = Contexts::with(setup, current, probes);
     let watched = shared.clone();
     let watch = setup.module.watch_unwound(move |left| {
         watched.with(|running| _ = running.take_if(|running| running.frame <= left.frame));
     });
-    Ok(Box::new(Alloc { contexts, shared, probes, _watch: watch }))
+    Ok(Box::new(Alloc { contexts, shared, _watch: watch }))
 }
 
 /// The functions of the module that allocate or free.
@@ -401,14 +402,11 @@ impl State {
 
 impl Monitor for Alloc {
     fn activate(&self) -> Result<(), Error> {
-        // The path is known when the allocator begins.
-        self.contexts.activate()?;
-        switch(&self.probes, true)
+        self.contexts.activate()
     }
 
     fn deactivate(&self) -> Result<(), Error> {
-        let switched = switch(&self.probes, false);
-        self.contexts.deactivate().and(switched)
+        self.contexts.deactivate()
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
@@ -444,6 +442,7 @@ impl Monitor for Alloc {
             ]);
         }
         report.table(table);
+        self.contexts.report_refused(report);
         stacks(program, &paths).add_files(report);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! A counter at each direct call, a closure at each indirect one, and a counter at the entry of
 //! each function that something else than direct calls may call: the host, or another instance.
+//! They are made in functions that are called.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,14 +10,12 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wasm_jit::Module;
-use wasm_jit::probes::{
-    Bound, Callback, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, Probe, ProbeError, ProbeSpec,
-};
+use wasm_jit::probes::{Bound, Callback, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeSpec};
 use wasm_jit::wasmparser::{ConstExpr, ElementItems, Operator, Parser, Payload};
+use wasm_jit::{FunctionInfo, Module};
 
 use super::graph::Graph;
-use crate::{Cell, Description, Error, Monitor, Program, Report, Setup, Table, switch};
+use crate::{Cell, Description, Error, LazyProbes, Monitor, Program, Report, Setup, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
     name: "calls",
@@ -28,10 +27,11 @@ pub(super) const DESCRIPTION: Description = Description {
               the program runs, calls by the host may be missing.",
     options: &[],
     example: "calls{rows=50} app.wasm",
-    start,
+    start: |setup| Ok(Box::new(Calls::of(setup))),
 };
 
 /// Where a call is.
+#[derive(Clone)]
 struct Site {
     function: u32,
     offset: u32,
@@ -39,6 +39,7 @@ struct Site {
     callee: Callee,
 }
 
+#[derive(Clone)]
 enum Callee {
     Direct(u32),
     Indirect(Arc<Targets>),
@@ -101,56 +102,81 @@ impl Targets {
 }
 
 struct Calls {
-    sites: Vec<(Probe, Site)>,
-    /// At entries.
-    entries: Vec<Probe>,
+    probes: LazyProbes,
+    /// Those of the functions in which probes were made.
+    sites: Arc<Sites>,
     /// Whether all functions are observed, so that it is known what the host has called.
     is_complete: bool,
 }
 
-fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
-    let (mut specs, mut sites) = (Vec::new(), Vec::new());
-    for graph in setup.functions().filter_map(|function| Graph::of(&function)) {
-        for index in 0..graph.len() {
-            let (offset, operator) = &graph.flow.instructions[index];
-            let (callee, is_tail) = match operator {
-                Operator::Call { function_index } => (Some(*function_index), false),
-                Operator::ReturnCall { function_index } => (Some(*function_index), true),
-                Operator::CallIndirect { .. } => (None, false),
-                Operator::ReturnCallIndirect { .. } => (None, true),
-                _ => continue,
+type Sites = Mutex<BTreeMap<Location, Site>>;
+
+impl Calls {
+    fn of(setup: &Setup<'_>) -> Self {
+        let is_complete = setup.options.all("function").next().is_none();
+        let entered = if is_complete { referenced(setup.module) } else { BTreeSet::new() };
+        let sites: Arc<Sites> = Arc::default();
+        let found = sites.clone();
+        let probes = LazyProbes::new(setup, move |function| {
+            let mut specs = Vec::new();
+            for (location, site) in sites_of(function) {
+                let kind = match &site.callee {
+                    Callee::Direct(_) => Kind::Count,
+                    Callee::Indirect(targets) => {
+                        let targets = targets.clone();
+                        let function = Callback::new(move |values| targets.add(values[0]));
+                        Kind::Callback { function, values: [Bound::Callee].into() }
+                    }
+                };
+                specs.push(ProbeSpec { location, kind });
+                lock(&found).insert(location, site);
+            }
+            if entered.contains(&function.index()) {
+                let location = Location { function: function.index(), place: Place::Entry };
+                specs.push(ProbeSpec { location, kind: Kind::Count });
+            }
+            specs
+        });
+        Self { probes, sites, is_complete }
+    }
+
+    /// The calls that were made: from where, the callee, and how often.
+    fn calls(&self) -> Vec<(Site, u64, u64)> {
+        let sites = lock(&self.sites);
+        let mut calls = Vec::new();
+        self.probes.for_each(|probe| {
+            let Some(site) = sites.get(&probe.spec().location) else { return };
+            let counts = match &site.callee {
+                Callee::Direct(callee) => vec![((*callee).into(), probe.count())],
+                Callee::Indirect(targets) => targets.counts(),
             };
-            let (kind, callee) = match callee {
-                Some(callee) => (Kind::Count, Callee::Direct(callee)),
-                None => {
-                    let targets = Arc::new(Targets::new());
-                    let of_closure = targets.clone();
-                    let function = Callback::new(move |values| of_closure.add(values[0]));
-                    let kind = Kind::Callback { function, values: [Bound::Callee].into() };
-                    (kind, Callee::Indirect(targets))
-                }
-            };
-            specs.push(ProbeSpec { location: graph.location(index), kind });
-            sites.push(Site { function: graph.function, offset: *offset, is_tail, callee });
-        }
+            let made = counts.into_iter().filter(|(_, count)| *count > 0);
+            calls.extend(made.map(|(callee, count)| (site.clone(), callee, count)));
+        });
+        calls
     }
-    let calls = specs.len();
-    let is_complete = setup.options.all("function").next().is_none();
-    if is_complete {
-        for function in referenced(setup.module) {
-            specs.push(ProbeSpec { location: Location { function, place: Place::Entry }, kind: Kind::Count });
-        }
-    }
-    let mut made = setup.module.probes(&specs).into_iter();
-    let mut reached = Vec::new();
-    for (probe, site) in made.by_ref().take(calls).zip(sites) {
-        match probe {
-            Err(ProbeError::Unreachable { .. }) => {}
-            probe => reached.push((probe?, site)),
-        }
-    }
-    let entries = made.collect::<Result<_, _>>()?;
-    Ok(Box::new(Calls { sites: reached, entries, is_complete }))
+}
+
+fn lock(sites: &Sites) -> MutexGuard<'_, BTreeMap<Location, Site>> {
+    sites.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The calls of a function.
+fn sites_of(function: &FunctionInfo<'_>) -> Vec<(Location, Site)> {
+    let Some(graph) = Graph::of(function) else { return Vec::new() };
+    let site = |index: usize| {
+        let (offset, operator) = &graph.flow.instructions[index];
+        let (callee, is_tail) = match operator {
+            Operator::Call { function_index } => (Callee::Direct(*function_index), false),
+            Operator::ReturnCall { function_index } => (Callee::Direct(*function_index), true),
+            Operator::CallIndirect { .. } => (Callee::Indirect(Arc::new(Targets::new())), false),
+            Operator::ReturnCallIndirect { .. } => (Callee::Indirect(Arc::new(Targets::new())), true),
+            _ => return None,
+        };
+        let site = Site { function: graph.function, offset: *offset, is_tail, callee };
+        Some((graph.location(index), site))
+    };
+    (0..graph.len()).filter_map(site).collect()
 }
 
 /// The functions with a body that the host, or other instances, may call: those that are exported,
@@ -198,27 +224,23 @@ fn referenced(module: &Module) -> BTreeSet<u32> {
 
 impl Monitor for Calls {
     fn activate(&self) -> Result<(), Error> {
-        switch_all(self, true)
+        self.probes.switch(true)
     }
 
     fn deactivate(&self) -> Result<(), Error> {
-        switch_all(self, false)
+        self.probes.switch(false)
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
         // Entries first: a call that happens meanwhile is not taken for one by the host.
-        let entered: Vec<(u32, u64)> =
-            self.entries.iter().map(|probe| (probe.spec().location.function, probe.count())).collect();
-        let mut calls: Vec<(&Site, u64, u64)> = Vec::new();
-        for (probe, site) in &self.sites {
-            match &site.callee {
-                Callee::Direct(callee) => calls.push((site, (*callee).into(), probe.count())),
-                Callee::Indirect(targets) => {
-                    calls.extend(targets.counts().into_iter().map(|(callee, count)| (site, callee, count)));
-                }
+        let mut entered: Vec<(u32, u64)> = Vec::new();
+        self.probes.for_each(|probe| {
+            let Location { function, place } = probe.spec().location;
+            if place == Place::Entry {
+                entered.push((function, probe.count()));
             }
-        }
-        calls.retain(|(.., count)| *count > 0);
+        });
+        let mut calls = self.calls();
         let mut edges: BTreeMap<(Option<u32>, u64), u64> = BTreeMap::new();
         let mut called: BTreeMap<u64, u64> = BTreeMap::new();
         for (site, callee, count) in &calls {
@@ -287,13 +309,8 @@ impl Monitor for Calls {
             ]);
         }
         report.table(table);
+        self.probes.report_refused(report);
     }
-}
-
-fn switch_all(calls: &Calls, on: bool) -> Result<(), Error> {
-    let sites = switch(calls.sites.iter().map(|(probe, _)| probe), on);
-    let entries = switch(&calls.entries, on);
-    sites.and(entries)
 }
 
 /// The call graph in the language of graphviz. A node is a function by its index, or the host.

@@ -18,7 +18,8 @@ pub(super) const DESCRIPTION: Description = Description {
               (self) and with all nodes below it (total); totals of a function contain no time twice. The callee \
               of a tail call is below its caller. Functions of the host have nodes; what runs while the program \
               does not is not measured. Times are wall-clock times, of all threads together. What the observation of \
-              a call costs is measured at the start and subtracted; what remains of it, such as registers that \
+              a call costs is measured at the start and subtracted, and so is the time in which a thread makes \
+              the probes of a function that is called for the first time; what remains of it, such as registers that \
               the program could not use, makes functions with many calls look more expensive than they are. \
               Calls of functions that were entered before the monitor was switched on begin at the host. Files: \
               a flame graph (svg), folded stacks, pprof, speedscope.",
@@ -65,7 +66,7 @@ impl Monitor for Calltree {
         let calls = |node: &u32| merged.nodes[*node as usize].calls + recursive[*node as usize];
         report.value("calls", order.iter().map(|(node, _)| calls(node)).sum::<u64>());
         report.value("nanoseconds", times.total[0]);
-        report.value("nanoseconds subtracted", times.subtracted);
+        report.value("nanoseconds subtracted", times.subtracted + self.contexts.delays());
         report.value("contexts", order.len());
         report.value("threads", merged.threads);
         if merged.left_out() > 0 {
@@ -74,6 +75,7 @@ impl Monitor for Calltree {
         report.text(observed.tree(self.rows));
         report.table(observed.functions());
         report.table(observed.contexts());
+        self.contexts.report_refused(report);
         observed.stacks().add_files(report);
     }
 }

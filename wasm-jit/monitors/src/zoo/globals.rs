@@ -1,20 +1,19 @@
 //! `globals`: how often each global variable was read and written, and which values it had.
 //!
-//! A counter at each access; for values, a closure at each write.
+//! A counter at each access; for values, a closure at each write. They are made in functions that
+//! are called.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use wasm_jit::Module;
-use wasm_jit::probes::{Bound, Callback, Kind, Location, Probe, ProbeSpec};
+use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeSpec};
 use wasm_jit::wasmparser::{ExternalKind, Operator, Parser, Payload, TypeRef, ValType};
+use wasm_jit::{FunctionInfo, Instruction, Module};
 
-use super::counts::instruction;
-use super::graph::Graph;
 use super::listing::Listing;
-use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table, make, switch};
+use crate::{Cell, Description, Error, LazyProbes, Monitor, OptionInfo, Program, Report, Setup, Table};
 
 pub(super) const DESCRIPTION: Description = Description {
     name: "globals",
@@ -24,47 +23,61 @@ pub(super) const DESCRIPTION: Description = Description {
               that was written: integers as signed numbers.",
     options: &[OptionInfo { name: "values", value: "", help: "observes the values that are written" }],
     example: "globals{values} app.wasm",
-    start,
+    start: |setup| Ok(Box::new(Globals::of(setup))),
 };
 
 struct Globals {
-    /// At accesses.
-    counters: Vec<Probe>,
-    /// At writes.
-    observers: Vec<Probe>,
-    /// The global, and whether it is written.
-    accesses: HashMap<Location, (u32, bool)>,
-    written: BTreeMap<u32, Arc<Written>>,
+    /// A counter at each access, in front of what observes the value.
+    probes: LazyProbes,
+    /// Of each global, if values are observed.
+    written: Option<Vec<Arc<Written>>>,
 }
 
-fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
-    let (mut counters, mut observers, mut accesses) = (Vec::new(), Vec::new(), HashMap::new());
-    let mut written: BTreeMap<u32, (Arc<Written>, Callback)> = BTreeMap::new();
-    let types = types(setup.module);
-    for graph in setup.functions().filter_map(|function| Graph::of(&function)) {
-        for index in 0..graph.len() {
-            let (global, is_write) = match graph.flow.instructions[index].1 {
-                Operator::GlobalGet { global_index } => (global_index, false),
-                Operator::GlobalSet { global_index } => (global_index, true),
-                _ => continue,
-            };
-            let location = graph.location(index);
-            accesses.insert(location, (global, is_write));
-            counters.push(ProbeSpec { location, kind: Kind::Count });
-            if is_write && setup.options.flag("values") {
-                let (_, observe) =
-                    written.entry(global).or_insert_with(|| Written::observed(types[global as usize]));
-                let kind = Kind::Callback { function: observe.clone(), values: [Bound::Operand(0)].into() };
-                observers.push(ProbeSpec { location, kind });
+/// An instruction that uses a global.
+struct Access {
+    offset: u32,
+    global: u32,
+    is_write: bool,
+}
+
+impl Globals {
+    fn of(setup: &Setup<'_>) -> Self {
+        let observed: Option<Vec<(Arc<Written>, Callback)>> = setup
+            .options
+            .flag("values")
+            .then(|| types(setup.module).into_iter().map(Written::observed).collect());
+        let written =
+            observed.as_ref().map(|observed| observed.iter().map(|(written, _)| written.clone()).collect());
+        let probes = LazyProbes::new(setup, move |function| {
+            let mut specs = Vec::new();
+            for Access { offset, global, is_write } in accesses(function) {
+                let location = Location { function: function.index(), place: Place::Instruction { offset } };
+                specs.push(ProbeSpec { location, kind: Kind::Count });
+                if is_write && let Some(observed) = &observed {
+                    let function = observed[global as usize].1.clone();
+                    let kind = Kind::Callback { function, values: [Bound::Operand(0)].into() };
+                    specs.push(ProbeSpec { location, kind });
+                }
             }
-        }
+            specs
+        });
+        Self { probes, written }
     }
-    Ok(Box::new(Globals {
-        counters: make(setup.module, &counters)?,
-        observers: make(setup.module, &observers)?,
-        accesses,
-        written: written.into_iter().map(|(global, (written, _))| (global, written)).collect(),
-    }))
+}
+
+/// The accesses of a function.
+fn accesses(function: &FunctionInfo<'_>) -> Vec<Access> {
+    let Some(body) = function.body() else { return Vec::new() };
+    let start = body.range().start;
+    let access = |instruction: Instruction<'_>| {
+        let (global, is_write) = match instruction.operator() {
+            Operator::GlobalGet { global_index } => (*global_index, false),
+            Operator::GlobalSet { global_index } => (*global_index, true),
+            _ => return None,
+        };
+        Some(Access { offset: (instruction.offset() - start) as u32, global, is_write })
+    };
+    body.instructions().filter_map(access).collect()
 }
 
 /// The types of a module's globals, in the order of their indices.
@@ -158,13 +171,11 @@ fn unordered(value: i64) -> f64 {
 
 impl Monitor for Globals {
     fn activate(&self) -> Result<(), Error> {
-        switch(&self.counters, true)?;
-        switch(&self.observers, true)
+        self.probes.switch(true)
     }
 
     fn deactivate(&self) -> Result<(), Error> {
-        switch(&self.counters, false)?;
-        switch(&self.observers, false)
+        self.probes.switch(false)
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
@@ -173,23 +184,20 @@ impl Monitor for Globals {
             reads: u64,
             writes: u64,
         }
-        // Names of globals are in the text of each instruction that uses them.
-        let example: HashMap<u32, (u32, u32)> = self
-            .counters
-            .iter()
-            .filter_map(|probe| {
-                let location = probe.spec().location;
-                Some((self.accesses[&location].0, instruction(location)?))
-            })
-            .collect();
-        let listing = Listing::of(program.module, example.values().copied());
         let mut used: BTreeMap<u32, Used> = BTreeMap::new();
-        for probe in &self.counters {
-            let location = probe.spec().location;
-            let (global, is_write) = self.accesses[&location];
-            let Used { reads, writes } = used.entry(global).or_default();
-            *(if is_write { writes } else { reads }) += probe.count();
+        // Names of globals are in the text of each instruction that uses them.
+        let mut example: HashMap<u32, (u32, u32)> = HashMap::new();
+        for function in self.probes.functions() {
+            let Some(info) = program.module.function(function) else { continue };
+            for Access { offset, global, is_write } in accesses(&info) {
+                let location = Location { function, place: Place::Instruction { offset } };
+                let Some(count) = self.probes.get(location, Probe::count) else { continue };
+                let Used { reads, writes } = used.entry(global).or_default();
+                *(if is_write { writes } else { reads }) += count;
+                example.insert(global, (function, offset));
+            }
         }
+        let listing = Listing::of(program.module, example.values().copied());
         used.retain(|_, used| used.reads + used.writes > 0);
         report.value("reads", used.values().map(|used| used.reads).sum::<u64>());
         report.value("writes", used.values().map(|used| used.writes).sum::<u64>());
@@ -197,7 +205,7 @@ impl Monitor for Globals {
         let mut rows: Vec<_> = used.into_iter().collect();
         rows.sort_by_key(|(global, used)| (Reverse(used.reads + used.writes), *global));
         let mut columns = vec!["reads", "writes", "global", "name"];
-        if !self.observers.is_empty() {
+        if self.written.is_some() {
             columns.extend(["last", "least", "greatest"]);
         }
         let mut table = Table::new("by_global", columns);
@@ -206,13 +214,13 @@ impl Monitor for Globals {
             let name = listing.text(program.module, function, offset).and_then(name_in);
             let name = name.or_else(|| exports.get(&global).cloned());
             let mut cells = vec![reads.into(), writes.into(), global.into(), name.into()];
-            if !self.observers.is_empty() {
-                let none = || [Cell::None, Cell::None, Cell::None];
-                cells.extend(self.written.get(&global).map_or_else(none, |written| written.cells()));
+            if let Some(written) = &self.written {
+                cells.extend(written[global as usize].cells());
             }
             table.row(cells);
         }
         report.table(table);
+        self.probes.report_refused(report);
     }
 }
 

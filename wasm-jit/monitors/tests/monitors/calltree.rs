@@ -100,6 +100,29 @@ fn paths_have_counts() {
 }
 
 #[test]
+fn the_time_in_which_probes_are_made_belongs_to_no_function() {
+    // Its probes are made when it is called, which takes long, and it does little.
+    let large = "(drop (i32.const 1))".repeat(20_000);
+    let text = format!(
+        "(module
+        (func $large (param i32) (if (i32.eqz (local.get 0)) (then {large})))
+        (func (export \"run\") (param i32) (call $large (local.get 0))))"
+    );
+    let observed = Observed::by(&text, "calltree");
+    let started = Instant::now();
+    observed.call("run", 1).unwrap();
+    let elapsed = started.elapsed().as_nanos() as u64;
+    let report = observed.report("calltree");
+    check(&report, &[("run", 1, 0), ("run/large", 1, 0)]);
+    let subtracted = report.get("nanoseconds subtracted").unwrap();
+    // More than for the observation of two calls.
+    assert!(subtracted > 10_000, "{subtracted}");
+    // Else the callee's making would be in the caller's time, too.
+    let total = report.get("nanoseconds").unwrap();
+    assert!(total + subtracted <= elapsed + elapsed / 100, "{total} + {subtracted} of {elapsed}");
+}
+
+#[test]
 fn recursion_leads_back_to_the_node_on_the_path() {
     let observed = Observed::by(
         "(module

@@ -4,11 +4,12 @@
 //! The interval between two time stamps contains the cost of one event: the second part of the one
 //! at its start, and the first part of the one at its end.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use wasm_jit::{Engine, Error, Instance, Module, Store, TypedFunc};
 
-use super::{Contexts, What};
+use super::{Contexts, Shared, What};
 use crate::zoo::clock::Clock;
 
 /// How many calls are measured at once.
@@ -60,7 +61,8 @@ fn measure() -> Result<Costs, crate::Error> {
         attempts.collect::<Result<Vec<u64>, Error>>().map(|all| all.into_iter().min().unwrap_or(0) as f64)
     };
     let without = [time(&calls).map_err(outside)?, time(&recursion).map_err(outside)?];
-    let contexts = Contexts::new(&module, 0..4, What::Times, usize::MAX)?;
+    let shared = Shared::new(What::Times, usize::MAX);
+    let contexts = Contexts::new(&module, (0..4).collect(), shared, BTreeMap::new());
     contexts.activate()?;
     let with = [time(&calls).map_err(outside)?, time(&recursion).map_err(outside)?];
     let [timed, untimed] = [0, 1].map(|at| ((with[at] - without[at]) / f64::from(2 * CALLS)).max(0.0));

@@ -21,24 +21,29 @@
 //! however they were left. Traps and exceptions are reported besides, when they happen.
 //!
 //! Only a thread writes to its tree; reports read it meanwhile.
+//!
+//! The probes of a function are made when it is first called. How long this takes is known, and
+//! belongs to no function; threads that wait meanwhile for another one's probes are not known.
 
 mod calibration;
 mod merged;
 mod sites;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wasm_jit::probes::{Probe, UnwoundWatch};
+use wasm_jit::probes::{ProbeSpec, UnwoundWatch};
+use wasm_jit::{FunctionInfo, Module};
 
 use self::calibration::Costs;
 pub(super) use self::merged::{Merged, Times, name};
+use self::sites::Sites;
 pub(super) use self::sites::host_in_tables;
 use super::clock::Clock;
-use crate::{Error, OptionInfo, Setup, make, switch};
+use crate::{Error, LazyProbes, OptionInfo, Report, Setup};
 
 /// The host, at the root of each tree.
 pub(super) const HOST: u32 = u32::MAX;
@@ -73,7 +78,7 @@ pub(super) enum What {
 /// Observes the calls of a module.
 pub(super) struct Contexts {
     shared: Arc<Shared>,
-    probes: Vec<Probe>,
+    probes: LazyProbes,
     _watch: UnwoundWatch,
 }
 
@@ -89,6 +94,8 @@ struct Shared {
     period: AtomicU64,
     /// When it was last switched off.
     ended: AtomicU64,
+    /// How many ticks threads have spent on making probes, which belong to no function.
+    delays: AtomicU64,
     threads: Mutex<Threads>,
 }
 
@@ -194,39 +201,43 @@ impl Hasher for Mixer {
 impl Contexts {
     /// Of the chosen functions, off.
     pub(super) fn of(setup: &Setup<'_>, what: What) -> Result<Self, Error> {
-        let limit = setup.options.parse("contexts", "a number")?.unwrap_or(CONTEXTS);
-        if what == What::Times {
-            // Not when a report has to be written.
-            Costs::get();
-        }
-        Self::new(setup.module, setup.functions().map(|function| function.index()), what, limit)
+        Ok(Self::with(setup, Current::of(setup, what)?, BTreeMap::new()))
+    }
+
+    /// As [`Contexts::of`], with more probes of some functions, which fire after those that keep
+    /// the paths.
+    pub(super) fn with(setup: &Setup<'_>, paths: Current, more: BTreeMap<u32, Vec<ProbeSpec>>) -> Self {
+        let functions = setup.functions().map(|function| function.index());
+        Self::new(setup.module, functions.collect(), paths.0, more)
     }
 
     fn new(
-        module: &wasm_jit::Module,
-        functions: impl Iterator<Item = u32>,
-        what: What,
-        limit: usize,
-    ) -> Result<Self, Error> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let shared = Arc::new(Shared {
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
-            what,
-            limit: limit.clamp(8, HOST as usize / 2),
-            clock: Clock::get(),
-            is_active: AtomicBool::new(false),
-            period: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
-            threads: Mutex::default(),
-        });
-        let probes = make(module, &sites::specs(module, functions, &shared))?;
+        module: &Module,
+        functions: BTreeSet<u32>,
+        shared: Arc<Shared>,
+        more: BTreeMap<u32, Vec<ProbeSpec>>,
+    ) -> Self {
+        let observed: BTreeSet<u32> = functions.iter().chain(more.keys()).copied().collect();
+        let sites = Sites::new(module, functions, &shared);
+        let specs = move |function: &FunctionInfo<'_>| {
+            let mut specs = sites.of(function);
+            specs.extend(more.get(&function.index()).into_iter().flatten().cloned());
+            specs
+        };
+        let delayed = shared.clone();
+        let around = move |make: &mut dyn FnMut()| {
+            let begun = delayed.clock.now();
+            make();
+            delayed.delay(delayed.clock.now().saturating_sub(begun));
+        };
+        let probes = LazyProbes::of(module, observed, specs, Some(Box::new(around)));
         let watched = shared.clone();
         let watch = module.watch_unwound(move |left| {
             if watched.is_active.load(Ordering::Relaxed) {
                 watched.with(|local| local.unwind(left.frame));
             }
         });
-        Ok(Self { shared, probes, _watch: watch })
+        Self { shared, probes, _watch: watch }
     }
 
     pub(super) fn activate(&self) -> Result<(), Error> {
@@ -234,11 +245,11 @@ impl Contexts {
             self.shared.period.fetch_add(1, Ordering::Relaxed);
             self.shared.is_active.store(true, Ordering::Relaxed);
         }
-        switch(&self.probes, true)
+        self.probes.switch(true)
     }
 
     pub(super) fn deactivate(&self) -> Result<(), Error> {
-        let switched = switch(&self.probes, false);
+        let switched = self.probes.switch(false);
         if self.shared.is_active.load(Ordering::Relaxed) {
             self.shared.ended.store(self.shared.clock.now(), Ordering::Relaxed);
             self.shared.is_active.store(false, Ordering::Relaxed);
@@ -257,9 +268,15 @@ impl Contexts {
         threads.cleared = threads.all(&self.shared);
     }
 
-    /// Says on which paths threads are.
-    pub(super) fn current(&self) -> Current {
-        Current(self.shared.clone())
+    /// How many nanoseconds threads have spent on making probes, which belong to no function.
+    pub(super) fn delays(&self) -> u64 {
+        let ticks = self.shared.delays.load(Ordering::Relaxed);
+        (ticks as f64 * self.shared.clock.nanoseconds_per_tick()) as u64
+    }
+
+    /// Says in a report which functions could not be observed.
+    pub(super) fn report_refused(&self, report: &mut Report) {
+        self.probes.report_refused(report);
     }
 }
 
@@ -268,6 +285,16 @@ impl Contexts {
 pub(super) struct Current(Arc<Shared>);
 
 impl Current {
+    /// Nothing is known before there are [`Contexts`] with it, and they are on.
+    pub(super) fn of(setup: &Setup<'_>, what: What) -> Result<Self, Error> {
+        let limit = setup.options.parse("contexts", "a number")?.unwrap_or(CONTEXTS);
+        if what == What::Times {
+            // Not when a report has to be written.
+            Costs::get();
+        }
+        Ok(Self(Shared::new(what, limit)))
+    }
+
     /// The functions on this thread's path, the innermost first; the host at its end is left out.
     pub(super) fn path(&self) -> Vec<u32> {
         let mut path = Vec::new();
@@ -336,6 +363,35 @@ impl Tree {
 }
 
 impl Shared {
+    fn new(what: What, limit: usize) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Self {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            what,
+            limit: limit.clamp(8, HOST as usize / 2),
+            clock: Clock::get(),
+            is_active: AtomicBool::new(false),
+            period: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            delays: AtomicU64::new(0),
+            threads: Mutex::default(),
+        })
+    }
+
+    /// This thread has made probes for this time, in ticks.
+    fn delay(&self, ticks: u64) {
+        let _ = LOCALS.try_with(|locals| {
+            let Ok(mut locals) = locals.try_borrow_mut() else { return };
+            // One that was not observed before has no function to which the time would be added.
+            let local = locals.iter_mut().find(|local| local.shared.number == self.number);
+            if let Some(local) = local
+                && local.period == self.period.load(Ordering::Relaxed)
+            {
+                local.delay(ticks);
+            }
+        });
+    }
+
     fn threads(&self) -> MutexGuard<'_, Threads> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -431,6 +487,14 @@ impl Local {
         self.tree.last.store(now, Ordering::Release);
         self.top = node;
         self.last = now;
+    }
+
+    /// The time that has just passed, in ticks, belongs to no function.
+    fn delay(&mut self, ticks: u64) {
+        let last = (self.last + ticks).min(self.shared.clock.now().max(self.last));
+        self.shared.delays.fetch_add(last - self.last, Ordering::Relaxed);
+        self.last = last;
+        self.tree.last.store(last, Ordering::Release);
     }
 
     /// Counts a call, and returns the node to which it leads.

@@ -3,29 +3,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use wasm_jit::Module;
 use wasm_jit::probes::{
     Bound, Callback, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeSpec, Values,
 };
 use wasm_jit::wasmparser::{ElementItems, ExternalKind, Operator, Parser, Payload, TypeRef};
+use wasm_jit::{FunctionInfo, Module};
 
 use super::{FOREIGN, Shared};
 
-/// Probes that record the calls of these functions.
-pub(super) fn specs(
-    module: &Module,
-    functions: impl Iterator<Item = u32>,
-    shared: &Arc<Shared>,
-) -> Vec<ProbeSpec> {
-    let sites = Sites::new(module, functions, shared);
-    let mut specs = Vec::new();
-    for function in &sites.chosen {
-        sites.add(module, *function, &mut specs);
-    }
-    specs
-}
-
-struct Sites {
+/// What is observed in each function.
+pub(super) struct Sites {
     chosen: BTreeSet<u32>,
     imported: u32,
     /// Whether tables may have functions of the host.
@@ -40,8 +27,8 @@ struct Sites {
 }
 
 impl Sites {
-    fn new(module: &Module, functions: impl Iterator<Item = u32>, shared: &Arc<Shared>) -> Self {
-        let chosen: BTreeSet<u32> = functions.collect();
+    /// Records the calls of these functions.
+    pub(super) fn new(module: &Module, chosen: BTreeSet<u32>, shared: &Arc<Shared>) -> Self {
         let imported = module.functions().filter(|function| function.body().is_none()).count() as u32;
         let record = |what: fn(&mut super::Local, &[u64])| {
             let shared = shared.clone();
@@ -86,8 +73,13 @@ impl Sites {
         }
     }
 
-    fn add(&self, module: &Module, function: u32, specs: &mut Vec<ProbeSpec>) {
-        let Some(body) = module.function(function).and_then(|function| function.body()) else { return };
+    /// The probes of a function: none if its calls are not recorded.
+    pub(super) fn of(&self, function: &FunctionInfo<'_>) -> Vec<ProbeSpec> {
+        let Some(body) = function.body().filter(|_| self.chosen.contains(&function.index())) else {
+            return Vec::new();
+        };
+        let function = function.index();
+        let mut specs = Vec::new();
         let start = body.range().start;
         let instructions: Vec<(u32, Operator<'_>)> = body
             .instructions()
@@ -123,6 +115,7 @@ impl Sites {
                 _ => {}
             }
         }
+        specs
     }
 
     fn calls_host(&self, operator: &Operator<'_>) -> bool {

@@ -99,6 +99,7 @@ impl Monitor for Profile {
         report.text(graph.call_graph(self.0.rows));
         report.table(graph.function_table());
         report.table(graph.arc_table());
+        self.0.contexts.report_refused(report);
         report.file("flat.txt", || graph.flat(usize::MAX));
         report.file("graph.txt", || graph.call_graph(usize::MAX));
     }
