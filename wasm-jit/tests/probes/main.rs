@@ -18,6 +18,7 @@ mod programs;
 mod rewrite;
 mod threads;
 mod values;
+mod waiting;
 mod wasm;
 
 use std::cell::Cell;
@@ -63,6 +64,7 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     native::test_all();
     plain::test_all();
     threads::test_all();
+    waiting::test_all();
     wasm::test_all();
 }
 

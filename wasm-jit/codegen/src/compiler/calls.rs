@@ -102,6 +102,7 @@ impl<'a> FunctionCompiler<'a> {
 
     /// A call whose results are returned by this function, in cold code: outside of every `try`.
     fn return_through_ref(&mut self, label: Label, ty: &'a FuncType) {
+        self.exit.is_target = true;
         self.cold.push(Cold::ReturnThroughRef { label, ty, position: self.instruction.position });
     }
 

@@ -88,6 +88,7 @@ impl<'a> FunctionCompiler<'a> {
         self.change_region(region);
         let inner = self.regions.current_index();
         self.control.innermost_mut().region = inner;
+        self.leave_transfer_point();
         if self.scan.loops[facts].innermost && !self.region().calls {
             self.align_loop();
         }
@@ -138,7 +139,7 @@ impl<'a> FunctionCompiler<'a> {
         if self.control.reachable {
             self.jump_to_end();
         }
-        self.asm.bind(otherwise);
+        self.bind_target(otherwise);
         self.restart(&control, in_slot);
         self.control.innermost_mut().kind = Kind::Block;
     }
@@ -177,13 +178,13 @@ impl<'a> FunctionCompiler<'a> {
                         self.fall_to_end();
                     }
                     self.control.innermost_mut().in_slot &= in_slot;
-                    self.asm.bind(otherwise);
+                    self.bind_target(otherwise);
                     return self.bind_end();
                 }
                 if self.control.reachable {
                     self.jump_to_end();
                 }
-                self.asm.bind(otherwise);
+                self.bind_target(otherwise);
                 self.restart(&control, in_slot);
             }
             Kind::Try { region } => self.close_try(region, &control),
@@ -214,7 +215,7 @@ impl<'a> FunctionCompiler<'a> {
         let control = self.control.pop();
         self.truncate(control.height);
         let reached = self.control.reachable || control.branched || matches!(control.kind, Kind::If { .. });
-        self.asm.bind(control.label);
+        self.bind_target(control.label);
         self.enter_state(control.region, control.in_slot);
         let count = control.results.len();
         for result in 0..count {
@@ -248,6 +249,7 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     fn end_function(&mut self) {
+        self.exit.is_target |= self.control.innermost().branched;
         if self.control.reachable {
             self.fall_to_end();
         }

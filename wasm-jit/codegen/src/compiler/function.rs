@@ -87,6 +87,8 @@ pub(super) struct FunctionCompiler<'a> {
     // What versions with probes need.
     pub(super) sites: SiteLayout<'a>,
     pub(super) observer: Option<&'a mut (dyn Observer + 'a)>,
+    /// The offset of the last transfer point.
+    pub(super) last_transfer: u32,
     /// In a plain version: where the code needs the size of the frame.
     pub(super) frame_sizes: Vec<u32>,
     /// In a counting version.
@@ -101,6 +103,8 @@ pub(super) struct Exit {
     pub(super) leave: Label,
     /// Whether locals are stored to their slots on every way to it.
     pub(super) stores_locals: bool,
+    /// Whether something jumps to it.
+    pub(super) is_target: bool,
 }
 
 impl std::fmt::Debug for FunctionCompiler<'_> {
@@ -145,6 +149,7 @@ pub(super) fn compile<'a>(
         epilogue: asm.new_label(),
         leave: asm.new_label(),
         stores_locals: sites.settles(body.range().end as u32),
+        is_target: false,
     };
     let frame = Frame::new(locals.len() as u32);
     let mut function = FunctionCompiler {
@@ -172,6 +177,7 @@ pub(super) fn compile<'a>(
         observer,
         frame_sizes: Vec::new(),
         runs: counting.map(RunState::new),
+        last_transfer: u32::MAX,
     };
     let start = function.asm.offset();
     let wasm = (body.range().end - body.range().start) as u32;
@@ -240,6 +246,9 @@ impl<'a> FunctionCompiler<'a> {
         let frame_size = self.frame.size();
         let leaf = !self.frame.makes_calls();
         let moves_rsp = !leaf || frame_size > RED_ZONE || self.is_plain();
+        if self.exit.is_target {
+            self.leave_transfer_point();
+        }
         self.asm.bind(self.exit.epilogue);
         let end = self.instruction.position;
         let here = self.asm.offset();

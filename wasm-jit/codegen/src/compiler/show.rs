@@ -6,6 +6,7 @@ use super::observe::State;
 use super::output::Position;
 use super::runs::Run;
 use super::sites::{SITE_LENGTH, SITE_WINDOW, SiteKind, Sites};
+use crate::asm::Label;
 
 impl FunctionCompiler<'_> {
     /// Reports the code position of the current instruction, and the state before it.
@@ -57,12 +58,27 @@ impl FunctionCompiler<'_> {
     fn transfer(&mut self, nop: u32) {
         self.end_run();
         let code = self.asm.offset();
+        self.last_transfer = code;
         if let Some(observer) = &mut self.observer {
             observer.transfer(code);
         }
         // No branch and no site shares the address with it.
         if *self.sites.wanted != Sites::None || self.runs.is_some() {
             self.asm.nops(nop);
+        }
+    }
+
+    /// Binds a label to which branches go. A frame that comes by one of them must not meet the trap
+    /// of a transfer point: those that do continue in front of the next instruction, `end`.
+    pub(super) fn bind_target(&mut self, label: Label) {
+        self.leave_transfer_point();
+        self.asm.bind(label);
+    }
+
+    /// Makes sure that what follows does not share its address with a transfer point.
+    pub(super) fn leave_transfer_point(&mut self) {
+        if self.asm.offset() == self.last_transfer {
+            self.asm.nops(1);
         }
     }
 

@@ -18,8 +18,10 @@
 //! registers, slots and flags in front of each instruction, the same frame, and the same calls in
 //! the same order. A frame of one of these versions of a function can therefore continue in another
 //! one at the same place. *Transfer points* are the places where it may do so: the labels of loops,
-//! and where calls return ([`Observer::transfer`](super::Observer::transfer)). In versions
-//! with sites, a NOP of one byte is there, so that a transfer point does not share its address.
+//! and where calls return ([`Observer::transfer`](super::Observer::transfer)). No branch to another
+//! place comes to the address of one, so a frame that is there has executed nothing behind it: in
+//! versions with sites, a NOP of one byte follows each; in code without, where it would share its
+//! address with the label of a branch.
 //!
 //! A site may be *settled*: its stub then finds a place for every operand and local (`settle.rs`).
 //! Entries and exits need no code for that. Sites in originals ([`CompiledSites`]) are not settled,

@@ -157,13 +157,6 @@ impl Runs {
         }
     }
 
-    /// Where a frame of the original continues whose next instruction is this one, and which has
-    /// executed nothing of its run.
-    pub(super) fn start_of(&self, position: u32) -> u32 {
-        let after = self.runs.partition_point(|run| run.wasm <= position);
-        self.runs[after - 1].code
-    }
-
     /// The cells of the instructions that a thread does not execute which leaves its frame at a
     /// code offset, or in the stub of an instruction, after having counted their run.
     fn rest(&self, code: u32, stub: Option<u32>) -> impl Iterator<Item = u32> {

@@ -441,13 +441,12 @@ impl CodeImage {
     /// Where a thread continues that has executed a trap at a transfer point. Atomics only.
     pub(crate) fn transfer(&self, pc: usize) -> Option<usize> {
         let (function, number, point) = self.transfer_point_at(pc)?;
-        let from = function.versions[number].get()?;
         let current = function.current.load(Ordering::Acquire);
         if current == number {
             // The trap was removed meanwhile.
             return Some(pc);
         }
-        Some(function.versions[current].get()?.arrival(point, from))
+        Some(function.versions[current].get()?.point(point))
     }
 
     /// The version whose handlers are for a frame of a function that waits in this code; none for

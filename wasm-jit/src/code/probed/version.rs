@@ -278,10 +278,6 @@ pub(crate) struct Version {
     pub(super) runs: Option<Box<Runs>>,
     /// Transfer points, in ascending order.
     pub(super) points: Box<[u32]>,
-    /// For each transfer point, where a frame of the original continues; the original has none.
-    /// Its transfer points may share their addresses with instructions that have no code, which
-    /// were executed when a thread arrives there: it continues after their sites.
-    landings: Box<[u32]>,
     /// The bytes at the transfer points while there is no trap.
     pub(super) first_bytes: Box<[u8]>,
     /// In ascending order of positions, of code and of stubs.
@@ -317,7 +313,6 @@ impl Version {
             runs: None,
             first_bytes: points.iter().map(byte).collect(),
             points,
-            landings: Box::default(),
             places: Box::default(),
             regions: Box::default(),
             catches: Box::default(),
@@ -369,8 +364,6 @@ impl Version {
             stubs_end: code.len() as u32,
             frame_size: compiled.frame_size,
             first_bytes: seen.points.iter().map(|point| code[*point as usize]).collect(),
-            landings: original
-                .map_or_else(Box::default, |(_, original)| landings(original, &seen, runs.as_deref())),
             points: seen.points.into(),
             sites,
             runs,
@@ -409,13 +402,9 @@ impl Version {
         (self.points[point] == offset).then_some(point)
     }
 
-    /// Where a frame continues that is at a transfer point of another version.
-    pub(super) fn arrival(&self, point: usize, from: &Self) -> usize {
-        let is_from_original = from.landings.is_empty();
-        match self.landings.get(point) {
-            Some(landing) if is_from_original => self.at(*landing),
-            _ => self.at(self.points[point]),
-        }
+    /// The address of a transfer point.
+    pub(super) fn point(&self, number: usize) -> usize {
+        self.at(self.points[number])
     }
 
     /// The position of the instruction whose stub the address is in.
@@ -453,22 +442,6 @@ fn are_alike(a: (&CompiledFunction, &Seen), b: (&CompiledFunction, &Seen)) -> bo
         (compiled.frame_size, prologue, catches, seen.points.len(), seen.instructions.len())
     };
     facts(a) == facts(b)
-}
-
-/// See [`Version::landings`].
-fn landings(original: &Seen, sited: &Seen, runs: Option<&Runs>) -> Box<[u32]> {
-    let landing = |(from, to): (&u32, &u32)| {
-        let after = original.instructions.partition_point(|(code, ..)| code <= from);
-        match after.checked_sub(1).filter(|last| original.instructions[*last].0 == *from) {
-            Some(last) => {
-                let (code, position, _) = sited.instructions[last];
-                // It has executed nothing of the run of the last one: its label is here.
-                runs.map_or(code, |runs| runs.start_of(position)).max(*to)
-            }
-            None => *to,
-        }
-    };
-    original.points.iter().zip(&sited.points).map(landing).collect()
 }
 
 impl From<Limit> for MakeError {
