@@ -187,3 +187,46 @@ impl fmt::Debug for LazyProbes {
         f.debug_struct("LazyProbes").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use wasm_jit::probes::{Kind, Place};
+    use wasm_jit::{Engine, Instance, Store};
+
+    use super::*;
+
+    #[test]
+    fn probes_that_are_made_while_they_are_switched_off_are_off() {
+        let module = Module::new(&Engine::default(), "(module (func (export \"run\")))").unwrap();
+        let (making, is_making) = channel();
+        let (off, is_off) = channel();
+        let is_off = Mutex::new(is_off);
+        let specs = move |function: &FunctionInfo<'_>| {
+            making.send(()).unwrap();
+            lock(&is_off).recv().unwrap();
+            let location = Location { function: function.index(), place: Place::Entry };
+            vec![ProbeSpec { location, kind: Kind::Count }]
+        };
+        let probes = LazyProbes::of(&module, [0], specs, None);
+        probes.switch(true).unwrap();
+        let count = || probes.get(Location { function: 0, place: Place::Entry }, Probe::count);
+        std::thread::scope(|scope| {
+            let program = scope.spawn(|| {
+                let mut store = Store::new(module.engine(), ());
+                let instance = Instance::new(&mut store, &module, &[]).unwrap();
+                let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
+                run.call(&mut store, ()).unwrap();
+                assert_eq!(count(), Some(0), "off");
+                probes.switch(true).unwrap();
+                run.call(&mut store, ()).unwrap();
+                assert_eq!(count(), Some(1), "on");
+            });
+            is_making.recv().unwrap();
+            probes.switch(false).unwrap();
+            off.send(()).unwrap();
+            program.join().unwrap();
+        });
+    }
+}

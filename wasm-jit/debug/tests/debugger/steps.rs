@@ -80,13 +80,25 @@ fn trace(text: &str) -> (Vec<Executed>, Result<String, String>) {
 /// Stops in `main`, and steps to the end. `next` says from the trace, and the index of the present
 /// instruction, where the step leads; `None`: to the end.
 fn check(text: &str, resume: Resume, next: impl Fn(&[Executed], usize, &Module) -> Option<usize>) -> usize {
+    check_from(text, 0, resume, next)
+}
+
+/// As [`check`], from this instruction of the trace.
+fn check_from(
+    text: &str,
+    start: usize,
+    resume: Resume,
+    next: impl Fn(&[Executed], usize, &Module) -> Option<usize>,
+) -> usize {
     let (executed, expected) = trace(text);
     let mut debugged = Debugged::new(text);
-    let (first, _) = executed[0];
-    debugged.debugger.add_breakpoint_at("first", vec![first], None, true).unwrap();
+    let (first, _) = executed[start];
+    let number = debugged.debugger.add_breakpoint_at("start", vec![first], None, true).unwrap();
+    let before = executed[..start].iter().filter(|(location, _)| *location == first).count();
+    debugged.debugger.ignore(number, before as u64).unwrap();
     debugged.start(&[]);
     let mut stop = debugged.stop();
-    let (mut at, mut steps) = (0, 0);
+    let (mut at, mut steps) = (start, 0);
     let module = debugged.debugger.code().module().clone();
     loop {
         assert_eq!((stop.location, stop.depth), executed[at], "step {steps}, instruction {at} of\n{text}");
@@ -155,6 +167,18 @@ fn steps_over_calls_stay_in_the_frame_or_its_callers() {
     assert!(check(WRITTEN, Resume::NextInstruction, over) > 10);
     assert!(check(TRAPS, Resume::NextInstruction, over) > 3);
     assert!(check(TRAPS, Resume::Next, over) > 3);
+}
+
+#[test]
+fn steps_over_calls_in_inner_frames() {
+    // Of recursive functions, and of those that catch what their callees throw.
+    let (executed, _) = trace(WRITTEN);
+    let module = Module::new(&Engine::default(), WRITTEN).unwrap();
+    for name in ["fib", "thrower", "catcher", "catches_in_loop", "tail"] {
+        let function = module.functions().find(|of| of.name() == Some(name)).unwrap().index();
+        let start = executed.iter().position(|(location, _)| location.function == function).unwrap();
+        assert!(check_from(WRITTEN, start, Resume::NextInstruction, over) > 3, "{name}");
+    }
 }
 
 #[test]

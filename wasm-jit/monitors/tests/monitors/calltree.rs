@@ -123,6 +123,50 @@ fn the_time_in_which_probes_are_made_belongs_to_no_function() {
 }
 
 #[test]
+fn a_frame_that_has_trapped_calls_nothing() {
+    /// Calls with this many more frames on the stack.
+    #[inline(never)]
+    fn deeper(observed: &Observed, frames: u32) {
+        let frame = std::hint::black_box([0_u8; 512]);
+        match frames {
+            0 => observed.call("run", 0).unwrap(),
+            _ => deeper(observed, frames - 1),
+        }
+        std::hint::black_box(frame);
+    }
+    let text = "(module
+        (func (export \"traps\") (param i32) (unreachable))
+        (func (export \"run\") (param i32)))";
+    let observed = Observed::by(text, "calltree");
+    observed.call("traps", 0).unwrap_err();
+    deeper(&observed, 20);
+    check(&observed.report("calltree"), &[("run", 1, 0), ("traps", 1, 0)]);
+}
+
+#[test]
+fn callers_from_before_it_was_switched_on_are_not_known() {
+    let text = "(module
+        (import \"host\" \"toggle\" (func $toggle))
+        (func $leaf)
+        (func (export \"run\") (param i32) (call $leaf) (call $toggle) (call $leaf)))";
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let session = Arc::new(Session::new(&module, Output::none()));
+    session.enable("calltree".parse().unwrap()).unwrap();
+    let mut linker = Linker::new(module.engine());
+    let toggled = session.clone();
+    let toggle = move || {
+        toggled.disable("calltree").unwrap();
+        toggled.enable("calltree".parse().unwrap()).unwrap();
+    };
+    linker.func_wrap("host", "toggle", toggle).unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let instance = linker.instantiate(&mut store, &module).unwrap();
+    instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap().call(&mut store, 0).unwrap();
+    let report = session.report("calltree").unwrap();
+    check(&report, &[("leaf", 1, 0), ("run", 1, 0), ("run/leaf", 1, 0), ("run/toggle", 1, 0)]);
+}
+
+#[test]
 fn recursion_leads_back_to_the_node_on_the_path() {
     let observed = Observed::by(
         "(module

@@ -66,6 +66,31 @@ fn calls_have_targets_and_callers() {
 }
 
 #[test]
+fn an_indirect_call_may_have_many_targets() {
+    // More than a table has entries.
+    const TARGETS: usize = 200;
+    let functions = "(func (type $t))".repeat(TARGETS);
+    let indices: Vec<String> = (0..TARGETS).map(|index| index.to_string()).collect();
+    let text = format!(
+        "(module (type $t (func)) {functions}
+        (table {TARGETS} funcref) (elem (i32.const 0) func {})
+        (func (export \"run\") (param i32)
+            (loop
+                (call_indirect (type $t) (i32.rem_u (local.get 0) (i32.const {TARGETS})))
+                (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))))",
+        indices.join(" "),
+    );
+    let observed = Observed::by(&text, "calls");
+    observed.call("run", 3 * TARGETS as i32).unwrap();
+    let report = observed.report("calls");
+    assert_eq!(integers(&report, "sites", "calls"), [3; TARGETS]);
+    let mut callees = texts(&report, "sites", "callee");
+    callees.sort_unstable();
+    callees.dedup();
+    assert_eq!(callees.len(), TARGETS);
+}
+
+#[test]
 fn a_call_graph_is_drawn() {
     let observed = Observed::by(CALLS, "calls");
     observed.call("run", 2).unwrap_err();
