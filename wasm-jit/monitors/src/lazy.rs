@@ -25,7 +25,8 @@ struct Shared {
     specs: Box<Specs>,
     /// The functions to observe.
     chosen: Vec<bool>,
-    /// Called by a thread whose call waits until its probes are made: it makes them by what it gets.
+    /// Called by a thread whose call waits until its probes are made: it makes them by what it
+    /// gets.
     around: Option<Box<Around>>,
     state: Mutex<State>,
 }
