@@ -128,9 +128,9 @@ pub(crate) trait OwnTime {
     fn spent(&self) -> u64;
     /// The total time for which it was preempted.
     fn preempted(&self) -> u64;
-    /// The time for which it was preempted since the last call of this or of
-    /// [`OwnTime::preempted`].
-    fn preempted_lately(&self) -> u64;
+    /// The time for which it was preempted since the service thread began a window at the time
+    /// `since`; at most that since the last call of this or of [`OwnTime::preempted`].
+    fn preempted_since(&self, since: u64) -> u64;
     /// Whether it is the only thread.
     fn is_alone(&self) -> bool;
 }
@@ -423,14 +423,12 @@ impl Function {
     /// Determines the times of a window that was begun at `since`. Returns whether it is open.
     fn place_after(&self, since: u64, now: u64, thread: &impl OwnTime) -> bool {
         let (delay, length) = (self.delay.load(Relaxed), self.length.load(Relaxed));
-        // Preemption that was not known at the last probe may have occurred before `since`: then
-        // the window begins later than intended.
         let spent = if thread.is_alone() {
             thread.spent().saturating_sub(self.spent_by_then.load(Relaxed))
         } else {
             0
         };
-        let own = (now - since).saturating_sub(thread.preempted_lately() + spent);
+        let own = (now - since).saturating_sub(thread.preempted_since(since) + spent);
         let (opens, closes) = ((now + delay).saturating_sub(own), (now + delay + length).saturating_sub(own));
         if closes <= now {
             self.closes.store(now, Relaxed);

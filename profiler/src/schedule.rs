@@ -302,6 +302,9 @@ impl Schedule {
         opening.sort_by(|(_, a), (_, b)| b.length.total_cmp(&a.length));
         let (spent, running, own_time) = (thread::spent(), self.own.get(), own_time::processor_time());
         let limit = u64::from(CAP) * governor::intensity().calls as u64;
+        if !opening.is_empty() {
+            thread::note_processor_times();
+        }
         for (index, planned) in opening {
             let Some(function) = FUNCTIONS.get(index as usize) else { continue };
             let delay = self.random.random_range(DELAY);

@@ -77,6 +77,10 @@ pub(crate) struct Thread {
     processor: AtomicU64,
     preemption: Preemption,
     preempted_before: AtomicU64,
+    /// When the service thread last read its processor time for [`note_processor_times`], in ticks,
+    /// or 0; and what it was, in nanoseconds.
+    noted: AtomicU64,
+    processor_when_noted: AtomicU64,
     /// Number of first entries of windows that the thread has made.
     cold: AtomicU64,
     entries: EntryStack,
@@ -153,6 +157,7 @@ impl Thread {
         block.seen.store(now, Ordering::Relaxed);
         block.begins_at(governor::of_thread() as u64);
         block.preemption.forget();
+        block.noted.store(0, Ordering::Relaxed);
         // SAFETY: as in `current`.
         unsafe { *thread_local() = std::ptr::from_ref(block).cast_mut() };
         Some(block)
@@ -306,9 +311,17 @@ impl OwnTime for Thread {
     }
 
     #[cold]
-    fn preempted_lately(&self) -> u64 {
+    fn preempted_since(&self, since: u64) -> u64 {
         let before = self.preempted_before.load(Ordering::Relaxed);
-        Thread::preempted(self).wrapping_sub(before)
+        let lately = Thread::preempted(self).wrapping_sub(before);
+        // Acquire: pairs with the Release in `note_processor_times`.
+        let noted = self.noted.load(Ordering::Acquire);
+        if lately == 0 || noted == 0 || noted > since {
+            return lately;
+        }
+        let ran = governor::of_thread() - self.processor_when_noted.load(Ordering::Relaxed) as f64;
+        let ran = (ran * governor::ticks_per_ns()) as u64;
+        lately.min(tsc::now().saturating_sub(noted).saturating_sub(ran))
     }
 
     fn is_alone(&self) -> bool {
@@ -362,6 +375,20 @@ pub(crate) fn processor_time() -> f64 {
         block.processor_since_attached()
     };
     (blocks().map(time).sum::<u64>() + PROCESSOR_OF_ENDED.load(Ordering::Relaxed)) as f64
+}
+
+/// Reads the processor time of the live threads, so that a thread can tell which part of its
+/// preemption was after this moment. One system call for each. For the service thread.
+pub(crate) fn note_processor_times() {
+    for block in blocks() {
+        let owner = block.owner.load(Ordering::Relaxed);
+        if owner != 0 {
+            let processor = governor::processor_time(governor::clock_of(owner));
+            block.processor_when_noted.store(processor as u64, Ordering::Relaxed);
+            // Release: the processor time first.
+            block.noted.store(tsc::now(), Ordering::Release);
+        }
+    }
 }
 
 /// Kernel ids of the live threads that have executed a probe.
@@ -515,5 +542,45 @@ mod tests {
             }
         });
         assert_eq!(seen, [SAMPLES; THREADS as usize]);
+    }
+
+    /// Preemption before a window was begun is not taken for one in it, though no probe has noticed
+    /// it before.
+    #[test]
+    fn preemption_before_a_window_does_not_belong_to_it() {
+        preemption::start(2.0);
+        if !preemption::is_available() {
+            println!("skipped: the C library has registered no rseq area");
+            return;
+        }
+        governor::Governor::new(None, false, 2.0);
+        let done = &AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let competitors = 4 * std::thread::available_parallelism().map_or(1, usize::from);
+            for _ in 0..competitors {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let thread = Thread::current().unwrap();
+            thread.preempted();
+            let mut lately = 0;
+            // Until a measurement finds some milliseconds that nothing has noticed before.
+            while lately < 10_000_000 {
+                let (before, begun) = (thread.preempted(), std::time::Instant::now());
+                while begun.elapsed() < std::time::Duration::from_millis(50) {
+                    std::hint::spin_loop();
+                }
+                note_processor_times();
+                let noted = thread.noted.load(Ordering::Relaxed);
+                let since = thread.preempted_since(tsc::now());
+                let passed = tsc::now() - noted;
+                lately = thread.preempted() - before;
+                assert!(since <= passed, "{since} of {passed} ticks, {lately} since the last probe");
+            }
+            done.store(true, Ordering::Relaxed);
+        });
     }
 }

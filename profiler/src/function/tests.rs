@@ -18,7 +18,7 @@ impl OwnTime for Own {
         self.1
     }
 
-    fn preempted_lately(&self) -> u64 {
+    fn preempted_since(&self, _: u64) -> u64 {
         self.1
     }
 
