@@ -143,11 +143,13 @@ mod error;
 mod evaluate;
 mod instructions;
 mod load;
+mod made;
 mod matching;
 mod modes;
 mod names;
 mod numbers;
 mod reach;
+mod shared;
 mod strings;
 
 #[cfg(test)]
@@ -155,3 +157,4 @@ pub(crate) use self::instructions::names_of;
 pub use attach::Attached;
 pub use error::{MonitorError, NameError, SignatureError};
 pub use load::MonitorModule;
+pub use shared::SharedMonitor;

@@ -25,7 +25,8 @@ const PROGRAM: &str = r#"(module (memory 1)
         (drop (i32.load (i32.const 12)))))"#;
 
 /// What a script has found about a run of a program, read from its memory, after it was compared
-/// with what the same script prints as a module of its own.
+/// with what it finds from a store of its own, and with what the same script prints as a module of
+/// its own.
 #[track_caller]
 pub(super) fn observe(script: &str, libraries: &[(&str, &str)], program: &str) -> ScriptReport {
     let binaries: Vec<(&str, Vec<u8>)> =
@@ -42,6 +43,7 @@ pub(super) fn observe(script: &str, libraries: &[(&str, &str)], program: &str) -
     });
     assert_eq!(nothing, "", "it prints nothing");
     let found = found.unwrap();
+    assert_eq!(shared(&compiled, libraries, program), found, "{script}");
     let mut printed = String::new();
     let module = lang::compile("test.mm", script.as_bytes(), &binaries).unwrap();
     run(&module, libraries, program, &mut printed, |_, _| {});
@@ -88,6 +90,23 @@ fn run(
     attached.finish(&mut store).unwrap();
     at_end(&mut store, &attached);
     *printed = String::from_utf8(output.lock().unwrap().clone()).unwrap();
+}
+
+/// What the script finds from a store of its own.
+fn shared(script: &Script, libraries: &[(&str, &str)], program: &str) -> ScriptReport {
+    let engine = Engine::default();
+    let libraries =
+        libraries.iter().map(|(name, text)| ((*name).to_owned(), Module::new(&engine, text).unwrap()));
+    let monitor = Module::from_binary(&engine, script.module()).unwrap();
+    let monitor = MonitorModule::new(monitor, libraries.collect()).unwrap();
+    let module = Module::new(&engine, program).unwrap();
+    let shared = monitor.share(Store::new(&engine, ()), &mut Linker::new(&engine), &module).unwrap();
+    shared.activate().unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let _ = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ());
+    shared.finish().unwrap();
+    shared.read(|store, instance| script.report(&*store, instance)).unwrap().unwrap()
 }
 
 /// Rows of a report: name, event, function, offset, key, value.
