@@ -10,7 +10,8 @@
 //!   as much as in an attached monitor.
 //! - Elsewhere, a probe calls a closure, which takes the lock and calls the rule's function. The
 //!   function runs undivided: no other event is observed meanwhile, and other threads wait that
-//!   come to one. It takes some ten times as long as a call in the program's store.
+//!   come to one. It takes some forty times as long as a call in the program's store
+//!   (`wasm-jit run` with and without `--control`, five million calls of a function).
 //!
 //! # Threads
 //! The runtime of our [scripts](crate::lang) has two stacks, for frames and for instructions that
