@@ -129,6 +129,14 @@ fn what_comes_while_it_is_on_is_counted_exactly() {
             assert_eq!(observed.shared.counters(), 0);
         },
     );
+    // At entries.
+    check_in_the_middle(
+        "report var by: map<i32, u64>; wasm:func:entry(local0: i32) / fname == \"down\" / { by[local0 / 4]++; }",
+        |observed| {
+            let expected = [("0", 15), ("1", 7)];
+            assert_eq!(observed.map(), expected.map(|(key, count)| (key.to_owned(), count)));
+        },
+    );
     // In the frame that called the host when it was switched on.
     check_in_the_middle("report var n: u64; wasm:opcode:br_if:before { n++; }", |observed| {
         assert_eq!(observed.integers(), [4]);
@@ -327,17 +335,38 @@ fn a_monitor_does_not_observe_itself() {
         &engine,
         "(module (global $n (export \"n\") (mut i32) (i32.const 0))
             (func $add (param i32) (global.set $n (i32.add (global.get $n) (local.get 0))))
-            (func (export \"wasm:func:entry (fid)\") (param i32)
-                (call $add (i32.div_u (i32.const 2) (i32.add (local.get 0) (i32.const 1))))))",
+            (func (export \"wasm:func:entry (local0)\") (param i32)
+                (call $add (i32.add (local.get 0) (i32.const 1)))))",
     )
     .unwrap();
     let shared = share(module.clone(), &module);
     shared.activate().unwrap();
     let mut store = Store::new(&engine, ());
     let instance = Instance::new(&mut store, &module, &[]).unwrap();
-    let entry = instance.get_typed_func::<i32, ()>(&mut store, "wasm:func:entry (fid)").unwrap();
-    entry.call(&mut store, 0).unwrap();
+    let entry = instance.get_typed_func::<i32, ()>(&mut store, "wasm:func:entry (local0)").unwrap();
+    entry.call(&mut store, 5).unwrap();
     let n = shared.read(|store, instance| instance.get_global(&*store, "n").unwrap().get(store));
-    // The function 1, then the function 0.
-    assert!(matches!(n, Ok(Val::I32(3))));
+    // The program calls the rule's function with 5, which calls the other one with 6.
+    assert!(matches!(n, Ok(Val::I32(13))), "{n:?}");
+}
+
+/// After it has failed, no function of a monitor is called.
+#[test]
+fn a_monitor_that_has_failed_is_not_called() {
+    let engine = Engine::default();
+    let program = Module::new(&engine, PROGRAM).unwrap();
+    let text = "(module (import \"host\" \"called\" (func $called))
+        (func (export \"wasm:func:entry\") (call $called) unreachable)
+        (func (export \"wasm:end\") (call $called)))";
+    let monitor = MonitorModule::new(Module::new(&engine, text).unwrap(), Vec::new()).unwrap();
+    let calls = Arc::new(AtomicU32::new(0));
+    let of_host = calls.clone();
+    let mut linker: Linker<()> = Linker::new(&engine);
+    let called = move || _ = of_host.fetch_add(1, Ordering::Relaxed);
+    linker.func_wrap("host", "called", called).unwrap();
+    let shared = monitor.share(Store::new(&engine, ()), &mut linker, &program).unwrap();
+    shared.activate().unwrap();
+    run(&program, 3, |_| ());
+    assert!(matches!(shared.finish(), Err(MonitorError::Failed { .. })));
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
 }

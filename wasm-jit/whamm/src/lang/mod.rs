@@ -8,7 +8,7 @@
 //! script     = { "use" NAME ";" | function | rule | statement }
 //! function   = "fn" NAME parameters [ "->" type ] block
 //! parameters = "(" [ NAME ":" type { "," NAME ":" type } ] ")"
-//! rule       = part { ":" part } [ "/" expression "/" ] block          two to four parts
+//! rule       = { "@once" | "@sample" "(" NUMBER "%" ")" } part { ":" part } [ "/" expression "/" ] block          two to four parts
 //! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ parameters ]
 //! block      = "{" { statement } "}"
 //! statement  = { "report" | "unshared" | "shared" | "frame" } "var" NAME ":" type [ "=" expression ] ";"
@@ -131,7 +131,7 @@ fn emit(
         let message = format!("the library `{library}` is not a module: {reason}");
         error(vec![Problem::new(ProblemKind::Name, 0..0, message)])
     })?;
-    let program = check::check(&script, &libraries).map_err(error)?;
+    let program = check::check(&script, &libraries, !prints).map_err(error)?;
     emit::emit(&program, prints).map_err(error)
 }
 

@@ -9,7 +9,7 @@ use super::contents::Contents;
 use super::counted::{Found, choose};
 use super::error::MonitorError;
 use super::load::MonitorModule;
-use super::made::{Callee, Maker, Probes};
+use super::made::{Callee, Maker, OffSwitch, Probes};
 use super::matching::Matching;
 use super::names::Event;
 use super::strings::Buffer;
@@ -83,6 +83,7 @@ pub(super) struct Matched {
     /// By rule.
     pub(super) functions: Vec<WasmFn>,
     pub(super) last: Last,
+    pub(super) off: OffSwitch,
 }
 
 impl MonitorModule {
@@ -107,11 +108,11 @@ impl MonitorModule {
         linker: &mut Linker<T>,
         program: &Module,
     ) -> Result<Attached, MonitorError> {
-        let Matched { instance, found, functions, last } = self.matched(store, linker, program)?;
+        let Matched { instance, found, functions, last, off } = self.matched(store, linker, program)?;
         let callees = functions.into_iter().map(Callee::Function).collect();
         let scope = Scope::Store(store.id());
         let maker = Maker { program: program.clone(), scope, exports: self.names(), callees };
-        let probes = Probes::new(maker, found);
+        let probes = Probes::new(maker, found, &off);
         probes.switch(true)?;
         Ok(Attached { instance, probes, last })
     }
@@ -133,8 +134,12 @@ impl MonitorModule {
             let instance = start(store, linker, library).map_err(failed)?;
             linker.instance(&mut *store, name, instance).map_err(failed)?;
         }
-        let instance =
-            start(store, linker, &self.module).map_err(|source| instantiate_error("monitor", source))?;
+        let failed = |source| instantiate_error("monitor", source);
+        let off = OffSwitch::default();
+        // Each monitor has its own.
+        let mut own = linker.clone();
+        off.define(own.allow_shadowing(true)).map_err(failed)?;
+        let instance = start(store, &own, &self.module).map_err(failed)?;
         let buffer = self.has_strings.then(|| Buffer::of(store, &instance)).transpose()?;
         let functions = self.rules.iter().map(|(export, _)| {
             let function = instance.get_func(&*store, export).expect("checked when it was loaded");
@@ -172,7 +177,7 @@ impl MonitorModule {
             choose(&mut found, &functions, &mut contents);
         }
         let functions = functions.into_iter().map(|(function, _)| function).collect();
-        Ok(Matched { instance, found, functions, last })
+        Ok(Matched { instance, found, functions, last, off })
     }
 }
 

@@ -11,17 +11,23 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use wasm_jit::probes::{
     Callback, FirstCallWatch, Kind, Place, Probe, ProbeError, ProbeSpec, Scope, ValueError, WasmFn,
     activate_all, deactivate_all,
 };
-use wasm_jit::{AsContextMut, Instance, Module};
+use wasm_jit::{AsContextMut, Error, Instance, Linker, Module};
 
 use super::counted::{Counting, Found};
 use super::error::MonitorError;
 use super::evaluate::Adds;
+
+/// The module from which monitors import functions that change their probes.
+pub(crate) const PROBES: &str = "wasm_jit:probe";
+
+/// The function that switches a probe off, by its number.
+pub(crate) const OFF: &str = "off";
 
 /// What a probe calls for a rule.
 #[derive(Debug)]
@@ -58,18 +64,29 @@ struct Shared {
 struct Made {
     is_on: bool,
     /// What is to become probes, by function.
-    waiting: HashMap<u32, Vec<Found>>,
+    waiting: HashMap<u32, Vec<(usize, Found)>>,
     /// Those that call functions, at entries and elsewhere.
-    at_entries: Vec<Probe>,
-    others: Vec<Probe>,
+    at_entries: Vec<Calling>,
+    others: Vec<Calling>,
+    /// Where each of them is that has a number: whether at an entry, and its index.
+    by_number: HashMap<usize, (bool, usize)>,
     counting: Vec<Counting>,
     /// The first of the probes that could not be made.
     refused: Option<MonitorError>,
 }
 
+/// A probe that calls a function.
+struct Calling {
+    probe: Probe,
+    /// The monitor has switched it off.
+    has_ended: bool,
+}
+
 /// A probe that was made for a rule, with what it adds if it counts.
 struct New {
     rule: usize,
+    /// That of what was found.
+    number: usize,
     probe: Probe,
     adds: Option<Arc<[Adds]>>,
 }
@@ -87,13 +104,33 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Lets the functions of a monitor switch off probes that are made later.
+#[derive(Clone, Default)]
+pub(super) struct OffSwitch(Arc<OnceLock<Weak<Shared>>>);
+
+impl OffSwitch {
+    /// Defines the function for the monitor.
+    pub(super) fn define<T: 'static>(&self, linker: &mut Linker<T>) -> Result<(), Error> {
+        let this = self.clone();
+        linker.func_wrap(PROBES, OFF, move |number: i32| {
+            if let Some(shared) = this.0.get().and_then(Weak::upgrade) {
+                shared.off(number as u32 as usize);
+            }
+        })?;
+        Ok(())
+    }
+}
+
 impl Probes {
-    pub(super) fn new(maker: Maker, found: Vec<Found>) -> Self {
+    pub(super) fn new(maker: Maker, found: Vec<Found>, off: &OffSwitch) -> Self {
         let mut made = Made::default();
-        for found in found {
-            made.waiting.entry(found.location.function).or_default().push(found);
+        for (number, found) in found.into_iter().enumerate() {
+            made.waiting.entry(found.location.function).or_default().push((number, found));
         }
-        Self { shared: Arc::new(Shared { maker, made: Mutex::new(made) }), watch: Mutex::default() }
+        let shared = Arc::new(Shared { maker, made: Mutex::new(made) });
+        // There is one for each.
+        let _ = off.0.set(Arc::downgrade(&shared));
+        Self { shared, watch: Mutex::default() }
     }
 
     /// Switches them on or off, those included that are made later; does nothing if they are.
@@ -160,7 +197,7 @@ impl Shared {
     /// Makes the probes of functions that are called, or may be running.
     fn called(&self, functions: &[u32]) -> Result<(), Refused> {
         // Each place is made by one thread only.
-        let found: Vec<Found> = {
+        let found: Vec<(usize, Found)> = {
             let mut made = lock(&self.made);
             functions.iter().flat_map(|function| made.waiting.remove(function)).flatten().collect()
         };
@@ -187,25 +224,42 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Switches a probe off by its number.
+    fn off(&self, number: usize) {
+        let mut made = lock(&self.made);
+        let Some((is_entry, index)) = made.by_number.get(&number).copied() else { return };
+        let calling = if is_entry { &mut made.at_entries[index] } else { &mut made.others[index] };
+        calling.has_ended = true;
+        // The monitor must not depend on it: another thread may still call the function.
+        let _ = deactivate_all([&calling.probe]);
+    }
+}
+
 impl Made {
     fn add(&mut self, new: Vec<New>) {
         for new in new {
             let is_entry = new.is_entry();
             match new.adds {
                 Some(adds) => self.counting.push(Counting::new(new.probe, adds)),
-                None if is_entry => self.at_entries.push(new.probe),
-                None => self.others.push(new.probe),
+                None => {
+                    let probes = if is_entry { &mut self.at_entries } else { &mut self.others };
+                    self.by_number.insert(new.number, (is_entry, probes.len()));
+                    probes.push(Calling { probe: new.probe, has_ended: false });
+                }
             }
         }
     }
 
-    /// Switches those that were made.
+    /// Switches those that were made, but those that the monitor has switched off.
     fn switch(&self, on: bool) -> Result<(), ProbeError> {
         let counting = self.counting.iter().map(Counting::probe);
+        let [at_entries, others] = [&self.at_entries, &self.others]
+            .map(|all| all.iter().filter(|calling| !calling.has_ended).map(|calling| &calling.probe));
         let switched = if on {
-            activate_all(self.at_entries.iter().chain(&self.others).chain(counting))
+            activate_all(at_entries.chain(others).chain(counting))
         } else {
-            deactivate_all(counting.chain(&self.others).chain(&self.at_entries))
+            deactivate_all(counting.chain(others).chain(at_entries))
         };
         switched.into_iter().collect()
     }
@@ -213,13 +267,13 @@ impl Made {
 
 impl Maker {
     /// Makes probes, off.
-    fn make(&self, found: Vec<Found>) -> Result<Vec<New>, Refused> {
+    fn make(&self, found: Vec<(usize, Found)>) -> Result<Vec<New>, Refused> {
         let spec = |found: &Found| ProbeSpec { location: found.location, kind: self.kind(found) };
-        let specs: Vec<ProbeSpec> = found.iter().map(spec).collect();
+        let specs: Vec<ProbeSpec> = found.iter().map(|(_, found)| spec(found)).collect();
         let mut new = Vec::with_capacity(specs.len());
-        for (found, made) in found.into_iter().zip(self.program.scoped_probes(self.scope, &specs)) {
+        for ((number, found), made) in found.into_iter().zip(self.program.scoped_probes(self.scope, &specs)) {
             match made {
-                Ok(probe) => new.push(New { rule: found.rule, probe, adds: found.adds }),
+                Ok(probe) => new.push(New { rule: found.rule, number, probe, adds: found.adds }),
                 Err(refused) if is_no_match(&refused) => {}
                 Err(refused) => return Err((self.exports[found.rule].clone(), refused)),
             }

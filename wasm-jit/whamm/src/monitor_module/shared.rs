@@ -115,7 +115,7 @@ impl MonitorModule {
         linker: &mut Linker<T>,
         program: &Module,
     ) -> Result<SharedMonitor<T>, MonitorError> {
-        let Matched { instance, found, functions, last } = self.matched(&mut store, linker, program)?;
+        let Matched { instance, found, functions, last, off } = self.matched(&mut store, linker, program)?;
         let exports = self.names();
         let function = |export: &String| instance.get_func(&store, export).expect("its type was checked");
         let rules = exports.iter().zip(&functions).map(|(export, checked)| Rule {
@@ -139,7 +139,12 @@ impl MonitorModule {
         };
         let callees = types.into_iter().enumerate().map(closure).collect();
         let maker = Maker { program: program.clone(), scope: Scope::Module, exports, callees };
-        Ok(SharedMonitor { probes: Probes::new(maker, found), caller, interrupt, last: Mutex::new(last) })
+        Ok(SharedMonitor {
+            probes: Probes::new(maker, found, &off),
+            caller,
+            interrupt,
+            last: Mutex::new(last),
+        })
     }
 
     /// Whether a rule asks for frames, or for what identifies an instruction that has begun in one.
