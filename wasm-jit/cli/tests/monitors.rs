@@ -487,3 +487,48 @@ fn a_script_that_reports_at_the_end_says_so_at_a_signal() {
     send(&child, Signal::SIGKILL);
     child.wait().unwrap();
 }
+
+/// The three targets of a script: in place, as a monitor module, and in the program.
+#[test]
+fn a_script_is_written_into_a_program() {
+    let directory = with_module(
+        r#"(module
+            (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+            (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+            (memory (export "memory") 1)
+            (data (i32.const 0) "\10\00\00\00\03\00\00\00")
+            (data (i32.const 16) "hi\n")
+            (func $f (param i32) (result i32)
+                (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))
+                (if (result i32) (local.get 0) (then (call $f (i32.sub (local.get 0) (i32.const 1)))) (else (i32.const 4))))
+            (func (export "_start") (call $exit (call $f (i32.const 2)))))"#,
+    );
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    write("calls.mm", "wasm:opcode:call:before { report var times: u64; times++; }");
+    let compiled = run(&directory, &["whamm", "compile", "calls.mm"]);
+    assert_eq!((compiled.status.code(), text(&compiled.stderr)), (Some(0), ""));
+    let in_place = run(&directory, &["run", "--monitors=./calls.wasm", "app.wat"]);
+    assert_eq!((in_place.status.code(), text(&in_place.stdout)), (Some(4), "hi\nhi\nhi\n"));
+    assert_eq!(text(&in_place.stderr).lines().count(), 5, "{}", text(&in_place.stderr));
+    let rewritten = run(&directory, &["whamm", "instrument", "calls.mm", "app.wat", "-o", "counted.wasm"]);
+    assert_eq!((rewritten.status.code(), text(&rewritten.stderr)), (Some(0), ""));
+    let by_itself = run(&directory, &["run", "counted.wasm"]);
+    let outcome =
+        |ran: &Output| (ran.status.code(), text(&ran.stdout).to_owned(), text(&ran.stderr).to_owned());
+    assert_eq!(outcome(&by_itself), outcome(&in_place));
+
+    write("library.mm", "use clock;\nwasm:func:entry { }");
+    let refused = run(&directory, &["whamm", "instrument", "library.mm", "app.wat", "-o", "no.wasm"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let message = text(&refused.stderr);
+    assert!(
+        message.starts_with("wasm-jit: library.mm: 1 problem") && message.contains("library.mm:1:5"),
+        "{message}"
+    );
+    write("threads.wat", "(module (memory 1 1 shared))");
+    let refused = run(&directory, &["whamm", "instrument", "calls.mm", "threads.wat", "-o", "no.wasm"]);
+    let expected =
+        "wasm-jit: threads.wat: the program cannot be rewritten: it shares a memory with other threads\n";
+    assert_eq!((refused.status.code(), text(&refused.stderr)), (Some(1), expected));
+    assert!(!directory.path().join("no.wasm").exists());
+}

@@ -149,6 +149,28 @@ pub fn libraries(name: &str, source: &[u8]) -> Result<Vec<String>, ScriptError> 
     Ok(used.collect())
 }
 
+/// Refuses a script that uses libraries.
+///
+/// # Errors
+/// The uses of libraries, with this message and help; the text is not a script.
+pub(crate) fn refuse_libraries(
+    name: &str,
+    source: &[u8],
+    message: &str,
+    help: &str,
+) -> Result<(), ScriptError> {
+    let source = text(name, source)?;
+    let script = parser::parse(source).map_err(|problems| ScriptError::new(name, source, problems))?;
+    let problem = |item| match item {
+        ast::Item::Use(library) => {
+            Some(Problem::new(ProblemKind::Unsupported, library.span, message).help(help))
+        }
+        _ => None,
+    };
+    let problems: Vec<Problem> = script.items.into_iter().filter_map(problem).collect();
+    if problems.is_empty() { Ok(()) } else { Err(ScriptError::new(name, source, problems)) }
+}
+
 /// An event that a rule matches, and the variables that it binds.
 #[derive(Clone, Debug)]
 pub struct EventInfo {

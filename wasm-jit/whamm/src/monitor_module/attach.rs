@@ -63,7 +63,7 @@ impl Attached {
 }
 
 /// Rules of the end, with the constants for their functions.
-pub(super) type Last = Vec<(String, Vec<Val>)>;
+pub(crate) type Last = Vec<(String, Vec<Val>)>;
 
 pub(super) fn run<T: 'static>(
     store: &mut Store<T>,
@@ -77,12 +77,12 @@ pub(super) fn run<T: 'static>(
 }
 
 /// A monitor that was instantiated, with what its rules match.
-pub(super) struct Matched {
-    pub(super) instance: Instance,
-    pub(super) found: Vec<Found>,
+pub(crate) struct Matched {
+    pub(crate) instance: Instance,
+    pub(crate) found: Vec<Found>,
     /// By rule.
-    pub(super) functions: Vec<WasmFn>,
-    pub(super) last: Last,
+    pub(crate) functions: Vec<WasmFn>,
+    pub(crate) last: Last,
     pub(super) off: OffSwitch,
 }
 
@@ -118,12 +118,12 @@ impl MonitorModule {
     }
 
     /// The names of the rules.
-    pub(super) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.rules.iter().map(|(export, _)| export.clone()).collect()
     }
 
     /// Instantiates the monitor and its libraries, and matches the rules with a program.
-    pub(super) fn matched<T: 'static>(
+    pub(crate) fn matched<T: 'static>(
         &self,
         store: &mut Store<T>,
         linker: &mut Linker<T>,

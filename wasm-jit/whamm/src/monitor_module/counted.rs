@@ -40,12 +40,12 @@ const FAILING_STEPS: u32 = 100_000;
 
 /// A rule at a place.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// Its number.
-    pub(super) rule: usize,
-    pub(super) location: Location,
+    pub(crate) rule: usize,
+    pub(crate) location: Location,
     /// What its function is called with.
-    pub(super) values: Values,
+    pub(crate) values: Values,
     /// How the instruction goes on.
     pub(super) ways: Option<Ways>,
     /// What a call adds, always or for each of the ways, if it does nothing else, and is not called

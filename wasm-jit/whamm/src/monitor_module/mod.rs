@@ -162,6 +162,8 @@ mod strings;
 #[cfg(test)]
 pub(crate) use self::instructions::names_of;
 pub use attach::Attached;
+pub(crate) use attach::Matched;
+pub(crate) use counted::Found;
 pub use error::{MonitorError, NameError, SignatureError};
 pub use load::MonitorModule;
 pub(crate) use made::{OFF, PROBES};
