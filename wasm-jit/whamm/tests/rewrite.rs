@@ -120,6 +120,9 @@ const SCRIPT: &str = r#"
     wasm:opcode:i32.add|i32.mul|i32.and|i32.sub|i32.lt_u(arg0: i32):before { operands[(opname, arg0)]++; }
     wasm:opcode:i64.add|i64.eq|i64.eqz(arg0: i64):before { operands[(opname, arg0 as i32)]++; }
     wasm:opcode:f64.add(arg0: f64, arg1: f64):before { operands[(opname, (arg0 * 10.0 + arg1) as i32)]++; }
+    wasm:opcode:drop(arg0: i32):before { operands[(opname, arg0)]++; }
+    wasm:func:entry(local0: i32) { operands[(fname, local0)]++; }
+    wasm:opcode:i32.const:after { operands[("after", res0)]++; }
     wasm:opcode:call|call_indirect:after { report var returns: u64; returns++; }
     wasm:opcode:br_if|br_table|if:semantic_after { report var after: u64; after++; }
     wasm:opcode:*load*|*store*:before { operands[(opname, effective_addr as i32)]++; }
@@ -166,6 +169,7 @@ const PROGRAM: &str = r#"(module
             (i32.const 9)
             (br_if $next (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 12))))
         (drop) (drop)
+        (i32.const 77) (loop (nop)) (drop)
         (block $a (block $b (block $c (br_table $a $b $c (i32.and (local.get $i) (i32.const 3))))))
         (i64.store (i32.const 64) (local.get $sum))
         (drop (call $tail (i32.const 5)))
@@ -208,6 +212,7 @@ fn another_engine_reports_what_is_observed_in_place() {
                 assert_eq!(out, if imports_write { "hello\n" } else { "" });
                 // Not empty by mistake: of twelve calls of `$pair`, two do not come to its end.
                 assert!(err.contains("\"(f64.add, 40)\",10\n"), "{err}");
+                assert!(err.contains("\"(after, 77)\",1\n"), "{err}");
                 assert_eq!(err.matches("name,type,event").count(), 1);
             }
         }
