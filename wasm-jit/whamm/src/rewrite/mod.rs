@@ -7,13 +7,13 @@
 //! 1. Types, functions, globals and the memory of the monitor come after those of the program. The
 //!    memory and the globals have the contents that they have after matching. If the program does
 //!    not import `fd_write` of WASI, the import becomes its last imported function, and the numbers
-//!    of its own functions grow by one ([`merge`]).
+//!    of its own functions grow by one (`merge`).
 //! 2. Where a rule matches, the program's function calls the rule's function. Operands that it
 //!    wants are moved to locals, and back. Functions whose end is observed get a block around their
-//!    body, which `return` leaves ([`body`]).
+//!    body, which `return` leaves (`body`).
 //! 3. `whamm:report`, an exported function, calls the rules of the end and prints the report, once.
 //!    `_start` calls it when the program has returned, and so does the program before it calls
-//!    `proc_exit` ([`added`]).
+//!    `proc_exit` (`added`).
 //!
 //! Places, constants and the order of events are those of the same monitor in place, so that the
 //! report is the same, byte for byte. Numbers of frames are taken from a counter.
