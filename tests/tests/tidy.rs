@@ -58,7 +58,7 @@ const MODULES: &[(&str, &[Imports])] = &[
         "wasm-jit/src/",
         &[
             ("types", &[]),
-            ("code", &["vmctx"]),
+            ("code", &["types", "vmctx"]),
             ("objdump", &["code", "vmctx"]),
             ("trap", &["code", "vmctx"]),
             // An error may hold one type of the runtime, an uncaught exception.

@@ -474,13 +474,16 @@ impl ProbeError {
                 };
                 Self::Value { value, function, offset, reason }
             }
-            NoProbe::Type(argument) => match kind {
-                Kind::Wasm { function: callee, values } => {
-                    let (value, parameter) = (values.as_slice()[argument], callee.parameters()[argument]);
-                    Self::Value { value, function, offset, reason: ValueError::Type { parameter } }
-                }
-                _ => unreachable!("only functions of WebAssembly have types"),
-            },
+            NoProbe::Type(argument) => {
+                let (types, values) = match kind {
+                    Kind::Wasm { function, values } => (Some(function.parameters()), values),
+                    Kind::Callback { function, values } => (function.types(), values),
+                    _ => unreachable!("others have no types"),
+                };
+                let parameter = types.expect("it has types")[argument];
+                let (value, reason) = (values.as_slice()[argument], ValueError::Type { parameter });
+                Self::Value { value, function, offset, reason }
+            }
         }
     }
 

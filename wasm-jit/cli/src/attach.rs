@@ -13,13 +13,15 @@ use wasm_jit_monitors::control::{self, Control};
 use wasm_jit_monitors::{Format, Session};
 
 use super::Failure;
+use super::monitor_modules::Files;
 
 const EXAMPLES: &str = "\
 Examples:
   wasm-jit run --control app.wasm &          a program whose monitors can be switched
   wasm-jit attach $! enable hotness
   wasm-jit attach $! report hotness
-  wasm-jit attach $! disable hotness         from here on, it costs nothing";
+  wasm-jit attach $! disable hotness         from here on, it costs nothing
+  wasm-jit attach $! enable ./count.mm       a script, also of a program that has threads";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -47,7 +49,8 @@ enum Request {
     List,
     /// Starts a monitor, or switches it on again
     Enable {
-        /// The monitor, with options: 'hotness{function=main}'
+        /// The monitor, with options: 'hotness{function=main}'; or a script or monitor module with
+        /// its libraries, as for run --monitors, which the other process reads
         #[arg(value_name = "NAME[{OPTIONS}]")]
         monitor: String,
     },
@@ -73,15 +76,20 @@ fn format(text: &str) -> Result<String, String> {
     text.parse::<Format>().map(|_| text.to_owned())
 }
 
+/// The name of a monitor in the other process, which has another current directory.
+fn name(monitor: &str) -> String {
+    Files::of(monitor).map_or_else(|| monitor.to_owned(), |files| files.absolute())
+}
+
 impl Request {
     /// As it is sent.
     fn line(&self) -> String {
         match self {
             Self::List => "list".to_owned(),
-            Self::Enable { monitor } => format!("enable {monitor}"),
-            Self::Disable { monitor } => format!("disable {monitor}"),
+            Self::Enable { monitor } => format!("enable {}", name(monitor)),
+            Self::Disable { monitor } => format!("disable {}", name(monitor)),
             Self::Report { monitor, format } => {
-                format!("report {format} {}", monitor.as_deref().unwrap_or_default())
+                format!("report {format} {}", monitor.as_deref().map(name).unwrap_or_default())
             }
         }
     }

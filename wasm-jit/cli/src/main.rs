@@ -15,6 +15,7 @@ mod objdump;
 mod program;
 mod run;
 mod script_report;
+mod shared_monitors;
 mod units;
 mod values;
 mod whamm;

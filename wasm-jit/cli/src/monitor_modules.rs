@@ -1,4 +1,6 @@
-//! `wasm-jit run --monitors=FILE`: monitors that are modules of WebAssembly.
+//! `wasm-jit run --monitors=FILE`: monitors that are modules of WebAssembly, in the program's
+//! store. Those of programs that start threads, or that others may switch, have [stores of their
+//! own](super::shared_monitors).
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -33,8 +35,21 @@ impl Files {
         Some(Self { monitor: files.next()?, libraries: files.collect() })
     }
 
+    /// The file of the monitor.
+    pub(super) fn monitor(&self) -> &Path {
+        &self.monitor
+    }
+
+    /// The name by which all processes know it.
+    pub(super) fn absolute(&self) -> String {
+        let all = [&self.monitor].into_iter().chain(&self.libraries);
+        // Without a current directory, it stays relative.
+        let absolute = all.map(|file| std::path::absolute(file).unwrap_or_else(|_| file.clone()));
+        absolute.map(|file| file.to_string_lossy().into_owned()).collect::<Vec<_>>().join("+")
+    }
+
     /// The monitor, and the script if it is one.
-    fn load(&self, program: &Module) -> Result<(MonitorModule, Option<Script>), Failure> {
+    pub(super) fn load(&self, program: &Module) -> Result<(MonitorModule, Option<Script>), Failure> {
         let engine = program.engine();
         let failed = |error: &dyn std::fmt::Display| Failure::of_file(&self.monitor, error);
         let (module, script, libraries) =
@@ -79,10 +94,6 @@ impl MonitorModules {
         store: &mut Store<Host>,
         program: &Module,
     ) -> Result<Self, Failure> {
-        let spawns = |names: (&str, &str)| names == ("wasi", "thread-spawn");
-        if !files.is_empty() && program.imports().any(|import| spawns((import.module(), import.name()))) {
-            return Err(Failure::new("a monitor module cannot observe a program that starts threads"));
-        }
         let mut attached = Vec::new();
         for files in files {
             let failed = |error: &dyn std::fmt::Display| Failure::of_file(&files.monitor, error);
@@ -143,7 +154,7 @@ impl Finished {
 /// What a monitor sees of the host: standard output and error. The former is standard error, as for
 /// other reports, or a file in the directory of reports. Whamm's library writes to it if this
 /// variable is set, otherwise to a file of its own.
-fn context(monitor: &Path, directory: Option<&Path>) -> Result<WasiCtx, Failure> {
+pub(super) fn context(monitor: &Path, directory: Option<&Path>) -> Result<WasiCtx, Failure> {
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stderr().env("TO_CONSOLE", "true");
     match directory {

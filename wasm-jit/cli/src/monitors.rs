@@ -17,6 +17,7 @@ use wasm_jit_monitors::{ALL, CallArcs, Description, Format, Output, Request, Ses
 
 use super::Failure;
 use super::monitor_modules::Files;
+use super::shared_monitors::{SharedMonitors, starts_threads};
 
 /// Of `wasm-jit run`.
 #[derive(Clone, Debug, Args)]
@@ -55,9 +56,23 @@ impl Arguments {
         Ok(requests)
     }
 
-    /// The monitor modules.
-    pub(super) fn modules(&self) -> Vec<Files> {
-        self.monitors.iter().flat_map(|list| split(list)).filter_map(Files::of).collect()
+    /// The monitor modules and scripts.
+    fn files(&self) -> impl Iterator<Item = Files> {
+        self.monitors.iter().flat_map(|list| split(list)).filter_map(Files::of)
+    }
+
+    pub(super) fn has_files(&self) -> bool {
+        self.files().next().is_some()
+    }
+
+    /// Those that run in the store of the program.
+    pub(super) fn modules(&self, program: &Module) -> Vec<Files> {
+        if self.has_shared(program) { Vec::new() } else { self.files().collect() }
+    }
+
+    /// Whether monitor modules and scripts have stores of their own.
+    fn has_shared(&self, program: &Module) -> bool {
+        self.control || starts_threads(program)
     }
 
     /// Where reports go, if they are files.
@@ -111,6 +126,9 @@ pub(super) struct Monitors(Option<Arc<Running>>);
 #[derive(Debug)]
 struct Running {
     session: Arc<Session>,
+    shared: SharedMonitors,
+    /// Files of monitors that report only at the end.
+    at_end: Vec<Files>,
     control: Mutex<Option<Control>>,
 }
 
@@ -125,13 +143,21 @@ impl Monitors {
             return Ok(Self(None));
         }
         let output = arguments.output()?;
-        let session = Session::new(module, output);
+        let shared = SharedMonitors::default();
+        let session = shared.in_session(Session::new(module, output), arguments.directory());
         for request in requests {
             session.enable(request).map_err(usage)?;
         }
+        if arguments.has_shared(module) {
+            for files in arguments.files() {
+                let request = files.absolute().parse().map_err(usage)?;
+                session.enable(request).map_err(Failure::new)?;
+            }
+        }
         let session = Arc::new(session);
         let control = arguments.control.then(|| super::attach::listen(session.clone())).transpose()?;
-        Ok(Self(Some(Arc::new(Running { session, control: Mutex::new(control) }))))
+        let at_end = arguments.modules(module);
+        Ok(Self(Some(Arc::new(Running { session, shared, at_end, control: Mutex::new(control) }))))
     }
 
     /// Defines the functions of monitors that programs may import.
@@ -152,10 +178,20 @@ impl Monitors {
         }
     }
 
+    /// The same, at a signal.
+    fn write_now(&self) {
+        for files in self.0.iter().flat_map(|running| &running.at_end) {
+            let message = "its report is written when the program ends; with --control, also at SIGUSR1";
+            Failure::of_file(files.monitor(), message).report();
+        }
+        self.write();
+    }
+
     /// The same, at the end of the program: it cannot be attached to any more.
     pub(super) fn finish(&self) {
         if let Some(running) = &self.0 {
             running.control.lock().unwrap_or_else(PoisonError::into_inner).take();
+            running.shared.finish();
         }
         self.write();
     }
@@ -163,7 +199,7 @@ impl Monitors {
     /// Writes reports whenever SIGUSR1 arrives, and before the process ends by another signal.
     pub(super) fn report_at(&self, signals: Signals) {
         let monitors = self.clone();
-        let wait = move || signals.for_each(|| monitors.write(), || monitors.finish());
+        let wait = move || signals.for_each(|| monitors.write_now(), || monitors.finish());
         let thread = thread::Builder::new().name("monitors".to_owned()).spawn(wait);
         if let Err(error) = thread {
             Failure::new(error).about("no reports at signals").report();

@@ -194,7 +194,7 @@ fn run_here(
     }
     let timeout = arguments.timeout.map(|time| store.interrupt_handle().interrupt_after(time));
     let timeout = timeout.transpose().map_err(Failure::new)?;
-    let (files, directory) = (arguments.monitors.modules(), arguments.monitors.directory());
+    let (files, directory) = (arguments.monitors.modules(&module), arguments.monitors.directory());
     let mut modules = MonitorModules::attach(&files, directory, &mut store, &module)?;
     let done = program
         .instantiate(&mut store)

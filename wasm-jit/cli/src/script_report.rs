@@ -12,10 +12,20 @@ use std::path::Path;
 use wasm_jit_monitors::{Cell, Program, Report, Table};
 use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value};
 
+/// The name of the report of a script in this file.
+pub(super) fn name(file: &Path) -> String {
+    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
 /// The report of a script in this file.
 pub(super) fn report(file: &Path, found: &ScriptReport, program: &Program<'_>) -> Report {
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let mut report = Report::new(&name);
+    let mut report = Report::new(&name(file));
+    fill(&mut report, found, program);
+    report
+}
+
+/// Adds what a script has found to a report.
+pub(super) fn fill(report: &mut Report, found: &ScriptReport, program: &Program<'_>) {
     report.hint_all_rows("--monitor-out writes all");
     let mut names = Names::new(["monitor"]);
     for variable in &found.variables {
@@ -28,13 +38,12 @@ pub(super) fn report(file: &Path, found: &ScriptReport, program: &Program<'_>) -
     for variable in &found.variables {
         if let ReportedValue::Map(entries) = &variable.value {
             let rows = entries.iter().map(|(key, value)| entry(key, value)).collect();
-            add(&mut report, names.unique(&variable.name), None, rows);
+            add(report, names.unique(&variable.name), None, rows);
         }
     }
     for rule in &found.rules {
-        by_site(&mut report, &mut names, rule, program);
+        by_site(report, &mut names, rule, program);
     }
-    report
 }
 
 /// Names that are taken: of figures and tables, or of columns.

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use wasm_jit::{Engine, Module};
 use wasm_jit_whamm::lang::{self, EventInfo, Script, ScriptError};
+use wasm_jit_whamm::rewrite::{self, RewriteError};
 
 use super::Failure;
 
@@ -15,9 +16,10 @@ const EXAMPLES: &str = "\
 Examples:
   wasm-jit run --monitors=count.mm app.wasm           compiles the script, and runs the monitor
   wasm-jit whamm compile count.mm -o monitor.wasm     a monitor module, for run --monitors
+  wasm-jit whamm instrument count.mm app.wasm -o counted.wasm     a program that counts in any engine
   wasm-jit whamm info 'wasm:opcode:*load*:before'     what matches, and what is bound";
 
-/// Compiles Whamm scripts to monitor modules, and describes match rules
+/// Compiles Whamm scripts to monitor modules or into programs, and describes match rules
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, help_template = super::TEMPLATE)]
 pub(super) struct Whamm {
@@ -28,6 +30,7 @@ pub(super) struct Whamm {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Compile(Compile),
+    Instrument(Instrument),
     Info(Info),
 }
 
@@ -43,6 +46,25 @@ struct Compile {
     script: String,
 }
 
+/// Rewrites a program so that it does by itself what a script says, in any engine
+///
+/// The report goes to standard error when the program ends by returning from _start or by exit; a
+/// host calls the export `whamm:report` otherwise. Engines need several memories (multi-memory).
+#[derive(Debug, Args)]
+struct Instrument {
+    /// The new program
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+
+    /// The script, which uses no libraries
+    #[arg(value_name = "SCRIPT")]
+    script: PathBuf,
+
+    /// The program (.wasm or .wat)
+    #[arg(value_name = "PROGRAM")]
+    program: PathBuf,
+}
+
 /// Lists the events that a rule matches, and the variables that each binds
 #[derive(Debug, Args)]
 struct Info {
@@ -54,6 +76,7 @@ struct Info {
 pub(super) fn run(arguments: &Whamm) -> Result<ExitCode, Failure> {
     match &arguments.verb {
         Verb::Compile(arguments) => compile(arguments)?,
+        Verb::Instrument(arguments) => instrument(arguments)?,
         Verb::Info(Info { rule }) => {
             let events = lang::info(rule).map_err(|error| Failure { code: 2, message: error.to_string() })?;
             super::print(|out| describe(&events, out))?;
@@ -98,11 +121,7 @@ impl Source {
     ) -> Result<(T, Vec<Library>), Failure> {
         let source = fs::read(&self.script).map_err(|error| Failure::of_file(&self.script, error))?;
         let name = self.script.to_string_lossy();
-        let problems = |error: ScriptError| {
-            let count = error.problems().len();
-            let message = format!("{count} {}\n{error}", if count == 1 { "problem" } else { "problems" });
-            Failure::of_file(&self.script, message)
-        };
+        let problems = |error: ScriptError| problems(&self.script, &error);
         let mut libraries = Vec::new();
         for library in lang::libraries(&name, &source).map_err(problems)? {
             let beside = ["wasm", "wat"]
@@ -125,6 +144,26 @@ fn compile(arguments: &Compile) -> Result<(), Failure> {
     let (module, _) = source.compile(&Engine::default(), lang::compile)?;
     let output = arguments.output.clone().unwrap_or_else(|| source.script.with_extension("wasm"));
     fs::write(&output, module).map_err(|error| Failure::of_file(&output, error))
+}
+
+/// The problems of a script.
+fn problems(script: &Path, error: &ScriptError) -> Failure {
+    let count = error.problems().len();
+    let message = format!("{count} {}\n{error}", if count == 1 { "problem" } else { "problems" });
+    Failure::of_file(script, message)
+}
+
+fn instrument(arguments: &Instrument) -> Result<(), Failure> {
+    let Instrument { output, script, program } = arguments;
+    let source = fs::read(script).map_err(|error| Failure::of_file(script, error))?;
+    let module = super::load(&Engine::default(), program)?;
+    let instrumented = rewrite::instrument(&script.to_string_lossy(), &source, &module);
+    let instrumented = instrumented.map_err(|error| match error {
+        RewriteError::Script(error) => problems(script, &error),
+        RewriteError::Unsupported { .. } => Failure::of_file(program, error),
+        _ => Failure::of_file(script, error),
+    })?;
+    fs::write(output, instrumented).map_err(|error| Failure::of_file(output, error))
 }
 
 /// Events with the same bound variables are listed together.

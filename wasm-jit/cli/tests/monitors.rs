@@ -324,3 +324,211 @@ by
     assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), ""));
     assert!(text(&ended.stdout).contains("taken"), "{}", text(&ended.stdout));
 }
+
+/// Starts, by a thread for each, `spin` in a loop without end, and three calls of `work` in the
+/// main thread and in four others, which are waited for.
+const THREADS: &str = r#"(module
+    (import "wasi" "thread-spawn" (func $spawn (param i32) (result i32)))
+    (memory (export "memory") (import "env" "memory") 1 1 shared)
+    (func $work (param $n i32) (result i32)
+        (if (result i32) (local.get $n)
+            (then (i32.add (i32.const 1) (call $work (i32.sub (local.get $n) (i32.const 1)))))
+            (else (i32.const 0))))
+    (func (export "wasi_thread_start") (param i32 i32)
+        (drop (call $work (local.get 1)))
+        (drop (call $work (local.get 1)))
+        (drop (i32.atomic.rmw.add (i32.const 0) (i32.const 1)))
+        (drop (memory.atomic.notify (i32.const 0) (i32.const 1))))
+    (func (export "_start") (local $n i32)
+        (loop $next
+            (drop (call $spawn (i32.add (local.get $n) (i32.const 5))))
+            (br_if $next (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 4))))
+        (loop $wait
+            (local.set $n (i32.atomic.load (i32.const 0)))
+            (if (i32.lt_u (local.get $n) (i32.const 4))
+                (then
+                    (drop (memory.atomic.wait32 (i32.const 0) (local.get $n) (i64.const -1)))
+                    (br $wait))))))"#;
+
+#[test]
+fn scripts_observe_all_threads_of_a_program() {
+    let directory = with_module(THREADS);
+    // One that is counted; and one with frames, which each thread has for itself.
+    std::fs::write(
+        directory.path().join("count.mm"),
+        "wasm:func:entry / fname == \"work\" / { report var calls: u64; calls++; }",
+    )
+    .unwrap();
+    std::fs::write(
+        directory.path().join("frames.mm"),
+        "frame var n: i32; report var wrong: u64; report var by: map<i32, u64>;
+        wasm:func:entry(local0: i32) / fname == \"work\" / { n = local0; }
+        wasm:func:exit / fname == \"work\" / { by[n]++; }
+        wasm:opcode:i32.add:before / fname == \"work\" / { if (n == 0) { wrong++; } }",
+    )
+    .unwrap();
+    let arguments = ["run", "--monitors=count.mm,frames.mm", "--monitor-out=out", "app.wat"];
+    let ended = run(&directory, &arguments);
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), ""));
+    let found = |name: &str| std::fs::read_to_string(directory.path().join("out").join(name)).unwrap();
+    // Twice 5 to 8, and down to 0.
+    let count = found("count.mm.by_site.csv");
+    assert!(count.contains(&format!("\n{},", 2 * (6 + 7 + 8 + 9))), "{count}");
+    let by = (0..9).map(|n| format!("{n},{}\n", if n <= 5 { 8 } else { 2 * (9 - n) })).collect::<String>();
+    assert_eq!(found("frames.mm.by.csv"), format!("key,value\n{by}"));
+    assert_eq!(found("frames.mm.csv"), "name,value\nwrong,0\n");
+    // A module that asks for frames is refused when a second thread comes.
+    std::fs::write(
+        directory.path().join("frame.wat"),
+        "(module (global $last (mut i64) (i64.const 0))
+            (func (export \"wasm:func:entry (frame)\") (param i64) (global.set $last (local.get 0))))",
+    )
+    .unwrap();
+    let ended = run(&directory, &["run", "--monitors=frame.wat", "app.wat"]);
+    assert_eq!(ended.status.code(), Some(0));
+    let message = text(&ended.stderr);
+    assert!(message.starts_with("wasm-jit: ") && message.contains("several threads"), "{message}");
+}
+
+/// The same loop without end, which calls a function.
+const ENDLESS_CALLS: &str = r#"(module
+    (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+    (memory (export "memory") 1)
+    (data (i32.const 0) "\10\00\00\00\06\00\00\00")
+    (data (i32.const 16) "ready\n")
+    (func $step (param i32) (result i32) (i32.add (local.get 0) (i32.const 1)))
+    (func $spin (local i32) (loop (local.set 0 (call $step (local.get 0))) (br 0)))
+    (func (export "_start")
+        (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))
+        (call $spin)))"#;
+
+#[test]
+fn other_processes_switch_scripts() {
+    let directory = with_module(ENDLESS_CALLS);
+    let write = |name: &str, script: &str| std::fs::write(directory.path().join(name), script).unwrap();
+    write("count.mm", "report var calls: u64; wasm:func:entry { calls++; }");
+    write("by.mm", "report var by: map<i32, u64>; wasm:func:entry(local0: i32) { by[local0 & 1]++; }");
+    write("wrong.mm", "wasm:func:entri { }");
+    let (mut child, _out) = start(&directory, &["run", "--control", "--monitor-out=out", "app.wat"]);
+    let process = child.id().to_string();
+    let attach = |arguments: &[&str]| run(&directory, &[&["attach", &process], arguments].concat());
+    let report = |script: &str| {
+        let ran = attach(&["report", script, "--format=json"]);
+        assert!(ran.status.success(), "{}", text(&ran.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+        assert_eq!(report["monitor"], script);
+        report
+    };
+    let calls = || report("count.mm")["calls"].as_u64().unwrap();
+    // The names are relative to the directory of `attach`.
+    for script in ["count.mm", "./by.mm"] {
+        let ran = attach(&["enable", script]);
+        assert!(ran.status.success(), "{}", text(&ran.stderr));
+    }
+    while calls() == 0 {}
+    while report("by.mm")["by"].as_array().unwrap().len() < 2 {}
+    let by = report("by.mm");
+    let [even, odd] = [0, 1].map(|key| by["by"][key]["value"].as_i64().unwrap());
+    assert!((even - odd).abs() <= 1, "{by}");
+    let listed = |end: &str| text(&attach(&["list"]).stdout).lines().any(|line| line.ends_with(end));
+    assert!(listed("/count.mm on") && listed("/by.mm on"));
+    // A report at a signal, into files.
+    send(&child, Signal::SIGUSR1);
+    wait_for(&directory.path().join("out/by.mm.json"));
+    assert!(attach(&["disable", "count.mm"]).status.success());
+    assert!(attach(&["disable", "by.mm"]).status.success());
+    assert!(listed("/count.mm off") && listed("/by.mm off"));
+    // The thread may call once more for some microseconds.
+    let settled = |read: &dyn Fn() -> serde_json::Value| {
+        let mut last = read();
+        loop {
+            let now = read();
+            if now == last {
+                return now;
+            }
+            last = now;
+        }
+    };
+    let last = settled(&|| report("count.mm"))["calls"].as_u64().unwrap();
+    settled(&|| report("by.mm"));
+    // It continues.
+    assert!(attach(&["enable", "count.mm"]).status.success());
+    while calls() <= last {}
+    // Mistakes point into the script.
+    let ran = attach(&["enable", "wrong.mm"]);
+    assert_eq!(ran.status.code(), Some(1));
+    let message = text(&ran.stderr);
+    assert!(message.contains("wrong.mm:1:1") && message.contains("matches nothing"), "{message}");
+    assert!(message.lines().count() > 3, "{message}");
+    let ran = attach(&["enable", "no.mm"]);
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(text(&ran.stderr).contains("no.mm: No such file"), "{}", text(&ran.stderr));
+    let ran = attach(&["enable", "icount.mm{rows=3}"]);
+    assert_eq!(ran.status.code(), Some(1));
+    send(&child, Signal::SIGTERM);
+    child.wait().unwrap();
+    let text = std::fs::read_to_string(directory.path().join("out/count.mm.csv")).unwrap();
+    let at_end = text.lines().find_map(|line| line.strip_prefix("calls,")).unwrap();
+    assert!(at_end.parse::<u64>().unwrap() > last, "{text}");
+}
+
+/// Without --control, a script runs in the program's store, and reports at the end.
+#[test]
+fn a_script_that_reports_at_the_end_says_so_at_a_signal() {
+    let directory = with_module(ENDLESS_CALLS);
+    std::fs::write(directory.path().join("count.mm"), "report var n: u64; wasm:func:entry { n++; }").unwrap();
+    let (mut child, _out) = start(&directory, &["run", "--monitors=count.mm", "app.wat"]);
+    send(&child, Signal::SIGUSR1);
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let expected =
+        "wasm-jit: count.mm: its report is written when the program ends; with --control, also at SIGUSR1\n";
+    assert_eq!(line, expected);
+    send(&child, Signal::SIGKILL);
+    child.wait().unwrap();
+}
+
+/// The three targets of a script: in place, as a monitor module, and in the program.
+#[test]
+fn a_script_is_written_into_a_program() {
+    let directory = with_module(
+        r#"(module
+            (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+            (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+            (memory (export "memory") 1)
+            (data (i32.const 0) "\10\00\00\00\03\00\00\00")
+            (data (i32.const 16) "hi\n")
+            (func $f (param i32) (result i32)
+                (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))
+                (if (result i32) (local.get 0) (then (call $f (i32.sub (local.get 0) (i32.const 1)))) (else (i32.const 4))))
+            (func (export "_start") (call $exit (call $f (i32.const 2)))))"#,
+    );
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    write("calls.mm", "wasm:opcode:call:before { report var times: u64; times++; }");
+    let compiled = run(&directory, &["whamm", "compile", "calls.mm"]);
+    assert_eq!((compiled.status.code(), text(&compiled.stderr)), (Some(0), ""));
+    let in_place = run(&directory, &["run", "--monitors=./calls.wasm", "app.wat"]);
+    assert_eq!((in_place.status.code(), text(&in_place.stdout)), (Some(4), "hi\nhi\nhi\n"));
+    assert_eq!(text(&in_place.stderr).lines().count(), 5, "{}", text(&in_place.stderr));
+    let rewritten = run(&directory, &["whamm", "instrument", "calls.mm", "app.wat", "-o", "counted.wasm"]);
+    assert_eq!((rewritten.status.code(), text(&rewritten.stderr)), (Some(0), ""));
+    let by_itself = run(&directory, &["run", "counted.wasm"]);
+    let outcome =
+        |ran: &Output| (ran.status.code(), text(&ran.stdout).to_owned(), text(&ran.stderr).to_owned());
+    assert_eq!(outcome(&by_itself), outcome(&in_place));
+
+    write("library.mm", "use clock;\nwasm:func:entry { }");
+    let refused = run(&directory, &["whamm", "instrument", "library.mm", "app.wat", "-o", "no.wasm"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let message = text(&refused.stderr);
+    assert!(
+        message.starts_with("wasm-jit: library.mm: 1 problem") && message.contains("library.mm:1:5"),
+        "{message}"
+    );
+    write("threads.wat", "(module (memory 1 1 shared))");
+    let refused = run(&directory, &["whamm", "instrument", "calls.mm", "threads.wat", "-o", "no.wasm"]);
+    let expected =
+        "wasm-jit: threads.wat: the program cannot be rewritten: it shares a memory with other threads\n";
+    assert_eq!((refused.status.code(), text(&refused.stderr)), (Some(1), expected));
+    assert!(!directory.path().join("no.wasm").exists());
+}

@@ -1,11 +1,11 @@
 //! [`Control`]: a session that other processes switch, over a socket in the file system.
 //!
-//! A request is one line, the answer a line `ok` or `error: MESSAGE`, and after `ok` the text that
-//! was asked for:
+//! A request is one line. The answer is a line `ok`, and after it the text that was asked for, or
+//! `error: MESSAGE`, where the message may have several lines:
 //!
 //! | request | answer |
 //! | --- | --- |
-//! | `list` | a line for each monitor: its name, and `on`, `off` or `-` if it was never started |
+//! | `list` | a line for each monitor: its name, and `on`, `off` or `-` if it was never started; then for others that were started |
 //! | `enable NAME[{OPTIONS}]` | |
 //! | `disable NAME` | |
 //! | `report FORMAT [NAME]` | the reports of all started monitors, or of one |
@@ -101,7 +101,7 @@ pub fn request(path: impl AsRef<Path>, line: &str) -> io::Result<Result<String, 
     stream.read_to_string(&mut answer)?;
     let (head, text) = answer.split_once('\n').ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok(match head.strip_prefix("error: ") {
-        Some(message) => Err(message.to_owned()),
+        Some(message) => Err(format!("{message}\n{text}").trim_end().to_owned()),
         None => Ok(text.to_owned()),
     })
 }
@@ -113,7 +113,7 @@ fn serve(session: &Session, client: UnixStream) -> io::Result<()> {
     BufReader::new((&client).take(MAX_REQUEST)).read_line(&mut line)?;
     let answer = match answer(session, line.trim()) {
         Ok(text) => format!("ok\n{text}"),
-        Err(message) => format!("error: {}\n", message.replace('\n', " ")),
+        Err(message) => format!("error: {message}\n"),
     };
     (&client).write_all(answer.as_bytes())
 }
@@ -144,10 +144,13 @@ fn answer(session: &Session, line: &str) -> Result<String, String> {
 
 fn list(session: &Session) -> String {
     let started = session.started_monitors();
-    let state = |name| match started.iter().find(|(known, _)| *known == name) {
+    let state = |name| match started.iter().find(|(known, _)| known == name) {
         Some((_, true)) => "on",
         Some((_, false)) => "off",
         None => "-",
     };
-    session.known().iter().map(|known| format!("{} {}\n", known.name, state(known.name))).collect()
+    let known = session.known().iter().map(|known| known.name);
+    let is_other = |name: &&str| session.known().iter().all(|known| known.name != *name);
+    let others = started.iter().map(|(name, _)| name.as_str()).filter(is_other);
+    known.chain(others).map(|name| format!("{name} {}\n", state(name))).collect()
 }

@@ -60,6 +60,14 @@ pub enum Error {
     /// The monitor has nothing to observe in this module.
     #[error("{0}")]
     Nothing(String),
+    /// A monitor that the session does not know by itself cannot be started or switched.
+    #[error("{name}: {reason}")]
+    Other {
+        /// The monitor, such as a file.
+        name: String,
+        /// The reason, which may have several lines.
+        reason: String,
+    },
     /// A probe cannot be made or switched.
     #[error(transparent)]
     Probe(#[from] ProbeError),

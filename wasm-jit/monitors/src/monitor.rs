@@ -31,6 +31,17 @@ pub trait Monitor: Send + Sync {
     /// Says what it has observed so far.
     fn report(&self, program: &Program<'_>, report: &mut Report);
 
+    /// The name of its report, if it is not the monitor's.
+    fn report_name(&self) -> Option<&str> {
+        None
+    }
+
+    /// Whether its report is among those of all monitors. One that reports in another way may have
+    /// nothing to say.
+    fn has_report(&self) -> bool {
+        true
+    }
+
     /// What a program or its host may use while it runs, of a type of the monitor's own
     /// ([`Session::interface`](crate::Session::interface)).
     fn interface(&self) -> Option<Box<dyn Any>> {

@@ -76,6 +76,19 @@ impl Options {
     }
 
     /// # Errors
+    /// [`Error::UnknownOption`] if there is any.
+    pub(crate) fn check_none(&self, monitor: &str) -> Result<(), Error> {
+        match self.0.first() {
+            None => Ok(()),
+            Some((option, _)) => Err(Error::UnknownOption {
+                monitor: monitor.to_owned(),
+                option: option.clone(),
+                known: "none".to_owned(),
+            }),
+        }
+    }
+
+    /// # Errors
     /// [`Error::UnknownOption`] if there is another one than these.
     pub(crate) fn check(&self, monitor: &str, known: &[OptionInfo]) -> Result<(), Error> {
         let all = || COMMON.iter().chain(known);
@@ -102,7 +115,8 @@ impl fmt::Display for Options {
 }
 
 /// A monitor's name, with options: `NAME` or `NAME{key=value,...}`. An option without a value is
-/// only its key.
+/// only its key. A name that contains a dot or a slash is that of a file, which may contain any
+/// characters but braces and line feeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The name.
@@ -142,7 +156,9 @@ impl FromStr for Request {
         let is_name = |name: &str| {
             !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
         };
-        if !is_name(name) {
+        let is_file =
+            |name: &str| name.contains(['.', '/']) && !name.contains(['{', '}', '\n']) && name.trim() == name;
+        if !is_name(name) && !is_file(name) {
             return Err(wrong());
         }
         let options = options.split(',').filter(|option| !option.is_empty()).map(|option| {
@@ -180,7 +196,10 @@ mod tests {
 
     #[test]
     fn mistakes_are_errors() {
-        for text in ["", "a,", ",a", "a{", "a}", "a{b}c", "a{=1}", "a b", "a{b}{c}", "a{}}"] {
+        assert_eq!("./a b.mm".parse::<Request>().unwrap().name, "./a b.mm");
+        for text in [
+            "./a}", " a.mm", "a.mm\n", "", "a,", ",a", "a{", "a}", "a{b}c", "a{=1}", "a b", "a{b}{c}", "a{}}",
+        ] {
             assert!(Request::list(text).is_err(), "{text}");
         }
         let options = "a{rows=many}".parse::<Request>().unwrap().options;

@@ -12,11 +12,15 @@ pub struct Session {
     module: Module,
     output: Output,
     known: Vec<Description>,
+    open: Option<Box<Open>>,
     started: Mutex<Vec<Started>>,
 }
 
+/// Starts a monitor of this name, if it can: see [`Session::with_others`].
+type Open = dyn Fn(&str, &Setup<'_>) -> Option<Result<Box<dyn Monitor>, Error>> + Send + Sync;
+
 struct Started {
-    name: &'static str,
+    name: String,
     options: Options,
     is_on: bool,
     monitor: Box<dyn Monitor>,
@@ -25,7 +29,8 @@ struct Started {
 impl Session {
     /// A session that knows the monitors of this crate. None is on.
     pub fn new(module: &Module, output: Output) -> Self {
-        Self { module: module.clone(), output, known: ALL.to_vec(), started: Mutex::default() }
+        let (known, started) = (ALL.to_vec(), Mutex::default());
+        Self { module: module.clone(), output, known, open: None, started }
     }
 
     /// Adds a monitor of one's own; it replaces one of the same name.
@@ -36,7 +41,18 @@ impl Session {
         self
     }
 
-    /// The monitors that it knows.
+    /// Adds monitors that are not known before, such as files: `open` starts one, off, unless it
+    /// returns `None` because it does not know the name. They take no options.
+    #[must_use]
+    pub fn with_others(
+        mut self,
+        open: impl Fn(&str, &Setup<'_>) -> Option<Result<Box<dyn Monitor>, Error>> + Send + Sync + 'static,
+    ) -> Self {
+        self.open = Some(Box::new(open));
+        self
+    }
+
+    /// The monitors that it knows, without [others](Self::with_others).
     pub fn known(&self) -> &[Description] {
         &self.known
     }
@@ -57,17 +73,27 @@ impl Session {
             known.is_on = true;
             return Ok(());
         }
-        let Some(known) = self.known.iter().find(|known| known.name == request.name) else {
-            let known: Vec<_> = self.known.iter().map(|known| known.name).collect();
-            return Err(Error::Unknown { name: request.name, known: known.join(", ") });
-        };
-        let options = request.options;
-        options.check(known.name, known.options)?;
-        options.parse::<usize>("rows", "a number")?;
+        let Request { name, options } = request;
         let setup = Setup { module: &self.module, options: &options, output: &self.output };
-        let monitor = (known.start)(&setup)?;
+        let monitor = match self.known.iter().find(|known| known.name == name) {
+            Some(known) => {
+                options.check(known.name, known.options)?;
+                options.parse::<usize>("rows", "a number")?;
+                (known.start)(&setup)?
+            }
+            None => match self.open.as_ref().and_then(|open| open(&name, &setup)) {
+                Some(opened) => {
+                    options.check_none(&name)?;
+                    opened?
+                }
+                None => {
+                    let known: Vec<_> = self.known.iter().map(|known| known.name).collect();
+                    return Err(Error::Unknown { name, known: known.join(", ") });
+                }
+            },
+        };
         monitor.activate()?;
-        started.push(Started { name: known.name, options, is_on: true, monitor });
+        started.push(Started { name, options, is_on: true, monitor });
         Ok(())
     }
 
@@ -85,8 +111,8 @@ impl Session {
     }
 
     /// The monitors that have started, in this order, and whether they are on.
-    pub fn started_monitors(&self) -> Vec<(&'static str, bool)> {
-        self.started().iter().map(|started| (started.name, started.is_on)).collect()
+    pub fn started_monitors(&self) -> Vec<(String, bool)> {
+        self.started().iter().map(|started| (started.name.clone(), started.is_on)).collect()
     }
 
     /// What a monitor has observed so far.
@@ -112,7 +138,8 @@ impl Session {
         let started = self.started();
         if !started.is_empty() {
             let program = Program::new(&self.module);
-            started.iter().map(|started| started.report(&program, has_files)).for_each(visit);
+            let reporting = started.iter().filter(|started| started.monitor.has_report());
+            reporting.map(|started| started.report(&program, has_files)).for_each(visit);
         }
     }
 
@@ -148,7 +175,7 @@ impl Session {
 
 impl Started {
     fn report(&self, program: &Program<'_>, has_files: bool) -> Report {
-        let report = Report::new(self.name);
+        let report = Report::new(self.monitor.report_name().unwrap_or(&self.name));
         let mut report = if has_files { report } else { report.without_files() };
         report.rows = self.options.get("rows").and_then(|rows| rows.parse().ok());
         self.monitor.report(program, &mut report);

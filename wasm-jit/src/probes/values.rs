@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use wasm_jit_codegen::{Access, Value, Wanted, access};
+use wasm_jit_codegen::{Access, Ty, Value, Wanted, access};
 use wasmparser::Operator;
 
 use super::native::NativeFn;
@@ -160,6 +160,10 @@ impl<'a> Body<'a> {
         if values.0.len() > MAX_VALUES {
             return Err(ProbeError::TooManyValues { limit: MAX_VALUES });
         }
+        let types = callback.types();
+        if let Some(types) = types {
+            check_count(types.len(), values)?;
+        }
         let mut callees = Vec::new();
         let mut arguments = Vec::with_capacity(values.0.len());
         for (number, &value) in values.0.iter().enumerate() {
@@ -167,12 +171,13 @@ impl<'a> Body<'a> {
                 callees.push((number, self.table(location, position)?));
                 Argument::Of(Wanted::Operand(0), None)
             } else {
-                self.argument(value, location, position, None)?
+                self.argument(value, location, position, types.map(|types| types[number]))?
             };
             arguments.push(argument);
         }
+        let types = types.map(|types| types.iter().map(|ty| Ty::from(ty.to_wasm())).collect());
         let (routine, callback) = (call_back as *const () as usize, callback.clone());
-        Ok(RequestedKind::CallBack { routine, callback, arguments, callees: callees.into() })
+        Ok(RequestedKind::CallBack { routine, callback, arguments, callees: callees.into(), types })
     }
 
     /// The table of an indirect call.

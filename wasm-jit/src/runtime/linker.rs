@@ -19,7 +19,6 @@ use crate::types::{ExternType, FuncType};
 
 /// Definitions by the two names of imports. Host functions belong to no store, so one linker can be
 /// used with many stores whose data have type `T`.
-#[derive(Clone)]
 pub struct Linker<T: 'static> {
     engine: Engine,
     definitions: HashMap<Box<str>, HashMap<Box<str>, Definition>>,
@@ -27,6 +26,15 @@ pub struct Linker<T: 'static> {
     /// The closures of the definitions are for stores with data of this type, which they read and
     /// write: invariant in `T`.
     data: std::marker::PhantomData<fn(T) -> T>,
+}
+
+// Whether or not `T` can be cloned.
+impl<T: 'static> Clone for Linker<T> {
+    fn clone(&self) -> Self {
+        let Self { engine, definitions, allow_shadowing, data } = self;
+        let (engine, definitions) = (engine.clone(), definitions.clone());
+        Self { engine, definitions, allow_shadowing: *allow_shadowing, data: *data }
+    }
 }
 
 #[derive(Clone, Debug)]

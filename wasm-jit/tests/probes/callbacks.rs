@@ -9,7 +9,7 @@ use wasm_jit::probes::{
     ValueError, Values,
 };
 use wasm_jit::wasmparser::Operator;
-use wasm_jit::{Error, Func, Instance, Linker, Module, Store, Table, Trap};
+use wasm_jit::{Error, Func, Instance, Linker, Module, Store, Table, Trap, ValType};
 
 use super::engine;
 
@@ -192,4 +192,49 @@ pub(crate) fn test_all() {
     a_panic_ends_the_program();
     callees_of_indirect_calls_are_resolved();
     closures_run_other_stores();
+}
+
+/// Operands and locals choose among places by their types, as for functions of WebAssembly.
+#[test]
+fn closures_with_types_refuse_values_of_others() {
+    let module = Module::new(
+        &engine(),
+        "(module (func (export \"run\") (param i32) (drop (local.get 0)) (drop (i64.const 7)) (drop (f32.const 1))))",
+    )
+    .unwrap();
+    let log: Arc<Mutex<Vec<Vec<u64>>>> = Arc::default();
+    let of_probe = log.clone();
+    let function = Callback::with_types([ValType::I64, ValType::I32], move |values| {
+        of_probe.lock().unwrap().push(values.to_vec());
+    });
+    let body = module.function(0).unwrap().body().unwrap();
+    let drops = body.instructions().filter(|each| matches!(each.operator(), Operator::Drop));
+    let specs: Vec<ProbeSpec> = drops
+        .map(|each| ProbeSpec {
+            location: Location {
+                function: 0,
+                place: Place::Instruction { offset: (each.offset() - body.range().start) as u32 },
+            },
+            kind: callback(function.clone(), [Bound::Operand(0), Bound::Local(0)]),
+        })
+        .collect();
+    let made = module.probes(&specs);
+    let refused = |made: &Result<_, ProbeError>| match made {
+        Err(ProbeError::Value { value, reason, .. }) => Some((*value, *reason)),
+        _ => None,
+    };
+    let of_type = Some((Bound::Operand(0), ValueError::Type { parameter: ValType::I64 }));
+    assert_eq!(made.iter().map(refused).collect::<Vec<_>>(), [of_type, None, of_type]);
+    made.iter().flatten().for_each(|probe| probe.activate().unwrap());
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap().call(&mut store, -1).unwrap();
+    assert_eq!(*log.lock().unwrap(), [[7, 0xffff_ffff]]);
+    // A local of another type, and another number of values.
+    let kind = |values: &[Bound]| callback(function.clone(), values);
+    let spec = |kind| ProbeSpec { location: specs[0].location, kind };
+    let error = module.probe(spec(kind(&[Bound::Local(0), Bound::Local(0)])));
+    assert_eq!(refused(&error), Some((Bound::Local(0), ValueError::Type { parameter: ValType::I64 })));
+    let error = module.probe(spec(kind(&[Bound::Local(0)])));
+    assert!(matches!(error, Err(ProbeError::Parameters { parameters: 2, values: 1 })), "{error:?}");
 }

@@ -2,3 +2,4 @@
 
 pub mod lang;
 pub mod monitor_module;
+pub mod rewrite;

@@ -70,7 +70,7 @@ pub(super) fn run(arguments: Debug) -> Result<ExitCode, Failure> {
         return Err(Failure { code: 2, message: message.to_owned() });
     }
     let requests = arguments.run.monitors.requests()?;
-    if !arguments.run.monitors.modules().is_empty() {
+    if arguments.run.monitors.has_files() {
         return Err(Failure::new("--monitors: the debugger runs no monitor modules"));
     }
     // Before there are threads.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::{Only, Value};
 
+use crate::types::ValType;
+
 /// A closure that probes call.
 ///
 /// The thread that executes a probe's place calls it in the middle of the program, with no lock of
@@ -49,23 +51,40 @@ use wasm_jit_codegen::{Only, Value};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Callback(Arc<Function>);
+pub struct Callback {
+    function: Arc<Function>,
+    types: Option<Arc<[ValType]>>,
+}
 
 type Function = dyn Fn(&[u64]) + Send + Sync;
 
 impl Callback {
     /// A closure, which gets the values of the probe in their order.
     pub fn new(function: impl Fn(&[u64]) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(function))
+        Self { function: Arc::new(function), types: None }
+    }
+
+    /// A closure that gets values of these types only: a probe has as many values, and a local or
+    /// operand of another type is refused as for a [function of
+    /// WebAssembly](crate::probes::WasmFn).
+    pub fn with_types(
+        types: impl Into<Arc<[ValType]>>,
+        function: impl Fn(&[u64]) + Send + Sync + 'static,
+    ) -> Self {
+        Self { function: Arc::new(function), types: Some(types.into()) }
+    }
+
+    pub(crate) fn types(&self) -> Option<&[ValType]> {
+        self.types.as_deref()
     }
 
     pub(crate) fn call(&self, values: &[u64]) {
-        (self.0)(values);
+        (self.function)(values);
     }
 
     /// Identifies the closure.
     fn address(&self) -> *const () {
-        Arc::as_ptr(&self.0).cast()
+        Arc::as_ptr(&self.function).cast()
     }
 }
 

@@ -36,6 +36,8 @@ pub(crate) enum RequestedKind {
         arguments: Vec<Argument>,
         /// As in the [`CallBack`].
         callees: Box<[(usize, u32)]>,
+        /// Of the values, if operands of other types are refused.
+        types: Option<Box<[Ty]>>,
     },
     Generic {
         fire: usize,
@@ -109,9 +111,14 @@ impl RequestedKind {
                 Argument::Of(wanted, plus) => (*wanted, *plus),
             };
             let found = found.next().expect("one for each").map_err(|no| NoProbe::NoValue(wanted, no))?;
-            match (self, found.operand) {
+            let parameters = match self {
+                Self::Call { callee: Callee::Wasm { parameters, .. }, .. } => Some(&parameters[..]),
+                Self::CallBack { types, .. } => types.as_deref(),
+                _ => None,
+            };
+            match (parameters, found.operand) {
                 // Addresses were checked; the types of references are not known here.
-                (Self::Call { callee: Callee::Wasm { parameters, .. }, .. }, Some(ty))
+                (Some(parameters), Some(ty))
                     if plus.is_none() && (parameters[number] != ty || ty == Ty::Ref) =>
                 {
                     Err(NoProbe::Type(number))

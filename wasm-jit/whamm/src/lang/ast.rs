@@ -36,9 +36,21 @@ pub(super) struct Function {
     pub(super) body: Vec<Statement>,
 }
 
-/// `provider:package:event:mode (bounds) /predicate/ { body }`
+/// Which of the events that a rule matches it acts on.
+#[derive(Debug, Default)]
+pub(super) struct Selection {
+    /// `@once`: the first one at each place.
+    pub(super) once: Option<Span>,
+    /// `@sample(1%)`: each with a probability, in units of 2^-32.
+    pub(super) sample: Option<(u64, Span)>,
+    /// As in the script, with a blank after each annotation.
+    pub(super) text: String,
+}
+
+/// `annotations provider:package:event:mode (bounds) /predicate/ { body }`
 #[derive(Debug)]
 pub(super) struct Rule {
+    pub(super) selection: Selection,
     /// The parts between colons; an empty one matches anything.
     pub(super) parts: Vec<Ident>,
     pub(super) bounds: Vec<Parameter>,

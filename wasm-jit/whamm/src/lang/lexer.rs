@@ -59,6 +59,11 @@ impl<'a> Lexer<'a> {
         self.position += bytes;
     }
 
+    /// The text of a part.
+    pub(super) fn text(&self, span: Span) -> String {
+        self.source[span].to_owned()
+    }
+
     /// Skips blanks and comments; block comments nest.
     pub(super) fn skip_blanks(&mut self) -> Result<(), Problem> {
         loop {

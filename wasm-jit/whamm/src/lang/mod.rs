@@ -8,7 +8,7 @@
 //! script     = { "use" NAME ";" | function | rule | statement }
 //! function   = "fn" NAME parameters [ "->" type ] block
 //! parameters = "(" [ NAME ":" type { "," NAME ":" type } ] ")"
-//! rule       = part { ":" part } [ "/" expression "/" ] block          two to four parts
+//! rule       = { "@once" | "@sample" "(" NUMBER "%" ")" } part { ":" part } [ "/" expression "/" ] block          two to four parts
 //! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ parameters ]
 //! block      = "{" { statement } "}"
 //! statement  = { "report" | "unshared" | "shared" | "frame" } "var" NAME ":" type [ "=" expression ] ";"
@@ -131,7 +131,7 @@ fn emit(
         let message = format!("the library `{library}` is not a module: {reason}");
         error(vec![Problem::new(ProblemKind::Name, 0..0, message)])
     })?;
-    let program = check::check(&script, &libraries).map_err(error)?;
+    let program = check::check(&script, &libraries, !prints).map_err(error)?;
     emit::emit(&program, prints).map_err(error)
 }
 
@@ -147,6 +147,28 @@ pub fn libraries(name: &str, source: &[u8]) -> Result<Vec<String>, ScriptError> 
         _ => None,
     });
     Ok(used.collect())
+}
+
+/// Refuses a script that uses libraries.
+///
+/// # Errors
+/// The uses of libraries, with this message and help; the text is not a script.
+pub(crate) fn refuse_libraries(
+    name: &str,
+    source: &[u8],
+    message: &str,
+    help: &str,
+) -> Result<(), ScriptError> {
+    let source = text(name, source)?;
+    let script = parser::parse(source).map_err(|problems| ScriptError::new(name, source, problems))?;
+    let problem = |item| match item {
+        ast::Item::Use(library) => {
+            Some(Problem::new(ProblemKind::Unsupported, library.span, message).help(help))
+        }
+        _ => None,
+    };
+    let problems: Vec<Problem> = script.items.into_iter().filter_map(problem).collect();
+    if problems.is_empty() { Ok(()) } else { Err(ScriptError::new(name, source, problems)) }
 }
 
 /// An event that a rule matches, and the variables that it binds.

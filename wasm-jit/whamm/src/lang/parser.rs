@@ -5,8 +5,8 @@
 //! module documentation.
 
 use super::ast::{
-    BinaryOp, Declaration, Expr, ExprKind, Function, Ident, Item, Parameter, Rule, Script, Statement,
-    StatementKind, Storage, UnaryOp,
+    BinaryOp, Declaration, Expr, ExprKind, Function, Ident, Item, Parameter, Rule, Script, Selection,
+    Statement, StatementKind, Storage, UnaryOp,
 };
 use super::diagnostics::{Problem, ProblemKind, Span};
 use super::lexer::{Lexer, Token};
@@ -59,7 +59,8 @@ pub(super) fn parse_rule(source: &str) -> Result<Rule, Vec<Problem>> {
             (Token::End, _) => {}
             (other, span) => return Err(unexpected(&other, span, "the end of the rule")),
         }
-        Ok(Rule { parts, bounds, predicate: None, body: Vec::new(), span: start..end })
+        let selection = Selection::default();
+        Ok(Rule { selection, parts, bounds, predicate: None, body: Vec::new(), span: start..end })
     });
     parsed.map_err(|problem| vec![problem])
 }
@@ -171,8 +172,13 @@ impl Parser<'_> {
         if self.lexer.rest().is_empty() {
             return Ok(None);
         }
+        let selection = self.selection()?;
         if self.at_rule() {
-            return self.rule().map(|rule| Some(Item::Rule(rule)));
+            return self.rule(selection).map(|rule| Some(Item::Rule(rule)));
+        }
+        if let Some(span) = selection.once.or(selection.sample.map(|(_, span)| span)) {
+            let message = "this annotation belongs to a rule";
+            return Err(Problem::new(ProblemKind::Syntax, span, message));
         }
         if self.keyword("use")? {
             let library = self.ident("the name of a library")?;
@@ -183,6 +189,56 @@ impl Parser<'_> {
             return self.function().map(|function| Some(Item::Function(function)));
         }
         self.statement().map(|statement| Some(Item::Statement(statement)))
+    }
+
+    /// The annotations of a rule, if there are any: `@once`, `@sample(1%)`.
+    fn selection(&mut self) -> Parsed<Selection> {
+        let mut selection = Selection::default();
+        loop {
+            let start = self.lexer.position();
+            let mut after = self.lexer.clone();
+            let (Ok((Token::Mark("@"), _)), Ok((Token::Name(name), _))) = (after.next(), after.next()) else {
+                return Ok(selection);
+            };
+            let is_again = match name.as_str() {
+                "once" => selection.once.is_some(),
+                "sample" => selection.sample.is_some(),
+                _ => return Ok(selection),
+            };
+            self.lexer = after;
+            let part = if name == "sample" { Some(self.probability()?) } else { None };
+            let span = start..self.lexer.position();
+            if is_again {
+                let message = format!("a rule has one `@{name}`");
+                return Err(Problem::new(ProblemKind::Syntax, span, message));
+            }
+            selection.text.push_str(&self.lexer.text(span.clone()));
+            selection.text.push(' ');
+            match part {
+                Some(probability) => selection.sample = Some((probability, span)),
+                None => selection.once = Some(span),
+            }
+            self.lexer.skip_blanks()?;
+        }
+    }
+
+    /// `(1%)`, in units of 2^-32.
+    fn probability(&mut self) -> Parsed<u64> {
+        self.expect("(")?;
+        let (number, span) = self.lexer.next()?;
+        let percent = match number {
+            Token::Int(number) => number as f64,
+            Token::Float(number) => number,
+            other => return Err(unexpected(&other, span, "a percentage, such as `1%`")),
+        };
+        self.expect("%")?;
+        self.expect(")")?;
+        let probability = (percent / 100.0 * (1_u64 << 32) as f64).round() as u64;
+        if percent > 100.0 || probability == 0 {
+            let message = "a percentage is at most 100, and more than 0.00000001";
+            return Err(Problem::new(ProblemKind::Syntax, span, message));
+        }
+        Ok(probability)
     }
 
     /// Whether a match rule follows: a part, perhaps type bounds, and a colon.
@@ -199,7 +255,7 @@ impl Parser<'_> {
         after.starts_with(':')
     }
 
-    fn rule(&mut self) -> Parsed<Rule> {
+    fn rule(&mut self, selection: Selection) -> Parsed<Rule> {
         let start = self.lexer.position();
         let (parts, bounds) = self.match_rule(start)?;
         let span = start..self.lexer.position();
@@ -213,7 +269,7 @@ impl Parser<'_> {
         } else {
             None
         };
-        Ok(Rule { parts, bounds, predicate, body: self.block()?, span })
+        Ok(Rule { selection, parts, bounds, predicate, body: self.block()?, span })
     }
 
     fn match_rule(&mut self, start: usize) -> Parsed<(Vec<Ident>, Vec<Parameter>)> {

@@ -116,6 +116,12 @@ pub enum Value {
 struct Reader<'a>(&'a [u8]);
 
 impl Script {
+    /// Whether there are variables that are declared with `report`, and the script does not report
+    /// by a rule of its own.
+    pub fn has_report(&self) -> bool {
+        !self.layout.once.is_empty() || !self.layout.rules.is_empty()
+    }
+
     /// The values of the variables that are declared with `report`. May be called at any time
     /// between calls of the program.
     ///

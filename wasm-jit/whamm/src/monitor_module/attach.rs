@@ -1,21 +1,15 @@
 //! A monitor that is attached to a program.
-//!
-//! Rules are matched with the whole program before it runs, because matching calls functions of the
-//! monitor. Probes are made in a function when it is first called, since most functions of a large
-//! program are not.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wasm_jit::probes::{
-    FirstCallWatch, Probe, ProbeError, ProbeSpec, Scope, ValueError, WasmFn, activate_all,
-};
+use wasm_jit::probes::{Scope, WasmFn};
 use wasm_jit::{AsContextMut, Error, Instance, Linker, Module, Store, Val};
 
 use super::contents::Contents;
-use super::counted::{Counting, Found, choose};
+use super::counted::{Found, choose};
 use super::error::MonitorError;
 use super::load::MonitorModule;
+use super::made::{Callee, Maker, OffSwitch, Probes};
 use super::matching::Matching;
 use super::names::Event;
 use super::strings::Buffer;
@@ -24,10 +18,8 @@ use super::strings::Buffer;
 #[derive(Debug)]
 pub struct Attached {
     instance: Instance,
-    _watch: Option<FirstCallWatch>,
-    made: Arc<Mutex<Made>>,
-    /// Rules of the end, with the constants for their functions.
-    last: Vec<(String, Vec<Val>)>,
+    probes: Probes,
+    last: Last,
 }
 
 impl Attached {
@@ -40,20 +32,19 @@ impl Attached {
     /// # Panics
     /// If the store is not the one in which the monitor was attached.
     pub fn instance(&self, store: impl AsContextMut) -> &Instance {
-        Counting::settle(&mut lock(&self.made).counting, &self.instance, store);
+        self.probes.settle(&self.instance, store);
         &self.instance
     }
 
     /// The number of places at which functions of the monitor are called, or the engine counts for
     /// them, in functions that were called so far.
     pub fn probes(&self) -> usize {
-        let made = lock(&self.made);
-        made.probes.len() + made.counting.len()
+        self.probes.count().0
     }
 
     /// The number of those at which the engine counts.
     pub fn counters(&self) -> usize {
-        lock(&self.made).counting.len()
+        self.probes.count().1
     }
 
     /// Calls the functions of the rules `wasm:end`, then `wasm:exit`. They are called once, however
@@ -67,95 +58,14 @@ impl Attached {
         for (export, arguments) in std::mem::take(&mut self.last) {
             run(store, &self.instance, &export, &arguments)?;
         }
-        lock(&self.made).refused.take().map_or(Ok(()), Err)
+        self.probes.take_refused().map_or(Ok(()), Err)
     }
 }
 
-/// Probes, and what is to become probes.
-#[derive(Debug, Default)]
-struct Made {
-    /// By function.
-    waiting: HashMap<u32, Vec<Found>>,
-    /// Those that call functions.
-    probes: Vec<Probe>,
-    counting: Vec<Counting>,
-    /// The first of the probes that could not be made.
-    refused: Option<MonitorError>,
-}
+/// Rules of the end, with the constants for their functions.
+pub(crate) type Last = Vec<(String, Vec<Val>)>;
 
-fn lock(made: &Mutex<Made>) -> MutexGuard<'_, Made> {
-    made.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Made {
-    /// Makes the probes of a function that is called for the first time.
-    fn called(made: &Mutex<Self>, maker: &Maker, function: u32) {
-        let Some(found) = lock(made).waiting.remove(&function) else { return };
-        // Not under the lock, which a thread may wait for that asks for the number of probes.
-        let new = maker.make(&found);
-        let mut made = lock(made);
-        match new {
-            Ok(new) => made.add(new, &found),
-            Err((export, source)) => {
-                made.refused.get_or_insert(MonitorError::Incomplete { export, function, source });
-            }
-        }
-    }
-
-    /// Adds the probes of places that were found.
-    fn add(&mut self, new: Vec<(usize, Probe)>, found: &[Found]) {
-        for (number, probe) in new {
-            match &found[number].adds {
-                Some(adds) => self.counting.push(Counting::new(probe, adds.clone())),
-                None => self.probes.push(probe),
-            }
-        }
-    }
-}
-
-/// What it takes to make probes.
-struct Maker {
-    program: Module,
-    scope: Scope,
-    /// By rule: the name of the export, and the function, with its index.
-    exports: Vec<String>,
-    functions: Vec<(WasmFn, Option<u32>)>,
-}
-
-impl Maker {
-    /// Makes probes and switches them on. Each comes with the number of its place; an error with
-    /// the name of its rule.
-    fn make(&self, found: &[Found]) -> Result<Vec<(usize, Probe)>, (String, ProbeError)> {
-        let spec = |found: &Found| ProbeSpec { location: found.location, kind: found.kind(&self.functions) };
-        let specs: Vec<ProbeSpec> = found.iter().map(spec).collect();
-        let mut probes = Vec::with_capacity(specs.len());
-        let error = |number: usize, source| (self.exports[found[number].rule].clone(), source);
-        for (number, made) in self.program.scoped_probes(self.scope, &specs).into_iter().enumerate() {
-            match made {
-                Ok(probe) => probes.push((number, probe)),
-                Err(refused) if is_no_match(&refused) => {}
-                Err(refused) => return Err(error(number, refused)),
-            }
-        }
-        let switched = activate_all(probes.iter().map(|(_, probe)| probe));
-        for ((number, _), switched) in probes.iter().zip(switched) {
-            switched.map_err(|refused| error(*number, refused))?;
-        }
-        Ok(probes)
-    }
-}
-
-/// Whether the place has no such value, or control never comes there.
-fn is_no_match(refused: &ProbeError) -> bool {
-    use ValueError::{NoLocal, NoOperand, Type};
-    match refused {
-        ProbeError::Unreachable { .. } => true,
-        ProbeError::Value { reason, .. } => matches!(reason, NoOperand | NoLocal | Type { .. }),
-        _ => false,
-    }
-}
-
-fn run<T: 'static>(
+pub(super) fn run<T: 'static>(
     store: &mut Store<T>,
     instance: &Instance,
     export: &str,
@@ -164,6 +74,16 @@ fn run<T: 'static>(
     let function = instance.get_func(&*store, export).expect("it was there when the module was loaded");
     let done = function.call(&mut *store, arguments, &mut []);
     done.map_err(|source| MonitorError::Run { export: export.to_owned(), source: Box::new(source) })
+}
+
+/// A monitor that was instantiated, with what its rules match.
+pub(crate) struct Matched {
+    pub(crate) instance: Instance,
+    pub(crate) found: Vec<Found>,
+    /// By rule.
+    pub(crate) functions: Vec<WasmFn>,
+    pub(crate) last: Last,
+    pub(super) off: OffSwitch,
 }
 
 impl MonitorModule {
@@ -188,13 +108,38 @@ impl MonitorModule {
         linker: &mut Linker<T>,
         program: &Module,
     ) -> Result<Attached, MonitorError> {
+        let Matched { instance, found, functions, last, off } = self.matched(store, linker, program)?;
+        let callees = functions.into_iter().map(Callee::Function).collect();
+        let scope = Scope::Store(store.id());
+        let maker = Maker { program: program.clone(), scope, exports: self.names(), callees };
+        let probes = Probes::new(maker, found, &off);
+        probes.switch(true)?;
+        Ok(Attached { instance, probes, last })
+    }
+
+    /// The names of the rules.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.rules.iter().map(|(export, _)| export.clone()).collect()
+    }
+
+    /// Instantiates the monitor and its libraries, and matches the rules with a program.
+    pub(crate) fn matched<T: 'static>(
+        &self,
+        store: &mut Store<T>,
+        linker: &mut Linker<T>,
+        program: &Module,
+    ) -> Result<Matched, MonitorError> {
         for (name, library) in &self.libraries {
             let failed = |source| instantiate_error(name, source);
             let instance = start(store, linker, library).map_err(failed)?;
             linker.instance(&mut *store, name, instance).map_err(failed)?;
         }
-        let instance =
-            start(store, linker, &self.module).map_err(|source| instantiate_error("monitor", source))?;
+        let failed = |source| instantiate_error("monitor", source);
+        let off = OffSwitch::default();
+        // Each monitor has its own.
+        let mut own = linker.clone();
+        off.define(own.allow_shadowing(true)).map_err(failed)?;
+        let instance = start(store, &own, &self.module).map_err(failed)?;
         let buffer = self.has_strings.then(|| Buffer::of(store, &instance)).transpose()?;
         let functions = self.rules.iter().map(|(export, _)| {
             let function = instance.get_func(&*store, export).expect("checked when it was loaded");
@@ -226,28 +171,13 @@ impl MonitorModule {
         }
         let Matching { mut found, functions, .. } = matching;
         let mut contents = Contents::of(&self.module, &instance, &mut *store);
-        let exports: Vec<String> = self.rules.iter().map(|(export, _)| export.clone()).collect();
-        let indices = exports.iter().map(|export| contents.exported(export));
+        let indices = self.rules.iter().map(|(export, _)| contents.exported(export));
         let functions: Vec<_> = functions.into_iter().zip(indices).collect();
         if !self.always_calls {
             choose(&mut found, &functions, &mut contents);
         }
-        let maker = Maker { program: program.clone(), scope: Scope::Store(store.id()), exports, functions };
-        let mut made = Made::default();
-        if program.has_instances() {
-            let error = |(export, source)| MonitorError::Probe { export, source };
-            made.add(maker.make(&found).map_err(error)?, &found);
-            return Ok(Attached { instance, _watch: None, made: Arc::new(Mutex::new(made)), last });
-        }
-        for found in found {
-            made.waiting.entry(found.location.function).or_default().push(found);
-        }
-        let made = Arc::new(Mutex::new(made));
-        let of_watch = made.clone();
-        let watch = program
-            .watch_first_calls(move |function| Made::called(&of_watch, &maker, function))
-            .map_err(MonitorError::Watch)?;
-        Ok(Attached { instance, _watch: Some(watch), made, last })
+        let functions = functions.into_iter().map(|(function, _)| function).collect();
+        Ok(Matched { instance, found, functions, last, off })
     }
 }
 

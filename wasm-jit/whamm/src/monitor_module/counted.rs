@@ -16,7 +16,8 @@
 //!   that share bytes are the same one, or the memory is left to functions ([`choose`]);
 //! - no function that is called while the program runs can [reach](super::reach) them. Otherwise,
 //!   all functions that use this memory, or global, are called;
-//! - the probes count in the instances of the monitor's store only, as calls would happen;
+//! - the probes count in the instances in which calls would happen: those of the monitor's store,
+//!   or all of the module if the monitor is [shared](super::shared);
 //! - hosts, and rules for the end, see them after [`settle`](Counting::settle).
 //!
 //! There are three differences. A function that is not called cannot overflow the stack; probes in
@@ -26,7 +27,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wasm_jit::probes::{Bound, Branches, Kind, Location, Probe, Values, WasmFn};
+use wasm_jit::probes::{Bound, Branches, Location, Probe, Values, WasmFn};
 use wasm_jit::{AsContextMut, Instance, Val, ValType};
 
 use super::contents::{Contents, Width};
@@ -39,28 +40,17 @@ const FAILING_STEPS: u32 = 100_000;
 
 /// A rule at a place.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// Its number.
-    pub(super) rule: usize,
-    pub(super) location: Location,
+    pub(crate) rule: usize,
+    pub(crate) location: Location,
     /// What its function is called with.
-    pub(super) values: Values,
+    pub(crate) values: Values,
     /// How the instruction goes on.
     pub(super) ways: Option<Ways>,
     /// What a call adds, always or for each of the ways, if it does nothing else, and is not called
     /// for that: see [`choose`].
     pub(super) adds: Option<Arc<[Adds]>>,
-}
-
-impl Found {
-    /// What its probe does.
-    pub(super) fn kind(&self, functions: &[(WasmFn, Option<u32>)]) -> Kind {
-        match self.adds.as_deref() {
-            None => Kind::Wasm { function: functions[self.rule].0.clone(), values: self.values.clone() },
-            Some([_]) => Kind::Count,
-            Some(_) => Kind::CountBranch,
-        }
-    }
 }
 
 /// Finds out which functions only add, and decides which of them are called nevertheless. The
@@ -197,6 +187,10 @@ impl Counting {
     pub(super) fn new(probe: Probe, adds: Arc<[Adds]>) -> Self {
         let settled = vec![0; adds.len()].into();
         Self { probe, adds, settled }
+    }
+
+    pub(super) fn probe(&self) -> &Probe {
+        &self.probe
     }
 
     /// The counts, in the order of what each adds.

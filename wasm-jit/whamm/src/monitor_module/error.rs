@@ -58,6 +58,18 @@ pub enum MonitorError {
         /// Why.
         source: ProbeError,
     },
+    /// Probes that were made cannot be switched.
+    #[error("the probes cannot be switched: {0}")]
+    Switch(#[source] ProbeError),
+    /// A function of a rule failed in a monitor with a store of its own. The monitor observes
+    /// nothing more.
+    #[error("`{export}` failed, after which nothing was observed: {reason}")]
+    Failed {
+        /// The name of the rule.
+        export: String,
+        /// What happened.
+        reason: String,
+    },
     /// Functions' first calls cannot be watched.
     #[error("the program's functions cannot be watched: {0}")]
     Watch(#[source] ProbeError),

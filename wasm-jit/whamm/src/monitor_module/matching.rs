@@ -271,7 +271,13 @@ impl<T: 'static> Matching<'_, T> {
                     None => return Ok(None),
                 },
                 Parameter::Static(value) => {
-                    match (place.map_or_else(|| nowhere(*value), |place| place.value(*value)), ty) {
+                    let evaluated = match (*value, place) {
+                        (value, None) => nowhere(value),
+                        // What is about to be found.
+                        (Static::Probe, Some(_)) => Evaluated::Integer(self.found.len() as u64),
+                        (value, Some(place)) => place.value(value),
+                    };
+                    match (evaluated, ty) {
                         (Evaluated::Integer(value), ValType::I32) => arguments.push(Val::I32(value as i32)),
                         (Evaluated::Integer(value), ValType::I64) => arguments.push(Val::I64(value as i64)),
                         (Evaluated::F32(value), ValType::F32) => arguments.push(Val::F32(value)),
@@ -322,6 +328,7 @@ impl Match<'_> {
         match value {
             Static::Pc => Evaluated::Integer(self.offset.into()),
             Static::Opidx => Evaluated::Integer(self.index as u64),
+            Static::Probe => unreachable!("the caller knows it"),
             Static::Function => Evaluated::Integer(self.function.index().into()),
             Static::AtFunctionEnd => Evaluated::Integer(self.is_last.into()),
             Static::Immediate(index) => {

@@ -84,6 +84,7 @@
 //! | `pc` | integer | the offset of the instruction in the function's body, in bytes; at the exit, its length |
 //! | `opidx` | integer | the number of instructions in front of it |
 //! | `fid` | integer | the index of the function |
+//! | `probe` | integer | the number of the probe, for [`wasm_jit:probe`](#probes-that-are-switched-off) |
 //! | `at_func_end` | integer | 1 at the last `end` of the function |
 //! | `immN` | of the constant, or integer | an immediate of the instruction, in the order of the binary format; of a `br_table`, a target |
 //! | `offset`, `align`, `memory` | integer | of an access to memory; the second as an exponent of two |
@@ -97,6 +98,12 @@
 //! An integer is an i32 or an i64. A string is two i32, address and length, in the memory that the
 //! monitor exports as `whamm_buffer`, at the value of its global `whamm_buffer:start`; it is cut
 //! after as many bytes as its global `whamm_buffer:max` says. It is overwritten with the next one.
+//!
+//! # Probes that are switched off
+//! A monitor may import the function `off`, with a parameter of the type i32 and no result, from
+//! the module `wasm_jit:probe`. It switches the probe off that has this number, from the next event
+//! at its place on, and for good; other threads may still call the function of the rule once. This
+//! is an extension of this engine, too.
 //!
 //! # Match time
 //! When a monitor is attached, each place of the program that an event has is a match. First the
@@ -143,15 +150,21 @@ mod error;
 mod evaluate;
 mod instructions;
 mod load;
+mod made;
 mod matching;
 mod modes;
 mod names;
 mod numbers;
 mod reach;
+mod shared;
 mod strings;
 
 #[cfg(test)]
 pub(crate) use self::instructions::names_of;
 pub use attach::Attached;
+pub(crate) use attach::Matched;
+pub(crate) use counted::Found;
 pub use error::{MonitorError, NameError, SignatureError};
 pub use load::MonitorModule;
+pub(crate) use made::{OFF, PROBES};
+pub use shared::SharedMonitor;

@@ -28,6 +28,7 @@ pub(super) enum Event {
 pub(super) enum Static {
     Pc,
     Opidx,
+    Probe,
     Function,
     AtFunctionEnd,
     Immediate(u32),
@@ -277,6 +278,7 @@ fn value(word: &str) -> Option<Parameter> {
         "frame" => return Some(Parameter::Frame),
         "pc" => Static::Pc,
         "opidx" => Static::Opidx,
+        "probe" => Static::Probe,
         "fid" => Static::Function,
         "at_func_end" => Static::AtFunctionEnd,
         "offset" => Static::Offset,

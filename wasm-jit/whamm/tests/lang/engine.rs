@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use wasm_jit::{Caller, Engine, Extern, Instance, Linker, Module, Store};
 use wasm_jit_whamm::lang::{self, ReportedValue, Script, ScriptReport, Value};
 use wasm_jit_whamm::monitor_module::{Attached, MonitorModule};
+use wasm_jit_whamm::rewrite::{self, RewriteError};
 
 use super::compile;
 
@@ -25,7 +26,8 @@ const PROGRAM: &str = r#"(module (memory 1)
         (drop (i32.load (i32.const 12)))))"#;
 
 /// What a script has found about a run of a program, read from its memory, after it was compared
-/// with what the same script prints as a module of its own.
+/// with what it finds from a store of its own, with what the same script prints as a module of its
+/// own, and with what the program prints that it is rewritten to.
 #[track_caller]
 pub(super) fn observe(script: &str, libraries: &[(&str, &str)], program: &str) -> ScriptReport {
     let binaries: Vec<(&str, Vec<u8>)> =
@@ -42,30 +44,49 @@ pub(super) fn observe(script: &str, libraries: &[(&str, &str)], program: &str) -
     });
     assert_eq!(nothing, "", "it prints nothing");
     let found = found.unwrap();
+    assert_eq!(shared(&compiled, libraries, program), found, "{script}");
     let mut printed = String::new();
     let module = lang::compile("test.mm", script.as_bytes(), &binaries).unwrap();
     run(&module, libraries, program, &mut printed, |_, _| {});
     assert_eq!(rows_of(&found), rows(&printed), "{script}");
+    match rewritten(script, program) {
+        Ok(by_itself) => assert_eq!(by_itself, printed, "{script}"),
+        Err(RewriteError::Script(_)) => assert!(script.contains("use "), "{script}"),
+        Err(RewriteError::Unsupported { .. }) => assert!(program.contains("shared"), "{script}"),
+        Err(error) => panic!("{error}"),
+    }
     found
 }
 
-/// Runs the export `run` of a program under a monitor; it may trap.
-fn run(
-    monitor: &[u8],
-    libraries: &[(&str, &str)],
-    program: &str,
-    printed: &mut String,
-    at_end: impl FnOnce(&mut Store<()>, &Attached),
-) {
+/// What the program prints that is instrumented by a script.
+pub(super) fn rewritten(script: &str, program: &str) -> Result<String, RewriteError> {
     let engine = Engine::default();
+    let instrumented =
+        rewrite::instrument("test.mm", script.as_bytes(), &Module::new(&engine, program).unwrap())?;
     let features = wasmparser::WasmFeatures::default();
-    wasmparser::Validator::new_with_features(features).validate_all(monitor).unwrap();
-    let libraries =
-        libraries.iter().map(|(name, text)| ((*name).to_owned(), Module::new(&engine, text).unwrap()));
-    let monitor = Module::from_binary(&engine, monitor).unwrap();
-    let monitor = MonitorModule::new(monitor, libraries.collect()).unwrap();
-    let output = Arc::new(Mutex::new(Vec::new()));
-    let mut linker = Linker::new(&engine);
+    if let Err(error) = wasmparser::Validator::new_with_features(features).validate_all(&instrumented) {
+        panic!("{error}\n{program}\n{script}");
+    }
+    let (mut linker, output) = printing(&engine);
+    let module = Module::from_binary(&engine, &instrumented).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = linker.allow_shadowing(true).instantiate(&mut store, &module).unwrap();
+    let mut call =
+        |name: &str| instance.get_typed_func::<(), ()>(&mut store, name).unwrap().call(&mut store, ());
+    // A program that traps has been observed, too.
+    let _ = call("run");
+    call("whamm:report").unwrap();
+    call("whamm:report").unwrap();
+    Ok(String::from_utf8(output.lock().unwrap().clone()).unwrap())
+}
+
+/// What modules print through WASI.
+type Printed = Arc<Mutex<Vec<u8>>>;
+
+/// A linker with `fd_write`, which writes to standard error or output, as it may.
+fn printing(engine: &Engine) -> (Linker<()>, Printed) {
+    let output = Printed::default();
+    let mut linker = Linker::new(engine);
     let bytes = output.clone();
     let write = move |mut caller: Caller<'_, ()>, _: i32, vectors: i32, _: i32, written: i32| {
         let Some(Extern::Memory(memory)) = caller.get_export("memory") else { return 8 };
@@ -79,6 +100,25 @@ fn run(
         0
     };
     linker.func_wrap("wasi_snapshot_preview1", "fd_write", write).unwrap();
+    (linker, output)
+}
+
+/// Runs the export `run` of a program under a monitor; it may trap.
+pub(super) fn run(
+    monitor: &[u8],
+    libraries: &[(&str, &str)],
+    program: &str,
+    printed: &mut String,
+    at_end: impl FnOnce(&mut Store<()>, &Attached),
+) {
+    let engine = Engine::default();
+    let features = wasmparser::WasmFeatures::default();
+    wasmparser::Validator::new_with_features(features).validate_all(monitor).unwrap();
+    let libraries =
+        libraries.iter().map(|(name, text)| ((*name).to_owned(), Module::new(&engine, text).unwrap()));
+    let monitor = Module::from_binary(&engine, monitor).unwrap();
+    let monitor = MonitorModule::new(monitor, libraries.collect()).unwrap();
+    let (mut linker, output) = printing(&engine);
     let module = Module::new(&engine, program).unwrap();
     let mut store = Store::new(&engine, ());
     let mut attached = monitor.attach(&mut store, &mut linker, &module).unwrap();
@@ -88,6 +128,23 @@ fn run(
     attached.finish(&mut store).unwrap();
     at_end(&mut store, &attached);
     *printed = String::from_utf8(output.lock().unwrap().clone()).unwrap();
+}
+
+/// What the script finds from a store of its own.
+fn shared(script: &Script, libraries: &[(&str, &str)], program: &str) -> ScriptReport {
+    let engine = Engine::default();
+    let libraries =
+        libraries.iter().map(|(name, text)| ((*name).to_owned(), Module::new(&engine, text).unwrap()));
+    let monitor = Module::from_binary(&engine, script.module()).unwrap();
+    let monitor = MonitorModule::new(monitor, libraries.collect()).unwrap();
+    let module = Module::new(&engine, program).unwrap();
+    let shared = monitor.share(Store::new(&engine, ()), &mut Linker::new(&engine), &module).unwrap();
+    shared.activate().unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let _ = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ());
+    shared.finish().unwrap();
+    shared.read(|store, instance| script.report(&*store, instance)).unwrap().unwrap()
 }
 
 /// Rows of a report: name, event, function, offset, key, value.

@@ -12,6 +12,7 @@ mod random_programs;
 mod refused;
 mod script_report;
 mod scripts;
+mod selection;
 
 use wasm_jit_whamm::lang;
 

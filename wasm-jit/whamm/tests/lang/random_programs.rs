@@ -200,3 +200,23 @@ fn completions_are_those_of_hooks_and_frames_are_apart() {
     }
     assert!(events > 100_000 && branches > 1000, "{events} events, {branches} branches");
 }
+
+/// The same script in the rewritten program prints the same report, also of programs that trap.
+#[test]
+fn rewritten_programs_report_what_is_observed_in_place() {
+    let script = SCRIPT.replace("report var wrong", "report var operands: map<i32, u64>; report var wrong")
+        + "wasm:opcode:i32.add|local.set(arg0: i32):before { operands[arg0]++; }
+        wasm:opcode:i32.load|call:after(res0: i32) { operands[res0]++; }
+        wasm:func:exit / fid > 1 / { operands[0 - 1]++; }
+        @once wasm:block:start { operands[0 - 2]++; } @sample(30%) wasm:block:end { operands[0 - 3]++; }";
+    let monitor = wasm_jit_whamm::lang::compile("test.mm", script.as_bytes(), &[]).unwrap();
+    let mut random = StdRng::seed_from_u64(15);
+    for _ in 0..100 {
+        let text = program(&mut random);
+        let mut printed = String::new();
+        super::engine::run(&monitor, &[], &text, &mut printed, |_, _| {});
+        let rewritten = super::engine::rewritten(&script, &text).unwrap();
+        assert_eq!(rewritten, printed, "{text}");
+        assert!(printed.contains("\nwrong,u32,,,,,0\n"), "{printed}");
+    }
+}

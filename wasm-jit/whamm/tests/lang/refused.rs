@@ -34,6 +34,16 @@ fn syntax() {
     check("wasm:opcode:call«<»T>(arg0: T):before { }", Unsupported, "type parameters");
     check("var m: map<i32, «map»<i32, i32>>;", Unsupported, "map of maps");
     check("x «+» 1;", Syntax, "expected `=`");
+    check("«@once» var x: i32;", Syntax, "belongs to a rule");
+    check("@once «@once» wasm:func:entry { }", Syntax, "a rule has one `@once`");
+    check("@sample «wasm»:func:entry { }", Syntax, "expected `(`");
+    check("@sample(«x»%) wasm:func:entry { }", Syntax, "expected a percentage");
+    check("@sample(1«)» wasm:func:entry { }", Syntax, "expected `%`");
+    check("@sample(«0»%) wasm:func:entry { }", Syntax, "more than 0.00000001");
+    check("@sample(«100.1»%) wasm:func:entry { }", Syntax, "at most 100");
+    check("«@once» wasm:begin { }", Unsupported, "rules that match places");
+    check("«@sample(1%)» wasm:end { }", Unsupported, "rules that match places");
+    check("«@once» wasm:opcode:call:after { }", Unsupported, "not supported with the mode `after`");
     check(&format!("var x: i32 = {}«1»;", "(".repeat(128)), Limit, "levels deep");
 }
 

@@ -7,6 +7,7 @@
 
 mod calls;
 mod expressions;
+mod selection;
 mod statements;
 mod storage;
 
@@ -82,10 +83,18 @@ struct Checker<'a> {
     in_init: bool,
     /// The rule has something for each site, if not variables.
     has_site: bool,
+    /// The module is for this engine.
+    is_here: bool,
+    /// The state of the generator of random numbers, if there is one.
+    generator: Option<Place>,
 }
 
-/// Checks a script.
-pub(super) fn check(script: &ast::Script, libraries: &Libraries) -> Result<Program, Vec<Problem>> {
+/// Checks a script, whose module is for this engine, or also for others.
+pub(super) fn check(
+    script: &ast::Script,
+    libraries: &Libraries,
+    is_here: bool,
+) -> Result<Program, Vec<Problem>> {
     let mut checker = Checker {
         program: Program::default(),
         problems: Vec::new(),
@@ -104,6 +113,8 @@ pub(super) fn check(script: &ast::Script, libraries: &Libraries) -> Result<Progr
         loops: 0,
         in_init: false,
         has_site: false,
+        is_here,
+        generator: None,
     };
     checker.script(script);
     if checker.problems.is_empty() { Ok(checker.program) } else { Err(checker.problems) }
@@ -278,7 +289,11 @@ impl Checker<'_> {
 
     /// Checks a rule for one event.
     fn event(&mut self, index: usize, rule: &ast::Rule, event: Event, bounds: Vec<(String, Type)>) {
-        let text = rule.parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(":");
+        if !self.can_select(&rule.selection, event) {
+            return;
+        }
+        let parts = rule.parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(":");
+        let text = format!("{}{parts}", rule.selection.text);
         self.context = Context::Rule { index, text: text.clone(), event, bounds: bounds.clone() };
         self.site_size = 0;
         self.has_site = false;
@@ -288,7 +303,7 @@ impl Checker<'_> {
         let statements = self.block(&rule.body);
         self.scopes.pop();
         let mut body = std::mem::take(&mut self.body);
-        body.statements = statements;
+        body.statements = self.selected(&rule.selection, statements);
         let init = std::mem::take(&mut self.init);
         self.context = Context::Script;
         match event {

@@ -9,6 +9,7 @@ use wasm_encoder::{
 };
 
 use super::super::diagnostics::Problem;
+use super::super::events::Mode;
 use super::super::ir::Place;
 use super::super::report::{Layout as ReportLayout, Once, Sites};
 use super::code::Code;
@@ -72,6 +73,11 @@ impl Emitter<'_> {
             export_section.export("whamm_buffer", ExportKind::Memory, 0);
             export_section.export("whamm_buffer:start", ExportKind::Global, runtime.globals);
             export_section.export("whamm_buffer:max", ExportKind::Global, runtime.globals + 1);
+        }
+        if self.has_stacks() {
+            for (name, global) in &runtime.of_thread {
+                export_section.export(name, ExportKind::Global, *global);
+            }
         }
         for (name, functions) in &exports {
             let number = match functions.as_slice() {
@@ -142,6 +148,12 @@ impl Emitter<'_> {
         }
         module.section(&code).section(&data);
         Ok((module.finish(), report))
+    }
+
+    /// Whether there are stacks of frames, or of instructions that have begun.
+    fn has_stacks(&self) -> bool {
+        let probes = &self.program.probes;
+        self.program.frame_size > 0 || probes.iter().any(|probe| probe.mode != Mode::Before)
     }
 
     /// The function that makes the script's own strings known, so that equal ones are the same.

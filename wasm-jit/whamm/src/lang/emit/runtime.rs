@@ -29,6 +29,8 @@ pub(super) struct Runtime {
     /// Globals: all are i32, mutable and start at zero, but the heap.
     pub(super) globals: u32,
     pub(super) heap: u32,
+    /// Those of the calling thread, with their names.
+    pub(super) of_thread: Vec<(String, u32)>,
     names: HashMap<String, u32>,
 }
 
@@ -125,6 +127,7 @@ fn read(binary: &[u8]) -> wasmparser::Result<Runtime> {
         code: Vec::new(),
         globals: 0,
         heap: 0,
+        of_thread: Vec::new(),
         names: HashMap::new(),
     };
     let types = |all: &[wasmparser::ValType]| all.iter().copied().map(value_type).collect::<Vec<_>>();
@@ -152,7 +155,10 @@ fn read(binary: &[u8]) -> wasmparser::Result<Runtime> {
                 for export in section {
                     let export = export?;
                     match export.kind {
-                        ExternalKind::Global => runtime.heap = export.index,
+                        ExternalKind::Global if export.name == "heap" => runtime.heap = export.index,
+                        ExternalKind::Global => {
+                            runtime.of_thread.push((export.name.to_owned(), export.index));
+                        }
                         _ => drop(runtime.names.insert(export.name.to_owned(), export.index)),
                     }
                 }

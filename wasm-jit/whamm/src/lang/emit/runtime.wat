@@ -12,13 +12,14 @@
   (global $heap (export "heap") (mut i32) (i32.const 0))
   (global $pending (mut i32) (i32.const 0))
   ;; Stacks of frames and of instructions that have begun: address, number of entries, and room.
-  (global $frames (mut i32) (i32.const 0))
-  (global $frame_count (mut i32) (i32.const 0))
-  (global $frame_room (mut i32) (i32.const 0))
+  ;; Each thread has its own: who calls exchanges these globals.
+  (global $frames (export "thread:frames") (mut i32) (i32.const 0))
+  (global $frame_count (export "thread:frame_count") (mut i32) (i32.const 0))
+  (global $frame_room (export "thread:frame_room") (mut i32) (i32.const 0))
   (global $is_new (mut i32) (i32.const 0))
-  (global $begun (mut i32) (i32.const 0))
-  (global $begun_count (mut i32) (i32.const 0))
-  (global $begun_room (mut i32) (i32.const 0))
+  (global $begun (export "thread:begun") (mut i32) (i32.const 0))
+  (global $begun_count (export "thread:begun_count") (mut i32) (i32.const 0))
+  (global $begun_room (export "thread:begun_room") (mut i32) (i32.const 0))
   ;; Map of strings: its index and entries, of 16 bytes: address and length, eight bytes each.
   (global $strings (mut i32) (i32.const 0))
   (global $string_count (mut i32) (i32.const 0))

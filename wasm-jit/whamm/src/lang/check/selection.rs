@@ -1,0 +1,119 @@
+//! Rules that act on some of their events: `@once` and `@sample`.
+//!
+//! The selection is code of the rule's function, after the predicate:
+//!
+//! ```text
+//! if (draw()) {              @sample
+//!     if (!done) {           @once
+//!         done = true;
+//!         off(probe);        where there is an engine that can do this
+//!         body
+//!     }
+//! }
+//! ```
+//!
+//! `done` is a variable of the place. It alone decides what is executed; that the engine switches
+//! the probe off only saves its cost. `off` is a function that this engine has for monitors:
+//! `wasm_jit:probe`.
+//!
+//! # Drawing
+//! Each event is drawn independently of the others, with the probability that the rule says, as far
+//! as the generator is random: xorshift64*, of which the upper 32 bits are compared. All rules
+//! share its state, which is the same at the beginning of each run. The draws therefore depend only
+//! on the order of events.
+
+use wasm_encoder::ValType;
+
+use super::super::ast::{BinaryOp, Selection};
+use super::super::diagnostics::ProblemKind;
+use super::super::events::{Event, Mode};
+use super::super::ir::{Body, Import, Kind, Place, SITE_HEADER, Statement, Typed};
+use super::super::types::Type;
+use super::Checker;
+use crate::monitor_module::{OFF, PROBES};
+
+/// The state of the generator at the beginning: any number but 0.
+const SEED: i128 = 0x9e37_79b9_7f4a_7c15;
+
+/// The multiplier of xorshift64*.
+const MULTIPLIER: i128 = 0x2545_f491_4f6c_dd1d;
+
+impl Checker<'_> {
+    /// Whether a rule for this event can have the annotations; if not, there is a problem.
+    pub(super) fn can_select(&mut self, selection: &Selection, event: Event) -> bool {
+        let spans = [&selection.once, &selection.sample.as_ref().map(|(_, span)| span.clone())];
+        let Some(span) = spans.into_iter().flatten().next().cloned() else { return true };
+        let message = match (event.has_site(), event.mode()) {
+            (true, Mode::Before) => return true,
+            (true, mode) => format!("this annotation is not supported with the mode `{}`", mode.text()),
+            (false, _) => {
+                "this annotation belongs to rules that match places of the program's code".to_owned()
+            }
+        };
+        self.problem(ProblemKind::Unsupported, &span, message);
+        false
+    }
+
+    /// The statements of a rule, executed for the events that it selects.
+    pub(super) fn selected(
+        &mut self,
+        selection: &Selection,
+        mut statements: Vec<Statement>,
+    ) -> Vec<Statement> {
+        if selection.once.is_some() {
+            let done = Place::Site(SITE_HEADER + self.site_size);
+            self.site_size += Type::U32.size();
+            let mut yes = vec![Statement::Set { place: done, component: 0, value: Typed::int(Type::U32, 1) }];
+            yes.extend(self.off());
+            yes.append(&mut statements);
+            let condition = Typed::binary(BinaryOp::Eq, variable(Type::U32, done), Typed::int(Type::U32, 0));
+            statements = vec![Statement::If { condition, yes, no: Vec::new() }];
+        }
+        if let Some((probability, _)) = &selection.sample {
+            let state = self.generator();
+            let mut drawn = Vec::new();
+            for (op, bits) in [(BinaryOp::Shr, 12), (BinaryOp::Shl, 25), (BinaryOp::Shr, 27)] {
+                let shifted = Typed::binary(op, variable(Type::U64, state), Typed::int(Type::U64, bits));
+                let value = Typed::binary(BinaryOp::BitXor, variable(Type::U64, state), shifted);
+                drawn.push(Statement::Set { place: state, component: 0, value });
+            }
+            let product =
+                Typed::binary(BinaryOp::Mul, variable(Type::U64, state), Typed::int(Type::U64, MULTIPLIER));
+            let upper = Typed::binary(BinaryOp::Shr, product, Typed::int(Type::U64, 32));
+            let condition =
+                Typed::binary(BinaryOp::Lt, upper, Typed::int(Type::U64, i128::from(*probability)));
+            drawn.push(Statement::If { condition, yes: statements, no: Vec::new() });
+            statements = drawn;
+        }
+        statements
+    }
+
+    /// The state of the generator.
+    fn generator(&mut self) -> Place {
+        if let Some(state) = self.generator {
+            return state;
+        }
+        let state = Place::Absolute(self.program.static_size);
+        self.program.static_size += Type::U64.size();
+        let seed = Statement::Set { place: state, component: 0, value: Typed::int(Type::U64, SEED) };
+        self.program.begin.insert(0, Body { locals: Vec::new(), statements: vec![seed] });
+        self.generator = Some(state);
+        state
+    }
+
+    /// Switches the probe off.
+    fn off(&mut self) -> Option<Statement> {
+        if !self.is_here {
+            return None;
+        }
+        let (library, name) = (PROBES.to_owned(), OFF.to_owned());
+        let import = Import { library, name, parameters: vec![ValType::I32], results: Vec::new() };
+        let probe = Typed::request(Type::U32, "probe");
+        let call = Typed::new(Type::UNIT, Kind::Library(self.import(import), vec![probe]));
+        Some(Statement::Call(call))
+    }
+}
+
+fn variable(ty: Type, place: Place) -> Typed {
+    Typed::new(ty, Kind::Variable(place, 0))
+}

@@ -1,0 +1,310 @@
+//! The probes of a monitor: made when functions are first called, and switched together.
+//!
+//! Rules are matched with the whole program when a monitor is attached, because matching calls
+//! functions of the monitor. Probes are made in a function when it is first called, since most
+//! functions of a large program are not. If there are instances of the program already, functions
+//! may be running: then all probes are made at once.
+//!
+//! Probes at entries of functions are switched on before all others, and off after them. A monitor
+//! whose frames begin at entries therefore sees no event of a frame whose entry it has missed,
+//! unless the frame is older than the monitor.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use wasm_jit::probes::{
+    Callback, FirstCallWatch, Kind, Place, Probe, ProbeError, ProbeSpec, Scope, ValueError, WasmFn,
+    activate_all, deactivate_all,
+};
+use wasm_jit::{AsContextMut, Error, Instance, Linker, Module};
+
+use super::counted::{Counting, Found};
+use super::error::MonitorError;
+use super::evaluate::Adds;
+
+/// The module from which monitors import functions that change their probes.
+pub(crate) const PROBES: &str = "wasm_jit:probe";
+
+/// The function that switches a probe off, by its number.
+pub(crate) const OFF: &str = "off";
+
+/// What a probe calls for a rule.
+#[derive(Debug)]
+pub(super) enum Callee {
+    /// The rule's function, in the program's store.
+    Function(WasmFn),
+    /// A closure, which calls it in another store.
+    Closure(Callback),
+}
+
+/// What it takes to make probes.
+#[derive(Debug)]
+pub(super) struct Maker {
+    pub(super) program: Module,
+    pub(super) scope: Scope,
+    /// By rule: the name of the export, and what is called.
+    pub(super) exports: Vec<String>,
+    pub(super) callees: Vec<Callee>,
+}
+
+/// The probes of an attached monitor, off at first.
+pub(super) struct Probes {
+    shared: Arc<Shared>,
+    /// There is one while the probes are on and some may still have to be made.
+    watch: Mutex<Option<FirstCallWatch>>,
+}
+
+struct Shared {
+    maker: Maker,
+    made: Mutex<Made>,
+}
+
+#[derive(Default)]
+struct Made {
+    is_on: bool,
+    /// What is to become probes, by function.
+    waiting: HashMap<u32, Vec<(usize, Found)>>,
+    /// Those that call functions, at entries and elsewhere.
+    at_entries: Vec<Calling>,
+    others: Vec<Calling>,
+    /// Where each of them is that has a number: whether at an entry, and its index.
+    by_number: HashMap<usize, (bool, usize)>,
+    counting: Vec<Counting>,
+    /// The first of the probes that could not be made.
+    refused: Option<MonitorError>,
+}
+
+/// A probe that calls a function.
+struct Calling {
+    probe: Probe,
+    /// The monitor has switched it off.
+    has_ended: bool,
+}
+
+/// A probe that was made for a rule, with what it adds if it counts.
+struct New {
+    rule: usize,
+    /// That of what was found.
+    number: usize,
+    probe: Probe,
+    adds: Option<Arc<[Adds]>>,
+}
+
+impl New {
+    fn is_entry(&self) -> bool {
+        self.probe.spec().location.place == Place::Entry
+    }
+}
+
+/// The name of a rule whose probe was refused, and why.
+type Refused = (String, ProbeError);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets the functions of a monitor switch off probes that are made later.
+#[derive(Clone, Default)]
+pub(super) struct OffSwitch(Arc<OnceLock<Weak<Shared>>>);
+
+impl OffSwitch {
+    /// Defines the function for the monitor.
+    pub(super) fn define<T: 'static>(&self, linker: &mut Linker<T>) -> Result<(), Error> {
+        let this = self.clone();
+        linker.func_wrap(PROBES, OFF, move |number: i32| {
+            if let Some(shared) = this.0.get().and_then(Weak::upgrade) {
+                shared.off(number as u32 as usize);
+            }
+        })?;
+        Ok(())
+    }
+}
+
+impl Probes {
+    pub(super) fn new(maker: Maker, found: Vec<Found>, off: &OffSwitch) -> Self {
+        let mut made = Made::default();
+        for (number, found) in found.into_iter().enumerate() {
+            made.waiting.entry(found.location.function).or_default().push((number, found));
+        }
+        let shared = Arc::new(Shared { maker, made: Mutex::new(made) });
+        // There is one for each.
+        let _ = off.0.set(Arc::downgrade(&shared));
+        Self { shared, watch: Mutex::default() }
+    }
+
+    /// Switches them on or off, those included that are made later; does nothing if they are.
+    ///
+    /// # Errors
+    /// [`MonitorError::Probe`], [`MonitorError::Switch`], [`MonitorError::Watch`]: some are
+    /// switched, others are not.
+    pub(super) fn switch(&self, on: bool) -> Result<(), MonitorError> {
+        // Held until the end: one switches after the other.
+        let mut watch = lock(&self.watch);
+        {
+            let mut made = lock(&self.shared.made);
+            if made.is_on == on {
+                return Ok(());
+            }
+            made.is_on = on;
+            made.switch(on).map_err(MonitorError::Switch)?;
+        }
+        *watch = None;
+        if !on {
+            return Ok(());
+        }
+        let shared = self.shared.clone();
+        let called = move |function| {
+            if let Err((export, source)) = shared.called(&[function]) {
+                let incomplete = MonitorError::Incomplete { export, function, source };
+                lock(&shared.made).refused.get_or_insert(incomplete);
+            }
+        };
+        // Before the question whether there are instances: otherwise, one that is created between
+        // the two would not be observed.
+        let new = self.shared.maker.program.watch_first_calls(called).map_err(MonitorError::Watch)?;
+        if !self.shared.maker.program.has_instances() {
+            *watch = Some(new);
+            return Ok(());
+        }
+        let mut all: Vec<u32> = lock(&self.shared.made).waiting.keys().copied().collect();
+        all.sort_unstable();
+        self.shared.called(&all).map_err(|(export, source)| MonitorError::Probe { export, source })
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        lock(&self.shared.made).is_on
+    }
+
+    /// The number of places in functions that were called so far, and that of those that count.
+    pub(super) fn count(&self) -> (usize, usize) {
+        let made = lock(&self.shared.made);
+        (made.at_entries.len() + made.others.len() + made.counting.len(), made.counting.len())
+    }
+
+    /// Brings the numbers of the monitor up to date.
+    pub(super) fn settle(&self, instance: &Instance, store: impl AsContextMut) {
+        Counting::settle(&mut lock(&self.shared.made).counting, instance, store);
+    }
+
+    /// The reason why what was observed is incomplete, if it is; once.
+    pub(super) fn take_refused(&self) -> Option<MonitorError> {
+        lock(&self.shared.made).refused.take()
+    }
+}
+
+impl Shared {
+    /// Makes the probes of functions that are called, or may be running.
+    fn called(&self, functions: &[u32]) -> Result<(), Refused> {
+        // Each place is made by one thread only.
+        let found: Vec<(usize, Found)> = {
+            let mut made = lock(&self.made);
+            functions.iter().flat_map(|function| made.waiting.remove(function)).flatten().collect()
+        };
+        if found.is_empty() {
+            return Ok(());
+        }
+        // Not under the lock, which a thread may wait for that asks for the number of probes.
+        let new = self.maker.make(found)?;
+        let entries = new.iter().filter(|new| new.is_entry());
+        let in_order: Vec<&New> = entries.chain(new.iter().filter(|new| !new.is_entry())).collect();
+        let switched = activate_all(in_order.iter().map(|new| &new.probe));
+        let named = switched
+            .into_iter()
+            .zip(&in_order)
+            .map(|(switched, new)| switched.map_err(|source| (self.maker.exports[new.rule].clone(), source)));
+        let switched: Result<(), Refused> = named.collect();
+        let mut made = lock(&self.made);
+        made.add(new);
+        if !made.is_on {
+            // They were switched off meanwhile. An error leaves them on.
+            let _ = made.switch(false);
+        }
+        switched
+    }
+}
+
+impl Shared {
+    /// Switches a probe off by its number.
+    fn off(&self, number: usize) {
+        let mut made = lock(&self.made);
+        let Some((is_entry, index)) = made.by_number.get(&number).copied() else { return };
+        let calling = if is_entry { &mut made.at_entries[index] } else { &mut made.others[index] };
+        calling.has_ended = true;
+        // The monitor must not depend on it: another thread may still call the function.
+        let _ = deactivate_all([&calling.probe]);
+    }
+}
+
+impl Made {
+    fn add(&mut self, new: Vec<New>) {
+        for new in new {
+            let is_entry = new.is_entry();
+            match new.adds {
+                Some(adds) => self.counting.push(Counting::new(new.probe, adds)),
+                None => {
+                    let probes = if is_entry { &mut self.at_entries } else { &mut self.others };
+                    self.by_number.insert(new.number, (is_entry, probes.len()));
+                    probes.push(Calling { probe: new.probe, has_ended: false });
+                }
+            }
+        }
+    }
+
+    /// Switches those that were made, but those that the monitor has switched off.
+    fn switch(&self, on: bool) -> Result<(), ProbeError> {
+        let counting = self.counting.iter().map(Counting::probe);
+        let [at_entries, others] = [&self.at_entries, &self.others]
+            .map(|all| all.iter().filter(|calling| !calling.has_ended).map(|calling| &calling.probe));
+        let switched = if on {
+            activate_all(at_entries.chain(others).chain(counting))
+        } else {
+            deactivate_all(counting.chain(others).chain(at_entries))
+        };
+        switched.into_iter().collect()
+    }
+}
+
+impl Maker {
+    /// Makes probes, off.
+    fn make(&self, found: Vec<(usize, Found)>) -> Result<Vec<New>, Refused> {
+        let spec = |found: &Found| ProbeSpec { location: found.location, kind: self.kind(found) };
+        let specs: Vec<ProbeSpec> = found.iter().map(|(_, found)| spec(found)).collect();
+        let mut new = Vec::with_capacity(specs.len());
+        for ((number, found), made) in found.into_iter().zip(self.program.scoped_probes(self.scope, &specs)) {
+            match made {
+                Ok(probe) => new.push(New { rule: found.rule, number, probe, adds: found.adds }),
+                Err(refused) if is_no_match(&refused) => {}
+                Err(refused) => return Err((self.exports[found.rule].clone(), refused)),
+            }
+        }
+        Ok(new)
+    }
+
+    /// What a probe does.
+    fn kind(&self, found: &Found) -> Kind {
+        let values = found.values.clone();
+        match (found.adds.as_deref(), &self.callees[found.rule]) {
+            (Some([_]), _) => Kind::Count,
+            (Some(_), _) => Kind::CountBranch,
+            (None, Callee::Function(function)) => Kind::Wasm { function: function.clone(), values },
+            (None, Callee::Closure(function)) => Kind::Callback { function: function.clone(), values },
+        }
+    }
+}
+
+/// Whether the place has no such value, or control never comes there.
+fn is_no_match(refused: &ProbeError) -> bool {
+    use ValueError::{NoLocal, NoOperand, Type};
+    match refused {
+        ProbeError::Unreachable { .. } => true,
+        ProbeError::Value { reason, .. } => matches!(reason, NoOperand | NoLocal | Type { .. }),
+        _ => false,
+    }
+}
+
+impl fmt::Debug for Probes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Probes").field("is_on", &self.is_on()).finish_non_exhaustive()
+    }
+}

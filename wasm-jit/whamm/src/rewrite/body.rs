@@ -1,0 +1,390 @@
+//! The bodies of the program's functions, with calls of rules.
+//!
+//! ```text
+//! global.get $last  i64.const 1  i64.sub  local.tee $frame  global.set $last     if a rule asks for it
+//! RULES OF THE ENTRY
+//! block RESULTS                                                                  if its end is observed
+//!     ..
+//!     local.set $b  local.set $a  local.get $a  local.get $b                     operands
+//!     local.get $b  i32.const 7  call $rule
+//!     INSTRUCTION                                                                `return` becomes `br`
+//!     ..
+//! end
+//! RULES OF THE EXIT
+//! local.get $frame  i64.const 1  i64.add  global.set $last
+//! ```
+//!
+//! The block has the same depth as the body has in the original, so that branches to the end of the
+//! function lead to the end of the block. The rules of a `loop` come after it, where branches to it
+//! continue; operands under its parameters are moved to locals before it.
+//!
+//! A frame has a smaller number than all that called it, and than those that have ended since. An
+//! exception leaves frames without giving their numbers back; the frame that catches it does that
+//! when it ends.
+
+use std::collections::HashMap;
+
+use wasm_encoder::reencode::Reencode;
+use wasm_encoder::{BlockType, Encode, Function, Instruction as I, ValType};
+use wasm_jit::probes::{Bound, Place};
+use wasm_jit::wasmparser::Operator;
+use wasmparser::{
+    CompositeInnerType, FuncType, FuncValidator, FunctionBody, ValidatorResources, WasmModuleResources,
+};
+
+use super::RewriteError;
+use super::added::{self, Added};
+use super::merge::{Numbers, value_type};
+use crate::monitor_module::{Found, Matched};
+
+/// What is called in the functions of a program.
+pub(super) struct Bodies<'a> {
+    numbers: Numbers,
+    /// By rule: its function, and the types of its parameters.
+    rules: Vec<(u32, Vec<ValType>)>,
+    /// By function, in the order of calls.
+    found: HashMap<u32, Vec<&'a Found>>,
+    /// Functions that end the program.
+    proc_exit: Vec<u32>,
+    /// Results of blocks that have several.
+    types: Vec<Vec<ValType>>,
+}
+
+impl<'a> Bodies<'a> {
+    pub(super) fn new(
+        numbers: Numbers,
+        matched: &'a Matched,
+        functions: Vec<u32>,
+        proc_exit: &[u32],
+    ) -> Self {
+        let mut found: HashMap<u32, Vec<&Found>> = HashMap::new();
+        for each in &matched.found {
+            found.entry(each.location.function).or_default().push(each);
+        }
+        let types = matched.functions.iter().map(|function| function.parameters().iter().map(number));
+        let rules = functions.into_iter().zip(types).map(|(function, types)| (function, types.collect()));
+        Self { numbers, rules: rules.collect(), found, proc_exit: proc_exit.to_vec(), types: Vec::new() }
+    }
+
+    /// The results of types that are added.
+    pub(super) fn types(&self) -> &[Vec<ValType>] {
+        &self.types
+    }
+
+    /// The type of a block with these results.
+    fn block_type(&mut self, results: Vec<ValType>) -> BlockType {
+        match results[..] {
+            [] => BlockType::Empty,
+            [one] => BlockType::Result(one),
+            _ => {
+                let known = self.types.iter().position(|known| *known == results);
+                let number = known.unwrap_or_else(|| {
+                    self.types.push(results);
+                    self.types.len() - 1
+                });
+                BlockType::FunctionType(self.numbers.added_type(number as u32))
+            }
+        }
+    }
+}
+
+fn number(ty: &wasm_jit::ValType) -> ValType {
+    match ty {
+        wasm_jit::ValType::I32 => ValType::I32,
+        wasm_jit::ValType::I64 => ValType::I64,
+        wasm_jit::ValType::F32 => ValType::F32,
+        wasm_jit::ValType::F64 => ValType::F64,
+        wasm_jit::ValType::Ref(_) => unreachable!("only numbers pass the checks of loading"),
+    }
+}
+
+/// The type of a block, if it is one of the module's types.
+fn function_type(
+    validator: &FuncValidator<ValidatorResources>,
+    ty: wasmparser::BlockType,
+) -> Option<&FuncType> {
+    let wasmparser::BlockType::FuncType(ty) = ty else { return None };
+    match &validator.resources().sub_type_at(ty)?.composite_type.inner {
+        CompositeInnerType::Func(ty) => Some(ty),
+        _ => None,
+    }
+}
+
+/// A function that is rewritten.
+struct Body<'a, 'v, R> {
+    numbers: Numbers,
+    rules: &'a [(u32, Vec<ValType>)],
+    found: HashMap<Place, Vec<&'a Found>>,
+    reencoder: &'v mut R,
+    validator: &'v mut FuncValidator<ValidatorResources>,
+    out: Vec<u8>,
+    /// Types of the locals that are added, the number of the first one, and those for operands, by
+    /// type and depth.
+    added: Vec<ValType>,
+    first: u32,
+    scratch: HashMap<(ValType, usize), u32>,
+    frame: Option<u32>,
+    is_wrapped: bool,
+}
+
+/// The body of a function, in the form of the code section.
+pub(super) fn rewritten<R: Reencode<Error = std::convert::Infallible>>(
+    bodies: &mut Bodies<'_>,
+    reencoder: &mut R,
+    validator: &mut FuncValidator<ValidatorResources>,
+    function: &FunctionBody<'_>,
+) -> Result<Vec<u8>, RewriteError> {
+    let mut locals = Vec::new();
+    let mut reader = function.get_locals_reader()?;
+    for _ in 0..reader.get_count() {
+        let at = reader.original_position();
+        let (count, ty) = reader.read()?;
+        validator.define_locals(at, count, ty)?;
+        locals.push((count, reencoder.val_type(ty)?));
+    }
+    let mut by_place: HashMap<Place, Vec<&Found>> = HashMap::new();
+    for found in bodies.found.remove(&validator.index()).unwrap_or_default() {
+        by_place.entry(found.location.place).or_default().push(found);
+    }
+    let has_frame = |found: &&Found| found.values.as_slice().contains(&Bound::Frame);
+    let asks_for_frame = by_place.values().flatten().any(has_frame);
+    let is_wrapped = asks_for_frame || by_place.contains_key(&Place::Exit);
+    let mut results = Vec::new();
+    if is_wrapped {
+        let frame = validator.get_control_frame(0).map(|frame| frame.block_type);
+        let ty = frame.and_then(|ty| function_type(validator, ty));
+        for ty in ty.into_iter().flat_map(|ty| ty.results().to_vec()) {
+            results.push(value_type(ty)?);
+        }
+    }
+    let block_type = bodies.block_type(results);
+    let first = validator.len_locals();
+    let mut body = Body {
+        numbers: bodies.numbers,
+        rules: &bodies.rules,
+        found: by_place,
+        reencoder,
+        validator,
+        out: Vec::new(),
+        added: Vec::new(),
+        first,
+        scratch: HashMap::new(),
+        frame: None,
+        is_wrapped,
+    };
+    if asks_for_frame {
+        body.begin_frame();
+    }
+    body.call_rules(Place::Entry, &HashMap::new())?;
+    if is_wrapped {
+        body.push(&I::Block(block_type));
+    }
+    let start = function.range().start;
+    let mut reader = function.get_operators_reader()?;
+    while !reader.eof() {
+        let at = reader.original_position();
+        let operator = reader.read()?;
+        let place = Place::Instruction { offset: (at - start) as u32 };
+        body.operator(operator, at, place, &bodies.proc_exit)?;
+    }
+    if is_wrapped {
+        // The last `end` was that of the block.
+        body.call_rules(Place::Exit, &HashMap::new())?;
+        body.end_frame();
+        body.push(&I::End);
+    }
+    locals.extend(body.added.iter().map(|ty| (1, *ty)));
+    let mut function = Function::new(locals);
+    function.raw(body.out);
+    Ok(function.into_raw_body())
+}
+
+impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
+    fn push(&mut self, instruction: &I<'_>) {
+        instruction.encode(&mut self.out);
+    }
+
+    fn local(&mut self, ty: ValType) -> u32 {
+        self.added.push(ty);
+        self.first + self.added.len() as u32 - 1
+    }
+
+    fn begin_frame(&mut self) {
+        let (frame, last) = (self.local(ValType::I64), self.numbers.added_global(added::FRAME));
+        self.frame = Some(frame);
+        let code = [I::GlobalGet(last), I::I64Const(1), I::I64Sub, I::LocalTee(frame), I::GlobalSet(last)];
+        code.iter().for_each(|instruction| self.push(instruction));
+    }
+
+    /// Gives the number of the frame back.
+    fn end_frame(&mut self) {
+        let Some(frame) = self.frame else { return };
+        let last = self.numbers.added_global(added::FRAME);
+        let code = [I::LocalGet(frame), I::I64Const(1), I::I64Add, I::GlobalSet(last)];
+        code.iter().for_each(|instruction| self.push(instruction));
+    }
+
+    /// An instruction, with the rules for it.
+    fn operator(
+        &mut self,
+        operator: Operator<'_>,
+        at: u64,
+        place: Place,
+        proc_exit: &[u32],
+    ) -> Result<(), RewriteError> {
+        if let Operator::Loop { blockty } = operator {
+            let outer = self.outer_operands(place, blockty)?;
+            self.validator.op(at, &operator)?;
+            let instruction = self.reencoder.instruction(operator)?;
+            self.push(&instruction);
+            return self.call_rules(place, &outer);
+        }
+        let is_reachable = self.is_reachable();
+        self.call_rules(place, &HashMap::new())?;
+        if is_reachable {
+            match operator {
+                Operator::Call { function_index } | Operator::ReturnCall { function_index }
+                    if proc_exit.contains(&function_index) =>
+                {
+                    let report = Added { numbers: self.numbers, memory: None, start: None }.report();
+                    self.push(&I::Call(report));
+                }
+                Operator::ReturnCall { .. }
+                | Operator::ReturnCallIndirect { .. }
+                | Operator::ReturnCallRef { .. } => self.end_frame(),
+                _ => {}
+            }
+        }
+        if self.is_wrapped && matches!(operator, Operator::Return) {
+            let depth = self.validator.control_stack_height() - 1;
+            self.push(&I::Br(depth));
+        } else {
+            let instruction = self.reencoder.instruction(operator.clone())?;
+            self.push(&instruction);
+        }
+        Ok(self.validator.op(at, &operator)?)
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.validator.get_control_frame(0).is_some_and(|frame| !frame.unreachable)
+    }
+
+    /// The type of an operand of the block that control is in, or around it.
+    fn operand(&self, depth: usize) -> Result<Option<ValType>, RewriteError> {
+        self.validator.get_operand_type(depth).flatten().map(value_type).transpose()
+    }
+
+    /// Moves operands that the rules of a loop want, and that are no parameters of the loop, to
+    /// locals, which nothing else uses. By depth, as the loop sees them.
+    fn outer_operands(
+        &mut self,
+        place: Place,
+        ty: wasmparser::BlockType,
+    ) -> Result<HashMap<usize, u32>, RewriteError> {
+        let wanted = self.found.get(&place).map_or(0, |found| operands(found));
+        let parameters = function_type(self.validator, ty).map_or(0, |ty| ty.params().len());
+        let mut outer = HashMap::new();
+        if wanted <= parameters || !self.is_reachable() {
+            return Ok(outer);
+        }
+        let mut moved = Vec::new();
+        for depth in 0..wanted {
+            let Some(ty) = self.operand(depth)? else { break };
+            let local = self.local(ty);
+            moved.push(local);
+            if depth >= parameters {
+                outer.insert(depth, local);
+            }
+        }
+        self.move_operands(&moved);
+        Ok(outer)
+    }
+
+    /// Copies operands to locals, the topmost one to the first.
+    fn move_operands(&mut self, locals: &[u32]) {
+        locals.iter().for_each(|local| self.push(&I::LocalSet(*local)));
+        locals.iter().rev().for_each(|local| self.push(&I::LocalGet(*local)));
+    }
+
+    /// Calls the rules of a place; `outer` are operands that are in locals already.
+    fn call_rules(&mut self, place: Place, outer: &HashMap<usize, u32>) -> Result<(), RewriteError> {
+        let Some(found) = self.found.remove(&place) else { return Ok(()) };
+        // At the exit, control comes from branches as well.
+        if place != Place::Exit && !self.is_reachable() {
+            return Ok(());
+        }
+        let mut calls = Vec::new();
+        for each in found {
+            if self.fits(each)? {
+                calls.push(each);
+            }
+        }
+        let wanted = operands(&calls);
+        let inner = (0..wanted).take_while(|depth| !outer.contains_key(depth)).count();
+        let mut places = Vec::new();
+        for depth in 0..inner {
+            let Some(ty) = self.operand(depth)? else {
+                let reason = "an operand is in no block that contains its instruction".to_owned();
+                return Err(RewriteError::Unsupported { reason });
+            };
+            let known = self.scratch.get(&(ty, depth)).copied();
+            let local = known.unwrap_or_else(|| self.local(ty));
+            self.scratch.insert((ty, depth), local);
+            places.push(local);
+        }
+        self.move_operands(&places);
+        for each in calls {
+            let (function, types) = &self.rules[each.rule];
+            for (value, ty) in each.values.as_slice().iter().zip(types) {
+                let instruction = match *value {
+                    Bound::Const(bits) => constant(*ty, bits),
+                    Bound::Local(index) => I::LocalGet(index),
+                    Bound::Frame => I::LocalGet(self.frame.expect("a rule asks for it")),
+                    Bound::Operand(depth) => {
+                        let depth = depth as usize;
+                        I::LocalGet(outer.get(&depth).copied().unwrap_or_else(|| places[depth]))
+                    }
+                    other => unreachable!("matching binds no {other:?}"),
+                };
+                self.push(&instruction);
+            }
+            self.push(&I::Call(*function));
+        }
+        Ok(())
+    }
+
+    /// Whether the place has the values that a rule wants, in the types of its parameters.
+    fn fits(&self, found: &Found) -> Result<bool, RewriteError> {
+        let (_, types) = &self.rules[found.rule];
+        for (value, ty) in found.values.as_slice().iter().zip(types) {
+            let actual = match *value {
+                Bound::Operand(depth) => self.operand(depth as usize)?,
+                Bound::Local(index) => self.validator.get_local_type(index).map(value_type).transpose()?,
+                _ => continue,
+            };
+            if actual != Some(*ty) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// How many operands these want.
+fn operands(found: &[&Found]) -> usize {
+    let depth = |value: &Bound| match value {
+        Bound::Operand(depth) => *depth as usize + 1,
+        _ => 0,
+    };
+    let values = found.iter().flat_map(|found| found.values.as_slice());
+    values.map(depth).max().unwrap_or(0)
+}
+
+fn constant(ty: ValType, bits: u64) -> I<'static> {
+    match ty {
+        ValType::I32 => I::I32Const(bits as i32),
+        ValType::I64 => I::I64Const(bits as i64),
+        ValType::F32 => I::F32Const(f32::from_bits(bits as u32).into()),
+        _ => I::F64Const(f64::from_bits(bits).into()),
+    }
+}

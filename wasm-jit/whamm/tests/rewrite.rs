@@ -1,0 +1,273 @@
+//! Programs that are rewritten: run by another engine, they print what is observed in place.
+
+use std::sync::{Arc, Mutex};
+
+use wasm_jit::{Caller, Engine, Error, Extern, Linker, Module, Store};
+use wasm_jit_whamm::lang;
+use wasm_jit_whamm::monitor_module::MonitorModule;
+use wasm_jit_whamm::rewrite::{RewriteError, instrument};
+
+/// The program exits.
+#[derive(Debug, thiserror::Error)]
+#[error("exit {0}")]
+struct Exit(i32);
+
+impl wasmi::errors::HostError for Exit {}
+
+/// What a program has printed, by descriptor, its exit code, and the sum of its first page.
+type Outcome = (String, String, Option<i32>, u64);
+
+/// A sum that depends on the order.
+fn sum(page: &[u8]) -> u64 {
+    page[..1 << 16].iter().fold(0, |sum, byte| u64::rotate_left(sum, 5) ^ u64::from(*byte))
+}
+
+#[derive(Default)]
+struct Printed([Vec<u8>; 2]);
+
+impl Printed {
+    fn outcome(self, code: Option<i32>, sum: u64) -> Outcome {
+        let [out, err] = self.0.map(|bytes| String::from_utf8(bytes).unwrap());
+        (out, err, code, sum)
+    }
+}
+
+/// Runs `_start` in wasmi; the exported memory is the program's, or not.
+fn in_wasmi(binary: &[u8], has_memory: bool) -> Outcome {
+    let engine = wasmi::Engine::default();
+    let module = wasmi::Module::new(&engine, binary).unwrap();
+    let mut linker = wasmi::Linker::new(&engine);
+    let write =
+        |mut caller: wasmi::Caller<'_, Printed>, descriptor: i32, vectors: i32, count: i32, written: i32| {
+            assert_eq!(count, 1);
+            let memory = caller.get_export("memory").and_then(wasmi::Extern::into_memory).unwrap();
+            let word = |at: i32| {
+                let mut word = [0; 4];
+                memory.read(&caller, at as u32 as usize, &mut word).unwrap();
+                u32::from_le_bytes(word)
+            };
+            let mut bytes = vec![0; word(vectors + 4) as usize];
+            memory.read(&caller, word(vectors) as usize, &mut bytes).unwrap();
+            memory.write(&mut caller, written as u32 as usize, &(bytes.len() as u32).to_le_bytes()).unwrap();
+            caller.data_mut().0[descriptor as usize - 1].extend(bytes);
+            0_i32
+        };
+    linker.func_wrap("wasi_snapshot_preview1", "fd_write", write).unwrap();
+    let exit = |code: i32| -> Result<(), wasmi::Error> { Err(wasmi::Error::host(Exit(code))) };
+    linker.func_wrap("wasi_snapshot_preview1", "proc_exit", exit).unwrap();
+    let mut store = wasmi::Store::new(&engine, Printed::default());
+    let instance = linker.instantiate_and_start(&mut store, &module).unwrap();
+    let start = instance.get_typed_func::<(), ()>(&store, "_start").unwrap();
+    let code = start.call(&mut store, ()).err().map(|error| match error.downcast_ref::<Exit>() {
+        Some(exit) => exit.0,
+        None => -1,
+    });
+    let memory = instance.get_memory(&store, "memory").filter(|_| has_memory);
+    let sum = memory.map_or(0, |memory| sum(memory.data(&store)));
+    std::mem::take(store.data_mut()).outcome(code, sum)
+}
+
+/// Runs `_start` here, in place. What the monitor prints counts as standard error.
+fn in_place(monitor: &[u8], program: &str) -> Outcome {
+    let engine = Engine::default();
+    let printed: Arc<Mutex<Printed>> = Arc::default();
+    let write = |to: Option<usize>| {
+        let printed = printed.clone();
+        move |mut caller: Caller<'_, ()>, descriptor: i32, vectors: i32, _: i32, written: i32| {
+            let Some(Extern::Memory(memory)) = caller.get_export("memory") else { return 8 };
+            let mut vector = [0; 8];
+            memory.read(&caller, vectors as usize, &mut vector).unwrap();
+            let word = |from: usize| u32::from_le_bytes(vector[from..from + 4].try_into().unwrap());
+            let mut all = vec![0; word(4) as usize];
+            memory.read(&caller, word(0) as usize, &mut all).unwrap();
+            memory.write(&mut caller, written as usize, &word(4).to_le_bytes()).unwrap();
+            printed.lock().unwrap().0[to.unwrap_or(descriptor as usize - 1)].extend(all);
+            0
+        }
+    };
+    let mut of_monitor: Linker<()> = Linker::new(&engine);
+    of_monitor.func_wrap("wasi_snapshot_preview1", "fd_write", write(Some(1))).unwrap();
+    let mut linker: Linker<()> = Linker::new(&engine);
+    linker.func_wrap("wasi_snapshot_preview1", "fd_write", write(None)).unwrap();
+    let exit = |code: i32| -> Result<(), Error> { Err(Error::Host(Box::new(Exit(code)))) };
+    linker.func_wrap("wasi_snapshot_preview1", "proc_exit", exit).unwrap();
+    let monitor = MonitorModule::new(Module::from_binary(&engine, monitor).unwrap(), Vec::new()).unwrap();
+    let module = Module::new(&engine, program).unwrap();
+    let mut store = Store::new(&engine, ());
+    let mut attached = monitor.attach(&mut store, &mut of_monitor, &module).unwrap();
+    let instance = linker.instantiate(&mut store, &module).unwrap();
+    let start = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap();
+    let code = start.call(&mut store, ()).err().map(|error| match &error {
+        Error::Host(error) => error.downcast_ref::<Exit>().map_or(-1, |exit| exit.0),
+        _ => -1,
+    });
+    attached.finish(&mut store).unwrap();
+    let memory = instance.get_memory(&store, "memory");
+    let sum = memory.map_or(0, |memory| sum(memory.data(&store)));
+    drop((attached, store, instance, start, linker, of_monitor));
+    Arc::into_inner(printed)
+        .map_or_else(|| panic!("it is shared"), |all| all.into_inner().unwrap())
+        .outcome(code, sum)
+}
+
+/// All values that rules can ask for, of a program with functions in a table, several results, and
+/// data that it copies by itself.
+const SCRIPT: &str = r#"
+    report var operands: map<(str, i32), u64>; report var last: u64; frame var mine: u32; report var frames: u32;
+    wasm:func:entry { report var calls: u64; calls++; mine = fid + 1; }
+    wasm:func:exit { report var ends: u64; ends++; if (mine == fid + 1) { frames++; } }
+    wasm:opcode:*:before { report var times: u64; times++; last = (fid * 1000 + pc) as u64; }
+    wasm:opcode:i32.add|i32.mul|i32.and|i32.sub|i32.lt_u(arg0: i32):before { operands[(opname, arg0)]++; }
+    wasm:opcode:i64.add|i64.eq|i64.eqz(arg0: i64):before { operands[(opname, arg0 as i32)]++; }
+    wasm:opcode:f64.add(arg0: f64, arg1: f64):before { operands[(opname, (arg0 * 10.0 + arg1) as i32)]++; }
+    wasm:opcode:drop(arg0: i32):before { operands[(opname, arg0)]++; }
+    wasm:func:entry(local0: i32) { operands[(fname, local0)]++; }
+    wasm:opcode:i32.const:after { operands[("after", res0)]++; }
+    wasm:opcode:call|call_indirect:after { report var returns: u64; returns++; }
+    wasm:opcode:br_if|br_table|if:semantic_after { report var after: u64; after++; }
+    wasm:opcode:*load*|*store*:before { operands[(opname, effective_addr as i32)]++; }
+    wasm:block:end { report var blocks: u64; blocks++; }
+    wasm:end { last = last + 1; }"#;
+
+/// `WRITE` is replaced by an import or a function, `MEMORY` by the memory, `END` by how it ends.
+const PROGRAM: &str = r#"(module
+    (type $unary (func (param i32) (result i32)))
+    (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+    WRITE
+    MEMORY
+    (data $hello "hello\n")
+    (table 4 funcref)
+    (elem (i32.const 1) $double $increment)
+    (elem declare func $pair)
+    (global $function (mut funcref) (ref.func $double))
+    (global $started (mut i32) (i32.const 0))
+    (start $initialize)
+    (func $initialize (global.set $started (i32.const 41)))
+    (func $double (type $unary) (i32.mul (local.get 0) (i32.const 2)))
+    (func $increment (export "increment") (type $unary)
+        (if (local.get 0) (then (return (i32.add (local.get 0) (i32.const 1)))))
+        (i32.const 1))
+    (func $pair (param i64) (result i64 f64)
+        (block (br_if 1 (local.get 0) (f64.const 1.5) (i64.eqz (local.get 0))) drop drop)
+        (if (i64.eq (local.get 0) (i64.const 7)) (then (return (i64.const 3) (f64.const 2.5))))
+        (i64.add (local.get 0) (i64.const 1)) (f64.add (f64.const 0.25) (f64.const 4)))
+    (func $tail (param i32) (result i32)
+        (if (result i32) (local.get 0)
+            (then (return_call $tail (i32.sub (local.get 0) (i32.const 1))))
+            (else (call $increment (global.get $started)))))
+    (func $print (drop (call $write (i32.const 1) (i32.const 16) (i32.const 1) (i32.const 24))))
+    (func (export "_start") (local $i i32) (local $sum i64)
+        (memory.init $hello (i32.const 32) (i32.const 0) (i32.const 6))
+        (i32.store (i32.const 16) (i32.const 32)) (i32.store (i32.const 20) (i32.const 6))
+        ;; Parameters and an operand below a loop, and an operand that it leaves.
+        (i32.const 5) (i32.const 9)
+        (loop $next (param i32) (result i32)
+            (drop)
+            (local.set $sum (i64.add (local.get $sum) (i64.extend_i32_u
+                (call_indirect (type $unary) (local.get $i) (i32.add (i32.const 1) (i32.and (local.get $i) (i32.const 1)))))))
+            (call $pair (i64.extend_i32_u (local.get $i))) (drop) (drop)
+            (i32.const 9)
+            (br_if $next (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 12))))
+        (drop) (drop)
+        (i32.const 77) (loop (nop)) (drop)
+        (block $a (block $b (block $c (br_table $a $b $c (i32.and (local.get $i) (i32.const 3))))))
+        (i64.store (i32.const 64) (local.get $sum))
+        (drop (call $tail (i32.const 5)))
+        (call $print)
+        END))"#;
+
+fn program(imports_write: bool, exports_memory: bool, end: &str) -> String {
+    let write = match imports_write {
+        true => {
+            "(import \"wasi_snapshot_preview1\" \"fd_write\" (func $write (param i32 i32 i32 i32) (result i32)))"
+        }
+        false => "(func $write (param i32 i32 i32 i32) (result i32) (i32.const 0))",
+    };
+    let memory = if exports_memory { "(memory (export \"memory\") 1)" } else { "(memory 1)" };
+    PROGRAM.replace("WRITE", write).replace("MEMORY", memory).replace("END", end)
+}
+
+#[track_caller]
+fn check(script: &str, program: &str, code: Option<i32>) -> Outcome {
+    let monitor = lang::compile("test.mm", script.as_bytes(), &[]).unwrap();
+    let expected = in_place(&monitor, program);
+    let module = Module::new(&Engine::default(), program).unwrap();
+    let instrumented = instrument("test.mm", script.as_bytes(), &module).unwrap();
+    let found = in_wasmi(&instrumented, module.get_export("memory").is_some());
+    assert_eq!(found, expected, "{program}");
+    assert_eq!(found.2, code);
+    found
+}
+
+#[test]
+fn another_engine_reports_what_is_observed_in_place() {
+    for imports_write in [true, false] {
+        for exports_memory in [true, false] {
+            if imports_write && !exports_memory {
+                // WASI would have no memory for the program.
+                continue;
+            }
+            for (end, code) in [("", None), ("(call $exit (i32.const 3))", Some(3))] {
+                let (out, err, ..) = check(SCRIPT, &program(imports_write, exports_memory, end), code);
+                assert_eq!(out, if imports_write { "hello\n" } else { "" });
+                // Not empty by mistake: of twelve calls of `$pair`, two do not come to its end.
+                assert!(err.contains("\"(f64.add, 40)\",10\n"), "{err}");
+                assert!(err.contains("\"(after, 77)\",1\n"), "{err}");
+                assert_eq!(err.matches("name,type,event").count(), 1);
+            }
+        }
+    }
+}
+
+/// A report that is longer than the buffer of the monitor and a page of memory.
+#[test]
+fn long_reports_are_complete() {
+    let script = "report var squares: map<(u64, u64), u64>;
+        wasm:opcode:i32.lt_u:before { var i: u64; while (i < 3000) { squares[(i, i * i)] = i + 1; i++; } }";
+    let (_, err, ..) = check(script, &program(true, true, ""), None);
+    assert!(err.len() > 65_536 && err.ends_with("\"(2999, 8994001)\",3000\n"), "{}", err.len());
+}
+
+/// What cannot be rewritten is refused, in the script where it is in the script.
+#[test]
+fn the_rest_is_refused() {
+    let engine = Engine::default();
+    let refused = |script: &str, program: &str| {
+        let module = Module::new(&engine, program).unwrap();
+        instrument("test.mm", script.as_bytes(), &module).unwrap_err()
+    };
+    let error = refused("report var n: u64;\nuse clock;\nwasm:func:entry { n++; }", "(module)");
+    let RewriteError::Script(error) = error else { panic!("{error}") };
+    assert_eq!(error.problems()[0].span, 23..28);
+    let text = error.to_string();
+    assert!(text.contains("test.mm:2:5") && text.contains("functions of a library"), "{text}");
+    const COUNT: &str = "report var n: u64; wasm:func:entry { n++; }";
+    let error = refused("report var n u64;", "(module)");
+    assert!(matches!(error, RewriteError::Script(_)), "{error}");
+    for (program, reason) in [
+        ("(module (memory 1 1 shared))", "shares a memory"),
+        ("(module (func (export \"memory\")))", "is no memory"),
+        ("(module (func (export \"whamm:report\")))", "instrumented already"),
+    ] {
+        let error = refused(COUNT, program);
+        assert!(matches!(error, RewriteError::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
+
+/// Rules that match nothing, and programs without anything.
+#[test]
+fn small_programs_and_scripts() {
+    let engine = Engine::default();
+    for program in
+        ["(module)", "(module (func))", "(module (memory 1))", "(module (import \"a\" \"b\" (func)))"]
+    {
+        for script in
+            ["wasm:func:entry { report var n: u64; n++; }", "", "wasm:opcode:f64.nearest:before { }"]
+        {
+            let module = Module::new(&engine, program).unwrap();
+            let instrumented = instrument("test.mm", script.as_bytes(), &module).unwrap();
+            Module::from_binary(&engine, &instrumented).unwrap();
+        }
+    }
+}
