@@ -32,7 +32,9 @@ pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::MULTI_MEMORY)
     .union(WasmFeatures::EXCEPTIONS)
     .union(WasmFeatures::LEGACY_EXCEPTIONS)
-    .union(WasmFeatures::THREADS);
+    .union(WasmFeatures::THREADS)
+    .union(WasmFeatures::SIMD)
+    .union(WasmFeatures::RELAXED_SIMD);
 
 /// One item of a module's index spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -51,7 +51,9 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
             let location = graph.location(index);
             accesses.insert(location, (global, is_write));
             counters.push(ProbeSpec { location, kind: Kind::Count });
-            if is_write && setup.options.flag("values") {
+            // Probes do not pass vectors.
+            let is_passed = types[global as usize] != ValType::V128;
+            if is_write && is_passed && setup.options.flag("values") {
                 let (_, observe) =
                     written.entry(global).or_insert_with(|| Written::observed(types[global as usize]));
                 let kind = Kind::Callback { function: observe.clone(), values: [Bound::Operand(0)].into() };
