@@ -18,7 +18,7 @@ use crate::engine::{Engine, TypeId};
 use crate::error::Error;
 use crate::types::{RefType, ValType};
 
-/// The supported features: WebAssembly 2.0 without SIMD, and the proposals that real programs use.
+/// The supported features: WebAssembly 2.0, and the proposals that real programs use.
 pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::SATURATING_FLOAT_TO_INT)
     .union(WasmFeatures::SIGN_EXTENSION)

@@ -29,6 +29,24 @@ const fn of(prefix: Prefix, map: Map, byte: u8, width: Width) -> VectorOp {
 macro_rules! instructions {
     ($($kind:ident $prefix:ident $map:ident: $($name:ident $byte:literal),*;)*) => {
         $(instructions! { @$kind $prefix $map: $($name $byte),* })*
+
+        /// All of them: whether they have an immediate, and their names.
+        #[cfg(test)]
+        const ALL: &[(bool, &str, VectorOp)] = &[
+            $($(instructions! { @entry $kind $prefix $map $name $byte },)*)*
+        ];
+    };
+    (@entry plain $prefix:ident $map:ident $name:ident $byte:literal) => {
+        (false, stringify!($name), of(Prefix::$prefix, Map::$map, $byte, Width::W32))
+    };
+    (@entry wide $prefix:ident $map:ident $name:ident $byte:literal) => {
+        (false, stringify!($name), of(Prefix::$prefix, Map::$map, $byte, Width::W64))
+    };
+    (@entry imm $prefix:ident $map:ident $name:ident $byte:literal) => {
+        (true, stringify!($name), of(Prefix::$prefix, Map::$map, $byte, Width::W32))
+    };
+    (@entry wide_imm $prefix:ident $map:ident $name:ident $byte:literal) => {
+        (true, stringify!($name), of(Prefix::$prefix, Map::$map, $byte, Width::W64))
     };
     (@plain $prefix:ident $map:ident: $($name:ident $byte:literal),*) => {
         impl VectorOp {
@@ -162,5 +180,75 @@ impl Assembler<'_> {
     /// Sets all bits.
     pub(crate) fn vector_ones(&mut self, dst: Reg) {
         self.vector(VectorOp::PCMPEQD, dst, dst, dst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
+
+    use super::*;
+
+    fn decoded(write: impl FnOnce(&mut Assembler<'_>)) -> Instruction {
+        let mut code = Vec::new();
+        write(&mut Assembler::new(&mut code));
+        let instruction = Decoder::with_ip(64, &code, 0, DecoderOptions::NONE).decode();
+        assert!(instruction.is_invalid() || instruction.len() == code.len(), "{code:02x?}");
+        instruction
+    }
+
+    /// The numbers of the operands that are registers.
+    fn registers(instruction: &Instruction) -> Vec<usize> {
+        let registers = (0..instruction.op_count()).filter(|at| instruction.op_kind(*at) == OpKind::Register);
+        registers.map(|at| instruction.op_register(at).number()).collect()
+    }
+
+    #[test]
+    fn each_instruction_is_the_one_of_its_name() {
+        for (has_imm, name, op) in ALL {
+            for (dst, left, right) in [(1, 2, 3), (9, 2, 3), (1, 10, 3), (1, 2, 11), (15, 14, 13)] {
+                let imm = has_imm.then_some(0x50);
+                let rm = Rm::Reg(Reg::xmm(right));
+                let three = decoded(|asm| asm.vector_raw(*op, dst, left, rm, imm));
+                let two = decoded(|asm| asm.vector_raw(*op, dst, 0, rm, imm));
+                let [dst, left, right] = [dst, left, right].map(usize::from);
+                // One with two operands is invalid if another one is given.
+                let (instruction, expected) = match three.is_invalid() {
+                    true if name.starts_with("PEXTR") => (two, vec![right, dst]),
+                    true => (two, vec![dst, right]),
+                    // The mask is in the upper half of the immediate.
+                    false if name.contains("BLENDV") => (three, vec![dst, left, right, 5]),
+                    false => (three, vec![dst, left, right]),
+                };
+                let mnemonic = format!("{:?}", instruction.mnemonic()).to_uppercase();
+                assert_eq!(mnemonic, format!("V{name}"), "{instruction}");
+                assert_eq!(registers(&instruction), expected, "{instruction}");
+            }
+        }
+    }
+
+    #[test]
+    fn shifts_by_constants_and_moves_to_memory() {
+        let cases = [
+            (VectorShiftOp::PSRLW, "vpsrlw"),
+            (VectorShiftOp::PSRAW, "vpsraw"),
+            (VectorShiftOp::PSLLW, "vpsllw"),
+            (VectorShiftOp::PSRLD, "vpsrld"),
+            (VectorShiftOp::PSRAD, "vpsrad"),
+            (VectorShiftOp::PSLLD, "vpslld"),
+            (VectorShiftOp::PSRLQ, "vpsrlq"),
+            (VectorShiftOp::PSLLQ, "vpsllq"),
+        ];
+        for (op, name) in cases {
+            let instruction = decoded(|asm| asm.vector_shift(op, Reg::xmm(9), Reg::xmm(12), 5));
+            assert_eq!(instruction.to_string(), format!("{name} xmm9,xmm12,5"));
+        }
+        let memory = Mem::indexed(Reg::R15, Reg::R9, 0, 16);
+        let load = decoded(|asm| asm.vector_load(Reg::xmm(9), memory));
+        assert_eq!(load.to_string(), "vmovups xmm9,[r15+r9+10h]");
+        let store = decoded(|asm| asm.vector_store(memory, Reg::xmm(9)));
+        assert_eq!(store.to_string(), "vmovups [r15+r9+10h],xmm9");
+        let extract = decoded(|asm| asm.vector_extract(VectorImmOp::PEXTRB, memory, Reg::xmm(9), 7));
+        assert_eq!(extract.to_string(), "vpextrb byte ptr [r15+r9+10h],xmm9,7");
     }
 }

@@ -249,7 +249,7 @@ impl FunctionCompiler<'_> {
         let table = (0..16_u32).fold(0, |table, at| table | u128::from(at.count_ones()) << (8 * at));
         let operand = self.pop();
         let src = self.to_reg(&operand);
-        let mask = self.constant(splat(Lane::I8, 0x0f), 16);
+        let mask = self.constant(splat(Lane::I8, 15), 16);
         let (low, high) = (self.vector_const(table), self.vector_const(table));
         self.asm.vector(V::PAND, FLOAT_SCRATCH, src, mask);
         self.asm.vector(V::PSHUFB, low, low, FLOAT_SCRATCH);

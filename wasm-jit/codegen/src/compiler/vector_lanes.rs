@@ -264,7 +264,7 @@ fn doublewords(lanes: Lanes) -> Option<u8> {
         if !is_whole || (0..4).any(|byte| four[byte] != first + byte as u8) {
             return None;
         }
-        imm |= first / 4 << (2 * at);
+        imm |= (first / 4) << (2 * at);
     }
     Some(imm)
 }
