@@ -249,6 +249,6 @@ mod tests {
         let store = decoded(|asm| asm.vector_store(memory, Reg::xmm(9)));
         assert_eq!(store.to_string(), "vmovups [r15+r9+10h],xmm9");
         let extract = decoded(|asm| asm.vector_extract(VectorImmOp::PEXTRB, memory, Reg::xmm(9), 7));
-        assert_eq!(extract.to_string(), "vpextrb byte ptr [r15+r9+10h],xmm9,7");
+        assert_eq!(extract.to_string(), "vpextrb [r15+r9+10h],xmm9,7");
     }
 }
