@@ -65,6 +65,7 @@ pub struct Config {
     interrupt_signal: i32,
     bounds_checks: BoundsChecks,
     harden_speculation: bool,
+    relaxed_simd_deterministic: bool,
     probe_sites: ProbeSites,
     counter_stubs: u32,
 }
@@ -77,6 +78,7 @@ impl Default for Config {
             interrupt_signal: DEFAULT_SIGNAL,
             bounds_checks: BoundsChecks::default(),
             harden_speculation: false,
+            relaxed_simd_deterministic: true,
             probe_sites: ProbeSites::default(),
             counter_stubs: COUNTER_STUBS,
         }
@@ -129,6 +131,16 @@ impl Config {
     /// separate processes.
     pub fn harden_speculation(&mut self, harden: bool) -> &mut Self {
         self.harden_speculation = harden;
+        self
+    }
+
+    /// Whether relaxed vector operators have the same results on all processors. By default they
+    /// do.
+    ///
+    /// Otherwise the results are those of single instructions of this processor, where the proposal
+    /// permits them: they differ for lanes out of range, NaNs, and zeros of different sign.
+    pub fn relaxed_simd_deterministic(&mut self, deterministic: bool) -> &mut Self {
+        self.relaxed_simd_deterministic = deterministic;
         self
     }
 
@@ -270,6 +282,7 @@ impl Engine {
         let code_settings = CodeSettings {
             checks_bounds,
             masks_indices: config.harden_speculation,
+            relaxes_vectors: !config.relaxed_simd_deterministic,
             sites,
             counter_stubs: config.counter_stubs,
         };

@@ -421,6 +421,10 @@ pub enum ValueError {
     /// The stack has fewer operands.
     #[error("the stack has fewer operands")]
     NoOperand,
+    /// It is a vector: functions of probes take values of at most 64 bits. A generic probe reads
+    /// it.
+    #[error("it is a vector, which has more than 64 bits")]
+    Vector,
     /// The place is no exit, or the function has fewer results.
     #[error("the place is no exit, or the function has fewer results")]
     NoResult,
@@ -471,6 +475,7 @@ impl ProbeError {
                 };
                 let reason = match reason {
                     NoValue::NotThere => ValueError::NoOperand,
+                    NoValue::Vector => ValueError::Vector,
                 };
                 Self::Value { value, function, offset, reason }
             }

@@ -26,6 +26,8 @@ pub enum ValType {
     F32,
     /// A float of 64 bits.
     F64,
+    /// A vector of 128 bits.
+    V128,
     /// A reference.
     Ref(RefType),
 }
@@ -45,7 +47,7 @@ impl ValType {
             wp::ValType::I64 => Self::I64,
             wp::ValType::F32 => Self::F32,
             wp::ValType::F64 => Self::F64,
-            wp::ValType::V128 => return None,
+            wp::ValType::V128 => Self::V128,
             wp::ValType::Ref(reference) => Self::Ref(RefType::from_wasm(reference)?),
         })
     }
@@ -55,12 +57,18 @@ impl ValType {
         Self::from_wasm(ty).expect("parsing refuses the types that this engine does not have")
     }
 
+    /// How many quadwords a value has in compiled code.
+    pub(crate) fn words(self) -> usize {
+        if self == Self::V128 { 2 } else { 1 }
+    }
+
     pub(crate) fn to_wasm(self) -> wp::ValType {
         match self {
             Self::I32 => wp::ValType::I32,
             Self::I64 => wp::ValType::I64,
             Self::F32 => wp::ValType::F32,
             Self::F64 => wp::ValType::F64,
+            Self::V128 => wp::ValType::V128,
             Self::Ref(reference) => wp::ValType::Ref(reference.to_wasm()),
         }
     }
@@ -102,6 +110,7 @@ impl fmt::Display for ValType {
             Self::I64 => f.write_str("i64"),
             Self::F32 => f.write_str("f32"),
             Self::F64 => f.write_str("f64"),
+            Self::V128 => f.write_str("v128"),
             Self::Ref(reference) => reference.fmt(f),
         }
     }
@@ -124,6 +133,12 @@ impl FuncType {
     /// Types of the parameters.
     pub fn params(&self) -> impl ExactSizeIterator<Item = ValType> + '_ {
         self.0.params().iter().map(|ty| ValType::of(*ty))
+    }
+
+    /// How many quadwords an array has that holds the arguments and then the results.
+    pub(crate) fn value_words(&self) -> usize {
+        let words = |types: &[wp::ValType]| types.iter().map(|ty| ValType::of(*ty).words()).sum::<usize>();
+        words(self.0.params()).max(words(self.0.results()))
     }
 
     /// Types of the results.

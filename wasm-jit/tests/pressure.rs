@@ -94,13 +94,14 @@ fn operators() -> Vec<Operator> {
     ] {
         add(what.to_owned(), &[of], Some(to));
     }
-    for ty in ["i32", "i64", "f32", "f64"] {
+    for ty in ["i32", "i64", "f32", "f64", "v128"] {
         add(format!("select (result {ty})"), &[ty, ty, "i32"], Some(ty));
         add(format!("global.set $own-{ty}"), &[ty], None);
         add(format!("global.set $imported-{ty}"), &[ty], None);
         add(format!("call ${ty}"), &[ty, ty], Some(ty));
         add(format!("call_indirect (type ${ty})"), &[ty, ty, "i32"], Some(ty));
     }
+    vectors(&mut add);
     for memory in ["", " $other"] {
         for offset in ["", " offset=8", " offset=0x90000000"] {
             let at = format!("{memory}{offset}");
@@ -108,6 +109,11 @@ fn operators() -> Vec<Operator> {
                 add(format!("{ty}.load{at}"), &["i32"], Some(ty));
                 add(format!("{ty}.store{at}"), &["i32", ty], None);
             }
+            add(format!("v128.load{at}"), &["i32"], Some("v128"));
+            add(format!("v128.store{at}"), &["i32", "v128"], None);
+            add(format!("v128.load8_splat{at}"), &["i32"], Some("v128"));
+            add(format!("v128.load16_lane{at} 3"), &["i32", "v128"], Some("v128"));
+            add(format!("v128.store64_lane{at} 1"), &["i32", "v128"], None);
             for part in ["i32.load8_s", "i64.load16_u", "i64.load32_s"] {
                 add(format!("{part}{at}"), &["i32"], Some(&part[..3]));
             }
@@ -138,9 +144,73 @@ fn operators() -> Vec<Operator> {
     all
 }
 
+/// The operators on vectors.
+fn vectors(add: &mut impl FnMut(String, &[&'static str], Option<&'static str>)) {
+    const V: &str = "v128";
+    let integers = ["i8x16", "i16x8", "i32x4", "i64x2"];
+    let mut each = |shapes: &[&str], names: &str, operands: &[&'static str], result: &'static str| {
+        for shape in shapes {
+            for name in names.split(' ') {
+                add(format!("{shape}.{}", name.replace('@', " ")), operands, Some(result));
+            }
+        }
+    };
+    each(&["v128"], "not", &[V], V);
+    each(&["v128"], "and andnot or xor", &[V, V], V);
+    each(&["v128"], "bitselect", &[V, V, V], V);
+    each(&["v128"], "any_true", &[V], "i32");
+    each(&integers, "all_true bitmask", &[V], "i32");
+    each(&integers, "abs neg", &[V], V);
+    each(&integers, "add sub eq ne lt_s gt_s le_s ge_s", &[V, V], V);
+    each(&integers, "shl shr_s shr_u", &[V, "i32"], V);
+    each(&integers[..3], "min_s min_u max_s max_u lt_u gt_u le_u ge_u", &[V, V], V);
+    each(&integers[1..], "mul", &[V, V], V);
+    each(&integers[..2], "add_sat_s add_sat_u sub_sat_s sub_sat_u avgr_u", &[V, V], V);
+    each(&["i8x16"], "popcnt", &[V], V);
+    each(&["i8x16"], "swizzle narrow_i16x8_s relaxed_swizzle", &[V, V], V);
+    each(&["i16x8"], "q15mulr_sat_s relaxed_dot_i8x16_i7x16_s relaxed_q15mulr_s", &[V, V], V);
+    each(&["i16x8"], "extadd_pairwise_i8x16_s extadd_pairwise_i8x16_u extend_high_i8x16_s", &[V], V);
+    each(&["i16x8"], "extmul_low_i8x16_s extmul_high_i8x16_u", &[V, V], V);
+    each(&["i32x4"], "dot_i16x8_s extmul_low_i16x8_s extmul_high_i16x8_u", &[V, V], V);
+    each(&["i32x4"], "extadd_pairwise_i16x8_u trunc_sat_f32x4_s trunc_sat_f32x4_u", &[V], V);
+    each(&["i32x4"], "trunc_sat_f64x2_s_zero trunc_sat_f64x2_u_zero", &[V], V);
+    each(&["i32x4"], "relaxed_dot_i8x16_i7x16_add_s relaxed_laneselect", &[V, V, V], V);
+    each(&["i64x2"], "extmul_low_i32x4_s extmul_high_i32x4_u", &[V, V], V);
+    each(&["f32x4", "f64x2"], "add sub mul div min max pmin pmax eq lt ge relaxed_max", &[V, V], V);
+    each(&["f32x4", "f64x2"], "abs neg sqrt ceil nearest", &[V], V);
+    each(&["f32x4", "f64x2"], "relaxed_madd relaxed_nmadd", &[V, V, V], V);
+    each(&["f32x4"], "convert_i32x4_u demote_f64x2_zero", &[V], V);
+    each(&["f64x2"], "convert_low_i32x4_u promote_low_f32x4", &[V], V);
+    let lanes = [
+        ("i8x16", "i32"),
+        ("i16x8", "i32"),
+        ("i32x4", "i32"),
+        ("i64x2", "i64"),
+        ("f32x4", "f32"),
+        ("f64x2", "f64"),
+    ];
+    for (shape, lane) in lanes {
+        each(&[shape], "splat", &[lane], V);
+        each(&[shape], "replace_lane@1 replace_lane@0", &[V, lane], V);
+        let sign = if lane == "i32" && shape != "i32x4" { "_s" } else { "" };
+        each(&[shape], &format!("extract_lane{sign}@1 extract_lane{sign}@0"), &[V], lane);
+    }
+    for shuffle in [
+        "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15",
+        "3 3 2 1 0 1 2 3 4 5 6 7 15 14 13 12",
+        "4 5 6 7 0 1 2 3 12 13 14 15 8 9 10 11",
+        "5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20",
+        "16 0 17 1 18 2 19 3 20 4 21 5 22 6 23 7",
+        "31 0 30 1 29 2 28 3 27 4 26 5 25 6 24 7",
+    ] {
+        each(&["i8x16"], &format!("shuffle@{}", shuffle.replace(' ', "@")), &[V, V], V);
+    }
+}
+
 /// An operand named `$a` to `$c`.
 fn operand(name: char, ty: &str, from: From) -> String {
     match from {
+        From::Own if ty == "v128" => format!("(v128.not (v128.not (local.get ${name})))"),
         From::Own if ty.starts_with('f') => format!("({ty}.neg ({ty}.neg (local.get ${name})))"),
         From::Own => format!("({ty}.sub (local.get ${name}) ({ty}.const 0))"),
         From::Copy => format!("(local.get $copy-{name})"),
@@ -155,7 +225,7 @@ const ADDRESS: &str = "(i32.wrap_i64 (i64.sub (local.get $int-1) (i64.const 0)))
 
 /// The address of an operand in memory.
 fn place(name: char) -> u32 {
-    8 * (u32::from(name) - u32::from('a'))
+    16 * (u32::from(name) - u32::from('a'))
 }
 
 const NAMES: [char; 3] = ['a', 'b', 'c'];
@@ -214,6 +284,15 @@ fn pressed(operator: &Operator, index: usize, from: &[From], after: After) -> St
     let (before, behind) = match (after, result) {
         (_, None) => (String::new(), String::new()),
         (After::Nothing, Some(_)) => (String::new(), "(local.set $result)".to_owned()),
+        (After::SetCached, Some("v128")) => (
+            "(local.get $cached-result)".to_owned(),
+            format!(
+                "(local.set $cached-result) (if (v128.any_true) {fail}) (local.set $result (local.get $cached-result))"
+            ),
+        ),
+        (After::Add, Some("v128")) => {
+            ("(i8x16.neg (local.get $cached-result))".to_owned(), "i8x16.add (local.set $result)".to_owned())
+        }
         (After::SetCached, Some(ty)) => (
             "(local.get $cached-result)".to_owned(),
             format!(
@@ -252,9 +331,9 @@ fn alone(operator: &Operator) -> String {
 
 fn module(operator: &Operator) -> (String, Vec<(Vec<From>, After)>) {
     let mut text = String::from(
-        "(module (memory (export \"memory\") 1 2) (memory $other 1 2 shared) (memory $operands 1)\n (table funcref (elem $f64 $i32 $i64 $f32))\n",
+        "(module (memory (export \"memory\") 1 2) (memory $other 1 2 shared) (memory $operands 1)\n (table funcref (elem $f64 $i32 $i64 $f32 $v128))\n",
     );
-    for ty in ["i32", "i64", "f32", "f64"] {
+    for ty in ["i32", "i64", "f32", "f64", "v128"] {
         let _ = write!(
             text,
             "(type ${ty} (func (param {ty} {ty}) (result {ty})))
@@ -269,10 +348,11 @@ fn module(operator: &Operator) -> (String, Vec<(Vec<From>, After)>) {
     let head = lines.remove(head).to_owned();
     let (open, memories) = head.split_at("(module".len());
     let mut out = format!("{open}\n{}\n{memories}\n", lines.join("\n"));
-    for ty in ["i32", "i64", "f32", "f64"] {
+    for ty in ["i32", "i64", "f32", "f64", "v128"] {
+        let zero = if ty == "v128" { "i64x2 0 0" } else { "0" };
         let _ = write!(
             out,
-            "(global $own-{ty} (export \"own-{ty}\") (mut {ty}) ({ty}.const 0))
+            "(global $own-{ty} (export \"own-{ty}\") (mut {ty}) ({ty}.const {zero}))
             (func ${ty} (type ${ty}) (local.get 1))\n"
         );
     }
@@ -308,6 +388,12 @@ fn arguments(operator: &Operator) -> Vec<Vec<Val>> {
         "i32" => Val::I32(number as i32),
         "i64" => Val::I64(number),
         "f32" => Val::F32((bits as f32).to_bits()),
+        // Floats of both widths, and an integer.
+        "v128" => Val::V128(
+            u128::from(number as u64) << 64
+                | u128::from((bits as f32).to_bits()) << 32
+                | u128::from(bits.to_bits() >> 32),
+        ),
         _ => Val::F64(bits.to_bits()),
     };
     let sets: [[(i64, f64); 3]; 5] = [
@@ -364,6 +450,7 @@ fn check_operators(config: &Config) {
                     "i32" => Val::I32(0),
                     "i64" => Val::I64(0),
                     "f32" => Val::F32(0),
+                    "v128" => Val::V128(0),
                     _ => Val::F64(0),
                 };
                 wasm_jit::Global::new(&mut store, *ty, zero).unwrap().into()

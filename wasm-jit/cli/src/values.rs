@@ -27,6 +27,13 @@ pub(super) fn parse(ty: ValType, text: &str) -> Result<Val, String> {
         ValType::F64 => {
             text.parse::<f64>().map(|float| Val::F64(float.to_bits())).map_err(|_| invalid("a float"))
         }
+        ValType::V128 => {
+            let parsed = match hexadecimal {
+                Some(digits) => u128::from_str_radix(digits, 16),
+                None => text.parse(),
+            };
+            parsed.map(Val::V128).map_err(|_| invalid("an unsigned integer of 128 bits"))
+        }
         ValType::Ref(_) => Err(format!("`{text}`: references are not supported")),
     }
 }
@@ -38,6 +45,7 @@ pub(super) fn print(value: &Val) -> String {
         Val::I64(integer) => integer.to_string(),
         Val::F32(bits) => f32::from_bits(*bits).to_string(),
         Val::F64(bits) => f64::from_bits(*bits).to_string(),
+        Val::V128(bits) => bits.to_string(),
         Val::FuncRef(None) => "<null funcref>".to_owned(),
         Val::FuncRef(Some(_)) => "<funcref>".to_owned(),
         Val::ExternRef(None) => "<null externref>".to_owned(),

@@ -11,6 +11,9 @@ pub struct CodeSettings {
     /// Indices that are compared with a bound are set to 0 after the comparison if they exceed it,
     /// because the processor may speculatively continue past a mispredicted branch.
     pub masks_indices: bool,
+    /// Relaxed operators on vectors give what the processor does in one instruction, instead of
+    /// results that are the same on all processors.
+    pub relaxes_vectors: bool,
     /// The sites of functions in their first compilation.
     pub sites: CompiledSites,
     /// How many counters of a function are stubs: with more, its versions count by themselves.

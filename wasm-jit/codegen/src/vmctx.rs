@@ -13,15 +13,15 @@
 //!
 //! # A call
 //! The first integer and reference arguments are in `rdi`, `rsi`, `r8`, `r9`, `rcx` and `rdx`, the
-//! first floats in `xmm0` to `xmm7`; an `i32` is zero-extended to 64 bits, a reference is 64 bits
-//! wide. The other arguments are on the stack, eight bytes each, the first at the lowest address,
-//! at `[rsp]` when CALL is executed; their whole size is rounded up to 16 bytes. **The callee
-//! removes them** (`ret n`), so that a tail call may have more of them than its caller had. The
-//! stack is aligned to 16 bytes at every CALL.
+//! first floats and vectors in `xmm0` to `xmm7`; an `i32` is zero-extended to 64 bits, a reference
+//! is 64 bits wide. The other arguments are on the stack, eight bytes each, a vector 16, the first
+//! at the lowest address, at `[rsp]` when CALL is executed; their whole size is rounded up to 16
+//! bytes. **The callee removes them** (`ret n`), so that a tail call may have more of them than its
+//! caller had. The stack is aligned to 16 bytes at every CALL.
 //!
-//! The first two integer results are in `rax` and `rdx`, the first two floats in `xmm0` and `xmm1`.
-//! All others are in [`VmStoreContext::results`], the n-th result of the function at index n; the
-//! caller reads them immediately.
+//! The first two integer results are in `rax` and `rdx`, the first two floats or vectors in `xmm0`
+//! and `xmm1`. All others are in [`VmStoreContext::results`], the n-th result of the function at
+//! index n, where vectors count twice; the caller reads them immediately.
 //!
 //! A call of a function of the same instance is a direct CALL. All other calls go through a
 //! [`VmFuncRef`]: the caller sets `rax` to its own context, `r14` to the callee's, `r15` to
@@ -35,7 +35,8 @@
 //! [rbp]           the caller's rbp
 //! [rbp - 8]       this instance's context
 //! [rbp - 16 ...]  rbx, r12, r13, where the function uses them
-//! [rbp - 40 ...]  one slot of eight bytes for each local, then for each operand
+//! [rbp - 40 ...]  one slot of eight bytes for each local, then for each operand; of 16 bytes in
+//!                 functions that use vectors
 //! [rsp]           arguments of calls
 //! ```
 //! `rsp` is `rbp - frame_size` from the end of the prologue on. A stack walk ends at the frame of
@@ -44,10 +45,15 @@
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
 
+use wasmparser::ValType;
+
 use crate::module::ModuleInfo;
 
 /// Maximum number of results of a function (the limit that wasmparser validates).
 pub const MAX_RESULTS: usize = 1000;
+
+/// Quadwords of that many results: a vector has two.
+const MAX_RESULT_WORDS: usize = 2 * MAX_RESULTS;
 
 /// State that all instances of a store share with compiled code. It is the head of the runtime's
 /// context of a running store.
@@ -78,7 +84,7 @@ pub struct VmStoreContext {
     /// reset by the routine that takes it.
     pub thrown: usize,
     /// Results that are not in registers.
-    pub results: [u64; MAX_RESULTS],
+    pub results: [u64; MAX_RESULT_WORDS],
     /// Stack pointer of the host trampoline through which the thread left compiled code: the frames
     /// of the activation are between this address and `activation_fp`, whatever stack the host
     /// continues on.
@@ -138,7 +144,7 @@ impl Default for VmStoreContext {
             raised_address: 0,
             raised_signal: 0,
             thrown: 0,
-            results: [0; MAX_RESULTS],
+            results: [0; MAX_RESULT_WORDS],
             exit_sp: 0,
             number: 0,
             interrupt_requests: &raw const NO_REQUESTS,
@@ -272,9 +278,9 @@ pub const TABLE_LENGTH: i32 = offset_of!(VmTable, length) as i32;
 pub struct VmException {
     /// Identity of its tag: the value of [`VmLayout::tag`] for that tag.
     pub tag: usize,
-    /// How many values follow.
+    /// How many quadwords follow.
     pub count: u64,
-    /// The values, eight bytes each.
+    /// The values, eight bytes each, a vector 16.
     pub values: [u64; 0],
 }
 
@@ -287,6 +293,8 @@ pub struct VmLayout {
     memories: u32,
     tables: u32,
     globals: u32,
+    /// Bytes of a global: 16 if one of the module's is a vector.
+    global_size: u32,
     tags: u32,
     /// The total size.
     pub size: u32,
@@ -298,9 +306,11 @@ impl VmLayout {
         let memories = HEAD;
         let tables = memories + 16 * module.memories.len() as u32;
         let globals = tables + 8 * module.tables.len() as u32;
-        let tags = globals + 8 * module.globals.len() as u32;
+        let has_vector = module.globals.iter().any(|global| global.content_type == ValType::V128);
+        let global_size = if has_vector { 16 } else { 8 };
+        let tags = globals + global_size * module.globals.len() as u32;
         let size = tags + 8 * module.tags.len() as u32;
-        Self { memories, tables, globals, tags, size }
+        Self { memories, tables, globals, global_size, tags, size }
     }
 
     /// A [`VmMemory`].
@@ -314,9 +324,10 @@ impl VmLayout {
     }
 
     /// For an imported global, the address of its value; for one of the module's own, the value
-    /// itself (eight bytes, an `i32` or `f32` in the lower four, the upper four zero).
+    /// itself (eight bytes, an `i32` or `f32` in the lower four, the upper four zero; a vector
+    /// has 16 bytes).
     pub fn global(&self, index: u32) -> i32 {
-        (self.globals + 8 * index) as i32
+        (self.globals + self.global_size * index) as i32
     }
 
     /// The identity of a tag: the same number for the same tag, in every instance of the store that

@@ -215,16 +215,17 @@ impl Client<'_> {
         find: impl FnOnce(&mut crate::Stopped<'_, '_>) -> Result<Val, Error> + Send + 'static,
     ) -> usize {
         let Ok(Ok(value)) = self.debugger.inspect(find) else { return 0 };
-        let (bits, length) = match value {
+        let (bits, length): (u128, usize) = match value {
             Val::I32(value) => (value.cast_unsigned().into(), 4),
-            Val::I64(value) => (value.cast_unsigned(), 8),
+            Val::I64(value) => (value.cast_unsigned().into(), 8),
             Val::F32(bits) => (bits.into(), 4),
-            Val::F64(bits) => (bits, 8),
+            Val::F64(bits) => (bits.into(), 8),
+            Val::V128(bits) => (bits, 16),
             // Whether it is null.
-            reference => (u64::from(!is_null(&reference)), 4),
+            reference => (u128::from(!is_null(&reference)), 4),
         };
         let length = length.min(buffer.len());
-        buffer[..length].copy_from_slice(&u64::to_le_bytes(bits)[..length]);
+        buffer[..length].copy_from_slice(&u128::to_le_bytes(bits)[..length]);
         length
     }
 }

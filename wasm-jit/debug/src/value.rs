@@ -44,6 +44,7 @@ impl From<&Val> for Value {
             Val::I64(value) => Self::I64(*value),
             Val::F32(bits) => Self::F32(*bits),
             Val::F64(bits) => Self::F64(*bits),
+            Val::V128(bits) => Self::Text(format!("{bits:#034x}")),
             Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None) => Self::Text("null".to_owned()),
             Val::FuncRef(Some(_)) => Self::Text("<funcref>".to_owned()),
             Val::ExternRef(Some(_)) => Self::Text("<externref>".to_owned()),

@@ -13,7 +13,7 @@ impl Wasmtime {
     pub(crate) fn new() -> Self {
         let mut config = Config::new();
         config.wasm_exceptions(true).wasm_threads(true).shared_memory(true).wasm_multi_memory(true);
-        config.wasm_simd(false).wasm_relaxed_simd(false).cranelift_opt_level(OptLevel::None);
+        config.wasm_simd(true).wasm_relaxed_simd(false).cranelift_opt_level(OptLevel::None);
         // Memories with Wasmtime's defaults: without reservations of 4 GiB, version 48 takes
         // aligned addresses in an empty memory for misaligned ones, cannot grow shared memories,
         // and checks bounds before alignment.
@@ -139,7 +139,7 @@ fn type_of(ty: &ValType) -> Type {
         ValType::I64 => Type::I64,
         ValType::F32 => Type::F32,
         ValType::F64 => Type::F64,
-        ValType::V128 => unreachable!("no module has vectors"),
+        ValType::V128 => Type::V128,
         ValType::Ref(ty) => match ty.heap_type().top() {
             HeapType::Extern => Type::Extern,
             HeapType::Exn => Type::Exn,
@@ -154,6 +154,7 @@ fn to_val(store: impl wasmtime::AsContextMut, value: &Value) -> wasmtime::Result
         Value::I64(value) => Val::I64(value),
         Value::F32(bits) => Val::F32(bits),
         Value::F64(bits) => Val::F64(bits),
+        Value::V128(bits) => Val::V128(bits.into()),
         Value::Extern(value) => Val::ExternRef(Some(ExternRef::new(store, value)?)),
         Value::Null(Type::Extern) => Val::ExternRef(None),
         Value::Null(Type::Exn) => Val::ExnRef(None),
@@ -167,6 +168,7 @@ fn from_val(store: impl wasmtime::AsContextMut, value: &Val) -> Value {
         Val::I64(value) => Value::I64(*value),
         Val::F32(bits) => Value::F32(*bits),
         Val::F64(bits) => Value::F64(*bits),
+        Val::V128(bits) => Value::V128(bits.as_u128()),
         Val::FuncRef(None) => Value::Null(Type::Func),
         Val::FuncRef(Some(_)) => Value::Func,
         Val::ExternRef(None) => Value::Null(Type::Extern),

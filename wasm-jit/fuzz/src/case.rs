@@ -95,6 +95,7 @@ impl Case {
                 Value::I64(value) => value as u64,
                 Value::F32(bits) => u64::from(bits),
                 Value::F64(bits) => bits,
+                Value::V128(bits) => bits as u64 ^ mixed((bits >> 64) as u64),
                 Value::Null(_) => 1,
                 Value::Func | Value::Exn => 2,
                 Value::Extern(value) => u64::from(value) + 3,
@@ -136,7 +137,7 @@ fn config(random: &mut Random, features: Features) -> Config {
         export_everything: true,
         generate_custom_sections: false,
         gc_enabled: false,
-        simd_enabled: false,
+        simd_enabled: random.one_in(2),
         relaxed_simd_enabled: false,
         memory64_enabled: false,
         wide_arithmetic_enabled: false,
@@ -188,6 +189,9 @@ fn value(random: &mut Random, ty: Type) -> Value {
         Type::I64 => Value::I64(integer(random)),
         Type::F32 => Value::F32((float(random) as f32).to_bits()),
         Type::F64 => Value::F64(float(random).to_bits()),
+        Type::V128 => {
+            Value::V128(u128::from(integer(random) as u64) << 64 | u128::from(integer(random) as u64))
+        }
         Type::Extern if !random.one_in(3) => Value::Extern(random.number() as u32),
         Type::Func | Type::Extern | Type::Exn => Value::Null(ty),
     }

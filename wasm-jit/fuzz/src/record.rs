@@ -16,6 +16,7 @@ pub enum Type {
     I64,
     F32,
     F64,
+    V128,
     Func,
     Extern,
     Exn,
@@ -32,6 +33,8 @@ pub enum Value {
     F32(u32),
     /// The bits of a float of 64 bits.
     F64(u64),
+    /// The bits of a vector.
+    V128(u128),
     /// A null reference.
     Null(Type),
     /// Any function.
@@ -51,6 +54,7 @@ impl Type {
             Self::I64 => Value::I64(0),
             Self::F32 => Value::F32(0),
             Self::F64 => Value::F64(0),
+            Self::V128 => Value::V128(0),
             Self::Func | Self::Extern | Self::Exn => Value::Null(self),
         }
     }

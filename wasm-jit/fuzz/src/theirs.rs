@@ -122,7 +122,7 @@ fn type_of(ty: ValType) -> Type {
         ValType::F64 => Type::F64,
         ValType::FuncRef => Type::Func,
         ValType::ExternRef => Type::Extern,
-        ValType::V128 => unreachable!("no module has vectors"),
+        ValType::V128 => Type::V128,
     }
 }
 
@@ -132,6 +132,7 @@ fn to_val(store: impl wasmi::AsContextMut, value: &Value) -> Val {
         Value::I64(value) => Val::I64(value),
         Value::F32(bits) => Val::F32(F32::from_bits(bits)),
         Value::F64(bits) => Val::F64(F64::from_bits(bits)),
+        Value::V128(bits) => Val::V128(bits.into()),
         Value::Extern(value) => Val::ExternRef(Ref::Val(ExternRef::new(store, value))),
         Value::Null(Type::Extern) => Val::ExternRef(Ref::Null),
         Value::Null(_) | Value::Func | Value::Exn => Val::FuncRef(Ref::Null),
@@ -150,7 +151,7 @@ fn from_val<T: 'static>(store: &impl wasmi::AsContext<Data = T>, value: &Val) ->
         Val::ExternRef(Ref::Val(value)) => {
             Value::Extern(value.data(store.as_context()).downcast_ref().copied().unwrap_or(u32::MAX))
         }
-        Val::V128(_) => unreachable!("no module has vectors"),
+        Val::V128(value) => Value::V128(value.as_u128()),
     }
 }
 

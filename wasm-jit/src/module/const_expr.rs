@@ -3,11 +3,11 @@
 
 use wasmparser::{BinaryReaderError, ConstExpr as WasmExpr, Operator};
 
-/// A constant expression, decoded. Values are eight bytes, as in compiled code.
+/// A constant expression, decoded. Values are as in compiled code.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ConstExpr {
     /// A number, or the null reference.
-    Value(u64),
+    Value(u128),
     /// The value of a global.
     Global(u32),
     /// A reference to a function.
@@ -19,7 +19,7 @@ pub(crate) enum ConstExpr {
 /// One instruction of an expression.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum ConstOp {
-    Value(u64),
+    Value(u128),
     Global(u32),
     Func(u32),
     I32Add,
@@ -33,7 +33,7 @@ pub(crate) enum ConstOp {
 /// The values that an expression can read from its instance.
 pub(crate) trait ConstSource {
     /// The value of a global that is already initialized.
-    fn global(&self, index: u32) -> u64;
+    fn global(&self, index: u32) -> u128;
     /// The reference to a function.
     fn func(&self, index: u32) -> u64;
 }
@@ -44,10 +44,11 @@ impl ConstExpr {
         let mut ops = Vec::new();
         for operator in expr.get_operators_reader() {
             ops.push(match operator? {
-                Operator::I32Const { value } => ConstOp::Value(u64::from(value as u32)),
-                Operator::I64Const { value } => ConstOp::Value(value as u64),
-                Operator::F32Const { value } => ConstOp::Value(u64::from(value.bits())),
-                Operator::F64Const { value } => ConstOp::Value(value.bits()),
+                Operator::I32Const { value } => ConstOp::Value(u128::from(value as u32)),
+                Operator::I64Const { value } => ConstOp::Value(u128::from(value as u64)),
+                Operator::F32Const { value } => ConstOp::Value(u128::from(value.bits())),
+                Operator::F64Const { value } => ConstOp::Value(u128::from(value.bits())),
+                Operator::V128Const { value } => ConstOp::Value(value.i128() as u128),
                 Operator::RefNull { .. } => ConstOp::Value(0),
                 Operator::RefFunc { function_index } => ConstOp::Func(function_index),
                 Operator::GlobalGet { global_index } => ConstOp::Global(global_index),
@@ -70,29 +71,29 @@ impl ConstExpr {
     }
 
     /// The value of the expression in an instance.
-    pub(crate) fn evaluate(&self, source: &impl ConstSource) -> u64 {
+    pub(crate) fn evaluate(&self, source: &impl ConstSource) -> u128 {
         match self {
             Self::Value(value) => *value,
             Self::Global(index) => source.global(*index),
-            Self::Func(index) => source.func(*index),
+            Self::Func(index) => source.func(*index).into(),
             Self::Arithmetic(ops) => arithmetic(ops, source),
         }
     }
 }
 
-fn arithmetic(ops: &[ConstOp], source: &impl ConstSource) -> u64 {
+fn arithmetic(ops: &[ConstOp], source: &impl ConstSource) -> u128 {
     let mut stack = Vec::new();
     for op in ops {
         let value = match op {
             ConstOp::Value(value) => *value,
             ConstOp::Global(index) => source.global(*index),
-            ConstOp::Func(index) => source.func(*index),
+            ConstOp::Func(index) => source.func(*index).into(),
             binary => {
                 let (right, left) = (stack.pop(), stack.pop());
                 let (Some(right), Some(left)) = (right, left) else {
                     unreachable!("validated: both operands are on the stack")
                 };
-                calculate(*binary, left, right)
+                calculate(*binary, left as u64, right as u64).into()
             }
         };
         stack.push(value);
@@ -122,8 +123,8 @@ mod tests {
     struct Numbers;
 
     impl ConstSource for Numbers {
-        fn global(&self, index: u32) -> u64 {
-            u64::from(index) * 100
+        fn global(&self, index: u32) -> u128 {
+            u128::from(index) * 100
         }
         fn func(&self, index: u32) -> u64 {
             u64::from(index)
@@ -134,8 +135,8 @@ mod tests {
     fn arithmetic_wraps_in_the_width_of_its_type() {
         let value = |ops: &[ConstOp]| ConstExpr::Arithmetic(ops.into()).evaluate(&Numbers);
         use ConstOp::*;
-        assert_eq!(value(&[Value(5), Value(7), I32Sub]), u64::from(-2_i32 as u32));
-        assert_eq!(value(&[Value(5), Value(7), I64Sub]), -2_i64 as u64);
+        assert_eq!(value(&[Value(5), Value(7), I32Sub]), u128::from(-2_i32 as u32));
+        assert_eq!(value(&[Value(5), Value(7), I64Sub]), u128::from(-2_i64 as u64));
         assert_eq!(value(&[Value(0xffff_ffff), Value(1), I32Add]), 0);
         assert_eq!(value(&[Value(0xffff_ffff), Value(1), I64Add]), 1 << 32);
         assert_eq!(value(&[Global(3), Value(2), Value(4), I32Mul, I32Add]), 308);

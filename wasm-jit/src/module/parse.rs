@@ -18,7 +18,7 @@ use crate::engine::{Engine, TypeId};
 use crate::error::Error;
 use crate::types::{RefType, ValType};
 
-/// The supported features: WebAssembly 2.0 without SIMD, and the proposals that real programs use.
+/// The supported features: WebAssembly 2.0, and the proposals that real programs use.
 pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::SATURATING_FLOAT_TO_INT)
     .union(WasmFeatures::SIGN_EXTENSION)
@@ -32,7 +32,9 @@ pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::MULTI_MEMORY)
     .union(WasmFeatures::EXCEPTIONS)
     .union(WasmFeatures::LEGACY_EXCEPTIONS)
-    .union(WasmFeatures::THREADS);
+    .union(WasmFeatures::THREADS)
+    .union(WasmFeatures::SIMD)
+    .union(WasmFeatures::RELAXED_SIMD);
 
 /// One item of a module's index spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -225,6 +225,7 @@ pub(super) fn operand_type(values: &Values, height: usize, ty: Ty) -> ValType {
         Ty::I64 => ValType::I64,
         Ty::F32 => ValType::F32,
         Ty::F64 => ValType::F64,
+        Ty::V128 => ValType::V128,
         Ty::Ref if values.position == values.image.body_range(values.function).end => {
             let results = values.image.module.function_type(values.function).results();
             ValType::of(results[height])

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use wasm_jit_codegen::{At, Condition, Located, SiteFrame, ValueAt, Width};
+use wasm_jit_codegen::{At, Condition, Located, SiteFrame, Ty, ValueAt, Width};
 
 use super::Location;
 use super::accessor::{self, AccessError, FrameAccessor};
@@ -13,6 +13,7 @@ use crate::code::CodeImage;
 use crate::code::probed::{Generic, Plain};
 use crate::runtime::instance::InstanceData;
 use crate::runtime::store::{Handle, StoreContextMut, StoreInner, StoreOpaque};
+use crate::runtime::value::{read_words, write_words};
 use crate::runtime::{Instance, Val};
 use crate::trap::{Waiting, Walk};
 use crate::types::ValType;
@@ -277,7 +278,7 @@ impl Values {
         frame: &mut Frame<'_>,
         place: ValueAt,
         again: impl Fn(&Self) -> Option<ValueAt>,
-        raw: u64,
+        raw: u128,
     ) -> Result<(), AccessError> {
         if place.writable {
             return self.write(place, raw);
@@ -308,7 +309,7 @@ impl Values {
         let all =
             |located: &Located| located.locals.iter().chain(&located.operands).copied().collect::<Vec<_>>();
         // A slot may be that of another value before.
-        let values: Vec<u64> = all(&self.located).into_iter().map(|place| self.read(place)).collect();
+        let values: Vec<u128> = all(&self.located).into_iter().map(|place| self.read(place)).collect();
         let return_slot: *mut usize = std::ptr::with_exposed_provenance_mut(self.waiting.return_slot);
         let mut waiting = self.waiting;
         waiting.return_address = return_address;
@@ -347,27 +348,46 @@ impl Values {
         std::ptr::with_exposed_provenance_mut(self.waiting.fp.wrapping_add_signed(offset as isize))
     }
 
-    fn read(&self, value: ValueAt) -> u64 {
+    fn read(&self, value: ValueAt) -> u128 {
         // SAFETY: the frame waits, with its values in these places.
         let raw = unsafe {
             match value.at {
+                At::Vector([low, high]) => return u128::from(low) | u128::from(high) << 64,
                 At::Constant(bits) => bits,
-                At::Register(reg, _) => self.register(reg).read(),
-                At::Slot(slot) => self.slot(slot).read(),
+                At::Register(..) | At::Slot(_) | At::Result(_) if value.ty == Ty::V128 => {
+                    return self.words(value.at).map_or(0, |words| read_words(ValType::V128, words));
+                }
+                At::Register(..) | At::Slot(_) | At::Result(_) => {
+                    self.words(value.at).map_or(0, |words| words.read())
+                }
                 At::Settled | At::Tested => self.waiting.site.map_or(0, |site| (*site).settled),
                 At::Shifted(reg, by) => self.register(reg).read() << by,
                 At::Flags(_) => self.waiting.site.map_or(0, |site| (*site).condition),
-                At::Result(index) => {
-                    self.waiting.site.map_or(0, |site| (*site).results.add(index as usize).read())
-                }
             }
         };
-        truncated(value.ty.width(), raw)
+        truncated(value.ty.width(), raw).into()
     }
 
-    fn write(&self, value: ValueAt, raw: u64) -> Result<(), AccessError> {
+    /// The address of a value in a register, a slot, or the results.
+    ///
+    /// # Safety
+    /// The frame waits, with its values in these places.
+    unsafe fn words(&self, at: At) -> Option<*mut u64> {
+        match at {
+            At::Register(reg, _) => Some(self.register(reg)),
+            At::Slot(slot) => Some(self.slot(slot)),
+            // SAFETY: the caller's obligation.
+            At::Result(index) => unsafe { self.waiting.site.map(|site| (*site).results.add(index as usize)) },
+            _ => None,
+        }
+    }
+
+    fn write(&self, value: ValueAt, bits: u128) -> Result<(), AccessError> {
         let ValueAt { ty, at, .. } = value;
-        let site = self.waiting.site;
+        if ty == Ty::V128 {
+            return self.write_vector(at, bits);
+        }
+        let (site, raw) = (self.waiting.site, bits as u64);
         // SAFETY: the frame waits, with its values in these places; no other value depends on them.
         unsafe {
             match at {
@@ -401,6 +421,7 @@ impl Values {
                     (*site).results.add(index as usize).write(raw);
                 }
                 At::Constant(_)
+                | At::Vector(_)
                 | At::Shifted(..)
                 | At::Settled
                 | At::Tested
@@ -408,6 +429,19 @@ impl Values {
                 | At::Result(_) => {
                     return Err(AccessError::Fixed);
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for a vector.
+    fn write_vector(&self, at: At, bits: u128) -> Result<(), AccessError> {
+        // SAFETY: as for other values.
+        unsafe {
+            let words = self.words(at).ok_or(AccessError::Fixed)?;
+            write_words(ValType::V128, bits, words);
+            if let At::Register(_, Some(slot)) = at {
+                write_words(ValType::V128, bits, self.slot(slot));
             }
         }
         Ok(())

@@ -114,9 +114,7 @@ impl<'a> Body<'a> {
     /// Whether no result of the function is in memory that all functions of a store share.
     pub(super) fn results_are_in_registers(&self) -> bool {
         let results = self.image.module.function_type(self.function).results();
-        let is_float =
-            |ty: &&wasmparser::ValType| matches!(ty, wasmparser::ValType::F32 | wasmparser::ValType::F64);
-        let floats = results.iter().filter(is_float).count();
+        let floats = results.iter().filter(|ty| Ty::from(**ty).is_sse()).count();
         floats <= 2 && results.len() - floats <= 2
     }
 

@@ -8,7 +8,7 @@ use super::externs::Extern;
 use super::host::{HostCall, HostFunc};
 use super::instance::InstanceData;
 use super::store::{AsContext, AsContextMut, StoreContext, StoreContextMut, StoreInner};
-use super::value::Val;
+use super::value::{Val, read_words, write_words};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::trap;
@@ -89,21 +89,25 @@ impl HostFunc {
             // SAFETY: the store has data of this type, and is lent to this call.
             let mut caller = unsafe { Caller::<T>::new(call) };
             let store = &mut caller.as_context_mut().into_inner().opaque;
-            let arguments: Vec<Val> = params
-                .iter()
-                .enumerate()
+            let mut at = values;
+            let mut argument = |ty: &ValType| {
                 // SAFETY: there is a value of its type for each parameter.
-                .map(|(at, ty)| store.lift(*ty, unsafe { values.add(at).read() }))
-                .collect();
+                let raw = unsafe { read_words(*ty, at) };
+                at = at.wrapping_add(ty.words());
+                store.lift(*ty, raw)
+            };
+            let arguments: Vec<Val> = params.iter().map(&mut argument).collect();
             let mut out: Vec<Val> = results.iter().map(|ty| Val::default_for_ty(*ty)).collect();
             closure(caller, &arguments, &mut out)?;
             // SAFETY: as above; the closure has returned its borrow.
             let mut caller = unsafe { Caller::<T>::new(call) };
             let store = &mut caller.as_context_mut().into_inner().opaque;
             collect::if_due(store, collect::From::Host, &[]);
-            for (at, (ty, value)) in results.iter().zip(&out).enumerate() {
+            let mut at = values;
+            for (ty, value) in results.iter().zip(&out) {
                 // SAFETY: there is room for a value for each result.
-                unsafe { values.add(at).write(store.lower(*ty, value)?) };
+                unsafe { write_words(*ty, store.lower(*ty, value)?, at) };
+                at = at.wrapping_add(ty.words());
             }
             Ok(())
         };

@@ -125,7 +125,7 @@ fn is_collected(ty: RefType) -> bool {
 fn mark_store(marks: &mut Marks<'_>) {
     let store = marks.store;
     for global in store.globals.iter().filter(|global| global.may_hold(is_collected)) {
-        marks.word(global.raw());
+        marks.word(global.raw() as u64);
     }
     for table in store.tables.iter().filter(|table| is_collected(table.ty.element())) {
         table.elements().iter().for_each(|word| marks.word(*word));

@@ -10,8 +10,9 @@ use std::sync::{Arc, Weak};
 use super::collect;
 use super::store::{AsContext, AsContextMut, StoreId, StoreOpaque};
 use super::tag::Tag;
-use super::value::Val;
+use super::value::{Val, read_words};
 use crate::error::Error;
+use crate::types::ValType;
 use crate::vmctx::VmException;
 
 const HEAD_WORDS: usize = size_of::<VmException>() / 8;
@@ -60,7 +61,7 @@ impl ExnRef {
         let store = &mut store.as_context_mut().into_inner().opaque;
         collect::if_due(store, collect::From::Host, &[]);
         let object = self.object(store);
-        // SAFETY: as in `tag`; as many values as the tag has parameters follow the head.
+        // SAFETY: as in `tag`; the values of the tag's parameters follow the head.
         let values = unsafe {
             std::slice::from_raw_parts((&raw const (*object).values).cast::<u64>(), (*object).count as usize)
                 .to_vec()
@@ -68,7 +69,14 @@ impl ExnRef {
         // SAFETY: as in `tag`.
         let tag = Tag::from_identity(store, unsafe { (*object).tag });
         let ty = tag.type_in(store);
-        values.iter().zip(ty.params()).map(|(raw, ty)| store.lift(ty, *raw)).collect()
+        let mut words = values.as_slice();
+        let mut field = |ty: ValType| {
+            let (value, rest) = words.split_at(ty.words());
+            words = rest;
+            // SAFETY: it has as many words as the type.
+            store.lift(ty, unsafe { read_words(ty, value.as_ptr()) })
+        };
+        ty.params().map(&mut field).collect()
     }
 
     #[track_caller]

@@ -8,7 +8,7 @@ use super::collect;
 use super::host::HostFunc;
 use super::store::{AsContext, AsContextMut, StoreId, StoreInner, StoreOpaque};
 use super::typed::{IntoFunc, TypedFunc, WasmParams, WasmResults};
-use super::value::Val;
+use super::value::{Val, read_words};
 use crate::error::{Error, Mismatch};
 use crate::types::FuncType;
 use crate::vmctx::VmFuncRef;
@@ -80,13 +80,17 @@ impl Func {
             return Err(Error::ValueCount { what: "results", expected, found });
         }
         collect::if_due(&mut store.opaque, collect::From::Host, &[]);
-        let mut values = Vec::with_capacity(params.len().max(results.len()));
+        let words = ty.value_words();
+        let mut values = Vec::with_capacity(words);
         store.opaque.lower_all("arguments", params, ty.params(), &mut values)?;
-        values.resize(params.len().max(results.len()), 0);
+        values.resize(words, 0);
         // SAFETY: the arguments are of the function's types, and there is room for the results.
         unsafe { self.call_raw(store, values.as_mut_ptr()) }?;
-        for ((result, ty), raw) in results.iter_mut().zip(ty.results()).zip(values) {
-            *result = store.opaque.lift(ty, raw);
+        let mut words = values.as_slice();
+        for (result, ty) in results.iter_mut().zip(ty.results()) {
+            // SAFETY: the function has written all of its results.
+            *result = store.opaque.lift(ty, unsafe { read_words(ty, words.as_ptr()) });
+            words = &words[ty.words()..];
         }
         Ok(())
     }
@@ -110,8 +114,8 @@ impl Func {
     /// Calls it with lowered arguments, which are replaced by the results.
     ///
     /// # Safety
-    /// The number of values is the larger one of the numbers of parameters and results, and they
-    /// are arguments of its types, lowered by this store.
+    /// There are as many values as `value_words` of the type says, and they are arguments of its
+    /// types, lowered by this store.
     #[track_caller]
     pub(crate) unsafe fn call_raw<T: 'static>(
         &self,

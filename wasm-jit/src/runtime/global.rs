@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use super::collect;
 use super::store::{AsContext, AsContextMut, Handle, StoreOpaque};
-use super::value::Val;
+use super::value::{Val, read_words, write_words};
 use crate::error::Error;
 use crate::types::{GlobalType, Mutability, RefType, ValType};
 
@@ -12,8 +12,8 @@ use crate::types::{GlobalType, Mutability, RefType, ValType};
 #[derive(Debug)]
 pub(crate) struct GlobalData {
     pub ty: GlobalType,
-    /// The address of its eight bytes: in the context of the instance that defines it, or in
-    /// `owned`.
+    /// The address of its eight bytes, of a vector 16: in the context of the instance that defines
+    /// it, or in `owned`.
     pub cell: NonNull<u64>,
     /// Whether the cell is a separate box.
     owned: bool,
@@ -25,15 +25,15 @@ impl GlobalData {
         Self { ty, cell, owned: false }
     }
 
-    pub(crate) fn raw(&self) -> u64 {
+    pub(crate) fn raw(&self) -> u128 {
         // SAFETY: the cell lives as long as the store; compiled code that could write it is not
         // running.
-        unsafe { self.cell.read() }
+        unsafe { read_words(self.ty.content(), self.cell.as_ptr()) }
     }
 
-    pub(crate) fn set_raw(&mut self, raw: u64) {
+    pub(crate) fn set_raw(&mut self, raw: u128) {
         // SAFETY: as in `raw`.
-        unsafe { self.cell.write(raw) };
+        unsafe { write_words(self.ty.content(), raw, self.cell.as_ptr()) };
     }
 
     pub(crate) fn may_hold(&self, kind: impl Fn(RefType) -> bool) -> bool {
@@ -45,7 +45,7 @@ impl Drop for GlobalData {
     fn drop(&mut self) {
         if self.owned {
             // SAFETY: leaked from a box in `Global::new`.
-            drop(unsafe { Box::from_raw(self.cell.as_ptr()) });
+            drop(unsafe { Box::from_raw(self.cell.as_ptr().cast::<[u64; 2]>()) });
         }
     }
 }
@@ -64,7 +64,7 @@ impl Global {
         let store = &mut store.as_context_mut().into_inner().opaque;
         collect::if_due(store, collect::From::Host, &[]);
         let raw = store.lower(ty.content(), &value)?;
-        let cell = NonNull::from(Box::leak(Box::new(raw)));
+        let cell = NonNull::from(Box::leak(Box::new([raw as u64, (raw >> 64) as u64]))).cast();
         let index = store.add_global(GlobalData { ty, cell, owned: true });
         Ok(Self(Handle::at(store, index)))
     }

@@ -33,12 +33,12 @@ pub(crate) struct HostCall {
     pub caller: Option<NonNull<InstanceData>>,
 }
 
-/// The wrapped closure: arguments are read from the values, eight bytes each, and results are
+/// The wrapped closure: arguments are read from the values, eight or 16 bytes each, and results are
 /// written there.
 ///
 /// # Safety
-/// The store has data of the type for which the closure was wrapped; the number of values is the
-/// larger one of the numbers of parameters and results, and they have the function's types.
+/// The store has data of the type for which the closure was wrapped; there are as many
+/// quadwords as `FuncType::value_words` says, and the values have the function's types.
 pub(crate) type HostClosure = dyn Fn(HostCall, *mut u64) -> Result<(), Error> + Send + Sync;
 
 /// A host function that does not belong to a store yet.

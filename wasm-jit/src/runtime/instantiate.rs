@@ -23,7 +23,7 @@ use super::tag::{Tag, TagData};
 use crate::code::probed::counters::Counting;
 use crate::error::{Error, Mismatch};
 use crate::module::{ConstExpr, ConstSource, Elements, Module, SegmentMode};
-use crate::types::{GlobalType, MemoryType, TableType};
+use crate::types::{FuncType, GlobalType, MemoryType, TableType};
 use crate::vmctx::{VmContext, VmFuncRef, VmLayout, VmMemory, VmTable};
 
 pub(crate) fn instantiate<T: 'static>(
@@ -119,7 +119,9 @@ fn allocate(
         globals.push(store.add_global(GlobalData::of_instance(GlobalType::of(*ty), cell)));
     }
     for ty in &info.tags[tags.len()..] {
-        let (type_id, values) = (module.type_id(*ty), info.types[*ty as usize].params().len() as u32);
+        // A tag has no results.
+        let words = FuncType(info.types[*ty as usize].clone()).value_words();
+        let (type_id, values) = (module.type_id(*ty), words as u32);
         tags.push(store.add_tag(TagData { type_id: type_id.clone(), values }));
     }
     let context = block.context();
@@ -195,7 +197,7 @@ struct Source<'a> {
 }
 
 impl ConstSource for Source<'_> {
-    fn global(&self, index: u32) -> u64 {
+    fn global(&self, index: u32) -> u128 {
         self.store.globals[self.instance.globals[index as usize] as usize].raw()
     }
 
@@ -222,10 +224,10 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
     let segment_values = |store: &StoreOpaque, elements: &Elements| -> Box<[u64]> {
         match elements {
             Elements::Functions(functions) => {
-                functions.iter().map(|index| evaluate(store, &ConstExpr::Func(*index))).collect()
+                functions.iter().map(|index| evaluate(store, &ConstExpr::Func(*index)) as u64).collect()
             }
             Elements::Expressions(expressions) => {
-                expressions.iter().map(|expr| evaluate(store, expr)).collect()
+                expressions.iter().map(|expr| evaluate(store, expr) as u64).collect()
             }
         }
     };
@@ -240,7 +242,7 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
     }
     for (number, segment) in parsed.elements.iter().enumerate() {
         if let SegmentMode::Active { target, offset } = &segment.mode {
-            let at = evaluate(store, offset);
+            let at = evaluate(store, offset) as u64;
             // SAFETY: as above; nothing else borrows the instance here.
             let instance = unsafe { instance.as_mut() };
             let (table, values) = (instance.tables[*target as usize], &mut instance.elements[number].values);
@@ -250,7 +252,7 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
     }
     for (number, segment) in parsed.data.iter().enumerate() {
         if let SegmentMode::Active { target, offset } = &segment.mode {
-            let at = evaluate(store, offset);
+            let at = evaluate(store, offset) as u64;
             // SAFETY: as above.
             let memory = unsafe { instance.as_ref() }.memories[*target as usize];
             libcalls::write_memory(

@@ -35,7 +35,7 @@ pub(crate) mod store;
 mod table;
 mod tag;
 mod typed;
-mod value;
+pub(crate) mod value;
 #[cfg(doctest)]
 mod variance;
 mod wait;

@@ -128,7 +128,7 @@ impl Table {
     pub fn new(mut store: impl AsContextMut, ty: TableType, init: Val) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         collect::if_due(store, collect::From::Host, &[]);
-        let raw = store.lower(ValType::Ref(ty.element()), &init)?;
+        let raw = store.lower(ValType::Ref(ty.element()), &init)? as u64;
         store.create_table(ty, raw).map(|index| Self(Handle::at(store, index)))
     }
 
@@ -148,7 +148,7 @@ impl Table {
         collect::if_due(store, collect::From::Host, &[]);
         let table = self.data(store);
         let (ty, raw) = (table.ty.element(), *table.elements().get(usize::try_from(index).ok()?)?);
-        Some(store.lift(ValType::Ref(ty), raw))
+        Some(store.lift(ValType::Ref(ty), raw.into()))
     }
 
     /// Replaces the element at `index`.
@@ -174,7 +174,7 @@ impl Table {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let (element, size) = (self.data(store).ty.element(), self.data(store).length());
         collect::if_due(store, collect::From::Host, &[]);
-        let raw = store.lower(ValType::Ref(element), &value)?;
+        let raw = store.lower(ValType::Ref(element), &value)? as u64;
         let table = self.0.index_in(store);
         let range = store.tables[table].range_mut(index, length);
         range.map_err(|_| Error::OutOfBounds { of: "table", offset: index, length, size })?.fill(raw);
@@ -190,7 +190,7 @@ impl Table {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let (element, size) = (self.data(store).ty.element(), self.data(store).length());
         collect::if_due(store, collect::From::Host, &[]);
-        let raw = store.lower(ValType::Ref(element), &init)?;
+        let raw = store.lower(ValType::Ref(element), &init)? as u64;
         store.grow_table(self.0.index_in(store) as u32, by, raw).ok_or(Error::Grow { of: "table", size, by })
     }
 

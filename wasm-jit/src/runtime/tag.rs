@@ -10,7 +10,7 @@ use crate::vmctx::MAX_RESULTS;
 #[derive(Debug)]
 pub(crate) struct TagData {
     pub type_id: TypeId,
-    /// Number of values that its exceptions carry.
+    /// Number of quadwords of the values that its exceptions carry.
     pub values: u32,
 }
 
@@ -30,7 +30,8 @@ impl Tag {
             return Err(Error::InvalidType { of: "tag" });
         }
         let type_id = store.engine.register_type(&ty.ty().0);
-        let index = store.add_tag(TagData { type_id, values: ty.ty().params().len() as u32 });
+        let values = ty.ty().value_words() as u32;
+        let index = store.add_tag(TagData { type_id, values });
         Ok(Self(Handle::at(store, index)))
     }
 

@@ -10,11 +10,12 @@ use super::func::Func;
 use super::host::{HostCall, HostFunc};
 use super::references::ExternRef;
 use super::store::{AsContextMut, StoreContextMut};
+use super::value::{read_words, write_words};
 use crate::error::Error;
 use crate::types::ValType;
 
-/// Maximum number of parameters or results.
-const MAX_VALUES: usize = 16;
+/// Quadwords of the maximum number of parameters or results, 16.
+const MAX_WORDS: usize = 32;
 
 /// A Rust type that represents a WebAssembly type.
 ///
@@ -27,7 +28,7 @@ pub unsafe trait WasmTy: Sized + 'static {
 
     /// The value in the representation of compiled code.
     #[doc(hidden)]
-    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u64, Error>;
+    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u128, Error>;
 
     /// The value of this type with this representation in compiled code.
     ///
@@ -35,7 +36,7 @@ pub unsafe trait WasmTy: Sized + 'static {
     /// `raw` is a value of this type in compiled code of this store, or was when no collection has
     /// run since.
     #[doc(hidden)]
-    unsafe fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self;
+    unsafe fn lift<T: 'static>(raw: u128, store: &mut StoreContextMut<'_, T>) -> Self;
 }
 
 macro_rules! numbers {
@@ -45,12 +46,13 @@ macro_rules! numbers {
             unsafe impl WasmTy for $ty {
                 const TYPE: ValType = ValType::$val;
 
-                fn lower<T: 'static>(self, _: &mut StoreContextMut<'_, T>) -> Result<u64, Error> {
+                fn lower<T: 'static>(self, _: &mut StoreContextMut<'_, T>) -> Result<u128, Error> {
                     let $value = self;
-                    Ok($raw)
+                    Ok(u128::from($raw))
                 }
 
-                unsafe fn lift<T: 'static>($back: u64, _: &mut StoreContextMut<'_, T>) -> Self {
+                unsafe fn lift<T: 'static>(raw: u128, _: &mut StoreContextMut<'_, T>) -> Self {
+                    let $back = raw as u64;
                     $lifted
                 }
             }
@@ -67,16 +69,51 @@ numbers! {
     f64: F64, value => value.to_bits(), raw => f64::from_bits(raw);
 }
 
+/// The bits of a `v128`; lane 0 is in the lowest ones.
+// SAFETY: the types have the same numbers.
+unsafe impl WasmTy for u128 {
+    const TYPE: ValType = ValType::V128;
+
+    fn lower<T: 'static>(self, _: &mut StoreContextMut<'_, T>) -> Result<u128, Error> {
+        Ok(self)
+    }
+
+    unsafe fn lift<T: 'static>(raw: u128, _: &mut StoreContextMut<'_, T>) -> Self {
+        raw
+    }
+}
+
+/// The next value of this type, and the place of the one after it.
+///
+/// # Safety
+/// There is such a value.
+unsafe fn next<A: WasmTy>(values: &mut *const u64) -> u128 {
+    // SAFETY: the caller's obligation.
+    let raw = unsafe { read_words(A::TYPE, *values) };
+    *values = values.wrapping_add(A::TYPE.words());
+    raw
+}
+
+/// Writes a value of this type, and moves to the place after it.
+///
+/// # Safety
+/// There is room for it.
+unsafe fn put<A: WasmTy>(raw: u128, values: &mut *mut u64) {
+    // SAFETY: the caller's obligation.
+    unsafe { write_words(A::TYPE, raw, *values) };
+    *values = values.wrapping_add(A::TYPE.words());
+}
+
 // SAFETY: the store lowers the reference.
 unsafe impl WasmTy for Option<Func> {
     const TYPE: ValType = ValType::FUNCREF;
 
-    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u64, Error> {
-        store.opaque().lower_func(self.as_ref())
+    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u128, Error> {
+        store.opaque().lower_func(self.as_ref()).map(u128::from)
     }
 
-    unsafe fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self {
-        store.opaque().lift_func(raw)
+    unsafe fn lift<T: 'static>(raw: u128, store: &mut StoreContextMut<'_, T>) -> Self {
+        store.opaque().lift_func(raw as u64)
     }
 }
 
@@ -84,12 +121,12 @@ unsafe impl WasmTy for Option<Func> {
 unsafe impl WasmTy for Option<ExternRef> {
     const TYPE: ValType = ValType::EXTERNREF;
 
-    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u64, Error> {
-        Ok(store.opaque().lower_extern(self.as_ref()))
+    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u128, Error> {
+        Ok(store.opaque().lower_extern(self.as_ref()).into())
     }
 
-    unsafe fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self {
-        store.opaque().extern_refs.lift(raw)
+    unsafe fn lift<T: 'static>(raw: u128, store: &mut StoreContextMut<'_, T>) -> Self {
+        store.opaque().extern_refs.lift(raw as u64)
     }
 }
 
@@ -97,11 +134,11 @@ unsafe impl WasmTy for Option<ExternRef> {
 unsafe impl WasmTy for Option<ExnRef> {
     const TYPE: ValType = ValType::EXNREF;
 
-    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u64, Error> {
-        self.map_or(Ok(0), |exception| exception.lower(store.opaque()))
+    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u128, Error> {
+        self.map_or(Ok(0), |exception| exception.lower(store.opaque())).map(u128::from)
     }
 
-    unsafe fn lift<T: 'static>(raw: u64, store: &mut StoreContextMut<'_, T>) -> Self {
+    unsafe fn lift<T: 'static>(raw: u128, store: &mut StoreContextMut<'_, T>) -> Self {
         (raw != 0).then(|| store.opaque().root_exception(raw as usize))
     }
 }
@@ -120,7 +157,7 @@ pub unsafe trait WasmParams {
     fn lower<T: 'static>(
         self,
         store: &mut StoreContextMut<'_, T>,
-        values: &mut [u64; MAX_VALUES],
+        values: &mut [u64; MAX_WORDS],
     ) -> Result<(), Error>;
 }
 
@@ -138,7 +175,7 @@ pub unsafe trait WasmResults: Sized {
     /// # Safety
     /// The values are of these types, each as required by [`WasmTy::lift`].
     #[doc(hidden)]
-    unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MAX_VALUES]) -> Self;
+    unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MAX_WORDS]) -> Self;
 
     /// Writes them in the representation of compiled code.
     ///
@@ -201,9 +238,11 @@ unsafe impl<A: WasmTy> WasmParams for A {
     fn lower<T: 'static>(
         self,
         store: &mut StoreContextMut<'_, T>,
-        values: &mut [u64; MAX_VALUES],
+        values: &mut [u64; MAX_WORDS],
     ) -> Result<(), Error> {
-        values[0] = WasmTy::lower(self, store)?;
+        let raw = WasmTy::lower(self, store)?;
+        // SAFETY: there is room for 16 values.
+        unsafe { put::<A>(raw, &mut values.as_mut_ptr()) };
         Ok(())
     }
 }
@@ -214,9 +253,9 @@ unsafe impl<A: WasmTy> WasmResults for A {
         vec![A::TYPE]
     }
 
-    unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MAX_VALUES]) -> Self {
+    unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MAX_WORDS]) -> Self {
         // SAFETY: the caller's obligation.
-        unsafe { WasmTy::lift(values[0], store) }
+        unsafe { WasmTy::lift(next::<A>(&mut values.as_ptr()), store) }
     }
 
     unsafe fn lower<T: 'static>(
@@ -226,27 +265,32 @@ unsafe impl<A: WasmTy> WasmResults for A {
     ) -> Result<(), Error> {
         let raw = WasmTy::lower(self, store)?;
         // SAFETY: the caller's obligation.
-        unsafe { values.write(raw) };
+        unsafe { put::<A>(raw, &mut { values }) };
         Ok(())
     }
 }
 
 macro_rules! tuple {
-    ($($A:ident $a:ident $at:literal)*) => {
+    ($($A:ident $a:ident)*) => {
         // SAFETY: one value for each type.
         unsafe impl<$($A: WasmTy),*> WasmParams for ($($A,)*) {
             fn types() -> Vec<ValType> {
                 vec![$($A::TYPE),*]
             }
 
-            #[allow(unused_variables, reason = "of the empty tuple")]
+            #[allow(unused_variables, unused_mut, unused_assignments, reason = "of the empty tuple")]
             fn lower<T: 'static>(
                 self,
                 store: &mut StoreContextMut<'_, T>,
-                values: &mut [u64; MAX_VALUES],
+                values: &mut [u64; MAX_WORDS],
             ) -> Result<(), Error> {
                 let ($($a,)*) = self;
-                $(values[$at] = $a.lower(store)?;)*
+                let mut at = values.as_mut_ptr();
+                $(
+                    let raw = $a.lower(store)?;
+                    // SAFETY: there is room for 16 values.
+                    unsafe { put::<$A>(raw, &mut at) };
+                )*
                 Ok(())
             }
         }
@@ -257,23 +301,25 @@ macro_rules! tuple {
                 vec![$($A::TYPE),*]
             }
 
-            #[allow(unused_variables, clippy::unused_unit, reason = "of the empty tuple")]
-            unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MAX_VALUES]) -> Self {
-                // SAFETY: the caller's obligation.
-                ($(unsafe { $A::lift(values[$at], store) },)*)
+            #[allow(unused_variables, unused_mut, clippy::unused_unit, reason = "of the empty tuple")]
+            unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MAX_WORDS]) -> Self {
+                let mut at = values.as_ptr();
+                // SAFETY: as above.
+                ($(unsafe { $A::lift(next::<$A>(&mut at), store) },)*)
             }
 
-            #[allow(unused_variables, reason = "of the empty tuple")]
+            #[allow(unused_variables, unused_mut, unused_assignments, reason = "of the empty tuple")]
             unsafe fn lower<T: 'static>(
                 self,
                 store: &mut StoreContextMut<'_, T>,
                 values: *mut u64,
             ) -> Result<(), Error> {
                 let ($($a,)*) = self;
+                let mut at = values;
                 $(
                     let raw = $a.lower(store)?;
                     // SAFETY: the caller's obligation.
-                    unsafe { values.add($at).write(raw) };
+                    unsafe { put::<$A>(raw, &mut at) };
                 )*
                 Ok(())
             }
@@ -301,14 +347,16 @@ macro_rules! tuple {
             R: WasmRet,
             $($A: WasmTy,)*
         {
-            #[allow(unused_mut, reason = "without parameters")]
+            #[allow(unused_mut, unused_variables, reason = "without parameters")]
             fn into_host_func(self) -> HostFunc {
                 let closure = move |call: HostCall, values: *mut u64| {
                     // SAFETY: the store's data have this type, and the store is lent to this call.
                     let mut caller = unsafe { Caller::<T>::new(call) };
                     // SAFETY: there is a value of its type for each parameter; no collection runs
                     // before all are read.
-                    $(let $a = unsafe { $A::lift(values.add($at).read(), &mut caller.as_context_mut()) };)*
+                    let mut at: *const u64 = values;
+                    // SAFETY: as above.
+                    $(let $a = unsafe { $A::lift(next::<$A>(&mut at), &mut caller.as_context_mut()) };)*
                     let results = self(caller $(, $a)*).into_result()?;
                     // SAFETY: as above; the closure has returned its borrow.
                     let mut caller = unsafe { Caller::<T>::new(call) };
@@ -325,22 +373,22 @@ macro_rules! tuple {
 }
 
 tuple!();
-tuple!(A a 0);
-tuple!(A a 0 B b 1);
-tuple!(A a 0 B b 1 C c 2);
-tuple!(A a 0 B b 1 C c 2 D d 3);
-tuple!(A a 0 B b 1 C c 2 D d 3 E e 4);
-tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5);
-tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6);
-tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7);
-tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8);
-tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9);
-tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10);
-tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10 M m 11);
-tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10 M m 11 N n 12);
-tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10 M m 11 N n 12 O o 13);
-tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10 M m 11 N n 12 O o 13 P p 14);
-tuple!(A a 0 B b 1 C c 2 D d 3 E e 4 G g 5 H h 6 I i 7 J j 8 K k 9 L l 10 M m 11 N n 12 O o 13 P p 14 Q q 15);
+tuple!(A a);
+tuple!(A a B b);
+tuple!(A a B b C c);
+tuple!(A a B b C c D d);
+tuple!(A a B b C c D d E e);
+tuple!(A a B b C c D d E e G g);
+tuple!(A a B b C c D d E e G g H h);
+tuple!(A a B b C c D d E e G g H h I i);
+tuple!(A a B b C c D d E e G g H h I i J j);
+tuple!(A a B b C c D d E e G g H h I i J j K k);
+tuple!(A a B b C c D d E e G g H h I i J j K k L l);
+tuple!(A a B b C c D d E e G g H h I i J j K k L l M m);
+tuple!(A a B b C c D d E e G g H h I i J j K k L l M m N n);
+tuple!(A a B b C c D d E e G g H h I i J j K k L l M m N n O o);
+tuple!(A a B b C c D d E e G g H h I i J j K k L l M m N n O o P p);
+tuple!(A a B b C c D d E e G g H h I i J j K k L l M m N n O o P p Q q);
 
 /// A function whose type was compared with Rust's types, so that calls need no check.
 #[derive(Debug)]
@@ -379,9 +427,9 @@ impl<P: WasmParams, R: WasmResults> TypedFunc<P, R> {
     pub fn call(&self, mut store: impl AsContextMut, params: P) -> Result<R, Error> {
         let mut store = store.as_context_mut();
         collect::if_due(store.opaque(), collect::From::Host, &[]);
-        let mut values = [0; MAX_VALUES];
+        let mut values = [0; MAX_WORDS];
         params.lower(&mut store, &mut values)?;
-        // SAFETY: the function has these types, of which there are at most `MAX_VALUES`.
+        // SAFETY: the function has these types, of which there are at most `MAX_WORDS`.
         unsafe { self.func.call_raw(store.inner_mut(), values.as_mut_ptr()) }?;
         // SAFETY: they are now the function's results.
         Ok(unsafe { R::lift(&mut store, &values) })

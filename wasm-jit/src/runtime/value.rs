@@ -1,8 +1,8 @@
 //! [`Val`], and its representation in compiled code.
 //!
 //! In compiled code every value is eight bytes: an `i32` or `f32` in the lower four, zero-extended;
-//! a reference as in the table of references, null as 0. To *lower* a value is to convert it to
-//! that representation, to *lift* it is the reverse.
+//! a reference as in the table of references, null as 0. A `v128` is 16 bytes. To *lower* a value
+//! is to convert it to that representation, to *lift* it is the reverse.
 
 use std::ptr::NonNull;
 
@@ -25,6 +25,8 @@ pub enum Val {
     F32(u32),
     /// The bits of a float of 64 bits.
     F64(u64),
+    /// The bits of a vector; lane 0 is in the lowest ones.
+    V128(u128),
     /// A function, or null.
     FuncRef(Option<Func>),
     /// A value of the host, or null.
@@ -64,6 +66,7 @@ impl Val {
             Self::I64(_) => ValType::I64,
             Self::F32(_) => ValType::F32,
             Self::F64(_) => ValType::F64,
+            Self::V128(_) => ValType::V128,
             Self::FuncRef(_) => ValType::FUNCREF,
             Self::ExternRef(_) => ValType::EXTERNREF,
             Self::ExnRef(_) => ValType::EXNREF,
@@ -77,6 +80,7 @@ impl Val {
             ValType::I64 => Self::I64(0),
             ValType::F32 => Self::F32(0),
             ValType::F64 => Self::F64(0),
+            ValType::V128 => Self::V128(0),
             ValType::Ref(ty) => Self::null_ref(ty),
         }
     }
@@ -99,6 +103,8 @@ impl Val {
         f32 unwrap_f32 f32 = Self::F32(bits) => f32::from_bits(*bits);
         /// The number, if it is an `f64`.
         f64 unwrap_f64 f64 = Self::F64(bits) => f64::from_bits(*bits);
+        /// The bits, if it is a `v128`.
+        v128 unwrap_v128 u128 = Self::V128(bits) => *bits;
         /// The function or null, if it is a `funcref`.
         func_ref unwrap_func_ref Option<&Func> = Self::FuncRef(func) => func.as_ref();
         /// The host's value or null, if it is an `externref`.
@@ -127,19 +133,55 @@ conversions! {
     u64 => value Self::I64(value as i64);
     f32 => value Self::F32(value.to_bits());
     f64 => value Self::F64(value.to_bits());
+    u128 => value Self::V128(value);
     Func => value Self::FuncRef(Some(value));
     ExternRef => value Self::ExternRef(Some(value));
     ExnRef => value Self::ExnRef(Some(value));
 }
 
+/// Appends the quadwords of a value of this type.
+fn push_words(bits: u128, ty: ValType, words: &mut Vec<u64>) {
+    words.push(bits as u64);
+    if ty == ValType::V128 {
+        words.push((bits >> 64) as u64);
+    }
+}
+
+/// A value of this type in compiled code.
+///
+/// # Safety
+/// There are [`words`](ValType::words) quadwords of such a value.
+pub(crate) unsafe fn read_words(ty: ValType, words: *const u64) -> u128 {
+    // SAFETY: the caller's obligation.
+    unsafe {
+        let low = u128::from(words.read());
+        if ty == ValType::V128 { low | u128::from(words.add(1).read()) << 64 } else { low }
+    }
+}
+
+/// Writes a value of this type.
+///
+/// # Safety
+/// There is room for [`words`](ValType::words) quadwords.
+pub(crate) unsafe fn write_words(ty: ValType, bits: u128, words: *mut u64) {
+    // SAFETY: the caller's obligation.
+    unsafe {
+        words.write(bits as u64);
+        if ty == ValType::V128 {
+            words.add(1).write((bits >> 64) as u64);
+        }
+    }
+}
+
 impl StoreOpaque {
     /// The representation of a value in compiled code; it must be of this type and belong to this
     /// store. Never runs the collector.
-    pub(crate) fn lower(&mut self, ty: ValType, value: &Val) -> Result<u64, Error> {
+    pub(crate) fn lower(&mut self, ty: ValType, value: &Val) -> Result<u128, Error> {
         if value.ty() != ty {
             return Err(Error::ValueType(Mismatch { expected: ty, found: value.ty() }));
         }
-        Ok(match value {
+        let word = match value {
+            Val::V128(bits) => return Ok(*bits),
             Val::I32(value) => u64::from(*value as u32),
             Val::I64(value) => *value as u64,
             Val::F32(bits) => u64::from(*bits),
@@ -147,7 +189,8 @@ impl StoreOpaque {
             Val::FuncRef(func) => self.lower_func(func.as_ref())?,
             Val::ExternRef(reference) => self.lower_extern(reference.as_ref()),
             Val::ExnRef(exception) => exception.as_ref().map_or(Ok(0), |exception| exception.lower(self))?,
-        })
+        };
+        Ok(word.into())
     }
 
     pub(crate) fn lower_func(&self, func: Option<&Func>) -> Result<u64, Error> {
@@ -170,14 +213,16 @@ impl StoreOpaque {
             return Err(Error::ValueCount { what, expected: types.len(), found: values.len() });
         }
         for (value, ty) in values.iter().zip(types) {
-            raw.push(self.lower(ty, value)?);
+            push_words(self.lower(ty, value)?, ty, raw);
         }
         Ok(())
     }
 
     /// The value of this type with this representation.
-    pub(crate) fn lift(&mut self, ty: ValType, raw: u64) -> Val {
+    pub(crate) fn lift(&mut self, ty: ValType, bits: u128) -> Val {
+        let raw = bits as u64;
         match ty {
+            ValType::V128 => Val::V128(bits),
             ValType::I32 => Val::I32(raw as i32),
             ValType::I64 => Val::I64(raw as i64),
             ValType::F32 => Val::F32(raw as u32),

@@ -12,6 +12,7 @@ mod references;
 mod stacks;
 mod threads;
 mod traps;
+mod vectors;
 
 use wasm_jit::{Engine, Error, Func, Instance, IntoFunc, Module, Store, WasmResults};
 

@@ -209,6 +209,7 @@ impl Thread<'_> {
     fn operand(&mut self, place: OperandPlace, locals: &[u64]) -> u64 {
         match place {
             OperandPlace::Constant(bits) => bits,
+            OperandPlace::Vector(_) => unreachable!("the interpreter has no vectors"),
             OperandPlace::Register(reg) => self.register(reg),
             // Already compared.
             OperandPlace::Local(local) => locals[local as usize],
@@ -252,6 +253,7 @@ fn same(ty: Ty, one: u64, other: u64) -> bool {
         Ty::I32 | Ty::F32 => one as u32 == other as u32,
         Ty::F64 => one == other || f64::from_bits(one).is_nan() && f64::from_bits(other).is_nan(),
         Ty::I64 | Ty::Ref => one == other,
+        Ty::V128 => unreachable!("the interpreter has no vectors"),
     }
 }
 

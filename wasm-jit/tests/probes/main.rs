@@ -18,6 +18,7 @@ mod programs;
 mod rewrite;
 mod threads;
 mod values;
+mod vectors;
 mod waiting;
 mod wasm;
 

@@ -3,7 +3,8 @@
 use wasm_jit::{ExternRef, Val};
 use wast::WastArg;
 use wast::WastRet;
-use wast::core::{AbstractHeapType, HeapType, NanPattern, WastArgCore, WastRetCore};
+use wast::core::{AbstractHeapType, HeapType, NanPattern, V128Pattern, WastArgCore, WastRetCore};
+use wast::token::{F32, F64};
 
 /// An argument as a value, or the reason why it has none.
 pub(crate) fn argument(argument: &WastArg<'_>) -> Result<Val, String> {
@@ -15,7 +16,8 @@ pub(crate) fn argument(argument: &WastArg<'_>) -> Result<Val, String> {
         WastArgCore::F64(value) => Val::F64(value.bits),
         WastArgCore::RefNull(ty) => null(ty)?,
         WastArgCore::RefExtern(value) => Val::ExternRef(Some(ExternRef::new(*value))),
-        WastArgCore::V128(_) | WastArgCore::RefHost(_) => return Err(format!("argument {argument:?}")),
+        WastArgCore::V128(value) => Val::V128(u128::from_le_bytes(value.to_le_bytes())),
+        WastArgCore::RefHost(_) => return Err(format!("argument {argument:?}")),
     })
 }
 
@@ -50,21 +52,42 @@ fn shown(value: &Val) -> String {
     }
 }
 
+fn matches_f32(bits: u32, expected: &NanPattern<F32>) -> bool {
+    match expected {
+        NanPattern::CanonicalNan => bits & 0x7fff_ffff == 0x7fc0_0000,
+        NanPattern::ArithmeticNan => bits & 0x7fc0_0000 == 0x7fc0_0000,
+        NanPattern::Value(expected) => bits == expected.bits,
+    }
+}
+
+fn matches_f64(bits: u64, expected: &NanPattern<F64>) -> bool {
+    match expected {
+        NanPattern::CanonicalNan => bits & 0x7fff_ffff_ffff_ffff == 0x7ff8_0000_0000_0000,
+        NanPattern::ArithmeticNan => bits & 0x7ff8_0000_0000_0000 == 0x7ff8_0000_0000_0000,
+        NanPattern::Value(expected) => bits == expected.bits,
+    }
+}
+
+fn matches_vector(bits: u128, expected: &V128Pattern) -> bool {
+    let lane = |at: usize, width: usize| (bits >> (at * width)) as u64;
+    match expected {
+        V128Pattern::I8x16(lanes) => (0..16).all(|at| lane(at, 8) as i8 == lanes[at]),
+        V128Pattern::I16x8(lanes) => (0..8).all(|at| lane(at, 16) as i16 == lanes[at]),
+        V128Pattern::I32x4(lanes) => (0..4).all(|at| lane(at, 32) as i32 == lanes[at]),
+        V128Pattern::I64x2(lanes) => (0..2).all(|at| lane(at, 64) as i64 == lanes[at]),
+        V128Pattern::F32x4(lanes) => (0..4).all(|at| matches_f32(lane(at, 32) as u32, &lanes[at])),
+        V128Pattern::F64x2(lanes) => (0..2).all(|at| matches_f64(lane(at, 64), &lanes[at])),
+    }
+}
+
 fn matches(value: &Val, expected: &WastRetCore<'_>) -> bool {
     match (value, expected) {
         (_, WastRetCore::Either(cases)) => cases.iter().any(|case| matches(value, case)),
         (Val::I32(value), WastRetCore::I32(expected)) => value == expected,
         (Val::I64(value), WastRetCore::I64(expected)) => value == expected,
-        (Val::F32(bits), WastRetCore::F32(expected)) => match expected {
-            NanPattern::CanonicalNan => bits & 0x7fff_ffff == 0x7fc0_0000,
-            NanPattern::ArithmeticNan => bits & 0x7fc0_0000 == 0x7fc0_0000,
-            NanPattern::Value(expected) => *bits == expected.bits,
-        },
-        (Val::F64(bits), WastRetCore::F64(expected)) => match expected {
-            NanPattern::CanonicalNan => bits & 0x7fff_ffff_ffff_ffff == 0x7ff8_0000_0000_0000,
-            NanPattern::ArithmeticNan => bits & 0x7ff8_0000_0000_0000 == 0x7ff8_0000_0000_0000,
-            NanPattern::Value(expected) => *bits == expected.bits,
-        },
+        (Val::F32(bits), WastRetCore::F32(expected)) => matches_f32(*bits, expected),
+        (Val::F64(bits), WastRetCore::F64(expected)) => matches_f64(*bits, expected),
+        (Val::V128(bits), WastRetCore::V128(expected)) => matches_vector(*bits, expected),
         (Val::FuncRef(value), WastRetCore::RefNull(ty)) => {
             value.is_none() && is_null_of(ty.as_ref(), &[AbstractHeapType::Func, AbstractHeapType::NoFunc])
         }

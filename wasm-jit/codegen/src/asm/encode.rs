@@ -4,7 +4,7 @@
 use super::{Assembler, Mem, Reg, Rm, Width};
 
 /// Opcode maps: the escape bytes before the opcode.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Map {
     One,
     X0F,
@@ -13,7 +13,7 @@ pub(super) enum Map {
 }
 
 /// Mandatory prefixes, by their code in VEX.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prefix {
     None = 0,
     X66 = 1,
@@ -107,7 +107,7 @@ fn extensions(rm: Rm) -> (u8, u8) {
 }
 
 /// An opcode with its prefix and map.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opcode {
     pub(super) prefix: Prefix,
     pub(super) map: Map,

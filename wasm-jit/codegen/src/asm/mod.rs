@@ -5,8 +5,9 @@
 //! form, BMI1, BMI2, LZCNT and POPCNT.
 //!
 //! `reg.rs` has the operands, `encode.rs` the parts that all encodings share, `int.rs` and
-//! `float.rs` the instructions, `label.rs` the jumps, whose displacements are filled in when their
-//! label is bound; `patch.rs` the bytes that patches exchange.
+//! `float.rs` the instructions of scalars, `vector.rs` those of vectors, `label.rs` the jumps,
+//! whose displacements are filled in when their label is bound; `patch.rs` the bytes that patches
+//! exchange.
 
 mod encode;
 mod float;
@@ -16,6 +17,7 @@ mod patch;
 mod reg;
 #[cfg(test)]
 mod tests;
+mod vector;
 
 pub(crate) use float::{FloatOp, Rounding};
 pub(crate) use int::{Alu, Cond, Shift, Size};
@@ -24,6 +26,7 @@ pub use label::UD2;
 pub use patch::{ENTRY_PREFIX, SITE_OFF, SiteJump, TRANSFER_TRAP, site_jump};
 pub(crate) use reg::{Mem, Precision, RegClass, Rm};
 pub use reg::{Reg, Width};
+pub(crate) use vector::{VectorImmOp, VectorOp, VectorShiftOp};
 
 use label::LabelState;
 

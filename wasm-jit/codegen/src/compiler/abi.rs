@@ -68,26 +68,34 @@ pub enum Ty {
     F64,
     /// A reference.
     Ref,
+    /// A vector of 128 bits.
+    V128,
 }
 
 impl Ty {
-    /// Whether it is a float.
+    /// Whether its values are in SSE registers.
     #[must_use]
-    pub fn is_float(self) -> bool {
-        matches!(self, Self::F32 | Self::F64)
+    pub fn is_sse(self) -> bool {
+        matches!(self, Self::F32 | Self::F64 | Self::V128)
+    }
+
+    /// How many quadwords a value has in an array, on the stack, and in an exception.
+    #[must_use]
+    pub fn words(self) -> u32 {
+        if self == Self::V128 { 2 } else { 1 }
     }
 
     /// The class of the registers for its values.
     pub(crate) fn class(self) -> RegClass {
-        if self.is_float() { RegClass::Sse } else { RegClass::General }
+        if self.is_sse() { RegClass::Sse } else { RegClass::General }
     }
 
-    /// Its width.
+    /// Its width; that of each half of a vector.
     #[must_use]
     pub fn width(self) -> Width {
         match self {
             Self::I32 | Self::F32 => Width::W32,
-            Self::I64 | Self::F64 | Self::Ref => Width::W64,
+            Self::I64 | Self::F64 | Self::Ref | Self::V128 => Width::W64,
         }
     }
 
@@ -121,7 +129,7 @@ impl From<ValType> for Ty {
             ValType::F32 => Self::F32,
             ValType::F64 => Self::F64,
             ValType::Ref(_) => Self::Ref,
-            ValType::V128 => unreachable!("validation refuses SIMD"),
+            ValType::V128 => Self::V128,
         }
     }
 }
@@ -130,7 +138,7 @@ impl From<ValType> for Ty {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArgPlace {
     Reg(Reg),
-    /// Index among the arguments on the stack.
+    /// Index among the quadwords of arguments on the stack.
     Stack(u32),
 }
 
@@ -145,13 +153,14 @@ pub(super) struct ArgPlaces {
 impl ArgPlaces {
     pub(super) fn next(&mut self, ty: Ty) -> ArgPlace {
         let (regs, used): (&[Reg], _) =
-            if ty.is_float() { (&FLOAT_ARGS, &mut self.floats) } else { (&INT_ARGS, &mut self.ints) };
+            if ty.is_sse() { (&FLOAT_ARGS, &mut self.floats) } else { (&INT_ARGS, &mut self.ints) };
         if let Some(reg) = regs.get(*used) {
             *used += 1;
             return ArgPlace::Reg(*reg);
         }
-        self.stack += 1;
-        ArgPlace::Stack(self.stack - 1)
+        let index = self.stack;
+        self.stack += ty.words();
+        ArgPlace::Stack(index)
     }
 }
 
@@ -169,22 +178,36 @@ pub(super) fn argument_bytes(parameters: impl Iterator<Item = Ty>) -> u32 {
     (8 * places.stack).next_multiple_of(16)
 }
 
+/// The types of values, each with the index of its first quadword among theirs.
+pub(super) fn with_index(types: &[ValType]) -> impl Iterator<Item = (u32, Ty)> {
+    let mut next = 0;
+    types.iter().map(move |ty| {
+        let (index, ty) = (next, Ty::from(*ty));
+        next += ty.words();
+        (index, ty)
+    })
+}
+
+/// How many quadwords values of these types have.
+pub(super) fn words(types: &[ValType]) -> u32 {
+    types.iter().map(|ty| Ty::from(*ty).words()).sum()
+}
+
 /// The location of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResultPlace {
     Reg(Reg),
-    /// In the store's buffer, at the result's own index.
+    /// In the store's buffer, after as many quadwords as the results before it have.
     Buffer(u32),
 }
 
 /// The locations of a function's results, in order.
 pub(super) fn result_places(results: &[ValType]) -> impl Iterator<Item = (Ty, ResultPlace)> {
     let (mut ints, mut floats) = (0, 0);
-    results.iter().enumerate().map(move |(index, ty)| {
-        let ty = Ty::from(*ty);
+    with_index(results).map(move |(index, ty)| {
         let (regs, used): (&[Reg], &mut usize) =
-            if ty.is_float() { (&FLOAT_RESULTS, &mut floats) } else { (&INT_RESULTS, &mut ints) };
-        let place = regs.get(*used).map_or(ResultPlace::Buffer(index as u32), |reg| ResultPlace::Reg(*reg));
+            if ty.is_sse() { (&FLOAT_RESULTS, &mut floats) } else { (&INT_RESULTS, &mut ints) };
+        let place = regs.get(*used).map_or(ResultPlace::Buffer(index), |reg| ResultPlace::Reg(*reg));
         *used += 1;
         (ty, place)
     })

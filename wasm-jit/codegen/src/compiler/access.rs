@@ -32,6 +32,19 @@ pub fn access(operator: &Operator<'_>) -> Option<Access> {
         | O::I64Load16U { memarg }
         | O::I64Load32S { memarg }
         | O::I64Load32U { memarg }
+        | O::V128Load { memarg }
+        | O::V128Load8x8S { memarg }
+        | O::V128Load8x8U { memarg }
+        | O::V128Load16x4S { memarg }
+        | O::V128Load16x4U { memarg }
+        | O::V128Load32x2S { memarg }
+        | O::V128Load32x2U { memarg }
+        | O::V128Load8Splat { memarg }
+        | O::V128Load16Splat { memarg }
+        | O::V128Load32Splat { memarg }
+        | O::V128Load64Splat { memarg }
+        | O::V128Load32Zero { memarg }
+        | O::V128Load64Zero { memarg }
         | O::I32AtomicLoad { memarg }
         | O::I32AtomicLoad8U { memarg }
         | O::I32AtomicLoad16U { memarg }
@@ -48,6 +61,15 @@ pub fn access(operator: &Operator<'_>) -> Option<Access> {
         | O::I64Store8 { memarg }
         | O::I64Store16 { memarg }
         | O::I64Store32 { memarg }
+        | O::V128Store { memarg }
+        | O::V128Load8Lane { memarg, .. }
+        | O::V128Load16Lane { memarg, .. }
+        | O::V128Load32Lane { memarg, .. }
+        | O::V128Load64Lane { memarg, .. }
+        | O::V128Store8Lane { memarg, .. }
+        | O::V128Store16Lane { memarg, .. }
+        | O::V128Store32Lane { memarg, .. }
+        | O::V128Store64Lane { memarg, .. }
         | O::I32AtomicStore { memarg }
         | O::I32AtomicStore8 { memarg }
         | O::I32AtomicStore16 { memarg }

@@ -225,7 +225,7 @@ impl Chooser {
         let free = |reg: &Reg| region.cached & reg.bit() == 0;
         let callee_saved = CALLEE_SAVED.map(|(reg, _)| reg);
         let (kept, clobbered): (&[Reg], &[Reg]) =
-            if ty.is_float() { (&[], &FLOAT_CACHE) } else { (&callee_saved, &CALLER_SAVED_CACHE) };
+            if ty.is_sse() { (&[], &FLOAT_CACHE) } else { (&callee_saved, &CALLER_SAVED_CACHE) };
         let kept = &kept[..kept.len().min(MAX_CACHED)];
         let clobbered = &clobbered[..clobbered.len().min(MAX_CACHED)];
         let saved = weight > if calls { SAVE_COST_AROUND_CALLS } else { SAVE_COST };

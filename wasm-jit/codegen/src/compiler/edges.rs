@@ -211,7 +211,11 @@ impl FunctionCompiler<'_> {
     /// Moves a value into the store's buffer of results. A value that is in no register goes
     /// through the SSE scratch register, as bits.
     pub(super) fn move_to_buffer(&mut self, ty: Ty, buffer: Mem, src: Place) {
-        let bits = if ty.width() == Width::W64 { Ty::F64 } else { Ty::F32 };
+        let bits = match (ty, ty.width()) {
+            (Ty::V128, _) => Ty::V128,
+            (_, Width::W64) => Ty::F64,
+            (_, Width::W32) => Ty::F32,
+        };
         let (ty, src) = match src {
             Place::Reg(_) => (ty, src),
             Place::Mem(_) | Place::Const(_) => {
@@ -243,7 +247,7 @@ impl FunctionCompiler<'_> {
                     let (ty, _, src) = moves[0];
                     let Place::Reg(reg) = src else { unreachable!("only registers form cycles") };
                     let aside = scratch(reg.class());
-                    let full = if ty.is_float() { Ty::F64 } else { Ty::I64 };
+                    let full = if ty.is_sse() { Ty::F64 } else { Ty::I64 };
                     self.move_value(full, Place::Reg(aside), src);
                     for (_, _, source) in &mut moves {
                         if *source == src {
@@ -258,7 +262,7 @@ impl FunctionCompiler<'_> {
 
 /// The register in which a label expects its last value.
 pub(super) fn label_register(ty: Ty) -> Reg {
-    if ty.is_float() { Reg::xmm(0) } else { Reg::RAX }
+    if ty.is_sse() { Reg::xmm(0) } else { Reg::RAX }
 }
 
 /// Appends moves between registers in an order in which none overwrites the source of a later one.

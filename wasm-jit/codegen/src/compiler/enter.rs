@@ -1,7 +1,7 @@
 //! The start of a function's body: which locals its outermost region caches in registers, and moves
 //! of the parameters to their locations.
 
-use super::abi::{ArgPlace, ArgPlaces, SCRATCH};
+use super::abi::{ArgPlace, ArgPlaces, SCRATCH, Ty};
 use super::cached_locals::{MAX_REGION_DEPTH, Region};
 use super::function::FunctionCompiler;
 use super::register_file::Holder;
@@ -86,17 +86,21 @@ impl FunctionCompiler<'_> {
             }
         }
         let (Some(&first), Some(&last)) = (slots.first(), slots.last()) else { return };
+        let slot_bytes = self.frame.slot_bytes();
         if slots.len() <= 3 {
             for local in slots {
                 let slot = self.frame.local_slot(local);
-                self.asm.mov_store_imm(Size::B8, slot, 0);
+                match self.locals[local as usize].ty {
+                    Ty::V128 => self.move_value(Ty::V128, Place::Mem(slot), Place::Const(0)),
+                    _ => self.asm.mov_store_imm(Size::B8, slot, 0),
+                }
             }
             return;
         }
         // From the lowest address, which is the last local's, upwards; excess bytes are written
         // below, to operand slots.
-        let stores = (last - first + 1).div_ceil(4);
-        let top = self.frame.local_slot(first).disp() + 8;
+        let stores = (slot_bytes * (last - first + 1)).div_ceil(32);
+        let top = self.frame.local_slot(first).disp() + slot_bytes as i32;
         let zero = super::state::scratch(RegClass::Sse);
         self.asm.float_zero(zero);
         if stores <= 12 {

@@ -30,7 +30,7 @@
 //! No frame of the function exists meanwhile, and nothing of the program is executed.
 
 use super::abi::{FLOAT_ARGS, INT_ARGS, SCRATCH};
-use crate::asm::{Assembler, Cond, Mem, Precision, Reg, Size, Width};
+use crate::asm::{Assembler, Cond, Mem, Reg, Size, Width};
 
 /// The distance between the stubs of two functions.
 pub const ENTER_STUB_SIZE: usize = 16;
@@ -60,14 +60,15 @@ pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize
     }
     asm.bind(common);
     let saved = || std::iter::once(Reg::RAX).chain(INT_ARGS).chain(FLOAT_ARGS).zip(0..);
-    let size = (8 * saved().count() as i32 + 15) & !15;
-    let place = |number: i32| Mem::base(Reg::RSP, 8 * number);
+    // The argument may be a vector.
+    let size = 16 * saved().count() as i32;
+    let place = |number: i32| Mem::base(Reg::RSP, 16 * number);
     asm.push(Reg::RBP);
     asm.mov(Width::W64, Reg::RBP, Reg::RSP);
     asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -size));
     for (reg, number) in saved() {
         if reg.is_float() {
-            asm.float_store(Precision::Double, place(number), reg);
+            asm.vector_store(place(number), reg);
         } else {
             asm.mov_store(Size::B8, place(number), reg);
         }
@@ -80,7 +81,7 @@ pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize
     asm.mov(Width::W64, Reg::R10, Reg::RDX);
     for (reg, number) in saved() {
         if reg.is_float() {
-            asm.float_load(Precision::Double, reg, place(number));
+            asm.vector_load(reg, place(number));
         } else {
             asm.mov(Width::W64, reg, place(number));
         }

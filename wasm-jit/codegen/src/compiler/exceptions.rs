@@ -7,7 +7,7 @@
 use wasmparser::{BlockType, Catch as Clause, TryTable};
 
 use super::Limit;
-use super::abi::{ResultPlace, Ty, result_places};
+use super::abi::{ResultPlace, Ty, result_places, with_index, words};
 use super::cold::Cold;
 use super::control_stack::{Control, Kind};
 use super::edges::{Move, label_register};
@@ -17,7 +17,7 @@ use super::state::{Place, Val};
 use crate::asm::{Mem, Reg, RegClass, Size, Width};
 use crate::vmctx::{EXCEPTION_VALUES, Libcall};
 
-/// The location of an exception's value.
+/// The location of an exception's value, by its first quadword.
 fn value_of(exception: Reg, index: u32) -> Mem {
     Mem::base(exception, EXCEPTION_VALUES + 8 * index as i32)
 }
@@ -133,8 +133,8 @@ impl<'a> FunctionCompiler<'a> {
         let mut values: Vec<(Ty, Place)> = Vec::new();
         if let Some(tag) = tag {
             let ty = &self.module.types[self.module.tags[tag as usize] as usize];
-            for (at, param) in (0..).zip(ty.params()) {
-                values.push(((*param).into(), Place::Mem(value_of(Reg::RAX, at))));
+            for (at, ty) in with_index(ty.params()) {
+                values.push((ty, Place::Mem(value_of(Reg::RAX, at))));
             }
         }
         if with_reference {
@@ -214,8 +214,7 @@ impl<'a> FunctionCompiler<'a> {
         self.push(Ty::Ref, Val::Slot);
         let Some(tag) = tag else { return };
         let ty = &self.module.types[self.module.tags[tag as usize] as usize];
-        for (at, param) in (0..).zip(ty.params()) {
-            let ty = Ty::from(*param);
+        for (at, ty) in with_index(ty.params()) {
             let reg = self.alloc(ty.class());
             self.move_value(ty, Place::Reg(reg), Place::Mem(value_of(Reg::RAX, at)));
             self.push(ty, Val::Reg(reg));
@@ -241,9 +240,9 @@ impl<'a> FunctionCompiler<'a> {
         let ty = &self.module.types[self.module.tags[tag as usize] as usize];
         let count = ty.params().len() as u32;
         let base = self.stack.height() - count;
-        self.frame.note_call((8 * count).next_multiple_of(16));
-        for at in 0..count {
-            let operand = self.peek(base + at);
+        self.frame.note_call((8 * words(ty.params())).next_multiple_of(16));
+        for (height, (at, _)) in (base..).zip(with_index(ty.params())) {
+            let operand = self.peek(height);
             let src = self.place(&operand);
             self.move_value(operand.ty, Place::Mem(Mem::base(Reg::RSP, 8 * at as i32)), src);
         }

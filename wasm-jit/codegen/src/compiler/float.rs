@@ -63,7 +63,7 @@ impl FunctionCompiler<'_> {
         self.push(Ty::float(precision), Val::Reg(dst));
     }
 
-    fn float_result(&mut self, left: &Operand, right: &Operand) -> Reg {
+    pub(super) fn float_result(&mut self, left: &Operand, right: &Operand) -> Reg {
         let own = self.owns(left).or_else(|| self.owns(right));
         self.target(RegClass::Sse).or(own).unwrap_or_else(|| self.alloc(RegClass::Sse))
     }

@@ -10,6 +10,8 @@ const MIN_SLOTS: u32 = 4;
 #[derive(Debug)]
 pub(super) struct Frame {
     locals: u32,
+    /// Bytes of a slot.
+    slot: u32,
     /// Operand slots that are used.
     operands: u32,
     /// Bytes for arguments of calls.
@@ -18,12 +20,15 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    pub(super) fn new(locals: u32) -> Self {
-        Self { locals, operands: MIN_SLOTS, arguments: 0, makes_calls: false }
+    /// The slots have room for vectors if the function has any: so a slot's place depends only on
+    /// its number.
+    pub(super) fn new(locals: u32, has_vectors: bool) -> Self {
+        let slot = if has_vectors { 16 } else { 8 };
+        Self { locals, slot, operands: MIN_SLOTS, arguments: 0, makes_calls: false }
     }
 
     pub(super) fn local_slot(&self, local: u32) -> Mem {
-        Mem::base(Reg::RBP, SLOTS - 8 * (local as i32 + 1))
+        Mem::base(Reg::RBP, SLOTS - self.slot as i32 * (local as i32 + 1))
     }
 
     /// The slots of operands follow those of the locals.
@@ -52,9 +57,14 @@ impl Frame {
         self.makes_calls
     }
 
+    /// Bytes of a slot.
+    pub(super) fn slot_bytes(&self) -> u32 {
+        self.slot
+    }
+
     /// Bytes from `rbp` down to the end of the operands' slots.
     pub(super) fn bytes(&self) -> u32 {
-        8 * (self.locals + self.operands) + (-SLOTS) as u32
+        self.slot * (self.locals + self.operands) + (-SLOTS) as u32
     }
 
     /// The distance from `rbp` to `rsp`.

@@ -8,7 +8,7 @@
 //! cold code     moves of conditional branches, traps, handlers, jump tables
 //! ```
 
-use wasmparser::{FuncType, FunctionBody, Operator};
+use wasmparser::{FuncType, FunctionBody, Operator, ValType};
 
 use super::abi::{CALLEE_SAVED, CONTEXT, SCRATCH, stack_bytes};
 use super::cached_locals::{Chooser, Regions};
@@ -24,7 +24,7 @@ use super::runs::{Counting, RunState};
 use super::scan::Scan;
 use super::site_layout::SiteLayout;
 use super::sites::{ENTRY_LENGTH, SITE_WINDOW, SiteKind, Sites};
-use super::state::{Local, ZeroFlag};
+use super::state::{Local, Vectors, ZeroFlag};
 use super::value_stack::ValueStack;
 use super::{Compiler, Limit};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size, Width};
@@ -80,6 +80,7 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) regions: Regions,
     pub(super) chooser: &'a mut Chooser,
     pub(super) frame: Frame,
+    pub(super) vectors: Vectors,
     pub(super) zero_flag: Option<ZeroFlag>,
     // Where the code is.
     pub(super) control: ControlStack<'a>,
@@ -125,11 +126,12 @@ pub(super) fn compile<'a>(
     (sites, counting): (&'a Sites, Option<&'a Counting>),
     observer: Option<&'a mut (dyn Observer + 'a)>,
 ) -> Result<(), Limit> {
-    let Compiler { module, layout, scratch } = compiler;
+    let Compiler { module, layout, vector_types, scratch } = compiler;
     let Chunk { code, calls, functions } = chunk;
     let malformed = |_| Limit { function: index, reason: "its body cannot be read" };
     let ty = module.function_type(index);
-    scratch.scan.function(body, ty.params().len()).map_err(malformed)?;
+    scratch.scan.function(body, ty.params().len(), module, vector_types).map_err(malformed)?;
+    let mut has_vectors = scratch.scan.has_vectors || has_vector(ty);
     // Trailing unused locals are ignored: a few bytes may declare 50,000.
     let used = scratch.scan.accessed.len();
     let mut locals: Vec<Local> = Vec::with_capacity(used);
@@ -137,6 +139,7 @@ pub(super) fn compile<'a>(
     locals.extend(ty.params().iter().map(|param| local((*param).into())));
     for group in body.get_locals_reader().map_err(malformed)? {
         let (count, ty) = group.map_err(malformed)?;
+        has_vectors |= ty == ValType::V128;
         let count = (count as usize).min(used - locals.len());
         locals.extend(std::iter::repeat_n(local(ty.into()), count));
     }
@@ -151,7 +154,7 @@ pub(super) fn compile<'a>(
         stores_locals: sites.settles(body.range().end as u32),
         is_target: false,
     };
-    let frame = Frame::new(locals.len() as u32);
+    let frame = Frame::new(locals.len() as u32, has_vectors);
     let mut function = FunctionCompiler {
         module,
         layout,
@@ -170,6 +173,7 @@ pub(super) fn compile<'a>(
         regions: Regions::new(),
         chooser: &mut scratch.chooser,
         frame,
+        vectors: Vectors::default(),
         zero_flag: None,
         control: ControlStack::new(),
         instruction: Instruction::new(0, Next::Other, false),
@@ -226,6 +230,11 @@ pub(super) fn compile<'a>(
     }
     functions.push(function.finish(start));
     Ok(())
+}
+
+/// Whether a parameter or result is a vector.
+pub(super) fn has_vector(ty: &FuncType) -> bool {
+    ty.params().iter().chain(ty.results()).any(|ty| *ty == ValType::V128)
 }
 
 impl<'a> FunctionCompiler<'a> {

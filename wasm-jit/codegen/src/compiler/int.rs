@@ -447,7 +447,7 @@ impl FunctionCompiler<'_> {
             let dst = self.to_own_reg(&chosen);
             return self.push(ty, Val::Reg(dst));
         }
-        if ty.is_float() {
+        if ty.is_sse() {
             return self.select_by_branch(&condition, &on_true, &on_false);
         }
         // Everything that may change the flags or move operands comes before the comparison; moves

@@ -24,6 +24,8 @@ pub struct Located {
     /// The register whose value the zero flag reflects, as far as the code relies on that, and how
     /// many bits of it.
     pub zero_flag: Option<(Reg, Width)>,
+    /// Bytes of a slot: 16 in functions that use vectors.
+    pub slot_bytes: u32,
 }
 
 /// A value of a frame.
@@ -38,13 +40,15 @@ pub struct ValueAt {
 }
 
 // A generic probe has one of them for each local and operand at its place.
-const _: () = assert!(size_of::<ValueAt>() <= 24);
+const _: () = assert!(size_of::<ValueAt>() <= 32);
 
 /// Where a value is. Slots are given by their offset from `rbp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
     /// Nowhere.
     Constant(u64),
+    /// Nowhere: the halves of a vector, the lower one first.
+    Vector([u64; 2]),
     /// In a register, and also in a slot if that is given.
     Register(Reg, Option<i32>),
     /// In a slot.
@@ -73,7 +77,7 @@ impl State<'_> {
         let locals = locals.map(|(index, local)| self.local_at(index, local, &uses)).collect();
         let operands = (0..self.stack.len()).filter(|height| !self.is_exception(*height));
         let operands = operands.map(|height| self.operand_at(height, &uses)).collect();
-        Located { locals, operands, zero_flag: self.zero_flag }
+        Located { locals, operands, zero_flag: self.zero_flag, slot_bytes: self.frame.slot_bytes() }
     }
 
     /// At the exit: the operands are the results. The locals are in their slots, but not in use any
@@ -88,7 +92,8 @@ impl State<'_> {
             };
             ValueAt { ty, at, writable: true }
         };
-        Located { locals, operands: result_places(results).map(operand).collect(), zero_flag: None }
+        let operands = result_places(results).map(operand).collect();
+        Located { locals, operands, zero_flag: None, slot_bytes: self.frame.slot_bytes() }
     }
 
     /// By register: how many values depend on it.
@@ -122,6 +127,10 @@ impl State<'_> {
     fn operand_at(&self, height: usize, uses: &[u32; 32]) -> ValueAt {
         let operand = self.stack[height];
         let (at, writable) = match operand.val {
+            Val::Const(number) if operand.ty == Ty::V128 => {
+                let bits = self.vectors.get(number);
+                (At::Vector([bits as u64, (bits >> 64) as u64]), false)
+            }
             Val::Const(bits) => (At::Constant(bits), false),
             Val::Reg(reg) => (At::Register(reg, None), uses[reg.index()] == 1),
             Val::Local(local) => {

@@ -47,16 +47,16 @@ impl FunctionCompiler<'_> {
         self.trap_if(Cond::Below, TrapCode::MemoryOutOfBounds);
     }
 
-    /// Traps if the end of an access of `size` bytes, in this register, exceeds the memory's
+    /// Traps if the end of an access of `bytes` bytes, in this register, exceeds the memory's
     /// length; otherwise turns it into the start address.
-    fn check_end(&mut self, memory: u32, end: Reg, size: Size) {
+    fn check_end(&mut self, memory: u32, end: Reg, bytes: u32) {
         self.check_bounds(memory, end, 0);
         let masks = self.module.settings.masks_indices;
         if masks {
             self.asm.alu(Alu::Sbb, Width::W64, SCRATCH, SCRATCH);
             self.asm.not(Width::W64, SCRATCH);
         }
-        self.asm.alu_imm(Alu::Sub, Width::W64, end, size.bytes() as i32);
+        self.asm.alu_imm(Alu::Sub, Width::W64, end, bytes as i32);
         if masks {
             self.asm.alu(Alu::And, Width::W64, end, SCRATCH);
         }
@@ -67,19 +67,19 @@ impl FunctionCompiler<'_> {
         self.module.memories[memory as usize].initial << PAGE
     }
 
-    /// The address of an access of `size` bytes.
-    pub(super) fn address(&mut self, operand: &Operand, arg: &MemArg, size: Size) -> Mem {
+    /// The address of an access of `bytes` bytes.
+    pub(super) fn address(&mut self, operand: &Operand, arg: &MemArg, bytes: u32) -> Mem {
         let memory = memory_of(arg);
         let base = self.memory_base(memory);
         let CodeSettings { checks_bounds, masks_indices, .. } = self.module.settings;
         if let Val::Const(index) = operand.val {
             let whole = index + arg.offset;
-            let end = whole + u64::from(size.bytes());
+            let end = whole + u64::from(bytes);
             // A memory never shrinks.
             if checks_bounds && end > self.least_length(memory) {
                 let far = self.alloc(RegClass::General);
                 self.asm.mov_imm(far, end);
-                self.check_end(memory, far, size);
+                self.check_end(memory, far, bytes);
                 return Mem::indexed(base, far, 0, 0);
             }
             if let Ok(disp) = i32::try_from(whole) {
@@ -94,7 +94,7 @@ impl FunctionCompiler<'_> {
             if !checks_bounds {
                 return Mem::indexed(base, index, 0, disp);
             }
-            if let Some(end) = disp.checked_add(size.bytes() as i32)
+            if let Some(end) = disp.checked_add(bytes as i32)
                 && !masks_indices
             {
                 self.check_bounds(memory, index, end);
@@ -103,9 +103,9 @@ impl FunctionCompiler<'_> {
         }
         let far = self.alloc(RegClass::General);
         if checks_bounds {
-            self.asm.mov_imm(far, arg.offset + u64::from(size.bytes()));
+            self.asm.mov_imm(far, arg.offset + u64::from(bytes));
             self.asm.alu(Alu::Add, Width::W64, far, index);
-            self.check_end(memory, far, size);
+            self.check_end(memory, far, bytes);
         } else {
             self.asm.mov_imm(far, arg.offset);
             self.asm.alu(Alu::Add, Width::W64, far, index);
@@ -120,14 +120,14 @@ impl FunctionCompiler<'_> {
         let CodeSettings { checks_bounds, masks_indices, .. } = self.module.settings;
         let near = i32::try_from(arg.offset).ok();
         if memory == 0 && near.is_some() && !(checks_bounds && masks_indices) {
-            return self.address(operand, arg, size);
+            return self.address(operand, arg, size.bytes());
         }
         let whole = self.to_own_reg(operand);
         let mut disp = near.unwrap_or(0);
         if checks_bounds {
             self.asm.mov_imm(SCRATCH, arg.offset + u64::from(size.bytes()));
             self.asm.alu(Alu::Add, Width::W64, whole, SCRATCH);
-            self.check_end(memory, whole, size);
+            self.check_end(memory, whole, size.bytes());
             disp = 0;
         } else if near.is_none() {
             self.asm.mov_imm(SCRATCH, arg.offset);
@@ -167,13 +167,13 @@ impl FunctionCompiler<'_> {
     pub(super) fn load(&mut self, ty: Ty, arg: &MemArg) {
         let operand = self.pop();
         let size = Size::from(ty.width());
-        let mem = self.address(&operand, arg, size);
+        let mem = self.address(&operand, arg, size.bytes());
         if self.next_takes_memory(ty) {
             return self.push_load(ty, mem);
         }
         let dst = match (self.target(ty.class()), self.owns(&operand)) {
             (Some(target), _) => target,
-            (None, Some(own)) if !ty.is_float() => own,
+            (None, Some(own)) if !ty.is_sse() => own,
             _ => self.alloc(ty.class()),
         };
         self.move_value(ty, Place::Reg(dst), Place::Mem(mem));
@@ -183,7 +183,7 @@ impl FunctionCompiler<'_> {
     /// A load of a partial value, extended.
     pub(super) fn load_part(&mut self, ty: Ty, size: Size, signedness: Signedness, arg: &MemArg) {
         let operand = self.pop();
-        let mem = self.address(&operand, arg, size);
+        let mem = self.address(&operand, arg, size.bytes());
         let dst = self.result_or(&operand);
         match signedness {
             Signedness::Signed => self.asm.movsx(size, ty.width(), dst, mem),
@@ -196,7 +196,7 @@ impl FunctionCompiler<'_> {
     pub(super) fn store(&mut self, size: Size, arg: &MemArg) {
         let value = self.pop();
         let operand = self.pop();
-        let mem = self.address(&operand, arg, size);
+        let mem = self.address(&operand, arg, size.bytes());
         if let Val::Const(bits) = value.val
             && let Some(imm) = immediate(Ty::int(size.width()), bits)
         {

@@ -15,9 +15,9 @@
 //! 3. `function.rs` reserves space for the prologue and compiles operator after operator;
 //!    `enter.rs` has moved the parameters to their locations.
 //! 4. `operators.rs` dispatches to the families: `int.rs`, `division.rs`, `float.rs`, `memory.rs`,
-//!    `atomics.rs`, `calls.rs`, `locals.rs`, `control.rs`, `branches.rs`, `exceptions.rs`.
-//!    Registers come from `registers.rs` (`register_file.rs` tracks their use), slots from
-//!    `frame.rs`. Code that rarely runs is collected in `cold.rs`.
+//!    `atomics.rs`, `vector.rs`, `calls.rs`, `locals.rs`, `control.rs`, `branches.rs`,
+//!    `exceptions.rs`. Registers come from `registers.rs` (`register_file.rs` tracks their use),
+//!    slots from `frame.rs`. Code that rarely runs is collected in `cold.rs`.
 //! 5. `function.rs` appends epilogue, cold code and constants, and writes the prologue, when frame
 //!    size and saved registers are known.
 //!
@@ -97,6 +97,14 @@ mod stub_list;
 mod trampoline;
 mod value_stack;
 mod values;
+mod vector;
+mod vector_convert;
+mod vector_float;
+mod vector_int;
+mod vector_lanes;
+mod vector_memory;
+mod vector_relaxed;
+mod vector_tables;
 
 pub use abi::Ty;
 pub use access::{Access, access};
@@ -136,13 +144,19 @@ pub struct Limit {
 pub struct Compiler<'m> {
     module: &'m ModuleInfo,
     layout: VmLayout,
+    /// By type: whether a parameter or result is a vector. Empty if that is so of none.
+    vector_types: Vec<bool>,
     scratch: function::Scratch,
 }
 
 impl<'m> Compiler<'m> {
     /// A compiler for the functions of a module.
     pub fn new(module: &'m ModuleInfo) -> Self {
-        Self { module, layout: VmLayout::new(module), scratch: function::Scratch::default() }
+        let mut vector_types: Vec<bool> = module.types.iter().map(function::has_vector).collect();
+        if !vector_types.contains(&true) {
+            vector_types.clear();
+        }
+        Self { module, layout: VmLayout::new(module), vector_types, scratch: function::Scratch::default() }
     }
 
     /// Appends a function, which must be valid, to a chunk, with the sites of the settings.

@@ -19,7 +19,7 @@ use super::function::FunctionCompiler;
 use super::output::{CompiledFunction, Position};
 use super::runs::Run;
 use super::sites::SiteKind;
-use super::state::{Flag, Local, Operand, Val};
+use super::state::{Flag, Local, Operand, Val, Vectors};
 use super::stub::AtSite;
 use super::stub_list::SiteState;
 use super::values::{NoValue, Source, Value, Wanted};
@@ -69,6 +69,7 @@ pub struct State<'a> {
     control: &'a [Control<'a>],
     region: &'a Region,
     pub(super) frame: &'a Frame,
+    pub(super) vectors: &'a Vectors,
     held: u32,
     /// By local: whether an instruction accesses it.
     accessed: &'a [bool],
@@ -138,6 +139,8 @@ pub enum LocalPlace {
 pub enum OperandPlace {
     /// No location: a constant.
     Constant(u64),
+    /// No location: a vector that is a constant.
+    Vector(u128),
     /// In a register.
     Register(Reg),
     /// In the location of this local.
@@ -228,6 +231,7 @@ impl<'a> State<'a> {
             control: function.control.blocks(),
             region: function.region(),
             frame: &function.frame,
+            vectors: &function.vectors,
             held: function.registers.held(),
             accessed: &function.scan.accessed,
             params: function.ty.params().len(),
@@ -291,7 +295,8 @@ impl<'a> State<'a> {
             _ => None,
         });
         let operands = self.stack.len() as u32;
-        SiteState { live: self.registers(), needs_flags: self.flags_in_use, flag, operands }
+        let slot_bytes = self.frame.slot_bytes();
+        SiteState { live: self.registers(), needs_flags: self.flags_in_use, flag, operands, slot_bytes }
     }
 
     /// Where a settled site has a value.
@@ -301,13 +306,23 @@ impl<'a> State<'a> {
     pub fn value(&self, wanted: Wanted) -> Result<Value, NoValue> {
         let value = match wanted {
             Wanted::Local(index) => match self.locals.get(index as usize) {
+                Some(Local { ty: Ty::V128, .. }) => return Err(NoValue::Vector),
                 Some(local) => self.local_value(index as usize, local),
                 None => Source::Const(0).into(),
             },
-            Wanted::Operand(depth) => self.operand_value(self.height(depth).ok_or(NoValue::NotThere)?),
+            Wanted::Operand(depth) => {
+                let height = self.height(depth).ok_or(NoValue::NotThere)?;
+                if self.stack[height].ty == Ty::V128 {
+                    return Err(NoValue::Vector);
+                }
+                self.operand_value(height)
+            }
             Wanted::Result(index) => {
                 let mut places = result_places(self.results.unwrap_or_default());
                 let (ty, place) = places.nth(index as usize).ok_or(NoValue::NotThere)?;
+                if ty == Ty::V128 {
+                    return Err(NoValue::Vector);
+                }
                 match place {
                     ResultPlace::Reg(reg) => Source::Register(reg, ty.width()),
                     ResultPlace::Buffer(index) => Source::Result(index, ty.width()),
@@ -370,6 +385,9 @@ impl<'a> State<'a> {
         let operands = operands.map(|(height, operand)| Placed {
             ty: operand.ty,
             place: match operand.val {
+                Val::Const(number) if operand.ty == Ty::V128 => {
+                    OperandPlace::Vector(self.vectors.get(number))
+                }
                 Val::Const(bits) => OperandPlace::Constant(bits),
                 Val::Reg(reg) => OperandPlace::Register(reg),
                 Val::Local(local) => OperandPlace::Local(local),

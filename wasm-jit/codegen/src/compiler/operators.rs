@@ -273,6 +273,7 @@ impl FunctionCompiler<'_> {
             O::I64AtomicRmw8CmpxchgU { memarg } => self.atomic_cmpxchg(Ty::I64, B1, memarg),
             O::I64AtomicRmw16CmpxchgU { memarg } => self.atomic_cmpxchg(Ty::I64, B2, memarg),
             O::I64AtomicRmw32CmpxchgU { memarg } => self.atomic_cmpxchg(Ty::I64, B4, memarg),
+            _ if self.vector_operator(operator) => {}
             _ => match read_modify_write(operator) {
                 Some((what, ty, size, memarg)) => self.atomic_rmw(what, ty, size, memarg),
                 None => {

@@ -59,7 +59,7 @@ impl Located {
     #[must_use]
     pub fn fits(&self) -> bool {
         let locals = self.locals.len() as i32;
-        let height = |slot: i32| (SLOTS - slot) / 8 - locals;
+        let height = |slot: i32| (SLOTS - slot) / self.slot_bytes as i32 - locals;
         self.operands.iter().all(|operand| match operand.at {
             At::Slot(slot) => height(slot) <= MAX_PLAIN_OPERANDS as i32,
             _ => true,

@@ -4,7 +4,7 @@
 //! or the lowest operand is spilled to its slot. Registers of operands that an instruction has
 //! popped, and those just allocated, are *pinned*: not allocated again until the next instruction.
 
-use super::abi::{FLOAT_TEMPS, INT_TEMPS, SCRATCH, Ty};
+use super::abi::{FLOAT_SCRATCH, FLOAT_TEMPS, INT_TEMPS, SCRATCH, Ty};
 use super::cached_locals::bits;
 use super::function::FunctionCompiler;
 use super::register_file::Holder;
@@ -15,6 +15,9 @@ impl FunctionCompiler<'_> {
     /// Moves a value, through `SCRATCH` or `FLOAT_SCRATCH` from memory to memory. Preserves the
     /// flags.
     pub(super) fn move_value(&mut self, ty: Ty, dst: Place, src: Place) {
+        if ty == Ty::V128 {
+            return self.move_vector(dst, src);
+        }
         match (dst, src) {
             (Place::Reg(dst), Place::Reg(src)) if dst == src => {}
             (Place::Reg(dst), Place::Reg(src)) => match (dst.class(), src.class()) {
@@ -48,6 +51,29 @@ impl FunctionCompiler<'_> {
             (Place::Mem(dst), Place::Mem(src)) => {
                 self.asm.mov(ty.width(), SCRATCH, src);
                 self.asm.mov_store(size_of(ty), dst, SCRATCH);
+            }
+            (Place::Const(_), _) => unreachable!("a constant is no destination"),
+        }
+    }
+
+    /// Moves a vector, through `FLOAT_SCRATCH` from memory to memory.
+    fn move_vector(&mut self, dst: Place, src: Place) {
+        match (dst, src) {
+            (dst, src) if dst == src => {}
+            (Place::Reg(dst), Place::Reg(src)) => self.asm.float_mov(dst, src),
+            (Place::Reg(dst), Place::Mem(src)) => self.asm.vector_load(dst, src),
+            (Place::Reg(dst), Place::Const(number)) => match self.vectors.get(number) {
+                0 => self.asm.float_zero(dst),
+                u128::MAX => self.asm.vector_ones(dst),
+                bits => {
+                    let constant = self.constant(bits, 16);
+                    self.asm.vector_load(dst, constant);
+                }
+            },
+            (Place::Mem(dst), Place::Reg(src)) => self.asm.vector_store(dst, src),
+            (Place::Mem(_), Place::Mem(_) | Place::Const(_)) => {
+                self.move_vector(Place::Reg(FLOAT_SCRATCH), src);
+                self.move_vector(dst, Place::Reg(FLOAT_SCRATCH));
             }
             (Place::Const(_), _) => unreachable!("a constant is no destination"),
         }

@@ -6,7 +6,9 @@
 //!
 //! Accesses to locals are a list in code order, so that those of a loop are a contiguous range.
 
-use wasmparser::{BinaryReaderError, FunctionBody, Operator, VisitOperator};
+use wasmparser::{BinaryReaderError, FunctionBody, Operator, ValType, VisitOperator, VisitSimdOperator};
+
+use crate::module::ModuleInfo;
 
 /// An access to a local, or a call: the local's index, whether it is written, and the loop depth.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +63,8 @@ pub(super) struct Scan {
     pub(super) accessed: Vec<bool>,
     /// Whether the function has a `try` or `try_table`.
     pub(super) has_try: bool,
+    /// Whether an operand may be a vector.
+    pub(super) has_vectors: bool,
 }
 
 impl Scan {
@@ -68,14 +72,24 @@ impl Scan {
         &mut self,
         body: &FunctionBody<'_>,
         params: usize,
+        module: &ModuleInfo,
+        vector_types: &[bool],
     ) -> Result<(), BinaryReaderError> {
         self.accesses.clear();
         self.loops.clear();
         self.accessed.clear();
         self.accessed.resize(params, false);
         self.has_try = false;
+        self.has_vectors = false;
         let mut reader = body.get_operators_reader()?;
-        let mut visitor = Visitor { scan: self, blocks: Vec::new(), open_loops: Vec::new(), depth: 0 };
+        let mut visitor = Visitor {
+            scan: self,
+            module,
+            vector_types,
+            blocks: Vec::new(),
+            open_loops: Vec::new(),
+            depth: 0,
+        };
         while !reader.eof() {
             reader.visit_operator(&mut visitor)?;
         }
@@ -85,6 +99,9 @@ impl Scan {
 
 struct Visitor<'s> {
     scan: &'s mut Scan,
+    module: &'s ModuleInfo,
+    /// By type: whether it has vectors; empty if none has.
+    vector_types: &'s [bool],
     /// For every open block: whether it is a loop.
     blocks: Vec<bool>,
     open_loops: Vec<u32>,
@@ -99,6 +116,15 @@ impl Visitor<'_> {
             accessed.resize(local as usize + 1, false);
         }
         accessed[local as usize] = true;
+    }
+
+    fn call(&mut self) {
+        self.scan.accesses.push(Access::new(CALL, false, self.depth));
+    }
+
+    /// Notes whether the results of a call may be vectors.
+    fn note_type(&mut self, type_index: u32) {
+        self.scan.has_vectors |= self.vector_types.get(type_index as usize).is_some_and(|it| *it);
     }
 
     fn open_loop(&mut self) {
@@ -134,12 +160,23 @@ impl Visitor<'_> {
             Operator::Block { .. } | Operator::If { .. } => self.blocks.push(false),
             Operator::Try { .. } | Operator::TryTable { .. } => {
                 self.scan.has_try = true;
+                self.scan.has_vectors |= !self.vector_types.is_empty();
                 self.blocks.push(false);
             }
             Operator::End | Operator::Delegate { .. } => self.close(),
-            Operator::Call { .. }
-            | Operator::CallIndirect { .. }
-            | Operator::MemoryGrow { .. }
+            Operator::Call { function_index } => {
+                self.call();
+                self.note_type(self.module.functions[*function_index as usize]);
+            }
+            Operator::CallIndirect { type_index, .. } => {
+                self.call();
+                self.note_type(*type_index);
+            }
+            Operator::GlobalGet { global_index } => {
+                let ty = self.module.globals[*global_index as usize].content_type;
+                self.scan.has_vectors |= ty == ValType::V128;
+            }
+            Operator::MemoryGrow { .. }
             | Operator::MemoryCopy { .. }
             | Operator::MemoryFill { .. }
             | Operator::MemoryInit { .. }
@@ -149,9 +186,7 @@ impl Visitor<'_> {
             | Operator::TableInit { .. }
             | Operator::MemoryAtomicNotify { .. }
             | Operator::MemoryAtomicWait32 { .. }
-            | Operator::MemoryAtomicWait64 { .. } => {
-                self.scan.accesses.push(Access::new(CALL, false, self.depth));
-            }
+            | Operator::MemoryAtomicWait64 { .. } => self.call(),
             _ => {}
         }
     }
@@ -171,5 +206,25 @@ macro_rules! visit_all {
 impl<'a> VisitOperator<'a> for Visitor<'_> {
     type Output = ();
 
+    fn simd_visitor(&mut self) -> Option<&mut dyn VisitSimdOperator<'a, Output = ()>> {
+        Some(self)
+    }
+
     wasmparser::for_each_visit_operator!(visit_all);
+}
+
+/// Whatever the operator: the function has vectors.
+macro_rules! visit_vectors {
+    ($(@$proposal:ident $op:ident $({ $($arg:ident: $ty:ty),* })? => $visit:ident ($($other:tt)*))*) => {
+        $(
+            #[inline]
+            fn $visit(&mut self $($(, _: $ty)*)?) {
+                self.scan.has_vectors = true;
+            }
+        )*
+    };
+}
+
+impl<'a> VisitSimdOperator<'a> for Visitor<'_> {
+    wasmparser::for_each_visit_simd_operator!(visit_vectors);
 }

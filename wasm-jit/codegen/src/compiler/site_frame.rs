@@ -10,9 +10,9 @@ use crate::asm::{Assembler, Mem, Reg, Size, Width};
 #[repr(C)]
 #[derive(Debug)]
 pub struct SiteFrame {
-    /// By [`Reg::index`]; of SSE registers the lower half. Only those are valid that are live and
-    /// not callee-saved.
-    registers: [u64; 32],
+    /// General registers by their number, then SSE registers, of two words each. Only those are
+    /// valid that are live and not callee-saved.
+    registers: [u64; 16 + 2 * 16],
     /// All arithmetic flags: those of LAHF in bits 8 to 15, and the overflow flag in bit 0.
     pub flags: u64,
     /// The condition that the top operand is, as 0 or 1.
@@ -52,19 +52,24 @@ impl SiteFrame {
         std::ptr::with_exposed_provenance_mut(exit_fp - FRAME)
     }
 
-    /// A register's value.
+    /// A register's value; of an SSE register the lower half, which the upper half follows.
     pub fn register(&mut self, reg: Reg) -> &mut u64 {
         match CALLEE_SAVED.iter().position(|(kept, _)| *kept == reg) {
             Some(number) => &mut self.callee_saved[2 - number],
-            None => &mut self.registers[reg.index()],
+            None => &mut self.registers[Self::word(reg)],
         }
+    }
+
+    /// Which of the words of `registers` is the first one of a register.
+    fn word(reg: Reg) -> usize {
+        if reg.is_float() { 16 + 2 * usize::from(reg.number()) } else { reg.index() }
     }
 
     /// Where a register is saved, from the stub's stack pointer.
     pub(super) fn offset(reg: Reg) -> i32 {
         match CALLEE_SAVED.iter().find(|(kept, _)| *kept == reg) {
             Some((_, slot)) => Self::FRAME + slot,
-            None => (offset_of!(Self, registers) + 8 * reg.index()) as i32,
+            None => (offset_of!(Self, registers) + 8 * Self::word(reg)) as i32,
         }
     }
 

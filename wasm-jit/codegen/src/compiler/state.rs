@@ -49,7 +49,7 @@ impl Flag {
 /// The location of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Val {
-    /// Its bits.
+    /// Its bits; of a vector, its number among the function's constants ([`Vectors`]).
     Const(u64),
     Reg(Reg),
     /// An alias of a local.
@@ -226,7 +226,11 @@ impl FunctionCompiler<'_> {
         match operand.val {
             Val::Frame(disp) => Rm::Mem(Mem::base(Reg::RBP, disp)),
             Val::Load(mem) => Rm::Mem(mem),
-            Val::Const(bits) if operand.ty.is_float() && bits != 0 => {
+            Val::Const(number) if operand.ty == Ty::V128 => match self.vectors.get(number) {
+                0 | u128::MAX => Rm::Reg(self.to_reg(operand)),
+                bits => Rm::Mem(self.constant(bits, 16)),
+            },
+            Val::Const(bits) if operand.ty.is_sse() && bits != 0 => {
                 Rm::Mem(self.constant(u128::from(bits), size_of(operand.ty).bytes()))
             }
             Val::Local(local) => match self.locals[local as usize] {
@@ -260,6 +264,26 @@ impl FunctionCompiler<'_> {
     pub(super) fn libcall_entry(&mut self, libcall: crate::vmctx::Libcall) -> Mem {
         self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, crate::vmctx::LIBCALLS));
         Mem::base(SCRATCH, 8 * libcall as i32)
+    }
+}
+
+/// The vectors that are constants of a function. Number 0 is zero, as in other types.
+#[derive(Debug, Default)]
+pub(super) struct Vectors(Vec<u128>);
+
+impl Vectors {
+    /// The number of a constant.
+    pub(super) fn number(&mut self, bits: u128) -> u64 {
+        if bits == 0 {
+            return 0;
+        }
+        self.0.push(bits);
+        self.0.len() as u64
+    }
+
+    /// The constant of this number.
+    pub(super) fn get(&self, number: u64) -> u128 {
+        number.checked_sub(1).map_or(0, |index| self.0[index as usize])
     }
 }
 

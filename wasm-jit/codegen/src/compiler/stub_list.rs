@@ -104,7 +104,7 @@ use super::settle::SETTLED;
 use super::site_frame::SiteFrame;
 use super::state::Flag;
 use super::values::{Source, Value};
-use crate::asm::{Alu, Assembler, Cond, Label, Mem, Precision, Reg, Shift, Size, Width};
+use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size, Width};
 use crate::vmctx::{
     COUNTERS, EXIT_FP, EXIT_SP, FUNC_REF_CODE, FUNC_REF_CONTEXT, INSTANCE_NUMBER, INTERRUPT_CHECK,
     INTERRUPT_REQUESTS, LIBCALLS, Libcall, MEMORY0, RESULTS, STACK_LIMIT, STORE, STORE_NUMBER, TrapCode,
@@ -129,11 +129,13 @@ pub struct SiteState {
     pub(super) flag: Option<Flag>,
     /// How many values are on the stack.
     pub(super) operands: u32,
+    /// Bytes of the slot of each.
+    pub(super) slot_bytes: u32,
 }
 
 impl SiteState {
     /// In front of each instruction of a plain version.
-    pub const PLAIN: Self = Self { live: 0, needs_flags: false, flag: None, operands: 0 };
+    pub const PLAIN: Self = Self { live: 0, needs_flags: false, flag: None, operands: 0, slot_bytes: 8 };
 }
 
 /// What a probe does.
@@ -273,7 +275,7 @@ impl Saved {
         let (flags, condition, end) = if is_frame {
             (SiteFrame::FLAGS, SiteFrame::CONDITION, SiteFrame::SIZE)
         } else {
-            let flags = 8 * registers.count_ones() as i32;
+            let flags = 8 * words_of(registers);
             (flags, flags + 8, flags + 16)
         };
         let reenters = actions.iter().any(Action::reenters);
@@ -300,8 +302,13 @@ impl Saved {
         if self.is_frame {
             return is_saved.then(|| self.at(SiteFrame::offset(reg)));
         }
-        is_saved.then(|| self.at(8 * before.count_ones() as i32))
+        is_saved.then(|| self.at(8 * words_of(before)))
     }
+}
+
+/// How many quadwords the registers of a set have: an SSE register may hold a vector.
+fn words_of(registers: u32) -> i32 {
+    (registers.count_ones() + (registers >> 16).count_ones()) as i32
 }
 
 /// A stub for the site at address `site`, which executes probes in order. In a plain version, the
@@ -312,7 +319,8 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     let saved = Saved::of(state, actions);
     let may_raise = |action: &Action<'_>| matches!(action, Action::Callback { .. } | Action::Generic { .. });
     let (raise, raise_or_move, overflow) = (asm.new_label(), asm.new_label(), asm.new_label());
-    let slots = if saved.is_frame { 8 * state.operands.min(MAX_PLAIN_OPERANDS) as i32 } else { 0 };
+    let operands = state.operands.min(MAX_PLAIN_OPERANDS);
+    let slots = if saved.is_frame { (state.slot_bytes * operands) as i32 } else { 0 };
     let moved = saved.size + RED_ZONE + ((slots + 15) & !15);
     let (mut generic, mut resumes) = (Vec::new(), Vec::new());
     // Leaf functions do not store their context. The unwinder reads it after this instruction.
@@ -321,7 +329,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     for reg in bits(saved.registers) {
         let place = saved.place(reg).expect("it is in the set");
         if reg.is_float() {
-            asm.float_store(Precision::Double, place, reg);
+            asm.vector_store(place, reg);
         } else {
             asm.mov_store(Size::B8, place, reg);
         }
@@ -423,7 +431,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     for reg in bits(saved.registers) {
         let place = saved.place(reg).expect("it is in the set");
         if reg.is_float() {
-            asm.float_load(Precision::Double, reg, place);
+            asm.vector_load(reg, place);
         } else {
             asm.mov(Width::W64, reg, place);
         }
@@ -600,7 +608,7 @@ mod tests {
     #[test]
     fn registers_and_the_stack_pointer_are_restored() {
         for (needs_flags, flag) in [(false, None), (true, None), (true, Some(Flag::FloatEqual))] {
-            let state = SiteState { live: LIVE, needs_flags, flag, operands: 3 };
+            let state = SiteState { live: LIVE, needs_flags, flag, operands: 3, slot_bytes: 8 };
             let value = Value::from(Source::Register(Reg::RDI, Width::W64));
             let callee = &Callee::Native(0x1234);
             let call =
@@ -648,7 +656,7 @@ mod tests {
     /// and callee-saved ones are saved and restored once, at the places where it finds them.
     #[test]
     fn generic_probes_find_registers_where_they_are_restored_from() {
-        let state = SiteState { live: LIVE, needs_flags: true, flag: None, operands: 3 };
+        let state = SiteState { live: LIVE, needs_flags: true, flag: None, operands: 3, slot_bytes: 8 };
         let generic =
             Action::Generic { function: 0x1234, description: 0x5678, only: Some(Only::Instance(7)) };
         let all = stub(state, &[generic, generic]);

@@ -5,7 +5,7 @@ use wasmparser::FuncType;
 
 use super::abi::{
     ArgPlace, ArgPlaces, CALLEE_SAVED, CONTEXT, MEMORY, ResultPlace, SCRATCH, SLOTS, Ty, result_places,
-    stack_bytes,
+    stack_bytes, with_index, words,
 };
 use crate::asm::{Alu, Assembler, Cond, Mem, Precision, Reg, Size, Width};
 use crate::vmctx::{
@@ -15,7 +15,8 @@ use crate::vmctx::{
 /// Registers that an entry trampoline saves, in this order, directly below `rbp`.
 const SAVED: [Reg; 5] = [Reg::RBX, Reg::R12, Reg::R13, Reg::R14, Reg::R15];
 
-/// Stores a value from a register into an eight-byte array element, zero-extended.
+/// Stores a value from a register into an array, zero-extended to eight bytes; a vector has two
+/// elements.
 fn to_array(asm: &mut Assembler<'_>, ty: Ty, array: Reg, index: u32, src: Reg) {
     let element = Mem::base(array, 8 * index as i32);
     match ty {
@@ -24,13 +25,21 @@ fn to_array(asm: &mut Assembler<'_>, ty: Ty, array: Reg, index: u32, src: Reg) {
             asm.float_store(Precision::Single, element, src);
         }
         Ty::F64 => asm.float_store(Precision::Double, element, src),
+        Ty::V128 => asm.vector_store(element, src),
         Ty::I32 | Ty::I64 | Ty::Ref => asm.mov_store(Size::B8, element, src),
     }
 }
 
+/// A quadword after the address in a register.
+fn quadword(base: Reg, index: u32) -> Mem {
+    Mem::base(base, 8 * index as i32)
+}
+
 fn from_array(asm: &mut Assembler<'_>, ty: Ty, dst: Reg, array: Reg, index: u32) {
     let element = Mem::base(array, 8 * index as i32);
-    if ty.is_float() {
+    if ty == Ty::V128 {
+        asm.vector_load(dst, element);
+    } else if ty.is_sse() {
         asm.float_load(ty.precision(), dst, element)
     } else {
         asm.mov(ty.width(), dst, element)
@@ -39,8 +48,8 @@ fn from_array(asm: &mut Assembler<'_>, ty: Ty, dst: Reg, array: Reg, index: u32)
 
 /// Appends the trampoline that enters compiled code:
 /// `extern "sysv64" fn(context: *mut VmContext, code: *const u8, values: *mut u64) -> u64`.
-/// Arguments are loaded from `values`, eight bytes each, and results are stored there. It returns
-/// 0, or 1 if the activation was left by a trap or an exception. It sets the store's
+/// Arguments are loaded from `values`, eight bytes each, a vector 16, and results are stored there.
+/// It returns 0, or 1 if the activation was left by a trap or an exception. It sets the store's
 /// `activation_fp`, which the caller saves and restores.
 ///
 /// The frame: `rbp`, below it `rbx`, `r12`, `r13`, `r14`, `r15` from `rbp - 8` to `rbp - 40`, so
@@ -63,13 +72,14 @@ pub fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
         asm.alu_imm(Alu::Sub, Width::W64, Reg::RSP, stack_bytes(ty) as i32);
     }
     let mut places = ArgPlaces::default();
-    for (index, param) in (0..).zip(ty.params()) {
-        let ty = Ty::from(*param);
+    for (index, ty) in with_index(ty.params()) {
         match places.next(ty) {
             ArgPlace::Reg(reg) => from_array(asm, ty, reg, SCRATCH, index),
             ArgPlace::Stack(at) => {
-                asm.mov(Width::W64, Reg::RAX, Mem::base(SCRATCH, 8 * index as i32));
-                asm.mov_store(Size::B8, Mem::base(Reg::RSP, 8 * at as i32), Reg::RAX);
+                for word in 0..ty.words() {
+                    asm.mov(Width::W64, Reg::RAX, quadword(SCRATCH, index + word));
+                    asm.mov_store(Size::B8, quadword(Reg::RSP, at + word), Reg::RAX);
+                }
             }
         }
     }
@@ -77,13 +87,15 @@ pub fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     asm.mov_imm(Reg::RAX, 0);
     asm.call_reg(Reg::R10);
     asm.mov(Width::W64, SCRATCH, Mem::base(Reg::RBP, -48));
-    for (index, (ty, place)) in (0..).zip(result_places(ty.results())) {
+    for ((index, _), (ty, place)) in with_index(ty.results()).zip(result_places(ty.results())) {
         match place {
             ResultPlace::Reg(reg) => to_array(asm, ty, SCRATCH, index, reg),
             ResultPlace::Buffer(at) => {
-                asm.mov(Width::W64, Reg::RCX, Mem::base(CONTEXT, STORE));
-                asm.mov(Width::W64, Reg::RCX, Mem::base(Reg::RCX, RESULTS + 8 * at as i32));
-                asm.mov_store(Size::B8, Mem::base(SCRATCH, 8 * index as i32), Reg::RCX);
+                for word in 0..ty.words() {
+                    asm.mov(Width::W64, Reg::RCX, Mem::base(CONTEXT, STORE));
+                    asm.mov(Width::W64, Reg::RCX, Mem::base(Reg::RCX, RESULTS + 8 * (at + word) as i32));
+                    asm.mov_store(Size::B8, quadword(SCRATCH, index + word), Reg::RCX);
+                }
             }
         }
     }
@@ -106,7 +118,7 @@ pub fn entry_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
 /// another stack.
 pub fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     let asm = &mut Assembler::new(code);
-    let values = 8 * ty.params().len().max(ty.results().len()) as u32;
+    let values = 8 * words(ty.params()).max(words(ty.results()));
     asm.push(Reg::RBP);
     asm.mov(Width::W64, Reg::RBP, Reg::RSP);
     asm.alu_imm(Alu::Sub, Width::W64, Reg::RSP, ((-SLOTS) as u32 + values).next_multiple_of(16) as i32);
@@ -115,13 +127,14 @@ pub fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
         asm.mov_store(Size::B8, Mem::base(Reg::RBP, slot), reg);
     }
     let mut places = ArgPlaces::default();
-    for (index, param) in (0..).zip(ty.params()) {
-        let ty = Ty::from(*param);
+    for (index, ty) in with_index(ty.params()) {
         match places.next(ty) {
             ArgPlace::Reg(reg) => to_array(asm, ty, Reg::RSP, index, reg),
             ArgPlace::Stack(at) => {
-                asm.mov(ty.width(), SCRATCH, Mem::base(Reg::RBP, 16 + 8 * at as i32));
-                asm.mov_store(Size::B8, Mem::base(Reg::RSP, 8 * index as i32), SCRATCH);
+                for word in 0..ty.words() {
+                    asm.mov(ty.width(), SCRATCH, quadword(Reg::RBP, 2 + at + word));
+                    asm.mov_store(Size::B8, quadword(Reg::RSP, index + word), SCRATCH);
+                }
             }
         }
     }
@@ -135,14 +148,16 @@ pub fn host_trampoline(ty: &FuncType, code: &mut Vec<u8>) {
     let failed = asm.new_label();
     asm.test(Width::W64, Reg::RAX, Reg::RAX);
     asm.jcc(Cond::NotEqual, failed);
-    for (index, (_, place)) in (0..).zip(result_places(ty.results())) {
+    for ((index, _), (ty, place)) in with_index(ty.results()).zip(result_places(ty.results())) {
         if let ResultPlace::Buffer(at) = place {
-            asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
-            asm.mov(Width::W64, Reg::RCX, Mem::base(Reg::RSP, 8 * index));
-            asm.mov_store(Size::B8, Mem::base(SCRATCH, RESULTS + 8 * at as i32), Reg::RCX);
+            for word in 0..ty.words() {
+                asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
+                asm.mov(Width::W64, Reg::RCX, quadword(Reg::RSP, index + word));
+                asm.mov_store(Size::B8, Mem::base(SCRATCH, RESULTS + 8 * (at + word) as i32), Reg::RCX);
+            }
         }
     }
-    for (index, (ty, place)) in (0..).zip(result_places(ty.results())) {
+    for ((index, _), (ty, place)) in with_index(ty.results()).zip(result_places(ty.results())) {
         if let ResultPlace::Reg(reg) = place {
             from_array(asm, ty, reg, Reg::RSP, index);
         }

@@ -18,6 +18,8 @@ pub enum Wanted {
 pub enum NoValue {
     /// There are fewer operands, or results.
     NotThere,
+    /// It is a vector: an argument of a probe's function has 64 bits.
+    Vector,
 }
 
 /// An argument of a probe's function, of 64 bits.

@@ -53,9 +53,13 @@ impl Globals {
             for Access { offset, global, is_write } in accesses(function) {
                 let location = Location { function: function.index(), place: Place::Instruction { offset } };
                 specs.push(ProbeSpec { location, kind: Kind::Count });
-                if is_write && let Some(observed) = &observed {
-                    let function = observed[global as usize].1.clone();
-                    let kind = Kind::Callback { function, values: [Bound::Operand(0)].into() };
+                if is_write
+                    && let Some((written, observe)) = observed.as_ref().map(|all| &all[global as usize])
+                    // Probes do not pass vectors.
+                    && written.ty != ValType::V128
+                {
+                    let kind =
+                        Kind::Callback { function: observe.clone(), values: [Bound::Operand(0)].into() };
                     specs.push(ProbeSpec { location, kind });
                 }
             }

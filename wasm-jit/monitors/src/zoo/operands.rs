@@ -66,7 +66,8 @@ impl fmt::Display for Operand {
             Some(ValType::F64) => write!(f, "{:?}", f64::from_bits(self.0)),
             Some(ValType::Ref(_)) if self.0 == 0 => f.write_str("null"),
             Some(ValType::Ref(_)) => f.write_str("ref"),
-            Some(ValType::V128) | None => write!(f, "{:#x}", self.0),
+            Some(ValType::V128) => f.write_str("v128"),
+            None => write!(f, "{:#x}", self.0),
         }
     }
 }

@@ -242,11 +242,13 @@ fn instructions(setup: &Setup<'_>, shared: &Arc<Shared>, opcodes: Option<&[WildM
         let mut bounds = vec![Bound::Const(sites.len() as u64), Bound::Frame];
         let (operands, is_local) = match operator {
             Operator::LocalGet { local_index } => {
-                bounds.push(Bound::Local(*local_index));
-                (vec![local_type(module, function, *local_index)], true)
+                let ty = local_type(module, function, *local_index);
+                bounds.push(unless_vector(ty, Bound::Local(*local_index)));
+                (vec![ty], true)
             }
             _ => {
-                bounds.extend((0..operands.len() as u32).rev().map(Bound::Operand));
+                let depths = (0..operands.len() as u32).rev().map(Bound::Operand);
+                bounds.extend(operands.iter().zip(depths).map(|(ty, operand)| unless_vector(*ty, operand)));
                 (operands, false)
             }
         };
@@ -298,8 +300,14 @@ fn local_type(module: &Module, function: u32, local: u32) -> Option<ValType> {
         wasm_jit::ValType::I64 => ValType::I64,
         wasm_jit::ValType::F32 => ValType::F32,
         wasm_jit::ValType::F64 => ValType::F64,
+        wasm_jit::ValType::V128 => ValType::V128,
         wasm_jit::ValType::Ref(_) => ValType::FUNCREF,
     })
+}
+
+/// The value, unless it is a vector, which probes do not pass: it is shown by its type.
+fn unless_vector(ty: Option<ValType>, value: Bound) -> Bound {
+    if ty == Some(ValType::V128) { Bound::Const(0) } else { value }
 }
 
 impl Monitor for Trace {

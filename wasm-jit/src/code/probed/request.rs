@@ -97,7 +97,7 @@ impl RequestedKind {
                 let located = located.expect("the place was shown").clone();
                 let (fire, closure) = (*fire, closure.clone());
                 let in_buffer = located.operands.iter().filter_map(|operand| match operand.at {
-                    At::Result(index) => Some(index as usize + 1),
+                    At::Result(index) => Some((index + operand.ty.words()) as usize),
                     _ => None,
                 });
                 let results = in_buffer.max().unwrap_or(0);

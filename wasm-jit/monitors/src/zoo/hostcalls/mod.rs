@@ -114,6 +114,7 @@ fn type_of(ty: Type) -> Option<ValType> {
         Type::I64 => ValType::I64,
         Type::F32 => ValType::F32,
         Type::F64 => ValType::F64,
+        Type::V128 => ValType::V128,
         Type::Ref(_) => ValType::FUNCREF,
     })
 }

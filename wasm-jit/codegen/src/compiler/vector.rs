@@ -1,0 +1,140 @@
+//! Vectors of 128 bits: from operators to code.
+//!
+//! Most operators are one instruction and are found in the tables (`vector_tables.rs`). The others
+//! are sequences, each in one place with its reason: `vector_int.rs`, `vector_float.rs`,
+//! `vector_convert.rs`, `vector_lanes.rs`, `vector_relaxed.rs`; accesses to memory are in
+//! `vector_memory.rs`.
+//!
+//! A vector is in an SSE register, as floats are, or in a slot of 16 bytes. All instructions are of
+//! AVX and AVX2: three operands, so that an operand that is a local need not be copied, and memory
+//! operands of any alignment.
+//!
+//! In a sequence, the register of the result is the target of the next instruction only if it is
+//! written last: it may hold a local that is an operand.
+
+use wasmparser::Operator;
+
+use super::abi::{FLOAT_SCRATCH, Ty};
+use super::function::FunctionCompiler;
+use super::state::{Operand, Val};
+use super::vector_lanes::Lane;
+use super::vector_tables::{self as tables, One};
+use crate::asm::{Reg, RegClass, Rm, VectorImmOp, VectorOp};
+
+impl FunctionCompiler<'_> {
+    /// Compiles an operator that has to do with vectors. Returns whether it is one.
+    pub(super) fn vector_operator(&mut self, operator: &Operator<'_>) -> bool {
+        match tables::one_instruction(operator) {
+            Some(One::Binary(op)) => self.vector_binary(op, false),
+            Some(One::Swapped(op)) => self.vector_binary(op, true),
+            Some(One::Compare(op, predicate)) => self.vector_binary_imm(op, predicate),
+            Some(One::Unary(op)) => self.vector_unary(op),
+            Some(One::Round(op, how)) => self.vector_unary_imm(op, how as u8),
+            None => {
+                return self.vector_integer(operator)
+                    || self.vector_float(operator)
+                    || self.vector_conversion(operator)
+                    || self.vector_lane(operator)
+                    || self.vector_memory(operator)
+                    || self.vector_relaxed(operator);
+            }
+        }
+        true
+    }
+
+    pub(super) fn push_vector(&mut self, reg: Reg) {
+        self.push(Ty::V128, Val::Reg(reg));
+    }
+
+    /// Pushes a vector that is a constant.
+    pub(super) fn push_vector_const(&mut self, bits: u128) {
+        let number = self.vectors.number(bits);
+        self.push_const(Ty::V128, number);
+    }
+
+    /// A constant in a register that may be written.
+    pub(super) fn vector_const(&mut self, bits: u128) -> Reg {
+        let dst = self.alloc(RegClass::Sse);
+        let constant = self.constant(bits, 16);
+        self.asm.vector_load(dst, constant);
+        dst
+    }
+
+    /// The value of an operand that is a constant.
+    pub(super) fn constant_of(&self, operand: &Operand) -> Option<u128> {
+        match operand.val {
+            Val::Const(number) if operand.ty == Ty::V128 => Some(self.vectors.get(number)),
+            Val::Const(bits) => Some(u128::from(bits)),
+            _ => None,
+        }
+    }
+
+    /// The operand as a source that may be memory, but not data after the code: an instruction with
+    /// an immediate cannot have it.
+    pub(super) fn to_rm_with_imm(&mut self, operand: &Operand) -> Rm {
+        match operand.val {
+            Val::Const(_) => Rm::Reg(self.to_reg(operand)),
+            _ => self.to_rm(operand),
+        }
+    }
+
+    /// Zero, in the scratch register.
+    pub(super) fn vector_zero(&mut self) -> Reg {
+        self.asm.float_zero(FLOAT_SCRATCH);
+        FLOAT_SCRATCH
+    }
+
+    fn vector_binary(&mut self, op: VectorOp, swapped: bool) {
+        let (mut right, mut left) = (self.pop(), self.pop());
+        if swapped {
+            std::mem::swap(&mut left, &mut right);
+        }
+        let left_reg = self.to_reg(&left);
+        let right_rm = self.to_rm(&right);
+        let dst = self.float_result(&left, &right);
+        self.asm.vector(op, dst, left_reg, right_rm);
+        self.push_vector(dst);
+    }
+
+    fn vector_binary_imm(&mut self, op: VectorImmOp, imm: u8) {
+        let (right, left) = (self.pop(), self.pop());
+        let left_reg = self.to_reg(&left);
+        let right_rm = self.to_rm_with_imm(&right);
+        let dst = self.float_result(&left, &right);
+        self.asm.vector_imm(op, dst, left_reg, right_rm, imm);
+        self.push_vector(dst);
+    }
+
+    fn vector_unary(&mut self, op: VectorOp) {
+        let operand = self.pop();
+        let src = self.to_rm(&operand);
+        let dst = self.result_or(&operand);
+        self.asm.vector_unary(op, dst, src);
+        self.push_vector(dst);
+    }
+
+    pub(super) fn vector_unary_imm(&mut self, op: VectorImmOp, imm: u8) {
+        let operand = self.pop();
+        let src = self.to_rm_with_imm(&operand);
+        let dst = self.result_or(&operand);
+        self.asm.vector_unary_imm(op, dst, src, imm);
+        self.push_vector(dst);
+    }
+
+    /// The bitwise operation of the top operand with a constant.
+    pub(super) fn vector_with_const(&mut self, op: VectorOp, bits: u128) {
+        let operand = self.pop();
+        let src = self.to_reg(&operand);
+        let constant = self.constant(bits, 16);
+        let dst = self.result_or(&operand);
+        self.asm.vector(op, dst, src, constant);
+        self.push_vector(dst);
+    }
+}
+
+/// The vector whose lanes all are this.
+pub(super) fn splat(lane: Lane, bits: u64) -> u128 {
+    let width = lane.bits();
+    let one = u128::from(bits) & ((1 << width) - 1);
+    (0..128 / width).fold(0, |all, at| all | one << (at * width))
+}

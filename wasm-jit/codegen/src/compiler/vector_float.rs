@@ -1,0 +1,71 @@
+//! Operators on vectors of floats that are more than one instruction.
+
+use wasmparser::Operator;
+
+use super::abi::FLOAT_SCRATCH;
+use super::function::FunctionCompiler;
+use super::vector::splat;
+use super::vector_lanes::Lane;
+use super::vector_tables::UNORDERED;
+use crate::asm::{Precision, RegClass, VectorImmOp, VectorOp as V, VectorShiftOp as Shifted};
+
+impl FunctionCompiler<'_> {
+    /// Compiles one of these operators. Returns whether it is one.
+    pub(super) fn vector_float(&mut self, operator: &Operator<'_>) -> bool {
+        use Lane::{I32, I64};
+        use Operator as O;
+        use Precision::{Double, Single};
+        match operator {
+            O::F32x4Abs => self.vector_with_const(V::PAND, splat(I32, 0x7fff_ffff)),
+            O::F64x2Abs => self.vector_with_const(V::PAND, splat(I64, i64::MAX as u64)),
+            O::F32x4Neg => self.vector_with_const(V::PXOR, splat(I32, 1 << 31)),
+            O::F64x2Neg => self.vector_with_const(V::PXOR, splat(I64, 1 << 63)),
+            O::F32x4Min => self.vector_min(V::MINPS, Single),
+            O::F64x2Min => self.vector_min(V::MINPD, Double),
+            O::F32x4Max => self.vector_max([V::MAXPS, V::SUBPS], Single),
+            O::F64x2Max => self.vector_max([V::MAXPD, V::SUBPD], Double),
+            _ => return false,
+        }
+        true
+    }
+
+    /// MINPS returns the second operand if one is a NaN, or both are zeros. So it is done in both
+    /// orders, and the union has the sign of -0 and is a NaN where one is.
+    fn vector_min(&mut self, min: V, precision: Precision) {
+        let (right, left) = (self.pop(), self.pop());
+        let (left, right) = (self.to_reg(&left), self.to_reg(&right));
+        let dst = self.alloc(RegClass::Sse);
+        self.asm.vector(min, FLOAT_SCRATCH, left, right);
+        self.asm.vector(min, dst, right, left);
+        self.asm.vector(V::ORPS, FLOAT_SCRATCH, FLOAT_SCRATCH, dst);
+        self.quieted(dst, precision);
+    }
+
+    /// The same for MAXPS; where the two results differ in the sign only, the difference of the
+    /// union is +0.
+    fn vector_max(&mut self, [max, subtract]: [V; 2], precision: Precision) {
+        let (right, left) = (self.pop(), self.pop());
+        let (left, right) = (self.to_reg(&left), self.to_reg(&right));
+        let dst = self.alloc(RegClass::Sse);
+        self.asm.vector(max, FLOAT_SCRATCH, left, right);
+        self.asm.vector(max, dst, right, left);
+        self.asm.vector(V::XORPS, dst, dst, FLOAT_SCRATCH);
+        self.asm.vector(V::ORPS, FLOAT_SCRATCH, FLOAT_SCRATCH, dst);
+        self.asm.vector(subtract, FLOAT_SCRATCH, FLOAT_SCRATCH, dst);
+        self.quieted(dst, precision);
+    }
+
+    /// Pushes `dst` with the lanes of the scratch register; of NaNs' payloads only the first bit is
+    /// set, which makes them canonical.
+    fn quieted(&mut self, dst: crate::asm::Reg, precision: Precision) {
+        let (compare, shift, payload) = match precision {
+            Precision::Single => (VectorImmOp::CMPPS, Shifted::PSRLD, 10),
+            Precision::Double => (VectorImmOp::CMPPD, Shifted::PSRLQ, 13),
+        };
+        self.asm.vector_imm(compare, dst, FLOAT_SCRATCH, FLOAT_SCRATCH, UNORDERED);
+        self.asm.vector(V::ORPS, FLOAT_SCRATCH, FLOAT_SCRATCH, dst);
+        self.asm.vector_shift(shift, dst, dst, payload);
+        self.asm.vector(V::ANDNPS, dst, dst, FLOAT_SCRATCH);
+        self.push_vector(dst);
+    }
+}
