@@ -327,7 +327,7 @@ fn value(ty: ValType, bits: u64) -> Val {
         ValType::I64 => Val::I64(bits as i64),
         ValType::F32 => Val::F32(bits as u32),
         ValType::F64 => Val::F64(bits),
-        ValType::Ref(_) => unreachable!("only numbers pass the checks of loading"),
+        ValType::V128 | ValType::Ref(_) => unreachable!("only numbers pass the checks of loading"),
     }
 }
 

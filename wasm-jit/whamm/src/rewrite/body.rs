@@ -94,7 +94,9 @@ fn number(ty: &wasm_jit::ValType) -> ValType {
         wasm_jit::ValType::I64 => ValType::I64,
         wasm_jit::ValType::F32 => ValType::F32,
         wasm_jit::ValType::F64 => ValType::F64,
-        wasm_jit::ValType::Ref(_) => unreachable!("only numbers pass the checks of loading"),
+        wasm_jit::ValType::V128 | wasm_jit::ValType::Ref(_) => {
+            unreachable!("only numbers pass the checks of loading")
+        }
     }
 }
 
