@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use tests::Compiler::Gcc;
 use tests::{Competitors, Profiled, compile, profiled};
 
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 5;
 
 /// The share of time for which neighbours of the machine may have its processor. Neither the
 /// program's clocks nor the stated error show it.
