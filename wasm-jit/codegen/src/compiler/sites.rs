@@ -19,7 +19,7 @@
 //! the same order. A frame of one of these versions of a function can therefore continue in another
 //! one at the same place. *Transfer points* are the places where it may do so: the labels of loops,
 //! and where calls return ([`Observer::transfer`](super::Observer::transfer)). No branch to another
-//! place comes to the address of one, so a frame that is there has executed nothing behind it: in
+//! place comes to the address of one, so a frame that is there has executed nothing after it: in
 //! versions with sites, a NOP of one byte follows each; in code without, where it would share its
 //! address with the label of a branch.
 //!
