@@ -103,8 +103,11 @@ pub(crate) fn window(functions: &[&Function], random: f64) -> Option<Vec<Count>>
     if !functions.iter().all(|function| function.stop()) {
         return None;
     }
-    for function in functions {
-        function.begin_counting(schedule::switch_on_counting);
+    let begins = |function: &&&Function| function.begin_counting(schedule::switch_on_counting);
+    let begun = functions.iter().take_while(begins).count();
+    if begun < functions.len() {
+        functions[..begun].iter().for_each(|function| function.end_counting());
+        return None;
     }
     displaced::spin(WARM_UP.start + random * (WARM_UP.end - WARM_UP.start));
     let before = Reading::new(functions);
@@ -180,6 +183,7 @@ impl Reading {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -240,7 +244,8 @@ mod tests {
     #[test]
     fn a_window_is_shared_as_long_as_its_probes_take_little_of_it() {
         governor::Governor::new(None, false, 2.0);
-        fire::calibrate(0, &Function::default());
+        static FUNCTION: LazyLock<Function> = LazyLock::new(Function::default);
+        fire::calibrate(0, &FUNCTION);
         assert!(cost() > 0.0);
         let rate = LOAD / cost() / 3.5;
         assert_eq!(room([rate; 10].into_iter()), 3);

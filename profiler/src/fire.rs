@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastinst::{ProbeFn, ProbeId};
 use wordpatch::tsc;
 
-use crate::function::{Entered, FUNCTIONS, Function};
+use crate::function::{Entered, Executed, FUNCTIONS, Function};
 use crate::pairing::{Entry, EntryStack, Own};
-use crate::probe_type::EntryProbe;
+use crate::probe_type::{EntryProbe, ProbeType};
 use crate::thread::{self, Sample, Thread};
 
 /// The cost of a probe outside its two readings of the clock, in ticks: measured by [`calibrate`].
@@ -39,8 +39,8 @@ pub(crate) const EXIT: ProbeFn = exit;
 pub(crate) const COUNT: ProbeFn = count;
 
 unsafe extern "C" fn count(id: ProbeId, _call_site: usize, _this_fn: usize) {
-    if let Some((_, function)) = Function::of_probe(id) {
-        function.count();
+    if let Some(probe) = Function::of_probe(id) {
+        probe.function.count();
     }
 }
 
@@ -60,33 +60,36 @@ unsafe extern "C" fn exit(id: ProbeId, call_site: usize, this_fn: usize) {
 
 extern "C" fn entry_at(id: ProbeId, call_site: usize, stack_pointer: usize) {
     let begin = tsc::now();
-    let Some((index, function)) = Function::of_probe(id) else { return };
+    let Some(probe) = Function::of_probe(id) else { return };
     let Some(thread) = Thread::current() else { return };
-    enter(begin, index, function, thread, call_site, stack_pointer);
+    probe.note(id, ProbeType::Entry);
+    enter(begin, &Fired { probe: Some(id), call_site, stack_pointer, ..Fired::of(&probe) }, thread);
+}
+
+/// A probe that fires.
+struct Fired {
+    index: u32,
+    function: &'static Function,
+    /// `None` for one of an engine.
+    probe: Option<ProbeId>,
+    call_site: usize,
+    stack_pointer: usize,
+}
+
+impl Fired {
+    fn of(probe: &Executed) -> Self {
+        Self { index: probe.index, function: probe.function, probe: None, call_site: 0, stack_pointer: 0 }
+    }
 }
 
 #[inline(always)]
-fn enter(
-    begin: u64,
-    index: u32,
-    function: &Function,
-    thread: &Thread,
-    call_site: usize,
-    stack_pointer: usize,
-) {
-    enter_with(EntryStack::own, begin, index, function, thread, call_site, stack_pointer);
+fn enter(begin: u64, fired: &Fired, thread: &Thread) {
+    enter_with(EntryStack::own, begin, fired, thread);
 }
 
 #[inline(always)]
-fn enter_with(
-    own: impl FnOnce(&EntryStack) -> Own<'_>,
-    begin: u64,
-    index: u32,
-    function: &Function,
-    thread: &Thread,
-    call_site: usize,
-    stack_pointer: usize,
-) {
+fn enter_with(own: impl FnOnce(&EntryStack) -> Own<'_>, begin: u64, fired: &Fired, thread: &Thread) {
+    let &Fired { index, function, call_site, stack_pointer, .. } = fired;
     thread.enter(stack_pointer, |entries| match function.enter(index, begin, thread) {
         Entered::Observed(observed) => {
             let entry = Entry {
@@ -100,11 +103,15 @@ fn enter_with(
             };
             push(begin, entry, observed.is_cold, thread, own(entries));
         }
-        Entered::Early => {
+        unobserved => {
+            if let Some(id) = fired.probe {
+                function.unobserved_entry(id);
+            }
             spend(thread, begin, tsc::now());
-            function.begins_for(thread);
+            if unobserved == Entered::Early {
+                function.begins_for(thread);
+            }
         }
-        Entered::Not => spend(thread, begin, tsc::now()),
     });
 }
 
@@ -136,30 +143,26 @@ fn is_open(entry: &Entry) -> bool {
 
 extern "C" fn exit_at(id: ProbeId, call_site: usize, stack_pointer: usize) {
     let begin = tsc::now();
-    let Some((index, function)) = Function::of_probe(id) else { return };
+    let Some(probe) = Function::of_probe(id) else { return };
     let Some(thread) = Thread::current() else { return };
-    exit_with(EntryStack::own, begin, index, function, thread, call_site, stack_pointer);
+    probe.note(id, ProbeType::Exit);
+    let fired = Fired { probe: Some(id), call_site, stack_pointer, ..Fired::of(&probe) };
+    exit_with(EntryStack::own, begin, &fired, thread);
 }
 
 #[inline(always)]
-fn exit_with(
-    own: impl FnOnce(&EntryStack) -> Own<'_>,
-    begin: u64,
-    index: u32,
-    function: &Function,
-    thread: &Thread,
-    call_site: usize,
-    stack_pointer: usize,
-) {
+fn exit_with(own: impl FnOnce(&EntryStack) -> Own<'_>, begin: u64, fired: &Fired, thread: &Thread) {
+    let &Fired { index, function, call_site, stack_pointer, .. } = fired;
     thread.enter(stack_pointer, |entries| {
         // The last observation: one of its entries is identified by it, one of an earlier
         // observation by its stack pointer.
         let (observation, period) = (function.observation(), function.exit_period());
         let exit =
             Entry { function: index, observation, period, call_site, stack_pointer, ..Entry::default() };
-        match own(entries).pop(&exit, thread::discarded) {
-            Some(entry) => complete(begin, &entry, function, thread),
-            None => function.stray_exit(),
+        match (own(entries).pop(&exit, thread::discarded), fired.probe) {
+            (Some(entry), _) => complete(begin, &entry, function, thread),
+            (None, Some(id)) => function.unobserved_exit(id),
+            (None, None) => function.stray_exit(),
         }
         spend(thread, begin, tsc::now());
     });
@@ -196,7 +199,8 @@ pub(crate) fn entered(index: u32, frame: usize, return_address: usize) {
     let begin = tsc::now();
     let Some(function) = FUNCTIONS.get(index as usize) else { return };
     let Some(thread) = Thread::current() else { return };
-    enter_with(EntryStack::of_frames, begin, index, function, thread, return_address, frame);
+    let fired = Fired { index, function, probe: None, call_site: return_address, stack_pointer: frame };
+    enter_with(EntryStack::of_frames, begin, &fired, thread);
 }
 
 /// As [`entered`], an exit.
@@ -205,7 +209,8 @@ pub(crate) fn exited(index: u32, frame: usize) {
     let begin = tsc::now();
     let Some(function) = FUNCTIONS.get(index as usize) else { return };
     let Some(thread) = Thread::current() else { return };
-    exit_with(EntryStack::of_frames, begin, index, function, thread, 0, frame);
+    let fired = Fired { index, function, probe: None, call_site: 0, stack_pointer: frame };
+    exit_with(EntryStack::of_frames, begin, &fired, thread);
 }
 
 /// The frame at this address is about to be left without an exit: the call ends here.
@@ -277,7 +282,7 @@ pub(crate) fn calibrate_with(function: &Function, calibrated: &mut dyn Calibrate
 
 /// Measures the probes themselves, on a function without probes at this index, which is not
 /// reported. Takes some hundred microseconds.
-pub(crate) fn calibrate(index: u32, function: &Function) {
+pub(crate) fn calibrate(index: u32, function: &'static Function) {
     const ROUNDS: usize = 400;
     /// Number of probes that are timed together.
     const REPEAT: u64 = 16;
@@ -320,8 +325,9 @@ pub(crate) fn calibrate(index: u32, function: &Function) {
 
 /// An entry as made by [`entry_at`].
 #[inline(never)]
-fn timed_entry(index: u32, function: &Function, thread: &Thread, stack_pointer: usize) {
-    enter(tsc::now(), index, function, thread, 0, stack_pointer);
+fn timed_entry(index: u32, function: &'static Function, thread: &Thread, stack_pointer: usize) {
+    let fired = Fired { index, function, probe: None, call_site: 0, stack_pointer };
+    enter(tsc::now(), &fired, thread);
 }
 
 /// A call as counted by [`count`].

@@ -20,6 +20,11 @@
 //!    that were entered before.
 //! 6. The service thread reads the number of entries after the end of the observation, and begins
 //!    the next one, unless a thread is still switching probes off ([`crate::switching`]).
+//!
+//! A small function may have been inlined at a thousand sites, of which a run of the program
+//! executes ten. Only probes that have been *executed* are switched for an observation. The others
+//! are on all the time, at no cost. One that is executed for the first time is added to a list; if
+//! nothing is observed then, the thread that executed it switches it off.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
@@ -40,13 +45,43 @@ const STRAY_EXITS: i64 = 20_000;
 /// As [`STRAY_EXITS`], in a window, in which few entries are expected.
 const STRAY_EXITS_IN_WINDOW: i64 = 200;
 
-/// A probe's function, and the next probe of the same function and kind.
+/// A probe's function, and the next probes of the same function and kind.
 #[derive(Default)]
 pub(crate) struct ProbeLink {
     /// Index of the function plus one; 0 for a probe that is not ours.
     function: AtomicU32,
-    /// Number of the next probe plus one.
+    /// Number of the next probe plus one; 0 for none.
     next: AtomicU32,
+    /// The same of the next one that has been executed. [`NOT_EXECUTED`] if this one has not been.
+    next_executed: AtomicU32,
+}
+
+impl ProbeLink {
+    fn next(&self, which: Which) -> u32 {
+        match which {
+            Which::All => self.next.load(Acquire),
+            Which::Executed => self.next_executed.load(Acquire),
+        }
+    }
+}
+
+/// See [`ProbeLink::next_executed`]. No probe has this number.
+const NOT_EXECUTED: u32 = u32::MAX;
+
+/// Probes of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    All,
+    Executed,
+}
+
+/// A probe that is being executed.
+#[derive(Clone, Copy)]
+pub(crate) struct Executed {
+    /// Index of its function.
+    pub(crate) index: u32,
+    pub(crate) function: &'static Function,
+    link: &'static ProbeLink,
 }
 
 /// Links by probe id.
@@ -109,11 +144,22 @@ pub(crate) struct Function {
     calls: AtomicU64,
     /// Whether the window ends with its limit, not with its time.
     is_limited: AtomicBool,
-    entry_probes: AtomicU32,
-    exit_probes: AtomicU32,
+    entry_probes: ProbeLists,
+    exit_probes: ProbeLists,
+    /// Whether the probes that have not been executed are off as well.
+    are_all_off: AtomicBool,
     /// The id that stands for its entry probes, followed by that for its exit probes, if an
     /// [engine](crate::embedded) switches them; else 0.
     ids: AtomicU32,
+}
+
+/// The probes of one kind: the number of the first one plus one, or 0.
+#[derive(Default)]
+struct ProbeLists {
+    all: AtomicU32,
+    executed: AtomicU32,
+    /// How many were executed.
+    count: AtomicU32,
 }
 
 /// The maximum extension of a window, relative to its length, for threads that spend most of their
@@ -241,11 +287,12 @@ pub(crate) struct Exceeded {
 }
 
 impl Function {
-    /// The function that a probe belongs to, and its index.
+    /// The function that a probe belongs to.
     #[inline]
-    pub(crate) fn of_probe(id: ProbeId) -> Option<(u32, &'static Self)> {
-        let index = LINKS.get(id.0 as usize)?.function.load(Acquire).checked_sub(1)?;
-        Some((index, FUNCTIONS.get(index as usize)?))
+    pub(crate) fn of_probe(id: ProbeId) -> Option<Executed> {
+        let link = LINKS.get(id.0 as usize)?;
+        let index = link.function.load(Acquire).checked_sub(1)?;
+        Some(Executed { index, function: FUNCTIONS.get(index as usize)?, link })
     }
 
     /// Adds a probe to this function. Called under the session's lock.
@@ -254,31 +301,42 @@ impl Function {
             LINKS.push_with(|_| ProbeLink::default())?;
         }
         let (function, link) = (FUNCTIONS.get(index as usize)?, LINKS.get(id.0 as usize)?);
-        let head = function.probes(kind);
+        let head = &function.probes(kind).all;
         link.next.store(head.load(Relaxed), Relaxed);
+        link.next_executed.store(NOT_EXECUTED, Relaxed);
         link.function.store(index + 1, Release);
         head.store(id.0 + 1, Release);
         Some(())
     }
 
-    fn probes(&self, kind: ProbeType) -> &AtomicU32 {
+    fn probes(&self, kind: ProbeType) -> &ProbeLists {
         match kind {
             ProbeType::Entry => &self.entry_probes,
             ProbeType::Exit => &self.exit_probes,
         }
     }
 
-    /// Calls `act` for each probe of a kind.
-    pub(crate) fn for_each_probe(&self, kind: ProbeType, mut act: impl FnMut(ProbeId)) {
+    /// Calls `act` for each of these probes of a kind.
+    fn for_each_probe(&self, kind: ProbeType, which: Which, mut act: impl FnMut(ProbeId)) {
         let ids = self.ids.load(Acquire);
         if ids != 0 {
             return act(ProbeId(ids + u32::from(kind == ProbeType::Exit)));
         }
-        let mut next = self.probes(kind).load(Acquire);
+        let lists = self.probes(kind);
+        let first = match which {
+            Which::All => &lists.all,
+            Which::Executed => &lists.executed,
+        };
+        let mut next = first.load(Acquire);
         while let Some(id) = next.checked_sub(1) {
             act(ProbeId(id));
-            next = LINKS.get(id as usize).map_or(0, |link| link.next.load(Acquire));
+            next = LINKS.get(id as usize).map_or(0, |link| link.next(which));
         }
+    }
+
+    /// The number of probes that an observation switches.
+    pub(crate) fn executed_probes(&self) -> u32 {
+        [&self.entry_probes, &self.exit_probes].iter().map(|lists| lists.count.load(Relaxed)).sum()
     }
 
     /// Gives the function an id for its entry probes, followed by one for its exit probes; or takes
@@ -287,8 +345,13 @@ impl Function {
         self.ids.store(entry.map_or(0, |id| id.0), Release);
     }
 
-    /// Whether the probes of a kind are on now, which is the initial state of a probe that is found
-    /// later.
+    /// Whether a probe that is found now is to be switched on.
+    pub(crate) fn wants_probes(&self) -> bool {
+        !self.are_all_off.load(Relaxed)
+    }
+
+    /// Whether the probes of a kind that have been executed are on.
+    #[cfg(test)]
     pub(crate) fn has_on(&self, kind: ProbeType) -> bool {
         match kind {
             ProbeType::Entry => !self.entry_switch.now().are_over(),
@@ -296,10 +359,10 @@ impl Function {
         }
     }
 
-    fn switch_off(&self, kind: ProbeType) {
+    fn switch_off(&self, kind: ProbeType, which: Which) {
         // After an error (an unloaded library, text still shared with the parent process), the
         // probe continues to fire, which costs time; its entries do not count.
-        self.for_each_probe(kind, |id| _ = fastinst::deactivate(id));
+        self.for_each_probe(kind, which, |id| _ = fastinst::deactivate(id));
     }
 
     /// A call in a counting window.
@@ -314,9 +377,12 @@ impl Function {
     }
 
     /// Switches the entry probes on to count calls, after [`Function::stop`]. The function is not
-    /// observed otherwise.
-    pub(crate) fn begin_counting(&self, switch_on: impl Fn(ProbeId)) {
-        self.for_each_probe(ProbeType::Entry, switch_on);
+    /// observed otherwise. Returns false, and does nothing, while a thread is switching a probe
+    /// off.
+    pub(crate) fn begin_counting(&self, switch_on: impl Fn(ProbeId)) -> bool {
+        self.entry_switch.begin_counting(|| {
+            self.for_each_probe(ProbeType::Entry, Which::Executed, switch_on);
+        })
     }
 
     /// Ends the observation, if there is one: no entry counts from now on, except for that of a
@@ -325,17 +391,27 @@ impl Function {
     pub(crate) fn stop(&self) -> bool {
         self.opens.store(u64::MAX, SeqCst);
         self.pending_since.store(0, SeqCst);
-        let is_off = self.entry_switch.end_any(|| self.switch_off(ProbeType::Entry));
+        let is_off = self.entry_switch.end_any(|| self.switch_off(ProbeType::Entry, Which::Executed));
         if is_off {
             self.end_exits_if_unused(self.observation());
         }
         is_off
     }
 
-    /// As [`Function::stop`]; the exit probes are switched off as well, whichever calls are open.
-    pub(crate) fn end(&self) {
+    /// As [`Function::stop`], for longer: entry probes that have not been executed are switched
+    /// off, too. Exit probes stay on while observed calls are open, or until they are executed.
+    pub(crate) fn suspend(&self) {
         self.stop();
+        self.are_all_off.store(true, Relaxed);
+        self.switch_off(ProbeType::Entry, Which::All);
+    }
+
+    /// As [`Function::suspend`]; all exit probes are switched off as well, whichever calls are
+    /// open.
+    pub(crate) fn end(&self) {
+        self.suspend();
         self.end_exits(self.exit_period(), || true);
+        self.switch_off(ProbeType::Exit, Which::All);
     }
 
     /// Whether a thread is switching probes off, or determines the times of a window: no
@@ -347,7 +423,18 @@ impl Function {
 
     /// Ends what [`Function::begin_counting`] has begun.
     pub(crate) fn end_counting(&self) {
-        self.switch_off(ProbeType::Entry);
+        self.entry_switch.end_counting(|| self.switch_off(ProbeType::Entry, Which::Executed));
+    }
+
+    /// Handles an entry that is not observed. If the function's probes are off, this one was
+    /// executed for the first time: it is switched off, too, unless calls are being counted.
+    #[inline]
+    pub(crate) fn unobserved_entry(&self, id: ProbeId) {
+        match self.entry_switch.now().phase {
+            Phase::Off => self.entry_switch.while_off(|| _ = fastinst::deactivate(id)),
+            Phase::Counting => self.count(),
+            Phase::On | Phase::Held | Phase::Placing | Phase::SwitchingOff => {}
+        }
     }
 
     /// Handles an entry at the time `now`: returns whether it is observed, and how.
@@ -468,7 +555,7 @@ impl Function {
     /// open.
     #[cold]
     fn close(&self, observation: u32) {
-        if self.entry_switch.end(observation, || self.switch_off(ProbeType::Entry)) {
+        if self.entry_switch.end(observation, || self.switch_off(ProbeType::Entry, Which::Executed)) {
             self.end_exits_if_unused(observation);
         }
     }
@@ -523,7 +610,7 @@ impl Function {
             self.own_since_middle.store(own, Relaxed);
             self.ended.store(now, SeqCst);
             self.opens.store(u64::MAX, SeqCst);
-            self.switch_off(ProbeType::Entry);
+            self.switch_off(ProbeType::Entry, Which::Executed);
             self.exceeded_in.store(observation, SeqCst);
         });
         // A window that was cut short is looked at when its stratum is over.
@@ -567,7 +654,16 @@ impl Function {
         }
     }
 
-    /// Handles an exit whose entry was not observed.
+    /// Handles an exit whose entry was not observed, as [`Function::unobserved_entry`].
+    #[inline]
+    pub(crate) fn unobserved_exit(&self, id: ProbeId) {
+        match self.exit_switch.phase() {
+            Phase::Off => self.exit_switch.while_off(|| _ = fastinst::deactivate(id)),
+            _ => self.stray_exit(),
+        }
+    }
+
+    /// Handles an exit whose entry was not observed, while the exit probes are on.
     #[inline]
     pub(crate) fn stray_exit(&self) {
         let observation = self.observation();
@@ -578,7 +674,7 @@ impl Function {
 
     #[cold]
     fn end_exits(&self, period: u32, is_due: impl Fn() -> bool) {
-        self.exit_switch.end(period, is_due, || self.switch_off(ProbeType::Exit));
+        self.exit_switch.end(period, is_due, || self.switch_off(ProbeType::Exit, Which::Executed));
     }
 
     fn put_on_list(&self, index: u32) {
@@ -659,24 +755,20 @@ impl Function {
         self.middle.store(limit / 2, Relaxed);
         self.closes.store(u64::MAX, Relaxed);
         self.entry_switch.begin(number);
+        let which = if self.are_all_off.load(Relaxed) { Which::All } else { Which::Executed };
         // After that step: see `ExitSwitch::end`.
-        match self.exit_switch.phase() {
-            Phase::On | Phase::Held | Phase::Placing => {}
-            Phase::Off => {
-                self.open.store(0, Relaxed);
-                let switch_exits_on = || {
-                    self.for_each_probe(ProbeType::Exit, |id| switch_on(id, ProbeType::Exit));
-                };
-                self.exit_switch.begin(switch_exits_on);
-            }
-            Phase::SwitchingOff => {
-                self.entry_switch.cancel(number, before);
-                return None;
-            }
+        let begin_exits = || {
+            self.open.store(0, Relaxed);
+            self.for_each_probe(ProbeType::Exit, which, |id| switch_on(id, ProbeType::Exit));
+        };
+        if self.exit_switch.phase() != Phase::On && !self.exit_switch.begin(begin_exits) {
+            self.entry_switch.cancel(number, before);
+            return None;
         }
         if before.phase == Phase::Off {
-            self.for_each_probe(ProbeType::Entry, |id| switch_on(id, ProbeType::Entry));
+            self.for_each_probe(ProbeType::Entry, which, |id| switch_on(id, ProbeType::Entry));
         }
+        self.are_all_off.store(false, Relaxed);
         Some(number)
     }
 
@@ -720,6 +812,32 @@ impl Function {
         self.entry_switch.reset();
         self.exit_switch.reset();
         self.is_listed.store(false, Relaxed);
+    }
+}
+
+impl Executed {
+    /// Called at each execution: notes the first one.
+    #[inline]
+    pub(crate) fn note(&self, id: ProbeId, kind: ProbeType) {
+        if self.link.next_executed.load(Relaxed) == NOT_EXECUTED {
+            self.note_first(id, kind);
+        }
+    }
+
+    #[cold]
+    fn note_first(&self, id: ProbeId, kind: ProbeType) {
+        let lists = self.function.probes(kind);
+        let mut head = lists.executed.load(Acquire);
+        if self.link.next_executed.compare_exchange(NOT_EXECUTED, head, Relaxed, Relaxed).is_err() {
+            // Another thread, or the one that this signal handler has interrupted, does it.
+            return;
+        }
+        lists.count.fetch_add(1, Relaxed);
+        // Release: pairs with the Acquire of who goes through the list.
+        while let Err(now) = lists.executed.compare_exchange_weak(head, id.0 + 1, Release, Relaxed) {
+            head = now;
+            self.link.next_executed.store(head, Relaxed);
+        }
     }
 }
 

@@ -39,6 +39,13 @@ pub(crate) fn most_for(seen: f64) -> f64 {
     MAX_MEAN_FOR[(seen.ceil() as usize).min(TABLE - 1)]
 }
 
+/// The smallest mean of a Poisson distribution for which the probability of at least `seen` events,
+/// more than 2, is 2.5 %: by the approximation of Wilson and Hilferty to the quantile of the gamma
+/// distribution (1931).
+pub(crate) fn least_for(seen: f64) -> f64 {
+    seen * (1.0 - 1.0 / (9.0 * seen) - 1.96 / (3.0 * seen.sqrt())).max(0.0).powi(3)
+}
+
 #[cfg(test)]
 mod tests {
     use statrs::distribution::{ContinuousCDF, Gamma, StudentsT};
@@ -59,6 +66,14 @@ mod tests {
         check(student(0.3), 12.706);
         check(most_for(0.0), 3.689);
         check(most_for(10.0), 18.390);
+    }
+
+    #[test]
+    fn the_least_mean_is_near_the_limit_of_the_distribution() {
+        for seen in [3.0, 4.5, 10.0, 100.0] {
+            let above = Gamma::new(seen, 1.0).unwrap().cdf(least_for(seen));
+            assert!((0.02..0.03).contains(&above), "{seen}: {above}");
+        }
     }
 
     #[test]

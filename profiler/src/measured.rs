@@ -142,7 +142,7 @@ impl Measured {
             probes: 0,
             selection: Selection::default(),
             stage: Stage::Off,
-            pace: Pace::new(0.0),
+            pace: Pace::new(0.0, None),
             strata: Strata::default(),
             callers: Callers::default(),
             quantiles: Quantiles::default(),

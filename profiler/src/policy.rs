@@ -66,6 +66,9 @@ const FIRST_STRATUM: f64 = 0.1;
 const MIN_STRATUM: f64 = 1e6;
 const GROWTH: f64 = 1.5;
 
+/// Below this part of the usual importance, a function's first strata are not shorter than others.
+const UNIMPORTANT: f64 = 0.3;
+
 /// A function may be on at this multiple of the calls that its windows would observe, and with so
 /// many calls per nanosecond (100 a second) in any case.
 const ON_FOR_SAMPLED: f64 = 10.0;
@@ -194,17 +197,26 @@ pub(crate) struct Pace {
     part: f64,
     /// How much more of the function is observed than of others; 1 is the usual.
     importance: f64,
+    /// The part of the program's time that its calls took in the last windows; before the first
+    /// one, while the allowance was used up. `None` if it is not known.
+    share: Option<f64>,
+    has_windows: bool,
 }
 
 impl Pace {
-    /// Of a function that has used its allowance up at this rate.
-    pub(crate) fn new(rate: f64) -> Self {
-        Self { rate, part: FIRST_STRATUM, importance: 1.0 }
+    /// Of a function that has used its allowance up at this rate, when its calls took this share of
+    /// the time, if that is known.
+    pub(crate) fn new(rate: f64, share: Option<f64>) -> Self {
+        Self { rate, part: FIRST_STRATUM, importance: 1.0, share, has_windows: false }
     }
 
     /// How much more is to be observed than of other functions, from what is known of it so far.
-    pub(crate) fn matters(&mut self, importance: f64) {
-        self.importance = importance;
+    /// The first strata are not short for those that matter little. Returns what it was before.
+    pub(crate) fn matters(&mut self, importance: f64) -> f64 {
+        if importance < UNIMPORTANT && !self.has_windows {
+            self.part = 1.0;
+        }
+        std::mem::replace(&mut self.importance, importance)
     }
 
     /// Whether calls are counted and timed in separate windows ([`crate::counting`]).
@@ -220,6 +232,22 @@ impl Pace {
     /// A window has shown this rate.
     pub(crate) fn observed(&mut self, rate: f64) {
         self.rate += NEWEST * (rate - self.rate);
+    }
+
+    /// In a window, the calls took this part of the time, if any was timed so far. The first one
+    /// replaces what was known: many functions are called often for a moment only.
+    pub(crate) fn took(&mut self, share: Option<f64>) {
+        let newest = if self.has_windows { NEWEST } else { 1.0 };
+        self.has_windows = true;
+        self.share = match (self.share, share) {
+            (Some(before), Some(now)) => Some(before + newest * (now - before)),
+            (before, now) => now.or(before),
+        };
+    }
+
+    /// The part of the program's time that the calls take, if it is known.
+    pub(crate) fn share(&self) -> Option<f64> {
+        self.share
     }
 
     /// A window was cut short at this rate.
@@ -261,7 +289,7 @@ mod tests {
     #[test]
     fn a_window_lies_in_its_stratum_and_holds_the_calls_that_are_wanted() {
         let mut random = SmallRng::seed_from_u64(1);
-        let mut pace = Pace::new(1e-3);
+        let mut pace = Pace::new(1e-3, None);
         let mut start = 0.0;
         for _ in 0..1000 {
             let Next::Window(planned) = pace.next(start, 0.0, &INTENSITY, &mut random) else { panic!("on") };
@@ -296,8 +324,8 @@ mod tests {
     #[test]
     fn a_rare_function_is_on() {
         let mut random = SmallRng::seed_from_u64(1);
-        assert_eq!(Pace::new(1e-9).next(0.0, 0.0, &INTENSITY, &mut random), Next::On);
-        let mut slowing = Pace::new(1e-3);
+        assert_eq!(Pace::new(1e-9, None).next(0.0, 0.0, &INTENSITY, &mut random), Next::On);
+        let mut slowing = Pace::new(1e-3, None);
         let windows = (0..).take_while(|_| {
             slowing.observed(0.0);
             slowing.next(0.0, 0.0, &INTENSITY, &mut random) != Next::On
@@ -324,7 +352,7 @@ mod tests {
         assert_eq!(Allowance::refilled(0.0, 1000.0 * 1.001e5, &INTENSITY), Allowance::More(1000));
         assert_eq!(Allowance::refilled(0.0, 1000.0 * 1e4, &INTENSITY), Allowance::Exhausted);
         let mut random = SmallRng::seed_from_u64(1);
-        let mut next = |mean: f64| Pace::new(1.0).next(0.0, mean, &INTENSITY, &mut random);
+        let mut next = |mean: f64| Pace::new(1.0, None).next(0.0, mean, &INTENSITY, &mut random);
         assert_eq!(next(2.01e5), Next::On);
         assert!(matches!(next(1.9e5), Next::Window(_)));
     }

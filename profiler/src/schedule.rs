@@ -40,7 +40,7 @@ pub(crate) const OVERHEAD_ERROR: f64 = 0.3;
 /// What a pair of probes takes at least, in ticks.
 const MIN_OVERHEAD: u64 = 100;
 
-/// Ticks between two looks at which functions matter most.
+/// Ticks between two looks at which functions matter most, at most.
 const LOOK_EVERY: u32 = 8;
 
 /// How much more, or less, than the average a function may be observed.
@@ -48,6 +48,9 @@ const IMPORTANCE: std::ops::RangeInclusive<f64> = 0.03..=20.0;
 
 /// See [`of_probes`].
 const PROBES_OF_WINDOW: f64 = 10.0;
+
+/// What a call takes at least, in ticks, even if that is below the resolution.
+const MIN_CALL: f64 = 10.0;
 
 /// How much more a function matters for the time that its calls take: to this power.
 const VALUE_OF_TIME: f64 = 0.7;
@@ -76,6 +79,8 @@ pub(crate) struct Schedule {
     ticks: u32,
     own: OwnPart,
     demand: Demand,
+    /// The mean [`value`] of the sampled functions.
+    mean_value: f64,
     /// Windows that open at the end of this tick, or of a later one if the program does not run.
     opening: Vec<(u32, Planned)>,
     /// Number of ticks for which they have waited for the program to run.
@@ -96,6 +101,7 @@ impl Schedule {
             ticks: 0,
             own: OwnPart::default(),
             demand: Demand::default(),
+            mean_value: 0.0,
             opening: Vec::new(),
             postponed: 0,
             waiting: Vec::new(),
@@ -174,12 +180,12 @@ impl Schedule {
         }
         self.own.look(self.now(), thread::seen());
         self.ticks = self.ticks.wrapping_add(1).max(1);
-        if self.ticks.is_multiple_of(LOOK_EVERY) {
-            self.weigh();
-        }
         self.turn_waiting_on();
         let exhausted = take_exhausted();
         exhausted.iter().for_each(|index| self.exhausted(*index));
+        if self.ticks.is_multiple_of(LOOK_EVERY) || !exhausted.is_empty() {
+            self.weigh();
+        }
         while let Some(Reverse((time, index))) = self.due.peek().copied()
             && time as f64 <= self.now()
         {
@@ -209,17 +215,28 @@ impl Schedule {
     /// Functions that take more of the program's time are observed more. This is decided from the
     /// past, as everything is.
     fn weigh(&mut self) {
-        let all: Vec<&mut Measured> =
-            self.functions.iter_mut().filter(|measured| measured.stage.is_sampled()).collect();
-        let value =
-            |measured: &Measured| measured.strata.known_ticks().powf(VALUE_OF_TIME) * of_probes(measured);
-        let mean = all.iter().map(|measured| value(measured)).sum::<f64>() / all.len().max(1) as f64;
+        let now = self.now();
+        let functions = self.functions.iter().enumerate();
+        let sampled: Vec<(usize, f64)> = functions
+            .filter(|(_, measured)| measured.stage.is_sampled())
+            .filter_map(|(index, measured)| Some((index, value(index, measured, now)?)))
+            .collect();
+        let sum: f64 = sampled.iter().map(|(_, value)| value).sum();
+        self.mean_value = sum / sampled.len().max(1) as f64;
         self.demand.importance = 0.0;
-        for measured in all {
-            let importance = value(measured) / mean.max(1.0);
-            let importance = importance.clamp(*IMPORTANCE.start(), *IMPORTANCE.end());
-            measured.pace.matters(importance);
+        for (index, value) in sampled {
+            let importance = self.importance(value);
+            self.functions[index].pace.matters(importance);
             self.demand.importance += importance;
+        }
+    }
+
+    /// How much more than the average a function of this value matters.
+    fn importance(&self, value: f64) -> f64 {
+        if self.mean_value > 0.0 {
+            (value / self.mean_value).clamp(*IMPORTANCE.start(), *IMPORTANCE.end())
+        } else {
+            1.0
         }
     }
 
@@ -240,10 +257,8 @@ impl Schedule {
             let measured = &mut self.functions[index as usize];
             measured.strata.counted(counted.entries, now - gap - since);
             measured.strata.gap(gap, rate);
-            measured.pace = Pace::new(rate);
-            let importance = of_probes(measured).max(*IMPORTANCE.start());
-            measured.pace.matters(importance);
-            self.demand.importance += importance;
+            measured.pace = Pace::new(rate, share(measured, rate));
+            self.demand.importance += 1.0;
             // What its long calls have earned was not enough, however long they are: windows first.
             self.plan(index, now, 0.0);
         }
@@ -258,7 +273,11 @@ impl Schedule {
     /// Plans what comes next, from `start` on, for a function whose mean call takes `mean`
     /// nanoseconds.
     fn plan(&mut self, index: u32, start: f64, mean: f64) {
+        let value = value(index as usize, &self.functions[index as usize], self.now());
+        let importance = value.map_or(1.0, |value| self.importance(value));
         let measured = &mut self.functions[index as usize];
+        let before = measured.pace.matters(importance);
+        self.demand.importance += importance - before;
         match measured.pace.next(start, mean, &governor::intensity(), &mut self.random) {
             Next::On => {
                 let unobserved = Unobserved { since: start, rate: measured.pace.rate() };
@@ -414,7 +433,8 @@ impl Schedule {
                 let open = Open { end, ..open };
                 measured.strata.resize_last(open.end - open.start, open.weight());
                 closed.fill(&mut measured.strata);
-                let mean = measured.strata.known_mean() / governor::ticks_per_ns();
+                let mean = measured.strata.known_mean().unwrap_or(0.0) / governor::ticks_per_ns();
+                measured.pace.took(share(measured, closed.rate));
                 self.plan(index, open.end, mean);
             }
             Stage::Counted(counted) => {
@@ -422,7 +442,8 @@ impl Schedule {
                 let measured = &mut self.functions[index as usize];
                 Self::end_counted(&mut measured.strata, &counted, now);
                 measured.pace.observed(counted.count.rate() * running);
-                let mean = measured.strata.known_mean() / governor::ticks_per_ns();
+                let mean = measured.strata.known_mean().unwrap_or(0.0) / governor::ticks_per_ns();
+                measured.pace.took(share(measured, counted.count.rate() * running));
                 self.plan(index, now, mean);
             }
             Stage::Off | Stage::On { .. } | Stage::Waiting(_) => {}
@@ -549,6 +570,7 @@ impl Schedule {
     /// [`Schedule::forget_what_is_not_due`] after the last one.
     pub(crate) fn exclude(&mut self, index: u32) {
         self.suspend(index);
+        FUNCTIONS.get(index as usize).into_iter().for_each(Function::suspend);
         self.functions[index as usize].selection = Selection::Excluded;
     }
 
@@ -628,12 +650,27 @@ impl Schedule {
     }
 }
 
-/// How much less a function is to be observed for the number of its probes, which a window switches
-/// all: where cost differs, the variance of the whole is least with observations in inverse
-/// proportion to the root of their cost (Neyman, 1934). The rest of a window costs about as much as
-/// [`PROBES_OF_WINDOW`].
-fn of_probes(measured: &Measured) -> f64 {
-    ((2.0 + PROBES_OF_WINDOW) / (f64::from(measured.probes) + PROBES_OF_WINDOW)).sqrt()
+/// How much less a function is to be observed for the number of its probes that have been executed,
+/// which a window switches: where cost differs, the variance of the whole is least with
+/// observations in inverse proportion to the root of their cost (Neyman, 1934). The rest of a
+/// window costs about as much as [`PROBES_OF_WINDOW`].
+fn of_probes(function: &Function) -> f64 {
+    ((2.0 + PROBES_OF_WINDOW) / (f64::from(function.executed_probes()) + PROBES_OF_WINDOW)).sqrt()
+}
+
+/// The part of the program's time that the calls of a function take at this rate; `None` if none
+/// was timed.
+fn share(measured: &Measured, rate: f64) -> Option<f64> {
+    let mean = measured.strata.known_mean()?.max(MIN_CALL) / governor::ticks_per_ns();
+    Some(rate * mean)
+}
+
+/// How much it is worth to observe a function: for the part of the program's time that its calls
+/// take, lately or in all the time up to `now`, and for what it costs. `None` if none was timed.
+fn value(index: usize, measured: &Measured, now: f64) -> Option<f64> {
+    let of_all = measured.strata.known_ticks() / governor::ticks_per_ns() / now.max(1.0);
+    let share = measured.pace.share()?.max(of_all).min(1.0);
+    Some(share.powf(VALUE_OF_TIME) * FUNCTIONS.get(index).map_or(1.0, of_probes))
 }
 
 /// What a window has shown.

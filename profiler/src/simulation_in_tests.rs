@@ -48,7 +48,7 @@ fn run(times: &[f64], duration: f64, random: &mut impl Rng) -> Strata {
             }
         }
         let rate = f64::from(chunk) / (now - looked).max(1.0);
-        let mut pace = Pace::new(rate);
+        let mut pace = Pace::new(rate, None);
         let mut start = (now + WAKE * random.random_range(0.5..2.0)).min(duration);
         strata.gap(start - now, rate);
         // Sampled.

@@ -25,12 +25,17 @@
 //! function was observed only a few times in its windows, the upper limit of a Poisson distribution
 //! is used, too.
 //!
+//! An estimate whose error is as large as itself is skewed: it is often too small, and rarely much
+//! too large. Its lower limit is that of its logarithm ([`lower_part`]); an upper limit is not
+//! given. If one or two windows contain nearly everything, nothing is known except what was
+//! observed.
+//!
 //! A *gap*, in which nothing was observed, adds half of the calls that the last known rate would
 //! give, with the variance of a uniform distribution from zero to all of them.
 
 use std::collections::VecDeque;
 
-use crate::interval::{most_for, student};
+use crate::interval::{least_for, most_for, student};
 use crate::report::Estimate;
 
 /// The number of windows that are kept until the calls that entered in them have returned. A call
@@ -48,6 +53,9 @@ const MOSTLY_EXACT: f64 = 0.1;
 
 /// If the time of probes makes windows more uncertain than this, rates have no upper limit.
 const TOO_FAST: f64 = 0.4;
+
+/// See [`lower_part`].
+const MIN_EFFECTIVE: f64 = 3.0;
 
 /// With fewer windows, there is no upper limit either, because a phase with many calls may have
 /// been missed.
@@ -80,6 +88,22 @@ struct Window {
     cut_off: f64,
     uncertain: f64,
     counting: Counting,
+}
+
+impl Window {
+    /// What the window adds to the estimates: calls, timed calls, and their time.
+    fn weighted(&self) -> (f64, f64, f64) {
+        let calls = self.weight * (self.entries + self.cut_off / 2.0);
+        if self.counting == Counting::SameWindow {
+            (calls, self.weight * self.timed, self.weight * self.ticks)
+        } else if self.timed > 0.0 {
+            (calls, calls, calls * self.ticks / self.timed)
+        } else if self.cold > 0.0 {
+            (calls, calls, calls * self.cold_ticks / self.cold)
+        } else {
+            (calls, 0.0, 0.0)
+        }
+    }
 }
 
 /// Squares and products of the differences between neighbours.
@@ -121,6 +145,9 @@ pub(crate) struct Strata {
     /// Calls and time per nanosecond in the last one.
     last: Option<[f64; 2]>,
     differences: Differences,
+    /// Sums of the squares of the strata's weighted calls and time.
+    squared_calls: f64,
+    squared_ticks: f64,
     /// The contribution of truncated windows and late calls to the variances.
     calls_variance: f64,
     ticks_variance: f64,
@@ -277,6 +304,7 @@ impl Strata {
             None => {
                 self.timed += weight;
                 self.ticks += weight * ticks;
+                self.squared_ticks += (weight * ticks).powi(2);
                 self.ticks_variance += weight * (weight - 1.0) * ticks * ticks;
             }
         }
@@ -284,16 +312,7 @@ impl Strata {
 
     fn fold(&mut self, window: &Window) {
         let Window { weight, length, .. } = *window;
-        let calls = weight * (window.entries + window.cut_off / 2.0);
-        let (timed, ticks) = if window.counting == Counting::SameWindow {
-            (weight * window.timed, weight * window.ticks)
-        } else if window.timed > 0.0 {
-            (calls, calls * window.ticks / window.timed)
-        } else if window.cold > 0.0 {
-            (calls, calls * window.cold_ticks / window.cold)
-        } else {
-            (0.0, 0.0)
-        };
+        let (calls, timed, ticks) = window.weighted();
         let rates = [calls / length, ticks / length];
         if let Some(last) = self.last {
             let [calls, ticks] = [0, 1].map(|index| (rates[index] - last[index]) * length);
@@ -312,8 +331,10 @@ impl Strata {
         self.last = Some(rates);
         self.windows += 1.0;
         self.calls += calls;
+        self.squared_calls += calls * calls;
         self.timed += timed;
         self.ticks += ticks;
+        self.squared_ticks += ticks * ticks;
         self.seen += window.entries;
         self.strata_time += length;
         self.window_time += length / weight;
@@ -329,12 +350,22 @@ impl Strata {
 
     /// The known time of all calls so far, in ticks.
     pub(crate) fn known_ticks(&self) -> f64 {
-        self.exact_ticks + self.ticks
+        self.known()[0]
     }
 
-    /// Mean time of the calls that were timed so far, in ticks.
-    pub(crate) fn known_mean(&self) -> f64 {
-        self.known_ticks() / (self.exact_timed + self.timed).max(1.0)
+    /// Mean time of the calls that were timed so far, in ticks; `None` if there are none.
+    pub(crate) fn known_mean(&self) -> Option<f64> {
+        let [ticks, timed] = self.known();
+        (timed > 0.0).then(|| ticks / timed)
+    }
+
+    /// The time of the timed calls, and their number, including those of windows whose calls are
+    /// still being collected.
+    fn known(&self) -> [f64; 2] {
+        self.pending.iter().map(Window::weighted).fold(
+            [self.exact_ticks + self.ticks, self.exact_timed + self.timed],
+            |[ticks, timed], (_, more_timed, more_ticks)| [ticks + more_ticks, timed + more_timed],
+        )
     }
 
     /// Whether every call was counted.
@@ -356,6 +387,7 @@ impl Strata {
     }
 
     /// The number of observed calls, unweighted.
+    #[cfg(test)]
     pub(crate) fn observed(&self) -> f64 {
         self.exact_calls + self.seen
     }
@@ -389,13 +421,15 @@ impl Strata {
         let degrees = Self::degrees(self.differences.calls, self.differences.calls_fourth);
         let error = (student(degrees).powi(2) * between + (1.96 * self.gap_deviation).powi(2)).sqrt();
         let error = error + self.calls_systematic;
+        let sampled = lower_part(self.calls, self.squared_calls, between, student(degrees));
+        let low = self.exact_calls + (sampled * self.calls - self.calls_systematic).max(self.seen);
         let mut high = value + error + self.missed_calls();
         if self.windows > 0.0 && self.seen < 30.0 {
             high =
                 high.max(self.exact_calls + 2.0 * self.gap_calls + most_for(self.seen) * self.largest_weight);
         }
         let high = if self.is_hardly_observed() { f64::INFINITY } else { high };
-        limited(value, value - error, high, self.observed())
+        limited(value, value - error, high, low)
     }
 
     /// Whether the observations are too few for an upper limit: then, estimates have a lower limit
@@ -440,7 +474,9 @@ impl Strata {
         let error = (factor * of_total + 1.96_f64.powi(2) * mean * mean * unknown_variance).sqrt();
         let error = error + self.ticks_systematic;
         let unknown = if self.is_hardly_observed() { f64::INFINITY } else { 0.0 };
-        let total = limited(value, value - error, value + error + unknown, self.exact_ticks);
+        let sampled = lower_part(self.ticks, self.squared_ticks, of_total, factor.sqrt());
+        let low = self.exact_ticks + (sampled * self.ticks - self.ticks_systematic).max(0.0);
+        let total = limited(value, value - error, value + error + unknown, low);
 
         let residual = (ticks - 2.0 * mean * products + mean * mean * calls).max(0.0);
         let of_mean = self.variance(residual, self.ticks) + self.ticks_variance;
@@ -448,6 +484,23 @@ impl Strata {
         let error = (factor * of_mean + 1.96_f64.powi(2) * of_unknown).sqrt() / timed;
         Some(Times { total, mean: limited(mean, mean - error, mean + error, 0.0) })
     }
+}
+
+/// The lower limit of an estimate, as a part of it: `sum` of independent strata, whose squares add
+/// up to `squares`, with this variance and quantile of Student's distribution.
+///
+/// It is the exponential of the lower limit of the estimate's logarithm, whose variance is ln(1 +
+/// c²) for a coefficient of variation c (that of a log-normal distribution); but not more than the
+/// limit of a Poisson distribution for as many events as there are windows of equal size with the
+/// same coefficient of variation (Kish, "Survey Sampling", 1965, section 11.2: the effective
+/// number); and 0 if these are fewer than [`MIN_EFFECTIVE`].
+fn lower_part(sum: f64, squares: f64, variance: f64, student: f64) -> f64 {
+    let effective = if squares > 0.0 { sum * sum / squares } else { 0.0 };
+    if effective < MIN_EFFECTIVE {
+        return 0.0;
+    }
+    let of_logarithm = (-student * (1.0 + variance / (sum * sum)).ln().sqrt()).exp();
+    of_logarithm.min(least_for(effective) / effective)
 }
 
 /// Times in ticks.
@@ -512,6 +565,24 @@ mod tests {
         }
         let total = strata.finished().ticks(0.0).unwrap().total;
         assert_eq!((total.low, total.high), (400.0, None));
+    }
+
+    /// Some windows contain calls.
+    #[test]
+    fn what_many_windows_show_has_a_lower_limit() {
+        let calls = |hits: u32| {
+            let mut strata = Strata::default();
+            for number in 0..16 {
+                strata.opened(number, 1000.0, 1e7);
+                strata.closed(if number % (16 / hits) == 0 { 40 } else { 0 }, 0.0, 0.0);
+            }
+            let calls = strata.finished().calls();
+            assert_eq!((calls.value, calls.high.is_some()), (40_000.0 * f64::from(hits), hits > 4), "{hits}");
+            calls.low
+        };
+        assert_eq!((calls(1), calls(2)), (40.0, 80.0), "what was observed");
+        assert!((20_000.0..80_000.0).contains(&calls(4)), "{}", calls(4));
+        assert!((80_000.0..160_000.0).contains(&calls(8)), "{}", calls(8));
     }
 
     #[test]

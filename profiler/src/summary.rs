@@ -3,8 +3,11 @@
 //! # Self time
 //! A function's own time is the time of all its calls less that of the calls it made:
 //! `total(f) - Σ total(f → g)`. Both are estimated from independent windows, so the variances add.
-//! It cannot be negative, nor more than the total. If an instrumented function was inlined into
-//! another, which was inlined into a third, its calls are attributed to the outermost.
+//! It cannot be negative, nor more than the total. Calls of a function that is sampled are seen in
+//! its windows: of one that makes few and long calls of such functions, perhaps none is. If any
+//! function was sampled, the self time of those whose calls were all timed therefore has an upper
+//! limit only. If an instrumented function was inlined into another, which was inlined into a
+//! third, its calls are attributed to the outermost.
 //!
 //! # Recursion
 //! A call inside another call of the same function must not count twice in its total. The total is
@@ -149,7 +152,8 @@ fn edges(rows: &[Row], arcs: &Arcs, units: &Units) -> Vec<Edge> {
         let (row, sum) = (by_index.get(callee)?, &sums[callee]);
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         let calls = part(&row.report.calls, share(from.calls, sum.calls), row.windows);
-        let total = row.all.map(|all| bounded(part(&all, share(from.ticks, sum.ticks), row.windows), units));
+        let total =
+            row.all.map(|all| bounded(part(&all, share(from.ticks, sum.ticks), row.windows), true, units));
         let seen = row.windows.is_finite().then_some(from.seen);
         Some(Edge { caller: *caller, callee: *callee, calls, total, seen })
     };
@@ -180,10 +184,10 @@ impl Sum {
     }
 }
 
-/// A total, which is at most the time of all threads. A sum over nested calls may exceed that: then
-/// it says nothing about the least time.
-fn bounded(total: Estimate, units: &Units) -> Estimate {
-    let low = if total.value > units.thread_time { 0.0 } else { total.low };
+/// A total, which is at most the time of all threads. A sum over calls that may be nested can
+/// exceed that: then it says nothing about the least time.
+fn bounded(total: Estimate, may_be_nested: bool, units: &Units) -> Estimate {
+    let low = if may_be_nested && total.value > units.thread_time { 0.0 } else { total.low };
     Estimate { low, ..total }.at_most(units.thread_time)
 }
 
@@ -206,12 +210,14 @@ fn finish(rows: &mut [Row], edges: &[Edge], circles: &HashMap<u32, u32>, units: 
             into_circle.entry(circle).or_default().add(total);
         }
     }
+    let any_is_sampled = rows.iter().any(|row| row.windows.is_finite());
     for row in rows {
         let Some(all) = row.all else { continue };
+        let may_be_unseen = any_is_sampled && row.windows.is_infinite();
         let called = callees.get(&row.index).copied().unwrap_or_default();
         let own = all.value - called.value;
         let below = (all.value - all.low).hypot(called.above.unwrap_or(0.0));
-        let low = if called.is_open { 0.0 } else { own - below };
+        let low = if called.is_open || may_be_unseen { 0.0 } else { own - below };
         let above = all.high.map_or(f64::INFINITY, |high| (high - all.value).hypot(called.below));
         let own = Estimate::within(own, low, own.max(0.0) + above).at_most(units.thread_time);
         row.report.self_ns = row.is_complete.then_some(own);
@@ -226,7 +232,8 @@ fn finish(rows: &mut [Row], edges: &[Edge], circles: &HashMap<u32, u32>, units: 
                 total
             });
         }
-        row.report.total_ns = row.report.total_ns.map(|total| bounded(total, units));
+        let is_recursive = row.report.recursive;
+        row.report.total_ns = row.report.total_ns.map(|total| bounded(total, is_recursive, units));
         let total = row.report.total_ns.and_then(|total| total.high);
         if let (Some(own), Some(total)) = (row.report.self_ns, total) {
             row.report.self_ns = Some(own.at_most(total));
@@ -303,5 +310,20 @@ mod tests {
         let own = rows[0].report.self_ns.expect("it was timed");
         assert_eq!((own.low, own.high), (0.0, Some(1000.0)));
         assert_eq!(rows[1].report.self_ns, Some(Estimate::exact(100.0)));
+    }
+
+    /// A function that was called once makes long calls of one that is sampled, which no window has
+    /// shown.
+    #[test]
+    fn calls_of_a_sampled_function_may_not_have_been_seen() {
+        let units = Units { ticks_per_ns: 1.0, resolution: 1, thread_time: 1e9 };
+        let own_of = |windows: f64| {
+            let mut rows = [row(1, 1e9, &units), row(2, 100.0, &units)];
+            rows[1].windows = windows;
+            finish(&mut rows, &[], &HashMap::new(), &units);
+            rows[0].report.self_ns.expect("it was timed")
+        };
+        assert_eq!(own_of(f64::INFINITY), Estimate::exact(1e9));
+        assert_eq!((own_of(10.0).low, own_of(10.0).high), (0.0, Some(1e9)));
     }
 }

@@ -11,6 +11,9 @@
 //! entered by a compare-and-swap which names the observation, so a thread that decided long ago
 //! does nothing; only the thread that has entered it leaves it; and the service thread begins
 //! nothing until then, but tries again later. Nobody waits.
+//!
+//! While the probes are off, a thread may switch a single one off that has not been executed before
+//! ([`crate::function`]): by the same steps.
 
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -25,9 +28,12 @@ pub(crate) enum Phase {
     /// On, while a thread determines the times of the window.
     Placing,
     SwitchingOff,
+    /// On, to count calls ([`crate::counting`]).
+    Counting,
 }
 
-const PHASES: [Phase; 5] = [Phase::Off, Phase::On, Phase::Held, Phase::Placing, Phase::SwitchingOff];
+const PHASES: [Phase; 6] =
+    [Phase::Off, Phase::On, Phase::Held, Phase::Placing, Phase::SwitchingOff, Phase::Counting];
 
 /// The number of bits of a phase.
 const BITS: u32 = 3;
@@ -43,7 +49,7 @@ pub(crate) struct Entries {
 impl Entries {
     /// Whether the observation is over: its last entry was counted.
     pub(crate) fn are_over(self) -> bool {
-        matches!(self.phase, Phase::Off | Phase::SwitchingOff)
+        matches!(self.phase, Phase::Off | Phase::SwitchingOff | Phase::Counting)
     }
 
     fn in_phase(self, phase: Phase) -> Self {
@@ -82,22 +88,23 @@ impl EntrySwitch {
         self.0.store(to.word(), SeqCst);
     }
 
-    /// Keeps the probes as they are; `None` while a thread is about to change something. For the
-    /// service thread.
+    /// Keeps the probes as they are, which is [`Phase::Off`] or [`Phase::Held`] in what is
+    /// returned; `None` while a thread is about to change something. For the service thread.
     pub(crate) fn hold(&self) -> Option<Entries> {
         loop {
             let now = self.now_ordered();
             let held = now.in_phase(Phase::Held);
             match now.phase {
-                Phase::Off | Phase::Held => return Some(now),
-                Phase::Placing | Phase::SwitchingOff => return None,
+                Phase::Held => return Some(now),
+                Phase::Placing | Phase::SwitchingOff | Phase::Counting => return None,
                 Phase::On if self.step(now, held) => return Some(held),
-                Phase::On => {}
+                Phase::Off if self.step(now, held) => return Some(now),
+                Phase::On | Phase::Off => {}
             }
         }
     }
 
-    /// Begins an observation, while the probes are off or held. For the service thread.
+    /// Begins an observation, after [`EntrySwitch::hold`]. For the service thread.
     pub(crate) fn begin(&self, observation: u32) {
         self.set(Entries { observation, phase: Phase::On });
     }
@@ -137,9 +144,40 @@ impl EntrySwitch {
     /// another thread is about to change something. For the service thread.
     pub(crate) fn end_any(&self, act: impl FnOnce()) -> bool {
         match self.hold() {
-            Some(now) if now.phase == Phase::Off => true,
+            Some(off) if off.phase == Phase::Off => {
+                self.set(off);
+                true
+            }
             Some(held) => self.end_from(held, act),
             None => false,
+        }
+    }
+
+    /// Begins to count calls by `act`, which switches the probes on. Returns false, and does
+    /// nothing, unless they are off. For the service thread.
+    pub(crate) fn begin_counting(&self, act: impl FnOnce()) -> bool {
+        let now = self.now_ordered();
+        let can_begin = now.phase == Phase::Off && self.step(now, now.in_phase(Phase::Counting));
+        if can_begin {
+            act();
+        }
+        can_begin
+    }
+
+    /// Ends what [`EntrySwitch::begin_counting`] has begun, by `act`, which switches the probes
+    /// off.
+    pub(crate) fn end_counting(&self, act: impl FnOnce()) {
+        act();
+        self.set(self.now().in_phase(Phase::Off));
+    }
+
+    /// Executes `act`, which switches a single probe off, while all that have been executed are
+    /// off; does nothing if they are not.
+    #[cold]
+    pub(crate) fn while_off(&self, act: impl FnOnce()) {
+        let now = self.now_ordered();
+        if now.phase == Phase::Off {
+            self.end_from(now, act);
         }
     }
 
@@ -156,10 +194,11 @@ impl EntrySwitch {
 #[derive(Debug, Default)]
 pub(crate) struct ExitSwitch(AtomicU32);
 
-/// Steps from one period to the next: off, on, being switched off.
-const OFF_TO_ON: u32 = 1;
-const ON_TO_SWITCHING_OFF: u32 = 1;
-const SWITCHING_OFF_TO_OFF: u32 = 2;
+/// The states of a period, its number modulo 4: off, on, being switched off, being switched on.
+const ON: u32 = 1;
+const SWITCHING_OFF: u32 = 2;
+const SWITCHING_ON: u32 = 3;
+const PERIOD: u32 = 4;
 
 impl ExitSwitch {
     /// The number of the period: the exit probes stay on while it does not change.
@@ -169,35 +208,53 @@ impl ExitSwitch {
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        match self.period() & 3 {
+        match self.period() % PERIOD {
             0 => Phase::Off,
-            1 => Phase::On,
-            _ => Phase::SwitchingOff,
+            ON => Phase::On,
+            SWITCHING_OFF => Phase::SwitchingOff,
+            _ => Phase::Held,
         }
     }
 
-    /// Begins a period, while the probes are off, by `act`, which switches them on. For the service
-    /// thread.
-    pub(crate) fn begin(&self, act: impl FnOnce()) {
+    fn step(&self, from: u32, to: u32) -> bool {
+        self.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
+    }
+
+    /// Begins a period by `act`, which switches the probes on. Returns false, and does nothing,
+    /// unless they are off. For the service thread.
+    pub(crate) fn begin(&self, act: impl FnOnce()) -> bool {
         let period = self.period();
-        act();
-        self.0.store(period.wrapping_add(OFF_TO_ON), SeqCst);
+        let can_begin = period.is_multiple_of(PERIOD) && self.step(period, period | SWITCHING_ON);
+        if can_begin {
+            act();
+            self.0.store(period.wrapping_add(PERIOD + ON), SeqCst);
+        }
+        can_begin
+    }
+
+    /// As [`EntrySwitch::while_off`].
+    #[cold]
+    pub(crate) fn while_off(&self, act: impl FnOnce()) {
+        let period = self.period();
+        if period.is_multiple_of(PERIOD) && self.step(period, period | SWITCHING_OFF) {
+            act();
+            self.0.store(period.wrapping_add(PERIOD), SeqCst);
+        }
     }
 
     /// Ends a period by `act`, which switches the probes off, unless it is over or `is_due` denies
     /// it. The number of the period changes before the code does, so that an exit that is missed
     /// belongs to an earlier one.
     pub(crate) fn end(&self, period: u32, is_due: impl Fn() -> bool, act: impl FnOnce()) {
-        let is_on = period & 3 == OFF_TO_ON;
-        let switching = period.wrapping_add(ON_TO_SWITCHING_OFF);
-        if !is_on || !is_due() || self.0.compare_exchange(period, switching, SeqCst, SeqCst).is_err() {
+        let switching = period - period % PERIOD + SWITCHING_OFF;
+        if period % PERIOD != ON || !is_due() || !self.step(period, switching) {
             return;
         }
         // SeqCst: either this sees that the next observation has begun, which needs the probes, or
         // the service thread sees that they are being switched off.
         if is_due() {
             act();
-            self.0.store(switching.wrapping_add(SWITCHING_OFF_TO_OFF), SeqCst);
+            self.0.store((period - ON).wrapping_add(PERIOD), SeqCst);
         } else {
             self.0.store(period, SeqCst);
         }
@@ -205,7 +262,7 @@ impl ExitSwitch {
 
     /// As [`EntrySwitch::reset`].
     pub(crate) fn reset(&self) {
-        self.0.store((self.period() | 3).wrapping_add(1), SeqCst);
+        self.0.store((self.period() | (PERIOD - 1)).wrapping_add(1), SeqCst);
     }
 }
 
@@ -266,7 +323,8 @@ mod tests {
     #[test]
     fn the_next_observation_keeps_the_exit_probes() {
         let exits = ExitSwitch::default();
-        exits.begin(|| assert_eq!(exits.phase(), Phase::Off));
+        assert!(exits.begin(|| assert_eq!(exits.phase(), Phase::Held)));
+        assert!(!exits.begin(|| panic!("they are on")));
         let period = exits.period();
         // Due at first, and no longer when the state has been entered.
         let asked = std::cell::Cell::new(0);
@@ -281,10 +339,48 @@ mod tests {
         exits.end(period, || true, || assert_ne!(exits.period(), period));
         assert_eq!(exits.phase(), Phase::Off);
         exits.end(period, || true, || panic!("it is over"));
-        exits.begin(|| {});
+        assert!(exits.begin(|| {}));
         exits.end(period, || true, || panic!("not this period"));
         assert_eq!(exits.phase(), Phase::On);
         exits.reset();
         assert_eq!(exits.phase(), Phase::Off);
+    }
+
+    #[test]
+    fn a_single_probe_is_switched_off_only_while_all_are() {
+        let entries = EntrySwitch::default();
+        let switched = std::cell::Cell::new(0);
+        entries.while_off(|| {
+            assert_eq!(entries.hold(), None, "nothing begins meanwhile");
+            assert!(!entries.begin_counting(|| panic!("nor does counting")));
+            entries.while_off(|| panic!("another thread does"));
+            switched.set(1);
+        });
+        assert_eq!(switched.get(), 1);
+        let before = entries.hold().expect("they are off");
+        entries.while_off(|| panic!("held"));
+        entries.cancel(1, before);
+        entries.while_off(|| switched.set(2));
+        assert_eq!(switched.get(), 2, "they are off again");
+        entries.begin(2);
+        entries.while_off(|| panic!("they are on"));
+        assert!(entries.end_any(|| {}) && entries.begin_counting(|| {}));
+        entries.while_off(|| panic!("they count"));
+        assert_eq!(entries.hold(), None);
+        entries.end_counting(|| assert!(entries.now().are_over()));
+        entries.while_off(|| switched.set(3));
+        assert_eq!(switched.get(), 3);
+
+        let exits = ExitSwitch::default();
+        let period = exits.period();
+        exits.while_off(|| {
+            assert!(!exits.begin(|| panic!("nothing begins meanwhile")));
+            exits.while_off(|| panic!("another thread does"));
+            switched.set(4);
+        });
+        assert_eq!((switched.get(), exits.phase()), (4, Phase::Off));
+        assert_ne!(exits.period(), period);
+        assert!(exits.begin(|| exits.while_off(|| panic!("they are being switched on"))));
+        exits.while_off(|| panic!("they are on"));
     }
 }

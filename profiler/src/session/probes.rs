@@ -31,7 +31,7 @@ impl Early {
     }
 }
 
-/// Called for every probe: assigns it to its function, and switches it on if the others are on.
+/// Called for every probe: assigns it to its function, and switches it on.
 /// Only functions whose code is never unloaded as a group are observed: a report names them when
 /// the process ends.
 pub(super) fn discovered(probe: &ProbeMetadata<'_>) {
@@ -46,8 +46,8 @@ pub(super) fn discovered(probe: &ProbeMetadata<'_>) {
 }
 
 impl Session {
-    /// Assigns a probe to its function, and switches it on if the others are on. Returns the index
-    /// of the function.
+    /// Assigns a probe to its function, and switches it on: it has not been executed
+    /// ([`crate::function`]). Returns the index of the function.
     pub(super) fn adopt(&mut self, probe: &ProbeMetadata<'static>, kind: ProbeType) -> Option<u32> {
         let index = self.function_of(probe)?;
         Function::adopt(index, probe.id, kind)?;
@@ -55,7 +55,7 @@ impl Session {
         if kind == ProbeType::Entry && probe.function_address == probe.body_start {
             self.bodies.insert(probe.body_start, probe.body_end, index);
         }
-        if FUNCTIONS.get(index as usize)?.has_on(kind) && !OVER.load(Ordering::Relaxed) {
+        if FUNCTIONS.get(index as usize)?.wants_probes() && !OVER.load(Ordering::Relaxed) {
             switch_on(probe.id, kind);
         }
         Some(index)
