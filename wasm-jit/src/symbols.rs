@@ -1,7 +1,7 @@
 //! [`Symbols`]: names and source lines for reports.
 
 use crate::code::sections::{Sections, demangle, printable};
-use crate::module::Module;
+use crate::module::{FunctionInfo, Module};
 use crate::trap::{FrameSymbol, Lines};
 
 /// Names of a module's functions, and the source of its instructions, as backtraces show them.
@@ -32,18 +32,31 @@ impl Module {
     }
 }
 
+impl FunctionInfo<'_> {
+    /// The name that reports show: see [`Symbols::function`].
+    pub fn display_name(&self) -> String {
+        self.shown_name().unwrap_or_else(|| unnamed(self.index()))
+    }
+
+    fn shown_name(&self) -> Option<String> {
+        let import = || self.import().map(|import| format!("{}::{}", import.module(), import.name()));
+        let export = || self.exports().next().map(str::to_owned);
+        let name = self.name().map(demangle).or_else(import).or_else(export)?;
+        Some(printable(&name).into_owned())
+    }
+}
+
+fn unnamed(index: u32) -> String {
+    format!("function[{index}]")
+}
+
 impl Symbols<'_> {
     /// A name for a function, by its index, imports included: that of the name section, demangled
     /// and without control characters; of an import that has none, `module::name`; of an export,
     /// its name; else `function[INDEX]`.
     pub fn function(&self, index: u32) -> String {
-        let function = self.module.function(index);
-        let name = function.and_then(|function| {
-            let import = || function.import().map(|import| format!("{}::{}", import.module(), import.name()));
-            let export = || function.exports().next().map(str::to_owned);
-            function.name().map(demangle).or_else(import).or_else(export)
-        });
-        name.map_or_else(|| format!("function[{index}]"), |name| printable(&name).into_owned())
+        let name = self.module.function(index).and_then(|function| function.shown_name());
+        name.unwrap_or_else(|| unnamed(index))
     }
 
     /// The source of the instruction at this offset from the start of a function's body, innermost

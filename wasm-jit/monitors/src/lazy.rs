@@ -134,8 +134,13 @@ impl LazyProbes {
 
     /// Says in a report which functions could not be observed.
     pub fn report_refused(&self, report: &mut Report) {
+        self.report_refused_as(report, "was not observed");
+    }
+
+    /// The same, and what that means.
+    pub(crate) fn report_refused_as(&self, report: &mut Report, what: &str) {
         for (function, reason) in &lock(&self.shared.state).refused {
-            report.text(format!("function {function} was not observed: {reason}\n"));
+            report.text(format!("function {function} {what}: {reason}\n"));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The text of a module, by instruction.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::io;
 use std::ops::Range;
@@ -8,44 +8,66 @@ use std::ops::Range;
 use wasm_jit::Module;
 use wasmprinter::Print;
 
+use super::excerpt::{Excerpt, Excerpts};
 use crate::{Cell, Program};
 
 /// Instructions of a module as lines of its text.
+#[derive(Default)]
 pub(super) struct Listing {
     /// The lines of all instructions one behind the other, without indentation.
     texts: String,
-    by_offset: HashMap<u64, Line>,
+    /// By the offset in the module.
+    by_offset: HashMap<u64, Range<u32>>,
 }
 
-struct Line {
-    /// From 1.
-    number: u32,
-    text: Range<u32>,
-}
-
-/// Collects the lines that are wanted.
-struct Lines<'a> {
-    wanted: &'a HashSet<u64>,
-    /// Lines that have begun.
-    begun: u32,
-    /// The offset of the instruction whose line is being printed, if it is wanted.
-    current: Option<u64>,
-    /// Where the line's text begins.
-    start: usize,
-    listing: &'a mut Listing,
-}
+/// How many bytes of bodies are printed at a time.
+const PORTION: usize = 1 << 20;
 
 impl Listing {
     /// The lines of some instructions: functions, and offsets from the start of their bodies.
     pub(super) fn of(module: &Module, instructions: impl IntoIterator<Item = (u32, u32)>) -> Self {
-        let mut listing = Self { texts: String::new(), by_offset: HashMap::new() };
-        let wanted = instructions.into_iter();
-        let wanted = wanted.filter_map(|(function, offset)| in_module(module, function, offset)).collect();
-        let mut lines = Lines { wanted: &wanted, begun: 0, current: None, start: 0, listing: &mut listing };
-        // A module that was compiled can be printed.
-        let _ = wasmprinter::Config::new().print(module.bytes(), &mut lines);
-        lines.finish();
+        let mut wanted: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (function, offset) in instructions {
+            wanted.entry(function).or_default().push(offset);
+        }
+        let mut listing = Self::default();
+        if wanted.is_empty() {
+            return listing;
+        }
+        wanted.values_mut().for_each(|offsets| offsets.sort_unstable());
+        let excerpts = Excerpts::of(module);
+        let (mut portion, mut size) = (Vec::new(), 0);
+        for function in wanted.keys() {
+            portion.push(*function);
+            size += start_and_length(module, *function).map_or(0, |(_, length)| length);
+            if size >= PORTION {
+                listing.add(module, &excerpts.excerpt(&portion), &wanted);
+                portion.clear();
+                size = 0;
+            }
+        }
+        listing.add(module, &excerpts.excerpt(&portion), &wanted);
         listing
+    }
+
+    /// The lines of all instructions of a function.
+    pub(super) fn of_function(module: &Module, excerpts: &Excerpts, function: u32) -> Self {
+        let mut listing = Self::default();
+        let body = module.function(function).and_then(|function| function.body());
+        if let Some(body) = body {
+            let start = body.range().start;
+            let offsets = body.instructions().map(|instruction| (instruction.offset() - start) as u32);
+            let wanted = BTreeMap::from([(function, offsets.collect())]);
+            listing.add(module, &excerpts.excerpt(&[function]), &wanted);
+        }
+        listing
+    }
+
+    fn add(&mut self, module: &Module, excerpt: &Excerpt, wanted: &BTreeMap<u32, Vec<u32>>) {
+        let mut lines = Lines { module, excerpt, wanted, current: None, start: 0, listing: self };
+        // The bodies were validated: they can be printed.
+        let _ = wasmprinter::Config::new().print(&excerpt.bytes, &mut lines);
+        lines.finish();
     }
 
     /// An instruction as a cell of a table.
@@ -55,23 +77,46 @@ impl Listing {
 
     /// An instruction, by its offset from the start of the function's body.
     pub(super) fn text(&self, module: &Module, function: u32, offset: u32) -> Option<&str> {
-        let Range { start, end } = self.by_offset.get(&in_module(module, function, offset)?)?.text;
+        let Range { start, end } = *self.by_offset.get(&in_module(module, function, offset)?)?;
         self.texts.get(start as usize..end as usize)
     }
+}
 
-    /// The line of an instruction, from 1, by its offset from the start of the function's body.
-    pub(super) fn line(&self, module: &Module, function: u32, offset: u32) -> Option<u32> {
-        Some(self.by_offset.get(&in_module(module, function, offset)?)?.number)
-    }
+/// Where a function's body begins in the module, and its length.
+fn start_and_length(module: &Module, function: u32) -> Option<(usize, usize)> {
+    let range = module.function(function)?.body()?.range();
+    Some((range.start, range.len()))
 }
 
 /// The offset in the module of an instruction.
 fn in_module(module: &Module, function: u32, offset: u32) -> Option<u64> {
-    let body = module.function(function)?.body()?;
-    Some(body.range().start as u64 + u64::from(offset))
+    Some(start_and_length(module, function)?.0 as u64 + u64::from(offset))
+}
+
+/// Collects the lines that are wanted from an excerpt.
+struct Lines<'a> {
+    module: &'a Module,
+    excerpt: &'a Excerpt,
+    /// By function, in ascending order.
+    wanted: &'a BTreeMap<u32, Vec<u32>>,
+    /// The offset in the module of the instruction whose line is being printed, if it is wanted.
+    current: Option<u64>,
+    /// Where the line's text begins.
+    start: usize,
+    listing: &'a mut Listing,
 }
 
 impl Lines<'_> {
+    /// The offset in the module of an instruction that is wanted, by that in the excerpt.
+    fn wanted(&self, offset: u64) -> Option<u64> {
+        let bodies = &self.excerpt.bodies;
+        let at = bodies.partition_point(|(_, start)| *start as u64 <= offset).checked_sub(1)?;
+        let (function, start) = bodies[at];
+        let of_function = u32::try_from(offset - start as u64).ok()?;
+        self.wanted.get(&function)?.binary_search(&of_function).ok()?;
+        in_module(self.module, function, of_function)
+    }
+
     /// The current line has ended.
     fn finish(&mut self) {
         let Some(offset) = self.current.take() else { return };
@@ -79,7 +124,7 @@ impl Lines<'_> {
         texts.truncate(texts.trim_end().len().max(self.start));
         // The text of a module has fewer than 4 GiB: the module's size is limited to 1 GiB.
         let text = self.start as u32..texts.len() as u32;
-        self.listing.by_offset.insert(offset, Line { number: self.begun, text });
+        self.listing.by_offset.insert(offset, text);
     }
 }
 
@@ -96,9 +141,55 @@ impl Print for Lines<'_> {
 
     fn start_line(&mut self, offset: Option<u64>) {
         self.finish();
-        self.begun += 1;
-        self.current = offset.filter(|offset| self.wanted.contains(offset));
+        self.current = offset.and_then(|offset| self.wanted(offset));
         self.start = self.listing.texts.len();
+    }
+}
+
+/// The lines of instructions in the text of a module, from 1.
+pub(super) struct LineNumbers {
+    /// In the order of the offsets in the module.
+    numbers: Vec<(u64, u32)>,
+}
+
+impl LineNumbers {
+    pub(super) fn of(module: &Module) -> Self {
+        let mut counted = Counted { line: 0, numbers: Vec::new() };
+        // A module that was compiled can be printed.
+        let _ = wasmprinter::Config::new().print(module.bytes(), &mut counted);
+        counted.numbers.sort_unstable();
+        // Of several lines at an offset, the last one is the instruction.
+        counted.numbers.dedup_by(|later, kept| {
+            let is_same = later.0 == kept.0;
+            if is_same {
+                kept.1 = later.1;
+            }
+            is_same
+        });
+        Self { numbers: counted.numbers }
+    }
+
+    /// The line of an instruction, by its offset from the start of the function's body.
+    pub(super) fn get(&self, module: &Module, function: u32, offset: u32) -> Option<u32> {
+        let offset = in_module(module, function, offset)?;
+        let at = self.numbers.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
+        Some(self.numbers[at].1)
+    }
+}
+
+struct Counted {
+    line: u32,
+    numbers: Vec<(u64, u32)>,
+}
+
+impl Print for Counted {
+    fn write_str(&mut self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn start_line(&mut self, offset: Option<u64>) {
+        self.line += 1;
+        self.numbers.extend(offset.map(|offset| (offset, self.line)));
     }
 }
 

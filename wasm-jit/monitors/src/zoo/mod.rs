@@ -11,6 +11,7 @@ mod clock;
 mod contexts;
 mod counts;
 mod coverage;
+mod excerpt;
 mod globals;
 mod graph;
 mod hostcalls;

@@ -2,56 +2,71 @@
 
 use std::fmt;
 
-use wasm_jit::Module;
 use wasm_jit::wasmparser::{
-    BinaryReaderError, FuncValidator, FunctionBody, Operator, Parser, Payload, ValType, Validator,
-    ValidatorResources, WasmFeatures,
+    BinaryReader, FuncToValidate, FuncValidator, FunctionBody, Operator, Parser, Payload, ValType, Validator,
+    ValidatorResources, WasmFeatures, WasmModuleResources,
 };
+use wasm_jit::{FunctionInfo, Module};
 
-/// Visits the instructions of all functions in order, with their offsets from the starts of the
-/// functions' bodies, the types of the operands that they take (the last one is on top of the
-/// stack), and how many they leave.
-pub(super) fn each_instruction(
-    module: &Module,
-    mut visit: impl FnMut(u32, u32, &Operator<'_>, Vec<Option<ValType>>, u32),
-) {
-    let imported = module.functions().filter(|function| function.body().is_none()).count() as u32;
-    let mut validator = Validator::new_with_features(WasmFeatures::all());
-    let mut function = imported;
-    let mut allocations = Default::default();
-    // The module was validated, so there are no errors.
-    for payload in Parser::new(0).parse_all(module.bytes()).flatten() {
-        let Payload::CodeSectionEntry(body) = &payload else {
-            let _ = validator.payload(&payload);
-            continue;
-        };
-        let Ok(to_validate) = validator.code_section_entry(body) else { return };
-        let mut of_body = to_validate.into_validator(allocations);
-        let start = body.range().start;
-        if let (Ok(()), Ok(operators)) = (read_locals(&mut of_body, body), body.get_operators_reader()) {
-            for (operator, offset) in operators.into_iter_with_offsets().flatten() {
-                let (taken, left) = operator.operator_arity(&of_body).unwrap_or_default();
-                let operands = (0..taken)
-                    .rev()
-                    .map(|depth| of_body.get_operand_type(depth as usize).flatten())
-                    .collect();
-                visit(function, (offset - start) as u32, &operator, operands, left);
-                if of_body.op(offset, &operator).is_err() {
-                    break;
-                }
-            }
-        }
-        allocations = of_body.into_allocations();
-        function += 1;
-    }
+/// Knows the types of operands.
+pub(super) struct OperandTypes {
+    /// The declarations of the module; `None` if no function has a body.
+    declarations: Option<ValidatorResources>,
 }
 
-fn read_locals(
-    validator: &mut FuncValidator<ValidatorResources>,
-    body: &FunctionBody<'_>,
-) -> Result<(), BinaryReaderError> {
-    let mut reader = body.get_binary_reader();
-    validator.read_locals(&mut reader)
+impl OperandTypes {
+    pub(super) fn of(module: &Module) -> Self {
+        let mut validator = Validator::new_with_features(WasmFeatures::all());
+        // The module was validated, so there are no errors.
+        for payload in Parser::new(0).parse_all(module.bytes()).flatten() {
+            let Payload::CodeSectionEntry(body) = &payload else {
+                let _ = validator.payload(&payload);
+                continue;
+            };
+            let first = validator.code_section_entry(body);
+            return Self { declarations: first.ok().map(|first| first.resources) };
+        }
+        Self { declarations: None }
+    }
+
+    /// Visits the instructions of a function in order, with their offsets from the start of the
+    /// function's body, the types of the operands that they take (the last one is on top of the
+    /// stack), and of calls those of the results.
+    pub(super) fn visit(
+        &self,
+        function: &FunctionInfo<'_>,
+        mut visit: impl FnMut(u32, &Operator<'_>, Vec<Option<ValType>>, Vec<Option<ValType>>),
+    ) {
+        let (Some(declarations), Some(body)) = (&self.declarations, function.body()) else { return };
+        let Some(ty) = declarations.type_index_of_function(function.index()) else { return };
+        let (resources, features) = (declarations.clone(), WasmFeatures::all());
+        let to_validate = FuncToValidate { resources, index: function.index(), ty, features };
+        let mut validator = to_validate.into_validator(Default::default());
+        let start = body.range().start;
+        let locals = FunctionBody::new(BinaryReader::new(body.bytes(), start as u64));
+        if validator.read_locals(&mut locals.get_binary_reader()).is_err() {
+            return;
+        }
+        for instruction in body.instructions() {
+            let (operator, offset) = (instruction.operator(), instruction.offset());
+            let (taken, left) = operator.operator_arity(&validator).unwrap_or_default();
+            let types = |validator: &FuncValidator<ValidatorResources>, count: u32| {
+                let types =
+                    (0..count).rev().map(|depth| validator.get_operand_type(depth as usize).flatten());
+                types.collect::<Vec<_>>()
+            };
+            let operands = types(&validator, taken);
+            if validator.op(offset as u64, operator).is_err() {
+                break;
+            }
+            let is_call = matches!(
+                operator,
+                Operator::Call { .. } | Operator::CallIndirect { .. } | Operator::CallRef { .. }
+            );
+            let results = if is_call { types(&validator, left) } else { Vec::new() };
+            visit((offset - start) as u32, operator, operands, results);
+        }
+    }
 }
 
 /// A value, as probes pass it.

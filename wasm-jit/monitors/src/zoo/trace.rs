@@ -4,21 +4,27 @@
 //! module knows, and write a line into a buffer of the thread. A probe at the entry of each
 //! function keeps the frames of the thread, whose number is the depth: those that are deeper than a
 //! frame that executes something have ended.
+//!
+//! The probes of a function, and the texts of its instructions, are made when it is first called.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::mem;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use wasm_jit::Module;
-use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeSpec, Values};
+use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, ProbeSpec, Values};
 use wasm_jit::wasmparser::{Operator, ValType};
+use wasm_jit::{FunctionInfo, Module};
 use wildmatch::WildMatch;
 
+use super::excerpt::Excerpts;
 use super::listing::Listing;
-use super::operands::{Operand, each_instruction};
-use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Stream, make, switch};
+use super::operands::{Operand, OperandTypes};
+use crate::{Cell, Description, Error, LazyProbes, Monitor, OptionInfo, Program, Report, Setup, Stream};
 
 pub(super) const DESCRIPTION: Description = Description {
     name: "trace",
@@ -52,7 +58,7 @@ const FULL: usize = 64 << 10;
 
 struct Trace {
     shared: Arc<Shared>,
-    probes: Vec<Probe>,
+    probes: LazyProbes,
 }
 
 struct Shared {
@@ -156,18 +162,19 @@ impl Drop for Local {
     }
 }
 
-/// An instruction, as it is written.
-struct Site {
-    /// Offset, function, instruction.
-    text: String,
-    operands: Box<[Option<ValType>]>,
-    is_local: bool,
-}
-
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let opcodes = setup.options.globs("opcode");
     let limit = setup.options.parse::<u64>("limit", "a number")?;
+    let instructions = Instructions {
+        chosen: setup.functions().map(|function| function.index()).collect(),
+        opcodes: setup.options.globs("opcode"),
+        excerpts: Excerpts::of(setup.module),
+        types: OperandTypes::of(setup.module),
+        module: setup.module.clone(),
+    };
+    if !instructions.exist() {
+        return Err(Error::Nothing("no instruction matches the options `function` and `opcode`".to_owned()));
+    }
     let shared = Arc::new(Shared {
         number: NEXT.fetch_add(1, Ordering::Relaxed),
         stream: Mutex::new(setup.stream("trace.log")?),
@@ -178,116 +185,167 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         lines: AtomicU64::new(0),
         has_failed: AtomicBool::new(false),
     });
-    let mut specs = entries(setup.module, &shared);
-    let before = specs.len();
-    specs.extend(instructions(setup, &shared, opcodes.as_deref()));
-    if specs.len() == before {
-        return Err(Error::Nothing("no instruction matches the options `function` and `opcode`".to_owned()));
-    }
-    let probes = make(setup.module, &specs)?;
+    // The depth counts the frames of all functions.
+    let bodies = setup.module.functions().filter(|function| function.body().is_some());
+    let bodies: Vec<u32> = bodies.map(|function| function.index()).collect();
+    let (enter, of_probes) = (enter(&shared), shared.clone());
+    let specs = move |function: &FunctionInfo<'_>| {
+        let kind = Kind::Callback { function: enter.clone(), values: Values::from([Bound::Frame]) };
+        let location = Location { function: function.index(), place: Place::Entry };
+        let mut specs = vec![ProbeSpec { location, kind }];
+        specs.extend(instructions.of(function).map(|sites| sites.probes(&of_probes)).unwrap_or_default());
+        specs
+    };
+    let probes = LazyProbes::of(setup.module, bodies, specs, None);
     Ok(Box::new(Trace { shared, probes }))
 }
 
-/// Probes that keep the frames of each thread.
-fn entries(module: &Module, shared: &Arc<Shared>) -> Vec<ProbeSpec> {
+/// The closure at the entry of functions, which keeps the frames of each thread.
+fn enter(shared: &Arc<Shared>) -> Callback {
     let shared = shared.clone();
-    let enter = Callback::new(move |values| {
+    Callback::new(move |values| {
         shared.with(|local| {
             while local.frames.pop_if(|known| *known <= values[0]).is_some() {}
             local.frames.push(values[0]);
         });
-    });
-    let bodies = module.functions().filter(|function| function.body().is_some());
-    bodies
-        .map(|function| {
-            let kind = Kind::Callback { function: enter.clone(), values: Values::from([Bound::Frame]) };
-            ProbeSpec { location: Location { function: function.index(), place: Place::Entry }, kind }
+    })
+}
+
+/// The instructions to trace.
+struct Instructions {
+    module: Module,
+    /// The functions, in ascending order.
+    chosen: Vec<u32>,
+    opcodes: Option<Vec<WildMatch>>,
+    excerpts: Excerpts,
+    types: OperandTypes,
+}
+
+impl Instructions {
+    /// Whether there are any. The functions are looked at until one is found.
+    fn exist(&self) -> bool {
+        if self.opcodes.is_none() {
+            return !self.chosen.is_empty();
+        }
+        // Instructions with one operator have one name.
+        let mut seen = HashSet::new();
+        let functions = self.chosen.iter().filter_map(|function| self.module.function(*function));
+        functions.into_iter().any(|function| {
+            let instructions = function.body().into_iter().flat_map(|body| body.instructions());
+            let mut has_new = false;
+            instructions
+                .for_each(|instruction| has_new |= seen.insert(mem::discriminant(instruction.operator())));
+            has_new && self.of(&function).is_some_and(|sites| !sites.all.is_empty())
         })
-        .collect()
-}
+    }
 
-/// Probes that write lines.
-fn instructions(setup: &Setup<'_>, shared: &Arc<Shared>, opcodes: Option<&[WildMatch]>) -> Vec<ProbeSpec> {
-    let module = setup.module;
-    let bodies = setup.functions().filter_map(|function| Some((function.index(), function.body()?)));
-    let listing = Listing::of(
-        module,
-        bodies.flat_map(|(function, body)| {
-            let start = body.range().start;
-            body.instructions().map(move |instruction| (function, (instruction.offset() - start) as u32))
-        }),
-    );
-    let symbols = module.symbols();
-    let chosen: Vec<u32> = setup.functions().map(|function| function.index()).collect();
-    let mut sites: Vec<Site> = Vec::new();
-    let mut places: Vec<(Location, Box<[Bound]>)> = Vec::new();
-    each_instruction(module, |function, offset, operator, operands, _| {
-        if chosen.binary_search(&function).is_err() {
-            return;
-        }
-        let text = listing.text(module, function, offset).unwrap_or("?");
-        // Without comments, and the last `end` by its name.
-        let text = text.split(" ;;").next().and_then(|text| text.split(" (;").next()).unwrap_or(text);
-        let text = if text == ")" { "end" } else { text };
-        let name = text.split(' ').next().unwrap_or(text);
-        if !opcodes.is_none_or(|globs| globs.iter().any(|glob| glob.matches(name))) {
-            return;
-        }
-        let start = module
-            .function(function)
-            .and_then(|function| function.body())
-            .map_or(0, |body| body.range().start);
-        let text =
-            format!("{:#08x} {}: {text}", start as u64 + u64::from(offset), symbols.function(function));
-        let mut bounds = vec![Bound::Const(sites.len() as u64), Bound::Frame];
-        let (operands, is_local) = match operator {
-            Operator::LocalGet { local_index } => {
-                let ty = local_type(module, function, *local_index);
-                bounds.push(unless_vector(ty, Bound::Local(*local_index)));
-                (vec![ty], true)
+    /// Those of a function, if it is chosen.
+    fn of(&self, function: &FunctionInfo<'_>) -> Option<Sites> {
+        let index = function.index();
+        self.chosen.binary_search(&index).ok()?;
+        let module = &self.module;
+        let listing = Listing::of_function(module, &self.excerpts, index);
+        let start = function.body()?.range().start as u64;
+        let (name, texts) = (function.display_name(), String::new());
+        let mut sites = Sites { function: index, start, name, texts, all: Vec::new() };
+        self.types.visit(function, |offset, operator, operands, _| {
+            let text = listing.text(module, index, offset).unwrap_or("?");
+            // Without comments, and the last `end` by its name.
+            let text = text.split(" ;;").next().and_then(|text| text.split(" (;").next()).unwrap_or(text);
+            let text = if text == ")" { "end" } else { text };
+            let name = text.split(' ').next().unwrap_or(text);
+            let is_chosen = |globs: &Vec<WildMatch>| globs.iter().any(|glob| glob.matches(name));
+            if !self.opcodes.as_ref().is_none_or(is_chosen) {
+                return;
             }
-            _ => {
-                let depths = (0..operands.len() as u32).rev().map(Bound::Operand);
-                bounds.extend(operands.iter().zip(depths).map(|(ty, operand)| unless_vector(*ty, operand)));
-                (operands, false)
-            }
-        };
-        places.push((Location { function, place: Place::Instruction { offset } }, bounds.into()));
-        sites.push(Site { text, operands: operands.into(), is_local });
-    });
-    let shared = shared.clone();
-    let executed = Callback::new(move |values| {
-        if !shared.take() {
-            return;
-        }
-        let site = &sites[values[0] as usize];
-        shared.with(|local| {
-            let depth = local.depth(values[1]);
-            let thread = local.thread.clone();
-            let mut lines = lock(&thread.lines);
-            let _ = write!(lines, "{} {depth:>4} {}", thread.number, site.text);
-            if site.is_local {
-                lines.push_str(" =");
-            }
-            for (value, ty) in values[2..].iter().zip(&site.operands) {
-                let _ = write!(lines, " {}", Operand(*value, *ty));
-            }
-            lines.push('\n');
-            if lines.len() >= FULL {
-                shared.write(&mut lines);
-            }
+            let (operands, local) = match operator {
+                Operator::LocalGet { local_index } => {
+                    (vec![local_type(function, *local_index)], Some(*local_index))
+                }
+                _ => (operands, None),
+            };
+            let from = sites.texts.len();
+            sites.texts.push_str(text);
+            let (text, operands) = (from..sites.texts.len(), operands.into());
+            sites.all.push(Site { offset, text, operands, local });
         });
-        shared.lines.fetch_add(1, Ordering::Relaxed);
-    });
-    let spec = |(location, bounds): (Location, Box<[Bound]>)| {
-        let kind = Kind::Callback { function: executed.clone(), values: Values::from(&*bounds) };
-        ProbeSpec { location, kind }
-    };
-    places.into_iter().map(spec).collect()
+        Some(sites)
+    }
 }
 
-fn local_type(module: &Module, function: u32, local: u32) -> Option<ValType> {
-    let function = module.function(function)?;
+/// The instructions of a function that are traced.
+struct Sites {
+    function: u32,
+    /// Where the body begins in the module.
+    start: u64,
+    name: String,
+    /// The texts of all, one behind the other.
+    texts: String,
+    all: Vec<Site>,
+}
+
+struct Site {
+    /// From the start of the body.
+    offset: u32,
+    text: Range<usize>,
+    operands: Box<[Option<ValType>]>,
+    /// The local that a `local.get` reads.
+    local: Option<u32>,
+}
+
+impl Sites {
+    /// Probes that write lines.
+    fn probes(self, shared: &Arc<Shared>) -> Vec<ProbeSpec> {
+        let sites = Arc::new(self);
+        let (shared, of_closure) = (shared.clone(), sites.clone());
+        let executed = Callback::new(move |values| {
+            if !shared.take() {
+                return;
+            }
+            shared.with(|local| {
+                let depth = local.depth(values[1]);
+                let thread = local.thread.clone();
+                let mut lines = lock(&thread.lines);
+                of_closure.write(values[0] as usize, thread.number, depth, &values[2..], &mut lines);
+                if lines.len() >= FULL {
+                    shared.write(&mut lines);
+                }
+            });
+            shared.lines.fetch_add(1, Ordering::Relaxed);
+        });
+        let spec = |(number, site): (usize, &Site)| {
+            let mut bounds = vec![Bound::Const(number as u64), Bound::Frame];
+            match site.local {
+                Some(local) => bounds.push(unless_vector(site.operands[0], Bound::Local(local))),
+                None => {
+                    let depths = (0..site.operands.len() as u32).rev().map(Bound::Operand);
+                    let operands = site.operands.iter().zip(depths);
+                    bounds.extend(operands.map(|(ty, operand)| unless_vector(*ty, operand)));
+                }
+            }
+            let place = Place::Instruction { offset: site.offset };
+            let kind = Kind::Callback { function: executed.clone(), values: Values::from(&*bounds) };
+            ProbeSpec { location: Location { function: sites.function, place }, kind }
+        };
+        sites.all.iter().enumerate().map(spec).collect()
+    }
+
+    /// Writes the line of an instruction.
+    fn write(&self, site: usize, thread: u64, depth: usize, values: &[u64], lines: &mut String) {
+        let Site { offset, text, operands, local } = &self.all[site];
+        let (offset, text) = (self.start + u64::from(*offset), &self.texts[text.clone()]);
+        let _ = write!(lines, "{thread} {depth:>4} {offset:#08x} {}: {text}", self.name);
+        if local.is_some() {
+            lines.push_str(" =");
+        }
+        for (value, ty) in values.iter().zip(operands) {
+            let _ = write!(lines, " {}", Operand(*value, *ty));
+        }
+        lines.push('\n');
+    }
+}
+
+fn local_type(function: &FunctionInfo<'_>, local: u32) -> Option<ValType> {
     let ty = function.ty();
     let params = ty.params();
     let count = params.len();
@@ -312,11 +370,11 @@ fn unless_vector(ty: Option<ValType>, value: Bound) -> Bound {
 
 impl Monitor for Trace {
     fn activate(&self) -> Result<(), Error> {
-        switch(&self.probes, true)
+        self.probes.switch(true)
     }
 
     fn deactivate(&self) -> Result<(), Error> {
-        let switched = switch(&self.probes, false);
+        let switched = self.probes.switch(false);
         self.shared.flush();
         switched
     }
@@ -331,6 +389,7 @@ impl Monitor for Trace {
         if self.shared.has_failed.load(Ordering::Relaxed) {
             report.value("lost", Cell::from("some lines could not be written"));
         }
+        self.probes.report_refused(report);
     }
 }
 

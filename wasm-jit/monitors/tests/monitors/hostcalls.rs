@@ -25,6 +25,8 @@ fn run(text: &str, request: &str) -> (Report, Vec<String>) {
         Ok(i64::from(argument) * 10)
     };
     linker.func_wrap("host", "back", back).unwrap();
+    let twice = |_: Caller<'_, WasiCtx>, vector: u128, factor: i32| (vector * 2, factor);
+    linker.func_wrap("host", "twice", twice).unwrap();
     let mut store = Store::new(module.engine(), wasi);
     let instance = linker.instantiate(&mut store, &module).unwrap();
     let _ = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap().call(&mut store, ());
@@ -177,4 +179,24 @@ fn programs_that_do_not_call_the_host_are_refused() {
     let session = Session::new(&module, Output::none());
     let error = session.enable("hostcalls".parse().unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "the chosen functions do not call the host");
+}
+
+#[test]
+fn vectors_are_shown() {
+    let text = r#"(module
+        (import "host" "twice" (func $twice (param v128 i32) (result v128 i32)))
+        (type $t (func (param v128 i32) (result v128 i32)))
+        (table funcref (elem $twice $own))
+        (func $own (type $t) (local.get 0) (local.get 1))
+        (func (export "_start")
+            (call $twice (v128.const i64x2 5 0) (i32.const 7)) (drop) (drop)
+            (call_indirect (type $t) (v128.const i64x2 1 1) (i32.const 8) (i32.const 1)) (drop) (drop)
+            (call_indirect (type $t) (v128.const i64x2 0 1) (i32.const 9) (i32.const 0)) (drop) (drop)))"#;
+    let (report, lines) = run(text, "hostcalls{trace}");
+    check(&report, &[("twice", 2, 0)]);
+    let expected = [
+        "twice(0x00000000000000000000000000000005, 7) = 0x0000000000000000000000000000000a, 7",
+        "twice(0x00000000000000010000000000000000, 9) = 0x00000000000000020000000000000000, 9",
+    ];
+    assert_eq!(lines, expected);
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::function::{Covered, Function};
-use crate::zoo::listing::{self, Listing};
+use crate::zoo::listing::{self, LineNumbers};
 use crate::{Cell, Program, Report, Table};
 
 /// The file with the module's text.
@@ -75,18 +75,15 @@ fn sum(parts: impl Iterator<Item = [usize; 2]>) -> [usize; 2] {
 impl Lines {
     pub(super) fn of(program: &Program<'_>, functions: &[(Arc<Function>, Covered)]) -> Self {
         let has_dwarf = program.symbols.has_lines();
-        let instructions = functions
-            .iter()
-            .flat_map(|(function, _)| function.offsets.iter().map(|offset| (function.index, *offset)));
-        let listing = (!has_dwarf).then(|| Listing::of(program.module, instructions));
+        let numbers = (!has_dwarf).then(|| LineNumbers::of(program.module));
         // Successive instructions are mostly of one line.
         let place = |function: u32, offset: u32| -> Option<(String, u32)> {
-            let Some(listing) = &listing else {
+            let Some(numbers) = &numbers else {
                 let found = program.symbols.lookup(function, offset);
                 let symbol = found.first()?;
                 return Some((symbol.file()?.to_owned(), symbol.line()?));
             };
-            Some((format!("coverage.{LISTING}"), listing.line(program.module, function, offset)?))
+            Some((format!("coverage.{LISTING}"), numbers.get(program.module, function, offset)?))
         };
         let mut files: BTreeMap<String, Lined> = BTreeMap::new();
         for (function, covered) in functions {

@@ -222,6 +222,9 @@ impl Monitor for Coverage {
         report.table(by_function(program, &functions));
         earlier::tables(&functions, report);
         self.segments().report_refused(report);
+        if let Some(branches) = &self.branches {
+            branches.report_refused_as(report, "the outcomes of its branches were not all observed");
+        }
         report.file(lines::LISTING, || lines::listing(program, &functions));
         // Lines of the module's text are in files only.
         if program.symbols.has_lines() || report.has_files() {

@@ -11,9 +11,11 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use wasm_jit::Val;
 use wasm_jit::ValType as Type;
 use wasm_jit::probes::{
     Bound, Callback, Frame, GenericFn, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, Probe, ProbeSpec,
@@ -23,7 +25,7 @@ use wasm_jit::wasmparser::{Operator, ValType};
 
 use super::clock::Clock;
 use super::contexts::host_in_tables;
-use super::operands::{Operand, each_instruction};
+use super::operands::{Operand, OperandTypes};
 use crate::{
     Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Stream, Table, make, switch,
 };
@@ -98,8 +100,8 @@ struct Local {
     of: u64,
     thread: u64,
     begun: Vec<Begun>,
-    /// What the generic probe at the call has read.
-    read: Option<wasi::Begun>,
+    /// What the generic probe at a call has read, and the call's site.
+    read: Option<(u64, Arguments)>,
     /// What the generic probe after the call has to write: the call, its time, its results.
     returned: Option<(Begun, u64, Vec<u64>)>,
 }
@@ -165,10 +167,11 @@ impl Shared {
             // Calls of frames that have ended, or that have caught an exception of the host.
             self.abandon(local, |begun| begun.frame <= frame);
             self.functions[function].calls.fetch_add(1, Ordering::Relaxed);
-            let read = local.read.take();
+            // That of another site belongs to an indirect call that was not one of the host.
+            let read = local.read.take().filter(|(of, _)| *of == site);
             let arguments = match (&self.stream, read) {
                 (None, _) => Arguments::None,
-                (Some(_), Some(read)) => Arguments::Wasi(read),
+                (Some(_), Some((_, read))) => read,
                 (Some(_), None) => Arguments::Shown(shown(values, &self.functions[function].params)),
             };
             let begun = Begun { frame, site, function, at: self.clock.now(), arguments };
@@ -179,8 +182,9 @@ impl Shared {
         });
     }
 
-    /// Control comes to the instruction after a call, perhaps from there.
-    fn end(self: &Arc<Self>, site: u64, frame: u64, results: &[u64]) {
+    /// Control comes to the instruction after a call, perhaps from there. A generic probe behind it
+    /// may write the line.
+    fn end(self: &Arc<Self>, site: u64, frame: u64, results: &[u64], is_written_later: bool) {
         let now = self.clock.now();
         self.with(|local| {
             self.abandon(local, |begun| begun.frame < frame);
@@ -200,8 +204,10 @@ impl Shared {
                 *errors.entry((begun.function, *code)).or_default() += 1;
             }
             match begun.arguments {
-                Arguments::Wasi(_) => local.returned = Some((begun, elapsed, results.to_vec())),
-                Arguments::Shown(_) => {
+                Arguments::Wasi(_) | Arguments::Shown(_) if is_written_later => {
+                    local.returned = Some((begun, elapsed, results.to_vec()));
+                }
+                Arguments::Wasi(_) | Arguments::Shown(_) => {
                     self.write(local, &begun, &shown(results, &function.results), Some(elapsed))
                 }
                 Arguments::None => {}
@@ -246,7 +252,7 @@ impl Shared {
     }
 
     /// Reads what the arguments of a call lead to.
-    fn read(self: &Arc<Self>, frame: &mut Frame<'_>, function: usize) {
+    fn read(self: &Arc<Self>, frame: &mut Frame<'_>, site: u64, function: usize) {
         let Some(wasi) = self.functions[function].wasi else { return };
         let count = self.functions[function].params.len() as u32;
         let values = (0..count).rev().map(|depth| match frame.operand(depth) {
@@ -256,15 +262,25 @@ impl Shared {
         });
         let values: Vec<i64> = values.collect();
         let begun = wasi.begin(&values, &mut |address, buffer| frame.read_memory(0, address, buffer).is_ok());
-        self.with(|local| local.read = Some(begun));
+        self.with(|local| local.read = Some((site, Arguments::Wasi(begun))));
     }
 
-    /// Writes the line of the call that has just returned.
-    fn write_returned(self: &Arc<Self>, frame: &Frame<'_>) {
+    /// Reads arguments that probes do not pass: some are vectors. They are operands of the frame
+    /// from this depth on.
+    fn read_shown(self: &Arc<Self>, frame: &mut Frame<'_>, site: u64, depths: Range<u32>) {
+        let shown = shown_in(frame, depths);
+        self.with(|local| local.read = Some((site, Arguments::Shown(shown))));
+    }
+
+    /// Writes the line of the call that has just returned, with this number of results.
+    fn write_returned(self: &Arc<Self>, frame: &mut Frame<'_>, count: u32) {
         let Some(stream) = &self.stream else { return };
         self.with(|local| {
             let Some((begun, ticks, results)) = local.returned.take() else { return };
-            let Arguments::Wasi(read) = &begun.arguments else { return };
+            let Arguments::Wasi(read) = &begun.arguments else {
+                self.write(local, &begun, &shown_in(frame, 0..count), Some(ticks));
+                return;
+            };
             let code = results.first().copied();
             let mut read_memory = |address, buffer: &mut [u8]| frame.read_memory(0, address, buffer).is_ok();
             let arguments = read.end(code == Some(0), &mut read_memory);
@@ -281,6 +297,21 @@ impl Shared {
 fn shown(values: &[u64], types: &[Option<ValType>]) -> String {
     let types = types.iter().copied().chain(std::iter::repeat(None));
     values.iter().zip(types).map(|(value, ty)| Operand(*value, ty).to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Operands of a frame.
+fn shown_in(frame: &mut Frame<'_>, depths: Range<u32>) -> String {
+    let texts = depths.rev().map(|depth| match frame.operand(depth) {
+        Ok(Val::V128(bits)) => format!("{bits:#034x}"),
+        Ok(Val::I32(value)) => value.to_string(),
+        Ok(Val::I64(value)) => value.to_string(),
+        Ok(Val::F32(bits)) => Operand(u64::from(bits), Some(ValType::F32)).to_string(),
+        Ok(Val::F64(bits)) => Operand(bits, Some(ValType::F64)).to_string(),
+        Ok(Val::FuncRef(None) | Val::ExternRef(None)) => "null".to_owned(),
+        Ok(_) => "ref".to_owned(),
+        Err(_) => "?".to_owned(),
+    });
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
@@ -329,9 +360,21 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     Ok(Box::new(Hostcalls { shared, probes, _watch: watch }))
 }
 
+/// A call, for the probes after it.
+struct Last {
+    site: u64,
+    /// The number of results.
+    results: u32,
+    /// How many of them probes pass: none if there are vectors.
+    passed: u32,
+    /// Whether a generic probe writes its line.
+    is_written_later: bool,
+}
+
+type Types = Vec<Option<ValType>>;
+
 /// Probes at calls, and after them.
 fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSpec> {
-    let chosen: Vec<u32> = setup.functions().map(|function| function.index()).collect();
     let host_in_tables = host_in_tables(setup.module, imports as u32);
     let with_values = shared.stream.is_some();
     let begins = {
@@ -359,37 +402,37 @@ fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSp
         })
     };
     let (begins_indirect, begins_indirect_tail) = (indirect(false), indirect(true));
-    let ends = {
+    let ends = |is_written_later: bool| {
         let shared = shared.clone();
-        Callback::new(move |values| shared.end(values[0], values[1], &values[2..]))
+        Callback::new(move |values| shared.end(values[0], values[1], &values[2..], is_written_later))
     };
-    let ends_and_writes = {
+    let (ends, ends_unwritten) = (ends(false), ends(true));
+    let writes = |results: u32| {
         let shared = shared.clone();
         GenericFn::new(move |frame| {
-            shared.write_returned(frame);
+            shared.write_returned(frame, results);
             Ok(())
         })
     };
     // By function: what is before a call is after the calls before.
     let (mut before, mut after) = (Vec::new(), Vec::new());
-    // The call of the last instruction: its site, results, and whether a line is to be read.
-    let mut last: Option<(u64, u32, bool)> = None;
+    // The call of the last instruction.
+    let mut last: Option<Last> = None;
     let mut sites = 0;
-    each_instruction(setup.module, |function, offset, operator, operands, left| {
+    let types = OperandTypes::of(setup.module);
+    let mut visit = |function: u32, offset: u32, operator: &Operator<'_>, operands: Types, results: Types| {
         let location = Location { function, place: Place::Instruction { offset } };
-        let call_back = |callback: &Callback, mut values: Vec<Bound>, operands: std::ops::Range<u32>| {
+        let call_back = |callback: &Callback, mut values: Vec<Bound>, operands: Range<u32>| {
             values.extend(operands.rev().map(Bound::Operand));
             let kind = Kind::Callback { function: callback.clone(), values: Values::from(&values[..]) };
             ProbeSpec { location, kind }
         };
-        if let Some((site, results, is_read)) = last.take() {
-            after.push(call_back(&ends, vec![Bound::Const(site), Bound::Frame], 0..results));
-            if is_read {
-                after.push(ProbeSpec { location, kind: Kind::Generic(ends_and_writes.clone()) });
+        if let Some(Last { site, results, passed, is_written_later }) = last.take() {
+            let callback = if is_written_later { &ends_unwritten } else { &ends };
+            after.push(call_back(callback, vec![Bound::Const(site), Bound::Frame], 0..passed));
+            if is_written_later {
+                after.push(ProbeSpec { location, kind: Kind::Generic(writes(results)) });
             }
-        }
-        if chosen.binary_search(&function).is_err() {
-            return;
         }
         let site = vec![Bound::Const(sites), Bound::Frame];
         let params = operands.len() as u32;
@@ -409,25 +452,41 @@ fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSp
             }
             _ => return,
         };
-        let is_read = match callee {
-            Bound::Const(index) => with_values && shared.functions[index as usize].wasi.is_some(),
-            _ => false,
+        let (of_shared, number) = (shared.clone(), sites);
+        let wasi = match callee {
+            Bound::Const(index) if shared.functions[index as usize].wasi.is_some() => Some(index as usize),
+            _ => None,
         };
-        if is_read && let Bound::Const(index) = callee {
-            let shared = shared.clone();
+        let has_vectors = |types: &Types| types.contains(&Some(ValType::V128));
+        let params_in_frame = has_vectors(&operands);
+        let is_read = with_values && (wasi.is_some() || params_in_frame);
+        if is_read {
+            let depths = params.clone();
             let read = GenericFn::new(move |frame| {
-                shared.read(frame, index as usize);
+                match wasi {
+                    Some(function) => of_shared.read(frame, number, function),
+                    None => of_shared.read_shown(frame, number, depths.clone()),
+                }
                 Ok(())
             });
             before.push(ProbeSpec { location, kind: Kind::Generic(read) });
         }
-        let params = if with_values { params } else { 0..0 };
+        let params = if with_values && !params_in_frame { params } else { 0..0 };
         before.push(call_back(callback, [site, vec![callee]].concat(), params));
         if !is_tail {
-            last = Some((sites, left, is_read));
+            let count = results.len() as u32;
+            let results_in_frame = has_vectors(&results);
+            let is_written_later = with_values && (wasi.is_some() || results_in_frame);
+            let passed = if results_in_frame { 0 } else { count };
+            last = Some(Last { site: sites, results: count, passed, is_written_later });
         }
         sites += 1;
-    });
+    };
+    for function in setup.functions() {
+        types.visit(&function, |offset, operator, operands, results| {
+            visit(function.index(), offset, operator, operands, results);
+        });
+    }
     after.extend(before);
     after
 }
