@@ -234,3 +234,45 @@ impl Print for Annotated {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wasm_jit::Engine;
+
+    use super::*;
+
+    /// The text and the line number of each instruction lead to the same line of the module's text.
+    #[test]
+    fn texts_and_line_numbers_agree() {
+        let nops = "nop ".repeat(PORTION + 1);
+        let text = format!(
+            "(module (memory 1) (data (i32.const 0) \"x\")
+                (func $long (param $p i32) {nops} (drop (i32.const 1)))
+                (func $longer {nops} (drop (i32.const 2)))
+                (func $locals (param i32) (result i32) (local $a i32) (local i64)
+                    (if (result i32) (local.get 0) (then (i32.const 3)) (else (local.get $a)))))"
+        );
+        let module = Module::new(&Engine::default(), text.as_bytes()).unwrap();
+        let printed = wasmprinter::print_bytes(module.bytes()).unwrap();
+        let lines: Vec<&str> = printed.lines().map(str::trim).collect();
+        let all: Vec<(u32, u32)> = module
+            .functions()
+            .flat_map(|function| {
+                let body = function.body().unwrap();
+                let start = body.range().start;
+                let offsets = body.instructions().map(|instruction| (instruction.offset() - start) as u32);
+                offsets.map(|offset| (function.index(), offset)).collect::<Vec<_>>()
+            })
+            // Few of the instructions that are the same.
+            .filter(|(_, offset)| *offset < 10 || *offset as usize > PORTION)
+            .collect();
+        let listing = Listing::of(&module, all.iter().copied());
+        let numbers = LineNumbers::of(&module);
+        for (function, offset) in &all {
+            let number = numbers.get(&module, *function, *offset).expect("each instruction has a line");
+            let text = listing.text(&module, *function, *offset);
+            assert_eq!(text, Some(lines[number as usize - 1]), "{function} {offset}");
+        }
+        assert!(all.len() > 25, "{}", all.len());
+    }
+}
