@@ -3,11 +3,11 @@
 use std::arch::asm;
 use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+pub use tests::{ensure_built, repo_root, target_dir};
 use wordpatch::{FetchModel, tsc};
 
 /// Information without which a figure is meaningless.
@@ -31,28 +31,6 @@ pub struct Host {
     pub date: String,
     /// The load average at that time: other work on the machine disturbs measurements.
     pub load: String,
-}
-
-/// The folder of the workspace.
-pub fn repo_root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is in the workspace")
-}
-
-/// Cargo's target folder.
-pub fn target_dir() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo_root().join("target"), PathBuf::from)
-}
-
-/// Builds the product, and returns the folder of its programs and libraries.
-///
-/// # Panics
-/// When the build fails; cargo's own messages are on standard error.
-pub fn ensure_built() -> PathBuf {
-    let mut command = Command::new(repo_root().join("scripts/build.sh"));
-    let status = command.args(["--quiet", "--target-dir"]).arg(target_dir()).status();
-    let status = status.expect("the script can be started");
-    assert!(status.success(), "the release build failed: {status}");
-    target_dir().join("release")
 }
 
 /// The compiler for generated programs: `CC`, or `cc`.

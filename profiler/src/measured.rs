@@ -100,6 +100,9 @@ pub(crate) struct Measured {
     pub(crate) selection: Selection,
     pub(crate) stage: Stage,
     pub(crate) pace: Pace,
+    /// How much it was worth to observe the function when its last window was planned; `None` if no
+    /// call had been timed.
+    pub(crate) value: Option<f64>,
     pub(crate) strata: Strata,
     pub(crate) callers: Callers,
     quantiles: Quantiles,
@@ -143,6 +146,7 @@ impl Measured {
             selection: Selection::default(),
             stage: Stage::Off,
             pace: Pace::new(0.0, None),
+            value: None,
             strata: Strata::default(),
             callers: Callers::default(),
             quantiles: Quantiles::default(),

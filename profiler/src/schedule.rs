@@ -79,7 +79,7 @@ pub(crate) struct Schedule {
     ticks: u32,
     own: OwnPart,
     demand: Demand,
-    /// The mean [`value`] of the sampled functions.
+    /// The mean [`Measured::value`] of the sampled functions.
     mean_value: f64,
     /// Windows that open at the end of this tick, or of a later one if the program does not run.
     opening: Vec<(u32, Planned)>,
@@ -215,28 +215,18 @@ impl Schedule {
     /// Functions that take more of the program's time are observed more. This is decided from the
     /// past, as everything is.
     fn weigh(&mut self) {
-        let now = self.now();
-        let functions = self.functions.iter().enumerate();
-        let sampled: Vec<(usize, f64)> = functions
-            .filter(|(_, measured)| measured.stage.is_sampled())
-            .filter_map(|(index, measured)| Some((index, value(index, measured, now)?)))
-            .collect();
-        let sum: f64 = sampled.iter().map(|(_, value)| value).sum();
-        self.mean_value = sum / sampled.len().max(1) as f64;
-        self.demand.importance = 0.0;
-        for (index, value) in sampled {
-            let importance = self.importance(value);
-            self.functions[index].pace.matters(importance);
-            self.demand.importance += importance;
+        let sampled = |measured: &&mut Measured| measured.stage.is_sampled() && measured.value.is_some();
+        let (mut sum, mut count) = (0.0, 0.0);
+        for measured in self.functions.iter_mut().filter(sampled) {
+            sum += measured.value.unwrap_or(0.0);
+            count += 1.0;
         }
-    }
-
-    /// How much more than the average a function of this value matters.
-    fn importance(&self, value: f64) -> f64 {
-        if self.mean_value > 0.0 {
-            (value / self.mean_value).clamp(*IMPORTANCE.start(), *IMPORTANCE.end())
-        } else {
-            1.0
+        self.mean_value = sum / f64::max(count, 1.0);
+        self.demand.importance = 0.0;
+        for measured in self.functions.iter_mut().filter(sampled) {
+            let importance = importance(measured.value, self.mean_value);
+            measured.pace.matters(importance);
+            self.demand.importance += importance;
         }
     }
 
@@ -273,9 +263,10 @@ impl Schedule {
     /// Plans what comes next, from `start` on, for a function whose mean call takes `mean`
     /// nanoseconds.
     fn plan(&mut self, index: u32, start: f64, mean: f64) {
-        let value = value(index as usize, &self.functions[index as usize], self.now());
-        let importance = value.map_or(1.0, |value| self.importance(value));
+        let now = self.now();
         let measured = &mut self.functions[index as usize];
+        measured.value = value(index as usize, measured, now);
+        let importance = importance(measured.value, self.mean_value);
         let before = measured.pace.matters(importance);
         self.demand.importance += importance - before;
         match measured.pace.next(start, mean, &governor::intensity(), &mut self.random) {
@@ -671,6 +662,14 @@ fn value(index: usize, measured: &Measured, now: f64) -> Option<f64> {
     let of_all = measured.strata.known_ticks() / governor::ticks_per_ns() / now.max(1.0);
     let share = measured.pace.share()?.max(of_all).min(1.0);
     Some(share.powf(VALUE_OF_TIME) * FUNCTIONS.get(index).map_or(1.0, of_probes))
+}
+
+/// How much more than the average a function of this value is observed.
+fn importance(value: Option<f64>, mean: f64) -> f64 {
+    match value {
+        Some(value) if mean > 0.0 => (value / mean).clamp(*IMPORTANCE.start(), *IMPORTANCE.end()),
+        _ => 1.0,
+    }
 }
 
 /// What a window has shown.

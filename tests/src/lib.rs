@@ -27,8 +27,8 @@ use serde_json::Value;
 #[doc = include_str!("../../docs/rust-api.md")]
 mod rust_api {}
 
-/// Time after which a fixture counts as hung. All of them end within two seconds on an idle
-/// machine.
+/// Time after which a fixture counts as hung. All of them end within three seconds on an
+/// idle machine.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The root folder of the workspace.

@@ -158,14 +158,6 @@ impl LineNumbers {
         // A module that was compiled can be printed.
         let _ = wasmprinter::Config::new().print(module.bytes(), &mut counted);
         counted.numbers.sort_unstable();
-        // Of several lines at an offset, the last one is the instruction.
-        counted.numbers.dedup_by(|later, kept| {
-            let is_same = later.0 == kept.0;
-            if is_same {
-                kept.1 = later.1;
-            }
-            is_same
-        });
         Self { numbers: counted.numbers }
     }
 
