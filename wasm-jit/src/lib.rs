@@ -123,7 +123,7 @@ pub use error::{Error, Mismatch};
 pub use module::{FunctionBody, FunctionInfo, Instruction, Instructions, Module};
 pub use runtime::{
     AsContext, AsContextMut, Caller, ExnRef, Export, Extern, ExternRef, Func, Global, Instance, IntoFunc,
-    Linker, Memory, SharedMemory, Store, StoreContext, StoreContextMut, StoreLimits, Table, Tag, TypedFunc,
+    Linker, Memory, NumericFunc, SharedMemory, Store, StoreContext, StoreContextMut, StoreLimits, Table, Tag, TypedFunc,
     Val, WasmParams, WasmResults, WasmRet, WasmTy,
 };
 pub use symbols::Symbols;

@@ -2,4 +2,5 @@
 
 pub mod lang;
 pub mod monitor_module;
+pub mod native;
 pub mod rewrite;

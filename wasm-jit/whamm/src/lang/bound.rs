@@ -9,7 +9,7 @@ use super::types::Type;
 /// Names with descriptions.
 pub(super) const NAMED: &[(&str, &str)] = &[
     ("fid", "number of the function"),
-    ("fname", "name of the function in the name section, or empty"),
+    ("fname", "name of the function: that in the name section, or empty; demangled in native programs"),
     ("pc", "offset of the instruction in the function, in bytes"),
     ("opidx", "offset of the instruction in the function, in instructions"),
     ("at_func_end", "whether it is the last `end` of the function"),
@@ -33,6 +33,13 @@ pub(super) const NAMED: &[(&str, &str)] = &[
     ("default_target", "the default target"),
     ("target", "index of the target that is taken"),
     ("instr_count", "number of instructions of the block"),
+    ("object", "file of the executable or library that contains the function"),
+    ("probe_id", "number of the probe that has fired"),
+    ("tid", "kernel's number of the thread"),
+    ("ticks", "time-stamp counter"),
+    ("ns", "time since the start of the script, in nanoseconds"),
+    ("depth", "number of open calls of the observed functions in the thread, with this one"),
+    ("duration", "duration of the call, in nanoseconds"),
 ];
 
 /// Names that a number follows.

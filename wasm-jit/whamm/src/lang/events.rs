@@ -13,10 +13,13 @@
 //! | `wasm:opcode:NAME:after` | `resN` |
 //! | `wasm:func:entry`, `wasm:func:exit`, `wasm:block:start`, `wasm:block:end` | as for all code |
 //! | `wasm:begin`, `wasm:end`, `wasm:report` | nothing |
+//!
+//! Those of native programs are in [`native`](super::native).
 
 use super::ast;
 use super::bound::{Bound, NAMED, NUMBERED, numbered, of_opcode, results};
 use super::ir::Typed;
+use super::native::{self, Provider};
 use super::opcodes::{OPCODES, Opcode};
 use super::pattern::Pattern;
 use super::types::Type;
@@ -61,6 +64,9 @@ pub(super) enum Event {
     FunctionExit,
     BlockStart,
     BlockEnd,
+    /// A call of a native function begins, or ends.
+    NativeEntry,
+    NativeExit,
     Begin,
     End,
     Report,
@@ -108,6 +114,8 @@ impl Event {
             Self::FunctionExit => "wasm:func:exit".to_owned(),
             Self::BlockStart => "wasm:block:start".to_owned(),
             Self::BlockEnd => "wasm:block:end".to_owned(),
+            Self::NativeEntry => "native:func:entry".to_owned(),
+            Self::NativeExit => "native:func:exit".to_owned(),
             Self::Begin => "wasm:begin".to_owned(),
             Self::End => "wasm:end".to_owned(),
             Self::Report => "wasm:report".to_owned(),
@@ -130,8 +138,11 @@ impl Event {
     /// A bound variable. `bounds` are the rule's: types of operands and locals that differ from
     /// place to place.
     pub(super) fn bound(&self, name: &str, bounds: &[(String, Type)]) -> Bound {
-        if !self.has_site() {
-            return Bound::Unknown;
+        match self {
+            Self::Begin | Self::End | Self::Report => return Bound::Unknown,
+            Self::NativeEntry => return native::bound(name, false),
+            Self::NativeExit => return native::bound(name, true),
+            _ => {}
         }
         match name {
             "fid" | "pc" | "opidx" => return Bound::Value(Typed::request(Type::U32, name)),
@@ -210,8 +221,8 @@ pub(super) enum Matched {
     Nothing(String),
 }
 
-/// Events that a rule matches, by its two to four parts.
-pub(super) fn matching(parts: &[ast::Ident]) -> Matched {
+/// Events of a provider that a rule matches, by its two to four parts.
+pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
     let mut patterns = Vec::new();
     for part in parts {
         match Pattern::parse(&part.name) {
@@ -225,8 +236,26 @@ pub(super) fn matching(parts: &[ast::Ident]) -> Matched {
     let pattern = |index: usize| patterns.get(index).unwrap_or(&any_name);
     let (provider, package, event) = (pattern(0), pattern(1), pattern(2));
     let part = |index: usize| parts.get(index).map_or("", |part| part.name.as_str());
-    if !provider.matches("wasm") {
-        return Matched::Nothing(format!("there is no provider `{}`; there is `wasm`", part(0)));
+    let matches = [Provider::Wasm, Provider::Native].map(|each| provider.matches(each.name()));
+    match (of, matches) {
+        (_, [false, false]) => {
+            return Matched::Nothing(format!(
+                "there is no provider `{}`; there are `wasm`, and `native` in scripts for native programs",
+                part(0)
+            ));
+        }
+        (Provider::Wasm, [false, true]) => {
+            return Matched::Nothing(
+                "`native` is about programs that `fastinst run` runs; here there is `wasm`".to_owned(),
+            );
+        }
+        (Provider::Native, [true, false]) => {
+            return Matched::Nothing(
+                "`wasm` is about programs that `wasm-jit run` runs; here there is `native`".to_owned(),
+            );
+        }
+        (Provider::Native, _) => return native::matching(parts, &patterns),
+        (Provider::Wasm, _) => {}
     }
     if parts.len() == 2 {
         let events: Vec<_> = [Event::Begin, Event::End, Event::Report]
@@ -322,7 +351,7 @@ mod tests {
     fn a_malformed_pattern_is_reported() {
         let parts = ["wasm", "opcode", "i32.[ab", "before"];
         let parts = parts.map(|name| ast::Ident { name: name.to_owned(), span: 0..0 });
-        let Matched::Nothing(help) = matching(&parts) else { panic!("it matches") };
+        let Matched::Nothing(help) = matching(&parts, Provider::Wasm) else { panic!("it matches") };
         assert!(help.starts_with("the pattern `i32.[ab` is malformed: "), "{help}");
     }
 }

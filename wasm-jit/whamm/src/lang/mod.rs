@@ -34,6 +34,8 @@
 //! collected as far as possible, and point into the script. A [`Script`] reads the report from the
 //! memory of its module's instance.
 //!
+//! Scripts for native programs have rules of their own provider: see `native`.
+//!
 //! What is refused: the modes that change the program, type parameters, functions of indirect calls
 //! before these.
 
@@ -46,6 +48,7 @@ mod events;
 mod ir;
 mod lexer;
 mod libraries;
+mod native;
 mod opcodes;
 mod parser;
 mod pattern;
@@ -58,6 +61,7 @@ pub use report::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value, Var
 
 use self::events::{Event, Matched};
 use self::libraries::Libraries;
+use self::native::Provider;
 
 /// Size of a script, in bytes.
 const MAX_SIZE: usize = 16 << 20;
@@ -92,7 +96,19 @@ impl Script {
     /// # Errors
     /// The problems of the script.
     pub fn new(name: &str, source: &[u8], libraries: &[(&str, &[u8])]) -> Result<Self, ScriptError> {
-        let (module, layout) = emit(name, source, libraries, false)?;
+        let (module, layout) = emit(name, source, libraries, Target::Here)?;
+        Ok(Self { module, layout })
+    }
+
+    /// Compiles a script that observes native programs, for
+    /// [`NativeMonitor`](crate::native::NativeMonitor). `name` is the script's, for messages.
+    ///
+    /// # Errors
+    /// The problems of the script.
+    pub fn native(name: &str, source: &[u8]) -> Result<Self, ScriptError> {
+        let help = "`fastinst run` runs scripts without libraries";
+        refuse_libraries(name, source, "libraries are not supported in native programs", help)?;
+        let (module, layout) = emit(name, source, &[], Target::Native)?;
         Ok(Self { module, layout })
     }
 
@@ -115,14 +131,34 @@ impl Script {
 /// # Errors
 /// The problems of the script.
 pub fn compile(name: &str, source: &[u8], libraries: &[(&str, &[u8])]) -> Result<Vec<u8>, ScriptError> {
-    emit(name, source, libraries, true).map(|(module, _)| module)
+    emit(name, source, libraries, Target::Anywhere).map(|(module, _)| module)
+}
+
+/// What a script is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    /// Programs in this engine.
+    Here,
+    /// Programs in any engine of the interface; the module prints the report.
+    Anywhere,
+    /// Native programs.
+    Native,
+}
+
+impl Target {
+    fn provider(self) -> Provider {
+        match self {
+            Self::Here | Self::Anywhere => Provider::Wasm,
+            Self::Native => Provider::Native,
+        }
+    }
 }
 
 fn emit(
     name: &str,
     source: &[u8],
     libraries: &[(&str, &[u8])],
-    prints: bool,
+    target: Target,
 ) -> Result<(Vec<u8>, report::Layout), ScriptError> {
     let source = text(name, source)?;
     let error = |problems| ScriptError::new(name, source, problems);
@@ -131,8 +167,8 @@ fn emit(
         let message = format!("the library `{library}` is not a module: {reason}");
         error(vec![Problem::new(ProblemKind::Name, 0..0, message)])
     })?;
-    let program = check::check(&script, &libraries, !prints).map_err(error)?;
-    emit::emit(&program, prints).map_err(error)
+    let program = check::check(&script, &libraries, target).map_err(error)?;
+    emit::emit(&program, target == Target::Anywhere).map_err(error)
 }
 
 /// The names of the libraries that a script uses, in its order.
@@ -193,7 +229,8 @@ pub struct BoundInfo {
     pub help: &'static str,
 }
 
-/// What a match rule such as `wasm:opcode:*load*:before` matches.
+/// What a match rule such as `wasm:opcode:*load*:before` matches. One whose first part is `native`
+/// is about native programs.
 ///
 /// # Errors
 /// The rule is malformed or matches nothing.
@@ -201,8 +238,10 @@ pub fn info(rule: &str) -> Result<Vec<EventInfo>, ScriptError> {
     let error = |problems| ScriptError::new("rule", rule, problems);
     let parsed = parser::parse_rule(rule).map_err(error)?;
     let problem = |kind, message: &str| error(vec![Problem::new(kind, parsed.span.clone(), message)]);
-    match events::matching(&parsed.parts) {
-        Matched::Events { events, .. } => Ok(events.iter().map(describe).collect()),
+    let is_native = parsed.parts.first().is_some_and(|part| part.name == Provider::Native.name());
+    let provider = if is_native { Provider::Native } else { Provider::Wasm };
+    match events::matching(&parsed.parts, provider) {
+        Matched::Events { events, .. } => Ok(events.iter().map(|event| describe(event, provider)).collect()),
         Matched::Unsupported(message) => Err(problem(ProblemKind::Unsupported, &message)),
         Matched::Nothing(help) => {
             let problem = Problem::new(ProblemKind::Rule, parsed.span.clone(), "this rule matches nothing");
@@ -211,10 +250,13 @@ pub fn info(rule: &str) -> Result<Vec<EventInfo>, ScriptError> {
     }
 }
 
-fn describe(event: &Event) -> EventInfo {
+fn describe(event: &Event, provider: Provider) -> EventInfo {
     let bound = event.describe().into_iter().map(|bound| {
         let events::Description { name, ty, is_static, help } = bound;
         BoundInfo { name, ty, is_static, help }
     });
-    EventInfo { event: event.text(), bound: bound.collect() }
+    // Those without a place are the same for all providers.
+    let event = event.text();
+    let (_, rest) = event.split_once(':').expect("an event has parts");
+    EventInfo { event: format!("{}:{rest}", provider.name()), bound: bound.collect() }
 }

@@ -11,6 +11,7 @@
 
 use super::ast::{BinaryOp, UnaryOp};
 use super::ir::{Const, Kind, Typed};
+use super::native::OF_CALLS;
 use super::types::Type;
 
 /// The most static conditions of a predicate that become predicates of probes: there may be a probe
@@ -145,6 +146,7 @@ pub(super) fn is_static(expr: &Typed) -> bool {
         Kind::Const(_) => true,
         Kind::Request(name) => {
             !["arg", "res", "local", "frame"].iter().any(|prefix| name.starts_with(prefix))
+                && !OF_CALLS.contains(&name.as_str())
         }
         Kind::AtMatch(_) => true,
         Kind::Variable(..) | Kind::MapGet(..) | Kind::Call(..) | Kind::Library(..) => false,

@@ -137,6 +137,7 @@ impl Check<'_> {
                     wanted.push(Fits::Number);
                 }
                 Parameter::Frame => wanted.push(Fits::I64),
+                Parameter::OfCall(_) => wanted.push(Fits::Integer),
                 Parameter::Static(Static::Immediate(_)) => wanted.push(Fits::Number),
                 Parameter::Static(value) if value.is_string() => {
                     strings = true;
@@ -171,8 +172,8 @@ impl Check<'_> {
             return Err(SignatureError::NoCallee { function: function() });
         };
         let is_dynamic = |value: &Parameter| {
-            use Parameter::{Argument, Frame, Local, Result};
-            matches!(value, Argument(_) | Result(_) | Local(_) | Frame)
+            use Parameter::{Argument, Frame, Local, OfCall, Result};
+            matches!(value, Argument(_) | Result(_) | Local(_) | Frame | OfCall(_))
         };
         if call.parameters.iter().any(is_dynamic) {
             return Err(SignatureError::NotStatic { function: function() });

@@ -198,6 +198,8 @@ impl<T: 'static> Matching<'_, T> {
                 Parameter::Result(_) => return Ok(()),
                 Parameter::Local(index) => Bound::Local(*index),
                 Parameter::Frame => Bound::Frame,
+                // No place of a module has one.
+                Parameter::OfCall(_) => return Ok(()),
                 Parameter::Static(_) | Parameter::Call(_) => {
                     let of_value = self.arguments(export, std::slice::from_ref(value), &[ty], Some(place))?;
                     let Some(of_value) = of_value else { return Ok(()) };
@@ -340,6 +342,7 @@ impl Match<'_> {
                     None => Evaluated::None,
                 }
             }
+            Static::Object => Evaluated::None,
             Static::Offset => integer(access().map(|access| access.offset)),
             Static::Align => integer(access().map(|access| access.align)),
             Static::Memory => integer(access().map(|access| access.memory)),

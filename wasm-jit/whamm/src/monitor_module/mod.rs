@@ -167,4 +167,6 @@ pub(crate) use counted::Found;
 pub use error::{MonitorError, NameError, SignatureError};
 pub use load::MonitorModule;
 pub(crate) use made::{OFF, PROBES};
+pub(crate) use names::{Call, Event, OfCall, Parameter, Rule, Static, parse_native};
+pub(crate) use strings::Buffer;
 pub use shared::SharedMonitor;

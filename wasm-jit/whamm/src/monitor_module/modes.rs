@@ -9,7 +9,7 @@ use super::instructions::pushed;
 
 /// When the function of a rule is called, in relation to an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     Before,
     After,
     SemanticAfter,

@@ -10,7 +10,7 @@ const MAX_DEPTH: usize = 32;
 
 /// What a rule waits for.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Event {
+pub(crate) enum Event {
     /// Any of these.
     Opcode(Vec<WildMatch>),
     Entry,
@@ -21,11 +21,25 @@ pub(super) enum Event {
     End,
     /// After all others.
     LastEnd,
+    /// A call of a native function begins, or ends.
+    NativeEntry,
+    NativeExit,
+}
+
+/// A value of a call of a native function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OfCall {
+    Probe,
+    Thread,
+    Ticks,
+    Nanoseconds,
+    Depth,
+    Duration,
 }
 
 /// A value that is static: known at match time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Static {
+pub(crate) enum Static {
     Pc,
     Opidx,
     Probe,
@@ -43,61 +57,78 @@ pub(super) enum Static {
     TargetName,
     TargetModule,
     TargetType,
+    /// The file that contains a native function.
+    Object,
     /// Whether control may come from elsewhere to where a rule of this mode is called.
     Guard(Mode),
 }
 
 impl Static {
-    pub(super) fn is_string(self) -> bool {
-        use Static::{FunctionName, OpcodeName, TargetModule, TargetName, TargetType};
-        matches!(self, FunctionName | OpcodeName | TargetName | TargetModule | TargetType)
+    pub(crate) fn is_string(self) -> bool {
+        use Static::{FunctionName, Object, OpcodeName, TargetModule, TargetName, TargetType};
+        matches!(self, FunctionName | Object | OpcodeName | TargetName | TargetModule | TargetType)
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Parameter {
+pub(crate) enum Parameter {
     Argument(u32),
     Result(u32),
     Local(u32),
     Frame,
+    OfCall(OfCall),
     Static(Static),
     Call(Call),
 }
 
 /// A function that is called at match time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Call {
+pub(crate) struct Call {
     /// With the `$`.
-    pub(super) name: String,
-    pub(super) parameters: Vec<Parameter>,
+    pub(crate) name: String,
+    pub(crate) parameters: Vec<Parameter>,
 }
 
 /// The name of an export.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Rule {
-    pub(super) event: Event,
+pub(crate) struct Rule {
+    pub(crate) event: Event,
     /// Of an instruction.
-    pub(super) mode: Mode,
-    pub(super) predicate: Option<Call>,
-    pub(super) parameters: Vec<Parameter>,
+    pub(crate) mode: Mode,
+    pub(crate) predicate: Option<Call>,
+    pub(crate) parameters: Vec<Parameter>,
 }
 
 /// Reads the name of an export; `None` if it is no rule. An error comes with its column, from 1, in
 /// characters.
 pub(super) fn parse(name: &str) -> Result<Option<Rule>, (usize, NameError)> {
-    if !name.starts_with("wasm:") {
+    parse_of("wasm:", name)
+}
+
+/// The same for rules about native programs.
+pub(crate) fn parse_native(name: &str) -> Result<Option<Rule>, (usize, NameError)> {
+    parse_of("native:", name)
+}
+
+fn parse_of(provider: &'static str, name: &str) -> Result<Option<Rule>, (usize, NameError)> {
+    if !name.starts_with(provider) {
         return Ok(None);
     }
-    let mut parser = Parser { text: name, at: 0 };
+    let mut parser = Parser { provider, text: name, at: 0 };
     parser.rule().map(Some).map_err(|error| (name[..parser.at].chars().count() + 1, error))
 }
 
 struct Parser<'a> {
+    provider: &'static str,
     text: &'a str,
     at: usize,
 }
 
 impl<'a> Parser<'a> {
+    fn is_native(&self) -> bool {
+        self.provider == "native:"
+    }
+
     fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
@@ -153,8 +184,17 @@ impl<'a> Parser<'a> {
     }
 
     fn event(&mut self) -> Result<(Event, Mode), NameError> {
-        self.expect("wasm:")?;
+        self.expect(self.provider)?;
         let package = self.word(|c| c.is_ascii_lowercase());
+        if self.is_native() {
+            self.expect(":")?;
+            let name = self.word(|c| c.is_ascii_lowercase());
+            return match (package, name) {
+                ("func", "entry") => Ok((Event::NativeEntry, Mode::Before)),
+                ("func", "exit") => Ok((Event::NativeExit, Mode::Before)),
+                _ => self.refuse(name, NameError::Event),
+            };
+        }
         let simple = match package {
             "begin" => Some(Event::Begin),
             "end" => Some(Event::End),
@@ -232,7 +272,8 @@ impl<'a> Parser<'a> {
             return Ok(Parameter::Call(self.call(depth)?));
         }
         let word = self.word(|c| c.is_ascii_alphanumeric() || c == '_');
-        match value(word) {
+        let value = if self.is_native() { native_value(word) } else { value(word) };
+        match value {
             Some(value) => Ok(value),
             None => self.refuse(word, NameError::Value),
         }
@@ -250,6 +291,23 @@ impl<'a> Parser<'a> {
         let parameters = if self.takes("(") { self.parameters(depth + 1)? } else { Vec::new() };
         Ok(Call { name: format!("${name}"), parameters })
     }
+}
+
+/// The value of a name in a rule about native programs.
+fn native_value(word: &str) -> Option<Parameter> {
+    Some(match word {
+        "fid" => Parameter::Static(Static::Function),
+        "pc" => Parameter::Static(Static::Pc),
+        "fname" => Parameter::Static(Static::FunctionName),
+        "object" => Parameter::Static(Static::Object),
+        "probe_id" => Parameter::OfCall(OfCall::Probe),
+        "tid" => Parameter::OfCall(OfCall::Thread),
+        "ticks" => Parameter::OfCall(OfCall::Ticks),
+        "ns" => Parameter::OfCall(OfCall::Nanoseconds),
+        "depth" => Parameter::OfCall(OfCall::Depth),
+        "duration" => Parameter::OfCall(OfCall::Duration),
+        _ => return None,
+    })
 }
 
 /// The value of a name.

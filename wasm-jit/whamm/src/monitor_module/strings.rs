@@ -6,14 +6,14 @@ use super::error::MonitorError;
 
 /// Where strings go.
 #[derive(Debug)]
-pub(super) struct Buffer {
+pub(crate) struct Buffer {
     memory: Memory,
     start: u32,
     max: usize,
 }
 
 impl Buffer {
-    pub(super) fn of<T: 'static>(store: &mut Store<T>, monitor: &Instance) -> Result<Self, MonitorError> {
+    pub(crate) fn of<T: 'static>(store: &mut Store<T>, monitor: &Instance) -> Result<Self, MonitorError> {
         let memory = monitor.get_memory(&*store, "whamm_buffer").ok_or(MonitorError::Buffer)?;
         let mut number = |name| {
             let global = monitor.get_global(&*store, name)?;
@@ -25,7 +25,7 @@ impl Buffer {
     }
 
     /// Writes a string, or its beginning; returns address and length.
-    pub(super) fn write<T: 'static>(
+    pub(crate) fn write<T: 'static>(
         &self,
         store: &mut Store<T>,
         text: &str,

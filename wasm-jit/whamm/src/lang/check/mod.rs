@@ -14,6 +14,7 @@ mod storage;
 use std::collections::HashMap;
 
 use super::ast::{self, Item};
+use super::Target;
 use super::bound;
 use super::diagnostics::{Problem, ProblemKind, Span};
 use super::events::{self, Event, Matched};
@@ -83,17 +84,17 @@ struct Checker<'a> {
     in_init: bool,
     /// The rule has something for each site, if not variables.
     has_site: bool,
-    /// The module is for this engine.
-    is_here: bool,
+    /// What the module is for.
+    target: Target,
     /// The state of the generator of random numbers, if there is one.
     generator: Option<Place>,
 }
 
-/// Checks a script, whose module is for this engine, or also for others.
+/// Checks a script, whose module is for this target.
 pub(super) fn check(
     script: &ast::Script,
     libraries: &Libraries,
-    is_here: bool,
+    target: Target,
 ) -> Result<Program, Vec<Problem>> {
     let mut checker = Checker {
         program: Program::default(),
@@ -113,7 +114,7 @@ pub(super) fn check(
         loops: 0,
         in_init: false,
         has_site: false,
-        is_here,
+        target,
         generator: None,
     };
     checker.script(script);
@@ -204,7 +205,7 @@ impl Checker<'_> {
     }
 
     fn rule(&mut self, index: usize, rule: &ast::Rule) {
-        let (events, any) = match events::matching(&rule.parts) {
+        let (events, any) = match events::matching(&rule.parts, self.target.provider()) {
             Matched::Events { events, any } => (events, any),
             Matched::Unsupported(message) => {
                 self.problem(ProblemKind::Unsupported, &rule.span, message);

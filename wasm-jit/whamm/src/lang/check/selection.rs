@@ -28,6 +28,7 @@ use super::super::ast::{BinaryOp, Selection};
 use super::super::diagnostics::ProblemKind;
 use super::super::events::{Event, Mode};
 use super::super::ir::{Body, Import, Kind, Place, SITE_HEADER, Statement, Typed};
+use super::super::Target;
 use super::super::types::Type;
 use super::Checker;
 use crate::monitor_module::{OFF, PROBES};
@@ -103,7 +104,7 @@ impl Checker<'_> {
 
     /// Switches the probe off.
     fn off(&mut self) -> Option<Statement> {
-        if !self.is_here {
+        if self.target != Target::Here {
             return None;
         }
         let (library, name) = (PROBES.to_owned(), OFF.to_owned());

@@ -1,6 +1,7 @@
 //! Where declared variables live.
 
 use super::super::ast::{self, Storage};
+use super::super::Target;
 use super::super::diagnostics::{ProblemKind, Span};
 use super::super::ir::{Place, Report, SITE_HEADER};
 use super::super::types::{MAX_COMPONENTS, Type};
@@ -160,6 +161,15 @@ impl Checker<'_> {
     /// A variable of frames. All declarations of a name are one variable.
     fn frame_variable(&mut self, declaration: &ast::Declaration) -> Option<Variable> {
         let ast::Declaration { report, name, ty, .. } = declaration;
+        if self.target == Target::Native {
+            self.help(
+                ProblemKind::Unsupported,
+                &name.span,
+                "native programs have no frame variables",
+                "`duration` is bound at exits; other values can be in a map with `tid` and `depth` as its key",
+            );
+            return None;
+        }
         let belongs = match &self.context {
             Context::Rule { event, .. } => event.has_site(),
             Context::Script => true,

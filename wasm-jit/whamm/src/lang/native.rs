@@ -1,0 +1,76 @@
+//! Events of native programs: calls of the functions that a compiler has instrumented.
+//!
+//! | event | |
+//! | --- | --- |
+//! | `native:func:entry`, `native:func:exit` | a call of a function begins or ends |
+//! | `native:begin`, `native:end`, `native:report` | as those of `wasm` |
+//!
+//! A place is the entry of a function, or all of its exits together. What is bound is
+//! [`NAMED`](super::bound::NAMED): names are known when a function is discovered; the rest is that
+//! of one call.
+
+use super::ast;
+use super::bound::Bound;
+use super::events::{Event, Matched};
+use super::ir::Typed;
+use super::pattern::Pattern;
+use super::types::Type;
+
+/// Which programs the rules of a script are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Provider {
+    Wasm,
+    Native,
+}
+
+impl Provider {
+    /// As in a rule.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Wasm => "wasm",
+            Self::Native => "native",
+        }
+    }
+}
+
+/// Variables that differ from call to call.
+pub(super) const OF_CALLS: [&str; 6] = ["probe_id", "tid", "ticks", "ns", "depth", "duration"];
+
+/// A bound variable.
+pub(super) fn bound(name: &str, is_exit: bool) -> Bound {
+    let ty = match name {
+        "fid" | "probe_id" | "tid" | "depth" => Type::U32,
+        "ticks" | "ns" => Type::U64,
+        "duration" if is_exit => Type::U64,
+        "fname" | "object" => Type::Str,
+        _ => return Bound::Unknown,
+    };
+    Bound::Value(Typed::request(ty, name))
+}
+
+/// The events that a rule of the provider `native` matches, by its parts.
+pub(super) fn matching(parts: &[ast::Ident], patterns: &[Pattern]) -> Matched {
+    let any = Pattern::default();
+    let pattern = |index: usize| patterns.get(index).unwrap_or(&any);
+    let part = |index: usize| parts.get(index).map_or("", |part| part.name.as_str());
+    let (package, event) = (pattern(1), pattern(2));
+    let candidates: &[(&str, &str, Event)] = match parts.len() {
+        2 => &[("begin", "", Event::Begin), ("end", "", Event::End), ("report", "", Event::Report)],
+        _ => &[("func", "entry", Event::NativeEntry), ("func", "exit", Event::NativeExit)],
+    };
+    let matches = |(of, name, _): &&(&str, &str, Event)| package.matches(of) && event.matches(name);
+    let events: Vec<Event> = candidates.iter().filter(matches).map(|(.., event)| *event).collect();
+    if !part(3).is_empty() {
+        return Matched::Nothing("rules of native programs have no modes: `native:func:entry`".to_owned());
+    }
+    if !events.is_empty() {
+        return Matched::Events { events, any: None };
+    }
+    Matched::Nothing(match parts.len() {
+        2 => "rules of two parts are `native:begin`, `native:end` and `native:report`; others are \
+              `native:func:entry` and `native:func:exit`"
+            .to_owned(),
+        _ if !package.matches("func") => format!("there is no package `{}`; there is `func`", part(1)),
+        _ => format!("there is no event `{}`; there are `entry` and `exit`", part(2)),
+    })
+}

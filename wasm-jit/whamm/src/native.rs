@@ -1,0 +1,290 @@
+//! Scripts that observe native programs: [`NativeMonitor`].
+//!
+//! A script with rules such as `native:func:entry` is compiled to a module of WebAssembly by
+//! [`Script::native`], as scripts for WebAssembly are. This module calls its functions; somebody
+//! else discovers functions of the program and observes their calls:
+//!
+//! 1. [`NativeMonitor::function`] is called for each function that is discovered. It evaluates the
+//!    static parts of predicates, which need names only, and makes what belongs to the places that
+//!    match: variables of the place, constants. The result says which of the function's events are
+//!    to be observed.
+//! 2. [`NativeMonitor::fire`] is called for each such event. It evaluates what is left of the
+//!    predicate and executes the statements, on the calling thread.
+//! 3. [`NativeMonitor::finish`] executes the rules of the end. [`NativeMonitor::report`] reads the
+//!    variables.
+//!
+//! All state is in the monitor, which one thread uses at a time: rules are executed one after the
+//! other, and a variable exists once, whichever threads of the program it is about.
+
+use wasm_jit::{Config, Engine, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
+
+use crate::lang::{Script, ScriptReport};
+use crate::monitor_module::{Buffer, Call, Event, MonitorError, OfCall, Parameter, Rule, Static, parse_native};
+
+/// A function of a native program.
+#[derive(Clone, Copy, Debug)]
+pub struct NativeFunction<'a> {
+    /// Its number in the report.
+    pub number: u32,
+    /// Its name.
+    pub name: &'a str,
+    /// The file that contains it.
+    pub object: &'a str,
+}
+
+/// The beginning or end of a call, as rules see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NativeCall {
+    /// The number of the probe.
+    pub probe: u32,
+    /// The kernel's number of the thread.
+    pub thread: u32,
+    /// The time-stamp counter.
+    pub ticks: u64,
+    /// The time, in nanoseconds since some start.
+    pub nanoseconds: u64,
+    /// The number of open calls, with this one.
+    pub depth: u32,
+    /// How long the call took, in nanoseconds: at its end.
+    pub duration: u64,
+}
+
+/// A rule at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaceId(u32);
+
+/// What is to be observed of a function: the rules for each event, in the order of the script.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NativePlaces {
+    /// For its calls' beginnings.
+    pub entry: Vec<PlaceId>,
+    /// For its calls' ends.
+    pub exit: Vec<PlaceId>,
+}
+
+/// A value that the function of a rule gets.
+#[derive(Clone, Copy, Debug)]
+enum Argument {
+    Constant(u64),
+    OfCall(OfCall),
+}
+
+/// The most parameters that the function of a rule can have: the blocks and the names of a place,
+/// values of calls, and results of calls at match time.
+const MAX_ARGUMENTS: usize = 64;
+
+#[derive(Debug)]
+struct Place {
+    function: NumericFunc,
+    arguments: Box<[Argument]>,
+}
+
+/// A script that observes a native program.
+pub struct NativeMonitor {
+    script: Script,
+    store: Store<()>,
+    instance: Instance,
+    buffer: Option<Buffer>,
+    /// With the names of their exports.
+    rules: Vec<(String, Rule)>,
+    places: Vec<Place>,
+}
+
+impl NativeMonitor {
+    /// Compiles the module of a script, on this thread, and executes what the script does at the
+    /// beginning.
+    ///
+    /// # Errors
+    /// [`MonitorError::Instantiate`]: there is no memory for the code or the variables, or a
+    /// statement fails.
+    pub fn new(script: Script) -> Result<Self, MonitorError> {
+        let failed =
+            |source| MonitorError::Instantiate { module: "monitor".to_owned(), source: Box::new(source) };
+        let mut config = Config::new();
+        config.compile_threads(std::num::NonZero::<usize>::MIN);
+        let engine = Engine::new(&config).map_err(failed)?;
+        let module = Module::from_binary(&engine, script.module()).map_err(failed)?;
+        let mut rules = Vec::new();
+        for export in module.exports() {
+            let parsed = parse_native(export.name());
+            let rule = parsed.map_err(|(column, reason)| MonitorError::Name {
+                export: export.name().to_owned(),
+                column,
+                reason,
+            })?;
+            rules.extend(rule.map(|rule| (export.name().to_owned(), rule)));
+        }
+        let mut store = Store::new(&engine, ());
+        let instance = Linker::new(&engine).instantiate(&mut store, &module).map_err(failed)?;
+        let has_strings = instance.get_memory(&store, "whamm_buffer").is_some();
+        let buffer = has_strings.then(|| Buffer::of(&mut store, &instance)).transpose()?;
+        Ok(Self { script, store, instance, buffer, rules, places: Vec::new() })
+    }
+
+    /// The names of the functions' exports that are rules.
+    pub fn rules(&self) -> impl ExactSizeIterator<Item = &str> + '_ {
+        self.rules.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Whether rules ask for what is known only if each call's end is observed with its beginning:
+    /// the duration or the depth.
+    pub fn pairs_calls(&self) -> bool {
+        let parameters = self.rules.iter().flat_map(|(_, rule)| &rule.parameters);
+        parameters.into_iter().any(|parameter| {
+            matches!(parameter, Parameter::OfCall(OfCall::Depth | OfCall::Duration))
+        })
+    }
+
+    /// Matches the rules with a function.
+    ///
+    /// # Errors
+    /// [`MonitorError::Call`]: there is no memory for the variables of its places.
+    pub fn function(&mut self, function: NativeFunction<'_>) -> Result<NativePlaces, MonitorError> {
+        let mut found = NativePlaces::default();
+        for number in 0..self.rules.len() {
+            let (export, rule) = self.rules[number].clone();
+            if let Some(predicate) = &rule.predicate
+                && self.call(&export, predicate, function)? as u32 == 0
+            {
+                continue;
+            }
+            let of_rule = self.instance.get_func(&self.store, &export).expect("the rule is its name");
+            let mut arguments = Vec::with_capacity(rule.parameters.len());
+            for parameter in &rule.parameters {
+                arguments.push(match parameter {
+                    Parameter::OfCall(value) => Argument::OfCall(*value),
+                    Parameter::Call(call) => Argument::Constant(self.call(&export, call, function)?),
+                    Parameter::Static(value) => Argument::Constant(number_of(*value, function)),
+                    _ => unreachable!("no such value has a name in native rules"),
+                });
+            }
+            let numeric = NumericFunc::new(&self.store, of_rule)
+                .map_err(|source| self.failed(&export, "", function, source))?;
+            assert!(arguments.len() <= MAX_ARGUMENTS, "the language binds fewer values");
+            let id = PlaceId(self.places.len() as u32);
+            self.places.push(Place { function: numeric, arguments: arguments.into() });
+            match rule.event {
+                Event::NativeEntry => found.entry.push(id),
+                _ => found.exit.push(id),
+            }
+        }
+        Ok(found)
+    }
+
+    fn failed(
+        &self,
+        export: &str,
+        call: &str,
+        function: NativeFunction<'_>,
+        source: wasm_jit::Error,
+    ) -> MonitorError {
+        MonitorError::Call {
+            export: export.to_owned(),
+            call: call.to_owned(),
+            function: function.number,
+            offset: 0,
+            source: Box::new(source),
+        }
+    }
+
+    /// The result of a function that is called at match time, as bits.
+    fn call(
+        &mut self,
+        export: &str,
+        call: &Call,
+        function: NativeFunction<'_>,
+    ) -> Result<u64, MonitorError> {
+        let mut arguments = Vec::new();
+        let callee = self.instance.get_func(&self.store, &call.name).expect("the compiler has exported it");
+        let types: Vec<ValType> = callee.ty(&self.store).params().collect();
+        for parameter in &call.parameters {
+            match parameter {
+                Parameter::Static(value) if value.is_string() => {
+                    let text = if *value == Static::Object { function.object } else { function.name };
+                    let buffer = self.buffer.as_ref().ok_or(MonitorError::Buffer)?;
+                    arguments.extend(buffer.write(&mut self.store, text)?.map(u64::from));
+                }
+                Parameter::Static(value) => arguments.push(number_of(*value, function)),
+                Parameter::Call(call) => arguments.push(self.call(export, call, function)?),
+                _ => unreachable!("values of calls are not known at match time"),
+            }
+        }
+        let arguments = arguments.iter().zip(types).map(|(bits, ty)| match ty {
+            ValType::I32 => Val::I32(*bits as i32),
+            ValType::F32 => Val::F32(*bits as u32),
+            ValType::F64 => Val::F64(*bits),
+            _ => Val::I64(*bits as i64),
+        });
+        let arguments: Vec<Val> = arguments.collect();
+        let mut result = [Val::I32(0)];
+        let done = callee.call(&mut self.store, &arguments, &mut result);
+        done.map_err(|source| self.failed(export, &call.name, function, source))?;
+        Ok(match result {
+            [Val::I32(value)] => u64::from(value as u32),
+            [Val::I64(value)] => value as u64,
+            [Val::F32(bits)] => u64::from(bits),
+            [Val::F64(bits)] => bits,
+            _ => unreachable!("functions of match time have a number as their result"),
+        })
+    }
+
+    /// Executes a rule at a place, for an event there.
+    ///
+    /// # Errors
+    /// The reason why a statement failed: the script has divided by zero, has no memory left, or
+    /// its functions call each other without end. The variables are as they were then.
+    ///
+    /// # Panics
+    /// If the place is not one of this monitor.
+    pub fn fire(&mut self, place: PlaceId, of: &NativeCall) -> Result<(), wasm_jit::Error> {
+        let Place { function, arguments } = &self.places[place.0 as usize];
+        let mut values = [0; MAX_ARGUMENTS];
+        for (value, argument) in values.iter_mut().zip(arguments) {
+            *value = match argument {
+                Argument::Constant(bits) => *bits,
+                Argument::OfCall(OfCall::Probe) => of.probe.into(),
+                Argument::OfCall(OfCall::Thread) => of.thread.into(),
+                Argument::OfCall(OfCall::Ticks) => of.ticks,
+                Argument::OfCall(OfCall::Nanoseconds) => of.nanoseconds,
+                Argument::OfCall(OfCall::Depth) => of.depth.into(),
+                Argument::OfCall(OfCall::Duration) => of.duration,
+            };
+        }
+        function.call(&mut self.store, &mut values)
+    }
+
+    /// Executes the rules of the end.
+    ///
+    /// # Errors
+    /// [`MonitorError::Run`]: a statement failed.
+    pub fn finish(&mut self) -> Result<(), MonitorError> {
+        let export = "wasm:exit";
+        let Some(last) = self.instance.get_func(&self.store, export) else { return Ok(()) };
+        let done = last.call(&mut self.store, &[], &mut []);
+        done.map_err(|source| MonitorError::Run { export: "native:end".to_owned(), source: Box::new(source) })
+    }
+
+    /// The values of the reported variables. In [`SiteReport`](crate::lang::SiteReport), `function`
+    /// is the number that the function was given.
+    ///
+    /// # Errors
+    /// [`MonitorError::Report`]: a library function or a defect has overwritten them.
+    pub fn report(&self) -> Result<ScriptReport, MonitorError> {
+        self.script.report(&self.store, &self.instance)
+    }
+}
+
+impl std::fmt::Debug for NativeMonitor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NativeMonitor").field("rules", &self.rules().collect::<Vec<_>>()).finish_non_exhaustive()
+    }
+}
+
+/// A static value that is a number.
+fn number_of(value: Static, function: NativeFunction<'_>) -> u64 {
+    match value {
+        Static::Function => function.number.into(),
+        // An entry, or the exits, have no offset.
+        _ => 0,
+    }
+}
