@@ -78,6 +78,7 @@ pub mod process;
 mod quantiles;
 pub mod report;
 mod schedule;
+pub mod script;
 pub mod session;
 pub mod settings;
 #[cfg(test)]

@@ -496,7 +496,7 @@ impl FromStr for TextAccess {
 }
 
 /// The non-empty items, unescaped.
-fn split(text: &str) -> Result<Vec<String>, Error> {
+pub(crate) fn split(text: &str) -> Result<Vec<String>, Error> {
     let mut items = vec![String::new()];
     let mut characters = text.chars();
     while let Some(character) = characters.next() {

@@ -8,6 +8,7 @@
 mod info;
 mod record;
 mod report;
+mod run;
 
 use std::process::ExitCode;
 
@@ -20,6 +21,7 @@ Examples:
   fastinst record -o app.json -- ./app       profile into a file
   fastinst report app.json --limit 20        print the 20 functions with the longest totals
   fastinst report app.json --callers hash    print who calls hash
+  fastinst run calls.mm -- ./app             observe calls with a script
   fastinst info ./app                        print what can be measured in a binary";
 
 const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
@@ -35,6 +37,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Record(record::Record),
+    Run(run::Run),
     Report(report::Report),
     Info(info::Info),
     #[command(flatten)]
@@ -66,6 +69,7 @@ fn print(text: &[u8]) -> Result<(), Failure> {
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Record(arguments) => record::run(&arguments).map(|never| match never {}),
+        Verb::Run(arguments) => run::run(&arguments).map(|never| match never {}),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Info(arguments) => info::run(&arguments),
         Verb::Generate(what) => what.run(Cli::command()).map_err(Failure::new),

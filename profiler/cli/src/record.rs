@@ -34,7 +34,7 @@ const LIBRARY: &str = "libfastinst.so";
 /// Directories of the library, relative to that of this executable.
 const LIBRARY_DIRECTORIES: [&str; 3] = ["", "../lib", "../lib/fastinst"];
 /// Search path if PATH is not set.
-const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+pub(crate) const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -121,7 +121,7 @@ pub(crate) fn run(arguments: &Record) -> Result<Infallible, Failure> {
     start(arguments).map_err(|error| Failure { code: exit_code(&error), message: error.to_string() })
 }
 
-fn exit_code(error: &Error) -> u8 {
+pub(crate) fn exit_code(error: &Error) -> u8 {
     match error {
         Error::ProgramNotFound { .. } => 127,
         Error::ProgramNotExecutable { .. } | Error::Execute { .. } => 126,
@@ -134,8 +134,8 @@ fn start(arguments: &Record) -> Result<Infallible, Error> {
     let mut options = merged_options(arguments, env::var_os(VARIABLE).as_deref())?;
     let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
     let path = find_program(Path::new(program), &path)?;
-    let library = find_library(arguments.library.as_deref())?;
-    if let Some(warning) = check_program(&path, &options)? {
+    let library = find_library(arguments.library.as_deref(), LIBRARY)?;
+    if let Some(warning) = check_program(&path, options.tool)? {
         eprintln!("fastinst: {warning}");
     }
     // At the last moment: older reports belong to earlier runs.
@@ -194,7 +194,7 @@ fn placed(output: &Output) -> Result<Output, Error> {
 
 /// Finds an executable file as the shell does: a name with a slash is a path, another one is
 /// searched for in the directories of `path`, of which an empty one is the working directory.
-fn find_program(program: &Path, path: &OsStr) -> Result<PathBuf, Error> {
+pub(crate) fn find_program(program: &Path, path: &OsStr) -> Result<PathBuf, Error> {
     if program.as_os_str().as_bytes().contains(&b'/') {
         return match obstacle(program) {
             None => Ok(program.to_owned()),
@@ -244,7 +244,7 @@ fn obstacle(path: &Path) -> Option<Obstacle> {
 
 /// Refuses a program in which a preloaded library would not run; warns if it has no instrumented
 /// functions.
-fn check_program(path: &Path, options: &Options) -> Result<Option<String>, Error> {
+pub(crate) fn check_program(path: &Path, tool: Tool) -> Result<Option<String>, Error> {
     let Program { kind, setuid_or_capabilities } = inspect(path)?;
     let path = path.to_owned();
     match kind {
@@ -253,7 +253,7 @@ fn check_program(path: &Path, options: &Options) -> Result<Option<String>, Error
         _ if setuid_or_capabilities => Err(Error::PrivilegedProgram { path }),
         Kind::ForeignElf { bits, machine } => Err(Error::ForeignProgram { path, bits, machine }),
         Kind::Elf { dynamic: false, .. } => Err(Error::StaticProgram { path }),
-        Kind::Elf { instrumented: false, .. } if options.tool == Tool::Profiler => Ok(Some(format!(
+        Kind::Elf { instrumented: false, .. } if tool == Tool::Profiler => Ok(Some(format!(
             "warning: {} itself has no instrumented function, only its libraries and child processes may be measured; \
              compile it with -finstrument-functions",
             path.display()
@@ -263,11 +263,11 @@ fn check_program(path: &Path, options: &Options) -> Result<Option<String>, Error
 }
 
 /// The absolute path of the library to preload.
-fn find_library(named: Option<&Path>) -> Result<PathBuf, Error> {
+pub(crate) fn find_library(named: Option<&Path>, name: &str) -> Result<PathBuf, Error> {
     let library = match named {
         Some(library) => fs::canonicalize(library)
             .map_err(|source| Error::InspectProgram { path: library.to_owned(), source })?,
-        None => usual_library()?,
+        None => usual_library(name)?,
     };
     if !matches!(inspect(&library)?.kind, Kind::Elf { shared: true, .. }) {
         return Err(Error::NotALibrary { path: library });
@@ -278,11 +278,11 @@ fn find_library(named: Option<&Path>) -> Result<PathBuf, Error> {
     Ok(library)
 }
 
-fn usual_library() -> Result<PathBuf, Error> {
+fn usual_library(name: &str) -> Result<PathBuf, Error> {
     let executable = env::current_exe().unwrap_or_default();
     let folder = executable.parent().unwrap_or(Path::new("/"));
     let directories = LIBRARY_DIRECTORIES.map(|directory| folder.join(directory));
-    match directories.iter().find_map(|directory| fs::canonicalize(directory.join(LIBRARY)).ok()) {
+    match directories.iter().find_map(|directory| fs::canonicalize(directory.join(name)).ok()) {
         Some(library) => Ok(library),
         None => {
             let searched = directories.map(|directory| directory.display().to_string()).join(", ");
@@ -293,7 +293,7 @@ fn usual_library() -> Result<PathBuf, Error> {
 
 /// The value of LD_PRELOAD: the program's address sanitizer, by the name by which the loader finds
 /// it for the program; the library; then the present value.
-fn preload(sanitizer: Option<OsString>, library: &Path, present: Option<&OsStr>) -> OsString {
+pub(crate) fn preload(sanitizer: Option<OsString>, library: &Path, present: Option<&OsStr>) -> OsString {
     let mut value = sanitizer.unwrap_or_default();
     if !value.is_empty() {
         value.push(":");

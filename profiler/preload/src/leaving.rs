@@ -12,7 +12,7 @@
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
 
-use profiler::process;
+use crate::process;
 
 /// The functions in the order of their numbers. The first three end the process.
 const NAMES: [&CStr; 11] = [

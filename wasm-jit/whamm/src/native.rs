@@ -135,6 +135,24 @@ impl NativeMonitor {
         })
     }
 
+    /// Whether rules ask for times in nanoseconds.
+    pub fn measures_time(&self) -> bool {
+        let parameters = self.rules.iter().flat_map(|(_, rule)| &rule.parameters);
+        parameters.into_iter().any(|parameter| {
+            matches!(parameter, Parameter::OfCall(OfCall::Nanoseconds | OfCall::Duration))
+        })
+    }
+
+    /// Whether the rule at a place asks for such a value.
+    ///
+    /// # Panics
+    /// If the place is not one of this monitor.
+    pub fn needs_pairs(&self, place: PlaceId) -> bool {
+        let is_of_pair =
+            |argument: &Argument| matches!(argument, Argument::OfCall(OfCall::Depth | OfCall::Duration));
+        self.places[place.0 as usize].arguments.iter().any(is_of_pair)
+    }
+
     /// Matches the rules with a function.
     ///
     /// # Errors

@@ -1,0 +1,136 @@
+//! `fastinst run`: starts a program with a script that observes its calls.
+//!
+//! As `fastinst record`, but with `libfastinst_script.so`. The script is compiled here as well, so
+//! that its mistakes are reported before the program starts.
+
+use std::convert::Infallible;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+use profiler::elf_check::needed_sanitizer;
+use profiler::error::Error;
+use profiler::options::{RunId, Tool};
+use profiler::output::check_template;
+use profiler::script::{ScriptFormat, ScriptOptions, VARIABLE};
+use wasm_jit_whamm::lang::Script;
+
+use crate::Failure;
+use crate::record::{DEFAULT_PATH, check_program, exit_code, find_library, find_program, preload};
+
+const LIBRARY: &str = "libfastinst_script.so";
+
+const EXAMPLES: &str = "\
+Examples:
+  fastinst run calls.mm -- ./app --size 10
+      the report goes to stderr when the program ends
+  fastinst run -o calls.json calls.mm -- ./app
+      the report goes to a file: .json, .csv, or text
+
+A script that counts the calls of each function:
+  native:func:entry { report var calls: u64; calls++; }
+One that measures how long the calls of some functions take, in powers of two:
+  report var ns: map<u32, u64>;
+  native:func:exit / fname.starts_with(\"http_\") / { ns[log2(duration)]++; }";
+
+const EXIT_CODES: &str = "\
+The program replaces this process, so signals and its exit code pass through unchanged.
+
+Exit codes:
+  2    wrong usage, or the script has mistakes; nothing was run
+  125  the program cannot be observed, or the library or the output is not right; nothing was run
+  126  the program was found and cannot be executed
+  127  the program was not found
+  else the exit code of the program";
+
+/// Run a program and observe the calls of its instrumented functions with a script
+#[derive(Debug, Args)]
+#[command(
+    before_help = EXAMPLES,
+    after_help = EXIT_CODES,
+    help_template = crate::TEMPLATE,
+    override_usage = "fastinst run [OPTIONS] SCRIPT -- PROGRAM [ARGS]..."
+)]
+pub(crate) struct Run {
+    /// Where the report goes (default: stderr). In the name, %p is the process id, %e the
+    /// executable, %h the host, %% a percent sign. Other processes of the run than the first get
+    /// their process id before the extension
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<String>,
+
+    /// The format of the report (default: by the extension of FILE, else text)
+    #[arg(long, value_name = "text|json|csv", value_parser = ScriptFormat::named)]
+    format: Option<ScriptFormat>,
+
+    /// The library to preload (default: libfastinst_script.so in the folder of this command, in
+    /// ../lib or in ../lib/fastinst)
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+
+    /// The script, in the Whamm language
+    #[arg(value_name = "SCRIPT")]
+    script: PathBuf,
+
+    /// The program, looked up in PATH, and its arguments
+    #[arg(required = true, trailing_var_arg = true, last = true, value_names = ["PROGRAM", "ARGS"], num_args = 1..)]
+    command: Vec<OsString>,
+}
+
+/// Replaces this process by the program; returns only if that fails.
+pub(crate) fn run(arguments: &Run) -> Result<Infallible, Failure> {
+    compile(&arguments.script)?;
+    start(arguments).map_err(|error| Failure { code: exit_code(&error), message: error.to_string() })
+}
+
+/// Reports mistakes of the script.
+fn compile(path: &Path) -> Result<(), Failure> {
+    let name = path.display().to_string();
+    let failed = |message: String| Failure { code: 2, message };
+    let source = fs::read(path).map_err(|error| failed(format!("{name}: {error}")))?;
+    let compiled = Script::native(&name, &source);
+    compiled.map(drop).map_err(|error| failed(format!("{name} is not a valid script:\n{error}")))
+}
+
+fn start(arguments: &Run) -> Result<Infallible, Error> {
+    let (program, rest) = arguments.command.split_first().expect("clap requires a program");
+    let output = arguments.output.as_deref().map(placed).transpose()?;
+    let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+    let path = find_program(Path::new(program), &path)?;
+    let library = find_library(arguments.library.as_deref(), LIBRARY)?;
+    if let Some(warning) = check_program(&path, Tool::Profiler)? {
+        eprintln!("fastinst: {warning}");
+    }
+    let inspected = |source| Error::InspectProgram { path: arguments.script.clone(), source };
+    let of_file = || output.as_deref().map_or(ScriptFormat::Text, ScriptFormat::of_file);
+    let options = ScriptOptions {
+        script: fs::canonicalize(&arguments.script).map_err(inspected)?,
+        format: arguments.format.unwrap_or_else(of_file),
+        output,
+        run: RunId::begins_here(),
+    };
+    let variable = options.to_variable().ok_or(Error::OptionsNotUtf8)?;
+    let source = Command::new(&path)
+        .arg0(program)
+        .args(rest)
+        .env("LD_PRELOAD", preload(needed_sanitizer(&path), &library, env::var_os("LD_PRELOAD").as_deref()))
+        .env(VARIABLE, variable)
+        .exec();
+    Err(Error::Execute { path, source })
+}
+
+/// The name of the report as an absolute path. Its directory must exist, unless that has `%`
+/// sequences.
+fn placed(output: &str) -> Result<String, Error> {
+    check_template(output)?;
+    let directory = env::current_dir().map_err(|source| Error::WorkingDirectory { source })?;
+    let path = directory.join(output);
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    if !parent.to_string_lossy().contains('%') && !parent.is_dir() {
+        return Err(Error::OutputDirectory { directory: parent.to_owned() });
+    }
+    path.into_os_string().into_string().map_err(|_| Error::OptionsNotUtf8)
+}

@@ -1,0 +1,93 @@
+//! `libfastinst_script.so`: runs a script of the Whamm language inside a native program, for
+//! `LD_PRELOAD`. `fastinst run` preloads it in place of `libfastinst.so`, which does not contain an
+//! engine for WebAssembly and stays small.
+//!
+//! # Where rules run
+//! Probes do not call rules. A probe writes an event of 32 bytes into a ring of its thread
+//! ([`ring`], [`fire`]); one thread of this library, the [`worker`], takes the events, pairs entries
+//! and exits ([`pairing`]) and calls the rules' functions, which the engine has compiled
+//! ([`observer`]).
+//!
+//! The alternative was to call the compiled function in the probe. It was rejected, because a probe
+//! fires wherever a compiler has placed a call:
+//!
+//! - in signal handlers, which may have interrupted a rule: the variables need a lock, which the
+//!   interrupted code holds. With the ring, a handler's event is one more entry;
+//! - on stacks of any size. Compiled code needs a quarter of a megabyte below it, in order to detect
+//!   that a stack is exhausted; a probe here needs a few words;
+//! - in code that is left by `longjmp` or by cancellation of its thread: a rule on its stack would
+//!   never end, and its lock would never be released;
+//! - in `malloc`, while the loader's lock is held, in a thread that is ending: a rule may need
+//!   memory for a map;
+//! - in a thread that the program wants to run: a script that loops without end stops the worker,
+//!   not the program.
+//!
+//! The variables of a script therefore need no lock on the program's side, no storage per thread,
+//! and no merging that would give a maximum or a string another meaning than addition has.
+//!
+//! # What is counted
+//! No event is dropped silently. A thread whose ring is full waits until the worker has made room.
+//! It stops waiting if the worker has taken nothing for [`ring::PATIENCE`], or in a process that was
+//! made without fork handlers; observation then ends, and the report says how many events are
+//! missing. It also names the calls that were made before the probes of their functions existed, for
+//! which there are no events.
+//!
+//! Events of one thread are executed in their order. Events of several threads are executed in the
+//! order of their time stamps as far as they are in the rings together; the worker empties them at
+//! least every [`worker::PERIOD`].
+//!
+//! # Processes
+//! The report is written when the process exits, calls `_exit` or exec, or returns from `main`
+//! ([`process`]). A forked child starts with variables of its own. A signal that ends the process
+//! ends it without a report: no handler of this library is installed for such signals.
+
+mod fire;
+mod observer;
+mod output;
+mod pairing;
+mod process;
+mod report;
+mod ring;
+mod worker;
+
+#[path = "../../preload/src/leaving.rs"]
+mod leaving;
+#[path = "../../preload/src/provider.rs"]
+mod provider;
+
+use fastinst::provider::cyg_profile::CygProfile;
+use profiler::script::{ScriptOptions, VARIABLE};
+use profiler::session;
+
+/// The program's `malloc` may be instrumented, or may have crashed.
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = construct;
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destruct;
+
+extern "C" fn construct() {
+    // SAFETY: called once, before the library allocates on a second thread.
+    unsafe { dlmalloc::enable_alloc_after_fork() };
+    let Some(value) = std::env::var_os(VARIABLE) else { return };
+    let started = ScriptOptions::from_variable(&value).map_err(|error| error.to_string()).and_then(|options| {
+        if !provider::is_in_charge() {
+            return Err(profiler::error::Error::OwnInstrumentation.to_string());
+        }
+        fastinst::provider::register(&CygProfile).map_err(|error| error.to_string())?;
+        observer::start(options)
+    });
+    match started {
+        Ok(()) => process::follow(),
+        Err(message) => session::say(&message),
+    }
+}
+
+extern "C" fn destruct() {
+    process::at_exit();
+}

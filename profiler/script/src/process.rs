@@ -1,0 +1,95 @@
+//! Events of the process: fork, exec, exit.
+//!
+//! | event | action |
+//! | --- | --- |
+//! | exit, return from main | report, from the library's destructor |
+//! | `_exit`, `_Exit`, `quick_exit` | report, before the program's call continues |
+//! | exec | report, because nothing survives it; the new image runs the script from its start |
+//! | fork | the parent's locks are held across it; the child starts again, with its own threads |
+//! | vfork, posix_spawn | nothing: the child runs in the parent's memory until it calls exec, and its
+//! calls are those of the thread that made it |
+//! | a fatal signal | nothing: there is no report |
+
+use std::cell::UnsafeCell;
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use fastinst::service::{self, ForkGuard, before_fork};
+
+use crate::observer::{self, Observer};
+use crate::{ring, worker};
+
+/// The process that the observer belongs to.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Set when the process is about to end.
+static OVER: AtomicBool = AtomicBool::new(false);
+
+fn is_own_process() -> bool {
+    PROCESS.load(Ordering::Relaxed) == std::process::id()
+}
+
+/// Installs fork handlers. Called once, after [`observer::start`].
+pub(crate) fn follow() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    // First, so that its handlers hold no locks while ours wait for other threads.
+    wordpatch::text::follow_forks();
+    // SAFETY: the three functions are never unloaded, and do only what is permitted around a fork.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+}
+
+/// Writes the report when the process ends. Called by the destructor and before `_exit`. Waits for at
+/// most 10 s.
+pub(crate) fn at_exit() {
+    if is_own_process() && !OVER.swap(true, Ordering::Relaxed) {
+        ring::end();
+        worker::finish();
+    }
+}
+
+/// Writes the report before the process calls exec, which may fail. Waits as [`at_exit`] does.
+pub(crate) fn before_exec() {
+    if is_own_process() && fastinst::probe_count() > 0 {
+        worker::finish();
+    }
+}
+
+/// What the forking thread holds between `prepare` and the handlers after the fork.
+type Locks = (ForkGuard, MutexGuard<'static, Option<Observer>>);
+
+struct Held(UnsafeCell<Option<Locks>>);
+
+// SAFETY: only the forking thread accesses it, and glibc runs one fork's handlers at a time.
+unsafe impl Sync for Held {}
+
+static HELD: Held = Held(UnsafeCell::new(None));
+
+extern "C" fn prepare() {
+    // In this order, which is that of discoveries.
+    let locks = (before_fork(), observer::lock());
+    // SAFETY: see `Held`; the locks themselves exclude a second fork.
+    unsafe { *HELD.0.get() = Some(locks) };
+}
+
+fn take_locks() -> Option<Locks> {
+    // SAFETY: see `Held`.
+    unsafe { (*HELD.0.get()).take() }
+}
+
+extern "C" fn in_parent() {
+    drop(take_locks());
+}
+
+extern "C" fn in_child() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    OVER.store(false, Ordering::Relaxed);
+    worker::forget_requests();
+    if let Some((guard, mut observer)) = take_locks() {
+        observer::restart_in_child(&mut observer);
+        drop((guard, observer));
+    }
+    // Without its threads the child is not observed, but otherwise works.
+    if service::start(None).is_err() || worker::start().is_err() {
+        ring::end();
+    }
+}

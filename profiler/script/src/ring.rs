@@ -1,0 +1,391 @@
+//! Events of a thread: a ring that its probes write and the worker reads.
+//!
+//! Runs in probe functions, at any time in any thread, also in signal handlers that have interrupted
+//! it: atomics and memory of its own; system calls only for a thread's first event, to wake the
+//! worker, and to wait for it.
+//!
+//! # Writing
+//! 1. *Reserve*: the next position, by XADD on the thread's own counter. Without LOCK, since only
+//!    this thread writes it; one instruction, so that a signal handler reserves before or after.
+//! 2. *Wait*, if the worker has not yet taken the event that is one round older.
+//! 3. *Fill* the slot; last, with Release, the word that identifies the probe and is 0 in an empty
+//!    slot.
+//!
+//! # Reading
+//! The worker takes the events from the oldest to the first empty slot, empties their slots, and then
+//! advances `read`. A slot that is reserved and not yet filled delays what is after it. It may stay
+//! so: a signal handler has interrupted the probe between the first and the third step, and has left
+//! by `longjmp`. If the ring is full, or the process ends, such a slot is given up, and counts as a
+//! lost event.
+//!
+//! # Blocks
+//! A thread's block is found through a thread-local pointer with initial-exec access: no call of
+//! `__tls_get_addr`, which may allocate. Blocks are mapped when a thread needs one, and reused when
+//! it has ended; they are never unmapped.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fastinst_sigsafe::futex;
+
+/// Number of events in a ring. Unused pages are never allocated.
+pub(crate) const RING: u64 = 2048;
+
+/// The worker is woken when as many events have been written since it was last.
+const WAKE_EVERY: u64 = RING / 4;
+
+/// How long a thread waits for a worker that takes no event.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Set while events are wanted.
+static OBSERVING: AtomicBool = AtomicBool::new(false);
+
+/// The process whose worker reads the rings.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Number of events that were not written, in all threads.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// The worker sleeps on it.
+pub(crate) static NEWS: AtomicU32 = AtomicU32::new(0);
+
+/// Counts the times at which the worker has made room; threads that wait sleep on it.
+static ROUNDS: AtomicU32 = AtomicU32::new(0);
+
+/// Number of threads that wait.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
+/// An event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// The number of the probe.
+    pub(crate) probe: u32,
+    /// The lower half of the address at which its site continues.
+    pub(crate) continues_at: u32,
+    pub(crate) ticks: u64,
+    /// The stack pointer at the probe.
+    pub(crate) stack_pointer: u64,
+    /// The return address of the function.
+    pub(crate) call_site: u64,
+}
+
+/// Bits of a slot's word: `continues_at`, then the number of the probe plus one.
+#[derive(Debug)]
+struct Slot {
+    word: AtomicU64,
+    ticks: AtomicU64,
+    stack_pointer: AtomicU64,
+    call_site: AtomicU64,
+}
+
+/// A thread's block. Mapped zeroed; all zero is its initial state.
+#[repr(C)]
+pub(crate) struct Thread {
+    /// Kernel id of the thread that owns the block; 0 if it is free.
+    owner: AtomicU32,
+    next: AtomicPtr<Thread>,
+    /// Number of positions that the thread has reserved.
+    reserved: AtomicU64,
+    /// Positions below this one are free again; on a line of its own, since the worker writes it.
+    read: Apart,
+    slots: [Slot; RING as usize],
+}
+
+#[repr(align(64))]
+struct Apart(AtomicU64);
+
+static BLOCKS: AtomicPtr<Thread> = AtomicPtr::new(std::ptr::null_mut());
+
+std::arch::global_asm!(
+    ".pushsection .tbss,\"awT\",@nobits",
+    ".balign 8",
+    ".globl fastinst_script_thread_block",
+    ".hidden fastinst_script_thread_block",
+    ".type fastinst_script_thread_block, @object",
+    ".size fastinst_script_thread_block, 8",
+    "fastinst_script_thread_block: .zero 8",
+    ".popsection",
+);
+
+/// The thread-local pointer to the block, null before the thread's first event.
+#[inline(always)]
+fn thread_local() -> *mut *mut Thread {
+    let offset: usize;
+    let base: usize;
+    // SAFETY: reads the offset of the variable above, and the thread pointer, which x86-64 keeps at
+    // fs:0.
+    unsafe {
+        std::arch::asm!(
+            "mov {offset}, qword ptr [rip + fastinst_script_thread_block@GOTTPOFF]",
+            "mov {base}, qword ptr fs:[0]",
+            offset = out(reg) offset,
+            base = out(reg) base,
+            options(nostack, pure, readonly, preserves_flags),
+        );
+    }
+    std::ptr::with_exposed_provenance_mut(base.wrapping_add(offset))
+}
+
+fn kernel_id() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// Permits events to be written in this process.
+pub(crate) fn begin() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    OBSERVING.store(true, Ordering::Release);
+}
+
+/// From now on events are discarded.
+pub(crate) fn end() {
+    OBSERVING.store(false, Ordering::Release);
+    made_room();
+}
+
+/// Wakes the threads that wait for room.
+fn made_room() {
+    ROUNDS.fetch_add(1, Ordering::SeqCst);
+    // SeqCst: pairs with `wait`. A thread that is not counted yet reads the new number of rounds.
+    if WAITING.load(Ordering::SeqCst) > 0 {
+        futex::wake(&ROUNDS);
+    }
+}
+
+pub(crate) fn is_observing() -> bool {
+    OBSERVING.load(Ordering::Relaxed)
+}
+
+/// Number of events that were not written, or not read.
+pub(crate) fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+pub(crate) fn wake_worker() {
+    NEWS.fetch_add(1, Ordering::Release);
+    futex::wake(&NEWS);
+}
+
+/// All blocks.
+pub(crate) fn blocks() -> impl Iterator<Item = &'static Thread> {
+    // SAFETY: null or a block, which is never unmapped.
+    let at = |pointer: *mut Thread| unsafe { pointer.as_ref() };
+    std::iter::successors(at(BLOCKS.load(Ordering::Acquire)), move |block| {
+        at(block.next.load(Ordering::Acquire))
+    })
+}
+
+/// Writes an event of the calling thread.
+#[inline(always)]
+pub(crate) fn write(event: Event) {
+    if !OBSERVING.load(Ordering::Relaxed) {
+        return;
+    }
+    match Thread::current() {
+        Some(thread) => thread.push(event),
+        None => lose(),
+    }
+}
+
+#[cold]
+fn lose() {
+    LOST.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Thread {
+    /// The block of the calling thread, or `None` if it has none and no memory is available.
+    #[inline(always)]
+    fn current() -> Option<&'static Self> {
+        // SAFETY: the thread-local is this thread's own, and null or a block that this thread owns.
+        unsafe { (*thread_local()).as_ref() }.or_else(Self::attach)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn attach() -> Option<&'static Self> {
+        let owner = kernel_id();
+        let free = |block: &&Self| {
+            block.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        let block = blocks().find(free).or_else(|| Self::map(owner))?;
+        // SAFETY: as in `current`.
+        unsafe { *thread_local() = std::ptr::from_ref(block).cast_mut() };
+        Some(block)
+    }
+
+    fn map(owner: u32) -> Option<&'static Self> {
+        // SAFETY: a new private mapping at an address chosen by the kernel.
+        let memory = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<Self>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if memory == libc::MAP_FAILED {
+            return None;
+        }
+        let pointer = memory.cast::<Self>();
+        // SAFETY: mapped, zeroed, page-aligned, never unmapped; all zero is a valid block.
+        let block = unsafe { &*pointer };
+        block.owner.store(owner, Ordering::Relaxed);
+        let mut head = BLOCKS.load(Ordering::Relaxed);
+        loop {
+            block.next.store(head, Ordering::Relaxed);
+            match BLOCKS.compare_exchange_weak(head, pointer, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return Some(block),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Reserves a position: see the module.
+    #[inline(always)]
+    fn reserve(&self) -> u64 {
+        let mut position = 1_u64;
+        // SAFETY: adds to the counter, which only this thread writes, in one instruction.
+        unsafe {
+            std::arch::asm!(
+                "xadd qword ptr [{counter}], {position}",
+                counter = in(reg) self.reserved.as_ptr(),
+                position = inout(reg) position,
+                options(nostack),
+            );
+        }
+        position
+    }
+
+    fn slot(&self, position: u64) -> &Slot {
+        &self.slots[(position % RING) as usize]
+    }
+
+    #[inline(always)]
+    fn push(&self, event: Event) {
+        let position = self.reserve();
+        // Acquire: pairs with the Release of `take`, which has emptied the slot.
+        if position.wrapping_sub(self.read.0.load(Ordering::Acquire)) >= RING && !self.wait(position) {
+            return lose();
+        }
+        let slot = self.slot(position);
+        slot.ticks.store(event.ticks, Ordering::Relaxed);
+        slot.stack_pointer.store(event.stack_pointer, Ordering::Relaxed);
+        slot.call_site.store(event.call_site, Ordering::Relaxed);
+        let word = u64::from(event.continues_at) << 32 | u64::from(event.probe + 1);
+        // A signal handler has interrupted this, and has filled the ring: given up, and counted.
+        if self.read.0.load(Ordering::Relaxed) > position {
+            return;
+        }
+        // Release: pairs with the Acquire of `take`.
+        slot.word.store(word, Ordering::Release);
+        if position % WAKE_EVERY == WAKE_EVERY - 1 {
+            wake_worker();
+        }
+    }
+
+    /// Waits until the slot of a position is empty. Returns false if it will not be.
+    #[cold]
+    #[inline(never)]
+    fn wait(&self, position: u64) -> bool {
+        // The worker of the parent does not read the rings of a child that was made by clone.
+        if PROCESS.load(Ordering::Relaxed) != std::process::id() {
+            return false;
+        }
+        WAITING.fetch_add(1, Ordering::SeqCst);
+        let has_room = self.wait_counted(position);
+        WAITING.fetch_sub(1, Ordering::SeqCst);
+        has_room
+    }
+
+    fn wait_counted(&self, position: u64) -> bool {
+        let mut seen = self.read.0.load(Ordering::Acquire);
+        let mut deadline = Instant::now() + PATIENCE;
+        loop {
+            let round = ROUNDS.load(Ordering::SeqCst);
+            let read = self.read.0.load(Ordering::Acquire);
+            if position.wrapping_sub(read) < RING {
+                return true;
+            }
+            if read != seen {
+                seen = read;
+                deadline = Instant::now() + PATIENCE;
+            }
+            if !is_observing() {
+                return false;
+            }
+            if Instant::now() >= deadline {
+                end();
+                return false;
+            }
+            wake_worker();
+            futex::wait(&ROUNDS, round, deadline);
+        }
+    }
+
+    /// Kernel id of the thread that owns the block, or 0.
+    pub(crate) fn owner(&self) -> u32 {
+        self.owner.load(Ordering::Acquire)
+    }
+
+    /// The event that is so many positions after the oldest one, if it and those between them are
+    /// there. Only the worker calls it, which takes events by [`Thread::advance`].
+    pub(crate) fn event(&self, ahead: u64) -> Option<Event> {
+        let position = self.read.0.load(Ordering::Relaxed).wrapping_add(ahead);
+        let slot = self.slot(position);
+        // Acquire: pairs with the Release of `push`.
+        let word = slot.word.load(Ordering::Acquire);
+        (word != 0).then(|| Event {
+            probe: (word as u32).wrapping_sub(1),
+            continues_at: (word >> 32) as u32,
+            ticks: slot.ticks.load(Ordering::Relaxed),
+            stack_pointer: slot.stack_pointer.load(Ordering::Relaxed),
+            call_site: slot.call_site.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Empties the slots of as many events.
+    pub(crate) fn advance(&self, count: u64) {
+        let read = self.read.0.load(Ordering::Relaxed);
+        for position in read..read + count {
+            self.slot(position).word.store(0, Ordering::Relaxed);
+        }
+        self.read.0.store(read + count, Ordering::Release);
+        made_room();
+    }
+
+    /// Gives up the oldest slot if it is reserved and not filled, although what is after it fills the
+    /// ring, or `at_end`, although there is something after it. Returns whether it was.
+    pub(crate) fn skip_unfilled(&self, at_end: bool) -> bool {
+        let read = self.read.0.load(Ordering::Relaxed);
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let is_stuck = reserved.wrapping_sub(read) > if at_end { 1 } else { RING };
+        if !is_stuck || self.slot(read).word.load(Ordering::Acquire) != 0 {
+            return false;
+        }
+        lose();
+        self.advance(1);
+        true
+    }
+
+    /// Frees the block of a thread that has ended.
+    pub(crate) fn free(&self) {
+        self.owner.store(0, Ordering::Release);
+    }
+
+    /// In a forked child: empties all blocks, which contain events of the parent, and frees those of
+    /// other threads.
+    pub(crate) fn reset_in_child() {
+        // SAFETY: as in `current`.
+        let own = unsafe { *thread_local() };
+        for block in blocks() {
+            let is_own = std::ptr::eq(block, own);
+            block.owner.store(if is_own { kernel_id() } else { 0 }, Ordering::Relaxed);
+            block.reserved.store(0, Ordering::Relaxed);
+            block.read.0.store(0, Ordering::Relaxed);
+            block.slots.iter().for_each(|slot| slot.word.store(0, Ordering::Relaxed));
+        }
+        LOST.store(0, Ordering::Relaxed);
+    }
+}

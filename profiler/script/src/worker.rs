@@ -1,0 +1,154 @@
+//! The thread that executes the rules.
+//!
+//! It takes no lock of the loader and none of the program: a thread of the program may hold them
+//! while it waits for room in its ring. It blocks all signals, so that handlers of the program never
+//! run on it. At a fork it is between two rounds, and the child starts its own.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use fastinst::provider;
+use fastinst_sigsafe::futex;
+use profiler::session;
+use wordpatch::tsc;
+
+use crate::{observer, ring};
+
+/// The time between two rounds, if no thread asks for one.
+pub(crate) const PERIOD: Duration = Duration::from_millis(100);
+
+/// The time between two searches for threads that have ended.
+const RECLAIM_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a process that ends waits for its report.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Numbers of reports that were requested and written.
+static REQUESTED: AtomicU32 = AtomicU32::new(0);
+static DONE: AtomicU32 = AtomicU32::new(0);
+
+/// Starts the thread.
+///
+/// # Errors
+/// A line for the user.
+pub(crate) fn start() -> Result<(), String> {
+    let seen = ring::NEWS.load(Ordering::Acquire);
+    let spawned = wordpatch::with_signals_blocked(|| {
+        std::thread::Builder::new().name("fastinst-script".into()).spawn(move || run(seen))
+    });
+    spawned.map(drop).map_err(|error| format!("the thread of the script cannot be started: {error}"))
+}
+
+fn run(mut seen: u32) {
+    let mut last_reclaim = Instant::now();
+    loop {
+        futex::wait(&ring::NEWS, seen, Instant::now() + PERIOD);
+        seen = ring::NEWS.load(Ordering::Acquire);
+        let requested = REQUESTED.load(Ordering::Acquire);
+        if requested != DONE.load(Ordering::Relaxed) {
+            report();
+            DONE.store(requested, Ordering::Release);
+            futex::wake(&DONE);
+            continue;
+        }
+        let mut observer = observer::lock();
+        observer::unshare_text();
+        if let Some(observer) = observer.as_mut() {
+            observer.drain(false);
+            if last_reclaim.elapsed() >= RECLAIM_EVERY {
+                last_reclaim = Instant::now();
+                observer.reclaim();
+            }
+        }
+    }
+}
+
+fn report() {
+    let mut early = Vec::new();
+    let unassigned = provider::take_early_calls(|address, calls| early.push((address, calls)));
+    let mut observer = observer::lock();
+    if let Some(observer) = observer.as_mut() {
+        observer.drain(!ring::is_observing());
+        observer.add_early_calls(&early, unassigned);
+        observer.write();
+    }
+}
+
+/// Asks the thread for the report, and waits for it, 10 s at most.
+pub(crate) fn finish() {
+    let wanted = REQUESTED.fetch_add(1, Ordering::AcqRel) + 1;
+    ring::wake_worker();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let done = DONE.load(Ordering::Acquire);
+        if done.wrapping_sub(wanted) < u32::MAX / 2 {
+            return;
+        }
+        if Instant::now() >= deadline {
+            session::say("there is no report of the script, or not all of it: it took more than 10 s");
+            return;
+        }
+        futex::wait(&DONE, done, deadline);
+    }
+}
+
+/// In a forked child: the parent's requests are not this process's.
+pub(crate) fn forget_requests() {
+    DONE.store(REQUESTED.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+/// The time-stamp counter in nanoseconds. The rate is measured once, when it is first needed, over at
+/// least [`Clock::MEASURED`]: time goes on evenly.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    ticks: u64,
+    instant: Instant,
+    nanoseconds_per_tick: Option<f64>,
+}
+
+impl Clock {
+    /// An error of a microsecond in one of the two readings is then 1 in 10,000.
+    const MEASURED: Duration = Duration::from_millis(10);
+
+    pub(crate) fn start() -> Self {
+        let (ticks, instant) = Self::read();
+        Self { ticks, instant, nanoseconds_per_tick: None }
+    }
+
+    /// Both clocks: the least disturbed of some attempts.
+    fn read() -> (u64, Instant) {
+        let read = || {
+            let before = tsc::now();
+            let instant = Instant::now();
+            let width = tsc::now().wrapping_sub(before);
+            (width, before.wrapping_add(width / 2), instant)
+        };
+        let (_, ticks, instant) = (0..8).map(|_| read()).min_by_key(|read| read.0).expect("eight attempts");
+        (ticks, instant)
+    }
+
+    fn rate(&mut self) -> f64 {
+        if let Some(rate) = self.nanoseconds_per_tick {
+            return rate;
+        }
+        while self.instant.elapsed() < Self::MEASURED {
+            std::thread::sleep(Self::MEASURED.saturating_sub(self.instant.elapsed()));
+        }
+        let (ticks, instant) = Self::read();
+        let nanoseconds = instant.duration_since(self.instant).as_nanos() as f64;
+        let rate = nanoseconds / ticks.wrapping_sub(self.ticks).max(1) as f64;
+        self.nanoseconds_per_tick = Some(rate);
+        rate
+    }
+
+    /// A number of ticks in nanoseconds.
+    pub(crate) fn nanoseconds(&mut self, ticks: u64) -> u64 {
+        (ticks as f64 * self.rate()) as u64
+    }
+
+    /// The time of a time stamp after the start; 0 if it was before.
+    pub(crate) fn nanoseconds_since_start(&mut self, ticks: u64) -> u64 {
+        let since = ticks.wrapping_sub(self.ticks);
+        if since.cast_signed() < 0 { 0 } else { self.nanoseconds(since) }
+    }
+}
