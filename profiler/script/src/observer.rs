@@ -28,7 +28,6 @@ use crate::{fire, output};
 pub(crate) struct Function {
     pub(crate) name: String,
     pub(crate) object: &'static CStr,
-    address: usize,
     places: NativePlaces,
     /// Calls that were made before its probes were ready.
     pub(crate) early: u64,
@@ -228,7 +227,6 @@ impl Observer {
         let function = Function {
             name: without_parameters(&name).to_owned(),
             object: probe.object_path,
-            address: probe.function_address,
             places: NativePlaces::default(),
             early: 0,
         };

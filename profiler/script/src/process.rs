@@ -47,6 +47,12 @@ pub(crate) fn at_exit() {
     }
 }
 
+/// The worker writes the report by itself, and ends with the process.
+pub(crate) fn without_thread() {
+    OVER.store(true, Ordering::Relaxed);
+    ring::end();
+}
+
 /// Writes the report before the process calls exec, which may fail. Waits as [`at_exit`] does.
 pub(crate) fn before_exec() {
     if is_own_process() && fastinst::probe_count() > 0 {

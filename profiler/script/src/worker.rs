@@ -4,6 +4,7 @@
 //! while it waits for room in its ring. It blocks all signals, so that handlers of the program never
 //! run on it. At a fork it is between two rounds, and the child starts its own.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use fastinst_sigsafe::futex;
 use profiler::session;
 use wordpatch::tsc;
 
-use crate::{observer, ring};
+use crate::{observer, process, ring};
 
 /// The time between two rounds, if no thread asks for one.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
@@ -40,7 +41,7 @@ pub(crate) fn start() -> Result<(), String> {
 }
 
 fn run(mut seen: u32) {
-    let mut last_reclaim = Instant::now();
+    let (mut last_reclaim, mut last_check) = (Instant::now(), Instant::now());
     loop {
         futex::wait(&ring::NEWS, seen, Instant::now() + PERIOD);
         seen = ring::NEWS.load(Ordering::Acquire);
@@ -60,7 +61,28 @@ fn run(mut seen: u32) {
                 observer.reclaim();
             }
         }
+        drop(observer);
+        if last_check.elapsed() >= PERIOD {
+            last_check = Instant::now();
+            if is_last_of_program() {
+                process::without_thread();
+                report();
+                return;
+            }
+        }
     }
+}
+
+/// Whether `main` has ended by `pthread_exit`, and so have all threads but this one and the one that
+/// discovers probes. They must not keep the process alive: when this one has ended, so does the other
+/// one, and then the C library ends the process.
+fn is_last_of_program() -> bool {
+    // The number of links of the directory is 2 plus one per thread. The main thread remains as a
+    // zombie.
+    std::fs::metadata("/proc/self/task").is_ok_and(|task| task.nlink() <= 5)
+        && std::fs::read_to_string("/proc/self/stat").is_ok_and(|stat| {
+            stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('Z'))
+        })
 }
 
 fn report() {

@@ -16,9 +16,9 @@
 //! All state is in the monitor, which one thread uses at a time: rules are executed one after the
 //! other, and a variable exists once, whichever threads of the program it is about.
 
-use wasm_jit::{Config, Engine, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
+use wasm_jit::{Config, Engine, Error, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
 
-use crate::lang::{Script, ScriptReport};
+use crate::lang::{FAILURES, Script, ScriptReport};
 use crate::monitor_module::{Buffer, Call, Event, MonitorError, OfCall, Parameter, Rule, Static, parse_native};
 
 /// A function of a native program.
@@ -115,7 +115,10 @@ impl NativeMonitor {
             rules.extend(rule.map(|rule| (export.name().to_owned(), rule)));
         }
         let mut store = Store::new(&engine, ());
-        let instance = Linker::new(&engine).instantiate(&mut store, &module).map_err(failed)?;
+        let mut linker = Linker::new(&engine);
+        let (library, name) = FAILURES;
+        linker.func_wrap(library, name, |reason: u32| -> Result<(), Error> { Err(failure(reason)) }).map_err(failed)?;
+        let instance = linker.instantiate(&mut store, &module).map_err(failed)?;
         let has_strings = instance.get_memory(&store, "whamm_buffer").is_some();
         let buffer = has_strings.then(|| Buffer::of(&mut store, &instance)).transpose()?;
         Ok(Self { script, store, instance, buffer, rules, places: Vec::new() })
@@ -296,6 +299,16 @@ impl std::fmt::Debug for NativeMonitor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NativeMonitor").field("rules", &self.rules().collect::<Vec<_>>()).finish_non_exhaustive()
     }
+}
+
+/// Why a rule has ended: the numbers are those of `runtime.wat`.
+fn failure(reason: u32) -> Error {
+    Error::host(match reason {
+        0 => "the script has no memory left for its maps",
+        1 => "an integer was divided by zero",
+        2 => "the quotient of two integers is out of range",
+        _ => "the rule has taken more than 2^24 steps",
+    })
 }
 
 /// A static value that is a number.

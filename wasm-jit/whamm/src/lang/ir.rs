@@ -54,6 +54,8 @@ pub(super) enum Kind {
     Text(TextOp, Box<Typed>, Box<Typed>),
     /// The bytes of a string.
     Length(Box<Typed>),
+    /// The position of the highest bit of an unsigned number that is 1, or 0.
+    Log2(Box<Typed>),
     Unary(UnaryOp, Box<Typed>),
     Binary(BinaryOp, Box<Typed>, Box<Typed>),
     Cast(Box<Typed>),
@@ -67,6 +69,8 @@ pub(super) enum TextOp {
     StartsWith,
     EndsWith,
     Contains,
+    /// With `*` and `?`.
+    Matches,
 }
 
 impl Typed {
@@ -112,7 +116,8 @@ impl Typed {
             | Kind::Unary(_, one)
             | Kind::Cast(one)
             | Kind::AtMatch(one)
-            | Kind::Length(one) => vec![one],
+            | Kind::Length(one)
+            | Kind::Log2(one) => vec![one],
             Kind::Call(_, all) | Kind::Library(_, all) | Kind::Tuple(all) => all.iter().collect(),
             Kind::Binary(_, left, right) | Kind::Text(_, left, right) => vec![left, right],
             Kind::Ternary(condition, yes, no) => vec![condition, yes, no],
@@ -166,11 +171,13 @@ impl Typed {
 
     pub(super) fn text(op: TextOp, text: Typed, pattern: Typed) -> Self {
         let folded = match (text.as_const(), pattern.as_const()) {
-            (Some(Const::Str(text)), Some(Const::Str(pattern))) => Some(match op {
-                TextOp::StartsWith => text.starts_with(pattern),
-                TextOp::EndsWith => text.ends_with(pattern),
-                TextOp::Contains => text.contains(pattern),
-            }),
+            (Some(Const::Str(text)), Some(Const::Str(pattern))) => match op {
+                TextOp::StartsWith => Some(text.starts_with(pattern)),
+                TextOp::EndsWith => Some(text.ends_with(pattern)),
+                TextOp::Contains => Some(text.contains(pattern.as_str())),
+                // In one place only, the runtime: `?` is a byte.
+                TextOp::Matches => None,
+            },
             _ => None,
         };
         match folded {
@@ -183,6 +190,13 @@ impl Typed {
         match text.as_const() {
             Some(Const::Str(text)) => Self::int(Type::U32, text.len() as i128),
             _ => Self::new(Type::U32, Kind::Length(Box::new(text))),
+        }
+    }
+
+    pub(super) fn log2(number: Typed) -> Self {
+        match number.as_const() {
+            Some(Const::Int(number)) => Self::int(Type::U32, i128::from((*number).max(1).ilog2())),
+            _ => Self::new(Type::U32, Kind::Log2(Box::new(number))),
         }
     }
 
@@ -335,10 +349,16 @@ pub(super) struct Probe {
     pub(super) init: Body,
 }
 
+/// The module and the name of the host's function that ends a rule.
+pub(crate) const FAILURES: (&str, &str) = ("wasm_jit:script", "fail");
+
 /// A checked script.
 #[derive(Debug, Default)]
 pub(super) struct Program {
     pub(super) functions: Vec<Function>,
+    /// Rules end by a call of [`FAILURES`] when they fail, not by a trap, and when they take too many
+    /// steps.
+    pub(super) is_bounded: bool,
     /// Functions of libraries that are called.
     pub(super) imports: Vec<Import>,
     pub(super) probes: Vec<Probe>,

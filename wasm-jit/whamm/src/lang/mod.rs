@@ -60,6 +60,7 @@ pub use diagnostics::{Problem, ProblemKind, ScriptError, Span};
 pub use report::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value, VariableReport};
 
 use self::events::{Event, Matched};
+pub(crate) use self::ir::FAILURES;
 use self::libraries::Libraries;
 use self::native::Provider;
 

@@ -8,9 +8,10 @@
 
 use wasm_encoder::ValType;
 
-use super::super::ast::{Expr, Ident};
+use super::super::ast::{Expr, Ident, Item, Script};
 use super::super::diagnostics::ProblemKind;
-use super::super::ir::{Import, Kind, Statement, TextOp, Typed};
+use super::super::emit::any;
+use super::super::ir::{Const, Function, Import, Kind, Statement, TextOp, Typed};
 use super::super::split;
 use super::super::types::Type;
 use super::{Checker, Context};
@@ -180,6 +181,9 @@ impl Checker<'_> {
 
     fn call(&mut self, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
         let Some(signature) = self.functions.get(&name.name).cloned() else {
+            if name.name == "log2" {
+                return self.log2(name, arguments);
+            }
             let message = format!("there is no function `{}`", name.name);
             self.problem(ProblemKind::Name, &name.span, message);
             return None;
@@ -194,6 +198,55 @@ impl Checker<'_> {
             checked.push(value);
         }
         Some(Typed::new(signature.result, Kind::Call(signature.index, checked)))
+    }
+
+    /// Refuses functions that call themselves: nothing limits the stack that they need.
+    pub(super) fn refuse_recursion(&mut self, script: &Script) {
+        let functions = &self.program.functions;
+        let calls = |function: &Function| {
+            let mut called = Vec::new();
+            any(&function.body.statements, &mut |value| {
+                called_by(value, &mut called);
+                false
+            });
+            called
+        };
+        let graph: Vec<Vec<usize>> = functions.iter().map(calls).collect();
+        // Functions of which all callees end are done; a round without one leaves the cycles.
+        let mut is_done = vec![false; graph.len()];
+        while let Some(next) = (0..graph.len())
+            .find(|number| !is_done[*number] && graph[*number].iter().all(|callee| is_done[*callee]))
+        {
+            is_done[next] = true;
+        }
+        for item in &script.items {
+            let Item::Function(function) = item else { continue };
+            let signature = self.functions.get(&function.name.name);
+            if signature.is_some_and(|signature| !is_done[signature.index]) {
+                let message = format!("`{}` calls itself, or functions that do", function.name.name);
+                self.help(
+                    ProblemKind::Unsupported,
+                    &function.name.span,
+                    message,
+                    "in scripts for native programs, functions do not call themselves",
+                );
+            }
+        }
+    }
+
+    /// `log2(n)`, for histograms.
+    fn log2(&mut self, name: &Ident, arguments: &[Expr]) -> Option<Typed> {
+        self.check_count(name, 1, arguments.len())?;
+        let number = self.expr(&arguments[0], None)?;
+        if number.ty.is_integer() && !number.ty.is_signed() {
+            return Some(Typed::log2(number));
+        }
+        if let Kind::Const(Const::Int(1..)) = number.kind {
+            return Some(Typed::log2(number));
+        }
+        let message = format!("an unsigned integer is expected, this is a `{}`", number.ty);
+        self.problem(ProblemKind::Type, &arguments[0].span, message);
+        None
     }
 
     /// A function of a string.
@@ -217,9 +270,10 @@ impl Checker<'_> {
             "starts_with" => TextOp::StartsWith,
             "ends_with" => TextOp::EndsWith,
             "contains" => TextOp::Contains,
+            "matches" => TextOp::Matches,
             other => {
                 let message = format!("a `str` has no function `{other}`");
-                let known = "there are `len`, `starts_with`, `ends_with` and `contains`";
+                let known = "there are `len`, `starts_with`, `ends_with`, `contains` and `matches`";
                 self.help(ProblemKind::Name, &name.span, message, known);
                 return None;
             }
@@ -228,6 +282,14 @@ impl Checker<'_> {
         let pattern = self.expr(&arguments[0], Some(&Type::Str))?;
         self.same_type(&pattern, &Type::Str, &arguments[0].span).then(|| Typed::text(op, text, pattern))
     }
+}
+
+/// Adds the functions that an expression calls.
+fn called_by(value: &Typed, all: &mut Vec<usize>) {
+    if let Kind::Call(function, _) = value.kind {
+        all.push(function);
+    }
+    value.children().into_iter().for_each(|child| called_by(child, all));
 }
 
 /// The type of a value of WebAssembly.

@@ -13,12 +13,14 @@ mod storage;
 
 use std::collections::HashMap;
 
+use wasm_encoder::ValType;
+
 use super::ast::{self, Item};
 use super::Target;
 use super::bound;
 use super::diagnostics::{Problem, ProblemKind, Span};
 use super::events::{self, Event, Matched};
-use super::ir::{Body, Function, Place, Probe, Program, Report, SITE_HEADER, SiteReports, Statement, Typed};
+use super::ir::{Body, FAILURES, Function, Import, Place, Probe, Program, Report, SITE_HEADER, SiteReports, Statement, Typed};
 use super::libraries::Libraries;
 use super::types::Type;
 
@@ -117,7 +119,15 @@ pub(super) fn check(
         target,
         generator: None,
     };
+    if target == Target::Native {
+        checker.program.is_bounded = true;
+        let (library, name) = (FAILURES.0.to_owned(), FAILURES.1.to_owned());
+        checker.import(Import { library, name, parameters: vec![ValType::I32], results: Vec::new() });
+    }
     checker.script(script);
+    if target == Target::Native {
+        checker.refuse_recursion(script);
+    }
     if checker.problems.is_empty() { Ok(checker.program) } else { Err(checker.problems) }
 }
 

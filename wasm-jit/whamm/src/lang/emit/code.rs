@@ -20,6 +20,8 @@ pub(super) struct Layout<'r> {
     pub(super) functions: u32,
     /// Number of the function that returns the block of a frame, if there are variables of frames.
     pub(super) frame: Option<u32>,
+    /// Rules fail without a trap, and cannot run without end.
+    pub(super) is_bounded: bool,
 }
 
 /// A function whose code is being emitted.
@@ -97,6 +99,43 @@ impl<'a> Code<'a> {
         self.emit(Instruction::Return);
         self.close();
         self.close();
+    }
+
+    /// Counts the steps of a rule from here on.
+    pub(super) fn begin_steps(&mut self) {
+        if self.layout.is_bounded {
+            self.call("begin_steps");
+        }
+    }
+
+    /// A step of those that a rule can take.
+    pub(super) fn step(&mut self) {
+        if self.layout.is_bounded {
+            self.call("step");
+        }
+    }
+
+    /// Ends the rule if a division of the operands on the stack would trap.
+    fn check_division(&mut self, ty: &Type) {
+        use Instruction as I;
+        let Some(scalar) = ty.scalar().filter(|_| self.layout.is_bounded && ty.is_integer()) else { return };
+        let (dividend, divisor) = (self.local(scalar), self.local(scalar));
+        self.emit(I::LocalSet(divisor));
+        self.emit(I::LocalSet(dividend));
+        let wide = if ty.is_signed() { Type::I64 } else { Type::U64 };
+        if ty.is_signed() {
+            self.emit(I::LocalGet(dividend));
+            self.cast(ty, &wide);
+        }
+        self.emit(I::LocalGet(divisor));
+        self.cast(ty, &wide);
+        if ty.is_signed() {
+            let least = if scalar == ValType::I64 { i64::MIN } else { i64::from(i32::MIN) };
+            self.emit(I::I64Const(least));
+        }
+        self.call(if ty.is_signed() { "check_s64" } else { "check_u64" });
+        self.emit(I::LocalGet(dividend));
+        self.emit(I::LocalGet(divisor));
     }
 
     fn emit(&mut self, instruction: Instruction<'static>) {
@@ -214,6 +253,7 @@ impl<'a> Code<'a> {
                 self.open(Instruction::Block(BlockType::Empty));
                 self.open(Instruction::Loop(BlockType::Empty));
                 self.loops.push(self.depth);
+                self.step();
                 self.expr(condition);
                 self.emit(Instruction::I32Eqz);
                 self.emit(Instruction::BrIf(1));
@@ -420,11 +460,26 @@ impl<'a> Code<'a> {
                     TextOp::StartsWith => "starts_with",
                     TextOp::EndsWith => "ends_with",
                     TextOp::Contains => "contains",
+                    TextOp::Matches => "matches",
                 });
             }
             Kind::Length(text) => {
                 let kept = self.keep(text);
                 self.emit(Instruction::LocalGet(kept[1]));
+            }
+            Kind::Log2(number) => {
+                self.int(63);
+                self.expr(number);
+                self.cast(&number.ty, &Type::U64);
+                for instruction in [
+                    Instruction::I64Const(1),
+                    Instruction::I64Or,
+                    Instruction::I64Clz,
+                    Instruction::I32WrapI64,
+                    Instruction::I32Sub,
+                ] {
+                    self.emit(instruction);
+                }
             }
             Kind::Unary(op, operand) => self.unary(*op, operand),
             Kind::Binary(op, left, right) => self.binary(*op, left, right),
@@ -573,6 +628,9 @@ impl<'a> Code<'a> {
     /// An operation on two operands that are on the stack.
     fn operation(&mut self, op: BinaryOp, ty: &Type) {
         use Instruction as I;
+        if matches!(op, BinaryOp::Div | BinaryOp::Rem) {
+            self.check_division(ty);
+        }
         let signed = ty.is_signed();
         let pick = |yes: I<'static>, no: I<'static>| if signed { yes } else { no };
         let instruction = match (ty.scalar(), op) {

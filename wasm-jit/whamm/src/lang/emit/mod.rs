@@ -40,6 +40,7 @@ use wasm_encoder::{Instruction as I, ValType};
 
 use self::code::{Code, Layout};
 use self::report::Reporter;
+pub(super) use self::requests::any;
 use self::requests::key;
 use self::runtime::{END, Runtime};
 use super::diagnostics::{Problem, ProblemKind};
@@ -133,7 +134,13 @@ impl<'a> Emitter<'a> {
             program,
             strings: Strings::default(),
             functions: Functions { first: runtime.count(), ..Functions::default() },
-            layout: Layout { runtime, variables, functions: runtime.count(), frame: None },
+            layout: Layout {
+                runtime,
+                variables,
+                functions: runtime.count(),
+                frame: None,
+                is_bounded: program.is_bounded,
+            },
             prints,
             intern: None,
             lists: HashMap::new(),
@@ -149,6 +156,7 @@ impl<'a> Emitter<'a> {
             let mut code =
                 Code::new(self.layout, &mut self.strings, parameters, function.result.components());
             code.parameters_are_locals();
+            code.step();
             code.body(&function.body);
             if function.result != Type::UNIT {
                 // Every path returns.
@@ -229,6 +237,7 @@ impl<'a> Emitter<'a> {
         let reports = if program.report.is_empty() { &[][..] } else { &program.report };
         for body in program.end.iter().chain(reports).filter(|body| !body.is_empty()) {
             let mut code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
+            code.begin_steps();
             code.body(body);
             calls.push(self.functions.add(code.finish()));
         }

@@ -19,6 +19,9 @@ use super::{Emitter, calling};
 /// Size of the engine's buffer for strings, if there are any: longer ones are cut.
 const BUFFER: u32 = 1 << 14;
 
+/// Pages of the memory of a script that runs in another program: 1 GiB.
+const MAX_PAGES: u64 = 1 << 14;
+
 impl Emitter<'_> {
     /// Where the reported variables are; none if the script prints a report of its own.
     fn report(&self) -> ReportLayout {
@@ -53,6 +56,7 @@ impl Emitter<'_> {
         let mut calls = Vec::new();
         for body in begin {
             let mut code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
+            code.begin_steps();
             code.body(body);
             calls.push(self.functions.add(code.finish()));
         }
@@ -117,7 +121,7 @@ impl Emitter<'_> {
         let mut memories = MemorySection::new();
         memories.memory(MemoryType {
             minimum: u64::from(heap.div_ceil(1 << 16)),
-            maximum: None,
+            maximum: self.program.is_bounded.then_some(MAX_PAGES),
             memory64: false,
             shared: false,
             page_size_log2: None,

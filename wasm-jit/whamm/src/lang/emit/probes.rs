@@ -128,6 +128,7 @@ impl Emitter<'_> {
             let index = requested.iter().position(|requested| requested.key() == name);
             first + index.unwrap_or(0) as u32
         };
+        code.begin_steps();
         if let Some(guard) = &guard {
             code.unless_completed(position("frame"), position(guard), probe.rule as u32);
         }

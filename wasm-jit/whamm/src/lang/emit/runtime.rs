@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use wasm_encoder::ValType;
 use wasmparser::{ExternalKind, Parser, Payload, TypeRef};
 
-use super::super::ir::Import;
+use super::super::ir::{FAILURES, Import};
 
 /// Address of the key of a map access.
 pub(super) const KEY: u32 = 64;
@@ -63,6 +63,9 @@ const WRITE: &str = "  (import \"wasi_snapshot_preview1\" \"fd_write\" (func $fd
 /// The same in a module that does not print: an error that nothing asks for.
 const NO_WRITE: &str = "  (func $fd_write (param i32 i32 i32 i32) (result i32) i32.const 8)\n";
 
+/// The line with the function that ends a rule by a trap.
+const FAIL: &str = "  (func $fail (export \"fail\") (param i32) unreachable)\n";
+
 impl Runtime {
     /// The runtime of a module that imports these functions of libraries, as its first functions.
     pub(super) fn of(imports: &[Import], prints: bool) -> Cow<'static, Self> {
@@ -87,7 +90,18 @@ impl Runtime {
             let _ = writeln!(text, "(import {library} {name} (func{parameters}{results}))");
         }
         text.push_str(if prints { WRITE } else { NO_WRITE });
-        text.push_str(after);
+        let is_fail = |import: &Import| (import.library.as_str(), import.name.as_str()) == FAILURES;
+        match imports.iter().position(is_fail) {
+            // The host ends it.
+            Some(number) => {
+                let (before, after) = after.split_once(FAIL).expect("it has this line");
+                let call = format!("local.get 0 call {number} unreachable");
+                text.push_str(before);
+                text.push_str(&FAIL.replace("unreachable", &call));
+                text.push_str(after);
+            }
+            None => text.push_str(after),
+        }
         let binary = wat::parse_str(&text).expect("the runtime is valid text");
         read(&binary).expect("the runtime is a valid module")
     }

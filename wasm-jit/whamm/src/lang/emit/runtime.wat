@@ -8,6 +8,9 @@
 (module
   ;; Libraries.
   (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
+  ;; Ends the rule: the memory is full (0), an integer was divided by zero (1), the quotient is out of
+  ;; range (2), the rule has taken too many steps (3).
+  (func $fail (export "fail") (param i32) unreachable)
   (memory 1)
   (global $heap (export "heap") (mut i32) (i32.const 0))
   (global $pending (mut i32) (i32.const 0))
@@ -25,6 +28,55 @@
   (global $string_count (mut i32) (i32.const 0))
   (global $string_room (mut i32) (i32.const 0))
 
+  ;; Steps of the rule, where they are counted.
+  (global $steps (mut i32) (i32.const 0))
+  (func (export "begin_steps")
+    i32.const 0
+    global.set $steps)
+
+  ;; A step: an iteration of a loop, or a call. 2^24 of them take a few hundredths of a second.
+  (func (export "step")
+    global.get $steps
+    i32.const 0x1000000
+    i32.ge_u
+    if
+      i32.const 3
+      call $fail
+    end
+    global.get $steps
+    i32.const 1
+    i32.add
+    global.set $steps)
+
+  ;; Refuse operands of a division that would trap: the unsigned ones, the signed ones.
+  (func (export "check_u64") (param $divisor i64)
+    local.get $divisor
+    i64.eqz
+    if
+      i32.const 1
+      call $fail
+    end)
+
+  (func (export "check_s64") (param $dividend i64) (param $divisor i64) (param $least i64)
+    local.get $divisor
+    i64.eqz
+    if
+      i32.const 1
+      call $fail
+    end
+    local.get $divisor
+    i64.const -1
+    i64.eq
+    if
+      local.get $dividend
+      local.get $least
+      i64.eq
+      if
+        i32.const 2
+        call $fail
+      end
+    end)
+
   ;; Zeroed memory.
   (func $alloc (export "alloc") (param $size i32) (result i32)
     (local $start i32) (local $end i32) (local $pages i32)
@@ -40,7 +92,8 @@
     local.get $start
     i32.lt_u
     if
-      unreachable
+      i32.const 0
+      call $fail
     end
     local.get $end
     i32.const 16
@@ -68,7 +121,8 @@
         i32.const -1
         i32.eq
         if
-          unreachable
+          i32.const 0
+          call $fail
         end
       end
     end
@@ -301,7 +355,8 @@
     i32.const 0x2000000
     i32.ge_u
     if
-      unreachable
+      i32.const 0
+      call $fail
     end
     local.get $capacity
     i64.extend_i32_u
@@ -311,7 +366,8 @@
     i64.const 0x7fffffff
     i64.gt_u
     if
-      unreachable
+      i32.const 0
+      call $fail
     end
     local.get $capacity
     local.get $entry_size
@@ -429,7 +485,8 @@
     i64.const 0x3fffffff
     i64.gt_u
     if
-      unreachable
+      i32.const 0
+      call $fail
     end
     local.get $count
     i32.const 1
@@ -758,6 +815,107 @@
     local.get $size
     call $same_bytes)
 
+  ;; Whether a pattern matches a complete text: `*` stands for any bytes, `?` for one.
+  (func (export "matches") (param $text i32) (param $length i32) (param $pattern i32) (param $size i32)
+      (result i32)
+    (local $at i32) (local $next i32) (local $star i32) (local $mark i32) (local $byte i32)
+    i32.const -1
+    local.set $star
+    block $done
+      loop $step
+        local.get $at
+        local.get $length
+        i32.ge_u
+        br_if $done
+        i32.const 0
+        local.set $byte
+        local.get $next
+        local.get $size
+        i32.lt_u
+        if
+          local.get $pattern
+          local.get $next
+          i32.add
+          i32.load8_u
+          local.tee $byte
+          i32.const 42
+          i32.eq
+          if
+            local.get $next
+            local.tee $star
+            i32.const 1
+            i32.add
+            local.set $next
+            local.get $at
+            local.set $mark
+            br $step
+          end
+          local.get $byte
+          i32.const 63
+          i32.eq
+          local.get $byte
+          local.get $text
+          local.get $at
+          i32.add
+          i32.load8_u
+          i32.eq
+          i32.or
+          if
+            local.get $at
+            i32.const 1
+            i32.add
+            local.set $at
+            local.get $next
+            i32.const 1
+            i32.add
+            local.set $next
+            br $step
+          end
+        end
+        ;; The last star stands for one byte more.
+        local.get $star
+        i32.const 0
+        i32.lt_s
+        if
+          i32.const 0
+          return
+        end
+        local.get $star
+        i32.const 1
+        i32.add
+        local.set $next
+        local.get $mark
+        i32.const 1
+        i32.add
+        local.tee $mark
+        local.set $at
+        br $step
+      end
+    end
+    block $rest
+      loop $stars
+        local.get $next
+        local.get $size
+        i32.ge_u
+        br_if $rest
+        local.get $pattern
+        local.get $next
+        i32.add
+        i32.load8_u
+        i32.const 42
+        i32.ne
+        br_if $rest
+        local.get $next
+        i32.const 1
+        i32.add
+        local.set $next
+        br $stars
+      end
+    end
+    local.get $next
+    local.get $size
+    i32.eq)
+
   (func (export "contains") (param $text i32) (param $length i32) (param $pattern i32) (param $size i32)
       (result i32)
     block $done
@@ -872,7 +1030,8 @@
     i32.const 0x4000000
     i32.ge_u
     if
-      unreachable
+      i32.const 0
+      call $fail
     end
     global.get $strings
     local.set $old
