@@ -124,7 +124,7 @@ pub use module::{FunctionBody, FunctionInfo, Instruction, Instructions, Module};
 pub use runtime::{
     AsContext, AsContextMut, Caller, ExnRef, Export, Extern, ExternRef, Func, Global, Instance, IntoFunc,
     Linker, Memory, NumericFunc, SharedMemory, Store, StoreContext, StoreContextMut, StoreLimits, Table, Tag, TypedFunc,
-    Val, WasmParams, WasmResults, WasmRet, WasmTy,
+    Val, WasmParams, WasmResults, WasmRet, WasmTy, prepare_thread,
 };
 pub use symbols::Symbols;
 pub use trap::{FrameInfo, FrameSymbol, InterruptHandle, Timeout, Trap, WasmBacktrace};

@@ -294,6 +294,7 @@ impl Observer {
         let mut count = 0;
         let mut failed = None;
         while count < ring::RING / 4
+            && failed.is_none()
             && let Some(event) = block.event(count)
             && (event.ticks <= until || count == 0)
         {

@@ -1,16 +1,19 @@
 //! The thread that executes the rules.
 //!
 //! It takes no lock of the loader and none of the program: a thread of the program may hold them
-//! while it waits for room in its ring. It blocks all signals, so that handlers of the program never
+//! while it waits for room in its ring. What the C library needs such locks for, such as the `malloc`
+//! by which the engine finds out the size of the thread's stack, is done before the program runs. It blocks all signals, so that handlers of the program never
 //! run on it. At a fork it is between two rounds, and the child starts its own.
 
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fastinst::provider;
 use fastinst_sigsafe::futex;
 use profiler::session;
+use wasm_jit_whamm::native::NativeMonitor;
 use wordpatch::tsc;
 
 use crate::{observer, process, ring};
@@ -24,20 +27,36 @@ const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 /// How long a process that ends waits for its report.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The longest time that [`start`] waits for the thread. It is used up only if the C library does not
+/// let a new thread run before the caller's constructor has returned.
+const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
+
 /// Numbers of reports that were requested and written.
 static REQUESTED: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
 
-/// Starts the thread.
+/// Starts the thread, and waits until it is ready.
 ///
 /// # Errors
 /// A line for the user.
 pub(crate) fn start() -> Result<(), String> {
     let seen = ring::NEWS.load(Ordering::Acquire);
+    let is_ready = Arc::new(AtomicU32::new(0));
+    let ready = Arc::clone(&is_ready);
     let spawned = wordpatch::with_signals_blocked(|| {
-        std::thread::Builder::new().name("fastinst-script".into()).spawn(move || run(seen))
+        std::thread::Builder::new().name("fastinst-script".into()).spawn(move || {
+            NativeMonitor::prepare_thread();
+            ready.store(1, Ordering::Release);
+            futex::wake(&ready);
+            run(seen);
+        })
     });
-    spawned.map(drop).map_err(|error| format!("the thread of the script cannot be started: {error}"))
+    spawned.map(drop).map_err(|error| format!("the thread of the script cannot be started: {error}"))?;
+    let deadline = Instant::now() + UNTIL_IT_RUNS;
+    while is_ready.load(Ordering::Acquire) == 0 && Instant::now() < deadline {
+        futex::wait(&is_ready, 0, deadline);
+    }
+    Ok(())
 }
 
 fn run(mut seen: u32) {

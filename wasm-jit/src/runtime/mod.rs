@@ -52,6 +52,7 @@ pub use linker::Linker;
 pub use memory::{Memory, SharedMemory};
 pub use numeric::NumericFunc;
 pub use references::ExternRef;
+pub use stack::prepare_thread;
 pub use store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut, StoreId};
 pub use table::Table;
 pub use tag::Tag;

@@ -11,6 +11,13 @@ use std::mem::MaybeUninit;
 /// handlers.
 const RESERVE: usize = 256 << 10;
 
+/// Finds out where the calling thread's stack ends, which its first call into WebAssembly does
+/// otherwise. The C library calls `malloc` for this: a thread that must not wait for the program's
+/// `malloc` later calls this before.
+pub fn prepare_thread() {
+    range();
+}
+
 /// An address in the caller's stack, near its end.
 #[inline(never)]
 pub(crate) fn pointer() -> usize {

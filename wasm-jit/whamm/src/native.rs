@@ -124,6 +124,12 @@ impl NativeMonitor {
         Ok(Self { script, store, instance, buffer, rules, places: Vec::new() })
     }
 
+    /// Does what a thread's first call of a rule would do otherwise: finds out where the thread's
+    /// stack ends, for which the C library calls the program's `malloc`.
+    pub fn prepare_thread() {
+        wasm_jit::prepare_thread();
+    }
+
     /// The names of the functions' exports that are rules.
     pub fn rules(&self) -> impl ExactSizeIterator<Item = &str> + '_ {
         self.rules.iter().map(|(name, _)| name.as_str())

@@ -1,0 +1,338 @@
+//! `fastinst run`: scripts that observe native programs. A program must print and end as without the
+//! script; what a script counts is compared with what the program has counted itself.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use tests::Compiler::{Clang, Gcc};
+use tests::{Compiler, Run, bare, compile, ensure_built, run};
+
+/// Counts entries and exits of each function, and the exits whose entries are known.
+const COUNTS: &str = r#"
+report var deepest: u32;
+native:func:entry { report var calls: u64; calls++; if (depth > deepest) { deepest = depth; } }
+native:func:exit { report var exits: u64; exits++; }
+native:func:exit { report var shortest: u64; report var paired: u64; paired++;
+    if (paired == 1 || duration < shortest) { shortest = duration; } }
+"#;
+
+/// A program that ran with a script, and the reports of its processes.
+struct Scripted {
+    run: Run,
+    reports: Vec<Value>,
+}
+
+fn command(script: &Path, output: &Path, binary: &Path, args: &[&str]) -> Command {
+    let mut command = bare(&ensure_built().join("fastinst"), &[]);
+    command.arg("run").arg("-o").arg(output).arg(script).arg("--").arg(binary).args(args);
+    command
+}
+
+fn scripted(script: &str, binary: &Path, args: &[&str]) -> Scripted {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let file = folder.path().join("script.mm");
+    fs::write(&file, script).expect("the folder can be written");
+    let reports = folder.path().join("reports");
+    fs::create_dir(&reports).expect("the folder can be written");
+    let run = run(&mut command(&file, &reports.join("report.json"), binary, args));
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(&reports).expect("the folder can be read").map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let read = |file: &PathBuf| {
+        let text = fs::read_to_string(file).expect("the report can be read");
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}\n{text}", file.display()))
+    };
+    Scripted { run, reports: files.iter().map(read).collect() }
+}
+
+impl Scripted {
+    /// The sums of a variable of functions, over all processes.
+    fn by_function(&self, variable: &str) -> BTreeMap<String, u64> {
+        by_function(&self.reports, variable)
+    }
+
+    fn notes(&self) -> Vec<&str> {
+        self.reports.iter().flat_map(|report| report["notes"].as_array().unwrap()).filter_map(Value::as_str).collect()
+    }
+}
+
+fn by_function(reports: &[Value], variable: &str) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for table in reports.iter().flat_map(|report| report["tables"].as_array().unwrap()) {
+        let columns = table["columns"].as_array().unwrap();
+        let column = |name: &str| columns.iter().position(|column| column == name);
+        let (Some(value), Some(function)) = (column(variable), column("function")) else { continue };
+        for row in table["rows"].as_array().unwrap() {
+            let name = row[function].as_str().unwrap().to_owned();
+            *sums.entry(name).or_default() += row[value].as_u64().unwrap();
+        }
+    }
+    sums.retain(|_, sum| *sum > 0);
+    sums
+}
+
+/// What a program has printed: a name and a number in each line.
+fn own_counts(run: &Run) -> BTreeMap<String, u64> {
+    let text = String::from_utf8_lossy(&run.stdout);
+    let counts = text.lines().filter_map(|line| line.split_once(' '));
+    let counts = counts.map(|(name, count)| (name.to_owned(), count.parse().expect("a number")));
+    counts.filter(|(_, count)| *count > 0).collect()
+}
+
+const BUILDS: [(Compiler, &[&str]); 4] =
+    [(Gcc, &["-O0"]), (Gcc, &["-O2"]), (Clang, &["-O2"]), (Gcc, &["-O2", "-fno-plt", "-no-pie"])];
+
+/// Runs a scenario of `scripted.c` in each build, and compares the script's entries with the
+/// program's own counts.
+fn check(scenario: &str) -> Vec<Scripted> {
+    let run_build = |(compiler, flags): (Compiler, &[&str])| {
+        let binary = compile("fixtures/scripted.c", flags, compiler);
+        let found = scripted(COUNTS, &binary, &[scenario]);
+        let what = format!("{scenario} by {compiler:?} {flags:?}");
+        assert!(found.run.status.code() != Some(99), "{what}: {}", found.run.stderr);
+        assert_eq!(found.run.stderr, "", "{what}");
+        assert_eq!(found.by_function("calls"), own_counts(&found.run), "{what}: {:?}", found.notes());
+        found
+    };
+    BUILDS.into_iter().map(run_build).collect()
+}
+
+#[track_caller]
+fn assert_all_paired(found: &Scripted) {
+    let calls = found.by_function("calls");
+    assert_eq!(found.by_function("exits"), calls);
+    assert_eq!(found.by_function("paired"), calls);
+    assert_eq!(found.notes(), <[&str; 0]>::default());
+}
+
+#[test]
+fn threads_that_come_and_go() {
+    for found in check("threads") {
+        assert_all_paired(&found);
+        assert_eq!(found.by_function("calls")["leaf"], 2 * 8 * 4 * 20_000);
+        assert_eq!(found.reports[0]["values"]["deepest"], 2);
+    }
+}
+
+#[test]
+fn more_events_than_fit_into_a_ring() {
+    for found in check("many") {
+        assert_all_paired(&found);
+    }
+}
+
+#[test]
+fn recursion_has_a_depth() {
+    for found in check("recursion") {
+        assert_all_paired(&found);
+        assert_eq!(found.reports[0]["values"]["deepest"], 51, "50 calls, and the leaf");
+    }
+}
+
+#[test]
+fn signal_handlers_interrupt_probes() {
+    for found in check("signals") {
+        assert_all_paired(&found);
+        assert!(found.by_function("calls")["on_alarm"] > 0);
+    }
+}
+
+/// The entries of calls that were left by longjmp do not become those of other calls.
+#[test]
+fn calls_that_end_by_longjmp() {
+    for found in check("longjmp") {
+        let calls = found.by_function("calls");
+        let paired = found.by_function("paired");
+        assert_eq!((paired["catches"], paired["leaf"]), (calls["catches"], calls["leaf"]));
+        assert_eq!(found.by_function("exits").get("leaves"), None);
+        assert_eq!(found.notes(), <[&str; 0]>::default());
+    }
+}
+
+#[test]
+fn every_process_of_a_fork_has_its_own_variables() {
+    for found in check("fork") {
+        assert_eq!(found.reports.len(), 4);
+        assert_all_paired(&found);
+        let of_children = found.reports.iter().filter(|report| {
+            by_function(std::slice::from_ref(report), "calls")
+                == BTreeMap::from([("child_work".to_owned(), 500)])
+        });
+        assert_eq!(of_children.count(), 3);
+    }
+}
+
+#[test]
+fn the_report_is_written_before_underscore_exit() {
+    for found in check("exit") {
+        assert_eq!(found.run.status.code(), Some(7));
+        assert_all_paired(&found);
+    }
+}
+
+#[test]
+fn durations_are_nanoseconds() {
+    for found in check("durations") {
+        let shortest = found.by_function("shortest")["sleeper"];
+        // The fixture sleeps for 20 ms. The clock's rate is accurate to a thousandth.
+        assert!((19_900_000..10_000_000_000).contains(&shortest), "{shortest}");
+    }
+}
+
+/// A script that asks for nothing but names does not need the rate of a clock.
+#[test]
+fn predicates_choose_functions() {
+    let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
+    let script = r#"
+        report var calls_of: map<str, u64>;
+        native:func:entry / fname.matches("l?af") && object.ends_with("/NAME") / { calls_of[fname]++; }
+        native:func:entry / fname == "inner" && tid == 0 / { calls_of[fname]++; }
+        native:func:entry / object.contains("nowhere") / { calls_of["nowhere"]++; }
+        native:func:* / fname.matches("*ner*") / { report var both: u64; both++; }
+    "#
+    .replace("NAME", &binary.file_name().unwrap().to_string_lossy());
+    let found = scripted(&script, &binary, &["many"]);
+    assert_eq!(found.run.stderr, "");
+    let counted = &found.reports[0]["tables"][0];
+    assert_eq!(counted["rows"], serde_json::json!([["leaf", 40_000]]));
+    assert_eq!(found.by_function("both"), BTreeMap::from([("inner".to_owned(), 40_000)]));
+}
+
+/// Fixtures that break such tools: they print and end as without a script.
+#[test]
+fn difficult_programs_stay_what_they_are() {
+    for source in [
+        "block_signals.c",
+        "coroutine.c",
+        "early_call.c",
+        "exceptions.cpp",
+        "exec.c",
+        "few_descriptors.c",
+        "fork_threads.c",
+        "late_functions.c",
+        "main_pthread_exit.c",
+        "own_malloc.c",
+        "own_sigtrap.c",
+        "pthread_exit.c",
+        "return_values.c",
+        "sigaltstack.c",
+        "static_objects.cpp",
+        "tail_call.c",
+        "vfork_exec.c",
+    ] {
+        let binary = compile(&format!("fixtures/{source}"), &["-O2"], Gcc);
+        let without = run(&mut bare(&binary, &[]));
+        let found = scripted(COUNTS, &binary, &[]);
+        found.run.assert_same(&without, source);
+        let notes = found.notes();
+        assert!(!notes.iter().any(|note| note.contains("events are missing")), "{source}: {notes:?}");
+        assert!(!notes.iter().any(|note| note.contains("has failed")), "{source}: {notes:?}");
+    }
+}
+
+#[test]
+fn a_library_is_loaded_and_unloaded() {
+    let binary = compile("fixtures/dlopen.c", &["-O2"], Gcc);
+    let plugins = ["plugin_a.c", "plugin_b.c"]
+        .map(|source| compile(&format!("fixtures/{source}"), &["-O2", "-shared", "-fPIC"], Gcc));
+    let args = plugins.each_ref().map(|plugin| plugin.to_str().unwrap());
+    let without = run(&mut bare(&binary, &args));
+    let found = scripted(COUNTS, &binary, &args);
+    found.run.assert_same(&without, "dlopen");
+    let calls = found.by_function("calls");
+    for name in ["main_work", "plugin_a_inner", "plugin_b_inner"] {
+        assert!(calls.get(name).is_some_and(|calls| *calls > 0), "{name}: {calls:?}");
+    }
+}
+
+/// The calls before a script fails are counted, the program runs on, and the report says why.
+#[test]
+fn a_script_that_fails() {
+    let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
+    let without = run(&mut bare(&binary, &["many"]));
+    #[track_caller]
+    fn fails(binary: &Path, without: &Run, statements: &str, n: u64, reason: &str) {
+        let script =
+            format!("report var n: u64; native:func:entry / fname == \"leaf\" / {{ n++; {statements} }}");
+        let found = scripted(&script, binary, &["many"]);
+        found.run.assert_same(without, statements);
+        assert_eq!(found.reports[0]["values"]["n"], n, "{statements}");
+        let notes = found.notes();
+        assert!(notes.iter().any(|note| note.contains(reason)), "{statements}: {notes:?}");
+    }
+    fails(&binary, &without, "n = n + 1 / (100 - n);", 100, "an integer was divided by zero");
+    fails(&binary, &without, "var m: u64 = n % (3000 - n);", 3000, "an integer was divided by zero");
+    fails(
+        &binary,
+        &without,
+        "var k: i64 = -9223372036854775807; k = (k - 1) / ((n as i64) - 6);",
+        5,
+        "out of range",
+    );
+    fails(&binary, &without, "while (true) { continue; }", 1, "2^24 steps");
+    fails(&binary, &without, "while (true) { while (true) { break; } }", 1, "2^24 steps");
+}
+
+#[test]
+fn a_script_without_memory_fails() {
+    let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
+    let script = "var m: map<(u64, u64, u64, u64, u64, u64, u64, u64), u64>; report var n: u64;
+        native:func:entry { var i: u64; while (i < 10000) { n++; m[(n, n, n, n, n, n, n, n)] = n; i++; } }";
+    let found = scripted(script, &binary, &["many"]);
+    let notes = found.notes();
+    assert!(notes.iter().any(|note| note.contains("no memory left")), "{notes:?}");
+    // An entry takes 72 bytes, of which there are 1 GiB, and growing needs the old ones.
+    let entries = found.reports[0]["values"]["n"].as_u64().unwrap();
+    assert!((1_000_000..16_000_000).contains(&entries), "{entries}");
+}
+
+#[test]
+fn mistakes_of_a_script_are_shown_before_the_program_runs() {
+    let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
+    #[track_caller]
+    fn refused(binary: &Path, script: &str, expected: &[&str]) {
+        let found = scripted(script, binary, &["many"]);
+        assert_eq!(found.run.status.code(), Some(2), "{script}: {}", found.run.stderr);
+        assert_eq!((found.run.stdout.len(), found.reports.len()), (0, 0), "{script}");
+        for text in expected {
+            assert!(found.run.stderr.contains(text), "{script}: {}", found.run.stderr);
+        }
+    }
+    refused(&binary, "native:func:entry { n++; }", &["script.mm:1:21", "there is no variable `n`"]);
+    refused(&binary, "native:func:enter { }", &["script.mm:1:1", "there are `entry` and `exit`"]);
+    refused(&binary, "wasm:func:entry { }", &["wasm-jit run"]);
+    refused(&binary, "native:func:entry { var d: u64 = duration; }", &["`duration`"]);
+    refused(&binary, "native:opcode:call:before { }", &["this rule matches nothing"]);
+    refused(&binary, "frame var n: u64; native:func:entry { n++; }", &["no frame variables"]);
+    refused(&binary, "fn f() { g(); } fn g() { f(); } native:func:entry { f(); }", &["`f` calls itself"]);
+    refused(&binary, "use lib; native:func:entry { }", &["libraries are not supported"]);
+    refused(&binary, "native:func:entry / fname.matches(\"a\") { }", &["error"]);
+    refused(&binary, "native:func:exit { var k: u32 = log2(-1); }", &["unsigned"]);
+}
+
+/// A report for people, and one of tables.
+#[test]
+fn formats() {
+    let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script.mm");
+    fs::write(
+        &script,
+        "report var n: u64; report var d: map<u32, u64>;
+         native:func:entry / fname == \"leaf\" / { report var calls: u64; n++; calls++; d[log2(n)]++; }",
+    )
+    .unwrap();
+    let csv = folder.path().join("r.csv");
+    assert_eq!(run(&mut command(&script, &csv, &binary, &["many"])).stderr, "");
+    let text = fs::read_to_string(&csv).unwrap();
+    assert!(text.starts_with("# values\nname,value\nn,40000\n\n# d\nkey,value\n0,1\n1,2\n2,4\n"), "{text}");
+    assert!(text.contains("\n\n# by_function\ncalls,function,object\n40000,leaf,"), "{text}");
+    let mut to_stderr = bare(&ensure_built().join("fastinst"), &[]);
+    to_stderr.arg("run").arg(&script).arg("--").arg(&binary).arg("many");
+    let text = run(&mut to_stderr).stderr;
+    assert!(text.contains("\n  n  40000\n\nd\n"), "{text}");
+    assert!(text.contains("\n  40000  leaf"), "{text}");
+}
