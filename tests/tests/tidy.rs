@@ -22,8 +22,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("fastinst/command-line", &[]),
     ("tmax-probe", &["wordpatch", "fastinst-command-line"]),
     ("profiler", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst"]),
-    ("profiler/cli", &["profiler", "fastinst-command-line"]),
+    ("profiler/cli", &["profiler", "fastinst-command-line", "wasm-jit-whamm"]),
     ("profiler/preload", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst", "profiler"]),
+    ("profiler/script", &["fastinst-sigsafe", "wordpatch", "fastinst", "profiler", "wasm-jit-whamm"]),
     ("wasm-jit/codegen", &[]),
     ("wasm-jit", &["fastinst-sigsafe", "wordpatch", "fastinst", "wasm-jit-codegen"]),
     ("wasm-jit/wasi", &["wasm-jit"]),
@@ -220,7 +221,7 @@ const RULES: &[(&str, Rule)] = &[
     ("the bytes of CALL, JMP, NOP and RET are spelled in callpatch/src/encoding.rs only", call_bytes),
     ("Wasm machine code is spelled in wasm-jit/codegen/src/asm only", machine_code),
     ("the byte of INT3 is spelled in wordpatch/src/protocol.rs only", int3_byte),
-    ("exported symbols are in profiler/preload only", exported_symbols),
+    ("exported symbols are in profiler/preload and profiler/script only", exported_symbols),
     (
         "the environment is read by commands, by the preload's constructor, and for the calibration's place",
         environment,
@@ -265,7 +266,7 @@ fn int3_byte(file: &File) -> Vec<String> {
 
 fn exported_symbols(file: &File) -> Vec<String> {
     match file.layer() {
-        None | Some("profiler/preload") => Vec::new(),
+        None | Some("profiler/preload" | "profiler/script") => Vec::new(),
         Some(_) => file.finds(&["no_mangle", "export_name"]),
     }
 }
@@ -278,7 +279,11 @@ fn is_command(file: &File) -> bool {
 }
 
 fn environment(file: &File) -> Vec<String> {
-    const PLACES: &[&str] = &["profiler/preload/src/lib.rs", "wordpatch/src/calibration/location.rs"];
+    const PLACES: &[&str] = &[
+        "profiler/preload/src/lib.rs",
+        "profiler/script/src/lib.rs",
+        "wordpatch/src/calibration/location.rs",
+    ];
     if file.layer().is_none() || is_command(file) || PLACES.contains(&file.path.as_str()) {
         return Vec::new();
     }
@@ -307,6 +312,7 @@ fn layers(file: &File) -> Vec<String> {
         "profiler",
         "fastinst-cli",
         "fastinst-preload",
+        "fastinst-script",
         "tmax-probe",
         "wasm-jit",
         "wasm-jit-codegen",
