@@ -56,8 +56,8 @@ impl ScriptFormat {
 pub struct ScriptOptions {
     /// The file of the script.
     pub script: PathBuf,
-    /// The name of the report's file, with sequences for [`expand`](crate::output::expand); standard
-    /// error without it.
+    /// The name of the report's file, with sequences for [`expand`](crate::output::expand);
+    /// standard error without it.
     pub output: Option<String>,
     /// The format of the report.
     pub format: ScriptFormat,
@@ -69,8 +69,8 @@ impl ScriptOptions {
     /// Parses the value of [`VARIABLE`].
     ///
     /// # Errors
-    /// As [`Options::parse`](crate::options::Options::parse), and [`Error::BadValue`] if there is no
-    /// script.
+    /// As [`Options::parse`](crate::options::Options::parse), and [`Error::BadValue`] if there is
+    /// no script.
     pub fn from_variable(value: &OsStr) -> Result<Self, Error> {
         let text = value.to_str().ok_or(Error::OptionsNotUtf8)?;
         let (mut script, mut output, mut format, mut run) = (None, None, ScriptFormat::default(), None);
@@ -90,8 +90,11 @@ impl ScriptOptions {
                 }
             }
         }
-        let missing =
-            || Error::BadValue { key: "script", value: String::new(), allowed: "the name of a file".to_owned() };
+        let missing = || Error::BadValue {
+            key: "script",
+            value: String::new(),
+            allowed: "the name of a file".to_owned(),
+        };
         let script = script.filter(|script| script.is_absolute()).ok_or_else(missing)?;
         Ok(Self { script, output, format, run: run.unwrap_or_else(RunId::begins_here) })
     }

@@ -51,6 +51,7 @@ ALL_SUITES = {
     "wasm-jit": ["wasm-jit:probes", "wasm-jit:frame_maps"],
     "profiler": ["profiler:*"],
     "whamm": ["wasm-jit-whamm:*"],
+    "script": ["tests:script"],
     "monitors": ["wasm-jit-monitors:*", "wasm-jit-debug:*"],
 }
 

@@ -1,5 +1,5 @@
-//! `fastinst run`: scripts that observe native programs. A program must print and end as without the
-//! script; what a script counts is compared with what the program has counted itself.
+//! `fastinst run`: scripts that observe native programs. A program must print and end as without
+//! the script; what a script counts is compared with what the program has counted itself.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use tests::Compiler::{Clang, Gcc};
-use tests::{Compiler, Run, bare, compile, ensure_built, run};
+use tests::{Compiler, Run, bare, compile, ensure_built, repo_root, run};
 
 /// Counts entries and exits of each function, and the exits whose entries are known.
 const COUNTS: &str = r#"
@@ -55,7 +55,11 @@ impl Scripted {
     }
 
     fn notes(&self) -> Vec<&str> {
-        self.reports.iter().flat_map(|report| report["notes"].as_array().unwrap()).filter_map(Value::as_str).collect()
+        self.reports
+            .iter()
+            .flat_map(|report| report["notes"].as_array().unwrap())
+            .filter_map(Value::as_str)
+            .collect()
     }
 }
 
@@ -335,4 +339,32 @@ fn formats() {
     let text = run(&mut to_stderr).stderr;
     assert!(text.contains("\n  n  40000\n\nd\n"), "{text}");
     assert!(text.contains("\n  40000  leaf"), "{text}");
+}
+
+/// The scripts of the manual, on a program with several threads.
+#[test]
+fn scripts_of_the_manual() {
+    let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
+    let report_of = |name: &str| {
+        let script = repo_root().join("profiler/script/scripts").join(name);
+        let script = fs::read_to_string(script).expect("the script can be read");
+        let mut found = scripted(&script, &binary, &["threads"]);
+        assert_eq!((found.run.stderr.as_str(), found.notes().len()), ("", 0), "{name}");
+        found.reports.remove(0)
+    };
+    let rows = |report: &Value| report["tables"][0]["rows"].as_array().unwrap().clone();
+    let sum = |report: &Value, column: usize| -> u64 {
+        rows(report).iter().map(|row| row[column].as_u64().unwrap()).sum()
+    };
+    let calls = 3 * 8 * 4 * 20_000;
+    assert_eq!(sum(&report_of("calls.mm"), 0), calls);
+    assert_eq!(sum(&report_of("latency.mm"), 1), calls);
+    assert_eq!(sum(&report_of("rate.mm"), 1), calls);
+    let threads = report_of("threads.mm");
+    assert_eq!(rows(&threads).len(), 32);
+    assert!(rows(&threads).iter().all(|row| row[1] == 60_000 && row[2] == 2), "{threads}");
+    let first = report_of("first_calls.mm");
+    let order: Vec<_> = rows(&first).iter().map(|row| row[1].as_str().unwrap().to_owned()).collect();
+    assert_eq!(order, ["inner", "leaf"]);
+    report_of("slow_calls.mm");
 }

@@ -4,8 +4,8 @@
 //!
 //! # Where rules run
 //! Probes do not call rules. A probe writes an event of 32 bytes into a ring of its thread
-//! ([`ring`], [`fire`]); one thread of this library, the [`worker`], takes the events, pairs entries
-//! and exits ([`pairing`]) and calls the rules' functions, which the engine has compiled
+//! ([`ring`], [`fire`]); one thread of this library, the [`worker`], takes the events, pairs
+//! entries and exits ([`pairing`]) and calls the rules' functions, which the engine has compiled
 //! ([`observer`]).
 //!
 //! The alternative was to call the compiled function in the probe. It was rejected, because a probe
@@ -13,8 +13,8 @@
 //!
 //! - in signal handlers, which may have interrupted a rule: the variables need a lock, which the
 //!   interrupted code holds. With the ring, a handler's event is one more entry;
-//! - on stacks of any size. Compiled code needs a quarter of a megabyte below it, in order to detect
-//!   that a stack is exhausted; a probe here needs a few words;
+//! - on stacks of any size. Compiled code needs a quarter of a megabyte below it, in order to
+//!   detect that a stack is exhausted; a probe here needs a few words;
 //! - in code that is left by `longjmp` or by cancellation of its thread: a rule on its stack would
 //!   never end, and its lock would never be released;
 //! - in `malloc`, while the loader's lock is held, in a thread that is ending: a rule may need
@@ -27,10 +27,10 @@
 //!
 //! # What is counted
 //! No event is dropped silently. A thread whose ring is full waits until the worker has made room.
-//! It stops waiting if the worker has taken nothing for [`ring::PATIENCE`], or in a process that was
-//! made without fork handlers; observation then ends, and the report says how many events are
-//! missing. It also names the calls that were made before the probes of their functions existed, for
-//! which there are no events.
+//! It stops waiting if the worker has taken nothing for [`ring::PATIENCE`], or in a process that
+//! was made without fork handlers; observation then ends, and the report says how many events are
+//! missing. It also names the calls that were made before the probes of their functions existed,
+//! for which there are no events.
 //!
 //! Events of one thread are executed in their order. Events of several threads are executed in the
 //! order of their time stamps as far as they are in the rings together; the worker empties them at
@@ -75,13 +75,14 @@ extern "C" fn construct() {
     // SAFETY: called once, before the library allocates on a second thread.
     unsafe { dlmalloc::enable_alloc_after_fork() };
     let Some(value) = std::env::var_os(VARIABLE) else { return };
-    let started = ScriptOptions::from_variable(&value).map_err(|error| error.to_string()).and_then(|options| {
-        if !provider::is_in_charge() {
-            return Err(profiler::error::Error::OwnInstrumentation.to_string());
-        }
-        fastinst::provider::register(&CygProfile).map_err(|error| error.to_string())?;
-        observer::start(options)
-    });
+    let started =
+        ScriptOptions::from_variable(&value).map_err(|error| error.to_string()).and_then(|options| {
+            if !provider::is_in_charge() {
+                return Err(profiler::error::Error::OwnInstrumentation.to_string());
+            }
+            fastinst::provider::register(&CygProfile).map_err(|error| error.to_string())?;
+            observer::start(options)
+        });
     match started {
         Ok(()) => process::follow(),
         Err(message) => session::say(&message),

@@ -1,9 +1,9 @@
 //! The script and the program in one process: which functions there are, which probes are on, and
 //! what an event means to the script.
 //!
-//! [`OBSERVER`] is locked by the [`worker`](crate::worker) while it executes rules, by the thread that
-//! discovers probes while it matches rules with functions, and by a thread that forks. Threads of the
-//! program do not wait for it in probes. Its holder asks for no other lock.
+//! [`OBSERVER`] is locked by the [`worker`](crate::worker) while it executes rules, by the thread
+//! that discovers probes while it matches rules with functions, and by a thread that forks. Threads
+//! of the program do not wait for it in probes. Its holder asks for no other lock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
@@ -204,7 +204,8 @@ impl Observer {
         let Some(probe) = &self.probes[number] else { return };
         let NativePlaces { entry, exit } = &self.functions[probe.function as usize].places;
         let of_event = if probe.is_entry { entry } else { exit };
-        let is_wanted = !of_event.is_empty() || self.pairs_calls && self.functions[probe.function as usize].is_matched();
+        let is_wanted =
+            !of_event.is_empty() || self.pairs_calls && self.functions[probe.function as usize].is_matched();
         if !is_wanted || !ring::is_observing() {
             return;
         }
@@ -302,7 +303,8 @@ impl Observer {
             // Probes are announced before they are switched on.
             let Some(Some(probe)) = probes.get(event.probe as usize) else { continue };
             let places = &functions[probe.function as usize].places;
-            let seen = if self.pairs_calls { see(calls, probe, &event, clock.as_deref_mut()) } else { Some((0, 0)) };
+            let seen =
+                if self.pairs_calls { see(calls, probe, &event, clock.as_deref_mut()) } else { Some((0, 0)) };
             let (depth, duration) = seen.unwrap_or_default();
             let call = NativeCall {
                 probe: event.probe,
@@ -332,10 +334,8 @@ impl Observer {
         let process = std::process::id().cast_signed();
         self.readers.retain(|reader| {
             // SAFETY: signal 0 is not sent.
-            let result =
-                unsafe { libc::syscall(libc::SYS_tgkill, process, reader.thread.cast_signed(), 0) };
-            let is_over =
-                result != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+            let result = unsafe { libc::syscall(libc::SYS_tgkill, process, reader.thread.cast_signed(), 0) };
+            let is_over = result != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
             let is_empty = reader.block.event(0).is_none() && !reader.block.skip_unfilled(true);
             if is_over && is_empty {
                 reader.block.free();
@@ -408,12 +408,7 @@ impl Observer {
 
 /// What is known about the call of an event: the depth, and at an exit the duration. `None` for an
 /// exit without an entry.
-fn see(
-    calls: &mut Calls,
-    probe: &Probe,
-    event: &Event,
-    clock: Option<&mut Clock>,
-) -> Option<(u32, u64)> {
+fn see(calls: &mut Calls, probe: &Probe, event: &Event, clock: Option<&mut Clock>) -> Option<(u32, u64)> {
     let (function, call_site, stack_pointer) = (probe.function, event.call_site, event.stack_pointer);
     if probe.is_entry {
         let open = Open { function, call_site, stack_pointer, ticks: event.ticks };

@@ -1,9 +1,10 @@
 //! Where the report goes.
 //!
-//! Without a file it goes to the standard error stream of the start. A file gets its complete report
-//! at once, by a rename. The first process of the run gets the name that the user has chosen, all
-//! others the same with the process id before the extension, unless the name contains it. A file that
-//! another process of the run has written is not replaced; a number makes the name different.
+//! Without a file it goes to the standard error stream of the start. A file gets its complete
+//! report at once, by a rename. The first process of the run gets the name that the user has
+//! chosen, all others the same with the process id before the extension, unless the name contains
+//! it. A file that another process of the run has written is not replaced; a number makes the name
+//! different.
 
 use std::fs;
 use std::io;
@@ -51,7 +52,8 @@ fn save(observer: &Observer, template: &str, wanted: &Path, text: &str) -> io::R
         }
         let is_first = pid == observer.options.run.pid && !observer.identity.is_fork_child;
         let names_process = template.replace("%%", "").contains("%p");
-        let own = if is_first || names_process { wanted.to_owned() } else { numbered(wanted, &pid.to_string()) };
+        let own =
+            if is_first || names_process { wanted.to_owned() } else { numbered(wanted, &pid.to_string()) };
         let others = (1..NAMES).map(|number| numbered(wanted, &format!("{pid}.{number}")));
         for name in std::iter::once(own).chain(others) {
             if claim(observer, &temporary, &name)? {
@@ -117,8 +119,11 @@ fn notes(observer: &Observer) -> Vec<String> {
     }
     let unpaired: u64 = observer.unpaired.values().sum();
     if unpaired > 0 {
-        let functions: Vec<_> =
-            observer.unpaired.keys().map(|number| observer.functions[*number as usize].name.as_str()).collect();
+        let functions: Vec<_> = observer
+            .unpaired
+            .keys()
+            .map(|number| observer.functions[*number as usize].name.as_str())
+            .collect();
         notes.push(format!(
             "{unpaired} ends of calls have no beginning, and were not given to rules with `duration` or \
              `depth`: {}",

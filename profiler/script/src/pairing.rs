@@ -1,14 +1,14 @@
 //! Pairing of exits with entries, on one thread: the worker's copy of the thread's stack of calls.
 //!
-//! All entries and exits of the observed functions are known, so an exit belongs to the topmost open
-//! entry with the same function and the same return address. What is above it has ended without an
-//! exit: by `longjmp`, or by an exception in code that was not compiled to report it. Two things can
-//! be said about such leftovers:
+//! All entries and exits of the observed functions are known, so an exit belongs to the topmost
+//! open entry with the same function and the same return address. What is above it has ended
+//! without an exit: by `longjmp`, or by an exception in code that was not compiled to report it.
+//! Two things can be said about such leftovers:
 //!
 //! - A call whose frame is below the stack pointer of a later entry has ended.
-//! - At an exit that is a call in the function's own frame, the function's entry was made at the same
-//!   stack pointer, or above if `alloca` has moved it. An entry below the exit is not its own. At an
-//!   exit that is a tail call, the frame is gone, and this cannot be said.
+//! - At an exit that is a call in the function's own frame, the function's entry was made at the
+//!   same stack pointer, or above if `alloca` has moved it. An entry below the exit is not its own.
+//!   At an exit that is a tail call, the frame is gone, and this cannot be said.
 //!
 //! A signal handler on a stack of its own may be above or below the frames that it has interrupted.
 //! Entries that are cut off for this reason leave exits without an entry, which are counted.

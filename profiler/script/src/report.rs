@@ -1,8 +1,8 @@
 //! The report of a script: its variables, with the names of functions.
 //!
 //! Variables that exist once are values. Variables of places are a table by rule, with a row for
-//! each function; a map is a table of its own. Rows of a table are in ascending order of the key, if
-//! that is an integer, otherwise in descending order of the first number.
+//! each function; a map is a table of its own. Rows of a table are in ascending order of the key,
+//! if that is an integer, otherwise in descending order of the first number.
 
 use std::cmp::Reverse;
 
@@ -191,8 +191,8 @@ impl Report {
         format!("{report:#}\n")
     }
 
-    /// Tables after each other: a line `# NAME`, the columns, the rows. Values are a table, too, and
-    /// so are notes.
+    /// Tables after each other: a line `# NAME`, the columns, the rows. Values are a table, too,
+    /// and so are notes.
     fn csv(&self) -> String {
         let mut parts = Vec::new();
         let values = self.values.iter().map(|(name, value)| vec![name.clone(), plain(value)]);
@@ -200,7 +200,8 @@ impl Report {
             parts.push(("values".to_owned(), vec!["name".to_owned(), "value".to_owned()], values.collect()));
         }
         for table in &self.tables {
-            let rows: Vec<Vec<String>> = table.rows.iter().map(|row| row.iter().map(plain).collect()).collect();
+            let rows: Vec<Vec<String>> =
+                table.rows.iter().map(|row| row.iter().map(plain).collect()).collect();
             parts.push((table.name.clone(), table.columns.clone(), rows));
         }
         if !self.notes.is_empty() {

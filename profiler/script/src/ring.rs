@@ -1,8 +1,8 @@
 //! Events of a thread: a ring that its probes write and the worker reads.
 //!
-//! Runs in probe functions, at any time in any thread, also in signal handlers that have interrupted
-//! it: atomics and memory of its own; system calls only for a thread's first event, to wake the
-//! worker, and to wait for it.
+//! Runs in probe functions, at any time in any thread, also in signal handlers that have
+//! interrupted it: atomics and memory of its own; system calls only for a thread's first event, to
+//! wake the worker, and to wait for it.
 //!
 //! # Writing
 //! 1. *Reserve*: the next position, by XADD on the thread's own counter. Without LOCK, since only
@@ -12,11 +12,11 @@
 //!    slot.
 //!
 //! # Reading
-//! The worker takes the events from the oldest to the first empty slot, empties their slots, and then
-//! advances `read`. A slot that is reserved and not yet filled delays what is after it. It may stay
-//! so: a signal handler has interrupted the probe between the first and the third step, and has left
-//! by `longjmp`. If the ring is full, or the process ends, such a slot is given up, and counts as a
-//! lost event.
+//! The worker takes the events from the oldest to the first empty slot, empties their slots, and
+//! then advances `read`. A slot that is reserved and not yet filled delays what is after it. It may
+//! stay so: a signal handler has interrupted the probe between the first and the third step, and
+//! has left by `longjmp`. If the ring is full, or the process ends, such a slot is given up, and
+//! counts as a lost event.
 //!
 //! # Blocks
 //! A thread's block is found through a thread-local pointer with initial-exec access: no call of
@@ -355,8 +355,8 @@ impl Thread {
         made_room();
     }
 
-    /// Gives up the oldest slot if it is reserved and not filled, although what is after it fills the
-    /// ring, or `at_end`, although there is something after it. Returns whether it was.
+    /// Gives up the oldest slot if it is reserved and not filled, although what is after it fills
+    /// the ring, or `at_end`, although there is something after it. Returns whether it was.
     pub(crate) fn skip_unfilled(&self, at_end: bool) -> bool {
         let read = self.read.0.load(Ordering::Relaxed);
         let reserved = self.reserved.load(Ordering::Relaxed);
@@ -374,8 +374,8 @@ impl Thread {
         self.owner.store(0, Ordering::Release);
     }
 
-    /// In a forked child: empties all blocks, which contain events of the parent, and frees those of
-    /// other threads.
+    /// In a forked child: empties all blocks, which contain events of the parent, and frees those
+    /// of other threads.
     pub(crate) fn reset_in_child() {
         // SAFETY: as in `current`.
         let own = unsafe { *thread_local() };

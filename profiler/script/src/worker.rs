@@ -1,9 +1,10 @@
 //! The thread that executes the rules.
 //!
 //! It takes no lock of the loader and none of the program: a thread of the program may hold them
-//! while it waits for room in its ring. What the C library needs such locks for, such as the `malloc`
-//! by which the engine finds out the size of the thread's stack, is done before the program runs. It blocks all signals, so that handlers of the program never
-//! run on it. At a fork it is between two rounds, and the child starts its own.
+//! while it waits for room in its ring. What the C library needs such locks for, such as the
+//! `malloc` by which the engine finds out the size of the thread's stack, is done before the
+//! program runs. It blocks all signals, so that handlers of the program never run on it. At a fork
+//! it is between two rounds, and the child starts its own.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -27,8 +28,8 @@ const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 /// How long a process that ends waits for its report.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The longest time that [`start`] waits for the thread. It is used up only if the C library does not
-/// let a new thread run before the caller's constructor has returned.
+/// The longest time that [`start`] waits for the thread. It is used up only if the C library does
+/// not let a new thread run before the caller's constructor has returned.
 const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
 
 /// Numbers of reports that were requested and written.
@@ -92,9 +93,9 @@ fn run(mut seen: u32) {
     }
 }
 
-/// Whether `main` has ended by `pthread_exit`, and so have all threads but this one and the one that
-/// discovers probes. They must not keep the process alive: when this one has ended, so does the other
-/// one, and then the C library ends the process.
+/// Whether `main` has ended by `pthread_exit`, and so have all threads but this one and the one
+/// that discovers probes. They must not keep the process alive: when this one has ended, so does
+/// the other one, and then the C library ends the process.
 fn is_last_of_program() -> bool {
     // The number of links of the directory is 2 plus one per thread. The main thread remains as a
     // zombie.
@@ -138,8 +139,8 @@ pub(crate) fn forget_requests() {
     DONE.store(REQUESTED.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// The time-stamp counter in nanoseconds. The rate is measured once, when it is first needed, over at
-/// least [`Clock::MEASURED`]: time goes on evenly.
+/// The time-stamp counter in nanoseconds. The rate is measured once, when it is first needed, over
+/// at least [`Clock::MEASURED`]: time goes on evenly.
 #[derive(Debug)]
 pub(crate) struct Clock {
     ticks: u64,

@@ -174,8 +174,8 @@ pub fn say(line: &str) {
     stderr().write(&format!("fastinst: {line}\n"));
 }
 
-/// Writes text to the standard error stream of the start. Returns false if the program has closed or
-/// replaced that. Blocks while its reader does not read.
+/// Writes text to the standard error stream of the start. Returns false if the program has closed
+/// or replaced that. Blocks while its reader does not read.
 pub fn print(text: &str) -> bool {
     stderr().write(text)
 }

@@ -19,7 +19,9 @@
 use wasm_jit::{Config, Engine, Error, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
 
 use crate::lang::{FAILURES, Script, ScriptReport};
-use crate::monitor_module::{Buffer, Call, Event, MonitorError, OfCall, Parameter, Rule, Static, parse_native};
+use crate::monitor_module::{
+    Buffer, Call, Event, MonitorError, OfCall, Parameter, Rule, Static, parse_native,
+};
 
 /// A function of a native program.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +119,9 @@ impl NativeMonitor {
         let mut store = Store::new(&engine, ());
         let mut linker = Linker::new(&engine);
         let (library, name) = FAILURES;
-        linker.func_wrap(library, name, |reason: u32| -> Result<(), Error> { Err(failure(reason)) }).map_err(failed)?;
+        linker
+            .func_wrap(library, name, |reason: u32| -> Result<(), Error> { Err(failure(reason)) })
+            .map_err(failed)?;
         let instance = linker.instantiate(&mut store, &module).map_err(failed)?;
         let has_strings = instance.get_memory(&store, "whamm_buffer").is_some();
         let buffer = has_strings.then(|| Buffer::of(&mut store, &instance)).transpose()?;
@@ -139,17 +143,17 @@ impl NativeMonitor {
     /// the duration or the depth.
     pub fn pairs_calls(&self) -> bool {
         let parameters = self.rules.iter().flat_map(|(_, rule)| &rule.parameters);
-        parameters.into_iter().any(|parameter| {
-            matches!(parameter, Parameter::OfCall(OfCall::Depth | OfCall::Duration))
-        })
+        parameters
+            .into_iter()
+            .any(|parameter| matches!(parameter, Parameter::OfCall(OfCall::Depth | OfCall::Duration)))
     }
 
     /// Whether rules ask for times in nanoseconds.
     pub fn measures_time(&self) -> bool {
         let parameters = self.rules.iter().flat_map(|(_, rule)| &rule.parameters);
-        parameters.into_iter().any(|parameter| {
-            matches!(parameter, Parameter::OfCall(OfCall::Nanoseconds | OfCall::Duration))
-        })
+        parameters
+            .into_iter()
+            .any(|parameter| matches!(parameter, Parameter::OfCall(OfCall::Nanoseconds | OfCall::Duration)))
     }
 
     /// Whether the rule at a place asks for such a value.
@@ -215,12 +219,7 @@ impl NativeMonitor {
     }
 
     /// The result of a function that is called at match time, as bits.
-    fn call(
-        &mut self,
-        export: &str,
-        call: &Call,
-        function: NativeFunction<'_>,
-    ) -> Result<u64, MonitorError> {
+    fn call(&mut self, export: &str, call: &Call, function: NativeFunction<'_>) -> Result<u64, MonitorError> {
         let mut arguments = Vec::new();
         let callee = self.instance.get_func(&self.store, &call.name).expect("the compiler has exported it");
         let types: Vec<ValType> = callee.ty(&self.store).params().collect();
@@ -303,7 +302,9 @@ impl NativeMonitor {
 
 impl std::fmt::Debug for NativeMonitor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NativeMonitor").field("rules", &self.rules().collect::<Vec<_>>()).finish_non_exhaustive()
+        f.debug_struct("NativeMonitor")
+            .field("rules", &self.rules().collect::<Vec<_>>())
+            .finish_non_exhaustive()
     }
 }
 

@@ -356,8 +356,8 @@ pub(crate) const FAILURES: (&str, &str) = ("wasm_jit:script", "fail");
 #[derive(Debug, Default)]
 pub(super) struct Program {
     pub(super) functions: Vec<Function>,
-    /// Rules end by a call of [`FAILURES`] when they fail, not by a trap, and when they take too many
-    /// steps.
+    /// Rules end by a call of [`FAILURES`] when they fail, not by a trap, and when they take too
+    /// many steps.
     pub(super) is_bounded: bool,
     /// Functions of libraries that are called.
     pub(super) imports: Vec<Import>,

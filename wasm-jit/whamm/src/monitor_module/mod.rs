@@ -168,5 +168,5 @@ pub use error::{MonitorError, NameError, SignatureError};
 pub use load::MonitorModule;
 pub(crate) use made::{OFF, PROBES};
 pub(crate) use names::{Call, Event, OfCall, Parameter, Rule, Static, parse_native};
-pub(crate) use strings::Buffer;
 pub use shared::SharedMonitor;
+pub(crate) use strings::Buffer;

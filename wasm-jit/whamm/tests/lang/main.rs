@@ -48,8 +48,15 @@ fn the_scripts_for_users_compile() {
     let blocks = manual.split("```whamm\n").skip(1);
     scripts.extend(blocks.map(|block| block.split("```").next().unwrap().to_owned()));
     let clock = wat::parse_file(root.join("scripts/clock.wat")).unwrap();
+    let (native, scripts): (Vec<_>, Vec<_>) =
+        scripts.into_iter().partition(|script| script.lines().any(|line| line.starts_with("native:")));
     for script in scripts {
         if let Err(error) = lang::compile("test.mm", script.as_bytes(), &[("clock", &clock)]) {
+            panic!("{error}");
+        }
+    }
+    for script in native {
+        if let Err(error) = lang::Script::native("test.mm", script.as_bytes()) {
             panic!("{error}");
         }
     }

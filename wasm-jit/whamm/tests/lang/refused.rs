@@ -76,7 +76,7 @@ fn names_and_rules() {
         "not supported",
     );
     check("wasm:begin { var x: str = «fname»; }", Name, "`fname`");
-    check("wasm:func:entry { var x: bool = fname.«matches»(\"a\"); }", Name, "no function `matches`");
+    check("wasm:func:entry { var x: bool = fname.«resembles»(\"a\"); }", Name, "no function `resembles`");
     check("wasm:func:entry { var x: bool = «fid».len(); }", ProblemKind::Type, "no functions");
     check("wasm:opcode:call:before { «arg0» = 1; }", ProblemKind::Type, "differs from place to place");
     check("wasm:opcode:br_if:before { «arg0» = 1; }", Name, "cannot be changed");

@@ -15,12 +15,15 @@ use std::collections::HashMap;
 
 use wasm_encoder::ValType;
 
-use super::ast::{self, Item};
 use super::Target;
+use super::ast::{self, Item};
 use super::bound;
 use super::diagnostics::{Problem, ProblemKind, Span};
 use super::events::{self, Event, Matched};
-use super::ir::{Body, FAILURES, Function, Import, Place, Probe, Program, Report, SITE_HEADER, SiteReports, Statement, Typed};
+use super::ir::{
+    Body, FAILURES, Function, Import, Place, Probe, Program, Report, SITE_HEADER, SiteReports, Statement,
+    Typed,
+};
 use super::libraries::Libraries;
 use super::types::Type;
 

@@ -24,11 +24,11 @@
 
 use wasm_encoder::ValType;
 
+use super::super::Target;
 use super::super::ast::{BinaryOp, Selection};
 use super::super::diagnostics::ProblemKind;
 use super::super::events::{Event, Mode};
 use super::super::ir::{Body, Import, Kind, Place, SITE_HEADER, Statement, Typed};
-use super::super::Target;
 use super::super::types::Type;
 use super::Checker;
 use crate::monitor_module::{OFF, PROBES};

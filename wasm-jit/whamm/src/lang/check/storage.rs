@@ -1,7 +1,7 @@
 //! Where declared variables live.
 
-use super::super::ast::{self, Storage};
 use super::super::Target;
+use super::super::ast::{self, Storage};
 use super::super::diagnostics::{ProblemKind, Span};
 use super::super::ir::{Place, Report, SITE_HEADER};
 use super::super::types::{MAX_COMPONENTS, Type};

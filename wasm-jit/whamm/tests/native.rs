@@ -1,0 +1,198 @@
+//! Scripts that observe native programs, without a program: functions and calls are made up.
+
+use wasm_jit_whamm::lang::{self, ReportedValue, Script, Value};
+use wasm_jit_whamm::native::{NativeCall, NativeFunction, NativeMonitor, NativePlaces};
+
+fn monitor(script: &str) -> NativeMonitor {
+    let script = Script::native("test.mm", script.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
+    NativeMonitor::new(script).expect("it can be instantiated")
+}
+
+fn function<'a>(number: u32, name: &'a str, object: &'a str) -> NativeFunction<'a> {
+    NativeFunction { number, name, object }
+}
+
+fn map(monitor: &NativeMonitor, name: &str) -> Vec<(i128, i128)> {
+    let report = monitor.report().expect("there is a report");
+    let variable = report.variables.iter().find(|variable| variable.name == name).expect("it is reported");
+    let ReportedValue::Map(entries) = &variable.value else { panic!("it is not a map") };
+    let number = |value: &Value| match value {
+        Value::Int(value) => *value,
+        other => panic!("{other:?}"),
+    };
+    entries.iter().map(|(key, value)| (number(key), number(value))).collect()
+}
+
+#[test]
+fn static_predicates_choose_events_of_functions() {
+    let mut monitor = monitor(
+        r#"native:func:entry / fname == "a" / { }
+           native:func:exit / object.ends_with("/x") / { }
+           native:func:* / fid == 2 && ticks > 5 / { }"#,
+    );
+    let mut events = |number, name, object| {
+        let NativePlaces { entry, exit } = monitor.function(function(number, name, object)).unwrap();
+        (entry.len(), exit.len())
+    };
+    assert_eq!(events(0, "a", "/y"), (1, 0));
+    assert_eq!(events(1, "b", "/x"), (0, 1));
+    assert_eq!(events(2, "b", "/y"), (1, 1));
+    assert_eq!(events(3, "b", "/y"), (0, 0));
+    assert_eq!(events(4, "a", "/x"), (1, 1));
+}
+
+#[test]
+fn rules_get_the_values_of_calls() {
+    let script = "report var all: map<u32, (u32, u32, u64, u64, u32, u64)>;
+        native:func:exit / depth > 1 / { all[fid] = (probe_id, tid, ticks, ns, depth, duration); }";
+    let mut monitor = monitor(script);
+    assert!(monitor.pairs_calls() && monitor.measures_time());
+    let places = monitor.function(function(7, "f", "/x")).unwrap();
+    let call = NativeCall {
+        probe: u32::MAX,
+        thread: 2,
+        ticks: u64::MAX,
+        nanoseconds: 4,
+        depth: 5,
+        duration: 1 << 40,
+    };
+    assert!(monitor.needs_pairs(places.exit[0]));
+    monitor.fire(places.exit[0], &NativeCall { depth: 1, ..call }).unwrap();
+    monitor.fire(places.exit[0], &call).unwrap();
+    let report = monitor.report().unwrap();
+    let values = [i128::from(u32::MAX), 2, i128::from(u64::MAX), 4, 5, 1 << 40].map(Value::Int);
+    let expected = vec![(Value::Int(7), Value::Tuple(values.to_vec()))];
+    assert_eq!(report.variables[0].value, ReportedValue::Map(expected));
+}
+
+/// What `matches` means, by its definition.
+fn matches(text: &[u8], pattern: &[u8]) -> bool {
+    match (text, pattern) {
+        (_, [b'*', rest @ ..]) => (0..=text.len()).any(|skipped| matches(&text[skipped..], rest)),
+        ([_, text @ ..], [b'?', rest @ ..]) => matches(text, rest),
+        ([first, text @ ..], [expected, rest @ ..]) => first == expected && matches(text, rest),
+        ([], []) => true,
+        _ => false,
+    }
+}
+
+/// All words of these letters, up to a length.
+fn words(letters: &str, length: usize) -> Vec<String> {
+    let mut all = vec![String::new()];
+    let mut last = all.clone();
+    for _ in 0..length {
+        last = last
+            .iter()
+            .flat_map(|word| letters.chars().map(move |letter| format!("{word}{letter}")))
+            .collect();
+        all.extend(last.iter().cloned());
+    }
+    all
+}
+
+#[test]
+fn patterns_match_as_they_are_defined() {
+    let texts = words("ab", 4);
+    for pattern in words("ab*?", 4) {
+        let mut monitor = monitor(&format!("native:func:entry / fname.matches(\"{pattern}\") / {{ }}"));
+        for text in &texts {
+            let found = monitor.function(function(0, text, "")).unwrap().entry.len() == 1;
+            assert_eq!(found, matches(text.as_bytes(), pattern.as_bytes()), "`{text}` `{pattern}`");
+        }
+    }
+}
+
+#[test]
+fn log2_is_the_highest_bit() {
+    let mut monitor = monitor(
+        "report var found: map<u64, u32>;
+         native:func:entry { found[ticks] = log2(ticks); }
+         native:func:entry { found[7] = log2(200 as u8) * 100 + log2(1024); }",
+    );
+    let places = monitor.function(function(0, "f", "")).unwrap();
+    let powers = (0..64).flat_map(|bit| [1_u64 << bit, (1 << bit) - 1, (1 << bit) + 1]);
+    let values: Vec<u64> = powers.chain([u64::MAX]).filter(|value| *value != 7).collect();
+    for ticks in &values {
+        monitor.fire(places.entry[0], &NativeCall { ticks: *ticks, ..NativeCall::default() }).unwrap();
+    }
+    monitor.fire(places.entry[1], &NativeCall::default()).unwrap();
+    let found = map(&monitor, "found");
+    for (value, log2) in &found {
+        let expected = if *value == 7 { 710 } else { i128::from((*value as u64).max(1).ilog2()) };
+        assert_eq!(*log2, expected, "{value}");
+    }
+    assert!(values.iter().all(|value| found.iter().any(|(key, _)| *key == i128::from(*value))));
+}
+
+/// Failures are errors of the host, which need no signal handler.
+#[test]
+fn failures_are_no_traps() {
+    #[track_caller]
+    fn check(statements: &str, ticks: u64, expected: Option<&str>) {
+        let mut monitor = monitor(&format!("report var n: u64; native:func:entry {{ {statements} n++; }}"));
+        let places = monitor.function(function(0, "f", "")).unwrap();
+        let fired = monitor.fire(places.entry[0], &NativeCall { ticks, ..NativeCall::default() });
+        let error = fired.as_ref().err().map(ToString::to_string);
+        assert_eq!(error.is_some(), expected.is_some(), "{statements}: {error:?}");
+        if let (Some(error), Some(expected)) = (error, expected) {
+            assert!(matches!(fired, Err(wasm_jit::Error::Host(_))), "{statements}: {fired:?}");
+            assert!(error.contains(expected), "{statements}: {error}");
+        }
+    }
+    let zero = Some("divided by zero");
+    let range = Some("out of range");
+    check("var k: u64 = 1 / ticks;", 0, zero);
+    check("var k: u64 = 1 / ticks;", 1, None);
+    check("var k: u64 = 1 % ticks;", 0, zero);
+    check("var k: u8 = 1 / (ticks as u8);", 256, zero);
+    check("var k: i32 = 1 % (ticks as i32);", 0, zero);
+    check("var k: i64 = (ticks as i64) / -1;", 1 << 63, range);
+    check("var k: i64 = (ticks as i64) / -1;", (1 << 63) + 1, None);
+    check("var k: i32 = (ticks as i32) / -1;", 1 << 31, range);
+    check("var k: i32 = (ticks as i32) / -1;", u64::MAX, None);
+    check("var k: f64 = 1.0 / (ticks as f64);", 0, None);
+    check("while (n < ticks) { n++; }", (1 << 24) - 1, None);
+    check("while (n < ticks) { n++; }", 1 << 24, Some("2^24 steps"));
+    check("while (ticks == 1) { continue; }", 1, Some("2^24 steps"));
+}
+
+/// The steps of one event are not those of the next.
+#[test]
+fn steps_are_counted_for_each_event() {
+    let mut monitor =
+        monitor("fn f() { } native:func:entry { var k: u32; while (k < 5000000) { k++; f(); } }");
+    let places = monitor.function(function(0, "f", "")).unwrap();
+    for _ in 0..4 {
+        monitor.fire(places.entry[0], &NativeCall::default()).unwrap();
+    }
+}
+
+#[test]
+fn what_is_bound_is_described() {
+    let [entry, exit] =
+        ["entry", "exit"].map(|event| lang::info(&format!("native:func:{event}")).unwrap().remove(0));
+    assert_eq!((entry.event.as_str(), exit.event.as_str()), ("native:func:entry", "native:func:exit"));
+    let names = |info: &lang::EventInfo, is_static: bool| {
+        let bound = info.bound.iter().filter(|bound| bound.is_static == is_static);
+        bound.map(|bound| bound.name.clone()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(
+        (names(&entry, true), names(&exit, true)),
+        ("fid fname object".into(), "fid fname object".into())
+    );
+    assert_eq!(names(&entry, false), "probe_id tid ticks ns depth");
+    assert_eq!(names(&exit, false), "probe_id tid ticks ns depth duration");
+    assert_eq!(lang::info("native:begin").unwrap()[0].event, "native:begin");
+}
+
+#[test]
+fn the_beginning_and_the_end_have_rules() {
+    let mut monitor = monitor(
+        "report var m: map<u32, u64>;
+         native:begin { m[1] = 10; } native:end { m[2] = m[1] + m[3]; } native:func:entry { m[3]++; }",
+    );
+    let places = monitor.function(function(0, "f", "")).unwrap();
+    monitor.fire(places.entry[0], &NativeCall::default()).unwrap();
+    monitor.finish().unwrap();
+    assert_eq!(map(&monitor, "m"), [(1, 10), (3, 1), (2, 11)]);
+}
