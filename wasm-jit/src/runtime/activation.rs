@@ -54,10 +54,27 @@ pub(crate) unsafe fn invoke<T: 'static>(
     func: Func,
     values: *mut u64,
 ) -> Result<(), Error> {
+    // SAFETY: the caller's obligation.
+    unsafe { invoke_from(store, func, None, values) }
+}
+
+/// As [`invoke`]; a host function gets the instance as its caller.
+///
+/// # Errors
+/// Those of [`invoke`].
+///
+/// # Safety
+/// Those of [`invoke`]; the caller is an instance of this store.
+pub(crate) unsafe fn invoke_from<T: 'static>(
+    store: &mut StoreInner<T>,
+    func: Func,
+    caller: Option<NonNull<InstanceData>>,
+    values: *mut u64,
+) -> Result<(), Error> {
     // A pointer to the complete store, so that host functions can access the embedder's data.
     let store: *mut StoreInner<T> = store;
     // SAFETY: the caller's obligation; the borrow is used only through the pointer.
-    unsafe { invoke_in(store.cast(), func.vm(), None, values) }
+    unsafe { invoke_in(store.cast(), func.vm(), caller, values) }
 }
 
 /// Calls the start function of an instance. If that is a host function, the instance is its caller.
@@ -93,6 +110,7 @@ unsafe fn invoke_in(
         if (*context).is_host != 0 {
             return host::call_directly(store, context, caller, values);
         }
+        (*store).entries += 1;
         let entry = (*((*context).owner as *const InstanceData)).entry_trampoline(index);
         let area = (*store).area.as_ptr();
         // The host may have switched stacks since the enclosing activation was entered.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::collect;
 use super::externs::Extern;
+use super::func::Func;
 use super::host::{HostCall, HostFunc};
 use super::instance::InstanceData;
 use super::store::{AsContext, AsContextMut, StoreContext, StoreContextMut, StoreInner};
@@ -37,6 +38,19 @@ impl<'a, T: 'static> Caller<'a, T> {
         let instance = unsafe { self.instance?.as_ref() };
         let item = instance.module.export(name)?;
         Some(instance.item(&self.store.as_context().0.opaque, item))
+    }
+
+    /// Calls a function with the calling instance as its caller: a host function that wraps another
+    /// one calls it so, and the inner one finds the same exports. For a function of WebAssembly
+    /// this is [`Func::call`].
+    ///
+    /// # Errors
+    /// Those of [`Func::call`].
+    ///
+    /// # Panics
+    /// If the function belongs to another store, and when a host function panics.
+    pub fn forward(&mut self, func: &Func, params: &[Val], results: &mut [Val]) -> Result<(), Error> {
+        func.call_from(self.store.inner_mut(), self.instance, params, results)
     }
 
     /// Whether the program is being stopped: the call that runs it returns

@@ -6,6 +6,7 @@ use super::activation;
 use super::caller::Caller;
 use super::collect;
 use super::host::HostFunc;
+use super::instance::InstanceData;
 use super::store::{AsContext, AsContextMut, StoreId, StoreInner, StoreOpaque};
 use super::typed::{IntoFunc, TypedFunc, WasmParams, WasmResults};
 use super::value::{Val, read_words};
@@ -73,7 +74,17 @@ impl Func {
         params: &[Val],
         results: &mut [Val],
     ) -> Result<(), Error> {
-        let store = store.as_context_mut().into_inner();
+        self.call_from(store.as_context_mut().into_inner(), None, params, results)
+    }
+
+    /// As [`Func::call`]; a host function gets this instance of the store as its caller.
+    pub(crate) fn call_from<T: 'static>(
+        &self,
+        store: &mut StoreInner<T>,
+        caller: Option<NonNull<InstanceData>>,
+        params: &[Val],
+        results: &mut [Val],
+    ) -> Result<(), Error> {
         let ty = self.type_in(&store.opaque);
         if results.len() != ty.results().len() {
             let (expected, found) = (ty.results().len(), results.len());
@@ -85,7 +96,7 @@ impl Func {
         store.opaque.lower_all("arguments", params, ty.params(), &mut values)?;
         values.resize(words, 0);
         // SAFETY: the arguments are of the function's types, and there is room for the results.
-        unsafe { self.call_raw(store, values.as_mut_ptr()) }?;
+        unsafe { activation::invoke_from(store, *self, caller, values.as_mut_ptr()) }?;
         let mut words = values.as_slice();
         for (result, ty) in results.iter_mut().zip(ty.results()) {
             // SAFETY: the function has written all of its results.

@@ -118,6 +118,8 @@ pub(crate) struct StoreOpaque {
     pub collect_at: Threshold,
     pub failure: Option<Failure>,
     pub accessors: Accessors,
+    /// Number of calls from the host into compiled code.
+    pub entries: u64,
 }
 
 impl StoreOpaque {
@@ -143,6 +145,7 @@ impl StoreOpaque {
             collect_at: Threshold::default(),
             failure: None,
             accessors: Accessors::default(),
+            entries: 0,
         }
     }
 
@@ -306,6 +309,13 @@ impl<'a, T: 'static> StoreContext<'a, T> {
     /// The engine.
     pub fn engine(&self) -> &'a Engine {
         &self.0.opaque.engine
+    }
+
+    /// Number of calls from the host into compiled code of the store so far, by whatever part of
+    /// the API, those that still run included. A difference around a host function tells whether it
+    /// called back.
+    pub fn entries(&self) -> u64 {
+        self.0.opaque.entries
     }
 }
 

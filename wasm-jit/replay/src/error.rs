@@ -1,0 +1,53 @@
+//! [`Error`].
+
+use std::io;
+
+/// The reason why a program cannot be recorded or replayed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The module uses something that cannot be recorded.
+    #[error("cannot be recorded: {what}")]
+    Unsupported {
+        /// What it is.
+        what: String,
+    },
+    /// A host function called a function of the program.
+    #[error("import {import}: the host function called back into the program, which cannot be recorded")]
+    Reentry {
+        /// The index of the imported function.
+        import: u32,
+    },
+    /// The trace is damaged or not complete.
+    #[error("the trace is damaged at byte {offset}: {what}")]
+    Damaged {
+        /// Offset of the frame.
+        offset: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The trace is of another module.
+    #[error("the trace was recorded with another module")]
+    OtherModule,
+    /// The events do not form a run of the module.
+    #[error("event {number} of the trace does not fit the module: {what}")]
+    Mismatch {
+        /// Number of the event; the first is 0.
+        number: u64,
+        /// What does not fit.
+        what: &'static str,
+    },
+    /// The module is not valid.
+    #[error("{0}")]
+    Module(#[from] wasm_jit::wasmparser::BinaryReaderError),
+    /// The trace cannot be read or written.
+    #[error("the trace: {0}")]
+    Io(#[from] io::Error),
+    /// An error of the engine, or of the program.
+    #[error(transparent)]
+    Engine(#[from] wasm_jit::Error),
+}
+
+pub(crate) fn unsupported(what: impl Into<String>) -> Error {
+    Error::Unsupported { what: what.into() }
+}
