@@ -13,6 +13,8 @@ mod monitor_modules;
 mod monitors;
 mod objdump;
 mod program;
+mod record;
+mod replay;
 mod run;
 mod script_report;
 mod shared_monitors;
@@ -36,6 +38,7 @@ Examples:
   wasm-jit run --count main app.wasm             how often a function is called
   wasm-jit run --monitors=hotness app.wasm       what is executed how often
   wasm-jit debug app.wasm                        breakpoints, steps, values
+  wasm-jit record -o app.trace app.wasm          what the host does, for replay-gen
   wasm-jit compile --stats app.wasm              how large the code gets, and how fast
   wasm-jit objdump --function main app.wasm      WebAssembly and machine code side by side";
 
@@ -58,6 +61,9 @@ enum Verb {
     Attach(attach::Attach),
     Debug(debug::Debug),
     Whamm(whamm::Whamm),
+    Record(record::Record),
+    Trace(replay::Trace),
+    ReplayGen(replay::ReplayGen),
     #[command(flatten)]
     Generate(Generate),
 }
@@ -125,6 +131,9 @@ fn main() -> ExitCode {
         Verb::Attach(arguments) => attach::run(&arguments),
         Verb::Debug(arguments) => debug::run(arguments),
         Verb::Whamm(arguments) => whamm::run(&arguments),
+        Verb::Record(arguments) => record::record(arguments),
+        Verb::Trace(arguments) => replay::trace(&arguments),
+        Verb::ReplayGen(arguments) => replay::generate(&arguments),
         Verb::Generate(what) => generate(&what),
     };
     done.unwrap_or_else(|failure| ExitCode::from(failure.report()))

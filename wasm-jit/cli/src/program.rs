@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::{self, JoinHandle};
 
 use wasm_jit::{Engine, Error, ExternType, Instance, Linker, Module, SharedMemory, Store};
+use wasm_jit_replay::{Error as ReplayError, Recorder};
 use wasm_jit_wasi::WasiCtx;
 
 use super::Failure;
@@ -38,6 +39,7 @@ pub(super) struct Program {
     module: Module,
     wasi: WasiCtx,
     monitors: Monitors,
+    recorder: Option<Recorder>,
     /// The shared memories that the module imports, with the names of the imports.
     memories: Vec<(String, String, SharedMemory)>,
     /// Stack size for the program, without host functions.
@@ -54,6 +56,7 @@ impl Program {
         module: Module,
         wasi: WasiCtx,
         monitors: Monitors,
+        recorder: Option<Recorder>,
         stack: usize,
         report: impl Fn(&Error) -> u8 + Send + Sync + 'static,
     ) -> Result<Arc<Self>, Error> {
@@ -74,6 +77,7 @@ impl Program {
             module,
             wasi,
             monitors,
+            recorder,
             memories,
             stack,
             last_thread: AtomicI32::new(0),
@@ -98,7 +102,13 @@ impl Program {
             linker
                 .func_wrap("wasi", "thread-spawn", move |argument: i32| -> i32 { program.spawn(argument) })?;
         }
-        linker.instantiate(&mut *store, &self.module)
+        match &self.recorder {
+            None => linker.instantiate(&mut *store, &self.module),
+            Some(recorder) => recorder.instantiate(&mut *store, &linker).map_err(|error| match error {
+                ReplayError::Engine(error) => error,
+                error => Error::host(error),
+            }),
+        }
     }
 
     /// The id of the new thread, or a negative number if it cannot be started.

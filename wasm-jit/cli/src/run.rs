@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::Args;
 use wasm_jit::{BoundsChecks, Config, Engine, Error, ExternType, Func, Instance, Module, Store};
 use wasm_jit_debug::{Killed, Outcome};
+use wasm_jit_replay::Recorder;
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 
 use super::count::Counts;
@@ -99,6 +100,10 @@ pub(super) struct Run {
     #[arg(long)]
     gdb: bool,
 
+    /// Where the run is recorded.
+    #[arg(skip)]
+    pub(super) trace: Option<PathBuf>,
+
     /// The module (.wasm or .wat), and the program's arguments
     #[arg(value_name = "FILE", required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
@@ -186,7 +191,9 @@ fn run_here(
         of_program.finish();
         ended(error).unwrap_or_else(|failure| failure.report())
     };
-    let program = Program::new(module.clone(), wasi, monitors.clone(), arguments.max_stack, of_thread);
+    let recorder = arguments.trace.as_ref().map(|trace| recorder(&module, trace)).transpose()?;
+    let program =
+        Program::new(module.clone(), wasi, monitors.clone(), recorder, arguments.max_stack, of_thread);
     let program = program.map_err(|error| Failure::of_file(arguments.file(), error))?;
     let mut store = program.store();
     if let Some(port) = &debug_port {
@@ -219,6 +226,12 @@ fn run_here(
             ended.map(ExitCode::from).map_err(|failure| failure.about(arguments.file().display()))
         }
     }
+}
+
+/// Records to a new file.
+fn recorder(module: &Module, trace: &Path) -> Result<Recorder, Failure> {
+    let file = File::create(trace).map_err(|error| Failure::of_file(trace, error))?;
+    Recorder::new(module, file).map_err(Failure::new)
 }
 
 /// The names of a program's main function.

@@ -12,16 +12,10 @@ pub enum Error {
         /// What it is.
         what: String,
     },
-    /// A host function called a function of the program.
-    #[error("import {import}: the host function called back into the program, which cannot be recorded")]
-    Reentry {
-        /// The index of the imported function.
-        import: u32,
-    },
     /// The trace is damaged or not complete.
     #[error("the trace is damaged at byte {offset}: {what}")]
     Damaged {
-        /// Offset of the frame.
+        /// Offset of the frame in the decompressed stream.
         offset: u64,
         /// What is wrong with it.
         what: &'static str,

@@ -6,112 +6,96 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wasm_jit::wasmparser::{ExternalKind, Parser, Payload};
 use wasm_jit::{
-    AsContext, AsContextMut, Caller, Extern, ExternType, Func, Global, Instance, Linker, Memory, Module,
-    Mutability, Store, Val, ValType,
+    AsContext, AsContextMut, CallObserver, Caller, Extern, ExternType, Func, Global, Instance, Linker,
+    Memory, Module, Mutability, Store, StoreContextMut, Val, WriteLog,
 };
 
 use super::error::{Error, unsupported};
-use super::trace::{Event, MAX_WRITE, Value};
+use super::event::Event;
+use super::trace::Writer;
+use super::value::Value;
+use super::writes;
 
-/// The state of an instance that the host can access.
-#[derive(Debug, Default)]
-struct Visible {
-    /// Exported memories, with their indices in the module.
-    memories: Vec<(u32, Memory)>,
-    /// Exported mutable globals.
-    globals: Vec<(u32, Global)>,
+/// What belongs to the instance, once there is one.
+struct Recorded {
+    instance: Instance,
+    /// All memories, with their sizes in pages when the program left off.
+    memories: Vec<(Memory, u64)>,
+    /// Exported mutable globals by their indices in the module, with their values.
+    globals: Vec<(u32, Global, Value)>,
+    log: WriteLog,
 }
 
-/// A copy of it.
-#[derive(Debug, Default)]
-struct Copied {
-    memories: Vec<Vec<u8>>,
-    globals: Vec<Value>,
-}
-
-struct Recording {
-    out: Box<dyn Write + Send>,
-    visible: Visible,
-    /// As the program left it when an export returned last.
-    left: Copied,
-}
-
-impl Recording {
-    fn write(&mut self, event: &Event) -> Result<(), Error> {
-        Ok(event.write(&mut self.out)?)
-    }
-
-    fn copy(&self, mut store: impl AsContextMut) -> Result<Copied, Error> {
-        let memories = &self.visible.memories;
-        let memories = memories.iter().map(|(_, memory)| memory.data(store.as_context()).to_vec()).collect();
-        let globals = &self.visible.globals;
-        let globals = globals.iter().map(|(_, global)| number(&global.get(store.as_context_mut())));
-        Ok(Copied { memories, globals: globals.collect::<Result<_, _>>()? })
-    }
-
-    /// Writes what has changed since the copy was made.
-    fn write_changes(&mut self, mut store: impl AsContextMut, before: &Copied) -> Result<(), Error> {
-        let out = &mut self.out;
-        for ((index, memory), before) in self.visible.memories.iter().zip(&before.memories) {
-            let now = memory.data(store.as_context());
-            let pages = ((now.len() - before.len()) >> 16) as u64;
-            if pages > 0 {
-                Event::Grow { memory: *index, pages }.write(out)?;
-            }
-            write_bytes(out, *index, before, now)?;
+impl Recorded {
+    /// The host runs from now on.
+    fn begin_host(&mut self, mut store: impl AsContextMut) -> Result<(), Error> {
+        self.log.restart(store.as_context());
+        for (memory, pages) in &mut self.memories {
+            *pages = memory.size(store.as_context());
         }
-        for ((index, global), before) in self.visible.globals.iter().zip(&before.globals) {
-            let value = number(&global.get(store.as_context_mut()))?;
+        for (_, global, value) in &mut self.globals {
+            let now = global.get(store.as_context_mut());
+            *value = recorded(&now, &self.instance, store.as_context())?;
+        }
+        Ok(())
+    }
+
+    /// The program runs from now on: writes what has changed since the host ran.
+    fn end_host(&mut self, mut store: impl AsContextMut, out: &mut Writer) -> Result<(), Error> {
+        for (index, (memory, before)) in self.memories.iter().enumerate() {
+            let pages = memory.size(store.as_context()) - before;
+            if pages > 0 {
+                out.write(&Event::Grow { memory: index as u32, pages })?;
+            }
+        }
+        for before in self.log.take() {
+            let Some(index) = self.memories.iter().position(|(memory, _)| *memory == before.memory) else {
+                continue;
+            };
+            let now = before.memory.data(store.as_context());
+            let now = &now[before.offset..before.offset + before.bytes.len()];
+            for (start, end) in writes::changed(&before.bytes, now) {
+                let (address, bytes) = ((before.offset + start) as u64, now[start..end].to_vec());
+                out.write(&Event::Write { memory: index as u32, address, bytes })?;
+            }
+        }
+        for (index, global, before) in &self.globals {
+            let now = global.get(store.as_context_mut());
+            let value = recorded(&now, &self.instance, store.as_context())?;
             if value != *before {
-                Event::SetGlobal { global: *index, value }.write(out)?;
+                out.write(&Event::SetGlobal { global: *index, value })?;
             }
         }
         Ok(())
     }
 }
 
-/// Number of bytes that are compared at once.
-const BLOCK: usize = 4096;
+struct Recording {
+    out: Writer,
+    recorded: Option<Recorded>,
+}
 
-/// Writes the bytes that differ; those that the memory has grown by were zero.
-fn write_bytes(out: &mut dyn Write, memory: u32, before: &[u8], now: &[u8]) -> Result<(), Error> {
-    let zeros = [0; BLOCK];
-    let mut run: Option<(usize, usize)> = None;
-    for at in (0..now.len()).step_by(BLOCK) {
-        let block = &now[at..at + BLOCK];
-        let old = before.get(at..at + BLOCK).unwrap_or(&zeros);
-        if block == old {
-            continue;
-        }
-        for byte in (0..BLOCK).filter(|byte| block[*byte] != old[*byte]) {
-            let here = at + byte;
-            run = match run {
-                Some((start, end)) if end == here && here - start < MAX_WRITE => Some((start, here + 1)),
-                _ => {
-                    flush(out, memory, now, run)?;
-                    Some((here, here + 1))
-                }
-            };
-        }
+impl Recording {
+    /// The instance. Only called when there is one: no code of it runs before.
+    fn recorded(&mut self) -> (&mut Recorded, &mut Writer) {
+        (self.recorded.as_mut().expect("only instances run"), &mut self.out)
     }
-    flush(out, memory, now, run)
+
+    fn values(&self, values: &[Val], store: impl AsContext) -> Result<Vec<Value>, Error> {
+        let instance = &self.recorded.as_ref().expect("only instances run").instance;
+        values.iter().map(|value| recorded(value, instance, &store)).collect()
+    }
 }
 
-fn flush(out: &mut dyn Write, memory: u32, now: &[u8], run: Option<(usize, usize)>) -> Result<(), Error> {
-    let Some((start, end)) = run else { return Ok(()) };
-    let event = Event::Write { memory, address: start as u64, bytes: now[start..end].to_vec() };
-    Ok(event.write(out)?)
+fn recorded(value: &Val, instance: &Instance, store: impl AsContext) -> Result<Value, Error> {
+    let value_of = Value::of(value, |func| instance.func_index(store, func));
+    value_of.ok_or_else(|| unsupported(format!("a reference ({}) to what is not the module's", value.ty())))
 }
 
-fn number(value: &Val) -> Result<Value, Error> {
-    Value::of(value).ok_or_else(|| unsupported(format!("a value of type {}", value.ty())))
-}
-
-fn numbers(values: &[Val]) -> Result<Vec<Value>, Error> {
-    values.iter().map(number).collect()
-}
-
-/// Records one instance of a module. A clone records to the same trace.
+/// Records one instance of a module, which must be the only one that is called in its store. A
+/// clone records to the same trace.
+///
+/// Calls by the host are recorded by whatever part of the engine's API they are made.
 #[derive(Clone)]
 pub struct Recorder {
     module: Module,
@@ -119,48 +103,54 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder that writes the trace to `out`, each event by several small writes: use a
-    /// buffered writer. It is flushed when an imported function or an export has returned.
+    /// A recorder that writes the trace to `out`. It is flushed when an imported function, or a
+    /// function that the host called, has returned.
     ///
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Io`].
     pub fn new(module: &Module, out: impl Write + Send + 'static) -> Result<Self, Error> {
         check(module)?;
-        let (visible, left) = Default::default();
-        let mut recording = Recording { out: Box::new(out), visible, left };
+        let mut out = Writer::new(out)?;
         let (bytes, length) = (module.bytes(), module.bytes().len() as u64);
-        recording.write(&Event::Start { module: crc32fast::hash(bytes), length })?;
+        out.write(&Event::Start { module: crc32fast::hash(bytes), length })?;
+        out.flush()?;
+        let recording = Recording { out, recorded: None };
         Ok(Self { module: module.clone(), recording: Arc::new(Mutex::new(recording)) })
     }
 
-    /// Instantiates the module with the definitions of a linker, wrapped.
+    /// Instantiates the module with the definitions of a linker, wrapped, and observes the calls of
+    /// the host in this store from now on.
     ///
     /// # Errors
-    /// Those of [`Linker::instantiate`].
+    /// Those of [`Linker::instantiate`]; [`Error::Unsupported`] for a second instance.
     pub fn instantiate<T: 'static>(
         &self,
         store: &mut Store<T>,
         linker: &Linker<T>,
     ) -> Result<Instance, Error> {
+        if self.lock().recorded.is_some() {
+            return Err(unsupported("a second instance"));
+        }
         let mut imports = Vec::new();
         for (index, import) in self.module.imports().enumerate() {
             let (module, name) = (import.module(), import.name());
             let found = linker.get(&mut *store, module, name)?;
             let unknown =
                 || wasm_jit::Error::UnknownImport { module: module.to_owned(), name: name.to_owned() };
-            let found = found.ok_or_else(unknown)?;
-            imports.push(match found {
+            imports.push(match found.ok_or_else(unknown)? {
                 Extern::Func(func) => self.wrap(store, index as u32, func)?.into(),
                 // Of the wrong type, which instantiation reports.
                 other => other,
             });
         }
         let instance = Instance::new(&mut *store, &self.module, &imports)?;
-        let visible = visible(&self.module, store, &instance)?;
-        let mut recording = self.lock();
-        recording.visible = visible;
-        recording.left = recording.copy(&mut *store)?;
-        drop(recording);
+        let memories = (0..).map_while(|index| Some((instance.memory(&*store, index)?, 0))).collect();
+        let globals = globals(&self.module, store, &instance)?;
+        let log = WriteLog::start(&mut *store);
+        let mut recorded = Recorded { instance, memories, globals, log };
+        recorded.begin_host(&mut *store)?;
+        self.lock().recorded = Some(recorded);
+        store.observe_calls(Some(Arc::new(self.clone())));
         Ok(instance)
     }
 
@@ -168,10 +158,7 @@ impl Recorder {
         let recorder = self.clone();
         let ty = func.ty(&*store);
         let wrapper = move |mut caller: Caller<'_, T>, arguments: &[Val], results: &mut [Val]| {
-            recorder.host_call(&mut caller, import, &func, arguments, results).map_err(|error| match error {
-                Error::Engine(error) => error,
-                error => wasm_jit::Error::host(error),
-            })
+            recorder.host_call(&mut caller, import, &func, arguments, results).map_err(into_engine)
         };
         Ok(Func::new(store, ty, wrapper)?)
     }
@@ -184,54 +171,22 @@ impl Recorder {
         arguments: &[Val],
         results: &mut [Val],
     ) -> Result<(), Error> {
-        let before = {
-            let mut recording = self.lock();
-            recording.write(&Event::Call { import, arguments: numbers(arguments)? })?;
-            recording.copy(&mut *caller)?
-        };
-        let entries = caller.as_context().entries();
-        let done = caller.forward(func, arguments, results);
-        if caller.as_context().entries() != entries {
-            return Err(Error::Reentry { import });
-        }
-        let mut recording = self.lock();
-        recording.write_changes(&mut *caller, &before)?;
-        recording.write(&match done {
-            Ok(()) => Event::Return { results: numbers(results)? },
-            Err(_) => Event::Fail,
-        })?;
-        recording.out.flush()?;
-        Ok(done?)
-    }
-
-    /// Calls an exported function, and records the call.
-    ///
-    /// # Errors
-    /// [`Error::Engine`] if the program fails; [`Error::Unsupported`] if there is no function of
-    /// this name, or a value is a reference.
-    pub fn call<T: 'static>(
-        &self,
-        store: &mut Store<T>,
-        instance: &Instance,
-        export: &str,
-        arguments: &[Val],
-        results: &mut [Val],
-    ) -> Result<(), Error> {
-        let func = instance.get_func(&mut *store, export);
-        let func = func.ok_or_else(|| unsupported(format!("no function is exported as `{export}`")))?;
         {
             let mut recording = self.lock();
-            let left = std::mem::take(&mut recording.left);
-            recording.write_changes(&mut *store, &left)?;
-            recording.write(&Event::Enter { export: export.to_owned(), arguments: numbers(arguments)? })?;
+            let arguments = recording.values(arguments, caller.as_context())?;
+            let (recorded, out) = recording.recorded();
+            out.write(&Event::Call { import, arguments })?;
+            recorded.begin_host(&mut *caller)?;
         }
-        let done = func.call(&mut *store, arguments, results);
+        let done = caller.forward(func, arguments, results);
         let mut recording = self.lock();
-        recording.left = recording.copy(&mut *store)?;
-        recording.write(&match done {
-            Ok(()) => Event::Leave { results: numbers(results)? },
-            Err(_) => Event::Fail,
-        })?;
+        let (recorded, out) = recording.recorded();
+        recorded.end_host(&mut *caller, out)?;
+        let event = match &done {
+            Ok(()) => Event::Return { results: recording.values(results, caller.as_context())? },
+            Err(error) => failure(error)?,
+        };
+        recording.out.write(&event)?;
         recording.out.flush()?;
         Ok(done?)
     }
@@ -239,6 +194,61 @@ impl Recorder {
     fn lock(&self) -> MutexGuard<'_, Recording> {
         // Not held while foreign code runs, which might panic.
         self.recording.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: 'static> CallObserver<T> for Recorder {
+    fn enter(
+        &self,
+        mut store: StoreContextMut<'_, T>,
+        func: &Func,
+        arguments: &[Val],
+    ) -> Result<(), wasm_jit::Error> {
+        let mut recording = self.lock();
+        let mut enter = || {
+            let arguments = recording.values(arguments, store.as_context())?;
+            let (recorded, out) = recording.recorded();
+            let function = recorded.instance.func_index(store.as_context(), func);
+            let function = function.ok_or_else(|| unsupported("a call of another instance in the store"))?;
+            recorded.end_host(&mut store, out)?;
+            out.write(&Event::Enter { function, arguments })
+        };
+        enter().map_err(into_engine)
+    }
+
+    fn leave(
+        &self,
+        mut store: StoreContextMut<'_, T>,
+        _: &Func,
+        results: Result<&[Val], &wasm_jit::Error>,
+    ) -> Result<(), wasm_jit::Error> {
+        let mut recording = self.lock();
+        let mut leave = || {
+            let event = match results {
+                Ok(results) => Event::Leave { results: recording.values(results, store.as_context())? },
+                Err(error) => failure(error)?,
+            };
+            let (recorded, out) = recording.recorded();
+            out.write(&event)?;
+            recorded.begin_host(&mut store)?;
+            out.flush()
+        };
+        leave().map_err(into_engine)
+    }
+}
+
+/// How a call ends that does not return.
+fn failure(error: &wasm_jit::Error) -> Result<Event, Error> {
+    match error {
+        wasm_jit::Error::Exception(_) => Err(unsupported("an exception between the program and its host")),
+        _ => Ok(Event::Fail),
+    }
+}
+
+fn into_engine(error: Error) -> wasm_jit::Error {
+    match error {
+        Error::Engine(error) => error,
+        error => wasm_jit::Error::host(error),
     }
 }
 
@@ -254,52 +264,49 @@ fn check(module: &Module) -> Result<(), Error> {
         return Err(unsupported("a start function"));
     }
     for import in module.imports() {
-        let name = format!("{}.{}", import.module(), import.name());
-        let ExternType::Func(ty) = import.ty() else {
-            return Err(unsupported(format!("the import {name}, which is no function")));
-        };
-        if ty.params().chain(ty.results()).any(|ty| matches!(ty, ValType::Ref(_))) {
-            return Err(unsupported(format!("the import {name}, which takes or returns references")));
+        if !matches!(import.ty(), ExternType::Func(_)) {
+            let (module, name) = (import.module(), import.name());
+            return Err(unsupported(format!("the import {module}.{name}, which is no function")));
         }
     }
     for export in module.exports() {
         let refused = match export.ty() {
             ExternType::Memory(ty) if ty.is_shared() => "a shared memory",
             ExternType::Table(_) => "a table",
-            ExternType::Global(ty) if is_reference(ty) => "a mutable reference",
             _ => continue,
         };
         return Err(unsupported(format!("the export {}, {refused}", export.name())));
     }
+    for payload in Parser::new(0).parse_all(module.bytes()) {
+        if let Payload::MemorySection(memories) = payload?
+            && memories.into_iter().any(|memory| memory.is_ok_and(|memory| memory.shared))
+        {
+            return Err(unsupported("a shared memory"));
+        }
+    }
     Ok(())
 }
 
-fn is_reference(ty: &wasm_jit::GlobalType) -> bool {
-    ty.mutability() == Mutability::Var && matches!(ty.content(), ValType::Ref(_))
-}
-
-/// The state that the module exports, each item once.
-fn visible<T: 'static>(module: &Module, store: &mut Store<T>, instance: &Instance) -> Result<Visible, Error> {
-    let mut visible = Visible::default();
+/// The exported mutable globals, each once.
+fn globals<T: 'static>(
+    module: &Module,
+    store: &mut Store<T>,
+    instance: &Instance,
+) -> Result<Vec<(u32, Global, Value)>, Error> {
+    let mut globals: Vec<(u32, Global, Value)> = Vec::new();
     for payload in Parser::new(0).parse_all(module.bytes()) {
         let Payload::ExportSection(exports) = payload? else { continue };
         for export in exports {
             let export = export?;
-            match (export.kind, instance.get_export(&mut *store, export.name)) {
-                (ExternalKind::Memory, Some(Extern::Memory(memory)))
-                    if visible.memories.iter().all(|(index, _)| *index != export.index) =>
-                {
-                    visible.memories.push((export.index, memory));
-                }
-                (ExternalKind::Global, Some(Extern::Global(global)))
-                    if global.ty(&*store).mutability() == Mutability::Var
-                        && visible.globals.iter().all(|(index, _)| *index != export.index) =>
-                {
-                    visible.globals.push((export.index, global));
-                }
-                _ => {}
+            let Some(global) = instance.global(&*store, export.index) else { continue };
+            if export.kind == ExternalKind::Global
+                && global.ty(&*store).mutability() == Mutability::Var
+                && globals.iter().all(|(index, ..)| *index != export.index)
+            {
+                let value = global.get(&mut *store);
+                globals.push((export.index, global, recorded(&value, instance, &*store)?));
             }
         }
     }
-    Ok(visible)
+    Ok(globals)
 }

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use super::func::Func;
 use super::host;
 use super::instance::InstanceData;
+use super::observe;
 use super::stack;
 use super::store::{Failure, StoreArea, StoreInner, StoreOpaque};
 use crate::error::Error;
@@ -71,6 +72,32 @@ pub(crate) unsafe fn invoke_from<T: 'static>(
     caller: Option<NonNull<InstanceData>>,
     values: *mut u64,
 ) -> Result<(), Error> {
+    if let Some(observer) = &store.observer {
+        // SAFETY: functions live as long as their store; the caller's obligation.
+        let is_host = unsafe { (*(*func.vm()).context).is_host != 0 };
+        if !is_host {
+            let observer = observer.0.clone();
+            // SAFETY: the caller's obligation.
+            return unsafe { observe::invoke(store, &*observer, func, caller, values) };
+        }
+    }
+    // SAFETY: the caller's obligation.
+    unsafe { invoke_unobserved(store, func, caller, values) }
+}
+
+/// The same, whether calls of the store are observed or not.
+///
+/// # Errors
+/// Those of [`invoke`].
+///
+/// # Safety
+/// Those of [`invoke_from`].
+pub(super) unsafe fn invoke_unobserved<T: 'static>(
+    store: &mut StoreInner<T>,
+    func: Func,
+    caller: Option<NonNull<InstanceData>>,
+    values: *mut u64,
+) -> Result<(), Error> {
     // A pointer to the complete store, so that host functions can access the embedder's data.
     let store: *mut StoreInner<T> = store;
     // SAFETY: the caller's obligation; the borrow is used only through the pointer.
@@ -110,7 +137,6 @@ unsafe fn invoke_in(
         if (*context).is_host != 0 {
             return host::call_directly(store, context, caller, values);
         }
-        (*store).entries += 1;
         let entry = (*((*context).owner as *const InstanceData)).entry_trampoline(index);
         let area = (*store).area.as_ptr();
         // The host may have switched stacks since the enclosing activation was entered.

@@ -251,6 +251,25 @@ impl Instance {
         self.inner(store).globals.get(index as usize).map(|at| Global(Handle::at(store, *at)))
     }
 
+    /// A function by its index in the module, imports first, whether it is exported or not; `None`
+    /// if there is none. For tools that know the module's contents.
+    pub fn func(&self, store: impl AsContext, index: u32) -> Option<Func> {
+        let store = &store.as_context().0.opaque;
+        let instance = self.inner(store);
+        ((index as usize) < instance.func_refs.len()).then(|| Func::at(store, instance.func_ref(index)))
+    }
+
+    /// The index in the module of a function that the instance defines; `None` for any other one.
+    pub fn func_index(&self, store: impl AsContext, func: &Func) -> Option<u32> {
+        let store = &store.as_context().0.opaque;
+        if !func.belongs_to(store) {
+            return None;
+        }
+        // SAFETY: functions live as long as their store, and do not change.
+        let vm = unsafe { *func.vm() };
+        (vm.context == self.inner(store).block.context()).then_some(vm.index)
+    }
+
     /// The exported table of this name.
     pub fn get_table(&self, store: impl AsContext, name: &str) -> Option<Table> {
         self.get_export(store, name)?.into_table()

@@ -17,7 +17,7 @@ use std::ffi::c_void;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -80,6 +80,8 @@ pub(crate) struct LinearMemory {
     ty: MemoryType,
     extent: Extent,
     growing: Mutex<()>,
+    /// Whether its address was given to the embedder.
+    exposed: AtomicBool,
 }
 
 // SAFETY: the mapping belongs to this value until it is dropped. Its contents are accessed through
@@ -104,7 +106,8 @@ impl LinearMemory {
             Extent::Exact => map_slot().map_err(no_memory)?,
         };
         let base = NonNull::new(base.cast()).expect("the kernel maps nothing at address 0 by itself");
-        let memory = Self { base, length: AtomicU64::new(0), maximum, ty, extent, growing: Mutex::new(()) };
+        let (length, growing, exposed) = (AtomicU64::new(0), Mutex::new(()), AtomicBool::new(false));
+        let memory = Self { base, length, maximum, ty, extent, growing, exposed };
         memory.make_accessible(0, u64::from(ty.minimum()) * PAGE).map_err(no_memory)?;
         memory.length.store(u64::from(ty.minimum()) * PAGE, Ordering::Release);
         Ok(memory)
@@ -154,6 +157,16 @@ impl LinearMemory {
 
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
+    }
+
+    /// The embedder gets the address, and may write through it at any time.
+    pub(crate) fn expose(&self) {
+        // Only threads that get the address from this one know it.
+        self.exposed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.exposed.load(Ordering::Relaxed)
     }
 
     /// The address of the length, for compiled code.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::linear_memory::{Extent, LinearMemory, copy_atomically};
+use super::observe::Announced;
 use super::store::{AsContext, AsContextMut, Handle, StoreContext, StoreContextMut, StoreOpaque};
 use crate::error::Error;
 use crate::types::MemoryType;
@@ -41,9 +42,19 @@ impl Memory {
         self.inner(&store.as_context().0.opaque).length() as usize
     }
 
-    /// Its address; it never moves. Compiled code changes its contents.
+    /// Its address; it never moves. Compiled code changes its contents. From now on a
+    /// [`WriteLog`](super::WriteLog) copies the complete memory each time that it starts.
     pub fn data_ptr(&self, store: impl AsContext) -> *mut u8 {
-        self.inner(&store.as_context().0.opaque).base()
+        let memory = self.inner(&store.as_context().0.opaque);
+        memory.expose();
+        memory.base()
+    }
+
+    /// Its address, for a host function that announces, before it writes through the address, what
+    /// it will write, and that does not keep the address.
+    pub fn announced(&self, store: impl AsContext) -> (*mut u8, Announced) {
+        let store = &store.as_context().0.opaque;
+        (self.inner(store).base(), Announced::of(store, *self))
     }
 
     /// Its contents.
@@ -66,6 +77,9 @@ impl Memory {
         store: impl Into<StoreContextMut<'a, T>>,
     ) -> (&'a mut [u8], &'a mut T) {
         let store = store.into().into_inner();
+        if let Some(log) = &store.opaque.writes {
+            log.add_all(*self, self.data(StoreContext(store)));
+        }
         let memory = self.inner(&store.opaque);
         // SAFETY: this many bytes are accessible. The memory is not shared, and its store is
         // borrowed exclusively: nothing else reads or writes it. The embedder's data do not give
@@ -90,9 +104,16 @@ impl Memory {
     /// # Errors
     /// [`Error::OutOfBounds`].
     pub fn write(&self, mut store: impl AsContextMut, offset: usize, buffer: &[u8]) -> Result<(), Error> {
-        let data = self.data_mut(store.as_context_mut());
+        let store = store.as_context_mut().into_inner();
+        let data = self.data(StoreContext(store));
         let range = range_in(data.len(), offset, buffer.len())?;
-        data[range].copy_from_slice(buffer);
+        if let Some(log) = &store.opaque.writes {
+            log.add(*self, offset, &data[range]);
+        }
+        let to = self.inner(&store.opaque).base();
+        // SAFETY: the range is inside the memory, which is not shared, and whose store is borrowed
+        // exclusively: the buffer is elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(buffer.as_ptr(), to.add(offset), buffer.len()) };
         Ok(())
     }
 

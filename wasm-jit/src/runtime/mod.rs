@@ -9,6 +9,7 @@
 //!    compiled code calls; `callback.rs`: calls of closures by probes.
 //! 5. `linear_memory.rs`: why accesses need no checks. `wait.rs`: threads that wait at an address.
 //! 6. `collect.rs`: collection of unreachable exceptions and host values.
+//! 7. `observe.rs`: what a recorder observes: calls from the host, and its writes.
 //!
 //! Each of the other files is one type of the public API.
 
@@ -30,6 +31,7 @@ pub(crate) mod linear_memory;
 mod linker;
 mod memory;
 mod numeric;
+mod observe;
 mod references;
 mod stack;
 pub(crate) mod store;
@@ -51,6 +53,7 @@ pub use limits::StoreLimits;
 pub use linker::Linker;
 pub use memory::{Memory, SharedMemory};
 pub use numeric::NumericFunc;
+pub use observe::{Announced, Before, CallObserver, WriteLog};
 pub use references::ExternRef;
 pub use stack::prepare_thread;
 pub use store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut, StoreId};

@@ -24,6 +24,7 @@ use super::host::HostFuncData;
 use super::instance::InstanceData;
 use super::limits::StoreLimits;
 use super::linear_memory::LinearMemory;
+use super::observe::{Observer, WriteLog};
 use super::references::ExternRefs;
 use super::table::TableData;
 use super::tag::TagData;
@@ -118,8 +119,8 @@ pub(crate) struct StoreOpaque {
     pub collect_at: Threshold,
     pub failure: Option<Failure>,
     pub accessors: Accessors,
-    /// Number of calls from the host into compiled code.
-    pub entries: u64,
+    /// Where writes of the host are logged.
+    pub writes: Option<WriteLog>,
 }
 
 impl StoreOpaque {
@@ -145,7 +146,7 @@ impl StoreOpaque {
             collect_at: Threshold::default(),
             failure: None,
             accessors: Accessors::default(),
-            entries: 0,
+            writes: None,
         }
     }
 
@@ -201,9 +202,10 @@ impl Drop for StoreOpaque {
 /// both.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct StoreInner<T> {
+pub(crate) struct StoreInner<T: 'static> {
     pub opaque: StoreOpaque,
     pub data: T,
+    pub observer: Option<Observer<T>>,
 }
 
 /// Owns instances and all their parts, and data of the embedder, which host functions access
@@ -228,7 +230,8 @@ unsafe impl<T: Sync> Sync for Store<T> {}
 impl<T: 'static> Store<T> {
     /// An empty store.
     pub fn new(engine: &Engine, data: T) -> Self {
-        let inner = Box::new(StoreInner { opaque: StoreOpaque::new(engine, TypeId::of::<T>()), data });
+        let opaque = StoreOpaque::new(engine, TypeId::of::<T>());
+        let inner = Box::new(StoreInner { opaque, data, observer: None });
         Self { inner: NonNull::from(Box::leak(inner)), data: PhantomData }
     }
 
@@ -309,13 +312,6 @@ impl<'a, T: 'static> StoreContext<'a, T> {
     /// The engine.
     pub fn engine(&self) -> &'a Engine {
         &self.0.opaque.engine
-    }
-
-    /// Number of calls from the host into compiled code of the store so far, by whatever part of
-    /// the API, those that still run included. A difference around a host function tells whether it
-    /// called back.
-    pub fn entries(&self) -> u64 {
-        self.0.opaque.entries
     }
 }
 

@@ -1,6 +1,6 @@
 //! Defines the WASI functions in a linker.
 
-use wasm_jit::{Caller, Error, Extern, Linker, Trap};
+use wasm_jit::{Announced, Caller, Error, Extern, Linker, Trap};
 
 use super::context::WasiCtx;
 use super::errno::{Errno, Failure, Outcome};
@@ -141,15 +141,15 @@ fn is_retried<T>(caller: &Caller<'_, T>, name: &str, outcome: Outcome) -> bool {
 
 /// The exported memory of the calling instance; an empty one if it has none.
 fn memory<'a, T>(caller: &mut Caller<'a, T>) -> GuestMemory<'a> {
-    let (base, length) = match caller.get_export("memory") {
-        Some(Extern::Memory(memory)) => (memory.data_ptr(&*caller), memory.data_size(&*caller)),
-        Some(Extern::SharedMemory(memory)) => (memory.data_ptr(), memory.data_size()),
-        _ => (std::ptr::dangling_mut(), 0),
+    let ((base, announced), length) = match caller.get_export("memory") {
+        Some(Extern::Memory(memory)) => (memory.announced(&*caller), memory.data_size(&*caller)),
+        Some(Extern::SharedMemory(memory)) => ((memory.data_ptr(), Announced::ignored()), memory.data_size()),
+        _ => ((std::ptr::dangling_mut(), Announced::ignored()), 0),
     };
     // SAFETY: the memory is mapped as long as the store lives, which is longer than the caller, and
     // never shrinks; during the call, the store is borrowed by the caller, through which its bytes
     // are not accessed.
-    unsafe { GuestMemory::new(base, length) }
+    unsafe { GuestMemory::new(base, length, announced) }
 }
 
 /// The result of the call for the program, or the error that ends it.

@@ -5,9 +5,14 @@
 //! shared memory at the same time: the bytes read are then an arbitrary mixture, which is harmless,
 //! because every value is copied before it is interpreted. Bulk data is never accessed by Rust
 //! code: the kernel gets the addresses of the buffers ([`Iovecs`]).
+//!
+//! All ranges that may be written to, also those that the kernel gets, are announced to a recorder
+//! of the store ([`Announced`]).
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, Ordering};
+
+use wasm_jit::Announced;
 
 use super::errno::{Errno, Failure, Outcome};
 
@@ -22,10 +27,11 @@ const MAX_BYTES: usize = 0x7fff_f000;
 const MAX_PATH_LENGTH: u32 = 4096;
 
 /// A program's memory, during one call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct GuestMemory<'a> {
     base: *const AtomicU8,
     length: usize,
+    announced: Announced,
     lifetime: PhantomData<&'a [AtomicU8]>,
 }
 
@@ -33,8 +39,8 @@ impl<'a> GuestMemory<'a> {
     /// # Safety
     /// During the lifetime, `length` bytes from `base` on are mapped readable and writable, and no
     /// Rust reference to any of them is used.
-    pub(crate) unsafe fn new(base: *mut u8, length: usize) -> Self {
-        Self { base: base.cast(), length, lifetime: PhantomData }
+    pub(crate) unsafe fn new(base: *mut u8, length: usize, announced: Announced) -> Self {
+        Self { base: base.cast(), length, announced, lifetime: PhantomData }
     }
 
     /// The bytes of a range given by the program.
@@ -48,9 +54,16 @@ impl<'a> GuestMemory<'a> {
         Ok(unsafe { std::slice::from_raw_parts(self.base.add(address as usize), length as usize) })
     }
 
+    /// A range that may be written to, which is announced.
+    fn range_to_write(&self, address: u32, length: u64) -> Outcome<&'a [AtomicU8]> {
+        let range = self.range(address, length)?;
+        self.announced.write(address as usize, range.len());
+        Ok(range)
+    }
+
     /// Copies `bytes` to an address of the program.
     pub(crate) fn write_bytes(&self, address: u32, bytes: &[u8]) -> Outcome {
-        let to = self.range(address, bytes.len() as u64)?;
+        let to = self.range_to_write(address, bytes.len() as u64)?;
         for (to, from) in to.iter().zip(bytes) {
             to.store(*from, Ordering::Relaxed);
         }
@@ -90,14 +103,14 @@ impl<'a> GuestMemory<'a> {
 
     /// A buffer of the program, to be written by the kernel.
     pub(crate) fn buffer(&self, address: u32, length: u32) -> Outcome<(*mut u8, usize)> {
-        let range = self.range(address, length.into())?;
+        let range = self.range_to_write(address, length.into())?;
         Ok((range.as_ptr().cast::<u8>().cast_mut(), range.len()))
     }
 
     /// The buffers in a list of pairs of address and length.
     pub(crate) fn iovecs(&self, list: u32, count: u32) -> Outcome<Iovecs<'a>> {
         let pairs = self.range(list, 8 * u64::from(count))?;
-        let mut iovecs = Iovecs { list: Vec::new(), total: 0, memory: *self };
+        let mut iovecs = Iovecs { list: Vec::new(), total: 0, memory: self.clone() };
         for pair in pairs.chunks_exact(8).take(MAX_IOVECS as usize) {
             let word = |at: usize| {
                 u32::from_le_bytes(std::array::from_fn(|byte| pair[at + byte].load(Ordering::Relaxed)))
@@ -132,7 +145,7 @@ impl Iovecs<'_> {
 
     /// The same without the first `skipped` bytes, and with at most `limit` bytes.
     pub(crate) fn part(&self, mut skipped: usize, limit: usize) -> Self {
-        let mut part = Self { list: Vec::new(), total: 0, memory: self.memory };
+        let mut part = Self { list: Vec::new(), total: 0, memory: self.memory.clone() };
         for iovec in &self.list {
             let skip = skipped.min(iovec.iov_len);
             skipped -= skip;
@@ -181,7 +194,7 @@ mod tests {
     fn addresses_are_checked_up_to_the_last_byte() {
         let mut bytes = [0; 16];
         // SAFETY: the array outlives the memory, and is not accessed otherwise.
-        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len()) };
+        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len(), Announced::ignored()) };
         memory.write_u32(12, 0x0403_0201).unwrap();
         assert_eq!(memory.read_array::<4>(12).unwrap(), [1, 2, 3, 4]);
         memory.write_bytes(16, &[]).unwrap();
@@ -198,7 +211,7 @@ mod tests {
     fn buffers_are_filled_and_read_in_order() {
         let mut bytes = [0; 64];
         // SAFETY: as above.
-        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len()) };
+        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len(), Announced::ignored()) };
         for (at, value) in [(0, 40), (4, 2), (8, 50), (12, 0), (16, 32), (20, 3)] {
             memory.write_u32(at, value).unwrap();
         }
@@ -221,7 +234,7 @@ mod tests {
     fn a_list_of_buffers_is_truncated_at_the_limit_of_linux() {
         let mut bytes = vec![0; 8 * 2000];
         // SAFETY: as above.
-        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len()) };
+        let memory = unsafe { GuestMemory::new(bytes.as_mut_ptr(), bytes.len(), Announced::ignored()) };
         for n in 0..2000 {
             memory.write_u32(8 * n + 4, 1).unwrap();
         }

@@ -23,7 +23,13 @@ impl Program {
 
     pub(crate) fn memory(&self) -> GuestMemory<'_> {
         // SAFETY: the bytes live as long as the memory, and are accessed only through their cells.
-        unsafe { GuestMemory::new(self.bytes.as_ptr().cast::<u8>().cast_mut(), self.bytes.len()) }
+        unsafe {
+            GuestMemory::new(
+                self.bytes.as_ptr().cast::<u8>().cast_mut(),
+                self.bytes.len(),
+                wasm_jit::Announced::ignored(),
+            )
+        }
     }
 
     pub(crate) fn bytes(&self, address: u32, length: u32) -> Vec<u8> {

@@ -60,7 +60,7 @@ fn run(arguments: &Run, module: Module, monitors: &Monitors, debugger: &Arc<Debu
             Ok(code) => code,
             Err(failure) => failure.report(),
         };
-        let program = Program::new(module, wasi, monitors.clone(), arguments.max_stack, of_thread)?;
+        let program = Program::new(module, wasi, monitors.clone(), None, arguments.max_stack, of_thread)?;
         let mut store = program.store();
         debugger.add_thread(store.interrupt_handle());
         let instance = program.instantiate(&mut store)?;

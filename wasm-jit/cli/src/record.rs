@@ -1,0 +1,41 @@
+//! `wasm-jit record`: runs a program, and records what the host does.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::Failure;
+use super::run::{self, Run};
+
+const EXAMPLES: &str = "\
+Examples:
+  wasm-jit record -o app.trace --dir .::/ app.wasm input.txt
+  wasm-jit trace dump app.trace                             what was recorded
+  wasm-jit replay-gen app.trace app.wasm -o bench.wasm      the same run, alone, in any engine";
+
+const EXIT_CODES: &str = "\
+Exit codes: those of wasm-jit run. The trace is complete up to the last call between the program and
+its host, however the program ends.";
+
+/// Runs a program, and records what its host does
+///
+/// All calls between the program and its host are recorded, and what the host changes in memories
+/// and globals. Programs with threads are refused.
+#[derive(Debug, Args)]
+#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
+#[command(override_usage = "wasm-jit record [OPTIONS] --output <TRACE> <FILE> [ARGS]...")]
+pub(super) struct Record {
+    /// The trace, a new file
+    #[arg(short, long, value_name = "TRACE")]
+    output: PathBuf,
+
+    #[command(flatten)]
+    run: Run,
+}
+
+pub(super) fn record(arguments: Record) -> Result<ExitCode, Failure> {
+    let Record { output, mut run } = arguments;
+    run.trace = Some(output);
+    run::run(run)
+}

@@ -1,0 +1,119 @@
+//! `wasm-jit trace` and `wasm-jit replay-gen`: what is done with a recorded run.
+
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use wasm_jit::{Engine, Module};
+use wasm_jit_replay::{Error, Reader};
+
+use super::Failure;
+
+const TRACE_EXAMPLES: &str = "\
+Examples:
+  wasm-jit trace dump app.trace | less       one event per line, with its number";
+
+/// Shows traces of programs that were recorded
+#[derive(Debug, Args)]
+#[command(before_help = TRACE_EXAMPLES, help_template = super::TEMPLATE)]
+pub(super) struct Trace {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Dump(Dump),
+}
+
+/// Prints the events of a trace, one per line
+///
+/// A line is the number of the event, its kind and its fields; integers are signed, and not-a-number
+/// floats have their bits. Of a damaged trace, the events before the damage are printed; the exit
+/// code is then 1.
+#[derive(Debug, Args)]
+struct Dump {
+    /// The trace
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+}
+
+pub(super) fn trace(arguments: &Trace) -> Result<ExitCode, Failure> {
+    let Verb::Dump(Dump { trace }) = &arguments.verb;
+    let mut events = Reader::new(open(trace)?).enumerate();
+    let mut failed = None;
+    super::print(|out| {
+        for (number, event) in &mut events {
+            match event {
+                Ok(event) => writeln!(out, "{number} {event}")?,
+                Err(error) => failed = Some(error),
+            }
+        }
+        Ok(())
+    })?;
+    match failed {
+        Some(error) => Err(Failure::of_file(trace, error)),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+const GENERATE_EXAMPLES: &str = "\
+Examples:
+  wasm-jit replay-gen app.trace app.wasm -o bench.wasm      a benchmark without a host
+  wasmtime bench.wasm
+  wasm-jit replay-gen --check app.trace app.wasm -o check.wasm";
+
+/// Makes a module from a program and a trace that repeats the recorded run alone, in any engine
+///
+/// It has no imports; its _start repeats the calls of the host. A run that ended by exit, or by a
+/// trap, ends by a trap.
+#[derive(Debug, Args)]
+#[command(before_help = GENERATE_EXAMPLES, help_template = super::TEMPLATE)]
+pub(super) struct ReplayGen {
+    /// The new module
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+
+    /// Compares all arguments and results with the recorded ones: the first difference traps, and
+    /// the exported global replay.difference is the number of its event, as trace dump prints it
+    #[arg(long)]
+    check: bool,
+
+    /// The trace
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+
+    /// The program that was recorded (.wasm or .wat)
+    #[arg(value_name = "PROGRAM")]
+    program: PathBuf,
+}
+
+pub(super) fn generate(arguments: &ReplayGen) -> Result<ExitCode, Failure> {
+    let module = load(&arguments.program)?;
+    let generated = wasm_jit_replay::generate(module.bytes(), open(&arguments.trace)?, arguments.check);
+    let generated = generated.map_err(|error| about(error, &arguments.trace, &arguments.program))?;
+    write(&arguments.output, &generated)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(program: &Path) -> Result<Module, Failure> {
+    super::load(&Engine::default(), program)
+}
+
+fn open(trace: &Path) -> Result<BufReader<File>, Failure> {
+    File::open(trace).map(BufReader::new).map_err(|error| Failure::of_file(trace, error))
+}
+
+fn write(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    fs::write(file, bytes).map_err(|error| Failure::of_file(file, error))
+}
+
+/// Names the file that an error is about.
+fn about(error: Error, trace: &Path, program: &Path) -> Failure {
+    match error {
+        Error::Module(_) | Error::Unsupported { .. } => Failure::of_file(program, error),
+        error => Failure::of_file(trace, error),
+    }
+}

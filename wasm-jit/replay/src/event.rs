@@ -1,0 +1,281 @@
+//! [`Event`]: what a trace consists of, and its encoding.
+//!
+//! An event is the number of its kind and its fields. Integers are LEB128 (signed ones
+//! zigzag-encoded), floats and vectors their bits in little-endian order.
+
+use std::fmt;
+
+use super::value::Value;
+
+/// Maximum number of bytes in one [`Event::Write`].
+pub(crate) const MAX_WRITE: usize = 1 << 16;
+
+/// An event of a run. What the host changes comes before its next call or return.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The first event.
+    Start {
+        /// CRC-32 of the binary module.
+        module: u32,
+        /// Its length.
+        length: u64,
+    },
+    /// The host calls a function of the module.
+    Enter {
+        /// Its index.
+        function: u32,
+        /// The arguments.
+        arguments: Vec<Value>,
+    },
+    /// The program calls an imported function.
+    Call {
+        /// Its index.
+        import: u32,
+        /// The arguments.
+        arguments: Vec<Value>,
+    },
+    /// The host has grown a memory.
+    Grow {
+        /// Its index in the module.
+        memory: u32,
+        /// Number of pages that were added.
+        pages: u64,
+    },
+    /// The host has changed bytes of a memory.
+    Write {
+        /// Its index in the module.
+        memory: u32,
+        /// The first byte.
+        address: u64,
+        /// The new values.
+        bytes: Vec<u8>,
+    },
+    /// The host has changed a global.
+    SetGlobal {
+        /// Its index in the module.
+        global: u32,
+        /// The new value.
+        value: Value,
+    },
+    /// The imported function that was called last returns.
+    Return {
+        /// The results.
+        results: Vec<Value>,
+    },
+    /// The function that the host called last returns.
+    Leave {
+        /// The results.
+        results: Vec<Value>,
+    },
+    /// The innermost call, of either kind, ended with an error.
+    Fail,
+}
+
+impl Event {
+    /// Appends its encoding.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Start { module, length } => {
+                out.push(0);
+                put(out, (*module).into());
+                put(out, *length);
+            }
+            Self::Enter { function, arguments } => {
+                out.push(1);
+                put(out, (*function).into());
+                put_values(out, arguments);
+            }
+            Self::Call { import, arguments } => {
+                out.push(2);
+                put(out, (*import).into());
+                put_values(out, arguments);
+            }
+            Self::Grow { memory, pages } => {
+                out.push(3);
+                put(out, (*memory).into());
+                put(out, *pages);
+            }
+            Self::Write { memory, address, bytes } => {
+                out.push(4);
+                put(out, (*memory).into());
+                put(out, *address);
+                put(out, bytes.len() as u64);
+                out.extend(bytes);
+            }
+            Self::SetGlobal { global, value } => {
+                out.push(5);
+                put(out, (*global).into());
+                put_value(out, value);
+            }
+            Self::Return { results } => {
+                out.push(6);
+                put_values(out, results);
+            }
+            Self::Leave { results } => {
+                out.push(7);
+                put_values(out, results);
+            }
+            Self::Fail => out.push(8),
+        }
+    }
+
+    /// Reads one from the beginning of `rest`, which must not be empty.
+    pub(crate) fn decode(rest: &mut &[u8]) -> Result<Self, &'static str> {
+        let mut rest = Encoded(rest);
+        Ok(match rest.byte()? {
+            0 => Self::Start { module: rest.u32()?, length: rest.u64()? },
+            1 => Self::Enter { function: rest.u32()?, arguments: rest.values()? },
+            2 => Self::Call { import: rest.u32()?, arguments: rest.values()? },
+            3 => Self::Grow { memory: rest.u32()?, pages: rest.u64()? },
+            4 => {
+                let (memory, address, length) = (rest.u32()?, rest.u64()?, rest.u64()?);
+                if length > MAX_WRITE as u64 {
+                    return Err("a write that is too long");
+                }
+                Self::Write { memory, address, bytes: rest.take(length as usize)?.to_vec() }
+            }
+            5 => Self::SetGlobal { global: rest.u32()?, value: rest.value()? },
+            6 => Self::Return { results: rest.values()? },
+            7 => Self::Leave { results: rest.values()? },
+            8 => Self::Fail,
+            _ => return Err("an unknown kind of event"),
+        })
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start { module, length } => write!(f, "start module={module:08x} length={length}"),
+            Self::Enter { function, arguments } => write!(f, "enter func={function}{}", List(arguments)),
+            Self::Call { import, arguments } => write!(f, "call import={import}{}", List(arguments)),
+            Self::Grow { memory, pages } => write!(f, "grow memory={memory} pages={pages}"),
+            Self::Write { memory, address, bytes } => {
+                write!(f, "write memory={memory} address={address:#x} length={} bytes=", bytes.len())?;
+                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+            Self::SetGlobal { global, value } => write!(f, "set global={global} {value}"),
+            Self::Return { results } => write!(f, "return{}", List(results)),
+            Self::Leave { results } => write!(f, "leave{}", List(results)),
+            Self::Fail => f.write_str("fail"),
+        }
+    }
+}
+
+/// Values, each after a space.
+struct List<'a>(&'a [Value]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|value| write!(f, " {value}"))
+    }
+}
+
+fn put(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn put_values(out: &mut Vec<u8>, values: &[Value]) {
+    put(out, values.len() as u64);
+    values.iter().for_each(|value| put_value(out, value));
+}
+
+fn put_value(out: &mut Vec<u8>, value: &Value) {
+    let zigzag = |value: i64| ((value << 1) ^ (value >> 63)) as u64;
+    match *value {
+        Value::I32(value) => {
+            out.push(0);
+            put(out, zigzag(value.into()));
+        }
+        Value::I64(value) => {
+            out.push(1);
+            put(out, zigzag(value));
+        }
+        Value::F32(bits) => {
+            out.push(2);
+            out.extend(bits.to_le_bytes());
+        }
+        Value::F64(bits) => {
+            out.push(3);
+            out.extend(bits.to_le_bytes());
+        }
+        Value::V128(bits) => {
+            out.push(4);
+            out.extend(bits.to_le_bytes());
+        }
+        Value::Func(index) => {
+            out.push(5);
+            put(out, index.map_or(0, |index| u64::from(index) + 1));
+        }
+        Value::NullExtern => out.push(6),
+    }
+}
+
+struct Encoded<'a, 'b>(&'b mut &'a [u8]);
+
+impl<'a> Encoded<'a, '_> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], &'static str> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or("an event that ends too early")?;
+        *self.0 = rest;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, &'static str> {
+        self.take(1).map(|bytes| bytes[0])
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {
+        self.take(N).map(|bytes| bytes.try_into().expect("N bytes were taken"))
+    }
+
+    fn u64(&mut self) -> Result<u64, &'static str> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                break;
+            }
+            value |= bits << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err("a number that is too large")
+    }
+
+    fn u32(&mut self) -> Result<u32, &'static str> {
+        u32::try_from(self.u64()?).map_err(|_| "a number that is too large")
+    }
+
+    fn i64(&mut self) -> Result<i64, &'static str> {
+        self.u64().map(|value| (value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    fn value(&mut self) -> Result<Value, &'static str> {
+        Ok(match self.byte()? {
+            0 => Value::I32(i32::try_from(self.i64()?).map_err(|_| "a number that is too large")?),
+            1 => Value::I64(self.i64()?),
+            2 => Value::F32(u32::from_le_bytes(self.array()?)),
+            3 => Value::F64(u64::from_le_bytes(self.array()?)),
+            4 => Value::V128(u128::from_le_bytes(self.array()?)),
+            5 => Value::Func(self.u32()?.checked_sub(1)),
+            6 => Value::NullExtern,
+            _ => return Err("an unknown type of value"),
+        })
+    }
+
+    fn values(&mut self) -> Result<Vec<Value>, &'static str> {
+        // The number is not trusted: each value consumes bytes before the next is stored.
+        let number = self.u64()?;
+        let mut values = Vec::new();
+        for _ in 0..number {
+            values.push(self.value()?);
+        }
+        Ok(values)
+    }
+}

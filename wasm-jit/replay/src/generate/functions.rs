@@ -1,0 +1,292 @@
+//! [`Functions`]: functions that do what the host did.
+//!
+//! A function for an import counts its calls. It is a tree: an inner node dispatches on eight bits
+//! of the counter to up to [`FAN`] others, a leaf to one branch for each call. Equal calls share a
+//! branch, and equal leaves are one function. Long lists of actions are split.
+
+use std::collections::HashMap;
+
+use wasm_encoder::{
+    BlockType, CodeSection, Function, FunctionSection, HeapType, Ieee32, Ieee64, InstructionSink,
+};
+
+use super::program::Program;
+use super::script::{Action, Call, Enter, Script};
+use crate::value::Value;
+
+/// Number of branches of one function; a power of two.
+const FAN: usize = 256;
+
+/// Number of actions in one function.
+const ACTIONS: usize = 1024;
+
+/// Maximum number of actions that are done in the branch of their call.
+const FEW_ACTIONS: usize = ACTIONS / FAN;
+
+/// Functions that are added to the program.
+pub(super) struct Functions<'a> {
+    program: &'a Program,
+    check: bool,
+    /// Number of the event for calls that were not recorded.
+    end: i32,
+    /// The type of functions without parameters and results.
+    pub(super) plain: u32,
+    pub(super) segment: u32,
+    /// The global [`DIFFERENCE`](super::DIFFERENCE). Those for [`POSITION`](super::POSITION) and
+    /// [`LAST`](super::LAST) follow, then the counters of the imports.
+    pub(super) difference: u32,
+    /// For the imports.
+    pub(super) replaced: CodeSection,
+    /// After the functions of the program.
+    pub(super) types: FunctionSection,
+    pub(super) bodies: CodeSection,
+    /// Does what the host does by itself.
+    pub(super) start: u32,
+}
+
+/// What a call does: calls that are equal share code.
+type Done<'a> = (&'a [Action], &'a Option<Vec<Value>>);
+
+impl<'a> Functions<'a> {
+    pub(super) fn of(program: &'a Program, script: &Script, check: bool) -> Self {
+        let mut this = Self {
+            program,
+            check,
+            end: script.events as i32,
+            plain: program.types.len() as u32,
+            segment: program.sections.get(&11).map_or(0, |data| data.count),
+            difference: program.globals.len() as u32,
+            replaced: CodeSection::new(),
+            types: FunctionSection::new(),
+            bodies: CodeSection::new(),
+            start: 0,
+        };
+        for (import, calls) in script.imports.iter().enumerate() {
+            let body = this.import(import as u32, calls);
+            this.replaced.function(&body);
+        }
+        let mut body = Function::new([]);
+        this.actions(&mut body.instructions(), &script.host, FEW_ACTIONS);
+        this.start = this.add(this.plain, body);
+        this
+    }
+
+    /// Number of functions that were added.
+    fn added(&self) -> u32 {
+        self.types.len()
+    }
+
+    /// Adds a function; returns its index.
+    fn add(&mut self, ty: u32, mut body: Function) -> u32 {
+        body.instructions().end();
+        self.types.function(ty);
+        self.bodies.function(&body);
+        self.program.functions.len() as u32 + self.added() - 1
+    }
+
+    /// The function that takes the place of an import.
+    fn import(&mut self, import: u32, calls: &[Call]) -> Function {
+        let ty = self.program.functions[import as usize];
+        let counter = self.difference + 3 + import;
+        // Equal calls get the same number, unless their events are checked.
+        let mut numbers: HashMap<Done<'_>, u32> = HashMap::new();
+        let mut numbered = Vec::with_capacity(calls.len());
+        for (index, call) in (0..).zip(calls) {
+            let known = numbers.entry((&call.actions, &call.results));
+            numbered.push(if self.check { index } else { *known.or_insert(index) });
+        }
+        let mut leaves: HashMap<&[u32], u32> = HashMap::new();
+        let mut level = Vec::new();
+        for group in numbered.chunks(FAN) {
+            let leaf = match leaves.get(group) {
+                Some(leaf) => *leaf,
+                None => {
+                    let body = self.leaf(counter, calls, group);
+                    let leaf = self.add(ty, body);
+                    leaves.insert(group, leaf);
+                    leaf
+                }
+            };
+            level.push(leaf);
+        }
+        let mut shift = FAN.trailing_zeros();
+        while level.len() > FAN {
+            let nodes = level.chunks(FAN).map(|nodes| {
+                let body = self.node(import, shift, nodes, false);
+                self.add(ty, body)
+            });
+            level = nodes.collect();
+            shift += FAN.trailing_zeros();
+        }
+        let mut body = self.node(import, shift, &level, true);
+        body.instructions().end();
+        body
+    }
+
+    /// Dispatches to one of these functions by the bits of the counter from `shift` on; in the root,
+    /// by all of them.
+    fn node(&self, import: u32, shift: u32, functions: &[u32], is_root: bool) -> Function {
+        let parameters = self.program.type_of(import).map_or(0, |ty| ty.params().len() as u32);
+        let mut body = Function::new([]);
+        let mut code = body.instructions();
+        open(&mut code, functions.len());
+        code.global_get(self.difference + 3 + import).i32_const(shift as i32).i32_shr_u();
+        if !is_root {
+            code.i32_const(FAN as i32 - 1).i32_and();
+        }
+        let targets: Vec<u32> = (0..functions.len() as u32).collect();
+        code.br_table(targets, functions.len() as u32);
+        for function in functions {
+            code.end();
+            for parameter in 0..parameters {
+                code.local_get(parameter);
+            }
+            code.call(*function).return_();
+        }
+        code.end();
+        self.differs(&mut code, self.end);
+        body
+    }
+
+    /// Replays up to [`FAN`] calls of an import: those of these numbers.
+    fn leaf(&mut self, counter: u32, calls: &[Call], group: &[u32]) -> Function {
+        let mut unique: Vec<u32> = group.to_vec();
+        unique.sort_unstable();
+        unique.dedup();
+        let branch = |number: &u32| unique.binary_search(number).expect("it is one of them") as u32;
+        let targets: Vec<u32> = group.iter().map(branch).collect();
+        let mut body = Function::new([]);
+        let mut code = body.instructions();
+        open(&mut code, unique.len());
+        code.global_get(counter);
+        code.global_get(counter).i32_const(1).i32_add().global_set(counter);
+        code.i32_const(FAN as i32 - 1).i32_and();
+        code.br_table(targets, unique.len() as u32);
+        for call in unique.iter().map(|number| &calls[*number as usize]) {
+            code.end();
+            if self.check {
+                self.reaches(&mut code, call.event);
+                for (local, value) in (0..).zip(&call.arguments) {
+                    code.local_get(local);
+                    self.compare(&mut code, value, call.event);
+                }
+            }
+            self.actions(&mut code, &call.actions, FEW_ACTIONS);
+            if self.check {
+                self.reaches(&mut code, call.end);
+            }
+            match &call.results {
+                Some(results) => {
+                    results.iter().for_each(|result| constant(&mut code, *result));
+                    code.return_();
+                }
+                None => {
+                    code.unreachable();
+                }
+            }
+        }
+        code.end();
+        self.differs(&mut code, self.end);
+        body
+    }
+
+    /// Does this, in functions of their own if there are more than `few`.
+    fn actions(&mut self, code: &mut InstructionSink<'_>, actions: &[Action], few: usize) {
+        if actions.len() > few {
+            for part in actions.chunks(ACTIONS) {
+                let mut body = Function::new([]);
+                self.actions(&mut body.instructions(), part, ACTIONS);
+                code.call(self.add(self.plain, body));
+            }
+            return;
+        }
+        for action in actions {
+            match action {
+                Action::Grow { memory, pages } => {
+                    self.address(code, *memory, *pages);
+                    code.memory_grow(*memory).drop();
+                }
+                Action::Write { memory, address, from, length } => {
+                    self.address(code, *memory, *address);
+                    code.i32_const(*from as i32).i32_const(*length as i32);
+                    code.memory_init(*memory, self.segment);
+                }
+                Action::SetGlobal { global, value } => {
+                    constant(code, *value);
+                    code.global_set(*global);
+                }
+                Action::Enter(enter) => self.enter(code, enter),
+            }
+        }
+    }
+
+    fn enter(&self, code: &mut InstructionSink<'_>, enter: &Enter) {
+        enter.arguments.iter().for_each(|argument| constant(code, *argument));
+        code.call(enter.function);
+        match &enter.results {
+            Some(results) if self.check => {
+                self.reaches(code, enter.end);
+                results.iter().rev().for_each(|result| self.compare(code, result, enter.end));
+            }
+            Some(results) => results.iter().for_each(|_| {
+                code.drop();
+            }),
+            // It has failed, and so does its replay, before this.
+            None => self.differs(code, enter.end as i32),
+        }
+    }
+
+    /// An address or number of pages.
+    fn address(&self, code: &mut InstructionSink<'_>, memory: u32, value: u64) {
+        match self.program.memories[memory as usize] {
+            true => code.i64_const(value as i64),
+            false => code.i32_const(value as u32 as i32),
+        };
+    }
+
+    /// Compares the top operand with a recorded value, bit by bit; of functions, whether there is
+    /// one.
+    fn compare(&self, code: &mut InstructionSink<'_>, value: &Value, event: u64) {
+        match *value {
+            Value::I32(value) => code.i32_const(value).i32_ne(),
+            Value::I64(value) => code.i64_const(value).i64_ne(),
+            Value::F32(bits) => code.i32_reinterpret_f32().i32_const(bits as i32).i32_ne(),
+            Value::F64(bits) => code.i64_reinterpret_f64().i64_const(bits as i64).i64_ne(),
+            Value::V128(bits) => code.v128_const(bits as i128).i8x16_ne().v128_any_true(),
+            Value::Func(Some(_)) => code.ref_is_null(),
+            Value::Func(None) | Value::NullExtern => code.ref_is_null().i32_eqz(),
+        };
+        code.if_(BlockType::Empty);
+        self.differs(code, event as i32);
+        code.end();
+    }
+
+    fn reaches(&self, code: &mut InstructionSink<'_>, event: u64) {
+        code.i32_const(event as i32).global_set(self.difference + 1);
+    }
+
+    fn differs(&self, code: &mut InstructionSink<'_>, event: i32) {
+        code.i32_const(event).global_set(self.difference).unreachable();
+    }
+}
+
+/// Opens the blocks of a dispatch to this number of branches: each `end` that follows starts a
+/// branch, the last one that for all other numbers.
+fn open(code: &mut InstructionSink<'_>, branches: usize) {
+    for _ in 0..=branches {
+        code.block(BlockType::Empty);
+    }
+}
+
+fn constant(code: &mut InstructionSink<'_>, value: Value) {
+    match value {
+        Value::I32(value) => code.i32_const(value),
+        Value::I64(value) => code.i64_const(value),
+        Value::F32(bits) => code.f32_const(Ieee32::new(bits)),
+        Value::F64(bits) => code.f64_const(Ieee64::new(bits)),
+        Value::V128(bits) => code.v128_const(bits as i128),
+        Value::Func(Some(index)) => code.ref_func(index),
+        Value::Func(None) => code.ref_null(HeapType::FUNC),
+        Value::NullExtern => code.ref_null(HeapType::EXTERN),
+    };
+}

@@ -1,0 +1,53 @@
+//! [`generate`]: a program and a trace as one module (section 3.4 of the paper).
+//!
+//! 1. `program.rs`: the sections of the program.
+//! 2. `script.rs`: what the host does, in the order of the trace, as lists of actions: one for each
+//!    call of an imported function, and one for the host itself.
+//! 3. `functions.rs`: functions that do it.
+//! 4. `module.rs`: the sections of the new module.
+//!
+//! The imported functions come first in the index space of functions. Here as many functions of the
+//! same types take their place, so that all indices of the program remain valid and its code is
+//! copied byte by byte. What is added comes after the program's own types, functions, globals,
+//! elements and data.
+
+mod functions;
+mod module;
+mod program;
+mod script;
+
+use std::io::Read;
+
+use super::error::Error;
+use functions::Functions;
+use program::Program;
+use script::Script;
+
+/// The exported global with the number of the first event that differs, after a replay with checks
+/// has trapped; 0 (the start) if none does. The number of events of the trace means a call that was
+/// not recorded.
+pub const DIFFERENCE: &str = "replay.difference";
+
+/// The exported global with the number of the last event that a replay with checks has reached.
+pub const POSITION: &str = "replay.position";
+
+/// The exported constant with the value of [`POSITION`] after a complete replay: one that equals the
+/// recording ends there, and [`DIFFERENCE`] is 0.
+pub const LAST: &str = "replay.last";
+
+/// Generates a module that replays a trace of the binary module `program`: it has no imports, and
+/// its `_start` repeats the calls of the host. The program's other exports remain. With `check`,
+/// all arguments and results of the program are compared with the recorded ones; the first
+/// difference traps, and [`DIFFERENCE`] names its event.
+///
+/// Where a host function failed, as to exit, the replay traps. Takes memory in proportion to the
+/// trace.
+///
+/// # Errors
+/// [`Error::Damaged`], [`Error::OtherModule`], [`Error::Mismatch`], [`Error::Module`],
+/// [`Error::Unsupported`] for a program that cannot have been recorded.
+pub fn generate(program: &[u8], trace: impl Read, check: bool) -> Result<Vec<u8>, Error> {
+    let original = Program::parse(program)?;
+    let script = Script::read(program, &original, trace)?;
+    Ok(module::assemble(&original, &script, Functions::of(&original, &script, check)))
+}

@@ -1,0 +1,104 @@
+//! The sections of the new module.
+
+use std::borrow::Cow;
+
+use wasm_encoder::{
+    ConstExpr, CustomSection, DataCountSection, DataSection, ElementSection, Elements, Encode, ExportKind,
+    ExportSection, FunctionSection, GlobalSection, GlobalType, RawSection, TypeSection, ValType,
+};
+use wasm_jit::wasmparser as wp;
+
+use super::functions::Functions;
+use super::program::{Items, Program};
+use super::script::Script;
+use super::{DIFFERENCE, LAST, POSITION};
+
+/// The program, with these functions and without imports.
+pub(super) fn assemble(program: &Program, script: &Script, functions: Functions<'_>) -> Vec<u8> {
+    let mut sections = program.sections.clone();
+    let mut take = |id: u8| sections.remove(&id).unwrap_or_default();
+    let mut replaced = FunctionSection::new();
+    for ty in &program.functions[..program.imports as usize] {
+        replaced.function(*ty);
+    }
+    let mut plain = TypeSection::new();
+    plain.ty().function([], []);
+    let mut elements = ElementSection::new();
+    if !script.references.is_empty() {
+        let references: Vec<u32> = script.references.iter().copied().collect();
+        elements.declared(Elements::Functions(Cow::Owned(references)));
+    }
+    let mut data = DataSection::new();
+    data.passive(script.bytes.iter().copied());
+    let data = take(11).append(&Items::encoded(&data));
+
+    let mut out = wasm_encoder::Module::new();
+    let mut put = |id: u8, items: &Items| {
+        if items.count > 0 {
+            let mut bytes = Vec::new();
+            items.count.encode(&mut bytes);
+            bytes.extend(&items.bytes);
+            out.section(&RawSection { id, data: &bytes });
+        }
+    };
+    put(1, &take(1).append(&Items::encoded(&plain)));
+    put(3, &Items::encoded(&replaced).append(&take(3)).append(&Items::encoded(&functions.types)));
+    put(4, &take(4));
+    put(5, &take(5));
+    put(13, &take(13));
+    put(6, &take(6).append(&Items::encoded(&globals(program, script))));
+    put(7, &Items::encoded(&exports(program, &functions)));
+    put(9, &take(9).append(&Items::encoded(&elements)));
+    let code =
+        Items::encoded(&functions.replaced).append(&take(10)).append(&Items::encoded(&functions.bodies));
+    out.section(&DataCountSection { count: data.count });
+    let mut put = |id: u8, items: &Items| {
+        let mut bytes = Vec::new();
+        items.count.encode(&mut bytes);
+        bytes.extend(&items.bytes);
+        out.section(&RawSection { id, data: &bytes });
+    };
+    put(10, &code);
+    put(11, &data);
+    if let Some(names) = &program.names {
+        out.section(&CustomSection { name: "name".into(), data: Cow::Borrowed(names) });
+    }
+    out.finish()
+}
+
+/// The first difference, the position, the last event, and a counter for each import.
+fn globals(program: &Program, script: &Script) -> GlobalSection {
+    let mut globals = GlobalSection::new();
+    let ty = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
+    globals.global(ty, &ConstExpr::i32_const(0));
+    globals.global(ty, &ConstExpr::i32_const(0));
+    globals.global(GlobalType { mutable: false, ..ty }, &ConstExpr::i32_const(script.last as i32));
+    for _ in 0..program.imports {
+        globals.global(ty, &ConstExpr::i32_const(0));
+    }
+    globals
+}
+
+fn exports(program: &Program, functions: &Functions<'_>) -> ExportSection {
+    let mut exports = ExportSection::new();
+    for (name, kind, index) in &program.exports {
+        if !["_start", DIFFERENCE, POSITION, LAST].contains(&name.as_str()) {
+            exports.export(name, export_kind(*kind), *index);
+        }
+    }
+    exports.export("_start", ExportKind::Func, functions.start);
+    for (index, name) in (functions.difference..).zip([DIFFERENCE, POSITION, LAST]) {
+        exports.export(name, ExportKind::Global, index);
+    }
+    exports
+}
+
+fn export_kind(kind: wp::ExternalKind) -> ExportKind {
+    match kind {
+        wp::ExternalKind::Func | wp::ExternalKind::FuncExact => ExportKind::Func,
+        wp::ExternalKind::Table => ExportKind::Table,
+        wp::ExternalKind::Memory => ExportKind::Memory,
+        wp::ExternalKind::Global => ExportKind::Global,
+        wp::ExternalKind::Tag => ExportKind::Tag,
+    }
+}

@@ -1,0 +1,122 @@
+//! [`Program`]: the sections of the recorded module.
+
+use std::collections::HashMap;
+
+use wasm_encoder::Encode;
+use wasm_jit::wasmparser as wp;
+
+use crate::error::{Error, unsupported};
+
+/// A section: the number of its items, and their encoding.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Items {
+    pub(super) count: u32,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Items {
+    fn of(section: &[u8]) -> Result<Self, Error> {
+        let mut reader = wp::BinaryReader::new(section, 0);
+        let count = reader.read_var_u32()?;
+        Ok(Self { count, bytes: section[reader.original_position() as usize..].to_vec() })
+    }
+
+    pub(super) fn encoded(section: &impl Encode) -> Self {
+        let mut bytes = Vec::new();
+        section.encode(&mut bytes);
+        let mut reader = wp::BinaryReader::new(&bytes, 0);
+        reader.read_var_u32().expect("a section has a size");
+        Self::of(&bytes[reader.original_position() as usize..]).expect("a section has a number of items")
+    }
+
+    pub(super) fn append(mut self, more: &Self) -> Self {
+        self.count += more.count;
+        self.bytes.extend(&more.bytes);
+        self
+    }
+}
+
+/// What is needed of the program.
+#[derive(Debug, Default)]
+pub(super) struct Program {
+    pub(super) sections: HashMap<u8, Items>,
+    pub(super) names: Option<Vec<u8>>,
+    pub(super) types: Vec<wp::FuncType>,
+    /// The types of all functions; the imported ones come first.
+    pub(super) functions: Vec<u32>,
+    pub(super) imports: u32,
+    pub(super) exports: Vec<(String, wp::ExternalKind, u32)>,
+    /// Whether addresses have 64 bits, for each memory.
+    pub(super) memories: Vec<bool>,
+    pub(super) globals: Vec<wp::GlobalType>,
+}
+
+impl Program {
+    pub(super) fn parse(program: &[u8]) -> Result<Self, Error> {
+        // What the engine accepts, it has recorded; here only the structure matters.
+        wp::Validator::new_with_features(wp::WasmFeatures::all()).validate_all(program)?;
+        let mut this = Self::default();
+        for payload in wp::Parser::new(0).parse_all(program) {
+            let payload = payload?;
+            if let Some((id, range)) = payload.as_section()
+                && id != 0
+                && id != 8
+            {
+                this.sections.insert(id, Items::of(&program[range.start as usize..range.end as usize])?);
+            }
+            this.add(payload)?;
+        }
+        Ok(this)
+    }
+
+    fn add(&mut self, payload: wp::Payload<'_>) -> Result<(), Error> {
+        match payload {
+            wp::Payload::TypeSection(types) => {
+                for ty in types.into_iter_err_on_gc_types() {
+                    self.types.push(ty?);
+                }
+            }
+            wp::Payload::ImportSection(imports) => {
+                for import in imports.into_imports() {
+                    let wp::TypeRef::Func(ty) = import?.ty else {
+                        return Err(unsupported("an import that is no function"));
+                    };
+                    self.functions.push(ty);
+                    self.imports += 1;
+                }
+            }
+            wp::Payload::FunctionSection(functions) => {
+                for ty in functions {
+                    self.functions.push(ty?);
+                }
+            }
+            wp::Payload::MemorySection(memories) => {
+                for memory in memories {
+                    self.memories.push(memory?.memory64);
+                }
+            }
+            wp::Payload::GlobalSection(globals) => {
+                for global in globals {
+                    self.globals.push(global?.ty);
+                }
+            }
+            wp::Payload::ExportSection(exports) => {
+                for export in exports {
+                    let export = export?;
+                    self.exports.push((export.name.to_owned(), export.kind, export.index));
+                }
+            }
+            wp::Payload::StartSection { .. } => return Err(unsupported("a start function")),
+            wp::Payload::CustomSection(section) if section.name() == "name" => {
+                self.names = Some(section.data().to_vec());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The type of a function, by its index.
+    pub(super) fn type_of(&self, function: u32) -> Option<&wp::FuncType> {
+        self.functions.get(function as usize).map(|ty| &self.types[*ty as usize])
+    }
+}

@@ -1,0 +1,274 @@
+//! [`Script`]: what the host does, from the trace.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::io::Read;
+
+use wasm_jit::wasmparser as wp;
+
+use super::program::Program;
+use crate::error::Error;
+use crate::event::Event;
+use crate::trace::Reader;
+use crate::value::Value;
+
+/// Something that the host does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Action {
+    /// Adds pages to a memory.
+    Grow { memory: u32, pages: u64 },
+    /// Copies bytes of [`Script::bytes`] to a memory.
+    Write { memory: u32, address: u64, from: u32, length: u32 },
+    /// Sets a global.
+    SetGlobal { global: u32, value: Value },
+    /// Calls a function of the program.
+    Enter(Enter),
+}
+
+/// A call of a function of the program.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Enter {
+    pub(super) function: u32,
+    pub(super) arguments: Vec<Value>,
+    /// `None` if it failed.
+    pub(super) results: Option<Vec<Value>>,
+    /// The number of the event that ended it.
+    pub(super) end: u64,
+}
+
+/// A call of an imported function.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Call {
+    /// Number of the event.
+    pub(super) event: u64,
+    pub(super) arguments: Vec<Value>,
+    pub(super) actions: Vec<Action>,
+    /// `None` if it failed.
+    pub(super) results: Option<Vec<Value>>,
+    /// The number of the event that ended it.
+    pub(super) end: u64,
+}
+
+/// The actions of the host.
+#[derive(Debug, Default)]
+pub(super) struct Script {
+    /// Calls of each import, in their order.
+    pub(super) imports: Vec<Vec<Call>>,
+    /// What the host does by itself.
+    pub(super) host: Vec<Action>,
+    /// All bytes that are written, each sequence once.
+    pub(super) bytes: Vec<u8>,
+    /// Functions to which there are references.
+    pub(super) references: BTreeSet<u32>,
+    /// Number of events.
+    pub(super) events: u64,
+    /// The last event that a replay reaches.
+    pub(super) last: u64,
+}
+
+/// Calls that have not ended.
+#[derive(Debug)]
+enum Running {
+    /// Of the program.
+    Program(Enter),
+    /// Of an import: its index, and that of the call.
+    Import(u32, usize),
+}
+
+/// Reads a trace.
+struct Events<'a> {
+    program: &'a Program,
+    script: Script,
+    running: Vec<Running>,
+    /// Where sequences of bytes with this hash and length are.
+    known: HashMap<(u64, u32), u32>,
+    hasher: RandomState,
+    failed: bool,
+}
+
+impl Script {
+    pub(super) fn read(binary: &[u8], program: &Program, trace: impl Read) -> Result<Self, Error> {
+        let mut script = Self::default();
+        script.imports.resize_with(program.imports as usize, Vec::new);
+        let (running, known, hasher) = Default::default();
+        let mut events = Events { program, script, running, known, hasher, failed: false };
+        for event in Reader::new(trace) {
+            let (event, number) = (event?, events.script.events);
+            if let Event::Start { module, length } = event
+                && (module, length) != (crc32fast::hash(binary), binary.len() as u64)
+            {
+                return Err(Error::OtherModule);
+            }
+            events.event(event).map_err(|what| Error::Mismatch { number, what })?;
+            events.script.events += 1;
+        }
+        // The trace of a process that was killed: it is replayed as far as it goes.
+        let end = events.script.events;
+        while let Some(running) = events.running.pop() {
+            if let Running::Program(enter) = running {
+                events.act(Action::Enter(Enter { end, ..enter }));
+            }
+        }
+        Ok(events.script)
+    }
+}
+
+impl Events<'_> {
+    fn event(&mut self, event: Event) -> Result<(), &'static str> {
+        let number = self.script.events;
+        if number > i32::MAX as u64 {
+            return Err("it has more events than can be numbered");
+        }
+        if self.failed && event != Event::Fail {
+            return Err("the run continues after a failure, which cannot be replayed");
+        }
+        match event {
+            Event::Start { .. } => {}
+            Event::Enter { function, arguments } => {
+                let ty = self.program.type_of(function).ok_or("there is no such function")?;
+                if self.program_runs() || function < self.program.imports {
+                    return Err("a call of the host that is not possible here");
+                }
+                self.check(&arguments, ty.params())?;
+                self.running.push(Running::Program(Enter {
+                    function,
+                    arguments,
+                    results: None,
+                    end: number,
+                }));
+            }
+            Event::Call { import, arguments } => {
+                if !self.program_runs() || import >= self.program.imports {
+                    return Err("a call of an import that is not possible here");
+                }
+                let ty = self.program.type_of(import).ok_or("there is no such function")?;
+                self.check(&arguments, ty.params())?;
+                let calls = &mut self.script.imports[import as usize];
+                self.running.push(Running::Import(import, calls.len()));
+                calls.push(Call { event: number, arguments, end: number, ..Call::default() });
+                self.script.last = number;
+            }
+            Event::Return { results } => match self.running.pop() {
+                Some(Running::Import(import, call)) => {
+                    self.check(&results, self.program.type_of(import).ok_or("no function")?.results())?;
+                    let call = &mut self.script.imports[import as usize][call];
+                    (call.results, call.end) = (Some(results), number);
+                    self.script.last = number;
+                }
+                _ => return Err("no import is running"),
+            },
+            Event::Leave { results } => match self.running.pop() {
+                Some(Running::Program(enter)) => {
+                    self.check(
+                        &results,
+                        self.program.type_of(enter.function).ok_or("no function")?.results(),
+                    )?;
+                    self.act(Action::Enter(Enter { results: Some(results), end: number, ..enter }));
+                    self.script.last = number;
+                }
+                _ => return Err("no function of the program is running"),
+            },
+            Event::Fail => {
+                self.failed = true;
+                match self.running.pop() {
+                    Some(Running::Program(enter)) => self.act(Action::Enter(Enter { end: number, ..enter })),
+                    Some(Running::Import(import, call)) => {
+                        self.script.imports[import as usize][call].end = number;
+                        self.script.last = number;
+                    }
+                    None => return Err("nothing is running"),
+                }
+            }
+            change => {
+                if self.program_runs() {
+                    return Err("a change by the host while the program runs");
+                }
+                let action = self.change(change)?;
+                self.act(action);
+            }
+        }
+        Ok(())
+    }
+
+    fn program_runs(&self) -> bool {
+        matches!(self.running.last(), Some(Running::Program(_)))
+    }
+
+    /// The host that runs does this.
+    fn act(&mut self, action: Action) {
+        let actions = match self.running.last() {
+            Some(Running::Import(import, call)) => &mut self.script.imports[*import as usize][*call].actions,
+            _ => &mut self.script.host,
+        };
+        actions.push(action);
+    }
+
+    fn change(&mut self, event: Event) -> Result<Action, &'static str> {
+        let memories = &self.program.memories;
+        match event {
+            Event::Grow { memory, pages } if (memory as usize) < memories.len() && pages <= 65536 => {
+                Ok(Action::Grow { memory, pages })
+            }
+            Event::Write { memory, address, bytes } => {
+                let is_64 = memories.get(memory as usize).ok_or("there is no such memory")?;
+                if !is_64 && address > u32::MAX.into() {
+                    return Err("an address that is too large");
+                }
+                let (from, length) = (self.bytes(&bytes)?, bytes.len() as u32);
+                Ok(Action::Write { memory, address, from, length })
+            }
+            Event::SetGlobal { global, value } => {
+                let ty = self.program.globals.get(global as usize).ok_or("there is no such global")?;
+                if !ty.mutable {
+                    return Err("a global that is constant");
+                }
+                self.check(&[value], &[ty.content_type])?;
+                Ok(Action::SetGlobal { global, value })
+            }
+            _ => Err("there is no such memory, or it cannot grow so much"),
+        }
+    }
+
+    /// Where these bytes are.
+    fn bytes(&mut self, bytes: &[u8]) -> Result<u32, &'static str> {
+        let key = (self.hasher.hash_one(bytes), bytes.len() as u32);
+        let all = &mut self.script.bytes;
+        if let Some(from) = self.known.get(&key)
+            && all[*from as usize..][..bytes.len()] == *bytes
+        {
+            return Ok(*from);
+        }
+        let from = u32::try_from(all.len()).map_err(|_| "more than 4 GiB were written")?;
+        all.extend(bytes);
+        self.known.insert(key, from);
+        Ok(from)
+    }
+
+    /// Checks that the values have these types.
+    fn check(&mut self, values: &[Value], types: &[wp::ValType]) -> Result<(), &'static str> {
+        if values.len() != types.len()
+            || values.iter().zip(types).any(|(value, ty)| parsed_type(*value) != *ty)
+        {
+            return Err("values of other types");
+        }
+        for value in values {
+            if let Value::Func(Some(function)) = value {
+                self.program.type_of(*function).ok_or("there is no such function")?;
+                self.script.references.insert(*function);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parsed_type(value: Value) -> wp::ValType {
+    match value {
+        Value::I32(_) => wp::ValType::I32,
+        Value::I64(_) => wp::ValType::I64,
+        Value::F32(_) => wp::ValType::F32,
+        Value::F64(_) => wp::ValType::F64,
+        Value::V128(_) => wp::ValType::V128,
+        Value::Func(_) => wp::ValType::FUNCREF,
+        Value::NullExtern => wp::ValType::EXTERNREF,
+    }
+}

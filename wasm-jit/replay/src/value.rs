@@ -1,0 +1,60 @@
+//! [`Value`]: the values that a trace contains.
+
+use std::fmt;
+
+use wasm_jit::Val;
+
+/// A value, as its bits; a function as its index in the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Value {
+    /// An integer of 32 bits.
+    I32(i32),
+    /// An integer of 64 bits.
+    I64(i64),
+    /// The bits of a float of 32 bits.
+    F32(u32),
+    /// The bits of a float of 64 bits.
+    F64(u64),
+    /// The bits of a vector; lane 0 is in the lowest ones.
+    V128(u128),
+    /// A function of the module, or null.
+    Func(Option<u32>),
+    /// The null reference to a value of the host.
+    NullExtern,
+}
+
+impl Value {
+    /// The recorded value; `None` for a reference to a value of the host, to an exception, or to a
+    /// function that is not of the module.
+    pub(crate) fn of(value: &Val, index: impl FnOnce(&wasm_jit::Func) -> Option<u32>) -> Option<Self> {
+        Some(match value {
+            Val::I32(value) => Self::I32(*value),
+            Val::I64(value) => Self::I64(*value),
+            Val::F32(bits) => Self::F32(*bits),
+            Val::F64(bits) => Self::F64(*bits),
+            Val::V128(bits) => Self::V128(*bits),
+            Val::FuncRef(None) => Self::Func(None),
+            Val::FuncRef(Some(func)) => Self::Func(Some(index(func)?)),
+            Val::ExternRef(None) => Self::NullExtern,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Value {
+    /// Floats as numbers, with their bits where the number does not determine them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::I32(value) => write!(f, "i32:{value}"),
+            Self::I64(value) => write!(f, "i64:{value}"),
+            Self::F32(bits) if f32::from_bits(bits).is_nan() => write!(f, "f32:nan:{bits:#010x}"),
+            Self::F64(bits) if f64::from_bits(bits).is_nan() => write!(f, "f64:nan:{bits:#018x}"),
+            Self::F32(bits) => write!(f, "f32:{:?}", f32::from_bits(bits)),
+            Self::F64(bits) => write!(f, "f64:{:?}", f64::from_bits(bits)),
+            Self::V128(bits) => write!(f, "v128:{bits:#034x}"),
+            Self::Func(Some(index)) => write!(f, "func:{index}"),
+            Self::Func(None) => f.write_str("func:null"),
+            Self::NullExtern => f.write_str("extern:null"),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Random hosts: they write everywhere, grow memories, set globals, call back, and return values of
+//! all kinds. A replay must equal its recording, in this engine and in wasmi.
+
+mod support;
+
+use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
+use wasm_jit::{AsContextMut, Caller, Engine, Extern, Func, FuncType, Linker, Module, Store, Val, ValType};
+use wasm_jit_replay::{Event, Recorder, Value, generate};
+
+/// `run` mixes what it reads anywhere in both memories, the global, the sizes and what the host
+/// returns; `back` is the same with fewer rounds, for the host.
+const PROGRAM: &str = r#"(module
+    (import "h" "i" (func $i (param i32 i64) (result i64)))
+    (import "h" "f" (func $f (param f32 f64) (result f64 f32)))
+    (import "h" "v" (func $v (param v128) (result v128)))
+    (import "h" "g" (func $g (param funcref) (result funcref)))
+    (memory $a (export "a") 1 20)
+    (memory $b 1 20)
+    (table $t 1 funcref)
+    (global $s (export "s") (mut i64) (i64.const 1))
+    (global $x (export "x") (mut f32) (f32.const 0))
+    (type $seven (func (result i32)))
+    (func $seven (export "seven") (type $seven) (i32.const 7))
+    (elem declare func $seven)
+    (func $mix (param i64)
+        (global.set $s (i64.add (i64.mul (i64.xor (global.get $s) (local.get 0))
+            (i64.const 6364136223846793005)) (i64.const 1442695040888963407))))
+    (func $at (param i32) (result i32)
+        (i32.rem_u (i32.wrap_i64 (i64.shr_u (global.get $s) (i64.const 33)))
+            (i32.sub (i32.shl (local.get 0) (i32.const 16)) (i32.const 16))))
+    (func $rounds (export "back") (param $n i32) (result i64) (local $f f64) (local $p funcref)
+        (loop $again
+            (call $mix (i64.load $a (call $at (memory.size $a))))
+            (call $mix (i64.load $b (call $at (memory.size $b))))
+            (i64.store32 $a (call $at (memory.size $a)) (global.get $s))
+            (i64.store16 $b (call $at (memory.size $b)) (global.get $s))
+            (call $mix (call $i (local.get $n) (global.get $s)))
+            (call $f (f32.reinterpret_i32 (i32.wrap_i64 (global.get $s))) (f64.reinterpret_i64 (global.get $s)))
+            (call $mix (i64.extend_i32_u (i32.reinterpret_f32)))
+            (local.set $f)
+            (call $mix (i64.reinterpret_f64 (local.get $f)))
+            (call $mix (i64.extend_i32_u (i32.reinterpret_f32 (global.get $x))))
+            (call $mix (i64x2.extract_lane 1 (call $v (i64x2.splat (global.get $s)))))
+            (local.set $p (call $g (ref.func $seven)))
+            (if (i32.eqz (ref.is_null (local.get $p)))
+                (then
+                    (table.set $t (i32.const 0) (local.get $p))
+                    (call $mix (i64.extend_i32_u (call_indirect $t (type $seven) (i32.const 0))))))
+            (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+        (global.get $s))
+    (func (export "run") (param i32) (result i64) (call $rounds (local.get 0))))"#;
+
+struct Host {
+    random: u64,
+    depth: u32,
+}
+
+impl Host {
+    fn next(&mut self, below: u64) -> u64 {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % below
+    }
+}
+
+/// Something that a host does, at random.
+fn act(caller: &mut Caller<'_, Host>) {
+    for _ in 0..caller.data_mut().next(4) {
+        let Some(Extern::Memory(memory)) = caller.get_export("a") else { panic!("a memory") };
+        let size = memory.data_size(&*caller) as u64;
+        let at = caller.data_mut().next(size - 64) as usize;
+        match caller.data_mut().next(7) {
+            0 => {
+                let bytes = caller.data_mut().next(1 << 31).to_le_bytes();
+                memory.write(&mut *caller, at, &bytes).unwrap();
+            }
+            1 => memory.data_mut(&mut *caller)[at..at + 50].fill(at as u8),
+            2 => {
+                let (bytes, host) = memory.data_and_store_mut(&mut *caller);
+                bytes[at] ^= host.next(256) as u8;
+            }
+            3 => {
+                // Refused beyond the maximum.
+                if memory.grow(&mut *caller, 1).is_ok() {
+                    memory.write(&mut *caller, size as usize + 65_535, &[1]).unwrap();
+                    memory.data_mut(&mut *caller)[size as usize] = 9;
+                }
+            }
+            4 => {
+                let value = caller.data_mut().next(u64::MAX) as i64;
+                let Some(Extern::Global(global)) = caller.get_export("s") else { panic!("a global") };
+                global.set(&mut *caller, Val::I64(value)).unwrap();
+            }
+            5 => {
+                let bits = 0x7f80_0000 | caller.data_mut().next(1 << 31) as u32;
+                let Some(Extern::Global(global)) = caller.get_export("x") else { panic!("a global") };
+                global.set(&mut *caller, Val::F32(bits)).unwrap();
+            }
+            _ if caller.data().depth < 3 => {
+                caller.data_mut().depth += 1;
+                let Some(Extern::Func(back)) = caller.get_export("back") else { panic!("a function") };
+                let rounds = 1 + caller.data_mut().next(2) as i32;
+                back.call(&mut *caller, &[Val::I32(rounds)], &mut [Val::I64(0)]).unwrap();
+                caller.data_mut().depth -= 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn linker(engine: &Engine) -> Linker<Host> {
+    let mut linker: Linker<Host> = Linker::new(engine);
+    linker
+        .func_wrap("h", "i", |mut caller: Caller<'_, Host>, _: i32, x: i64| -> i64 {
+            act(&mut caller);
+            if caller.data_mut().next(2) == 0 { i64::MIN } else { x ^ caller.data_mut().next(1 << 31) as i64 }
+        })
+        .unwrap();
+    linker
+        .func_wrap("h", "f", |mut caller: Caller<'_, Host>, x: f32, y: f64| -> (f64, f32) {
+            act(&mut caller);
+            (f64::from_bits(y.to_bits() | 0x7ff0_0000_0000_0000), f32::from_bits(x.to_bits() ^ 0x8000_0001))
+        })
+        .unwrap();
+    linker.func_wrap("h", "v", |_: Caller<'_, Host>, x: u128| -> u128 { x.rotate_left(71) ^ 1 }).unwrap();
+    linker
+        .func_wrap("h", "g", |mut caller: Caller<'_, Host>, f: Option<Func>| -> Option<Func> {
+            f.filter(|_| caller.data_mut().next(2) == 0)
+        })
+        .unwrap();
+    linker
+}
+
+fn recorded(seed: u64, rounds: i32) -> (Vec<u8>, Vec<u8>) {
+    let engine = Engine::default();
+    let module = Module::new(&engine, PROGRAM).unwrap();
+    let trace = Trace::default();
+    let recorder = Recorder::new(&module, trace.clone()).unwrap();
+    let mut store = Store::new(&engine, Host { random: seed, depth: 0 });
+    let instance = recorder.instantiate(&mut store, &linker(&engine)).unwrap();
+    // By both parts of the API; the host also writes between the calls, and through an address.
+    let run = instance.get_typed_func::<i32, i64>(&mut store, "run").unwrap();
+    run.call(&mut store, rounds).unwrap();
+    let hidden = instance.memory(&store, 1).unwrap();
+    hidden.write(&mut store.as_context_mut(), 40_000, &[1, 2, 3]).unwrap();
+    let memory = instance.get_memory(&store, "a").unwrap();
+    let address = memory.data_ptr(&store);
+    // SAFETY: within the memory; nothing runs.
+    unsafe { address.add(12_345).write(77) };
+    instance.get_func(&store, "run").unwrap().call(&mut store, &[Val::I32(2)], &mut [Val::I64(0)]).unwrap();
+    // SAFETY: as above.
+    unsafe { address.add(23_456).write(78) };
+    run.call(&mut store, 1).unwrap();
+    (module.bytes().to_vec(), trace.bytes())
+}
+
+#[test]
+fn replays_of_random_hosts_equal_their_recordings() {
+    let (mut nested, mut grown) = (0, 0);
+    for seed in 0..40 {
+        let (program, trace) = recorded(seed, 1 + (seed as i32 * 7) % 40);
+        let events = events(&trace);
+        nested += events
+            .windows(2)
+            .filter(|pair| matches!(pair, [Event::Call { .. }, Event::Enter { .. }]))
+            .count();
+        grown += events.iter().filter(|event| matches!(event, Event::Grow { .. })).count();
+        let expected = Replayed::Complete { returned: true };
+        let checked = generate(&program, &trace[..], true).unwrap();
+        assert_eq!(replay(&checked), expected, "seed {seed}");
+        assert_eq!(replay_in_wasmi(&checked), expected, "seed {seed} in wasmi");
+        let plain = replay(&generate(&program, &trace[..], false).unwrap());
+        assert!(
+            plain != Replayed::Differs(0) && !matches!(plain, Replayed::Differs(_)),
+            "seed {seed}: {plain:?}"
+        );
+    }
+    assert!(nested > 10 && grown > 10, "{nested} nested calls, {grown} events of growth");
+}
+
+#[test]
+fn what_was_written_through_an_address_is_recorded() {
+    let (_, trace) = recorded(1, 1);
+    for (place, byte) in [(12_345, 77), (23_456, 78)] {
+        let found = events(&trace).into_iter().any(|event| match event {
+            Event::Write { memory: 0, address, bytes } => {
+                (address..address + bytes.len() as u64).contains(&place)
+                    && bytes[(place - address) as usize] == byte
+            }
+            _ => false,
+        });
+        assert!(found, "{place}");
+    }
+}
+
+/// The value with its lowest bit changed, if it is a number.
+fn flipped(value: &mut Value) -> bool {
+    match value {
+        Value::I32(value) => *value ^= 1,
+        Value::I64(value) => *value ^= 1,
+        Value::F32(bits) => *bits ^= 1,
+        Value::F64(bits) => *bits ^= 1,
+        Value::V128(bits) => *bits ^= 1,
+        _ => return false,
+    }
+    true
+}
+
+/// A changed bit in what the program passes or returns is found at its event; one in what the host
+/// returns by the next event that depends on it, and not before.
+#[test]
+fn a_changed_bit_is_found_and_named() {
+    let (program, trace) = recorded(3, 4);
+    let all = events(&trace);
+    let mut found = 0;
+    for (number, event) in all.iter().enumerate() {
+        let mut changed = event.clone();
+        let (values, is_programs) = match &mut changed {
+            Event::Call { arguments, .. } => (arguments, true),
+            Event::Leave { results } => (results, true),
+            Event::Return { results } => (results, false),
+            _ => continue,
+        };
+        if !values.last_mut().is_some_and(flipped) {
+            continue;
+        }
+        let mut events = all.clone();
+        events[number] = changed;
+        let bench = generate(&program, &trace_of(&events)[..], true).unwrap();
+        match replay(&bench) {
+            Replayed::Differs(named) if is_programs => assert_eq!(named, number as i32, "{event:?}"),
+            Replayed::Differs(named) => assert!(named > number as i32, "{event:?}: {named}"),
+            other => panic!("event {number}: {event:?}: {other:?}"),
+        }
+        found += 1;
+    }
+    assert!(found > 50, "{found}");
+}
+
+/// A function of another type is an error of the host, not of the recorder.
+#[test]
+fn references_to_what_is_not_the_modules_are_refused() {
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        "(module (import \"h\" \"g\" (func $g (result funcref))) (func (export \"run\") (drop (call $g))))",
+    )
+    .unwrap();
+    let mut linker: Linker<()> = Linker::new(&engine);
+    let mut store = Store::new(&engine, ());
+    let foreign = Func::wrap(&mut store, || {});
+    let ty = FuncType::new([], [ValType::FUNCREF]);
+    let define = move |_: Caller<'_, ()>, _: &[Val], results: &mut [Val]| {
+        results[0] = Val::FuncRef(Some(foreign));
+        Ok(())
+    };
+    linker.func_new("h", "g", ty, define).unwrap();
+    let recorder = Recorder::new(&module, Vec::new()).unwrap();
+    let instance = recorder.instantiate(&mut store, &linker).unwrap();
+    let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
+    let error = run.call(&mut store, ()).unwrap_err().to_string();
+    assert!(error.contains("cannot be recorded: a reference (funcref)"), "{error}");
+}

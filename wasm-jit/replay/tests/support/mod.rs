@@ -1,0 +1,92 @@
+//! What the tests have in common.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use wasm_jit::{Engine, Linker, Module, Store};
+use wasm_jit_replay::{DIFFERENCE, Event, LAST, POSITION, Reader, Writer};
+
+/// A file in memory.
+#[derive(Clone, Default)]
+pub struct Trace(Arc<Mutex<Vec<u8>>>);
+
+impl Trace {
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Write for Trace {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How a replay with checks ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replayed {
+    /// As recorded: whether it returned.
+    Complete { returned: bool },
+    /// An event differs.
+    Differs(i32),
+    /// It ended too early, after this event.
+    Stopped(i32),
+}
+
+/// Runs a replay in this engine.
+pub fn replay(bench: &[u8]) -> Replayed {
+    let engine = Engine::default();
+    let module = Module::from_binary(&engine, bench).unwrap();
+    assert_eq!(module.imports().len(), 0);
+    let mut store = Store::new(&engine, ());
+    let instance = Linker::new(&engine).instantiate(&mut store, &module).unwrap();
+    let start = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap();
+    let returned = start.call(&mut store, ()).is_ok();
+    let [difference, position, last] = [DIFFERENCE, POSITION, LAST]
+        .map(|name| instance.get_global(&mut store, name).unwrap().get(&mut store).unwrap_i32());
+    conclude(returned, difference, position, last)
+}
+
+/// Runs a replay in wasmi.
+pub fn replay_in_wasmi(bench: &[u8]) -> Replayed {
+    let mut config = wasmi::Config::default();
+    config.wasm_multi_memory(true);
+    let engine = wasmi::Engine::new(&config);
+    let module = wasmi::Module::new(&engine, bench).unwrap();
+    let mut store = wasmi::Store::new(&engine, ());
+    let instance = wasmi::Linker::new(&engine).instantiate_and_start(&mut store, &module).unwrap();
+    let start = instance.get_typed_func::<(), ()>(&store, "_start").unwrap();
+    let returned = start.call(&mut store, ()).is_ok();
+    let [difference, position, last] = [DIFFERENCE, POSITION, LAST].map(|name| {
+        match instance.get_global(&store, name).unwrap().get(&store) {
+            wasmi::Val::I32(value) => value,
+            other => panic!("{other:?}"),
+        }
+    });
+    conclude(returned, difference, position, last)
+}
+
+fn conclude(returned: bool, difference: i32, position: i32, last: i32) -> Replayed {
+    match difference {
+        0 if position == last => Replayed::Complete { returned },
+        0 => Replayed::Stopped(position),
+        event => Replayed::Differs(event),
+    }
+}
+
+pub fn events(trace: &[u8]) -> Vec<Event> {
+    Reader::new(trace).collect::<Result<_, _>>().unwrap()
+}
+
+/// A trace of these events.
+pub fn trace_of(events: &[Event]) -> Vec<u8> {
+    let trace = Trace::default();
+    let mut writer = Writer::new(trace.clone()).unwrap();
+    events.iter().for_each(|event| writer.write(event).unwrap());
+    writer.flush().unwrap();
+    trace.bytes()
+}

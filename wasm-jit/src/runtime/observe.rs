@@ -1,0 +1,229 @@
+//! What a recorder of a store observes: calls from the host, and what the host writes.
+//!
+//! # Calls
+//! [`CallObserver`] is called around each call that the host makes of a function of WebAssembly, by
+//! whatever part of the API. Calls in the other direction need no support: the embedder wraps the
+//! functions that it defines ([`Caller::forward`](super::Caller::forward)).
+//!
+//! # Writes
+//! Safe code writes to a memory through its [`Memory`] only, so a [`WriteLog`] can know what may
+//! have changed, without a comparison of the complete memory: before bytes are handed out for
+//! writing, they are copied. [`Memory::write`] copies the bytes that it replaces, a slice of the
+//! complete memory (`data_mut`) costs a copy of the complete memory. Code that takes
+//! [`Memory::data_ptr`] can write at any time later; a memory whose address was given to anyone is
+//! copied each time that the log starts again. A host that writes through an address without this
+//! cost announces its writes: [`Memory::announced`].
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::activation;
+use super::func::Func;
+use super::instance::InstanceData;
+use super::linear_memory::{LinearMemory, copy_atomically};
+use super::memory::Memory;
+use super::store::{AsContext, AsContextMut, Handle, Store, StoreContextMut, StoreInner, StoreOpaque};
+use super::value::{Val, read_words};
+use crate::error::Error;
+use crate::types::ValType;
+
+/// Is called around each call that the host makes of a function of WebAssembly. An error that it
+/// returns is that of the call.
+pub trait CallObserver<T: 'static>: Send + Sync {
+    /// The host calls a function.
+    ///
+    /// # Errors
+    /// The function is not called then.
+    fn enter(&self, store: StoreContextMut<'_, T>, func: &Func, arguments: &[Val]) -> Result<(), Error>;
+
+    /// The function has returned these results, or failed.
+    ///
+    /// # Errors
+    /// The call fails with this error.
+    fn leave(
+        &self,
+        store: StoreContextMut<'_, T>,
+        func: &Func,
+        results: Result<&[Val], &Error>,
+    ) -> Result<(), Error>;
+}
+
+/// The observer of a store.
+pub(crate) struct Observer<T: 'static>(pub Arc<dyn CallObserver<T>>);
+
+impl<T: 'static> fmt::Debug for Observer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observer").finish_non_exhaustive()
+    }
+}
+
+impl<T: 'static> Store<T> {
+    /// Calls of the host are observed from now on; `None` ends this. Those that run already are
+    /// not.
+    pub fn observe_calls(&mut self, observer: Option<Arc<dyn CallObserver<T>>>) {
+        self.as_context_mut().into_inner().observer = observer.map(Observer);
+    }
+}
+
+/// Calls a function of WebAssembly between two calls of the observer.
+///
+/// # Errors
+/// Those of [`activation::invoke_from`], and those of the observer.
+///
+/// # Safety
+/// Those of [`activation::invoke_from`].
+#[cold]
+pub(super) unsafe fn invoke<T: 'static>(
+    store: &mut StoreInner<T>,
+    observer: &dyn CallObserver<T>,
+    func: Func,
+    caller: Option<NonNull<InstanceData>>,
+    values: *mut u64,
+) -> Result<(), Error> {
+    let ty = func.type_in(&store.opaque);
+    // These are roots: what the observer does may run the collector.
+    // SAFETY: the caller's obligation.
+    let arguments = unsafe { lift(&mut store.opaque, ty.params(), values) };
+    observer.enter(StoreContextMut::new(store), &func, &arguments)?;
+    // SAFETY: the caller's obligation.
+    let done = unsafe { activation::invoke_unobserved(store, func, caller, values) };
+    let results = match &done {
+        // SAFETY: the function has written its results.
+        Ok(()) => Ok(unsafe { lift(&mut store.opaque, ty.results(), values) }),
+        Err(error) => Err(error),
+    };
+    observer.leave(StoreContextMut::new(store), &func, results.as_deref().map_err(|error| *error))?;
+    done
+}
+
+/// # Safety
+/// There is a value of its type for each of the types.
+unsafe fn lift(
+    store: &mut StoreOpaque,
+    types: impl Iterator<Item = ValType>,
+    mut values: *const u64,
+) -> Vec<Val> {
+    let lift = |ty: ValType| {
+        // SAFETY: the caller's obligation.
+        let raw = unsafe { read_words(ty, values) };
+        values = values.wrapping_add(ty.words());
+        store.lift(ty, raw)
+    };
+    types.map(lift).collect()
+}
+
+/// Bytes of a memory, as they were before the host got access to them.
+#[derive(Clone, Debug)]
+pub struct Before {
+    /// The memory.
+    pub memory: Memory,
+    /// The address of the first byte.
+    pub offset: usize,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// The bytes that the host may have written since the log was started. A clone is the same log.
+///
+/// The ranges may overlap. A byte that differs from none of the copies of it has not been changed;
+/// what differs from one may have been.
+#[derive(Clone, Debug)]
+pub struct WriteLog(Arc<Mutex<Vec<Before>>>);
+
+impl WriteLog {
+    /// Starts a log of what the host writes to the memories of a store. There is one at a time: the
+    /// previous one gets no more ranges.
+    pub fn start(mut store: impl AsContextMut) -> Self {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let log = Self(Arc::default());
+        store.writes = Some(log.clone());
+        log.restart_in(store);
+        log
+    }
+
+    /// Forgets what was logged.
+    pub fn restart(&self, store: impl AsContext) {
+        self.restart_in(&store.as_context().0.opaque);
+    }
+
+    /// What was logged, in order; forgets it.
+    pub fn take(&self) -> Vec<Before> {
+        std::mem::take(&mut *self.ranges())
+    }
+
+    /// Ends the log of a store, if there is one.
+    pub fn end(mut store: impl AsContextMut) {
+        store.as_context_mut().into_inner().opaque.writes = None;
+    }
+
+    fn restart_in(&self, store: &StoreOpaque) {
+        self.ranges().clear();
+        for (index, memory) in store.memories.iter().enumerate().filter(|(_, memory)| memory.is_exposed()) {
+            let memory_of_store = Memory(Handle::at(store, index as u32));
+            // SAFETY: this many bytes are accessible, and compiled code is not running.
+            let bytes = unsafe { std::slice::from_raw_parts(memory.base(), memory.length() as usize) };
+            self.add(memory_of_store, 0, bytes);
+        }
+    }
+
+    /// The host may change these bytes from now on.
+    pub(super) fn add(&self, memory: Memory, offset: usize, bytes: &[u8]) {
+        self.ranges().push(Before { memory, offset, bytes: bytes.to_vec() });
+    }
+
+    /// The host may change all of these bytes from now on: those that are not logged as a complete
+    /// memory already.
+    pub(super) fn add_all(&self, memory: Memory, bytes: &[u8]) {
+        let mut ranges = self.ranges();
+        let known = ranges.iter().filter(|range| range.memory == memory);
+        // Each of them continues where the previous one ends.
+        let from =
+            known.fold(
+                0,
+                |end, range| {
+                    if range.offset <= end { end.max(range.offset + range.bytes.len()) } else { end }
+                },
+            );
+        if from < bytes.len() {
+            ranges.push(Before { memory, offset: from, bytes: bytes[from..].to_vec() });
+        }
+    }
+
+    fn ranges(&self) -> MutexGuard<'_, Vec<Before>> {
+        // Never held while foreign code runs.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a host announces what it will write to a memory through its address.
+#[derive(Clone, Debug)]
+pub struct Announced {
+    log: Option<(WriteLog, Memory, Arc<LinearMemory>)>,
+}
+
+impl Announced {
+    pub(super) fn of(store: &StoreOpaque, memory: Memory) -> Self {
+        let log = store.writes.clone();
+        Self { log: log.map(|log| (log, memory, store.memories[memory.0.index_in(store)].clone())) }
+    }
+
+    /// For a memory that no log can concern.
+    pub fn ignored() -> Self {
+        Self { log: None }
+    }
+
+    /// These bytes of the memory may be changed from now on. Those that are not inside of it are
+    /// ignored.
+    pub fn write(&self, offset: usize, length: usize) {
+        if let Some((log, memory, bytes)) = &self.log
+            && let Some(from) = bytes.range(offset as u64, length as u64)
+        {
+            let mut copy = vec![0; length];
+            // SAFETY: the bytes are accessible, and read atomically: nothing prevents a caller from
+            // keeping this while the program runs.
+            unsafe { copy_atomically(from, copy.as_mut_ptr(), length) };
+            log.ranges().push(Before { memory: *memory, offset, bytes: copy });
+        }
+    }
+}
