@@ -32,6 +32,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("wasm-jit/monitors", &["wordpatch", "profiler", "wasm-jit", "wasm-jit-hooks"]),
     ("wasm-jit/debug", &["wasm-jit", "wasm-jit-hooks"]),
     ("wasm-jit/whamm", &["wasm-jit", "wasm-jit-hooks"]),
+    ("wasm-jit/replay", &["wasm-jit", "wasm-jit-hooks"]),
     (
         "wasm-jit/cli",
         &[
@@ -40,6 +41,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "wasm-jit-wasi",
             "wasm-jit-debug",
             "wasm-jit-monitors",
+            "wasm-jit-replay",
             "wasm-jit-whamm",
         ],
     ),
@@ -320,6 +322,7 @@ fn layers(file: &File) -> Vec<String> {
         "wasm-jit-hooks",
         "wasm-jit-monitors",
         "wasm-jit-debug",
+        "wasm-jit-replay",
         "wasm-jit-whamm",
         "wasm-jit-cli",
         "wasm-jit-fuzz",

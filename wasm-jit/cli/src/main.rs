@@ -63,6 +63,7 @@ enum Verb {
     Whamm(whamm::Whamm),
     Record(record::Record),
     Trace(replay::Trace),
+    Reduce(replay::Reduce),
     ReplayGen(replay::ReplayGen),
     #[command(flatten)]
     Generate(Generate),
@@ -133,6 +134,7 @@ fn main() -> ExitCode {
         Verb::Whamm(arguments) => whamm::run(&arguments),
         Verb::Record(arguments) => record::record(arguments),
         Verb::Trace(arguments) => replay::trace(&arguments),
+        Verb::Reduce(arguments) => replay::reduce(&arguments),
         Verb::ReplayGen(arguments) => replay::generate(&arguments),
         Verb::Generate(what) => generate(&what),
     };

@@ -98,6 +98,46 @@ pub(super) fn generate(arguments: &ReplayGen) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+const REDUCE_EXAMPLES: &str = "\
+Examples:
+  wasm-jit reduce app.trace app.wasm -o small.trace
+  wasm-jit replay-gen small.trace app.wasm -o bench.wasm";
+
+/// Writes a smaller trace of the same run
+///
+/// Bytes that the host has written and the program does not read are dropped. The program runs
+/// once more, without its host, some ten times slower; a run that does not repeat is an error,
+/// which names the first event that differs.
+#[derive(Debug, Args)]
+#[command(before_help = REDUCE_EXAMPLES, help_template = super::TEMPLATE)]
+pub(super) struct Reduce {
+    /// The new trace
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+
+    /// The trace
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+
+    /// The program that was recorded (.wasm or .wat)
+    #[arg(value_name = "PROGRAM")]
+    program: PathBuf,
+}
+
+pub(super) fn reduce(arguments: &Reduce) -> Result<ExitCode, Failure> {
+    let module = load(&arguments.program)?;
+    let trace = open(&arguments.trace)?;
+    let out = File::create(&arguments.output).map_err(|error| Failure::of_file(&arguments.output, error))?;
+    let reduced = wasm_jit_replay::reduce(&module, trace, out);
+    let reduced = reduced.map_err(|error| about(error, &arguments.trace, &arguments.program))?;
+    let ([before, after], [bytes, needed]) = (reduced.events, reduced.bytes);
+    super::print(|out| {
+        writeln!(out, "events: {before} before, {after} after")?;
+        writeln!(out, "bytes written by the host: {bytes} before, {needed} after")
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn load(program: &Path) -> Result<Module, Failure> {
     super::load(&Engine::default(), program)
 }

@@ -11,6 +11,10 @@
 //!    imported functions are replaced by functions that do what the host did; `_start` repeats the
 //!    calls of the host. The code of the original functions is copied byte by byte.
 //!
+//! 4. [`reduce`] makes a trace smaller (section 3.3 of the paper): it runs the program with a host
+//!    that does what the trace says (`rerun.rs`), observes all accesses to memories, and keeps the
+//!    bytes that the program reads before they are overwritten.
+//!
 //! # How effects are found
 //! The engine copies bytes of a memory before the host gets write access to them
 //! ([`WriteLog`](wasm_jit::WriteLog)); the copies are compared when the program continues. This is
@@ -27,6 +31,8 @@ mod error;
 mod event;
 mod generate;
 mod record;
+mod reduce;
+mod rerun;
 mod trace;
 mod value;
 mod writes;
@@ -35,5 +41,6 @@ pub use error::Error;
 pub use event::Event;
 pub use generate::{DIFFERENCE, LAST, POSITION, generate};
 pub use record::Recorder;
+pub use reduce::{Reduced, reduce};
 pub use trace::{Reader, Writer};
 pub use value::Value;

@@ -45,8 +45,12 @@ impl Memory {
     /// Its address; it never moves. Compiled code changes its contents. From now on a
     /// [`WriteLog`](super::WriteLog) copies the complete memory each time that it starts.
     pub fn data_ptr(&self, store: impl AsContext) -> *mut u8 {
-        let memory = self.inner(&store.as_context().0.opaque);
+        let store = store.as_context();
+        let memory = self.inner(&store.0.opaque);
         memory.expose();
+        if let Some(log) = &store.0.opaque.writes {
+            log.add_all(*self, self.data(store));
+        }
         memory.base()
     }
 

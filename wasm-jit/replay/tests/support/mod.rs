@@ -8,10 +8,10 @@ use wasm_jit_replay::{DIFFERENCE, Event, LAST, POSITION, Reader, Writer};
 
 /// A file in memory.
 #[derive(Clone, Default)]
-pub struct Trace(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Trace(Arc<Mutex<Vec<u8>>>);
 
 impl Trace {
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         self.0.lock().unwrap().clone()
     }
 }
@@ -28,7 +28,7 @@ impl Write for Trace {
 
 /// How a replay with checks ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replayed {
+pub(crate) enum Replayed {
     /// As recorded: whether it returned.
     Complete { returned: bool },
     /// An event differs.
@@ -38,7 +38,7 @@ pub enum Replayed {
 }
 
 /// Runs a replay in this engine.
-pub fn replay(bench: &[u8]) -> Replayed {
+pub(crate) fn replay(bench: &[u8]) -> Replayed {
     let engine = Engine::default();
     let module = Module::from_binary(&engine, bench).unwrap();
     assert_eq!(module.imports().len(), 0);
@@ -52,7 +52,7 @@ pub fn replay(bench: &[u8]) -> Replayed {
 }
 
 /// Runs a replay in wasmi.
-pub fn replay_in_wasmi(bench: &[u8]) -> Replayed {
+pub(crate) fn replay_in_wasmi(bench: &[u8]) -> Replayed {
     let mut config = wasmi::Config::default();
     config.wasm_multi_memory(true);
     let engine = wasmi::Engine::new(&config);
@@ -78,12 +78,12 @@ fn conclude(returned: bool, difference: i32, position: i32, last: i32) -> Replay
     }
 }
 
-pub fn events(trace: &[u8]) -> Vec<Event> {
+pub(crate) fn events(trace: &[u8]) -> Vec<Event> {
     Reader::new(trace).collect::<Result<_, _>>().unwrap()
 }
 
 /// A trace of these events.
-pub fn trace_of(events: &[Event]) -> Vec<u8> {
+pub(crate) fn trace_of(events: &[Event]) -> Vec<u8> {
     let trace = Trace::default();
     let mut writer = Writer::new(trace.clone()).unwrap();
     events.iter().for_each(|event| writer.write(event).unwrap());

@@ -1,0 +1,208 @@
+//! [`reduce`]: keeps what the program reads (section 3.3.1 of the paper).
+//!
+//! 1. The program runs with the host of the trace. Each byte that the host writes is pending: the
+//!    shadow memory has its number. A load of a pending byte makes it needed; a store ends that it
+//!    is pending, and so does another write by the host.
+//! 2. The trace is copied without the bytes that are not needed.
+//!
+//! Calls inside the program (section 3.3.2) are not in the trace in the first place.
+
+use std::collections::HashMap;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wasm_jit::Module;
+use wasm_jit::wasmparser::{Operator, Parser, Payload};
+use wasm_jit_hooks::{Access, AccessKind, memory};
+
+use super::error::{Error, unsupported};
+use super::event::Event;
+use super::rerun::{Observer, rerun};
+use super::trace::{Reader, Writer};
+use super::writes;
+
+/// What a reduction has achieved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reduced {
+    /// Numbers of events before and after.
+    pub events: [u64; 2],
+    /// Numbers of bytes that the host writes, before and after.
+    pub bytes: [u64; 2],
+}
+
+/// Writes a trace of the same run of the program, without the bytes that the program does not read
+/// before they are overwritten. Runs the program, on this thread, some ten times slower than usual.
+///
+/// # Errors
+/// Those of [`generate`](super::generate); [`Error::Mismatch`] names the first event that does not
+/// repeat; [`Error::Unsupported`] for vector instructions that access memory.
+pub fn reduce(
+    module: &Module,
+    mut trace: impl Read + Seek + Send + 'static,
+    out: impl Write + Send + 'static,
+) -> Result<Reduced, Error> {
+    check(module)?;
+    let start = trace.stream_position()?;
+    let shadow = Shared(Arc::new(Mutex::new(Shadow::default())));
+    let trace = Arc::new(Mutex::new(trace));
+    let observed = shadow.clone();
+    let hook = memory(module, |_| true, move |access| observed.lock(|shadow| shadow.access(access)));
+    let hook = hook.map_err(|error| wasm_jit::Error::host(error.to_string()))?;
+    rerun(module, Handle(trace.clone()), shadow.clone())?;
+    drop(hook);
+    let mut trace = Handle(trace);
+    trace.0.lock().unwrap_or_else(PoisonError::into_inner).seek(SeekFrom::Start(start))?;
+    shadow.lock(|shadow| copy(&mut trace, Writer::new(out)?, &shadow.needed))
+}
+
+/// A trace that is read twice.
+struct Handle<R>(Arc<Mutex<R>>);
+
+impl<R: Read> Read for Handle<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).read(bytes)
+    }
+}
+
+/// Copies a trace with the needed bytes.
+fn copy(trace: impl Read, mut out: Writer, needed: &Bits) -> Result<Reduced, Error> {
+    let mut reduced = Reduced::default();
+    let mut first = 0;
+    for event in Reader::new(trace) {
+        let event = event?;
+        reduced.events[0] += 1;
+        let Event::Write { memory, address, bytes } = event else {
+            reduced.events[1] += 1;
+            out.write(&event)?;
+            continue;
+        };
+        let is_needed = |at: usize| needed.contains(first + at as u64);
+        for (start, end) in writes::runs((0..bytes.len()).filter(|at| is_needed(*at))) {
+            reduced.events[1] += 1;
+            reduced.bytes[1] += (end - start) as u64;
+            let bytes = bytes[start..end].to_vec();
+            out.write(&Event::Write { memory, address: address + start as u64, bytes })?;
+        }
+        reduced.bytes[0] += bytes.len() as u64;
+        first += bytes.len() as u64;
+    }
+    out.flush()?;
+    Ok(reduced)
+}
+
+/// Bytes of a page of the shadow memory.
+const PAGE: u64 = 4096;
+
+/// The written bytes are numbered in the order of the trace.
+#[derive(Default)]
+struct Shadow {
+    /// The numbers of pending bytes plus 1, or 0: by memory and page.
+    pending: HashMap<(u32, u64), Box<[u64; PAGE as usize]>>,
+    needed: Bits,
+    written: u64,
+}
+
+impl Shadow {
+    fn access(&mut self, access: &Access) {
+        let is_read = !matches!(access.kind, AccessKind::Store);
+        let (mut at, end) = (access.address, access.address.saturating_add(access.size));
+        while at < end {
+            let (page, next) = (at / PAGE, (at / PAGE + 1) * PAGE);
+            let Some(numbers) = self.pending.get_mut(&(access.memory, page)) else {
+                // Also the many pages of a copy that is out of bounds.
+                at = next;
+                continue;
+            };
+            for byte in at..next.min(end) {
+                let number = std::mem::take(&mut numbers[(byte % PAGE) as usize]);
+                if is_read && number > 0 {
+                    self.needed.insert(number - 1);
+                }
+            }
+            at = next;
+        }
+    }
+
+    fn write(&mut self, memory: u32, address: u64, length: usize) {
+        for byte in address..address + length as u64 {
+            self.written += 1;
+            let page = self.pending.entry((memory, byte / PAGE));
+            page.or_insert_with(|| Box::new([0; PAGE as usize]))[(byte % PAGE) as usize] = self.written;
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Shadow>>);
+
+impl Shared {
+    fn lock<R>(&self, run: impl FnOnce(&mut Shadow) -> R) -> R {
+        run(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Observer for Shared {
+    fn writes(&mut self, memory: u32, address: u64, length: usize) {
+        self.lock(|shadow| shadow.write(memory, address, length));
+    }
+}
+
+/// A set of numbers.
+#[derive(Default)]
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn insert(&mut self, number: u64) {
+        let word = (number / 64) as usize;
+        if word >= self.0.len() {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (number % 64);
+    }
+
+    fn contains(&self, number: u64) -> bool {
+        self.0.get((number / 64) as usize).is_some_and(|word| word >> (number % 64) & 1 != 0)
+    }
+}
+
+/// Refuses instructions whose accesses are not observed.
+fn check(module: &Module) -> Result<(), Error> {
+    for payload in Parser::new(0).parse_all(module.bytes()) {
+        let Payload::CodeSectionEntry(body) = payload? else { continue };
+        for operator in body.get_operators_reader()? {
+            if is_vector_access(&operator?) {
+                return Err(unsupported("a vector instruction that accesses memory"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_vector_access(operator: &Operator<'_>) -> bool {
+    use Operator as O;
+    matches!(
+        operator,
+        O::V128Load { .. }
+            | O::V128Load8x8S { .. }
+            | O::V128Load8x8U { .. }
+            | O::V128Load16x4S { .. }
+            | O::V128Load16x4U { .. }
+            | O::V128Load32x2S { .. }
+            | O::V128Load32x2U { .. }
+            | O::V128Load8Splat { .. }
+            | O::V128Load16Splat { .. }
+            | O::V128Load32Splat { .. }
+            | O::V128Load64Splat { .. }
+            | O::V128Load32Zero { .. }
+            | O::V128Load64Zero { .. }
+            | O::V128Load8Lane { .. }
+            | O::V128Load16Lane { .. }
+            | O::V128Load32Lane { .. }
+            | O::V128Load64Lane { .. }
+            | O::V128Store { .. }
+            | O::V128Store8Lane { .. }
+            | O::V128Store16Lane { .. }
+            | O::V128Store32Lane { .. }
+            | O::V128Store64Lane { .. }
+    )
+}

@@ -1,0 +1,240 @@
+//! A run of the program in this engine with a host that does what a trace says.
+
+use std::io::Read;
+
+use wasm_jit::{
+    AsContext, AsContextMut, Caller, ExternType, Func, FuncType, Instance, Module, Store,
+    StoreContextMut, Val,
+};
+
+use super::error::{Error, unsupported};
+use super::event::Event;
+use super::trace::Reader;
+use super::value::Value;
+
+/// Is told what the host has written.
+pub(crate) trait Observer: 'static {
+    /// The host has written bytes to a memory.
+    fn writes(&mut self, memory: u32, address: u64, length: usize);
+}
+
+/// The state of the run.
+struct Run<R, O> {
+    events: Reader<R>,
+    /// Number of the event that is read next.
+    number: u64,
+    instance: Option<Instance>,
+    /// Why the run does not go on: the end of the trace, or an error.
+    stopped: Option<Result<(), Error>>,
+    observer: O,
+}
+
+impl<R: Read, O> Run<R, O> {
+    /// The next event; `None` at the end.
+    fn next(&mut self) -> Result<Option<Event>, Error> {
+        self.number += 1;
+        self.events.next().transpose()
+    }
+
+    /// The event that was read last does not fit.
+    fn mismatch(&self, what: &'static str) -> Error {
+        Error::Mismatch { number: self.number - 1, what }
+    }
+
+    fn instance(&self) -> Instance {
+        self.instance.expect("only instances run")
+    }
+}
+
+/// How the host's part ended.
+enum Ended {
+    /// With these results.
+    Returned(Vec<Value>),
+    /// It failed, or what it called did.
+    Failed,
+    /// So does the trace.
+    Trace,
+}
+
+/// Runs a module with the host of a trace, to its end.
+///
+/// # Errors
+/// Those of [`Reader`], [`Error::OtherModule`], [`Error::Mismatch`].
+pub(crate) fn rerun<R: Read + 'static, O: Observer>(
+    module: &Module,
+    trace: R,
+    observer: O,
+) -> Result<(), Error> {
+    let run = Run { events: Reader::new(trace), number: 0, instance: None, stopped: None, observer };
+    let mut store = Store::new(module.engine(), run);
+    if let Some(Event::Start { module: checksum, length }) = store.data_mut().next()?
+        && (checksum, length) != (crc32fast::hash(module.bytes()), module.bytes().len() as u64)
+    {
+        return Err(Error::OtherModule);
+    }
+    if module.has_start_function() {
+        return Err(unsupported("a start function"));
+    }
+    let mut imports = Vec::new();
+    for (index, import) in module.imports().enumerate() {
+        let ExternType::Func(ty) = import.ty() else {
+            return Err(unsupported("an import that is no function"));
+        };
+        imports.push(host_function(&mut store, index as u32, ty.clone())?.into());
+    }
+    let instance = Instance::new(&mut store, module, &imports)?;
+    store.data_mut().instance = Some(instance);
+    let ended = act(&mut store.as_context_mut(), None);
+    if let Some(stopped) = store.data_mut().stopped.take() {
+        return stopped;
+    }
+    match ended? {
+        Ended::Failed => match store.data_mut().next()? {
+            None => Ok(()),
+            Some(_) => Err(store.data().mismatch("the run continues after a failure")),
+        },
+        Ended::Returned(_) | Ended::Trace => Ok(()),
+    }
+}
+
+fn host_function<R: Read + 'static, O: Observer>(
+    store: &mut Store<Run<R, O>>,
+    import: u32,
+    ty: FuncType,
+) -> Result<Func, Error> {
+    let host = move |mut caller: Caller<'_, Run<R, O>>, arguments: &[Val], results: &mut [Val]| {
+        let stop = || wasm_jit::Error::host("the recorded host function failed");
+        let store = &mut caller.as_context_mut();
+        let ended = called(store, import, arguments).and_then(|()| act(store, Some(import)));
+        let ended = ended.and_then(|ended| match ended {
+            Ended::Returned(values) if values.len() == results.len() => {
+                for (result, value) in results.iter_mut().zip(values) {
+                    *result = val(store, value)?;
+                }
+                Ok(None)
+            }
+            Ended::Returned(_) => Err(store.data().mismatch("another number of results")),
+            Ended::Failed => Ok(Some(None)),
+            Ended::Trace => Ok(Some(Some(()))),
+        });
+        match ended {
+            Ok(None) => Ok(()),
+            Ok(Some(None)) => Err(stop()),
+            Ok(Some(Some(()))) => {
+                store.data_mut().stopped = Some(Ok(()));
+                Err(stop())
+            }
+            Err(error) => {
+                store.data_mut().stopped.get_or_insert(Err(error));
+                Err(stop())
+            }
+        }
+    };
+    Ok(Func::new(store, ty, host)?)
+}
+
+/// The program calls an import.
+fn called<R: Read, O: Observer>(
+    store: &mut StoreContextMut<'_, Run<R, O>>,
+    import: u32,
+    arguments: &[Val],
+) -> Result<(), Error> {
+    let now = values(store, arguments);
+    match store.data_mut().next()? {
+        Some(Event::Call { import: recorded, arguments }) if recorded == import && Some(&arguments) == now.as_ref() => {
+            Ok(())
+        }
+        // A run that was killed.
+        None => Ok(()),
+        Some(_) => Err(store.data().mismatch("the program calls something else, or with other arguments")),
+    }
+}
+
+/// Does what the host does until it returns; the host itself never does.
+fn act<R: Read + 'static, O: Observer>(
+    store: &mut StoreContextMut<'_, Run<R, O>>,
+    import: Option<u32>,
+) -> Result<Ended, Error> {
+    let instance = store.data().instance();
+    loop {
+        let Some(event) = store.data_mut().next()? else { return Ok(Ended::Trace) };
+        match event {
+            Event::Grow { memory, pages } => {
+                let memory = instance.memory(store.as_context(), memory);
+                let memory = memory.ok_or_else(|| store.data().mismatch("there is no such memory"))?;
+                memory.grow(store.as_context_mut(), pages)?;
+            }
+            Event::Write { memory: index, address, bytes } => {
+                let memory = instance.memory(store.as_context(), index);
+                let memory = memory.ok_or_else(|| store.data().mismatch("there is no such memory"))?;
+                memory.write(store.as_context_mut(), address as usize, &bytes)?;
+                store.data_mut().observer.writes(index, address, bytes.len());
+            }
+            Event::SetGlobal { global, value } => {
+                let global = instance.global(store.as_context(), global);
+                let global = global.ok_or_else(|| store.data().mismatch("there is no such global"))?;
+                let value = val(store, value)?;
+                global.set(store.as_context_mut(), value)?;
+            }
+            Event::Enter { function, arguments } => {
+                if let Some(ended) = enter(store, function, arguments)? {
+                    return Ok(ended);
+                }
+            }
+            Event::Return { results } if import.is_some() => return Ok(Ended::Returned(results)),
+            Event::Fail if import.is_some() => return Ok(Ended::Failed),
+            _ => return Err(store.data().mismatch("the program runs, and the host does something else")),
+        }
+    }
+}
+
+/// The host calls a function; returns how the host's part ended, if it did.
+fn enter<R: Read + 'static, O: Observer>(
+    store: &mut StoreContextMut<'_, Run<R, O>>,
+    function: u32,
+    arguments: Vec<Value>,
+) -> Result<Option<Ended>, Error> {
+    let func = store.data().instance().func(store.as_context(), function);
+    let func = func.ok_or_else(|| store.data().mismatch("there is no such function"))?;
+    let arguments: Vec<Val> = arguments.into_iter().map(|value| val(store, value)).collect::<Result<_, _>>()?;
+    let ty = func.ty(store.as_context());
+    let mut results: Vec<Val> = ty.results().map(Val::default_for_ty).collect();
+    let done = func.call(store.as_context_mut(), &arguments, &mut results);
+    if store.data().stopped.is_some() {
+        return Ok(Some(Ended::Trace));
+    }
+    let now = values(store, &results);
+    match (store.data_mut().next()?, done) {
+        (Some(Event::Leave { results }), Ok(())) if Some(&results) == now.as_ref() => Ok(None),
+        (Some(Event::Fail), Err(_)) => Ok(Some(Ended::Failed)),
+        (None, _) => Ok(Some(Ended::Trace)),
+        (Some(_), _) => Err(store.data().mismatch("the program returns something else, or not at all")),
+    }
+}
+
+fn values<R, O: 'static>(store: &StoreContextMut<'_, Run<R, O>>, values: &[Val]) -> Option<Vec<Value>>
+where
+    R: Read + 'static,
+{
+    let instance = store.data().instance();
+    values.iter().map(|value| Value::of(value, |func| instance.func_index(store.as_context(), func))).collect()
+}
+
+fn val<R: Read + 'static, O: 'static>(
+    store: &StoreContextMut<'_, Run<R, O>>,
+    value: Value,
+) -> Result<Val, Error> {
+    Ok(match value {
+        Value::I32(value) => Val::I32(value),
+        Value::I64(value) => Val::I64(value),
+        Value::F32(bits) => Val::F32(bits),
+        Value::F64(bits) => Val::F64(bits),
+        Value::V128(bits) => Val::V128(bits),
+        Value::Func(None) => Val::FuncRef(None),
+        Value::Func(Some(index)) => {
+            let func = store.data().instance().func(store.as_context(), index);
+            Val::FuncRef(Some(func.ok_or_else(|| store.data().mismatch("there is no such function"))?))
+        }
+        Value::NullExtern => Val::ExternRef(None),
+    })
+}
