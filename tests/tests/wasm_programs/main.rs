@@ -11,6 +11,7 @@
 //! ```
 
 mod monitors;
+mod recorded;
 mod scripts;
 
 use std::fmt::Write as _;

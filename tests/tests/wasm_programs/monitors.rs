@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
 use tests::{Run, ensure_wasm_jit, repo_root, run_within};
 
-use super::{STEP, Step, TIME_LIMIT, ours, programs};
+use super::{STEP, Step, TIME_LIMIT, engine, ours, programs};
 
 /// Reports, by the names of the monitors.
 pub(super) struct Reports(BTreeMap<String, Value>);
@@ -42,6 +43,17 @@ impl Workload {
         let folder = self.folder();
         let mut command = ours(&programs(&[self.fetched]), folder.path(), &self.step, options);
         run_within(&mut command, TIME_LIMIT)
+    }
+
+    /// Records it; returns also the program.
+    pub(super) fn recorded(&self, trace: &Path) -> (Run, PathBuf) {
+        let folder = self.folder();
+        let programs = programs(&[self.fetched]);
+        let program = programs.join(self.step.program);
+        let mut command = Command::new(ensure_wasm_jit());
+        command.arg("record").arg("-o").arg(trace);
+        let mut command = engine(command, &program, &programs, folder.path(), &self.step);
+        (run_within(&mut command, TIME_LIMIT), program)
     }
 
     /// Runs it under monitors, and compares output and exit code with those of `plain`.
@@ -305,25 +317,25 @@ pub(super) const LUA: Workload = Workload {
     step: Step { program: "lua.wasm", arguments: &["/work/small_functions.lua", "1"], ..STEP },
 };
 
-const SQLITE: Workload = Workload {
+pub(super) const SQLITE: Workload = Workload {
     fetched: "sqlite",
     files: &[],
     step: Step { program: "sqlite.wasm", arguments: &["10"], ..STEP },
 };
 
-const GOFMT: Workload = Workload {
+pub(super) const GOFMT: Workload = Workload {
     fetched: "gofmt",
     files: &["wasm/messy.go"],
     step: Step { program: "gofmt.wasm", arguments: &["-l", "/work/messy.go"], ..STEP },
 };
 
-const RUST: Workload = Workload {
+pub(super) const RUST: Workload = Workload {
     fetched: "rust",
     files: &["wasm/messy.go"],
     step: Step { program: "rust.wasm", arguments: &["index", "/work", r"[a-z]+ing\b"], ..STEP },
 };
 
-const PYTHON: Workload = Workload {
+pub(super) const PYTHON: Workload = Workload {
     fetched: "python",
     files: &[],
     step: Step { program: "python.wasm", arguments: &["-S", "-c", "print(sum(range(100)))"], ..STEP },

@@ -3,8 +3,8 @@
 use std::io::Read;
 
 use wasm_jit::{
-    AsContext, AsContextMut, Caller, ExternType, Func, FuncType, Instance, Module, Store,
-    StoreContextMut, Val,
+    AsContext, AsContextMut, Caller, ExternType, Func, FuncType, Instance, Module, Store, StoreContextMut,
+    Val,
 };
 
 use super::error::{Error, unsupported};
@@ -141,7 +141,9 @@ fn called<R: Read, O: Observer>(
 ) -> Result<(), Error> {
     let now = values(store, arguments);
     match store.data_mut().next()? {
-        Some(Event::Call { import: recorded, arguments }) if recorded == import && Some(&arguments) == now.as_ref() => {
+        Some(Event::Call { import: recorded, arguments })
+            if recorded == import && Some(&arguments) == now.as_ref() =>
+        {
             Ok(())
         }
         // A run that was killed.
@@ -196,7 +198,8 @@ fn enter<R: Read + 'static, O: Observer>(
 ) -> Result<Option<Ended>, Error> {
     let func = store.data().instance().func(store.as_context(), function);
     let func = func.ok_or_else(|| store.data().mismatch("there is no such function"))?;
-    let arguments: Vec<Val> = arguments.into_iter().map(|value| val(store, value)).collect::<Result<_, _>>()?;
+    let arguments: Vec<Val> =
+        arguments.into_iter().map(|value| val(store, value)).collect::<Result<_, _>>()?;
     let ty = func.ty(store.as_context());
     let mut results: Vec<Val> = ty.results().map(Val::default_for_ty).collect();
     let done = func.call(store.as_context_mut(), &arguments, &mut results);
@@ -217,7 +220,10 @@ where
     R: Read + 'static,
 {
     let instance = store.data().instance();
-    values.iter().map(|value| Value::of(value, |func| instance.func_index(store.as_context(), func))).collect()
+    values
+        .iter()
+        .map(|value| Value::of(value, |func| instance.func_index(store.as_context(), func)))
+        .collect()
 }
 
 fn val<R: Read + 'static, O: 'static>(

@@ -249,7 +249,10 @@ fn only_bytes_that_are_read_are_kept() {
     let last = changed.len() - 1;
     changed[last] = Event::Leave { results: vec![Value::I32(3)] };
     let error = reduce(&module, Cursor::new(trace_of(&changed)), Trace::default()).unwrap_err();
-    assert!(matches!(error, wasm_jit_replay::Error::Mismatch { number, .. } if number == last as u64), "{error}");
+    assert!(
+        matches!(error, wasm_jit_replay::Error::Mismatch { number, .. } if number == last as u64),
+        "{error}"
+    );
 }
 
 #[test]
