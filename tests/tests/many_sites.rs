@@ -48,7 +48,7 @@ fn sites_that_are_first_executed_late_count() {
     assert!(misses.len() < 5, "{misses:#?}");
 }
 
-/// The function is sampled when the second half begins, and its next window is seconds away.
+/// The function is sampled when the second half begins, and its windows are far from each other.
 #[test]
 fn sites_that_are_first_executed_between_two_windows_are_switched_off() {
     let _quiet = QUIET.lock().unwrap_or_else(PoisonError::into_inner);

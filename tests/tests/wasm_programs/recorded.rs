@@ -54,9 +54,10 @@ fn check(workload: &Workload) {
         let [difference, position, last] = replay(&folder.join("check.wasm"));
         assert_eq!((difference, position), (0, last), "{program}: {trace}");
     }
-    let dump = command(&["trace", "dump", "small.trace"], folder).stdout;
+    let text = |run: &Run| String::from_utf8_lossy(&run.stdout).into_owned();
+    let (reduced, dump) = (text(&reduced), text(&command(&["trace", "dump", "small.trace"], folder)));
     let after = format!("{} after", dump.lines().count());
-    assert!(reduced.stdout.lines().next().is_some_and(|line| line.ends_with(&after)), "{}", reduced.stdout);
+    assert!(reduced.lines().next().is_some_and(|line| line.ends_with(&after)), "{reduced}");
     // A trace that was cut anywhere is an error, or a part of it.
     let bytes = fs::read(&trace).unwrap();
     fs::write(&trace, &bytes[..bytes.len() / 2]).unwrap();

@@ -46,17 +46,17 @@ pub struct Access {
     /// others, the result of the instruction: what a load has loaded, extended as the instruction
     /// does and then zero-extended from its type; what was there before a
     /// [`ReadModifyWrite`](AccessKind::ReadModifyWrite). `None` for the other bulk operations,
-    /// which copy bytes.
+    /// which copy bytes, and for instructions that load or store vectors or lanes of them.
     pub value: Option<u64>,
 }
 
 /// Where the parts of an access are.
 #[derive(Clone, Copy, Debug)]
 enum Form {
-    /// At [`Bound::Address`]. The value is the result.
-    Result,
-    /// At [`Bound::Address`]. The value is the top operand.
-    Stored,
+    /// At [`Bound::Address`]. The value is the result, unless that is a vector.
+    Result { is_vector: bool },
+    /// At [`Bound::Address`]. The value is the top operand, unless that is a vector.
+    Stored { is_vector: bool },
     /// The address is this operand, and the size the top one; the value may be an operand.
     Bulk { address: u32, value: Option<u32> },
 }
@@ -87,7 +87,7 @@ pub fn memory(
     let mut followers: BTreeMap<(u32, Place), usize> = BTreeMap::new();
     each_site(module, filter, |site, flow, index| {
         for known in known_accesses(site.operator) {
-            if matches!(known.form, Form::Result) {
+            if matches!(known.form, Form::Result { .. }) {
                 // Such an instruction has one successor, which has no other way from a load.
                 followers.insert((site.function, flow.place(flow.successors[index][0])), found.len());
             }
@@ -105,7 +105,7 @@ pub fn memory(
     let completes = Callback::new(move |values| {
         let number = values[0] as usize;
         if let Some((_, address)) = records.complete(values[1], &[number]) {
-            completed(number, address, known[number].2.size, Some(values[2]));
+            completed(number, address, known[number].2.size, values.get(2).copied());
         }
     });
     let begins = Callback::new(move |values| records.begin(values[1], values[0] as usize, values[2]));
@@ -117,20 +117,26 @@ pub fn memory(
                 event(number, values[1], values[2], values.get(3).copied())
             }
             Known { size, .. } => {
-                event(number, values[1], size, Some(values[2] & (u64::MAX >> (64 - 8 * size))))
+                let value = values.get(2).map(|value| value & (u64::MAX >> (64 - 8 * size)));
+                event(number, values[1], size, value)
             }
         }
     });
     let mut probes = Probes::default();
     // An instruction completes before the next one begins.
     for (place, number) in followers {
-        probes.add(place, &completes, number, &[Bound::Frame, Bound::Operand(0)]);
+        let has_value = !matches!(sites[number].2.form, Form::Result { is_vector: true });
+        let values = [Bound::Frame, Bound::Operand(0)];
+        probes.add(place, &completes, number, if has_value { &values } else { &values[..1] });
     }
     for (number, (function, offset, known)) in sites.into_iter().enumerate() {
         let place = (function, Place::Instruction { offset });
         match known.form {
-            Form::Result => probes.add(place, &begins, number, &[Bound::Frame, Bound::Address]),
-            Form::Stored => probes.add(place, &stores, number, &[Bound::Address, Bound::Operand(0)]),
+            Form::Result { .. } => probes.add(place, &begins, number, &[Bound::Frame, Bound::Address]),
+            Form::Stored { is_vector } => {
+                let values = [Bound::Address, Bound::Operand(0)];
+                probes.add(place, &stores, number, if is_vector { &values[..1] } else { &values });
+            }
             Form::Bulk { address, value } => {
                 let mut values = vec![Bound::Operand(address), Bound::Operand(0)];
                 values.extend(value.map(Bound::Operand));
@@ -228,13 +234,52 @@ fn known_accesses(operator: &Operator<'_>) -> Vec<Known> {
         O::MemoryAtomicWait64 { memarg } => (AccessKind::Wait, 8, memarg),
         O::MemoryAtomicNotify { memarg } => (AccessKind::Notify, 4, memarg),
         _ => {
+            if let Some(known) = vector_access(operator) {
+                return vec![known];
+            }
             let Some((size, memarg)) = read_modify_write(operator) else { return Vec::new() };
             (AccessKind::ReadModifyWrite, size, memarg)
         }
     };
     let MemArgTarget::Memory(memory) = memarg.target else { return Vec::new() };
-    let form = if kind == AccessKind::Store { Form::Stored } else { Form::Result };
+    let is_vector = false;
+    let form =
+        if kind == AccessKind::Store { Form::Stored { is_vector } } else { Form::Result { is_vector } };
     vec![Known { kind, form, memory, size }]
+}
+
+/// The access of an instruction that loads or stores a vector or a lane of one.
+fn vector_access(operator: &Operator<'_>) -> Option<Known> {
+    use Operator as O;
+    let load = AccessKind::Load;
+    let (kind, size, memarg): (AccessKind, u64, &MemArg) = match operator {
+        O::V128Load { memarg } => (load, 16, memarg),
+        O::V128Load8x8S { memarg }
+        | O::V128Load8x8U { memarg }
+        | O::V128Load16x4S { memarg }
+        | O::V128Load16x4U { memarg }
+        | O::V128Load32x2S { memarg }
+        | O::V128Load32x2U { memarg }
+        | O::V128Load64Splat { memarg }
+        | O::V128Load64Zero { memarg }
+        | O::V128Load64Lane { memarg, .. } => (load, 8, memarg),
+        O::V128Load32Splat { memarg } | O::V128Load32Zero { memarg } | O::V128Load32Lane { memarg, .. } => {
+            (load, 4, memarg)
+        }
+        O::V128Load16Splat { memarg } | O::V128Load16Lane { memarg, .. } => (load, 2, memarg),
+        O::V128Load8Splat { memarg } | O::V128Load8Lane { memarg, .. } => (load, 1, memarg),
+        O::V128Store { memarg } => (AccessKind::Store, 16, memarg),
+        O::V128Store64Lane { memarg, .. } => (AccessKind::Store, 8, memarg),
+        O::V128Store32Lane { memarg, .. } => (AccessKind::Store, 4, memarg),
+        O::V128Store16Lane { memarg, .. } => (AccessKind::Store, 2, memarg),
+        O::V128Store8Lane { memarg, .. } => (AccessKind::Store, 1, memarg),
+        _ => return None,
+    };
+    let MemArgTarget::Memory(memory) = memarg.target else { return None };
+    let is_vector = true;
+    let form =
+        if kind == AccessKind::Store { Form::Stored { is_vector } } else { Form::Result { is_vector } };
+    Some(Known { kind, form, memory, size })
 }
 
 /// The size of an atomic operation that reads and writes.

@@ -86,6 +86,27 @@ fn accesses_of_every_kind_have_their_size_and_value() {
             (Load, 1, 1, Some(7)),
         ]
     );
+    let of_vectors = accesses(
+        "(local $v v128) (local.set $v (v128.load offset=2 (i32.const 8)))
+        (v128.store (i32.const 3) (local.get $v)) (drop (v128.load8x8_s (i32.const 4)))
+        (drop (v128.load16_splat (i32.const 5))) (drop (v128.load32_zero (i32.const 6)))
+        (drop (v128.load8_lane offset=1 3 (i32.const 7) (local.get $v)))
+        (v128.store64_lane 1 (i32.const 9) (local.get $v)) (drop (i32.load8_u (i32.const 8)))",
+    );
+    assert_eq!(
+        of_vectors,
+        [
+            (Load, 10, 16, None),
+            (Store, 3, 16, None),
+            (Load, 4, 8, None),
+            (Load, 5, 2, None),
+            (Load, 6, 4, None),
+            (Load, 8, 1, None),
+            (Store, 9, 8, None),
+            (Load, 8, 1, Some(0)),
+        ]
+    );
+    assert_eq!(accesses("(drop (v128.load (i32.const -15)))"), []);
     // A store that traps is reported, a load is not.
     assert_eq!(accesses("(i32.store (i32.const -4) (i32.const 1))"), [(Store, 0xffff_fffc, 4, Some(1))]);
     assert_eq!(accesses("(drop (i32.load (i32.const -4)))"), []);

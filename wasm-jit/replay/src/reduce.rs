@@ -12,10 +12,9 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use wasm_jit::Module;
-use wasm_jit::wasmparser::{Operator, Parser, Payload};
-use wasm_jit_hooks::{Access, AccessKind, memory};
 
-use super::error::{Error, unsupported};
+use super::accesses::{Access, Accesses};
+use super::error::Error;
 use super::event::Event;
 use super::rerun::{Observer, rerun};
 use super::trace::{Reader, Writer};
@@ -35,21 +34,19 @@ pub struct Reduced {
 ///
 /// # Errors
 /// Those of [`generate`](super::generate); [`Error::Mismatch`] names the first event that does not
-/// repeat; [`Error::Unsupported`] for vector instructions that access memory.
+/// repeat.
 pub fn reduce(
     module: &Module,
     mut trace: impl Read + Seek + Send + 'static,
     out: impl Write + Send + 'static,
 ) -> Result<Reduced, Error> {
-    check(module)?;
     let start = trace.stream_position()?;
     let shadow = Shared(Arc::new(Mutex::new(Shadow::default())));
     let trace = Arc::new(Mutex::new(trace));
     let observed = shadow.clone();
-    let hook = memory(module, |_| true, move |access| observed.lock(|shadow| shadow.access(access)));
-    let hook = hook.map_err(|error| wasm_jit::Error::host(error.to_string()))?;
+    let accesses = Accesses::observe(module, move |access| observed.lock(|shadow| shadow.access(access)))?;
     rerun(module, Handle(trace.clone()), shadow.clone())?;
-    drop(hook);
+    accesses.were_observed()?;
     let mut trace = Handle(trace);
     trace.0.lock().unwrap_or_else(PoisonError::into_inner).seek(SeekFrom::Start(start))?;
     shadow.lock(|shadow| copy(&mut trace, Writer::new(out)?, &shadow.needed))
@@ -103,8 +100,7 @@ struct Shadow {
 }
 
 impl Shadow {
-    fn access(&mut self, access: &Access) {
-        let is_read = !matches!(access.kind, AccessKind::Store);
+    fn access(&mut self, access: Access) {
         let (mut at, end) = (access.address, access.address.saturating_add(access.size));
         while at < end {
             let (page, next) = (at / PAGE, (at / PAGE + 1) * PAGE);
@@ -115,7 +111,7 @@ impl Shadow {
             };
             for byte in at..next.min(end) {
                 let number = std::mem::take(&mut numbers[(byte % PAGE) as usize]);
-                if is_read && number > 0 {
+                if access.is_read && number > 0 {
                     self.needed.insert(number - 1);
                 }
             }
@@ -163,46 +159,4 @@ impl Bits {
     fn contains(&self, number: u64) -> bool {
         self.0.get((number / 64) as usize).is_some_and(|word| word >> (number % 64) & 1 != 0)
     }
-}
-
-/// Refuses instructions whose accesses are not observed.
-fn check(module: &Module) -> Result<(), Error> {
-    for payload in Parser::new(0).parse_all(module.bytes()) {
-        let Payload::CodeSectionEntry(body) = payload? else { continue };
-        for operator in body.get_operators_reader()? {
-            if is_vector_access(&operator?) {
-                return Err(unsupported("a vector instruction that accesses memory"));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn is_vector_access(operator: &Operator<'_>) -> bool {
-    use Operator as O;
-    matches!(
-        operator,
-        O::V128Load { .. }
-            | O::V128Load8x8S { .. }
-            | O::V128Load8x8U { .. }
-            | O::V128Load16x4S { .. }
-            | O::V128Load16x4U { .. }
-            | O::V128Load32x2S { .. }
-            | O::V128Load32x2U { .. }
-            | O::V128Load8Splat { .. }
-            | O::V128Load16Splat { .. }
-            | O::V128Load32Splat { .. }
-            | O::V128Load64Splat { .. }
-            | O::V128Load32Zero { .. }
-            | O::V128Load64Zero { .. }
-            | O::V128Load8Lane { .. }
-            | O::V128Load16Lane { .. }
-            | O::V128Load32Lane { .. }
-            | O::V128Load64Lane { .. }
-            | O::V128Store { .. }
-            | O::V128Store8Lane { .. }
-            | O::V128Store16Lane { .. }
-            | O::V128Store32Lane { .. }
-            | O::V128Store64Lane { .. }
-    )
 }
