@@ -52,6 +52,7 @@ ALL_SUITES = {
     "profiler": ["profiler:*"],
     "whamm": ["wasm-jit-whamm:*"],
     "script": ["tests:script"],
+    "replay": ["wasm-jit-replay:*"],
     "monitors": ["wasm-jit-monitors:*", "wasm-jit-debug:*"],
 }
 

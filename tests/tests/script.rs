@@ -152,6 +152,10 @@ fn calls_that_end_by_longjmp() {
         let paired = found.by_function("paired");
         assert_eq!((paired["catches"], paired["leaf"]), (calls["catches"], calls["leaf"]));
         assert_eq!(found.by_function("exits").get("leaves"), None);
+        assert_eq!(
+            found.reports[0]["values"]["deepest"], 8,
+            "the leaf is not called by calls that have ended"
+        );
         assert_eq!(found.notes(), <[&str; 0]>::default());
     }
 }

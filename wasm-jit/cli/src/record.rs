@@ -26,7 +26,7 @@ its host, however the program ends.";
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(override_usage = "wasm-jit record [OPTIONS] --output <TRACE> <FILE> [ARGS]...")]
 pub(super) struct Record {
-    /// The trace, a new file
+    /// The trace; overwritten if it exists
     #[arg(short, long, value_name = "TRACE")]
     output: PathBuf,
 

@@ -1,19 +1,23 @@
 //! `wasm-jit trace` and `wasm-jit replay-gen`: what is done with a recorded run.
 
 use std::fs::{self, File};
-use std::io::BufReader;
+use std::io::{BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
+use tempfile::{NamedTempFile, PersistError};
 use wasm_jit::{Engine, Module};
-use wasm_jit_replay::{Error, Reader};
+use wasm_jit_replay::{Error, Event, Reader};
 
 use super::Failure;
 
 const TRACE_EXAMPLES: &str = "\
 Examples:
-  wasm-jit trace dump app.trace | less       one event per line, with its number";
+  wasm-jit trace dump app.trace | less       one event per line, with its number
+  wasm-jit trace dump --json app.trace | jq -c 'select(.event == \"call\")'";
 
 /// Shows traces of programs that were recorded
 #[derive(Debug, Args)]
@@ -35,18 +39,34 @@ enum Verb {
 /// code is then 1.
 #[derive(Debug, Args)]
 struct Dump {
+    /// Prints a JSON object per line: `number`, `event` (the kind), and the fields
+    #[arg(long)]
+    json: bool,
+
     /// The trace
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
 }
 
+/// A line of the dump.
+#[derive(Serialize)]
+struct Numbered {
+    number: usize,
+    #[serde(flatten)]
+    event: Event,
+}
+
 pub(super) fn trace(arguments: &Trace) -> Result<ExitCode, Failure> {
-    let Verb::Dump(Dump { trace }) = &arguments.verb;
+    let Verb::Dump(Dump { json, trace }) = &arguments.verb;
     let mut events = Reader::new(open(trace)?).enumerate();
     let mut failed = None;
     super::print(|out| {
         for (number, event) in &mut events {
             match event {
+                Ok(event) if *json => {
+                    serde_json::to_writer(&mut *out, &Numbered { number, event })?;
+                    writeln!(out)?;
+                }
                 Ok(event) => writeln!(out, "{number} {event}")?,
                 Err(error) => failed = Some(error),
             }
@@ -94,7 +114,10 @@ pub(super) fn generate(arguments: &ReplayGen) -> Result<ExitCode, Failure> {
     let module = load(&arguments.program)?;
     let generated = wasm_jit_replay::generate(module.bytes(), open(&arguments.trace)?, arguments.check);
     let generated = generated.map_err(|error| about(error, &arguments.trace, &arguments.program))?;
-    write(&arguments.output, &generated)?;
+    let new = Output::new(&arguments.output)?;
+    let written = new.file()?.write_all(&generated);
+    written.map_err(|error| Failure::of_file(&arguments.output, error))?;
+    new.finish()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -107,10 +130,14 @@ Examples:
 ///
 /// Bytes that the host has written and the program does not read are dropped. The program runs
 /// once more, without its host, some ten times slower; a run that does not repeat is an error,
-/// which names the first event that differs.
+/// which names the first event that differs, and there is no new trace then.
 #[derive(Debug, Args)]
 #[command(before_help = REDUCE_EXAMPLES, help_template = super::TEMPLATE)]
 pub(super) struct Reduce {
+    /// Prints the figures as JSON: `events` and `bytes`, each before and after
+    #[arg(long)]
+    json: bool,
+
     /// The new trace
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -127,15 +154,46 @@ pub(super) struct Reduce {
 pub(super) fn reduce(arguments: &Reduce) -> Result<ExitCode, Failure> {
     let module = load(&arguments.program)?;
     let trace = open(&arguments.trace)?;
-    let out = File::create(&arguments.output).map_err(|error| Failure::of_file(&arguments.output, error))?;
-    let reduced = wasm_jit_replay::reduce(&module, trace, out);
+    let new = Output::new(&arguments.output)?;
+    let reduced = wasm_jit_replay::reduce(&module, trace, new.file()?);
     let reduced = reduced.map_err(|error| about(error, &arguments.trace, &arguments.program))?;
+    new.finish()?;
     let ([before, after], [bytes, needed]) = (reduced.events, reduced.bytes);
     super::print(|out| {
+        if arguments.json {
+            serde_json::to_writer(&mut *out, &reduced)?;
+            return writeln!(out);
+        }
         writeln!(out, "events: {before} before, {after} after")?;
         writeln!(out, "bytes written by the host: {bytes} before, {needed} after")
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A file that appears, or replaces another one, when it is complete: it may be an input.
+struct Output<'a> {
+    path: &'a Path,
+    file: NamedTempFile,
+}
+
+impl<'a> Output<'a> {
+    fn new(path: &'a Path) -> Result<Self, Failure> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let mut options = tempfile::Builder::new();
+        // As of any new file: less what the umask takes away.
+        options.prefix(".wasm-jit-").permissions(fs::Permissions::from_mode(0o666));
+        let file = options.tempfile_in(folder.unwrap_or(Path::new(".")));
+        file.map(|file| Self { path, file }).map_err(|error| Failure::of_file(path, error))
+    }
+
+    fn file(&self) -> Result<File, Failure> {
+        self.file.as_file().try_clone().map_err(|error| Failure::of_file(self.path, error))
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        let renamed = self.file.persist(self.path);
+        renamed.map(drop).map_err(|PersistError { error, .. }| Failure::of_file(self.path, error))
+    }
 }
 
 fn load(program: &Path) -> Result<Module, Failure> {
@@ -144,10 +202,6 @@ fn load(program: &Path) -> Result<Module, Failure> {
 
 fn open(trace: &Path) -> Result<BufReader<File>, Failure> {
     File::open(trace).map(BufReader::new).map_err(|error| Failure::of_file(trace, error))
-}
-
-fn write(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    fs::write(file, bytes).map_err(|error| Failure::of_file(file, error))
 }
 
 /// Names the file that an error is about.

@@ -191,7 +191,8 @@ fn run_here(
         of_program.finish();
         ended(error).unwrap_or_else(|failure| failure.report())
     };
-    let recorder = arguments.trace.as_ref().map(|trace| recorder(&module, trace)).transpose()?;
+    let recorder = arguments.trace.as_ref().map(|trace| recorder(&module, arguments.file(), trace));
+    let recorder = recorder.transpose()?;
     let program =
         Program::new(module.clone(), wasi, monitors.clone(), recorder, arguments.max_stack, of_thread);
     let program = program.map_err(|error| Failure::of_file(arguments.file(), error))?;
@@ -228,8 +229,9 @@ fn run_here(
     }
 }
 
-/// Records to a new file.
-fn recorder(module: &Module, trace: &Path) -> Result<Recorder, Failure> {
+/// Records to a file. It is overwritten, unless the module cannot be recorded.
+fn recorder(module: &Module, program: &Path, trace: &Path) -> Result<Recorder, Failure> {
+    Recorder::check(module).map_err(|error| Failure::of_file(program, error))?;
     let file = File::create(trace).map_err(|error| Failure::of_file(trace, error))?;
     Recorder::new(module, file).map_err(Failure::new)
 }

@@ -5,13 +5,19 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
+
 use super::value::Value;
 
 /// Maximum number of bytes in one [`Event::Write`].
 pub(crate) const MAX_WRITE: usize = 1 << 16;
 
 /// An event of a run. What the host changes comes before its next call or return.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Serialized as a map of its fields, with its kind as `event`: `{"event": "grow", "memory": 0,
+/// "pages": 1}`; bytes as hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// The first event.
     Start {
@@ -48,6 +54,7 @@ pub enum Event {
         /// The first byte.
         address: u64,
         /// The new values.
+        #[serde(serialize_with = "hexadecimal")]
         bytes: Vec<u8>,
     },
     /// The host has changed a global.
@@ -152,7 +159,7 @@ impl fmt::Display for Event {
             Self::Grow { memory, pages } => write!(f, "grow memory={memory} pages={pages}"),
             Self::Write { memory, address, bytes } => {
                 write!(f, "write memory={memory} address={address:#x} length={} bytes=", bytes.len())?;
-                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                Hexadecimal(bytes).fmt(f)
             }
             Self::SetGlobal { global, value } => write!(f, "set global={global} {value}"),
             Self::Return { results } => write!(f, "return{}", List(results)),
@@ -160,6 +167,18 @@ impl fmt::Display for Event {
             Self::Fail => f.write_str("fail"),
         }
     }
+}
+
+struct Hexadecimal<'a>(&'a [u8]);
+
+impl fmt::Display for Hexadecimal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+fn hexadecimal<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&Hexadecimal(bytes))
 }
 
 /// Values, each after a space.

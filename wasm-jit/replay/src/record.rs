@@ -109,13 +109,21 @@ impl Recorder {
     /// # Errors
     /// [`Error::Unsupported`], [`Error::Io`].
     pub fn new(module: &Module, out: impl Write + Send + 'static) -> Result<Self, Error> {
-        check(module)?;
+        Self::check(module)?;
         let mut out = Writer::new(out)?;
         let (bytes, length) = (module.bytes(), module.bytes().len() as u64);
         out.write(&Event::Start { module: crc32fast::hash(bytes), length })?;
         out.flush()?;
         let recording = Recording { out, recorded: None };
         Ok(Self { module: module.clone(), recording: Arc::new(Mutex::new(recording)) })
+    }
+
+    /// Whether a module can be recorded, as far as that is known before it runs.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`].
+    pub fn check(module: &Module) -> Result<(), Error> {
+        check(module)
     }
 
     /// Instantiates the module with the definitions of a linker, wrapped, and observes the calls of

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde::Serialize;
 use wasm_jit::Module;
 
 use super::accesses::{Access, Accesses};
@@ -21,7 +22,7 @@ use super::trace::{Reader, Writer};
 use super::writes;
 
 /// What a reduction has achieved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reduced {
     /// Numbers of events before and after.
     pub events: [u64; 2],

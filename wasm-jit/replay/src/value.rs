@@ -2,10 +2,14 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
 use wasm_jit::Val;
 
 /// A value, as its bits; a function as its index in the module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+///
+/// Serialized as a map with its type: `{"i32": -1}`; a vector as hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Value {
     /// An integer of 32 bits.
     I32(i32),
@@ -16,6 +20,7 @@ pub enum Value {
     /// The bits of a float of 64 bits.
     F64(u64),
     /// The bits of a vector; lane 0 is in the lowest ones.
+    #[serde(serialize_with = "hexadecimal")]
     V128(u128),
     /// A function of the module, or null.
     Func(Option<u32>),
@@ -39,6 +44,10 @@ impl Value {
             _ => return None,
         })
     }
+}
+
+fn hexadecimal<S: Serializer>(bits: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{bits:#034x}"))
 }
 
 impl fmt::Display for Value {

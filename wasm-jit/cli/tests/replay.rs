@@ -1,0 +1,165 @@
+//! `wasm-jit record`, `trace`, `reduce`, `replay-gen`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Asks for random bytes, of which it uses one, and exits with a code.
+const PROGRAM: &str = r#"(module
+    (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+    (memory (export "memory") 1)
+    (func (export "_start") (local $sum i32)
+        (drop (call $random (i32.const 1000) (i32.const 64)))
+        (local.set $sum (i32.load8_u (i32.const 1007)))
+        (drop (call $random (i32.const 1000) (i32.const 64)))
+        (if (i32.lt_u (local.get $sum) (i32.const 1000)) (then (call $exit (i32.const 7))))))"#;
+
+/// A folder with a program and its trace.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(TempDir::new().unwrap());
+        fs::write(place.path("app.wat"), PROGRAM).unwrap();
+        let recorded = place.run(&["record", "-o", "app.trace", "app.wat"]);
+        assert_eq!(recorded.status.code(), Some(7), "the program's own\n{}", text(&recorded.stderr));
+        assert_eq!(text(&recorded.stderr), "");
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wasm-jit"));
+        command.args(arguments).current_dir(self.0.path()).output().unwrap()
+    }
+
+    /// What a command prints, which must succeed.
+    #[track_caller]
+    fn print(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "", "{arguments:?}");
+        text(&output.stdout)
+    }
+
+    /// The line with which a command fails.
+    #[track_caller]
+    fn fail(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), String::new()), "{arguments:?}");
+        let line = text(&output.stderr);
+        assert_eq!(line.trim_end().lines().count(), 1, "{line}");
+        line
+    }
+
+    fn files(&self) -> Vec<String> {
+        let names = fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().len()
+}
+
+#[test]
+fn a_run_is_recorded_reduced_and_replayed() {
+    let place = Place::new();
+    let lines = place.print(&["trace", "dump", "app.trace"]);
+    let kinds: Vec<&str> = lines.lines().map(|line| line.split(' ').nth(1).unwrap()).collect();
+    let of_random = ["call", "write", "return"];
+    let expected = [&["start", "enter"][..], &of_random, &of_random, &["call", "fail", "fail"]].concat();
+    assert_eq!(kinds, expected, "{lines}");
+    assert!(lines.contains("\n2 call import=0 i32:1000 i32:64\n"), "{lines}");
+
+    let events: Vec<Value> = place
+        .print(&["trace", "dump", "--json", "app.trace"])
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(events.len(), kinds.len());
+    let call = json!({"number": 2, "event": "call", "import": 0, "arguments": [{"i32": 1000}, {"i32": 64}]});
+    assert_eq!(events[2], call);
+    assert_eq!((&events[3]["address"], events[3]["bytes"].as_str().unwrap().len() % 2), (&json!(1000), 0));
+
+    // In place: the input is read to its end before it is replaced.
+    let before = size(&place.path("app.trace"));
+    let figures: Value =
+        serde_json::from_str(&place.print(&["reduce", "--json", "app.trace", "app.wat", "-o", "app.trace"]))
+            .unwrap();
+    assert_eq!((&figures["bytes"][1], &figures["events"]), (&json!(1), &json!([11, 10])), "{figures}");
+    assert!(size(&place.path("app.trace")) < before);
+
+    place.print(&["replay-gen", "--check", "app.trace", "app.wat", "-o", "check.wasm"]);
+    // The run has ended by exit, which is a trap of the replay.
+    let replayed = place.run(&["run", "check.wasm"]);
+    assert_eq!(replayed.status.code(), Some(134), "{}", text(&replayed.stderr));
+    assert_eq!(place.files(), ["app.trace", "app.wat", "check.wasm"]);
+}
+
+#[test]
+fn failures_leave_files_as_they_are() {
+    let place = Place::new();
+    let trace = fs::read(place.path("app.trace")).unwrap();
+    fs::write(place.path("other.wat"), "(module (func (export \"_start\")))").unwrap();
+    fs::write(place.path("refused.wat"), "(module (memory 1 1 shared) (func (export \"_start\")))").unwrap();
+    fs::write(place.path("kept"), "kept").unwrap();
+    let line = place.fail(&["reduce", "app.trace", "other.wat", "-o", "kept"]);
+    assert!(line.contains("app.trace: the trace was recorded with another module"), "{line}");
+    let line = place.fail(&["replay-gen", "app.trace", "other.wat", "-o", "kept"]);
+    assert!(line.contains("app.trace: the trace was recorded with another module"), "{line}");
+    let line = place.fail(&["record", "-o", "kept", "refused.wat"]);
+    assert!(line.contains("refused.wat: cannot be recorded: a shared memory"), "{line}");
+    // Of a damaged trace.
+    fs::write(place.path("cut.trace"), &trace[..trace.len() / 2]).unwrap();
+    fs::write(place.path("none.trace"), "no trace").unwrap();
+    let line = place.fail(&["reduce", "none.trace", "app.wat", "-o", "kept"]);
+    assert!(line.contains("none.trace: the trace is damaged at byte 0: this is not a trace"), "{line}");
+    let cut = place.run(&["trace", "dump", "cut.trace"]);
+    assert!(text(&cut.stdout).starts_with("0 start "), "what is before the damage");
+    let missing = place.fail(&["trace", "dump", "missing.trace"]);
+    assert!(missing.contains("missing.trace: "), "{missing}");
+    assert_eq!(fs::read_to_string(place.path("kept")).unwrap(), "kept");
+    let expected = ["app.trace", "app.wat", "cut.trace", "kept", "none.trace", "other.wat", "refused.wat"];
+    assert_eq!(place.files(), expected);
+}
+
+/// A program that is killed while it waits for its host leaves what it did before.
+#[test]
+fn a_killed_program_leaves_its_trace() {
+    let place = Place::new();
+    let text = PROGRAM.replace("(call $exit (i32.const 7))", "(loop (br 0))");
+    fs::write(place.path("app.wat"), text).unwrap();
+    let run = place.run(&["record", "--timeout", "500ms", "-o", "endless.trace", "app.wat"]);
+    assert_eq!(run.status.code(), Some(134));
+    let recorded = place.print(&["trace", "dump", "endless.trace"]);
+    assert!(recorded.ends_with(" fail\n"), "a run that was ended is a failure: {recorded}");
+
+    let mut child = Command::new(env!("CARGO_BIN_EXE_wasm-jit"))
+        .args(["record", "-o", "killed.trace", "app.wat"])
+        .current_dir(place.0.path())
+        .spawn()
+        .unwrap();
+    let dump = || place.run(&["trace", "dump", "killed.trace"]);
+    let returns = |output: &Output| String::from_utf8_lossy(&output.stdout).matches(" return ").count();
+    while returns(&dump()) < 2 {
+        assert!(child.try_wait().unwrap().is_none(), "it runs without end");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(returns(&dump()), 2);
+    place.print(&["replay-gen", "killed.trace", "app.wat", "-o", "killed.wasm"]);
+}
