@@ -34,9 +34,9 @@ enum Verb {
 
 /// Prints the events of a trace, one per line
 ///
-/// A line is the number of the event, its kind and its fields; integers are signed, and not-a-number
-/// floats have their bits. Of a damaged trace, the events before the damage are printed; the exit
-/// code is then 1.
+/// A line is the number of the event, its kind and its fields; integers are signed, and
+/// not-a-number floats have their bits. Of a damaged trace, the events before the damage are
+/// printed; the exit code is then 1.
 #[derive(Debug, Args)]
 struct Dump {
     /// Prints a JSON object per line: `number`, `event` (the kind), and the fields

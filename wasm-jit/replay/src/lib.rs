@@ -11,8 +11,8 @@
 //!    imported functions are replaced by functions that do what the host did; `_start` repeats the
 //!    calls of the host. The code of the original functions is copied byte by byte.
 //! 4. [`reduce`] makes a trace smaller (section 3.3 of the paper): it runs the program with a host
-//!    that does what the trace says (`rerun.rs`), observes all accesses to memories (`accesses.rs`),
-//!    and keeps the bytes that the program reads before they are overwritten.
+//!    that does what the trace says (`rerun.rs`), observes all accesses to memories
+//!    (`accesses.rs`), and keeps the bytes that the program reads before they are overwritten.
 //!
 //! # How effects are found
 //! The engine copies bytes of a memory before the host gets write access to them

@@ -216,8 +216,10 @@ fn only_bytes_that_are_read_are_kept() {
             (memory.fill (i32.const 60) (i32.const 0) (i32.const 2))
             (drop (i32.load16_u (i32.const 60)))
             (drop (v128.load16_splat (i32.const 350)))
+            (call $two_pages)
             (call $f)
-            (i32.load8_u (i32.const 300))))"#;
+            (i32.load8_u (i32.const 300)))
+        (func $two_pages (drop (i32.load (i32.const 4094)))))"#;
     let module = Module::new(&engine, text).unwrap();
     let mut linker: Linker<u8> = Linker::new(&engine);
     linker
@@ -225,7 +227,9 @@ fn only_bytes_that_are_read_are_kept() {
             *caller.data_mut() += 1;
             let byte = *caller.data();
             let Some(Extern::Memory(memory)) = caller.get_export("a") else { panic!("a memory") };
-            memory.data_mut(&mut caller)[..400].fill(byte);
+            let bytes = memory.data_mut(&mut caller);
+            bytes[..400].fill(byte);
+            bytes[4090..4100].fill(byte);
         })
         .unwrap();
     let trace = Trace::default();
@@ -235,7 +239,7 @@ fn only_bytes_that_are_read_are_kept() {
     instance.get_typed_func::<(), i32>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
     let out = Trace::default();
     let reduced = reduce(&module, Cursor::new(trace.bytes()), out.clone()).unwrap();
-    assert_eq!(reduced.bytes, [800, 7]);
+    assert_eq!(reduced.bytes, [820, 11]);
     let writes: Vec<(u64, Vec<u8>)> = events(&out.bytes())
         .into_iter()
         .filter_map(|event| match event {
@@ -243,7 +247,8 @@ fn only_bytes_that_are_read_are_kept() {
             _ => None,
         })
         .collect();
-    let expected = [(40, vec![1, 1]), (200, vec![1, 1]), (350, vec![1, 1]), (300, vec![2])];
+    let expected =
+        [(40, vec![1, 1]), (200, vec![1, 1]), (350, vec![1, 1]), (4094, vec![1; 4]), (300, vec![2])];
     assert_eq!(writes, expected);
     // A run that does not repeat.
     let mut changed = events(&trace.bytes());

@@ -88,6 +88,26 @@ fn a_replay_equals_its_recording() {
     }
 }
 
+#[test]
+fn several_results_are_compared() {
+    let engine = Engine::default();
+    let text = "(module (func (export \"pair\") (param f64) (result i32 f64) (i32.const 5) (local.get 0)))";
+    let module = Module::new(&engine, text).unwrap();
+    let trace = Trace::default();
+    let recorder = Recorder::new(&module, trace.clone()).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = recorder.instantiate(&mut store, &Linker::new(&engine)).unwrap();
+    let pair = instance.get_typed_func::<f64, (i32, f64)>(&mut store, "pair").unwrap();
+    assert_eq!(pair.call(&mut store, 0.5).unwrap(), (5, 0.5));
+    let mut events = events(&trace.bytes());
+    let replayed = |events: &[Event]| replay(&generate(module.bytes(), &trace_of(events)[..], true).unwrap());
+    assert_eq!(replayed(&events), Replayed::Complete { returned: true });
+    for results in [[Value::I32(6), Value::F64(0.5_f64.to_bits())], [Value::I32(5), Value::F64(1)]] {
+        events[2] = Event::Leave { results: results.to_vec() };
+        assert_eq!(replayed(&events), Replayed::Differs(2), "{results:?}");
+    }
+}
+
 /// The program and the trace of a run that calls an import this often, which returns 0 or 1.
 fn counted(calls: i32) -> (Vec<u8>, Vec<u8>) {
     let engine = Engine::default();

@@ -123,8 +123,8 @@ impl<'a> Functions<'a> {
         body
     }
 
-    /// Dispatches to one of these functions by the bits of the counter from `shift` on; in the root,
-    /// by all of them.
+    /// Dispatches to one of these functions by the bits of the counter from `shift` on; in the
+    /// root, by all of them.
     fn node(&self, import: u32, shift: u32, functions: &[u32], is_root: bool) -> Function {
         let parameters = self.program.type_of(import).map_or(0, |ty| ty.params().len() as u32);
         let mut body = Function::new([]);

@@ -31,8 +31,8 @@ pub const DIFFERENCE: &str = "replay.difference";
 /// The exported global with the number of the last event that a replay with checks has reached.
 pub const POSITION: &str = "replay.position";
 
-/// The exported constant with the value of [`POSITION`] after a complete replay: one that equals the
-/// recording ends there, and [`DIFFERENCE`] is 0.
+/// The exported constant with the value of [`POSITION`] after a complete replay: one that equals
+/// the recording ends there, and [`DIFFERENCE`] is 0.
 pub const LAST: &str = "replay.last";
 
 /// Generates a module that replays a trace of the binary module `program`: it has no imports, and
