@@ -90,6 +90,7 @@
 mod discovery;
 mod error;
 pub mod group;
+mod permanent;
 mod probe;
 #[cfg(test)]
 mod probe_in_tests;
@@ -98,12 +99,12 @@ mod registry;
 pub mod service;
 
 pub use callpatch::Toggle;
-pub use discovery::{Discovery, register_callback};
+pub use discovery::Discovery;
 pub use error::Error;
 pub use probe::{ModulePlace, ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
 pub use registry::{
-    activate, activate_all, deactivate, deactivate_all, lasting_metadata, probe_count, toggle_count,
-    with_metadata,
+    activate, activate_all, deactivate, deactivate_all, lasting_metadata, probe_count, register_callback,
+    toggle_count, with_metadata,
 };
 pub use wordpatch::{TextAccess, text::set_access};
 

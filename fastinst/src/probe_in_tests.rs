@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard};
 use callpatch::{CallSite, Clobbers, Switch};
 use wordpatch::near::NearBlock;
 
+use crate::permanent::{Cell, ObjectInfo, PROBES, Probe};
 use crate::probe::ProbeKind;
-use crate::registry::{Cell, ObjectInfo, PROBES, Probe};
 
 /// Excludes other tests: the table of probes, its counters and the callbacks are global.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {

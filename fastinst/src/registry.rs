@@ -1,153 +1,17 @@
-//! Probes by id. Permanent probes are in a table, which is appended to under the lock of discovery,
-//! and read and switched without locks. The others belong to a [`group`].
+//! Probes by id: what a program does with them. Permanent probes are in a table
+//! ([`crate::permanent`]); the others belong to a [`group`].
 
-use std::ffi::{CStr, c_char};
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use callpatch::{Switch, Toggle};
-use fastinst_sigsafe::Segments;
 
+use crate::discovery::Discovery;
 use crate::error::Error;
 use crate::group;
-use crate::probe::{ProbeFn, ProbeId, ProbeKind, ProbeMetadata};
-
-/// A permanent probe: a call inserted by a compiler, which was retargeted to one of our stubs.
-pub(crate) struct Probe {
-    /// The site, tagged with [`UNLOADED`] if its library was unloaded. Old values are never freed:
-    /// a thread may be using them.
-    pub(crate) site: AtomicPtr<Switch>,
-    /// The data that the stub reads.
-    pub(crate) cell: &'static Cell,
-    /// The function of the probe; 0 until it is known.
-    pub(crate) function_address: AtomicUsize,
-    /// The function's name, a C string that lives as long as the process. Null until discovery has
-    /// looked it up; until then, the probe is not announced to callbacks.
-    pub(crate) name: AtomicPtr<c_char>,
-    pub(crate) object: &'static ObjectInfo,
-    /// The offset of the site, and of the code that contains it, from the object's lowest address.
-    pub(crate) site_offset: u32,
-    pub(crate) body: Range<u32>,
-    pub(crate) kind: ProbeKind,
-    /// Whether the user has requested it to be active: the initial state when its library is loaded
-    /// again.
-    pub(crate) wanted: AtomicBool,
-}
-
-const _: () = assert!(size_of::<Probe>() <= 56, "there may be a million of them");
-
-/// A stub's data: see [`callpatch::stub`].
-#[repr(C)]
-pub(crate) struct Cell {
-    /// The probe function. Written with one atomic store.
-    pub(crate) function: AtomicUsize,
-    /// The probe's id.
-    pub(crate) number: AtomicU32,
-    /// Next probe in the list of those whose functions were determined by executing them.
-    pub(crate) next_resolved: AtomicU32,
-}
-
-/// The part of the metadata that the probes of an object share.
-#[derive(Debug)]
-pub(crate) struct ObjectInfo {
-    /// The name of the provider that found them.
-    pub(crate) provider: &'static CStr,
-    pub(crate) path: &'static CStr,
-    pub(crate) base: usize,
-}
-
-pub(crate) static PROBES: Segments<Probe> = Segments::new();
-
-const _: () = assert!(Segments::<Probe>::LIMIT <= ProbeId::FIRST_OF_GROUPS.0 as usize);
+use crate::permanent::{PROBES, Probe};
+use crate::probe::{ProbeFn, ProbeId, ProbeMetadata};
 
 static TOGGLES: AtomicU64 = AtomicU64::new(0);
-
-/// The tag of sites in unloaded libraries. Sites are aligned, so the bit is free.
-const UNLOADED: usize = 1;
-
-const _: () = assert!(align_of::<Switch>() > UNLOADED);
-
-impl Probe {
-    pub(crate) fn id(&self) -> ProbeId {
-        ProbeId(self.cell.number.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn site(&self) -> Result<&'static Switch, Error> {
-        // Acquire: pairs with the Release that published the site.
-        let site = self.site.load(Ordering::Acquire);
-        if site.addr() & UNLOADED != 0 {
-            return Err(Error::Unloaded { id: self.id() });
-        }
-        // SAFETY: leaked, and an untagged pointer is that of the site itself.
-        Ok(unsafe { &*site })
-    }
-
-    /// Marks the library of the probe as unloaded.
-    pub(crate) fn unload(&self) {
-        let site = self.site.load(Ordering::Relaxed);
-        self.site.store(site.map_addr(|address| address | UNLOADED), Ordering::Release);
-    }
-
-    /// The site from before the library was unloaded.
-    pub(crate) fn previous_site(&self) -> Option<&'static Switch> {
-        let site = self.site.load(Ordering::Acquire);
-        let was_unloaded = site.addr() & UNLOADED != 0;
-        // SAFETY: leaked.
-        was_unloaded.then(|| unsafe { &*site.map_addr(|address| address & !UNLOADED) })
-    }
-
-    /// The address of the site's instruction.
-    pub(crate) fn site_address(&self) -> usize {
-        self.object.base + self.site_offset as usize
-    }
-
-    /// Assigns the new site after the library was loaded again and the site was retargeted to the
-    /// stub.
-    pub(crate) fn reassign(&self, site: &'static Switch) {
-        self.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Release);
-        if self.function_address.load(Ordering::Relaxed) == 0 {
-            let _ = site.activate();
-        } else {
-            self.restore();
-        }
-    }
-
-    /// Brings the code of the site to the state that the user has requested, even while other
-    /// threads switch it.
-    pub(crate) fn restore(&self) {
-        loop {
-            let Ok(site) = self.site() else { return };
-            let wanted = self.wanted.load(Ordering::Acquire);
-            // An error concerns foreign bytes; the user's next activate or deactivate returns it.
-            let _ = if wanted { site.activate() } else { site.deactivate() };
-            if self.wanted.load(Ordering::Acquire) == wanted {
-                return;
-            }
-        }
-    }
-
-    pub(crate) fn metadata(&self) -> Option<ProbeMetadata<'static>> {
-        let name = self.name.load(Ordering::Acquire);
-        if name.is_null() {
-            return None;
-        }
-        let address = |offset: u32| self.object.base + offset as usize;
-        Some(ProbeMetadata {
-            id: self.id(),
-            provider: self.object.provider,
-            kind: self.kind,
-            // SAFETY: a C string that is never freed, published with Release.
-            function_name: unsafe { CStr::from_ptr(name) },
-            function_address: self.function_address.load(Ordering::Relaxed),
-            site_address: self.site_address(),
-            body_start: address(self.body.start),
-            body_end: address(self.body.end),
-            object_path: self.object.path,
-            object_base: self.object.base,
-            module_place: None,
-        })
-    }
-}
 
 /// The probe, or an error if it was not announced to callbacks.
 #[inline]
@@ -291,8 +155,27 @@ pub fn lasting_metadata(id: ProbeId) -> Option<ProbeMetadata<'static>> {
     PROBES.get(id.0 as usize)?.metadata()
 }
 
+/// Registers a callback. It is called for every known probe before this function returns, on this
+/// thread, and for every probe that is discovered later, on the thread that discovers it. A
+/// callback may activate and deactivate probes; it must not register callbacks.
+///
+/// Blocks while another thread discovers probes.
+///
+/// # Errors
+/// [`Error::CalledFromCallback`].
+pub fn register_callback(callback: impl Fn(&ProbeMetadata<'_>) + Send + 'static) -> Result<(), Error> {
+    let mut discovery = Discovery::begin()?;
+    PROBES.iter().filter_map(Probe::metadata).for_each(|metadata| callback(&metadata));
+    group::for_each_announced(&callback);
+    discovery.add(Box::new(callback));
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::{Arc, Mutex};
+
     use callpatch::State;
 
     use super::*;
@@ -389,5 +272,48 @@ mod tests {
             Err(foreign())
         };
         assert!(matches!(switch(probe, unload), Err(Error::Unloaded { id }) if id == probe.id()));
+    }
+
+    #[test]
+    fn each_callback_is_called_once_for_each_earlier_and_later_probe() {
+        let _alone = alone();
+        let known = probe();
+        known.name.store(name(), Ordering::Release);
+        let nameless = probe();
+        let reported: [Arc<Mutex<Vec<ProbeId>>>; 2] = Default::default();
+        for list in &reported {
+            let list = Arc::clone(list);
+            register_callback(move |probe| list.lock().unwrap().push(probe.id)).unwrap();
+        }
+        let times = |number: usize, probe: &Probe| {
+            reported[number].lock().unwrap().iter().filter(|id| **id == probe.id()).count()
+        };
+        for number in [0, 1] {
+            assert_eq!((times(number, known), times(number, nameless)), (1, 0));
+        }
+        let discovery = Discovery::begin().unwrap();
+        nameless.announce(&discovery);
+        nameless.name.store(name(), Ordering::Release);
+        nameless.announce(&discovery);
+        drop(discovery);
+        for number in [0, 1] {
+            assert_eq!((times(number, known), times(number, nameless)), (1, 1));
+        }
+    }
+
+    #[test]
+    fn registration_fails_inside_a_callback_and_succeeds_after_it() {
+        let _alone = alone();
+        probe().name.store(name(), Ordering::Release);
+        let refused = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&refused);
+        register_callback(move |_| {
+            if matches!(register_callback(|_| {}), Err(Error::CalledFromCallback)) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+        .unwrap();
+        assert_ne!(refused.load(Ordering::Relaxed), 0);
+        register_callback(|_| {}).unwrap();
     }
 }

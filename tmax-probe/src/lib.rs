@@ -54,6 +54,7 @@
 //! do anything. [`error::Error`] describes what the machine or the kernel refused. There are no
 //! features.
 
+pub mod boundary;
 pub mod costs;
 pub mod error;
 pub mod estimate;

@@ -20,10 +20,9 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
+use crate::boundary::{CACHE_LINE, CLASSES, INSIDE_LINE, PAGE, boundaries, class};
 use crate::estimate::SAFETY_FACTOR;
-use crate::trial::{
-    Approach, CACHE_LINE, Kernel, LENGTH, Mapping, Method, PAGE, Placement, Spacing, Spec, class,
-};
+use crate::trial::{Approach, Kernel, LENGTH, Mapping, Method, Placement, Spacing, Spec};
 
 /// How thorough a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,18 +57,6 @@ impl Depth {
 /// Duration of a trial. Short, because trials count rather than their executions; long enough to
 /// include the start of the threads.
 const MILLISECONDS: u32 = 50;
-
-/// Every split in a cache line. At an odd multiple of 4 it is inside an aligned quadword.
-pub fn boundaries() -> impl Iterator<Item = u32> + Clone {
-    (4..=CACHE_LINE).step_by(4)
-}
-
-/// The boundaries that a site can cross, by [`class`]: the candidates for the window, and 4 for the
-/// control inside a quadword.
-pub const CLASSES: [u32; 5] = [4, 8, 16, 32, 64];
-
-/// The classes inside a cache line, whose tears decide the window.
-pub const INSIDE_LINE: [u32; 3] = [8, 16, 32];
 
 /// Trials across the line and inside a quadword are in one of this many rounds.
 const CONTROL_EVERY: u64 = 4;

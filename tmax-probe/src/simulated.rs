@@ -8,9 +8,9 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use crate::boundary::{CACHE_LINE, CLASSES, INSIDE_LINE, PAGE, class};
 use crate::error::Error;
-use crate::plan::{CLASSES, INSIDE_LINE};
-use crate::trial::{CACHE_LINE, Kernel, Machine, Method, PAGE, Spacing, Spec, Trial, class};
+use crate::trial::{Kernel, Machine, Method, Spacing, Spec, Trial};
 
 /// The tearing behaviour of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]

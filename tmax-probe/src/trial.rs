@@ -16,12 +16,6 @@ use crate::error::Error;
 /// Length of the toggled instruction in bytes.
 pub const LENGTH: u8 = 5;
 
-/// Length of a cache line in bytes, on every x86-64 processor so far.
-pub const CACHE_LINE: u32 = 64;
-
-/// A page boundary is a boundary too: the addresses of its two sides are translated separately.
-pub const PAGE: u32 = 4096;
-
 /// The toggled instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -110,19 +104,13 @@ pub enum Placement {
     Free,
 }
 
-/// The largest power of two, up to the cache line, that divides a boundary: what a site with this
-/// split crosses.
-pub fn class(boundary: u32) -> u32 {
-    1 << boundary.trailing_zeros().min(CACHE_LINE.trailing_zeros())
-}
-
 /// The parameters of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Spec {
     /// The instruction.
     pub kernel: Kernel,
     /// The boundary: bytes from the start of a cache line (a multiple of 4, up to its end), or
-    /// [`PAGE`] for a page's end.
+    /// [`PAGE`](crate::boundary::PAGE) for a page's end.
     pub boundary: u32,
     /// Number of its bytes before the boundary: 1 to 4.
     pub front: u8,

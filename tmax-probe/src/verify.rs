@@ -19,13 +19,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use wordpatch::FetchModel;
 
+use crate::boundary::{CACHE_LINE, CLASSES, INSIDE_LINE, class};
 use crate::error::Error;
 use crate::estimate::Count;
-use crate::plan::{
-    CLASSES, INSIDE_LINE, by_one_store_rounds, by_protocol_rounds, by_wordpatch, paper_stress,
-};
+use crate::plan::{by_one_store_rounds, by_protocol_rounds, by_wordpatch, paper_stress};
 use crate::survey::{Observer, run_part};
-use crate::trial::{CACHE_LINE, Machine, Method, Spec, Trial, class};
+use crate::trial::{Machine, Method, Spec, Trial};
 
 /// The share of trials that tear on a machine whose tears are as clustered as the worst observed:
 /// all but one of 88 from one trial of 26.

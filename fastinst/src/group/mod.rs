@@ -371,7 +371,7 @@ impl Group {
         // Release: pairs with the Acquire of `is_announced`.
         let before = body.announced[(index / u64::BITS) as usize].fetch_or(bit, Ordering::Release);
         if before & bit == 0 {
-            discovery.tell(&body.sites.metadata(index, id));
+            discovery.announce(&body.sites.metadata(index, id));
         }
     }
 }

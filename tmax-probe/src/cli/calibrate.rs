@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use tmax_probe::boundary::{CACHE_LINE, CLASSES};
 use tmax_probe::costs;
 use tmax_probe::error::Error;
 use tmax_probe::estimate::findings;
@@ -13,7 +14,6 @@ use tmax_probe::report::{plot, text};
 use tmax_probe::results::Results;
 use tmax_probe::simulated::{Outcomes, Simulated};
 use tmax_probe::survey::{Unobserved, survey};
-use tmax_probe::trial::CACHE_LINE;
 use wordpatch::calibration::{self, Calibration, Model};
 
 use super::progress::Progress;
@@ -89,7 +89,7 @@ fn simulation(text: &str) -> Result<Simulation, String> {
         return Ok(Simulation::Many { machines });
     };
     let window: u32 = window.parse().map_err(|error| format!("window: {error}"))?;
-    if !plan::CLASSES[1..].contains(&window) {
+    if !CLASSES[1..].contains(&window) {
         return Err("the window is 8, 16, 32 or 64 bytes".into());
     }
     let t_max: u32 = t_max.parse().map_err(|error| format!("T_max: {error}"))?;

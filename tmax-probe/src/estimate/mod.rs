@@ -15,6 +15,7 @@ pub use count::{CONFIDENCE, Count};
 pub use t_max::{AtWait, SAFETY_FACTOR, TMaxVerdict};
 pub use window::{AtBoundary, AtClass, WindowVerdict};
 
+use crate::boundary::CLASSES;
 use crate::trial::Trial;
 
 /// The findings of all trials.
@@ -74,7 +75,7 @@ impl Findings {
 
     /// Of the classes inside a window of `bytes`, the count of the one with the fewest trials.
     pub fn weakest_inside(&self, bytes: u32) -> Count {
-        let inside = self.classes.iter().filter(|at| at.class < bytes && at.class > crate::plan::CLASSES[0]);
+        let inside = self.classes.iter().filter(|at| at.class < bytes && at.class > CLASSES[0]);
         inside.map(|at| at.mixtures).min_by_key(|count| count.trials).unwrap_or_default()
     }
 
@@ -88,10 +89,10 @@ impl Findings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::boundary::CACHE_LINE;
     use crate::plan::Depth;
     use crate::simulated::{Outcomes, Simulated};
     use crate::survey::{Unobserved, survey};
-    use crate::trial::CACHE_LINE;
 
     const MACHINES: u64 = 200;
 

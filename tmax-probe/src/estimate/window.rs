@@ -15,8 +15,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::count::Count;
-use crate::plan::{CLASSES, INSIDE_LINE, boundaries};
-use crate::trial::{CACHE_LINE, Kernel, Method, Trial, class};
+use crate::boundary::{CACHE_LINE, CLASSES, INSIDE_LINE, boundaries, class};
+use crate::trial::{Kernel, Method, Trial};
 
 /// A class counts as safe if it tears less than the control's share divided by this.
 pub const MARGIN: f64 = 4.0;

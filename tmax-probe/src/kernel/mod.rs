@@ -23,8 +23,9 @@ use rand::{RngExt, SeedableRng};
 use wordpatch::FetchModel;
 use wordpatch::calibration::Model;
 
+use crate::boundary::{CACHE_LINE, PAGE};
 use crate::error::Error;
-use crate::trial::{CACHE_LINE, Kernel, LENGTH, Machine, PAGE, Placement, Spec, Trial};
+use crate::trial::{Kernel, LENGTH, Machine, Placement, Spec, Trial};
 use code::{Executor, Padding, Seen, assemble};
 use patcher::Patcher;
 use text::Text;
@@ -203,8 +204,8 @@ fn interfere(over: &AtomicBool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan;
-    use crate::trial::{Approach, Mapping, Method, Spacing, class};
+    use crate::boundary::{boundaries, class};
+    use crate::trial::{Approach, Mapping, Method, Spacing};
 
     fn spec(kernel: Kernel, method: Method) -> Spec {
         Spec {
@@ -226,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_site_crosses_its_boundary_and_no_larger_one() {
-        for boundary in plan::boundaries().chain([PAGE]) {
+        for boundary in boundaries().chain([PAGE]) {
             for front in 1..LENGTH {
                 for seed in 0..10 {
                     let spec = Spec { boundary, front, seed, ..spec(Kernel::Opcode, Method::Store) };

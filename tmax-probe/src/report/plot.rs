@@ -12,9 +12,10 @@ use plotters::prelude::{
 use plotters::style::{FontStyle, register_font};
 
 use super::{lines_by_boundary, lines_by_wait};
+use crate::boundary::CACHE_LINE;
 use crate::error::Error;
 use crate::results::Results;
-use crate::trial::{CACHE_LINE, Kernel, LENGTH};
+use crate::trial::{Kernel, LENGTH};
 
 const SIZE: (u32, u32) = (1100, 1000);
 

@@ -6,11 +6,11 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use wordpatch::WaitPolicy;
 
+use crate::boundary::{CACHE_LINE, class};
 use crate::costs::Costs;
 use crate::estimate::t_max::MIN_TORN_TRIALS;
 use crate::estimate::{CONFIDENCE, Count, Findings, SAFETY_FACTOR, TMaxVerdict, WindowVerdict};
 use crate::results::{Advice, Results};
-use crate::trial::{CACHE_LINE, class};
 
 /// Width of the longest bar.
 const BAR: usize = 40;

@@ -9,6 +9,7 @@ mod attach;
 mod compile;
 mod count;
 mod debug;
+mod execution;
 mod monitor_modules;
 mod monitors;
 mod objdump;
@@ -54,7 +55,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    Run(run::Run),
+    Run(execution::Run),
     Compile(compile::Compile),
     Objdump(objdump::Objdump),
     Monitors(monitors::List),

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::Failure;
-use super::run::{self, Run};
+use super::execution::Run;
+use super::run;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,7 +5,6 @@ use wasm_jit::probes::{Frame, FrameAccessor, Location};
 
 use crate::Error;
 use crate::code::Code;
-use crate::expression::Term;
 use crate::value::Value;
 
 /// A thread that is stopped: what [`Debugger::inspect`](crate::Debugger::inspect) gives access to.
@@ -212,18 +211,6 @@ impl<'a, 'f> Scope<'a, 'f> {
         Ok(self.frame.write_memory(memory, address, bytes)?)
     }
 
-    /// The variables of the source that are in scope, the innermost first, with their values as
-    /// they are shown.
-    pub fn variables(&mut self) -> Vec<(String, Result<Value, Error>)> {
-        let Some(dwarf) = self.code.dwarf() else { return Vec::new() };
-        let variables = dwarf.variables(self.code.module_offset(self.location));
-        let value = |variable: crate::dwarf::variables::Variable| {
-            let value = variable.object(self).and_then(|object| object.value(self));
-            (variable.name, value)
-        };
-        variables.into_iter().map(value).collect()
-    }
-
     pub(crate) fn assign_local(&mut self, index: u32, value: &Value) -> Result<(), Error> {
         let new = value.like(&self.local(index)?);
         self.set_local(index, &new.ok_or_else(|| Error::Value(format!("{value} is no value for the local")))?)
@@ -235,26 +222,6 @@ impl<'a, 'f> Scope<'a, 'f> {
             index,
             &new.ok_or_else(|| Error::Value(format!("{value} is no value for the global")))?,
         )
-    }
-
-    /// What a name denotes here.
-    pub(crate) fn named(&mut self, name: &str) -> Result<Term, Error> {
-        let function = self.location.function;
-        let plain = name.strip_prefix('$');
-        if plain.is_none()
-            && let Some(dwarf) = self.code.dwarf()
-            && let Some(variable) = dwarf.variable(self.code.module_offset(self.location), name)
-        {
-            return variable.object(self).map(Term::Object);
-        }
-        let name = plain.unwrap_or(name);
-        if let Some(local) = self.code.local_of_name(function, name) {
-            return Ok(Term::Local(local));
-        }
-        if let Some(global) = self.code.global_of_name(name) {
-            return Ok(Term::Global(global));
-        }
-        Err(Error::Unknown { what: "variable, local or global", name: name.to_owned() })
     }
 }
 

@@ -65,6 +65,7 @@ mod error;
 mod expression;
 mod frames;
 mod gdb;
+mod names;
 mod places;
 mod step;
 mod stop;

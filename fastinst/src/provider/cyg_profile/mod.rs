@@ -62,8 +62,8 @@ pub use arrivals::arrival;
 
 use crate::discovery::Discovery;
 use crate::error::Error;
+use crate::permanent::{ObjectInfo, PROBES, Probe};
 use crate::provider::{self, EarlyCalls, Extent, KnownFunction, Provider as _};
-use crate::registry::{ObjectInfo, PROBES, Probe};
 use arrivals::{ARRIVALS_PENDING, KNOWN, Known, STARTED, TOO_MANY_ARRIVALS};
 use index::{Blocks, Index, PriorState};
 use loaded::LoadedObject;
@@ -265,7 +265,7 @@ fn discover(discovery: &Discovery) -> Option<Instant> {
         resolve::take_resolved(|probe| {
             arrivals::resolved(probe.id(), probe.function_address.load(Ordering::Relaxed));
             if provider.name(probe) {
-                discovery.announce(probe);
+                probe.announce(discovery);
             }
             resolved.push(probe);
         });
@@ -513,7 +513,7 @@ impl State {
             let new = || step.new.clone().filter_map(|id| PROBES.get(id as usize));
             for probe in new() {
                 if self.name(probe) {
-                    discovery.announce(probe);
+                    probe.announce(discovery);
                 }
             }
             if scan == Scan::Lazy {

@@ -9,8 +9,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{arrivals, stubs};
+use crate::permanent::{PROBES, Probe};
 use crate::probe::{ProbeId, ProbeKind};
-use crate::registry::{PROBES, Probe};
 use crate::service;
 
 /// Head of the list of resolved probes: an id plus one, 0 for none.

@@ -23,8 +23,8 @@ use super::relays::{Relays, SLOTS};
 use super::scan::Site;
 use super::{Scan, arrivals, resolve};
 use crate::error::Error;
+use crate::permanent::{Cell, ObjectInfo, PROBES, Probe};
 use crate::probe::{ProbeFn, ProbeKind};
-use crate::registry::{Cell, ObjectInfo, PROBES, Probe};
 
 const _: () = assert!(size_of::<Cell>() == CELL_SIZE && offset_of!(Cell, number) == NUMBER);
 

@@ -23,7 +23,7 @@ use nix::sys::signal::{SigSet, Signal};
 use wasm_jit_debug::Debugger;
 
 use super::Failure;
-use super::run::Run;
+use super::execution::Run;
 use commands::{Answer, Session};
 pub(super) use port::Port;
 use program::Launcher;

@@ -7,9 +7,9 @@ use wasm_jit_debug::{Debugger, Outcome};
 use wasm_jit_monitors::Request;
 
 use crate::Failure;
+use crate::execution::{self, Run, Stop};
 use crate::monitors::Monitors;
 use crate::program::{self, Program};
-use crate::run::{self, Run, Stop};
 
 /// Starts the program, any number of times.
 #[derive(Debug)]
@@ -55,8 +55,8 @@ impl Launcher {
 
 fn run(arguments: &Run, module: Module, monitors: &Monitors, debugger: &Arc<Debugger>) -> Outcome {
     let done = || -> Result<(), Stop> {
-        let wasi = run::wasi_context(arguments).map_err(Stop::Failure)?;
-        let of_thread = |error: &Error| match run::ended(error) {
+        let wasi = execution::wasi_context(arguments).map_err(Stop::Failure)?;
+        let of_thread = |error: &Error| match execution::ended(error) {
             Ok(code) => code,
             Err(failure) => failure.report(),
         };
@@ -64,7 +64,7 @@ fn run(arguments: &Run, module: Module, monitors: &Monitors, debugger: &Arc<Debu
         let mut store = program.store();
         debugger.add_thread(store.interrupt_handle());
         let instance = program.instantiate(&mut store)?;
-        run::execute(arguments, &mut store, &instance)
+        execution::execute(arguments, &mut store, &instance)
     };
-    run::outcome(&done())
+    execution::outcome(&done())
 }

@@ -1,0 +1,202 @@
+//! Modules of different folders do not import each other in circles: a folder can be understood,
+//! moved and tested without those above it.
+//!
+//! Read from the source: paths that begin with `crate` or `super`. Tests are not looked at. A
+//! module's children are its own parts: what a module takes from them is no import.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tests::repo_root;
+
+/// A module, by its path in the crate.
+type Module = Vec<String>;
+
+/// Circles that remain, by their folder: the reason is in ARCHITECTURE.md.
+const EXCEPTIONS: [&str; 1] = ["wordpatch"];
+
+/// The files of each crate, by folder.
+fn crates() -> BTreeMap<PathBuf, Vec<PathBuf>> {
+    let listed = Command::new("git").args(["ls-files", "*.rs"]).current_dir(repo_root()).output();
+    let listed = String::from_utf8(listed.expect("git can be started").stdout).expect("UTF-8 paths");
+    let mut crates: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
+    for file in listed.lines().map(Path::new) {
+        let is_source = |folder: &&Path| {
+            folder.ends_with("src") && repo_root().join(folder).with_file_name("Cargo.toml").exists()
+        };
+        let Some(source) = file.ancestors().find(is_source) else { continue };
+        // A file that was deleted and not committed is still listed.
+        if repo_root().join(file).exists() {
+            crates.entry(source.to_owned()).or_default().push(file.to_owned());
+        }
+    }
+    crates
+}
+
+/// The module that a file is.
+fn module_of(file: &Path, source: &Path) -> Module {
+    let relative = file.strip_prefix(source).expect("in the folder").with_extension("");
+    let mut module: Module = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    if module.last().is_some_and(|last| ["mod", "lib", "main"].contains(&last.as_str())) {
+        module.pop();
+    }
+    module
+}
+
+/// All paths in a text that begin with `crate` or `super`, groups in braces expanded.
+fn paths(text: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    for start in ["crate::", "super::"] {
+        for (at, _) in text.match_indices(start) {
+            let before = text[..at].chars().next_back();
+            if !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':') {
+                expand(&text[at..], Vec::new(), &mut found);
+            }
+        }
+    }
+    found
+}
+
+/// Reads a path, and adds it; of a group, each of its paths. Returns what follows.
+fn expand<'t>(mut text: &'t str, mut path: Vec<String>, found: &mut Vec<Vec<String>>) -> &'t str {
+    loop {
+        text = text.trim_start();
+        if let Some(mut rest) = text.strip_prefix('{') {
+            loop {
+                rest = expand(rest, path.clone(), found).trim_start();
+                // An alias.
+                if let Some(alias) = rest.strip_prefix("as ") {
+                    rest = alias.trim_start().trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+                }
+                rest = rest.trim_start();
+                match rest.strip_prefix(',') {
+                    Some(more) if !more.trim_start().starts_with('}') => rest = more,
+                    Some(end) => return end.trim_start().strip_prefix('}').unwrap_or(end),
+                    None => return rest.strip_prefix('}').unwrap_or(rest),
+                }
+            }
+        }
+        let length = text.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(text.len());
+        path.push(text[..length].to_owned());
+        match text[length..].strip_prefix("::") {
+            Some(rest) => text = rest,
+            None => {
+                found.push(path);
+                return &text[length..];
+            }
+        }
+    }
+}
+
+/// What each module imports.
+fn imports(files: &[PathBuf], source: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
+    let modules: BTreeSet<Module> = files.iter().map(|file| module_of(file, source)).collect();
+    let mut all = BTreeMap::new();
+    for file in files {
+        let text = fs::read_to_string(repo_root().join(file)).expect("a UTF-8 file");
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or(&text);
+        let code = code.split("#[cfg(all(test").next().unwrap_or(code);
+        let code: Vec<&str> = code.lines().map(|line| line.split("//").next().unwrap_or(line)).collect();
+        let module = module_of(file, source);
+        let mut imported = BTreeSet::new();
+        for path in paths(&code.join("\n")) {
+            let mut absolute = if path[0] == "crate" { Vec::new() } else { module.clone() };
+            for part in path {
+                match part.as_str() {
+                    "crate" => {}
+                    "super" => _ = absolute.pop(),
+                    _ => absolute.push(part),
+                }
+            }
+            // Its last parts are items.
+            while !absolute.is_empty() && !modules.contains(&absolute) {
+                absolute.pop();
+            }
+            // What is in the root is passed on from elsewhere.
+            if !absolute.is_empty() && !absolute.starts_with(&module) {
+                imported.insert(absolute);
+            }
+        }
+        if !module.is_empty() {
+            all.insert(module, imported);
+        }
+    }
+    all
+}
+
+/// The modules that can be reached by imports.
+fn reached<'g>(from: &Module, imports: &'g BTreeMap<Module, BTreeSet<Module>>) -> BTreeSet<&'g Module> {
+    let mut reached = BTreeSet::new();
+    let mut next: Vec<&Module> = imports.get(from).into_iter().flatten().collect();
+    while let Some(module) = next.pop() {
+        if reached.insert(module) {
+            next.extend(imports.get(module).into_iter().flatten());
+        }
+    }
+    reached
+}
+
+/// Pairs of modules of different folders that reach each other.
+fn circles(imports: &BTreeMap<Module, BTreeSet<Module>>, is_folder: impl Fn(&Module) -> bool) -> Vec<String> {
+    let folder = |module: &Module| {
+        let depth = if is_folder(module) { module.len() } else { module.len() - 1 };
+        module[..depth].to_vec()
+    };
+    let all: BTreeMap<&Module, BTreeSet<&Module>> =
+        imports.keys().map(|module| (module, reached(module, imports))).collect();
+    let mut found = Vec::new();
+    for (one, reached) in &all {
+        for other in reached.iter().filter(|other| one < other) {
+            if folder(one) != folder(other) && all.get(*other).is_some_and(|back| back.contains(*one)) {
+                found.push(format!("{} and {}", one.join("::"), other.join("::")));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn modules_of_different_folders_are_in_no_circle() {
+    let mut excepted = BTreeSet::new();
+    for (source, files) in crates() {
+        // The module of a folder may be a file in it, or beside it.
+        let is_folder = |module: &Module| {
+            let folder = module.iter().fold(source.clone(), |folder, part| folder.join(part));
+            files.contains(&folder.join("mod.rs"))
+        };
+        let circles = circles(&imports(&files, &source), is_folder);
+        let name = source.parent().unwrap_or(&source).display().to_string();
+        if EXCEPTIONS.contains(&name.as_str()) {
+            assert!(!circles.is_empty(), "{name} is no exception any more");
+            excepted.insert(name);
+        } else {
+            assert!(circles.is_empty(), "{name}: {circles:#?}");
+        }
+    }
+    assert_eq!(excepted.len(), EXCEPTIONS.len());
+}
+
+#[test]
+fn circles_are_found() {
+    let of = |edges: &[(&str, &str)]| {
+        let module = |path: &str| path.split("::").map(str::to_owned).collect::<Module>();
+        let mut imports: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
+        for (from, to) in edges {
+            imports.entry(module(from)).or_default().insert(module(to));
+            imports.entry(module(to)).or_default();
+        }
+        circles(&imports, |module| module.len() == 1 && module[0] == "group")
+    };
+    assert_eq!(of(&[("a", "b"), ("b", "a")]), <[&str; 0]>::default(), "of one folder");
+    assert_eq!(of(&[("a", "group"), ("group::x", "a")]), <[&str; 0]>::default(), "not back");
+    assert_eq!(of(&[("a", "b"), ("b", "group::x"), ("group::x", "a")]).len(), 2, "through another one");
+    let mut all = paths("use crate::{a, b::{self, c as d,},}; super::super::e::f(); xcrate::no");
+    all.sort();
+    let text = |path: &Vec<String>| path.join("::");
+    assert_eq!(
+        all.iter().map(text).collect::<Vec<_>>(),
+        ["crate::a", "crate::b::c", "crate::b::self", "super::super::e::f"]
+    );
+}

@@ -1,0 +1,282 @@
+//! What `wasm-jit run`, `record` and `debug` have in common: the options of a program, and its
+//! execution.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use wasm_jit::{BoundsChecks, Config, Engine, Error, ExternType, Func, Instance, Module, Store};
+use wasm_jit_debug::{Killed, Outcome};
+use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
+
+use super::program::Host;
+use super::{Failure, units, values};
+
+/// Exit code of a program that trapped: the code that a shell reports for an aborted process.
+const TRAPPED: u8 = 134;
+
+const EXAMPLES: &str = "\
+Examples:
+  wasm-jit run --dir .::/ --env LANG=C app.wasm -v input.txt
+  wasm-jit run --invoke fib math.wat 30
+  wasm-jit run --count malloc --count main:0x2c1 app.wasm
+  wasm-jit run --monitors=icount,'hotness{function=main}' --monitor-out report app.wasm
+  wasm-jit run --monitors=./monitor.wasm+whamm_core.wasm app.wasm
+  wasm-jit run --timeout 10s untrusted.wasm < input";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  the program's own   it ended; with --invoke and without an error, 0
+  134                 it trapped, or its time was up: reason and backtrace go to stderr
+  1                   it could not be loaded or linked, or did not catch an exception
+  2                   mistake in the command line";
+
+/// Runs a WebAssembly program
+#[derive(Clone, Debug, Args)]
+#[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
+#[command(override_usage = "wasm-jit run [OPTIONS] <FILE> [ARGS]...")]
+pub(super) struct Run {
+    /// Gives the program access to this directory of the host, under the name GUEST (default: the
+    /// same name); may be repeated
+    #[arg(long = "dir", value_name = "HOST[::GUEST]", value_parser = directory)]
+    directories: Vec<(PathBuf, String)>,
+
+    /// Sets a variable in the program's environment, or passes on one of this environment; the
+    /// program sees no others; may be repeated
+    #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
+    environment: Vec<(String, Option<String>)>,
+
+    /// Calls this exported function with ARGS, and prints its results, one per line [default:
+    /// _start, with ARGS as the program's arguments]
+    #[arg(long, value_name = "NAME")]
+    pub(super) invoke: Option<String>,
+
+    /// Stops the program with a trap after this time: 10s, 500ms, 2m [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    pub(super) timeout: Option<Duration>,
+
+    /// Stack size of the program; deeper recursion traps: 512K, 8M
+    #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = units::bytes)]
+    pub(super) max_stack: usize,
+
+    /// Checks memory accesses with instructions, instead of reserving 8 GiB of addresses for each
+    /// memory [default: only if the reservation is refused, as under ulimit -v]
+    #[arg(long)]
+    bounds_checks: bool,
+
+    /// Hardens the code against speculative bypassing of bounds checks
+    #[arg(long)]
+    harden_speculation: bool,
+
+    /// Counts how often this function (name or index) is called, or the instruction at this offset
+    /// of the module, as backtraces print it, is executed; prints the counts to stderr when the
+    /// program has ended; may be repeated
+    #[arg(long = "count", value_name = "FUNCTION[:OFFSET]")]
+    pub(super) counts: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) monitors: super::monitors::Arguments,
+
+    /// Lets debuggers attach to the program: wasm-jit debug --connect ADDRESS, or LLDB; ADDRESS is
+    /// a port of 127.0.0.1, which every user of this host can connect to, or the path of a new
+    /// socket
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) debug_port: Option<String>,
+
+    /// Writes /tmp/perf-PID.map, from which perf takes the names of functions
+    #[arg(long)]
+    pub(super) perf_map: bool,
+
+    /// Registers the names of functions with gdb
+    #[arg(long)]
+    pub(super) gdb: bool,
+
+    /// Where the run is recorded.
+    #[arg(skip)]
+    pub(super) trace: Option<PathBuf>,
+
+    /// The module (.wasm or .wat), and the program's arguments
+    #[arg(value_name = "FILE", required = true, trailing_var_arg = true)]
+    program: Vec<OsString>,
+}
+
+impl Run {
+    #[cfg(test)]
+    pub(super) fn program(&self) -> &[OsString] {
+        &self.program
+    }
+
+    pub(super) fn file(&self) -> &Path {
+        Path::new(&self.program[0])
+    }
+
+    fn arguments(&self) -> &[OsString] {
+        &self.program[1..]
+    }
+
+    /// Compiles the program.
+    pub(super) fn load(&self) -> Result<Module, Failure> {
+        let mut config = Config::new();
+        config.max_wasm_stack(self.max_stack).harden_speculation(self.harden_speculation);
+        if self.bounds_checks {
+            config.bounds_checks(BoundsChecks::Instructions);
+        }
+        let engine = Engine::new(&config).map_err(Failure::new)?;
+        let module = super::load(&engine, self.file())?;
+        if self.invoke.is_none() {
+            check_main(&module).map_err(|failure| failure.about(self.file().display()))?;
+        }
+        Ok(module)
+    }
+}
+
+/// `HOST::GUEST`, or one name for both.
+fn directory(text: &str) -> Result<(PathBuf, String), String> {
+    let (host, guest) = text.split_once("::").unwrap_or((text, text));
+    if host.is_empty() || guest.is_empty() {
+        return Err("expected HOST or HOST::GUEST".to_owned());
+    }
+    Ok((host.into(), guest.to_owned()))
+}
+
+fn variable(text: &str) -> Result<(String, Option<String>), String> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None => (text, None),
+    };
+    if name.is_empty() {
+        return Err("expected NAME=VALUE or NAME".to_owned());
+    }
+    Ok((name.to_owned(), value))
+}
+
+/// The names of a program's main function.
+const MAIN: [&str; 2] = ["", "_start"];
+
+/// Refuses a library, of which only the initialization would run.
+fn check_main(module: &Module) -> Result<(), Failure> {
+    let exports = |name| matches!(module.get_export(name), Some(ExternType::Func(_)));
+    let runs_at_once = module.has_start_function() && !exports("_initialize");
+    if MAIN.into_iter().any(exports) || runs_at_once {
+        return Ok(());
+    }
+    Err(Failure::new(
+        "no function is exported as `_start`: this is not a program; use --invoke NAME to call one of its functions",
+    ))
+}
+
+/// The reason why a program did not return.
+#[derive(Debug)]
+pub(super) enum Stop {
+    Error(Error),
+    Failure(Failure),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+pub(super) fn wasi_context(arguments: &Run) -> Result<WasiCtx, Failure> {
+    let mut builder = WasiCtxBuilder::new();
+    builder.inherit_stdio();
+    // The program gets its name, without the directory.
+    builder.arg(arguments.file().file_name().unwrap_or_default().to_os_string().into_vec());
+    builder.args(arguments.arguments().iter().map(|argument| argument.clone().into_vec()));
+    for (name, value) in &arguments.environment {
+        let value = value.clone().map(OsString::from).or_else(|| std::env::var_os(name));
+        if let Some(value) = value {
+            builder.env(name.as_str(), value.into_vec());
+        }
+    }
+    for (host, guest) in &arguments.directories {
+        builder.preopened_dir(host, guest).map_err(|error| Failure::of_file(host, error))?;
+    }
+    Ok(builder.build())
+}
+
+pub(super) fn execute(arguments: &Run, store: &mut Store<Host>, instance: &Instance) -> Result<(), Stop> {
+    // A library, as opposed to a command, must be initialized first.
+    if let Some(initialize) = instance.get_func(&mut *store, "_initialize") {
+        initialize.typed::<(), ()>(&*store)?.call(&mut *store, ())?;
+    }
+    if let Some(name) = &arguments.invoke {
+        return match instance.get_func(&mut *store, name) {
+            Some(function) => invoke(arguments, store, &function),
+            None => Err(Stop::Failure(Failure::new(format_args!("no function is exported as `{name}`")))),
+        };
+    }
+    match MAIN.into_iter().find_map(|name| instance.get_func(&mut *store, name)) {
+        Some(main) => Ok(main.typed::<(), ()>(&*store)?.call(&mut *store, ())?),
+        None => Ok(()),
+    }
+}
+
+/// Calls a function with the arguments from the command line, and prints its results.
+fn invoke(arguments: &Run, store: &mut Store<Host>, function: &Func) -> Result<(), Stop> {
+    let ty = function.ty(&*store);
+    let parameters: Vec<_> = ty.params().collect();
+    let given = arguments.arguments();
+    if given.len() != parameters.len() {
+        let message = format!("the function takes {} arguments, {} are given", parameters.len(), given.len());
+        return Err(Stop::Failure(Failure::new(message)));
+    }
+    let parsed: Result<Vec<_>, String> = parameters
+        .into_iter()
+        .zip(given)
+        .map(|(ty, text)| values::parse(ty, &text.to_string_lossy()))
+        .collect();
+    let parsed = parsed.map_err(|message| Stop::Failure(Failure::new(message)))?;
+    let mut results = vec![wasm_jit::Val::I32(0); ty.results().len()];
+    function.call(&mut *store, &parsed, &mut results)?;
+    let text: String = results.iter().map(|value| values::print(value) + "\n").collect();
+    super::print(|out| out.write_all(text.as_bytes())).map_err(Stop::Failure)
+}
+
+/// How a program has ended, for a debugger.
+pub(super) fn outcome(done: &Result<(), Stop>) -> Outcome {
+    match done {
+        Ok(()) => Outcome::exited(0),
+        Err(Stop::Failure(failure)) => Outcome::failed(&failure.message, failure.code),
+        Err(Stop::Error(error)) if error.downcast_ref::<Killed>().is_some() => Outcome::returned("killed"),
+        Err(Stop::Error(error)) => match ended(error) {
+            Ok(code) => Outcome::exited(code),
+            Err(failure) => Outcome::failed(failure.message, failure.code),
+        },
+    }
+}
+
+/// The exit code of a program that did not end by returning.
+pub(super) fn ended(error: &Error) -> Result<u8, Failure> {
+    if let Some(exit) = error.downcast_ref::<wasm_jit_wasi::Exit>() {
+        // As for a native process, only the lower eight bits are significant.
+        return Ok(exit.0 as u8);
+    }
+    let code = if error.trap().is_some() { TRAPPED } else { 1 };
+    Err(Failure { code, message: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_have_one_or_two_names() {
+        assert_eq!(directory("."), Ok((".".into(), ".".to_owned())));
+        assert_eq!(directory("/srv/a::/"), Ok(("/srv/a".into(), "/".to_owned())));
+        assert_eq!(directory("C:x::D:y"), Ok(("C:x".into(), "D:y".to_owned())));
+        assert!(directory("").is_err());
+        assert!(directory("a::").is_err());
+    }
+
+    #[test]
+    fn variables_may_have_no_value() {
+        assert_eq!(variable("A=b=c"), Ok(("A".to_owned(), Some("b=c".to_owned()))));
+        assert_eq!(variable("A="), Ok(("A".to_owned(), Some(String::new()))));
+        assert_eq!(variable("A"), Ok(("A".to_owned(), None)));
+        assert!(variable("").is_err());
+    }
+}

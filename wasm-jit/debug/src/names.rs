@@ -1,0 +1,41 @@
+//! What names denote in a frame.
+
+use crate::Error;
+use crate::dwarf::variables::Variable;
+use crate::expression::Term;
+use crate::frames::Scope;
+use crate::value::Value;
+
+impl Scope<'_, '_> {
+    /// The variables of the source that are in scope, the innermost first, with their values as
+    /// they are shown.
+    pub fn variables(&mut self) -> Vec<(String, Result<Value, Error>)> {
+        let Some(dwarf) = self.code().dwarf() else { return Vec::new() };
+        let variables = dwarf.variables(self.code().module_offset(self.location()));
+        let value = |variable: Variable| {
+            let value = variable.object(self).and_then(|object| object.value(self));
+            (variable.name, value)
+        };
+        variables.into_iter().map(value).collect()
+    }
+
+    /// What a name denotes here.
+    pub(crate) fn named(&mut self, name: &str) -> Result<Term, Error> {
+        let function = self.location().function;
+        let plain = name.strip_prefix('$');
+        if plain.is_none()
+            && let Some(dwarf) = self.code().dwarf()
+            && let Some(variable) = dwarf.variable(self.code().module_offset(self.location()), name)
+        {
+            return variable.object(self).map(Term::Object);
+        }
+        let name = plain.unwrap_or(name);
+        if let Some(local) = self.code().local_of_name(function, name) {
+            return Ok(Term::Local(local));
+        }
+        if let Some(global) = self.code().global_of_name(name) {
+            return Ok(Term::Global(global));
+        }
+        Err(Error::Unknown { what: "variable, local or global", name: name.to_owned() })
+    }
+}
