@@ -35,12 +35,14 @@ mod template;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, Flock, FlockArg, RenameFlags, renameat2};
+use nix::fcntl::{AT_FDCWD, FcntlArg, Flock, FlockArg, OFlag, RenameFlags, fcntl, renameat2};
 
 use crate::error::Error;
 use crate::options::RunId;
@@ -104,6 +106,9 @@ pub fn write_report(
     };
     let text = || in_file(report, format, &identity.run);
     let save = || {
+        if is_special(&wanted) {
+            return write_special(&wanted, &text()).map(|()| wanted.clone());
+        }
         let mut names_the_process = template::names_the_process(template);
         if let Some(path) = previous {
             if !merge || is_own(path, identity) {
@@ -150,6 +155,54 @@ fn add_to(path: &Path, report: &Report, identity: &Identity) -> io::Result<bool>
     let text = in_file(&merged, Format::Json, &identity.run);
     Temporary::write(path, identity.pid, text.as_bytes())?.replace(path)?;
     Ok(true)
+}
+
+/// Writes a text of another kind in the same way, and returns the path. `previous` is as that of
+/// [`write_report`].
+///
+/// # Errors
+/// Those of [`write_report`].
+pub fn write_text(
+    text: &str,
+    template: &str,
+    identity: &Identity,
+    previous: Option<&Path>,
+) -> Result<PathBuf, Error> {
+    let wanted = match previous {
+        Some(path) => path.to_owned(),
+        None => PathBuf::from(expand(template, identity)?),
+    };
+    let save = || {
+        if is_special(&wanted) {
+            return write_special(&wanted, text).map(|()| wanted.clone());
+        }
+        let temporary = Temporary::write(&wanted, identity.pid, text.as_bytes())?;
+        if previous.is_some() {
+            return temporary.replace(&wanted).map(|()| wanted.clone());
+        }
+        let names = names(&wanted, template::names_the_process(template), identity);
+        claim(temporary, names, &identity.run)
+    };
+    save().map_err(|source| Error::WriteReport { path: wanted.clone(), source })
+}
+
+/// Whether there is something under a name that is neither a file nor a directory: a device, a
+/// FIFO, a socket. A report is written to it.
+fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+/// Fails if a FIFO has no reader.
+fn write_special(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).custom_flags(libc::O_NONBLOCK);
+    let mut file = options.open(path)?;
+    // What the reader has not taken yet is waited for.
+    let fd = file.as_fd();
+    let flags = fcntl(fd, FcntlArg::F_GETFL)?;
+    let flags = OFlag::from_bits_retain(flags) & !OFlag::O_NONBLOCK;
+    fcntl(fd, FcntlArg::F_SETFL(flags))?;
+    file.write_all(text.as_bytes())
 }
 
 /// Whether a file contains only the report of this process.
@@ -389,6 +442,25 @@ mod tests {
         check("%e.%p.json", 3, "app.3.json");
         check("%e.%p.json", 3, "app.3.1.json");
         assert_eq!(listing(directory.path()).len(), 6, "no temporary file is left");
+    }
+
+    #[test]
+    fn what_is_not_a_file_is_written_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let fifo = directory.path().join("fifo.json");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let template = fifo.to_str().unwrap();
+        let write = || write_report(&report(1), target(template), &process(1), None);
+        assert!(matches!(write(), Err(Error::WriteReport { .. })), "nobody reads");
+        let path = fifo.clone();
+        let reader = std::thread::spawn(move || fs::read_to_string(path).unwrap());
+        while write().is_err() {}
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&reader.join().unwrap()).unwrap()["pid"], 1);
+        assert_eq!(listing(directory.path()), ["fifo.json"]);
+        let path = fifo.clone();
+        let reader = std::thread::spawn(move || fs::read_to_string(path).unwrap());
+        while write_text("text", template, &process(1), None).is_err() {}
+        assert_eq!(reader.join().unwrap(), "text");
     }
 
     #[test]

@@ -29,6 +29,12 @@ fn is_own_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == std::process::id()
 }
 
+/// Whether this process runs code of another one, in its memory or in a copy of it that no fork
+/// handler has prepared.
+pub(crate) fn is_other() -> bool {
+    is_followed() && !is_own_process()
+}
+
 /// Whether [`follow`] was called: fatal signals cause a report.
 pub fn is_followed() -> bool {
     PROCESS.load(Ordering::Relaxed) != 0

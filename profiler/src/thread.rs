@@ -15,6 +15,7 @@ use wordpatch::tsc;
 use crate::function::{FUNCTIONS, OwnTime};
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
+use crate::process;
 use crate::{governor, waking};
 
 /// Number of samples in a ring: more than a thread should make between two ticks of the service
@@ -137,7 +138,9 @@ fn blocks() -> impl Iterator<Item = &'static Thread> {
 }
 
 impl Thread {
-    /// The block of the calling thread, or `None` if it has none and no memory is available.
+    /// The block of the calling thread. `None` if it has none and gets none: no memory is available,
+    /// or it is a vfork child, which has the thread-local storage of the thread that made it, and
+    /// whose id would be that of a thread that has ended.
     #[inline(always)]
     pub(crate) fn current() -> Option<&'static Self> {
         // SAFETY: the thread-local is this thread's own, and null or a block that this thread owns.
@@ -147,6 +150,9 @@ impl Thread {
     #[cold]
     #[inline(never)]
     fn attach() -> Option<&'static Self> {
+        if process::is_other() {
+            return None;
+        }
         let owner = kernel_id();
         let free = |block: &&Self| {
             block.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_ok()

@@ -165,6 +165,17 @@ fn vfork_spawn_and_system_children_leave_the_parent_alone() {
     }
 }
 
+/// Two threads never share a block.
+#[test]
+fn vfork_before_the_first_probe_of_a_thread() {
+    let profiled = profiled(&compile("fixtures/vfork_first.c", &["-O2"], Gcc), &[], "budget=none");
+    assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
+    let report = profiled.report();
+    for (function, calls) in [("by_main", 3001), ("by_other", 3000)] {
+        assert_eq!(report.samples(function), calls, "{function}: {:?}", summary(&profiled));
+    }
+}
+
 #[test]
 fn dlopen_dlclose_libraries_come_and_go_at_the_same_place() {
     for &(compiler, flags) in

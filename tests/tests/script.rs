@@ -173,6 +173,25 @@ fn every_process_of_a_fork_has_its_own_variables() {
     }
 }
 
+/// A vfork child has the thread-local storage of its parent, and gets no ring of its own.
+#[test]
+fn the_first_probe_of_a_thread_in_a_vfork_child() {
+    for found in check("vfork") {
+        assert_eq!(found.by_function("exits"), found.by_function("calls"));
+        assert_eq!(found.notes(), ["2 events are missing: there was no room for them"]);
+    }
+}
+
+#[test]
+fn the_rules_of_the_end_after_an_exec_that_fails() {
+    const TOTAL: &str =
+        "var n: u64; report var total: u64; native:func:entry { n++; } native:end { total = n; }";
+    let found = scripted(TOTAL, &compile("fixtures/scripted.c", &["-O2"], Gcc), &["exec"]);
+    assert_eq!(found.reports[0]["values"]["total"], 1010);
+    let note = "the rules of `native:end` were executed 2 times, because the program has tried to exec";
+    assert_eq!(found.notes(), [note]);
+}
+
 #[test]
 fn the_report_is_written_before_underscore_exit() {
     for found in check("exit") {

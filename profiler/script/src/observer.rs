@@ -5,7 +5,7 @@
 //! that discovers probes while it matches rules with functions, and by a thread that forks. Threads
 //! of the program do not wait for it in probes. Its holder asks for no other lock.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -77,12 +77,17 @@ pub(crate) struct Observer {
     pub(crate) unpaired: BTreeMap<u32, u64>,
     /// Calls without an event whose functions are not known.
     pub(crate) unassigned: u64,
+    /// Functions of which an unknown number of calls has no events, because their probes were not
+    /// ready.
+    pub(crate) interrupted: BTreeSet<u32>,
+    /// Whether there are such functions that are not known.
+    pub(crate) has_unknown_interrupted: bool,
     /// Probes that could not be switched on.
     pub(crate) refused: u64,
     /// Why the script observes nothing more.
     pub(crate) failure: Option<String>,
-    /// Whether the rules of the end were executed.
-    has_ended: bool,
+    /// How often the rules of the end were executed: once more for each exec that has failed.
+    pub(crate) ends: u32,
 }
 
 static OBSERVER: Mutex<Option<Observer>> = Mutex::new(None);
@@ -126,9 +131,11 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
         clock: Clock::start(),
         unpaired: BTreeMap::new(),
         unassigned: 0,
+        interrupted: BTreeSet::new(),
+        has_unknown_interrupted: false,
         refused: 0,
         failure: None,
-        has_ended: false,
+        ends: 0,
     });
     // Identifies the stream.
     profiler::session::print("");
@@ -137,7 +144,7 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
     provider::begin(Extent::All).map_err(failed)?;
     fastinst::register_callback(discovered).map_err(failed)?;
     service::start(None).map_err(failed)?;
-    worker::start()
+    worker::start().inspect_err(|_| ring::end())
 }
 
 /// Called for every probe.
@@ -220,6 +227,8 @@ impl Observer {
     fn function(&mut self, probe: &ProbeMetadata<'static>) -> Option<u32> {
         let key = (probe.object_path, probe.function_address.wrapping_sub(probe.object_base));
         if let Some(number) = self.numbers.get(&key) {
+            // Its library may be loaded at another address now.
+            self.by_address.insert(probe.function_address, *number);
             return Some(*number);
         }
         self.monitor()?;
@@ -336,11 +345,12 @@ impl Observer {
             // SAFETY: signal 0 is not sent.
             let result = unsafe { libc::syscall(libc::SYS_tgkill, process, reader.thread.cast_signed(), 0) };
             let is_over = result != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-            let is_empty = reader.block.event(0).is_none() && !reader.block.skip_unfilled(true);
-            if is_over && is_empty {
+            // What a thread that has ended has not filled stays so.
+            let is_done = is_over && reader.block.event(0).is_none() && !reader.block.skip_unfilled(true);
+            if is_done {
                 reader.block.free();
             }
-            !(is_over && is_empty)
+            !is_done
         });
     }
 
@@ -348,8 +358,15 @@ impl Observer {
     pub(crate) fn add_early_calls(&mut self, early: &[(usize, EarlyCalls)], unassigned: u64) {
         self.unassigned += unassigned;
         for (address, calls) in early {
-            if let (Some(number), EarlyCalls::Counted(calls)) = (self.by_address.get(address), calls) {
-                self.functions[*number as usize].early += calls;
+            match (self.by_address.get(address), calls) {
+                (Some(number), EarlyCalls::Counted(calls)) => {
+                    self.functions[*number as usize].early += calls;
+                }
+                (None, EarlyCalls::Counted(calls)) => self.unassigned += calls,
+                (number, EarlyCalls::Interrupted) => {
+                    self.interrupted.extend(number);
+                    self.has_unknown_interrupted |= number.is_none();
+                }
             }
         }
     }
@@ -365,7 +382,8 @@ impl Observer {
         if !is_first && !self.functions.iter().any(Function::is_matched) {
             return None;
         }
-        let ended = if std::mem::replace(&mut self.has_ended, true) { Ok(()) } else { monitor.finish() };
+        self.ends += 1;
+        let ended = monitor.finish();
         let report = monitor.report();
         match (ended, report) {
             (Ok(()), Ok(report)) => Some(report),
@@ -395,8 +413,11 @@ impl Observer {
         self.readers.clear();
         self.unpaired.clear();
         self.unassigned = 0;
+        self.interrupted.clear();
+        self.has_unknown_interrupted = false;
+        self.refused = 0;
         self.clock = Clock::start();
-        self.has_ended = false;
+        self.ends = 0;
         if self.monitor.take().is_some() && self.failure.is_none() && self.monitor().is_some() {
             for number in 0..self.functions.len() {
                 self.functions[number].early = 0;

@@ -1,25 +1,15 @@
 //! Where the report goes.
 //!
-//! Without a file it goes to the standard error stream of the start. A file gets its complete
-//! report at once, by a rename. The first process of the run gets the name that the user has
-//! chosen, all others the same with the process id before the extension, unless the name contains
-//! it. A file that another process of the run has written is not replaced; a number makes the name
-//! different.
+//! Without a file it goes to the standard error stream of the start; files are written as the
+//! profiler writes them ([`profiler::output`]).
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-
-use profiler::output::expand;
+use profiler::output::{Identity, write_text};
 use profiler::session;
 use wasm_jit_whamm::lang::ScriptReport;
 
 use crate::observer::Observer;
 use crate::report::{Name, Report};
 use crate::ring;
-
-/// Number of names that are tried.
-const NAMES: u32 = 10_000;
 
 /// Writes the report of these values.
 pub(crate) fn write(observer: &mut Observer, values: &ScriptReport) {
@@ -29,66 +19,16 @@ pub(crate) fn write(observer: &mut Observer, values: &ScriptReport) {
         session::print(&text);
         return;
     };
-    let written = expand(&template, &observer.identity).map_err(|error| error.to_string()).and_then(|name| {
-        save(observer, &template, Path::new(&name), &text).map_err(|error| format!("{name}: {error}"))
-    });
-    match written {
+    // The first process of the run gets the name that the user has chosen, whenever it ends.
+    let is_first = observer.identity.pid == observer.options.run.pid;
+    let is_fork_child = observer.identity.is_fork_child || !is_first;
+    let identity = Identity { is_fork_child, ..observer.identity.clone() };
+    match write_text(&text, &template, &identity, observer.written.as_deref()) {
         Ok(path) => observer.written = Some(path),
         Err(error) => {
-            session::say(&format!("the report cannot be written to {error}"));
+            session::say(&error.to_string());
             session::print(&text);
         }
-    }
-}
-
-/// Writes the file, and returns its name.
-fn save(observer: &Observer, template: &str, wanted: &Path, text: &str) -> io::Result<PathBuf> {
-    let pid = observer.identity.pid;
-    let temporary = wanted.with_extension(format!("{pid}.new"));
-    fs::write(&temporary, text)?;
-    let place = || {
-        if let Some(path) = &observer.written {
-            return fs::rename(&temporary, path).map(|()| path.clone());
-        }
-        let is_first = pid == observer.options.run.pid && !observer.identity.is_fork_child;
-        let names_process = template.replace("%%", "").contains("%p");
-        let own =
-            if is_first || names_process { wanted.to_owned() } else { numbered(wanted, &pid.to_string()) };
-        let others = (1..NAMES).map(|number| numbered(wanted, &format!("{pid}.{number}")));
-        for name in std::iter::once(own).chain(others) {
-            if claim(observer, &temporary, &name)? {
-                return Ok(name);
-            }
-        }
-        Err(io::ErrorKind::AlreadyExists.into())
-    };
-    let placed = place();
-    if placed.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    placed
-}
-
-/// The name with a text before its extension.
-fn numbered(name: &Path, text: &str) -> PathBuf {
-    match name.extension() {
-        Some(extension) => name.with_extension(format!("{text}.{}", extension.to_string_lossy())),
-        None => name.with_extension(text),
-    }
-}
-
-/// Gives the file a name, if that is free or belongs to an earlier run.
-fn claim(observer: &Observer, temporary: &Path, name: &Path) -> io::Result<bool> {
-    match fs::hard_link(temporary, name) {
-        Ok(()) => fs::remove_file(temporary).map(|()| true),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let is_older = fs::metadata(name)?.modified()? < observer.options.run.started;
-            if is_older {
-                fs::rename(temporary, name)?;
-            }
-            Ok(is_older)
-        }
-        Err(error) => Err(error),
     }
 }
 
@@ -144,6 +84,26 @@ fn notes(observer: &Observer) -> Vec<String> {
         notes.push(format!(
             "{} calls, of functions that are not known, were made before the probes were ready",
             observer.unassigned
+        ));
+    }
+    if !observer.interrupted.is_empty() {
+        let name = |number: &u32| observer.functions[*number as usize].name.as_str();
+        let functions: Vec<_> = observer.interrupted.iter().map(name).collect();
+        notes.push(format!(
+            "an unknown number of calls is missing, which were made before the probes were ready: {}",
+            some_of(&functions)
+        ));
+    }
+    if observer.has_unknown_interrupted {
+        notes.push(
+            "an unknown number of calls, of functions that are not known, were made before the probes were ready"
+                .to_owned(),
+        );
+    }
+    if observer.ends > 1 {
+        notes.push(format!(
+            "the rules of `native:end` were executed {} times, because the program has tried to exec",
+            observer.ends
         ));
     }
     if observer.refused > 0 {

@@ -193,7 +193,9 @@ fn lose() {
 }
 
 impl Thread {
-    /// The block of the calling thread, or `None` if it has none and no memory is available.
+    /// The block of the calling thread. `None` if it has none and gets none: no memory is available,
+    /// or it is a vfork child, which has the thread-local storage of the thread that made it, and
+    /// whose id would be that of a thread that has ended.
     #[inline(always)]
     fn current() -> Option<&'static Self> {
         // SAFETY: the thread-local is this thread's own, and null or a block that this thread owns.
@@ -203,6 +205,9 @@ impl Thread {
     #[cold]
     #[inline(never)]
     fn attach() -> Option<&'static Self> {
+        if PROCESS.load(Ordering::Relaxed) != std::process::id() {
+            return None;
+        }
         let owner = kernel_id();
         let free = |block: &&Self| {
             block.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -269,13 +274,16 @@ impl Thread {
         if position.wrapping_sub(self.read.0.load(Ordering::Acquire)) >= RING && !self.wait(position) {
             return lose();
         }
+        // A signal handler has interrupted this, and has filled the ring: given up, and counted.
+        if self.is_given_up(position) {
+            return;
+        }
         let slot = self.slot(position);
         slot.ticks.store(event.ticks, Ordering::Relaxed);
         slot.stack_pointer.store(event.stack_pointer, Ordering::Relaxed);
         slot.call_site.store(event.call_site, Ordering::Relaxed);
         let word = u64::from(event.continues_at) << 32 | u64::from(event.probe + 1);
-        // A signal handler has interrupted this, and has filled the ring: given up, and counted.
-        if self.read.0.load(Ordering::Relaxed) > position {
+        if self.is_given_up(position) {
             return;
         }
         // Release: pairs with the Acquire of `take`.
@@ -283,6 +291,10 @@ impl Thread {
         if position % WAKE_EVERY == WAKE_EVERY - 1 {
             wake_worker();
         }
+    }
+
+    fn is_given_up(&self, position: u64) -> bool {
+        self.read.0.load(Ordering::Relaxed) > position
     }
 
     /// Waits until the slot of a position is empty. Returns false if it will not be.
@@ -333,6 +345,10 @@ impl Thread {
     /// there. Only the worker calls it, which takes events by [`Thread::advance`].
     pub(crate) fn event(&self, ahead: u64) -> Option<Event> {
         let position = self.read.0.load(Ordering::Relaxed).wrapping_add(ahead);
+        // A push that a fork has interrupted fills a slot that is not reserved in the child.
+        if position >= self.reserved.load(Ordering::Relaxed) {
+            return None;
+        }
         let slot = self.slot(position);
         // Acquire: pairs with the Release of `push`.
         let word = slot.word.load(Ordering::Acquire);
@@ -360,7 +376,7 @@ impl Thread {
     pub(crate) fn skip_unfilled(&self, at_end: bool) -> bool {
         let read = self.read.0.load(Ordering::Relaxed);
         let reserved = self.reserved.load(Ordering::Relaxed);
-        let is_stuck = reserved.wrapping_sub(read) > if at_end { 1 } else { RING };
+        let is_stuck = reserved.saturating_sub(read) > if at_end { 1 } else { RING };
         if !is_stuck || self.slot(read).word.load(Ordering::Acquire) != 0 {
             return false;
         }
