@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use fastinst::service::{ForkGuard, before_fork};
 use fastinst_sigsafe::signal::{is_fault, send_again};
 
-use crate::children;
 use crate::session::{self, Leaving};
+use crate::{children, thread};
 
 /// The process that the session belongs to. If another process runs this code, it is a vfork child,
 /// in our memory, or a child that was made without fork handlers.
@@ -27,12 +27,6 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 fn is_own_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == std::process::id()
-}
-
-/// Whether this process runs code of another one, in its memory or in a copy of it that no fork
-/// handler has prepared.
-pub(crate) fn is_other() -> bool {
-    is_followed() && !is_own_process()
 }
 
 /// Whether [`follow`] was called: fatal signals cause a report.
@@ -44,6 +38,7 @@ pub fn is_followed() -> bool {
 /// [`session::start`].
 pub fn follow() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
+    thread::belong_to_this_process();
     children::begin();
     // First, so that its handlers hold no locks while ours wait for the service thread.
     wordpatch::text::follow_forks();
@@ -101,6 +96,7 @@ extern "C" fn in_child() {
     release();
     DYING.store(false, Ordering::Relaxed);
     PROCESS.store(std::process::id(), Ordering::Relaxed);
+    thread::belong_to_this_process();
     session::restart_in_child();
 }
 

@@ -15,7 +15,6 @@ use wordpatch::tsc;
 use crate::function::{FUNCTIONS, OwnTime};
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
-use crate::process;
 use crate::{governor, waking};
 
 /// Number of samples in a ring: more than a thread should make between two ticks of the service
@@ -91,6 +90,14 @@ pub(crate) struct Thread {
 // SAFETY: `ring` is accessed through its indices; the rest is atomic.
 unsafe impl Sync for Thread {}
 
+/// The process whose threads have blocks; 0 if forks are not followed.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// From now on only threads of the calling process get blocks.
+pub(crate) fn belong_to_this_process() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+}
+
 /// The list of all blocks.
 static BLOCKS: AtomicPtr<Thread> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -138,9 +145,9 @@ fn blocks() -> impl Iterator<Item = &'static Thread> {
 }
 
 impl Thread {
-    /// The block of the calling thread. `None` if it has none and gets none: no memory is available,
-    /// or it is a vfork child, which has the thread-local storage of the thread that made it, and
-    /// whose id would be that of a thread that has ended.
+    /// The block of the calling thread. `None` if it has none and gets none: no memory is
+    /// available, or it is a vfork child, which has the thread-local storage of the thread that
+    /// made it, and whose id would be that of a thread that has ended.
     #[inline(always)]
     pub(crate) fn current() -> Option<&'static Self> {
         // SAFETY: the thread-local is this thread's own, and null or a block that this thread owns.
@@ -150,7 +157,8 @@ impl Thread {
     #[cold]
     #[inline(never)]
     fn attach() -> Option<&'static Self> {
-        if process::is_other() {
+        let process = PROCESS.load(Ordering::Relaxed);
+        if process != 0 && process != std::process::id() {
             return None;
         }
         let owner = kernel_id();

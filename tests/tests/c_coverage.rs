@@ -130,7 +130,7 @@ const TABLE: &[(&str, InC)] = &[
     ("fastinst/src/probe.rs::new", Left(FOR_PROVIDERS)),
     ("fastinst/src/discovery.rs::begin", Left(FOR_PROVIDERS)),
     ("fastinst/src/group/mod.rs", Left(FOR_PROVIDERS)),
-    ("fastinst/src/discovery.rs::register_callback", Call("fastinst_register_callback")),
+    ("fastinst/src/registry.rs::register_callback", Call("fastinst_register_callback")),
     ("fastinst/src/provider/mod.rs::notes", Call("fastinst_notes")),
     ("fastinst/src/provider/mod.rs::register", Left(FOR_PROVIDERS)),
     ("fastinst/src/provider/mod.rs::begin", Left("fastinst_register_callback has every site looked for")),

@@ -193,9 +193,9 @@ fn lose() {
 }
 
 impl Thread {
-    /// The block of the calling thread. `None` if it has none and gets none: no memory is available,
-    /// or it is a vfork child, which has the thread-local storage of the thread that made it, and
-    /// whose id would be that of a thread that has ended.
+    /// The block of the calling thread. `None` if it has none and gets none: no memory is
+    /// available, or it is a vfork child, which has the thread-local storage of the thread that
+    /// made it, and whose id would be that of a thread that has ended.
     #[inline(always)]
     fn current() -> Option<&'static Self> {
         // SAFETY: the thread-local is this thread's own, and null or a block that this thread owns.
