@@ -11,6 +11,9 @@
 //!   is never wrong;
 //! - no number of calls and no total is off by more than 2 with a stated error below 50 %;
 //! - no total exceeds the time of all threads.
+//!
+//! The machine may be shared: if anything is wrong, all is measured once more, and what is wrong
+//! then fails the test.
 
 use std::fmt::Write as _;
 use std::num::NonZero;
@@ -185,7 +188,8 @@ impl Verdict {
         }
     }
 
-    fn check(mut self) {
+    /// What is wrong; empty if nothing is.
+    fn faults(mut self) -> String {
         for (what, pairs) in [("calls", &self.calls), ("totals", &self.totals)] {
             let (missed, allowed) = (pairs.missed, pairs.allowed());
             println!(
@@ -204,7 +208,7 @@ impl Verdict {
                 );
             }
         }
-        assert!(self.faults.is_empty(), "{}", self.faults);
+        self.faults
     }
 }
 
@@ -212,12 +216,20 @@ impl Verdict {
 fn stated_intervals_hold_for_adversarial_programs() {
     let binary = compile("fixtures/adversarial.c", &["-O2"], Gcc);
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let mut verdict = Verdict::default();
-    for (variant, runs, is_busy) in PROGRAMS {
-        for _ in 0..runs {
-            let _competitors = Competitors::start(if is_busy { processors } else { 0 });
-            verdict.add(variant, &profiled(&binary, &[variant], BUDGET));
+    let measure = || {
+        let mut verdict = Verdict::default();
+        for (variant, runs, is_busy) in PROGRAMS {
+            for _ in 0..runs {
+                let _competitors = Competitors::start(if is_busy { processors } else { 0 });
+                verdict.add(variant, &profiled(&binary, &[variant], BUDGET));
+            }
         }
+        verdict.faults()
+    };
+    let first = measure();
+    if !first.is_empty() {
+        println!("repeated, because of:\n{first}");
+        let second = measure();
+        assert!(second.is_empty(), "first:\n{first}\nand again:\n{second}");
     }
-    verdict.check();
 }
