@@ -12,6 +12,8 @@ mod references;
 mod stacks;
 mod threads;
 mod traps;
+mod vector_frames;
+mod vector_shuffles;
 mod vectors;
 
 use wasm_jit::{Engine, Error, Func, Instance, IntoFunc, Module, Store, WasmResults};

@@ -11,7 +11,7 @@ use wasm_jit::{
 use crate::{call0, instance, with_host};
 
 /// A vector that is different in each byte.
-fn numbered(number: u8) -> u128 {
+pub(crate) fn numbered(number: u8) -> u128 {
     u128::from_le_bytes(std::array::from_fn(|at| number.wrapping_mul(16).wrapping_add(at as u8)))
 }
 
@@ -221,38 +221,84 @@ fn blocks_and_selections_pass_vectors() {
     }
 }
 
+/// Accesses of vectors, each with its bytes.
+const LOADS: [(&str, i32); 12] = [
+    ("load", 16),
+    ("load8x8_s", 8),
+    ("load8x8_u", 8),
+    ("load16x4_s", 8),
+    ("load16x4_u", 8),
+    ("load32x2_s", 8),
+    ("load32x2_u", 8),
+    ("load8_splat", 1),
+    ("load16_splat", 2),
+    ("load32_splat", 4),
+    ("load64_splat", 8),
+    ("load32_zero", 4),
+];
+const LANES: [(&str, i32); 4] = [("8", 1), ("16", 2), ("32", 4), ("64", 8)];
+
 #[test]
 fn accesses_at_the_end_of_memory_trap_as_a_whole() {
-    let text = "(module (memory (export \"m\") 1 1)
-        (func (export \"store\") (param i32) (v128.store (local.get 0) (v128.const i64x2 -1 -1)))
-        (func (export \"load\") (param i32) (result v128) (v128.load offset=8 (local.get 0)))
-        (func (export \"splat\") (param i32) (result v128) (v128.load16_splat (local.get 0)))
-        (func (export \"extend\") (param i32) (result v128) (v128.load16x4_u (local.get 0)))
-        (func (export \"lane\") (param i32) (v128.store32_lane 2 (local.get 0) (v128.const i32x4 1 2 3 4))))";
+    let mut text = String::from(
+        "(module (memory (export \"m\") 1 1)
+        (func (export \"fill\") (memory.fill (i32.const 0) (i32.const 7) (i32.const 65536)))",
+    );
+    let mut accesses = Vec::new();
+    let mut add = |name: String, bytes: i32, is_store: bool, lane: Option<i32>| {
+        let vector = if is_store || lane.is_some() { "(v128.const i64x2 -1 -1)" } else { "" };
+        let lane = lane.map_or(String::new(), |lane| lane.to_string());
+        for (kind, offset) in [("near", ""), ("far", " offset=8")] {
+            let result = if is_store { "" } else { "(result v128)" };
+            write!(
+                text,
+                "(func (export \"{name} {lane} {kind}\") (param i32) {result}
+                    (v128.{name}{offset} {lane} (local.get 0) {vector}))"
+            )
+            .unwrap();
+            let last = 65536 - bytes - if kind == "far" { 8 } else { 0 };
+            accesses.push((format!("{name} {lane} {kind}"), bytes, last, is_store));
+        }
+    };
+    for (name, bytes) in LOADS {
+        add(name.to_owned(), bytes, false, None);
+    }
+    add("load64_zero".to_owned(), 8, false, None);
+    add("store".to_owned(), 16, true, None);
+    for (bits, bytes) in LANES {
+        for lane in [0, 16 / bytes - 1] {
+            add(format!("load{bits}_lane"), bytes, false, Some(lane));
+            add(format!("store{bits}_lane"), bytes, true, Some(lane));
+        }
+    }
+    text.push(')');
     for (checks, hardens) in [
         (BoundsChecks::default(), false),
         (BoundsChecks::Instructions, false),
         (BoundsChecks::Instructions, true),
     ] {
         let engine = Engine::new(Config::new().bounds_checks(checks).harden_speculation(hardens)).unwrap();
-        let module = Module::new(&engine, text).unwrap();
+        let module = Module::new(&engine, &text).unwrap();
         let mut store = Store::new(&engine, ());
         let instance = Instance::new(&mut store, &module, &[]).unwrap();
-        for (name, last) in
-            [("store", 65520), ("load", 65512), ("splat", 65534), ("extend", 65528), ("lane", 65532)]
-        {
+        let memory = instance.get_memory(&store, "m").unwrap();
+        for (name, bytes, last, is_store) in &accesses {
+            call0::<()>(&mut store, instance, "fill").unwrap();
             let func = instance.get_func(&store, name).unwrap();
             let mut results = vec![Val::I32(0); func.ty(&store).results().len()];
             let mut call = |at: i32| func.call(&mut store, &[Val::I32(at)], &mut results);
-            call(last).unwrap();
-            for beyond in [last + 1, 65536, -1, i32::MAX] {
-                let error = call(beyond).unwrap_err();
-                assert_eq!(error.trap(), Some(Trap::MemoryOutOfBounds), "{name} {beyond}");
+            for beyond in [last + 1, last + bytes - 1, last + bytes, 65536, -1, i32::MAX] {
+                // An access of one byte has its last address before.
+                if beyond > *last || beyond < 0 {
+                    let error = call(beyond).unwrap_err();
+                    assert_eq!(error.trap(), Some(Trap::MemoryOutOfBounds), "{name} {beyond}");
+                }
             }
+            call(*last).unwrap();
+            let (before, end) = memory.data(&store).split_at(65536 - *bytes as usize);
+            assert!(before.iter().all(|byte| *byte == 7), "{name}");
+            assert!(end.iter().all(|byte| *byte == if *is_store { 0xff } else { 7 }), "{name}");
         }
-        let memory = instance.get_memory(&store, "m").unwrap();
-        let end = &memory.data(&store)[65520..];
-        assert_eq!(end, [&[0xff; 12][..], &[3, 0, 0, 0]].concat(), "nothing was written beyond");
     }
 }
 
@@ -285,5 +331,61 @@ fn relaxed_operators_follow_the_setting() {
                 & if name == "min" { splat(0x7fff_ffff) } else { u128::MAX };
             assert_eq!(found, expected[number], "{name} {deterministic}");
         }
+    }
+}
+
+/// With the setting, results are those of the instruction: the upper bit of each lane selects it,
+/// and the dot product takes the bytes of the second operand, of seven bits, for unsigned.
+#[test]
+fn relaxed_operators_are_one_instruction_each() {
+    let text = "(module
+        (func (export \"8\") (param v128 v128 v128) (result v128)
+            (i8x16.relaxed_laneselect (local.get 0) (local.get 1) (local.get 2)))
+        (func (export \"16\") (param v128 v128 v128) (result v128)
+            (i16x8.relaxed_laneselect (local.get 0) (local.get 1) (local.get 2)))
+        (func (export \"32\") (param v128 v128 v128) (result v128)
+            (i32x4.relaxed_laneselect (local.get 0) (local.get 1) (local.get 2)))
+        (func (export \"64\") (param v128 v128 v128) (result v128)
+            (i64x2.relaxed_laneselect (local.get 0) (local.get 1) (local.get 2)))
+        (func (export \"dot\") (param v128 v128 v128) (result v128)
+            (i16x8.relaxed_dot_i8x16_i7x16_s (local.get 0) (local.get 1)))
+        (func (export \"dot add\") (param v128 v128 v128) (result v128)
+            (i32x4.relaxed_dot_i8x16_i7x16_add_s (local.get 0) (local.get 1) (local.get 2))))";
+    let of_bytes = |byte: &dyn Fn(usize) -> u8| u128::from_le_bytes(std::array::from_fn(byte));
+    let (a, b) = (of_bytes(&|at| 200 + 3 * at as u8), of_bytes(&|at| 100 - 5 * at as u8));
+    for deterministic in [true, false] {
+        let engine = Engine::new(Config::new().relaxed_simd_deterministic(deterministic)).unwrap();
+        let module = Module::new(&engine, text).unwrap();
+        let mut store = Store::new(&engine, ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let mut call = |name: &str, c: u128| {
+            let func = instance.get_typed_func::<(u128, u128, u128), u128>(&mut store, name).unwrap();
+            func.call(&mut store, (a, b, c)).unwrap()
+        };
+        for bits in [8, 16, 32, 64] {
+            // Whole lanes, which are selected in the same way by either setting.
+            let lane = |at: u32| (u128::MAX >> (128 - bits)) << (at * bits);
+            let odd = (0..128 / bits).filter(|at| at % 2 == 1).fold(0, |mask, at| mask | lane(at));
+            for mask in [odd, !odd] {
+                let expected = a & mask | b & !mask;
+                assert_eq!(call(&bits.to_string(), mask), expected, "{bits} {deterministic}");
+            }
+            // The sign bit alone selects the lane, or only the bit.
+            let sign = (0..128 / bits).fold(0, |mask, at| mask | 1_u128 << (at * bits + bits - 1));
+            // There is no instruction for words.
+            let selects = !deterministic && bits != 16;
+            let mask = if selects { u128::MAX } else { sign };
+            assert_eq!(call(&bits.to_string(), sign), a & mask | b & !mask, "{bits} {deterministic}");
+        }
+        // Neither saturates, so that there is one result only.
+        let (left, right) = (a.to_le_bytes(), b.to_le_bytes());
+        let product = |at: usize| i16::from(left[at] as i8) * i16::from(right[at]);
+        let pair = |at: usize| product(2 * at) + product(2 * at + 1);
+        let words = (0..8).fold(0, |all, at| all | u128::from(pair(at) as u16) << (16 * at));
+        assert_eq!(call("dot", 0), words, "{deterministic}");
+        let sum = |at: usize| i32::from(pair(2 * at)) + i32::from(pair(2 * at + 1)) + 1000;
+        let sums = (0..4).fold(0, |all, at| all | u128::from(sum(at) as u32) << (32 * at));
+        let thousands = (0..4).fold(0, |all, at| all | 1000 << (32 * at));
+        assert_eq!(call("dot add", thousands), sums, "{deterministic}");
     }
 }
