@@ -106,8 +106,8 @@ def load(arguments):
     """The selected mutants, each with its crate."""
     mutants, names = [], set()
     for path in sorted(LISTS.glob("*.toml")):
-        # CRATE.toml or CRATE-PART.toml
-        crate = path.stem.partition("-")[0]
+        # CRATE.toml or CRATE-PART.toml, where the crate's name may have a hyphen.
+        crate = max((name for name in ALL_SUITES if f"{path.stem}-".startswith(f"{name}-")), key=len)
         for mutant in tomllib.loads(path.read_text())["mutant"]:
             mutant["crate"] = crate
             if mutant["name"] in names:
