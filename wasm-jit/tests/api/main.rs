@@ -14,6 +14,7 @@ mod threads;
 mod traps;
 mod vector_frames;
 mod vector_shuffles;
+mod vector_widening;
 mod vectors;
 
 use wasm_jit::{Engine, Error, Func, Instance, IntoFunc, Module, Store, WasmResults};

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use wasm_jit::{Engine, Instance, Module, Store};
+use wasm_jit::{Engine, Instance, Module, Store, Val};
 
 use super::vectors::numbered;
 use crate::{call0, instance};
@@ -13,91 +13,127 @@ fn constant(bits: u128) -> String {
     format!("(v128.const i64x2 {} {})", bits as u64, (bits >> 64) as u64)
 }
 
-/// What each function has of vectors is of one kind only, and is live in slots across calls.
+/// Each of these functions has vectors of one kind only, and no operator on vectors where its kind is
+/// another. It leaves `$a` in `$first` and `$b` in `$second`, and returns 3, which was in a slot
+/// next to theirs.
+const KINDS: [(&str, &str); 7] = [
+    (
+        "results of calls",
+        "(result i64) (call $three) (call $get_a) (call $get_b) (global.set $second) (global.set $first)",
+    ),
+    (
+        "results of indirect calls",
+        "(result i64) (call $three)
+            (call_indirect (type $vector) (i32.const 0)) (call_indirect (type $vector) (i32.const 1))
+            (global.set $second) (global.set $first)",
+    ),
+    (
+        "globals",
+        "(result i64) (call $three)
+            (global.get $a) (call $nothing) (global.get $b) (call $nothing)
+            (global.set $second) (global.set $first)",
+    ),
+    (
+        "fields of exceptions",
+        "(result i64) (call $three)
+            (block $caught (result v128 v128)
+                (try_table (catch $tag $caught) (call $throw))
+                unreachable)
+            (call $nothing) (global.set $second) (global.set $first)",
+    ),
+    (
+        "parameters",
+        "(param i64 v128 v128) (result i64) (call $nothing)
+            (global.set $first (local.get 1)) (global.set $second (local.get 2)) (local.get 0)",
+    ),
+    (
+        // They are zero.
+        "locals",
+        "(param i64) (result i64) (local v128 v128) (call $nothing)
+            (call $set_both) (if (i64.eqz (local.get 0)) (then (global.set $first (local.get 1))))
+            (call $nothing) (if (i64.eqz (local.get 0)) (then (global.set $first (local.get 2))))
+            (local.get 0)",
+    ),
+    (
+        "results of operators",
+        "(result i64) (call $three)
+            (v128.load (i32.const 0)) (call $nothing) (v128.load (i32.const 16)) (call $nothing)
+            (global.set $second) (global.set $first)",
+    ),
+];
+
 #[test]
 fn slots_have_room_for_vectors_from_everywhere() {
-    let text = format!(
+    let (a, b) = (numbered(3), numbered(7));
+    let mut text = format!(
         "(module
             (type $vector (func (result v128)))
-            (type $two (func (param v128 v128)))
-            (global $a v128 {a})
+            (memory 1)
+            (global $a (mut v128) {a})
             (global $b (mut v128) {b})
-            (global $sum (mut v128) (v128.const i64x2 0 0))
-            (global $order (mut i64) (i64.const 0))
-            (tag $tag (param i64 v128 v128))
-            (table funcref (elem $first $second))
-            (func $first (result v128) (global.get $a))
-            (func $second (result v128) (global.get $b))
-            ;; 2 * left + right, so that neither their order nor one of their halves is lost.
-            (func $both (param $left v128) (param $right v128)
-                (global.set $sum (i8x16.add (i8x16.add (local.get $left) (local.get $left)) (local.get $right))))
-            (func $note (param i64) (global.set $order (i64.add (i64.shl (global.get $order) (i64.const 8)) (local.get 0))))
+            (global $first (export \"first\") (mut v128) (v128.const i64x2 0 0))
+            (global $second (export \"second\") (mut v128) (v128.const i64x2 0 0))
+            (tag $tag (param v128 v128))
+            (table funcref (elem $get_a $get_b))
             (func $nothing)
-            (func $clear (result v128)
-                (global.get $sum) (global.set $sum (v128.const i64x2 0 0)))
-            (func $throw (throw $tag (i64.const 5) (global.get $a) (global.get $b)))
-
-            (func $calls (local i64 i64)
-                (local.set 0 (i64.const 1)) (local.set 1 (i64.const 2))
-                (i64.const 3)
-                (call $both (call $first) (call $second))
-                (call $note)
-                (call $note (local.get 1))
-                (call $note (local.get 0)))
-            (func $indirect_calls (local i64)
-                (local.set 0 (i64.const 1))
-                (i64.const 3) (i64.const 2)
-                (call_indirect (type $vector) (i32.const 0))
-                (call_indirect (type $vector) (i32.const 1))
-                (call $both)
-                (call $note) (call $note)
-                (call $note (local.get 0)))
-            (func $globals (local i64)
-                (local.set 0 (i64.const 1))
-                (i64.const 3) (i64.const 2)
-                (global.get $a) (call $nothing) (global.get $b) (call $nothing)
-                (call $both)
-                (call $note) (call $note)
-                (call $note (local.get 0)))
-            (func $catches (local i64)
-                (local.set 0 (i64.const 1))
-                (i64.const 3) (i64.const 2)
-                (block $caught (result i64 v128 v128)
-                    (try_table (catch $tag $caught) (call $throw))
-                    unreachable)
-                (call $nothing)
-                (call $both)
-                (drop)
-                (call $note) (call $note)
-                (call $note (local.get 0)))
-            (func $parameters (param i64 v128 i64 v128 i64)
-                (local.get 1) (call $nothing) (local.get 3) (call $nothing)
-                (call $both)
-                (call $note (local.get 4))
-                (call $note (local.get 2))
-                (call $note (local.get 0)))
-            (func (export \"calls\") (result v128) (call $calls) (call $clear))
-            (func (export \"indirect calls\") (result v128) (call $indirect_calls) (call $clear))
-            (func (export \"globals\") (result v128) (call $globals) (call $clear))
-            (func (export \"catches\") (result v128) (call $catches) (call $clear))
-            (func (export \"parameters\") (result v128)
-                (call $parameters (i64.const 1) (global.get $a) (i64.const 2) (global.get $b) (i64.const 3))
-                (call $clear))
-            (func (export \"order\") (result i64)
-                (global.get $order) (global.set $order (i64.const 0))))",
-        a = constant(numbered(3)),
-        b = constant(numbered(7)),
+            (func $three (result i64) (i64.const 3))
+            (func $get_a (result v128) (global.get $a))
+            (func $get_b (result v128) (global.get $b))
+            (func $set_both (global.set $first (global.get $a)) (global.set $second (global.get $b)))
+            (func $throw (throw $tag (global.get $a) (global.get $b)))
+            (func (export \"store\")
+                (v128.store (i32.const 0) (global.get $a)) (v128.store (i32.const 16) (global.get $b)))",
+        a = constant(a),
+        b = constant(b),
     );
+    for (number, (name, body)) in KINDS.into_iter().enumerate() {
+        let arguments = match name {
+            "parameters" => "(i64.const 3) (global.get $a) (global.get $b)",
+            "locals" => "(i64.const 3)",
+            _ => "",
+        };
+        write!(
+            text,
+            "(func $kind{number} {body})
+             (func (export \"{name}\") (result i64) (call $kind{number} {arguments}))"
+        )
+        .unwrap();
+    }
+    text.push(')');
     let (mut store, instance) = instance(&text);
-    let (a, b) = (numbered(3).to_le_bytes(), numbered(7).to_le_bytes());
-    let expected: [u8; 16] = std::array::from_fn(|at| a[at].wrapping_add(a[at]).wrapping_add(b[at]));
-    for name in ["calls", "indirect calls", "globals", "catches", "parameters"] {
-        let found: u128 = call0(&mut store, instance, name).unwrap();
-        assert_eq!(found.to_le_bytes(), expected, "{name}");
-        let order: i64 = call0(&mut store, instance, "order").unwrap();
-        // The numbers on the stack are noted from the top.
-        let notes = if matches!(name, "calls" | "parameters") { 0x03_02_01 } else { 0x02_03_01 };
-        assert_eq!(order, notes, "{name}: {order:x}");
+    call0::<()>(&mut store, instance, "store").unwrap();
+    for (name, _) in KINDS {
+        for global in ["first", "second"] {
+            let global = instance.get_global(&store, global).unwrap();
+            global.set(&mut store, Val::V128(0)).unwrap();
+        }
+        assert_eq!(call0::<i64>(&mut store, instance, name).unwrap(), 3, "{name}");
+        for (global, value) in [("first", a), ("second", b)] {
+            let found = instance.get_global(&store, global).unwrap().get(&mut store).unwrap_v128();
+            assert_eq!(found, value, "{name} {global}: {found:032x}");
+        }
+    }
+}
+
+/// The fields are collected on the stack before the exception is made, below slots that hold them.
+#[test]
+fn thrown_vectors_do_not_overwrite_slots() {
+    let types = "v128 ".repeat(8);
+    let gets: String =
+        (0..8).map(|at| format!("(func $get{at} (result v128) {})", constant(numbered(at)))).collect();
+    let calls: String = (0..8).map(|at| format!("(call $get{at})")).collect();
+    let (mut store, instance) = instance(&format!(
+        "(module (tag $tag (param {types})) {gets}
+            (func $throw {calls} (throw $tag))
+            (func (export \"run\") (result {types})
+                (block $caught (result {types})
+                    (try_table (catch $tag $caught) (call $throw))
+                    unreachable)))"
+    ));
+    let mut results = vec![Val::I32(0); 8];
+    instance.get_func(&store, "run").unwrap().call(&mut store, &[], &mut results).unwrap();
+    for (at, result) in (0..).zip(results) {
+        assert_eq!(result.unwrap_v128(), numbered(at), "{at}");
     }
 }
 
@@ -183,7 +219,7 @@ fn a_function_may_have_a_thousand_vectors_as_results() {
     let mut store = Store::new(&engine, ());
     let instance = Instance::new(&mut store, &module, &[]).unwrap();
     let value = |at: u128| numbered(at as u8) ^ at << 64;
-    let mut results = vec![wasm_jit::Val::I32(0); 1000];
+    let mut results = vec![Val::I32(0); 1000];
     instance.get_func(&store, "all").unwrap().call(&mut store, &[], &mut results).unwrap();
     for (at, result) in results.iter().enumerate() {
         assert_eq!(result.unwrap_v128(), value(at as u128), "{at}");

@@ -50,7 +50,7 @@ extern "C" fn record5(record: u64, a: u64, b: u64, c: u64, d: u64, e: u64) {
 
 /// Changes all registers that the calling convention lets a function change, and the flags.
 #[inline(never)]
-fn clobber() {
+pub(crate) fn clobber() {
     // SAFETY: declares what it changes.
     unsafe {
         std::arch::asm!(

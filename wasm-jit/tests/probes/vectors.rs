@@ -1,6 +1,7 @@
 //! Vectors at probes: registers keep all of their bits, generic probes read and write them, and
 //! functions, which take values of 64 bits, do not get them.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::probes::{
@@ -10,6 +11,7 @@ use wasm_jit::{Engine, Instance, Module, Store};
 use wasmparser::Operator;
 
 use crate::frames::offset_of;
+use crate::native::clobber;
 
 const TEXT: &str = "(module
     (func $callee (param v128) (result v128) (i64x2.add (local.get 0) (v128.const i64x2 1 1)))
@@ -73,4 +75,183 @@ fn functions_of_probes_get_no_vectors() {
         let error = error.unwrap_err();
         assert!(matches!(error, ProbeError::Value { reason: ValueError::Vector, .. }), "{error}");
     }
+}
+
+/// A vector that is different in each byte.
+fn numbered(number: u8) -> u128 {
+    u128::from_le_bytes(std::array::from_fn(|at| number.wrapping_mul(16).wrapping_add(at as u8)))
+}
+
+/// Eight vectors are in registers where `$sum` is called, and at the place of its `nop`.
+const EIGHT: &str = "(module
+    (func $sum (param v128 v128 v128 v128 v128 v128 v128 v128) (result v128)
+        (i64x2.add (local.get 0) (local.get 0))
+        (nop)
+        (i64x2.add (local.get 1)) (i64x2.add (local.get 2)) (i64x2.add (local.get 3))
+        (i64x2.add (local.get 4)) (i64x2.add (local.get 5)) (i64x2.add (local.get 6))
+        (i64x2.add (local.get 7)))
+    (func (export \"run\") (param v128 v128 v128 v128 v128 v128 v128 v128) (result v128)
+        (call $sum (local.get 0) (local.get 1) (local.get 2) (local.get 3)
+            (local.get 4) (local.get 5) (local.get 6) (local.get 7))))";
+
+type Eight = (u128, u128, u128, u128, u128, u128, u128, u128);
+
+fn sum_of_eight(module: &Module) -> u128 {
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, module, &[]).unwrap();
+    let run = instance.get_typed_func::<Eight, u128>(&mut store, "run").unwrap();
+    let v = numbered;
+    run.call(&mut store, (v(1), v(2), v(3), v(4), v(5), v(6), v(7), v(8))).unwrap()
+}
+
+#[test]
+fn closures_that_change_all_registers_keep_vectors() {
+    let engine = Engine::default();
+    let half = |shift: u32| {
+        let half = |number: u8| (numbered(number) >> shift) as u64;
+        (1..9).map(half).fold(half(1), u64::wrapping_add)
+    };
+    let expected = u128::from(half(0)) | u128::from(half(64)) << 64;
+    let module = Module::new(&engine, EIGHT).unwrap();
+    assert_eq!(sum_of_eight(&module), expected);
+    // When a function is called for the first time.
+    let module = Module::new(&engine, EIGHT).unwrap();
+    let watch = module.watch_first_calls(|_| clobber()).unwrap();
+    assert_eq!(sum_of_eight(&module), expected);
+    drop(watch);
+    // At probes.
+    let fired = Arc::new(AtomicU32::new(0));
+    for place in [
+        Place::Entry,
+        Place::Instruction { offset: offset_of(&module, 0, |operator| matches!(operator, Operator::Nop)) },
+        Place::Exit,
+    ] {
+        for is_generic in [false, true] {
+            let of_probe = fired.clone();
+            let fire = move || {
+                clobber();
+                of_probe.fetch_add(1, Ordering::Relaxed);
+            };
+            let kind = if is_generic {
+                Kind::Generic(GenericFn::new(move |_| {
+                    fire();
+                    Ok(())
+                }))
+            } else {
+                Kind::Callback { function: Callback::new(move |_| fire()), values: [].into() }
+            };
+            let probe = module.probe(ProbeSpec { location: Location { function: 0, place }, kind }).unwrap();
+            probe.activate().unwrap();
+            assert_eq!(sum_of_eight(&module), expected, "{place:?}, generic: {is_generic}");
+        }
+    }
+    assert_eq!(fired.load(Ordering::Relaxed), 6);
+}
+
+/// Results beyond the first two are in memory, constants nowhere.
+#[test]
+fn constants_and_results_in_memory_are_read() {
+    let text = format!(
+        "(module (func (export \"run\") (result v128 i32 v128 v128 v128)
+            {a} (i32.const 9) {b} {c} {d} (nop)))",
+        a = constant(numbered(1)),
+        b = constant(numbered(2)),
+        c = constant(numbered(3)),
+        d = constant(numbered(4)),
+    );
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let nop =
+        Place::Instruction { offset: offset_of(&module, 0, |operator| matches!(operator, Operator::Nop)) };
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let probes = [nop, Place::Exit].map(|place| {
+        let of_probe = seen.clone();
+        let kind = Kind::Generic(GenericFn::new(move |frame| {
+            for depth in [0, 1, 2, 4] {
+                of_probe.lock().unwrap().push(frame.operand(depth)?.unwrap_v128());
+            }
+            assert_eq!(frame.operand(3)?.unwrap_i32(), 9);
+            Ok(())
+        }));
+        module.probe(ProbeSpec { location: Location { function: 0, place }, kind }).unwrap()
+    });
+    probes.iter().for_each(|probe| probe.activate().unwrap());
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = instance.get_typed_func::<(), (u128, i32, u128, u128, u128)>(&mut store, "run").unwrap();
+    let expected = [1, 2, 3, 4].map(numbered);
+    let [a, b, c, d] = expected;
+    assert_eq!(run.call(&mut store, ()).unwrap(), (a, 9, b, c, d));
+    assert_eq!(*seen.lock().unwrap(), [d, c, b, a, d, c, b, a]);
+}
+
+/// The plain version has slots for operands that had none.
+#[test]
+fn frames_with_many_vectors_become_plain() {
+    const COUNT: u8 = 40;
+    let values: String = (0..COUNT).map(|number| constant(numbered(number))).collect();
+    let text = format!(
+        "(module (func (export \"run\") (result v128) {values} (nop) {}))",
+        "i64x2.add ".repeat(usize::from(COUNT) - 1)
+    );
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let half = |shift: u32, of: &dyn Fn(u8) -> u128| {
+        (0..COUNT).map(|number| (of(number) >> shift) as u64).fold(0, u64::wrapping_add)
+    };
+    let sum = |of: &dyn Fn(u8) -> u128| u128::from(half(0, of)) | u128::from(half(64, of)) << 64;
+    let run = || {
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let run = instance.get_typed_func::<(), u128>(&mut store, "run").unwrap();
+        run.call(&mut store, ()).unwrap()
+    };
+    assert_eq!(run(), sum(&numbered));
+    for changed in [0, 17, COUNT - 1] {
+        let kind = Kind::Generic(GenericFn::new(move |frame| {
+            frame.set_operand(u32::from(COUNT - 1 - changed), &(1_u128 << 64 | 2).into())?;
+            assert_eq!(
+                frame.operand(0)?.unwrap_v128(),
+                if changed == COUNT - 1 { 1 << 64 | 2 } else { numbered(COUNT - 1) }
+            );
+            Ok(())
+        }));
+        let offset = offset_of(&module, 0, |operator| matches!(operator, Operator::Nop));
+        let location = Location { function: 0, place: Place::Instruction { offset } };
+        let probe = module.probe(ProbeSpec { location, kind }).unwrap();
+        probe.activate().unwrap();
+        let expected = sum(&|number| if number == changed { 1 << 64 | 2 } else { numbered(number) });
+        assert_eq!(run(), expected, "{changed}");
+    }
+    assert_eq!(run(), sum(&numbered));
+}
+
+/// A parameter is in its slot and in a register: both are written.
+#[test]
+fn written_locals_are_changed_in_their_slots_too() {
+    let text = "(module (func $nothing)
+        (func (export \"run\") (param v128) (result v128 v128)
+            (nop) (i64x2.add (local.get 0) (local.get 0)) (call $nothing) (local.get 0)))";
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let offset = offset_of(&module, 1, |operator| matches!(operator, Operator::Nop));
+    let kind = Kind::Generic(GenericFn::new(|frame| {
+        let value = frame.local(0)?.unwrap_v128();
+        frame.set_local(0, &(!value).into())?;
+        assert_eq!(frame.local(0)?.unwrap_v128(), !value);
+        Ok(())
+    }));
+    let location = Location { function: 1, place: Place::Instruction { offset } };
+    let probe = module.probe(ProbeSpec { location, kind }).unwrap();
+    probe.activate().unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = instance.get_typed_func::<u128, (u128, u128)>(&mut store, "run").unwrap();
+    let value = 5 << 64 | 9;
+    let low = u64::MAX - 9;
+    let high = u64::MAX - 5;
+    let twice = u128::from(high.wrapping_add(high)) << 64 | u128::from(low.wrapping_add(low));
+    assert_eq!(run.call(&mut store, value).unwrap(), (twice, !value));
+}
+
+/// A constant for the text format.
+fn constant(bits: u128) -> String {
+    format!("(v128.const i64x2 {} {})", bits as u64, (bits >> 64) as u64)
 }
