@@ -13,8 +13,8 @@ fn constant(bits: u128) -> String {
     format!("(v128.const i64x2 {} {})", bits as u64, (bits >> 64) as u64)
 }
 
-/// Each of these functions has vectors of one kind only, and no operator on vectors where its kind is
-/// another. It leaves `$a` in `$first` and `$b` in `$second`, and returns 3, which was in a slot
+/// Each of these functions has vectors of one kind only, and no operator on vectors where its kind
+/// is another. It leaves `$a` in `$first` and `$b` in `$second`, and returns 3, which was in a slot
 /// next to theirs.
 const KINDS: [(&str, &str); 7] = [
     (
