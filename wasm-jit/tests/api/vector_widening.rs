@@ -69,7 +69,7 @@ fn operators() -> Vec<(String, usize, Model)> {
     add("i16x8.relaxed_dot_i8x16_i7x16_s".to_owned(), 2, Box::new(dot(8)));
     let rounded = |a: u128, b: u128| {
         let products = products(&lanes(a, 16, true), &lanes(b, 16, true));
-        vector(products.into_iter().map(|lane| (lane + 0x4000 >> 15).clamp(-0x8000, 0x7fff)), 16)
+        vector(products.into_iter().map(|lane| ((lane + 0x4000) >> 15).clamp(-0x8000, 0x7fff)), 16)
     };
     add("i16x8.q15mulr_sat_s".to_owned(), 2, Box::new(rounded));
     let wrapped = |a: u128, b: u128| {
@@ -86,7 +86,7 @@ fn lanes_of_other_widths_are_those_of_the_model() {
     let mut text = String::from("(module ");
     for (name, operands, _) in &operators {
         let operands = ["(local.get 0)", "(local.get 0) (local.get 1)"][operands - 1];
-        write!(text, "(func (export \"{name}\") (param v128 v128) (result v128) ({name} {operands}))\n")
+        writeln!(text, "(func (export \"{name}\") (param v128 v128) (result v128) ({name} {operands}))")
             .unwrap();
     }
     text.push(')');
