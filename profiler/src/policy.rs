@@ -66,6 +66,11 @@ const FIRST_STRATUM: f64 = 0.1;
 const MIN_STRATUM: f64 = 1e6;
 const GROWTH: f64 = 1.5;
 
+/// A stratum is at most so many times as long as the one before: whether a function matters less
+/// than others is known from a few windows only, and if one of them was empty by chance, the next
+/// window must not stand for most of the run.
+const LENGTHEN: f64 = 3.0;
+
 /// Below this part of the usual importance, a function's first strata are not shorter than others.
 const UNIMPORTANT: f64 = 0.3;
 
@@ -195,6 +200,8 @@ pub(crate) struct Pace {
     rate: f64,
     /// Length of the next stratum, as a part of the governor's: grows to 1.
     part: f64,
+    /// Length of the last stratum, in nanoseconds; infinite before the first one.
+    last: f64,
     /// How much more of the function is observed than of others; 1 is the usual.
     importance: f64,
     /// The part of the program's time that its calls took in the last windows; before the first
@@ -207,7 +214,7 @@ impl Pace {
     /// Of a function that has used its allowance up at this rate, when its calls took this share of
     /// the time, if that is known.
     pub(crate) fn new(rate: f64, share: Option<f64>) -> Self {
-        Self { rate, part: FIRST_STRATUM, importance: 1.0, share, has_windows: false }
+        Self { rate, part: FIRST_STRATUM, last: f64::INFINITY, importance: 1.0, share, has_windows: false }
     }
 
     /// How much more is to be observed than of other functions, from what is known of it so far.
@@ -265,7 +272,9 @@ impl Pace {
         random: &mut impl Rng,
     ) -> Next {
         let usual = intensity.stratum / self.importance;
-        let length = (usual * self.part).max(MIN_STRATUM.min(usual)) * random.random_range(0.75..1.25);
+        let length = (usual * self.part).max(MIN_STRATUM.min(usual)).min(LENGTHEN * self.last)
+            * random.random_range(0.75..1.25);
+        self.last = length;
         self.part = (self.part * GROWTH).min(1.0);
         let refill = intensity.refill() + self.rate * mean * intensity.earned;
         if self.rate <= ROOM * refill {
@@ -319,6 +328,22 @@ mod tests {
             (half, 2.0),
             "the program has a processor half of the time"
         );
+    }
+
+    /// A function that was important, and has just seen an empty window.
+    #[test]
+    fn strata_become_longer_step_by_step() {
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut lengths = Vec::new();
+        let mut pace = Pace::new(1e-3, None);
+        for number in 0..12 {
+            pace.matters(if number == 0 { 1.0 } else { 0.03 });
+            let Next::Window(planned) = pace.next(0.0, 0.0, &INTENSITY, &mut random) else { panic!("on") };
+            lengths.push(planned.end - planned.start);
+            pace.took(Some(0.0));
+        }
+        assert!(lengths.windows(2).all(|pair| pair[1] < 3.76 * pair[0]), "{lengths:?}");
+        assert!(lengths[11] > 0.7 * INTENSITY.stratum / 0.03, "{lengths:?}");
     }
 
     #[test]

@@ -14,10 +14,12 @@
 //!
 //! # The variance
 //! There is one window per stratum, so the variance within a stratum cannot be estimated from the
-//! stratum alone. Half the squared difference to the previous stratum is used (successive
-//! differences; Wolter, "Introduction to Variance Estimation", 2007, chapter 8): correct if
-//! neighbours have the same expected value, too large if the rate changes from one to the next.
-//! Calls in one window are never assumed to be independent.
+//! stratum alone. Half the squared difference of the rates of neighbours is used (successive
+//! differences; Wolter, "Introduction to Variance Estimation", 2007, chapter 8), for each stratum
+//! the mean of that to both its neighbours, times the square of its length: correct if neighbours
+//! have the same expected value, too large if the rate changes from one to the next. So a stratum
+//! that is much longer than the others, and whose window has seen nothing, is doubted if there were
+//! calls before it or after it. Calls in one window are never assumed to be independent.
 //!
 //! If few windows contain most of the calls, intervals of a normal distribution would be too
 //! narrow. The degrees of freedom of Student's distribution are estimated from the differences
@@ -116,6 +118,34 @@ struct Differences {
     products: f64,
 }
 
+impl Differences {
+    /// Adds the difference of two rates, with this factor for its square.
+    fn add(&mut self, [calls, ticks]: [f64; 2], factor: f64) {
+        self.calls += factor * calls * calls;
+        self.calls_fourth += (factor * calls * calls).powi(2);
+        self.ticks += factor * ticks * ticks;
+        self.ticks_fourth += (factor * ticks * ticks).powi(2);
+        self.products += factor * calls * ticks;
+    }
+}
+
+/// The last stratum, or the gap after which the next one begins.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    /// Calls and time per nanosecond.
+    rates: [f64; 2],
+    /// The square of its length; 0 for a gap.
+    square: f64,
+    /// The difference to the one before it, if there was one, and what its square is multiplied
+    /// with for that one.
+    difference: Option<([f64; 2], f64)>,
+}
+
+/// The part of the squared difference of two neighbours that is the variance of each of them: if it
+/// has another neighbour as well, and if not.
+const OF_BOTH_NEIGHBOURS: f64 = 0.25;
+const OF_ONLY_NEIGHBOUR: f64 = 0.5;
+
 /// The observations of a function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Strata {
@@ -142,8 +172,7 @@ pub(crate) struct Strata {
     strata_time: f64,
     window_time: f64,
     largest_weight: f64,
-    /// Calls and time per nanosecond in the last one.
-    last: Option<[f64; 2]>,
+    last: Option<Last>,
     differences: Differences,
     /// Sums of the squares of the strata's weighted calls and time.
     squared_calls: f64,
@@ -208,9 +237,10 @@ impl Strata {
     /// calls per nanosecond. The next window is compared with that rate.
     pub(crate) fn gap(&mut self, length: f64, rate: f64) {
         self.fold_all();
+        self.end_series();
         // The time of these calls is unknown, so that of the next window is an outlier until other
         // windows agree with it.
-        self.last = Some([rate, 0.0]);
+        self.last = Some(Last { rates: [rate, 0.0], square: 0.0, difference: None });
         let most = length.max(0.0) * rate;
         self.unobserved += length.max(0.0);
         self.gap_calls += most / 2.0;
@@ -314,21 +344,22 @@ impl Strata {
         let Window { weight, length, .. } = *window;
         let (calls, timed, ticks) = window.weighted();
         let rates = [calls / length, ticks / length];
-        if let Some(last) = self.last {
-            let [calls, ticks] = [0, 1].map(|index| (rates[index] - last[index]) * length);
-            let differences = &mut self.differences;
-            differences.calls += calls * calls / 2.0;
-            differences.calls_fourth += (calls * calls / 2.0).powi(2);
-            differences.ticks += ticks * ticks / 2.0;
-            differences.ticks_fourth += (ticks * ticks / 2.0).powi(2);
-            differences.products += calls * ticks / 2.0;
-        }
+        let difference = self.last.map(|last| {
+            let part = match last.difference {
+                Some((before, factor)) => {
+                    self.differences.add(before, factor + OF_BOTH_NEIGHBOURS * last.square);
+                    OF_BOTH_NEIGHBOURS
+                }
+                None => OF_ONLY_NEIGHBOUR,
+            };
+            ([0, 1].map(|index| rates[index] - last.rates[index]), part * last.square)
+        });
         if window.cut_off > 0.0 {
             self.calls_variance += (weight * window.cut_off).powi(2) / 12.0 + calls * calls;
         }
         self.calls_systematic += window.uncertain * calls;
         self.ticks_systematic += window.uncertain * ticks;
-        self.last = Some(rates);
+        self.last = Some(Last { rates, square: length * length, difference });
         self.windows += 1.0;
         self.calls += calls;
         self.squared_calls += calls * calls;
@@ -341,10 +372,18 @@ impl Strata {
         self.largest_weight = self.largest_weight.max(weight);
     }
 
+    /// The last stratum has no neighbour after it.
+    fn end_series(&mut self) {
+        if let Some(Last { square, difference: Some((difference, factor)), .. }) = self.last.take() {
+            self.differences.add(difference, factor + OF_ONLY_NEIGHBOUR * square);
+        }
+    }
+
     /// A copy that includes all pending windows.
     pub(crate) fn finished(&self) -> Self {
         let mut finished = self.clone();
         finished.fold_all();
+        finished.end_series();
         finished
     }
 
@@ -400,7 +439,7 @@ impl Strata {
     /// The estimated variance of a weighted sum, from the differences. With a single window, it is
     /// the square of the sum.
     fn variance(&self, differences: f64, sum: f64) -> f64 {
-        if self.windows >= 2.0 { differences * self.windows / (self.windows - 1.0) } else { sum * sum }
+        if self.windows >= 2.0 { differences } else { sum * sum }
     }
 
     /// The degrees of freedom of a sum of squared differences: a third of their number if they are
@@ -550,6 +589,26 @@ mod tests {
         }
         let calls = strata.finished().calls();
         assert_eq!((calls.value, calls.low, calls.high), (10_000.0, 100.0, None));
+    }
+
+    #[test]
+    fn a_long_stratum_without_calls_leaves_a_wide_interval() {
+        let with = |before: u64, calls: u64| {
+            let mut strata = Strata::default();
+            strata.opened(0, 100.0, 10e6);
+            strata.closed(before, 0.0, 0.0);
+            strata.opened(1, 1500.0, 400e6);
+            strata.closed(calls, 0.0, 0.0);
+            for number in 2..20 {
+                strata.opened(number, 60.0, 10e6);
+                strata.closed(40 + u64::from(number % 5), 0.0, 0.0);
+            }
+            strata.finished().calls()
+        };
+        let none = with(0, 0);
+        assert!(none.low < 10_000.0 && none.high.is_none(), "{none:?}");
+        let as_elsewhere = with(25, 65);
+        assert!(as_elsewhere.low > 80_000.0 && as_elsewhere.high.is_some(), "{as_elsewhere:?}");
     }
 
     #[test]
