@@ -45,8 +45,9 @@
 //! * The tick comes when the service thread gets a processor, and windows open only while the
 //!   program has one ([`crate::displaced`]). If all processors are taken, this depends on what the
 //!   program does: it is observed more often while it leaves a processor free, and after it was
-//!   descheduled. Processor time as an auxiliary variable (a ratio estimate) would correct this, as
-//!   it does in counting windows.
+//!   descheduled. So a function is overestimated that is called mostly then, because the program
+//!   waits for a point in time, not for the end of some work. Processor time as an auxiliary
+//!   variable (a ratio estimate) would correct this, as it does in counting windows.
 //! * How much of a stratum is the program's own time is taken from the last tenths of a second, for
 //!   all threads together.
 //! * Without `rseq` preemption is not known of: on a busy machine, windows are then shorter than
