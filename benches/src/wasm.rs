@@ -20,6 +20,8 @@ pub enum Engine {
     WasmJitChecked,
     /// The same, with both
     WasmJitCheckedHardened,
+    /// The same, with fuel
+    WasmJitFuel,
     /// V8's baseline compiler, in node
     Liftoff,
     /// wasmtime's baseline compiler
@@ -36,8 +38,8 @@ impl Engine {
         [Self::Native, Self::WasmJit, Self::Liftoff, Self::Winch, Self::CraneliftO0, Self::Cranelift];
 
     /// wasm-jit with settings, which are measured only on request.
-    pub const SETTINGS: [Self; 3] =
-        [Self::WasmJitHardened, Self::WasmJitChecked, Self::WasmJitCheckedHardened];
+    pub const SETTINGS: [Self; 4] =
+        [Self::WasmJitHardened, Self::WasmJitChecked, Self::WasmJitCheckedHardened, Self::WasmJitFuel];
 
     /// The displayed name.
     pub fn name(self) -> &'static str {
@@ -47,6 +49,7 @@ impl Engine {
             Self::WasmJitHardened => "hardened",
             Self::WasmJitChecked => "checked",
             Self::WasmJitCheckedHardened => "checked, hardened",
+            Self::WasmJitFuel => "fuel",
             Self::Liftoff => "Liftoff",
             Self::Winch => "Winch",
             Self::CraneliftO0 => "Cranelift -O0",
@@ -63,6 +66,7 @@ impl Engine {
             Self::WasmJitHardened => (wasm_jit(), &["--harden-speculation"]),
             Self::WasmJitChecked => (wasm_jit(), &["--bounds-checks"]),
             Self::WasmJitCheckedHardened => (wasm_jit(), &["--bounds-checks", "--harden-speculation"]),
+            Self::WasmJitFuel => (wasm_jit(), &["--fuel", "1000000000000000000"]),
             Self::Liftoff => (
                 "node".into(),
                 &["--no-warnings", "--allow-natives-syntax", "--liftoff-only", "--no-wasm-lazy-compilation"],
@@ -124,9 +128,11 @@ impl Engine {
         let (program, options) = self.program();
         let mut command = Command::new(program);
         match self {
-            Self::Native | Self::WasmJitHardened | Self::WasmJitChecked | Self::WasmJitCheckedHardened => {
-                return None;
-            }
+            Self::Native
+            | Self::WasmJitHardened
+            | Self::WasmJitChecked
+            | Self::WasmJitCheckedHardened
+            | Self::WasmJitFuel => return None,
             Self::WasmJit => command.args(["compile", "--stats", "--threads", "1"]).arg(module),
             Self::Liftoff => {
                 command.args(options).arg("--single-threaded").arg(node_script()).arg("compile").arg(module)

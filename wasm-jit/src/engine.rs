@@ -66,6 +66,7 @@ pub struct Config {
     bounds_checks: BoundsChecks,
     harden_speculation: bool,
     relaxed_simd_deterministic: bool,
+    uses_fuel: bool,
     probe_sites: ProbeSites,
     counter_stubs: u32,
 }
@@ -79,6 +80,7 @@ impl Default for Config {
             bounds_checks: BoundsChecks::default(),
             harden_speculation: false,
             relaxed_simd_deterministic: true,
+            uses_fuel: false,
             probe_sites: ProbeSites::default(),
             counter_stubs: COUNTER_STUBS,
         }
@@ -141,6 +143,24 @@ impl Config {
     /// permits them: they differ for lanes out of range, NaNs, and zeros of different sign.
     pub fn relaxed_simd_deterministic(&mut self, deterministic: bool) -> &mut Self {
         self.relaxed_simd_deterministic = deterministic;
+        self
+    }
+
+    /// Whether instructions consume fuel, of which every store has an amount
+    /// ([`Store::set_fuel`](crate::Store::set_fuel)). By default they do not.
+    ///
+    /// Each instruction that is executed costs 1, and each entry of a function 1 more. Free are
+    /// `nop`, `drop`, `block`, `loop`, `else`, `end`, `return`, `unreachable`, and the parts of a
+    /// `try`; these are the costs of wasmtime. An instruction that writes a megabyte of memory
+    /// costs as much as an addition, and a host function nothing. The cost of instructions between
+    /// two branches is subtracted at once, before the first of them. A program traps
+    /// ([`Trap::OutOfFuel`](crate::Trap::OutOfFuel)) at an instruction that depends only on the
+    /// program, its input and the amount.
+    ///
+    /// A limit of time needs no fuel ([`InterruptHandle`](crate::InterruptHandle)), costs nothing,
+    /// and ends programs at different instructions.
+    pub fn consume_fuel(&mut self, consume: bool) -> &mut Self {
+        self.uses_fuel = consume;
         self
     }
 
@@ -283,6 +303,7 @@ impl Engine {
             checks_bounds,
             masks_indices: config.harden_speculation,
             relaxes_vectors: !config.relaxed_simd_deterministic,
+            uses_fuel: config.uses_fuel,
             sites,
             counter_stubs: config.counter_stubs,
         };

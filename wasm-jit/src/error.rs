@@ -86,11 +86,27 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// A store has no fuel, because programs of its engine do not consume any.
+    #[error("programs of this engine do not consume fuel: see Config::consume_fuel")]
+    NoFuel,
     /// The limits set for the store refuse it.
     #[error("the store's limit of {what} is reached")]
     StoreLimit {
         /// The limited resource.
         what: &'static str,
+    },
+    /// The program called a function that it imports and that is not defined
+    /// ([`Linker::define_unknown_functions_as_errors`](crate::Linker::define_unknown_functions_as_errors)).
+    #[error(
+        "the program called `{}` `{}`, which it imports and which is not defined",
+        printable(module),
+        printable(name)
+    )]
+    UnknownFunction {
+        /// First name of the import.
+        module: String,
+        /// Second name.
+        name: String,
     },
     /// An import is not defined.
     #[error("unknown import: `{}` `{}`", printable(module), printable(name))]

@@ -11,7 +11,7 @@ use wasm_jit::{BoundsChecks, Config, Engine, Error, ExternType, Func, Instance, 
 use wasm_jit_debug::{Killed, Outcome};
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 
-use super::program::Host;
+use super::program::{Host, Imports, Limits};
 use super::{Failure, units, values};
 
 /// Exit code of a program that trapped: the code that a shell reports for an aborted process.
@@ -57,9 +57,25 @@ pub(super) struct Run {
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     pub(super) timeout: Option<Duration>,
 
+    /// Stops each thread of the program with a trap when its instructions have consumed so much
+    /// fuel: 1 for each, and 1 for each call of a function; at the same instruction in every run
+    /// [default: unlimited]
+    #[arg(long, value_name = "N")]
+    pub(super) fuel: Option<u64>,
+
     /// Stack size of the program; deeper recursion traps: 512K, 8M
     #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = units::bytes)]
     pub(super) max_stack: usize,
+
+    /// Instantiates this module first, and defines its exports for imports from NAME; may be
+    /// repeated
+    #[arg(long = "preload", value_name = "NAME=FILE", value_parser = preload)]
+    preloads: Vec<(String, PathBuf)>,
+
+    /// Runs the program although functions that it imports are not defined: it fails when it calls
+    /// one of them
+    #[arg(long)]
+    allow_unknown_functions: bool,
 
     /// Checks memory accesses with instructions, instead of reserving 8 GiB of addresses for each
     /// memory [default: only if the reservation is refused, as under ulimit -v]
@@ -103,6 +119,18 @@ pub(super) struct Run {
 }
 
 impl Run {
+    /// What each thread of the program may use.
+    pub(super) fn limits(&self) -> Limits {
+        Limits { stack: self.max_stack, fuel: self.fuel }
+    }
+
+    /// What the program can import besides WASI.
+    pub(super) fn imports(&self, engine: &Engine) -> Result<Imports, Failure> {
+        let load = |(name, file): &(String, PathBuf)| Ok((name.clone(), super::load(engine, file)?));
+        let preloads = self.preloads.iter().map(load).collect::<Result<_, Failure>>()?;
+        Ok(Imports { preloads, allows_unknown: self.allow_unknown_functions })
+    }
+
     #[cfg(test)]
     pub(super) fn program(&self) -> &[OsString] {
         &self.program
@@ -120,6 +148,7 @@ impl Run {
     pub(super) fn load(&self) -> Result<Module, Failure> {
         let mut config = Config::new();
         config.max_wasm_stack(self.max_stack).harden_speculation(self.harden_speculation);
+        config.consume_fuel(self.fuel.is_some());
         if self.bounds_checks {
             config.bounds_checks(BoundsChecks::Instructions);
         }
@@ -150,6 +179,13 @@ fn variable(text: &str) -> Result<(String, Option<String>), String> {
         return Err("expected NAME=VALUE or NAME".to_owned());
     }
     Ok((name.to_owned(), value))
+}
+
+fn preload(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, file)) if !file.is_empty() => Ok((name.to_owned(), file.into())),
+        _ => Err("expected NAME=FILE".to_owned()),
+    }
 }
 
 /// The names of a program's main function.
@@ -270,6 +306,13 @@ mod tests {
         assert_eq!(directory("C:x::D:y"), Ok(("C:x".into(), "D:y".to_owned())));
         assert!(directory("").is_err());
         assert!(directory("a::").is_err());
+    }
+
+    #[test]
+    fn preloaded_modules_have_a_name_and_a_file() {
+        assert_eq!(preload("env=a=b.wasm"), Ok(("env".to_owned(), "a=b.wasm".into())));
+        assert!(preload("env").is_err());
+        assert!(preload("env=").is_err());
     }
 
     #[test]

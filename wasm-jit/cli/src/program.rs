@@ -33,17 +33,35 @@ pub(super) struct Host {
     pub(super) monitors: Vec<WasiCtx>,
 }
 
+/// What each thread of a program may use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Stack size, without host functions.
+    pub(super) stack: usize,
+    /// If its instructions consume fuel.
+    pub(super) fuel: Option<u64>,
+}
+
+/// What a program can import besides WASI.
+pub(super) struct Imports {
+    /// Modules whose exports it can import, by the first name of the import. Each thread has its
+    /// own instances of them.
+    pub(super) preloads: Vec<(String, Module)>,
+    /// Whether it runs if a function is not defined.
+    pub(super) allows_unknown: bool,
+}
+
 /// State that all threads of a program share.
 pub(super) struct Program {
     engine: Engine,
     module: Module,
     wasi: WasiCtx,
+    imports: Imports,
     monitors: Monitors,
     recorder: Option<Recorder>,
     /// The shared memories that the module imports, with the names of the imports.
     memories: Vec<(String, String, SharedMemory)>,
-    /// Stack size for the program, without host functions.
-    stack: usize,
+    limits: Limits,
     last_thread: AtomicI32,
     /// Reports the failure of a thread, and returns the exit code.
     report: Box<Report>,
@@ -54,10 +72,10 @@ type Report = dyn Fn(&Error) -> u8 + Send + Sync;
 impl Program {
     pub(super) fn new(
         module: Module,
-        wasi: WasiCtx,
+        (wasi, imports): (WasiCtx, Imports),
         monitors: Monitors,
         recorder: Option<Recorder>,
-        stack: usize,
+        limits: Limits,
         report: impl Fn(&Error) -> u8 + Send + Sync + 'static,
     ) -> Result<Arc<Self>, Error> {
         let mut memories: Vec<(String, String, SharedMemory)> = Vec::new();
@@ -76,17 +94,23 @@ impl Program {
             engine,
             module,
             wasi,
+            imports,
             monitors,
             recorder,
             memories,
-            stack,
+            limits,
             last_thread: AtomicI32::new(0),
             report,
         }))
     }
 
-    pub(super) fn store(&self) -> Store<Host> {
-        Store::new(&self.engine, Host { program: self.wasi.clone(), monitors: Vec::new() })
+    /// A store for a thread of the program.
+    pub(super) fn store(&self) -> Result<Store<Host>, Error> {
+        let mut store = Store::new(&self.engine, Host { program: self.wasi.clone(), monitors: Vec::new() });
+        if let Some(fuel) = self.limits.fuel {
+            store.set_fuel(fuel)?;
+        }
+        Ok(store)
     }
 
     /// An instance whose imports are WASI, the shared memories, and functions of monitors.
@@ -102,12 +126,27 @@ impl Program {
             linker
                 .func_wrap("wasi", "thread-spawn", move |argument: i32| -> i32 { program.spawn(argument) })?;
         }
+        for (name, module) in &self.imports.preloads {
+            self.define_unknown(&mut linker, module);
+            let instance = linker.instantiate(&mut *store, module)?;
+            if let Some(initialize) = instance.get_func(&mut *store, "_initialize") {
+                initialize.typed::<(), ()>(&*store)?.call(&mut *store, ())?;
+            }
+            linker.instance(&mut *store, name, instance)?;
+        }
+        self.define_unknown(&mut linker, &self.module);
         match &self.recorder {
             None => linker.instantiate(&mut *store, &self.module),
             Some(recorder) => recorder.instantiate(&mut *store, &linker).map_err(|error| match error {
                 ReplayError::Engine(error) => error,
                 error => Error::host(error),
             }),
+        }
+    }
+
+    fn define_unknown(&self, linker: &mut Linker<Host>, module: &Module) {
+        if self.imports.allows_unknown {
+            linker.define_unknown_functions_as_errors(module);
         }
     }
 
@@ -124,14 +163,14 @@ impl Program {
                 process::exit((program.report)(&error).into());
             }
         };
-        match with_stack(self.stack, run) {
+        match with_stack(self.limits.stack, run) {
             Ok(_) => number,
             Err(_) => -1,
         }
     }
 
     fn run_thread(self: &Arc<Self>, number: i32, argument: i32) -> Result<(), Error> {
-        let mut store = self.store();
+        let mut store = self.store()?;
         let instance = self.instantiate(&mut store)?;
         let start = instance.get_typed_func::<(i32, i32), ()>(&mut store, "wasi_thread_start")?;
         start.call(&mut store, (number, argument))

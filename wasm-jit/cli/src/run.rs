@@ -50,10 +50,11 @@ fn run_here(
     };
     let recorder = arguments.trace.as_ref().map(|trace| recorder(&module, arguments.file(), trace));
     let recorder = recorder.transpose()?;
+    let imported = (wasi, arguments.imports(module.engine())?);
     let program =
-        Program::new(module.clone(), wasi, monitors.clone(), recorder, arguments.max_stack, of_thread);
+        Program::new(module.clone(), imported, monitors.clone(), recorder, arguments.limits(), of_thread);
     let program = program.map_err(|error| Failure::of_file(arguments.file(), error))?;
-    let mut store = program.store();
+    let mut store = program.store().map_err(Failure::new)?;
     if let Some(port) = &debug_port {
         port.add_thread(store.interrupt_handle());
     }

@@ -77,7 +77,13 @@ impl Shared {
         let mut linker = Linker::new(engine);
         wasm_jit_wasi::add_to_linker(&mut linker, |context: &mut WasiCtx| context)
             .map_err(|error| error.to_string())?;
-        let shared = module.share(Store::new(engine, context), &mut linker, setup.module);
+        let mut store = Store::new(engine, context);
+        // Only the program's fuel is limited.
+        match store.set_fuel(u64::MAX) {
+            Ok(()) | Err(wasm_jit::Error::NoFuel) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        let shared = module.share(store, &mut linker, setup.module);
         let (monitor, name) =
             (shared.map_err(|error| error.to_string())?, script_report::name(files.monitor()));
         Ok(Self { files, name, monitor, script })

@@ -324,6 +324,55 @@ const WRITES_UNTIL_IT_FAILS: &str = r#"(module
         (call $exit (local.get $error))))"#;
 
 #[test]
+fn fuel_ends_a_program_at_the_same_instruction() {
+    let place = Place::new();
+    place.text("math.wat", MATH);
+    // An entry and 5 instructions of each call with an argument below 2, 13 of the others.
+    let fuel = 89 * 6 + 88 * 14;
+    let run =
+        |fuel: u32| place.run(&["run", "--fuel", &fuel.to_string(), "--invoke", "fib", "math.wat", "10"]);
+    run(fuel).check(0, "55\n");
+    run(fuel - 1).check(134, "").says(&["all fuel consumed", "wasm backtrace"]);
+    let spin = "(module (func (export \"_start\") (loop $l (br $l))))";
+    place.text("spin.wat", spin);
+    // The monitor has its own.
+    let icount = ["run", "--fuel", "1000001", "--monitors=icount", "spin.wat"];
+    let ran = place.run(&icount);
+    ran.check(134, "");
+    // The `loop` of each iteration as well, and the branch at which it ends.
+    assert!(ran.stderr.contains("instructions  2000002\n"), "{}", ran.stderr);
+}
+
+#[test]
+fn modules_are_preloaded_and_unknown_functions_fail_when_they_are_called() {
+    let place = Place::new();
+    place.text(
+        "lib.wat",
+        r#"(module (global $ready (mut i32) (i32.const 0))
+            (func (export "_initialize") (global.set $ready (i32.const 1)))
+            (func (export "scaled") (param i32) (result i32) (i32.mul (local.get 0) (global.get $ready))))"#,
+    );
+    place.text(
+        "main.wat",
+        r#"(module (import "lib" "scaled" (func $scaled (param i32) (result i32)))
+            (import "host" "missing" (func $missing (param i64) (result f32)))
+            (func (export "run") (param i32) (result i32)
+              (if (i32.eqz (local.get 0)) (then (drop (call $missing (i64.const 1)))))
+              (call $scaled (local.get 0))))"#,
+    );
+    let run = |options: &[&str], argument: &str| {
+        place.run(&[&["run"], options, &["--invoke", "run", "main.wat", argument]].concat())
+    };
+    run(&[], "1").check(1, "").says(&["unknown import: `lib` `scaled`"]);
+    run(&["--preload", "lib=lib.wat"], "1").check(1, "").says(&["unknown import: `host` `missing`"]);
+    let both = ["--preload", "lib=lib.wat", "--allow-unknown-functions"];
+    run(&both, "21").check(0, "21\n");
+    run(&both, "0").check(1, "").says(&["called `host` `missing`", "not defined"]);
+    run(&["--preload", "lib=none.wat"], "1").check(1, "").says(&["none.wat"]);
+    run(&["--preload", "lib"], "1").check(2, "");
+}
+
+#[test]
 fn a_write_is_complete_and_fails_without_a_reader() {
     let place = Place::new();
     place.text("write.wat", WRITES_UNTIL_IT_FAILS);

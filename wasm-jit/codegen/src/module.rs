@@ -14,6 +14,8 @@ pub struct CodeSettings {
     /// Relaxed operators on vectors give what the processor does in one instruction, instead of
     /// results that are the same on all processors.
     pub relaxes_vectors: bool,
+    /// Code subtracts what it costs from the fuel of the store, and traps when there is none left.
+    pub uses_fuel: bool,
     /// The sites of functions in their first compilation.
     pub sites: CompiledSites,
     /// How many counters of a function are stubs: with more, its versions count by themselves.

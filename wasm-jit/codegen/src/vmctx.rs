@@ -94,6 +94,9 @@ pub struct VmStoreContext {
     /// Requests for an interrupt: there is one if the lower half is not 0. Stubs that call
     /// functions check it after them.
     pub interrupt_requests: *const AtomicU64,
+    /// What is left of the fuel, in units of an instruction; negative after a trap for the lack of
+    /// it. Only code that was compiled for it uses this.
+    pub fuel: i64,
     /// The accessor of the innermost frame that has one, or [`NO_ACCESSOR`].
     pub accessors: *const VmAccessor,
 }
@@ -148,6 +151,7 @@ impl Default for VmStoreContext {
             exit_sp: 0,
             number: 0,
             interrupt_requests: &raw const NO_REQUESTS,
+            fuel: 0,
             accessors: &raw const NO_ACCESSOR,
         }
     }
@@ -166,6 +170,8 @@ pub const RESULTS: i32 = offset_of!(VmStoreContext, results) as i32;
 
 /// Offset of [`VmStoreContext::number`].
 pub const STORE_NUMBER: i32 = offset_of!(VmStoreContext, number) as i32;
+/// Offset of [`VmStoreContext::fuel`].
+pub const FUEL: i32 = offset_of!(VmStoreContext, fuel) as i32;
 /// Offset of [`VmStoreContext::accessors`].
 pub const ACCESSORS: i32 = offset_of!(VmStoreContext, accessors) as i32;
 
@@ -429,11 +435,13 @@ pub enum TrapCode {
     IntegerDivisionByZero,
     /// An access reached beyond the memory.
     MemoryOutOfBounds,
+    /// The fuel does not suffice for the next instructions.
+    OutOfFuel,
 }
 
 impl TrapCode {
     /// All of them, by their numbers.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Unreachable,
         Self::StackOverflow,
         Self::TableOutOfBounds,
@@ -446,6 +454,7 @@ impl TrapCode {
         Self::UnalignedAtomic,
         Self::IntegerDivisionByZero,
         Self::MemoryOutOfBounds,
+        Self::OutOfFuel,
     ];
 }
 

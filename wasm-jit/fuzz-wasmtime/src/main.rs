@@ -12,5 +12,6 @@ use std::process::ExitCode;
 use wasm_jit_fuzz::Features;
 
 fn main() -> ExitCode {
-    wasm_jit_fuzz::driver::main(&theirs::Wasmtime::new(), Features { exceptions: true, threads: true })
+    let features = Features { exceptions: true, threads: true, fuel: true };
+    wasm_jit_fuzz::driver::main(theirs::Wasmtime::new(false), features)
 }

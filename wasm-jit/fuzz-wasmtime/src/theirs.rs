@@ -1,6 +1,6 @@
 //! Wasmtime as the reference engine.
 
-use wasm_jit_fuzz::{Case, Contents, Engine, Host, Instantiated, Outcome, Trap, Type, Value};
+use wasm_jit_fuzz::{FUEL, Case, Contents, Engine, Host, Instantiated, Outcome, Trap, Type, Value};
 use wasmtime::{
     Config, Engine as WasmtimeEngine, Error, Extern, ExternRef, ExternType, Func, Global, HeapType, Instance,
     Memory, Module, OptLevel, Ref, SharedMemory, Store, Table, Tag, ThrownException, Val, ValType,
@@ -10,10 +10,11 @@ use wasmtime::{
 pub(crate) struct Wasmtime(WasmtimeEngine);
 
 impl Wasmtime {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(consumes_fuel: bool) -> Self {
         let mut config = Config::new();
         config.wasm_exceptions(true).wasm_threads(true).shared_memory(true).wasm_multi_memory(true);
         config.wasm_simd(true).wasm_relaxed_simd(false).cranelift_opt_level(OptLevel::None);
+        config.consume_fuel(consumes_fuel);
         // Memories with Wasmtime's defaults: without reservations of 4 GiB, version 48 takes
         // aligned addresses in an empty memory for misaligned ones, cannot grow shared memories,
         // and checks bounds before alignment.
@@ -30,12 +31,23 @@ impl Engine for Wasmtime {
         "Wasmtime"
     }
 
+    fn consume_fuel(&mut self) {
+        *self = Self::new(true);
+    }
+
+    fn fuel(&self, store: &Store<()>) -> Option<u64> {
+        store.get_fuel().ok()
+    }
+
     fn load(&self, case: &Case) -> Result<Module, String> {
         Module::new(&self.0, &case.wasm).map_err(|error| format!("{error:#}"))
     }
 
     fn store(&self) -> Store<()> {
-        Store::new(&self.0, ())
+        let mut store = Store::new(&self.0, ());
+        // Refused if the engine does not consume any.
+        let _ = store.set_fuel(FUEL);
+        store
     }
 
     fn instantiate(

@@ -60,15 +60,29 @@ struct Options {
     /// Hardens wasm-jit's code against speculation.
     #[arg(long)]
     harden_speculation: bool,
+    /// Compares the fuel that calls consume, too, if the other engine's instructions cost as much
+    /// as wasm-jit's.
+    #[arg(long)]
+    fuel: bool,
     /// Runs as a worker: the seeds from --seed on, in steps of this size.
     #[arg(long, hide = true)]
     worker: Option<u64>,
 }
 
 /// The command's main function, with the reference engine.
-pub fn main(theirs: &impl Engine, features: Features) -> ExitCode {
+pub fn main(mut theirs: impl Engine, mut features: Features) -> ExitCode {
     let options = Options::parse();
     let mut config = Config::new();
+    if options.fuel && !features.fuel {
+        eprintln!("wasm-jit-fuzz: --fuel: the instructions of {} have other costs", theirs.name());
+        return ExitCode::from(2);
+    }
+    features.fuel = options.fuel;
+    if options.fuel {
+        config.consume_fuel(true);
+        theirs.consume_fuel();
+    }
+    let theirs = &theirs;
     config.harden_speculation(options.harden_speculation);
     if options.bounds_checks {
         config.bounds_checks(BoundsChecks::Instructions);
@@ -279,6 +293,7 @@ fn start(options: &Options, job: u64, jobs: u64) -> io::Result<Child> {
         .args(["--worker", &jobs.to_string()])
         .args(options.bounds_checks.then_some("--bounds-checks"))
         .args(options.harden_speculation.then_some("--harden-speculation"))
+        .args(options.fuel.then_some("--fuel"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

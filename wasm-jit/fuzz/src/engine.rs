@@ -17,6 +17,16 @@ pub trait Engine {
     /// Its name.
     fn name(&self) -> &'static str;
 
+    /// From now on, stores consume fuel; only for engines whose [features](crate::Features) include
+    /// it.
+    fn consume_fuel(&mut self) {}
+
+    /// The fuel that a store has left, if stores consume any.
+    fn fuel(&self, store: &Self::Store) -> Option<u64> {
+        let _ = store;
+        None
+    }
+
     /// Loads the module of a case.
     ///
     /// # Errors
@@ -155,8 +165,14 @@ fn run_round<E: Engine>(
     for (name, export) in &exports {
         let Some(types) = engine.parameters(&store, export) else { continue };
         let arguments = case.arguments(round, name, &types);
+        let before = engine.fuel(&store);
         let outcome = engine.call(&mut store, export, &arguments)?;
+        // What is consumed by instructions that are not executed after a trap is not specified.
+        let has_returned = matches!(outcome, Outcome::Returned(_));
         host.add(Event::Called { name: name.clone(), arguments, outcome });
+        if let (Some(before), Some(after), true) = (before, engine.fuel(&store), has_returned) {
+            host.add(Event::Consumed(before - after));
+        }
     }
     for (name, export) in exports {
         host.add(match engine.contents(&mut store, &export)? {

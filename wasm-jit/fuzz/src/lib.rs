@@ -36,5 +36,6 @@ pub mod reduce;
 
 pub use case::Case;
 pub use engine::{Contents, Engine, Host, Instantiated};
+pub use ours::FUEL;
 pub use program::Features;
 pub use record::{Outcome, Record, Trap, Type, Value};

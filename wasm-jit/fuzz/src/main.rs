@@ -5,5 +5,5 @@ mod theirs;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    wasm_jit_fuzz::driver::main(&theirs::Wasmi::new(), wasm_jit_fuzz::Features::default())
+    wasm_jit_fuzz::driver::main(theirs::Wasmi::new(), wasm_jit_fuzz::Features::default())
 }

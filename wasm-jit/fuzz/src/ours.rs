@@ -11,6 +11,9 @@ use crate::case::Case;
 use crate::engine::{Contents, Engine, Host, Instantiated};
 use crate::record::{Outcome, Trap, Type, Value};
 
+/// Fuel of a store: more than any case consumes.
+pub const FUEL: u64 = 1 << 40;
+
 /// The engine under test.
 #[derive(Debug)]
 pub struct Ours(JitEngine);
@@ -57,13 +60,21 @@ impl Engine for Ours {
         "wasm-jit"
     }
 
+    fn fuel(&self, store: &Store<()>) -> Option<u64> {
+        store.fuel().ok()
+    }
+
     fn load(&self, case: &Case) -> Result<Module, String> {
         let wasm = case.legacy.as_ref().unwrap_or(&case.wasm);
         Module::from_binary(&self.0, wasm).map_err(|error| error.to_string())
     }
 
     fn store(&self) -> Store<()> {
-        Store::new(&self.0, ())
+        let mut store = Store::new(&self.0, ());
+        match store.set_fuel(FUEL) {
+            Ok(()) | Err(Error::NoFuel) => store,
+            Err(error) => panic!("{error}"),
+        }
     }
 
     fn instantiate(

@@ -27,6 +27,8 @@ pub struct Features {
     pub exceptions: bool,
     /// Atomic accesses, and shared memories.
     pub threads: bool,
+    /// Instructions consume as much fuel as wasm-jit's.
+    pub fuel: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

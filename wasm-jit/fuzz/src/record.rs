@@ -123,6 +123,8 @@ pub enum Event {
         /// Its outcome.
         outcome: Outcome,
     },
+    /// The fuel that a call consumed which has returned.
+    Consumed(u64),
     /// The final length in bytes and checksum of an exported memory.
     Memory(String, u64, u32),
     /// The final value of an exported global.

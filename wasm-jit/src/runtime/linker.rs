@@ -131,6 +131,26 @@ impl<T: 'static> Linker<T> {
         Ok(self)
     }
 
+    /// Defines all functions that the module imports and that are not defined: calls of them fail
+    /// with [`Error::UnknownFunction`]. So a module can be run of whose imports only some are
+    /// needed. Other unknown imports stay errors when it is instantiated.
+    pub fn define_unknown_functions_as_errors(&mut self, module: &Module) -> &mut Self {
+        for import in module.imports() {
+            let (name, ExternType::Func(ty)) = (import.name(), import.ty()) else { continue };
+            if self.find(import.module(), name).is_some() {
+                continue;
+            }
+            let names = (import.module().to_owned(), name.to_owned());
+            let fails = move |_: Caller<'_, T>, _: &[Val], _: &mut [Val]| {
+                let (module, name) = names.clone();
+                Err(Error::UnknownFunction { module, name })
+            };
+            let definition = Definition::Host(HostFunc::untyped(ty.clone(), fails));
+            self.definitions.entry(import.module().into()).or_default().insert(name.into(), definition);
+        }
+        self
+    }
+
     /// Makes the definitions of `module` also available under `as_module`.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ mod caller;
 mod collect;
 mod exception;
 mod externs;
+mod fuel;
 mod func;
 mod global;
 pub(crate) mod host;

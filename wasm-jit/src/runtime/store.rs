@@ -119,6 +119,8 @@ pub(crate) struct StoreOpaque {
     pub collect_at: Threshold,
     pub failure: Option<Failure>,
     pub accessors: Accessors,
+    /// Fuel beyond what compiled code can count.
+    pub fuel_reserve: u64,
     /// Where writes of the host are logged.
     pub writes: Option<WriteLog>,
 }
@@ -146,6 +148,7 @@ impl StoreOpaque {
             collect_at: Threshold::default(),
             failure: None,
             accessors: Accessors::default(),
+            fuel_reserve: 0,
             writes: None,
         }
     }

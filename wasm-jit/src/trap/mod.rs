@@ -85,6 +85,9 @@ pub enum Trap {
     AtomicWaitNonSharedMemory,
     /// An instruction got a null reference that it does not accept.
     NullReference,
+    /// The store's fuel does not suffice for the next instructions
+    /// ([`Store::set_fuel`](crate::Store::set_fuel)).
+    OutOfFuel,
 }
 
 impl std::fmt::Display for Trap {
@@ -104,6 +107,7 @@ impl std::fmt::Display for Trap {
             Self::Interrupt => "wasm trap: interrupt",
             Self::AtomicWaitNonSharedMemory => "wasm trap: atomic wait on non-shared memory",
             Self::NullReference => "wasm trap: null reference",
+            Self::OutOfFuel => "wasm trap: all fuel consumed",
         })
     }
 }
@@ -125,6 +129,7 @@ impl From<TrapCode> for Trap {
             TrapCode::UnalignedAtomic => Self::HeapMisaligned,
             TrapCode::IntegerDivisionByZero => Self::IntegerDivisionByZero,
             TrapCode::MemoryOutOfBounds => Self::MemoryOutOfBounds,
+            TrapCode::OutOfFuel => Self::OutOfFuel,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The Rust API, as an embedder uses it.
 
 mod drops;
+mod fuel;
 mod functions;
 mod inspection;
 mod instantiation;

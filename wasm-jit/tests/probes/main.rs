@@ -8,6 +8,7 @@ mod counting;
 mod exits;
 mod first_calls;
 mod frames;
+mod fuel;
 mod global;
 mod items;
 mod native;
@@ -34,12 +35,16 @@ thread_local! {
 
 /// An engine whose functions have the places for probes that this thread has chosen.
 fn engine() -> Engine {
+    Engine::new(&config()).unwrap()
+}
+
+fn config() -> Config {
     let mut config = Config::new();
     config.probe_sites(SITES.get());
     if let Some(limit) = COUNTER_STUBS.get() {
         config.counter_stubs(limit);
     }
-    Engine::new(&config).unwrap()
+    config
 }
 
 /// The random programs of a test: fewer when it runs again with other settings.
@@ -58,6 +63,7 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     calls::test_all();
     counting::test_all();
     exits::test_all();
+    fuel::test_all();
     first_calls::test_all();
     global::test_all();
     frames::test_all();

@@ -60,8 +60,9 @@ fn run(arguments: &Run, module: Module, monitors: &Monitors, debugger: &Arc<Debu
             Ok(code) => code,
             Err(failure) => failure.report(),
         };
-        let program = Program::new(module, wasi, monitors.clone(), None, arguments.max_stack, of_thread)?;
-        let mut store = program.store();
+        let imported = (wasi, arguments.imports(module.engine()).map_err(Stop::Failure)?);
+        let program = Program::new(module, imported, monitors.clone(), None, arguments.limits(), of_thread)?;
+        let mut store = program.store()?;
         debugger.add_thread(store.interrupt_handle());
         let instance = program.instantiate(&mut store)?;
         execution::execute(arguments, &mut store, &instance)

@@ -16,6 +16,7 @@ use super::cold::ColdCode;
 use super::control_stack::ControlStack;
 use super::exceptions::TryRegions;
 use super::frame::Frame;
+use super::fuel::Fuel;
 use super::instruction::{Instruction, Next};
 use super::observe::Observer;
 use super::output::{Chunk, CompiledFunction, DirectCall};
@@ -94,6 +95,8 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) frame_sizes: Vec<u32>,
     /// In a counting version.
     pub(super) runs: Option<RunState<'a>>,
+    /// If the code consumes fuel.
+    pub(super) fuel: Option<Fuel>,
 }
 
 /// How a function ends.
@@ -181,6 +184,7 @@ pub(super) fn compile<'a>(
         observer,
         frame_sizes: Vec::new(),
         runs: counting.map(RunState::new),
+        fuel: module.settings.uses_fuel.then(Fuel::new),
         last_transfer: u32::MAX,
     };
     let start = function.asm.offset();
@@ -188,9 +192,15 @@ pub(super) fn compile<'a>(
     function.code_limit = start
         .saturating_add(wasm.saturating_mul(MAX_GROWTH).saturating_add(MIN_CODE))
         .saturating_add(wasm.saturating_mul(sites.max_bytes_each()))
-        .saturating_add(wasm.saturating_mul(counting.map_or(0, |_| super::runs::MAX_BYTES)));
+        .saturating_add(wasm.saturating_mul(counting.map_or(0, |_| super::runs::MAX_BYTES)))
+        .saturating_add(wasm.saturating_mul(if module.settings.uses_fuel {
+            super::fuel::MAX_BYTES
+        } else {
+            0
+        }));
     function.enter();
     function.make_plain();
+    function.charge_entry();
     function.begin_run(body.range().start as u32);
     function.lay_out_site(body.range().start as u32, SiteKind::Entry);
     let mut reader = body.get_operators_reader().map_err(malformed)?;
@@ -206,6 +216,7 @@ pub(super) fn compile<'a>(
         function.forget_settled();
         function.show_instruction();
         if function.control.reachable {
+            function.charge(&operator);
             // The site of a loop is at its label: every iteration comes there.
             if matches!(operator, Operator::Loop { .. }) {
                 function.begin_run_before_loop();
@@ -248,6 +259,7 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Epilogue, cold code and prologue.
     fn finish(mut self, start: u32) -> CompiledFunction {
+        self.settle_fuel();
         let cached = self.regions.all_cached();
         let callee_saved = CALLEE_SAVED.iter().fold(0, |set, (reg, _)| set | reg.bit());
         let own = if self.scan.has_try { callee_saved } else { cached & callee_saved };

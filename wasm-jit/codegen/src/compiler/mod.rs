@@ -35,6 +35,7 @@
 //! | `instruction.rs` | what was done for the current instruction is forgotten at the next |
 //! | `cold.rs` | the estimated size includes every piece and move |
 //! | `exceptions.rs` | each region of a `try` knows the one around it |
+//! | `fuel.rs` | the cost of a run is subtracted once, in front of its first costly instruction |
 //! | `site_layout.rs` | a site is shared only by instructions that are reached through it |
 //!
 //! Locals (`state.rs`), registers and the stack refer to each other: an alias counts in its local,
@@ -72,6 +73,7 @@ mod enter_stub;
 mod exceptions;
 mod float;
 mod frame;
+mod fuel;
 mod function;
 mod instruction;
 mod int;

@@ -97,7 +97,7 @@ impl<'a> RunState<'a> {
 
 /// Whether the instruction after this one begins a run, whatever they are. It also does after a
 /// label and after a call: see [`FunctionCompiler::end_run`].
-fn ends_run(operator: &Operator<'_>) -> bool {
+pub(super) fn ends_run(operator: &Operator<'_>) -> bool {
     let continues = matches!(operator, Operator::Block { .. } | Operator::Loop { .. } | Operator::End);
     is_control(operator) && !continues
 }
@@ -106,6 +106,7 @@ impl FunctionCompiler<'_> {
     /// The next instruction begins a run: control may come here without having executed the
     /// instructions in front of it.
     pub(super) fn end_run(&mut self) {
+        self.settle_fuel();
         if let Some(runs) = &mut self.runs {
             runs.is_over = true;
         }
@@ -113,6 +114,9 @@ impl FunctionCompiler<'_> {
 
     /// Ends a run after an operator that is its last.
     pub(super) fn end_run_after(&mut self, operator: &Operator<'_>) {
+        if ends_run(operator) {
+            self.settle_fuel();
+        }
         if let Some(runs) = &mut self.runs {
             runs.is_over |= ends_run(operator);
             runs.after_condition = matches!(operator, Operator::BrIf { .. } | Operator::If { .. });
