@@ -117,11 +117,12 @@ fn enter_with(own: impl FnOnce(&EntryStack) -> Own<'_>, begin: u64, fired: &Fire
 
 #[inline(always)]
 fn push(begin: u64, mut entry: Entry, is_cold: bool, thread: &Thread, mut own: Own<'_>) {
-    let Some(place) = own.push(&entry, is_open, thread::discarded) else {
-        thread::discarded(&entry);
+    let Some(place) = own.push(&entry, is_open, |entry| thread.discarded(entry)) else {
+        thread::left(&entry);
         thread.lose();
         return spend(thread, begin, tsc::now());
     };
+    entry.is_nested = own.is_nested(place, is_open);
     entry.cold = thread.cold(is_cold);
     entry.preempted = thread.preempted();
     entry.ticks = tsc::now();
@@ -154,12 +155,20 @@ extern "C" fn exit_at(id: ProbeId, call_site: usize, stack_pointer: usize) {
 fn exit_with(own: impl FnOnce(&EntryStack) -> Own<'_>, begin: u64, fired: &Fired, thread: &Thread) {
     let &Fired { index, function, call_site, stack_pointer, .. } = fired;
     thread.enter(stack_pointer, |entries| {
-        // The last observation: one of its entries is identified by it, one of an earlier
-        // observation by its stack pointer.
-        let (observation, period) = (function.observation(), function.exit_period());
-        let exit =
-            Entry { function: index, observation, period, call_site, stack_pointer, ..Entry::default() };
-        match (own(entries).pop(&exit, thread::discarded), fired.probe) {
+        // While an observation lasts, one of its entries is identified by it; any other by its
+        // stack pointer.
+        let (observation, period) = (function.observation_of_all(), function.exit_period());
+        let held = begin;
+        let exit = Entry {
+            function: index,
+            observation,
+            period,
+            call_site,
+            stack_pointer,
+            held,
+            ..Entry::default()
+        };
+        match (own(entries).pop(&exit, |entry| thread.discarded(entry)), fired.probe) {
             (Some(entry), _) => complete(begin, &entry, function, thread),
             (None, Some(id)) => function.unobserved_exit(id),
             (None, None) => function.stray_exit(),
@@ -187,6 +196,7 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
         weight,
         caller,
         ticks,
+        least: ticks,
         preempted,
         is_cold,
     });
@@ -218,10 +228,10 @@ pub(crate) fn left(frame: usize) {
     let begin = tsc::now();
     let Some(thread) = Thread::current() else { return };
     thread.enter(frame, |entries| {
-        if let Some(entry) = entries.of_frames().leave(frame, thread::discarded) {
+        if let Some(entry) = entries.of_frames().leave(frame, |entry| thread.discarded(entry)) {
             match FUNCTIONS.get(entry.function as usize) {
                 Some(function) if is_open(&entry) => complete(begin, &entry, function, thread),
-                _ => thread::discarded(&entry),
+                _ => thread.discarded(&entry),
             }
         }
         spend(thread, begin, tsc::now());
@@ -300,7 +310,7 @@ pub(crate) fn calibrate(index: u32, function: &'static Function) {
         thread.enter(stack_pointer, |entries| {
             let (observation, period) = (function.observation(), function.exit_period());
             let exit = Entry { function: index, observation, period, stack_pointer, ..Entry::default() };
-            let entry = entries.own().pop(&exit, thread::discarded);
+            let entry = entries.own().pop(&exit, thread::left);
             empty[round] = entry.map_or(0, |entry| left.wrapping_sub(entry.ticks));
         });
         let (begin, before) = (tsc::now(), spent());

@@ -625,6 +625,13 @@ impl Function {
         self.entry_switch.now().observation
     }
 
+    /// The number of the observation if all entries belong to it now, else one that no entry has.
+    #[inline]
+    pub(crate) fn observation_of_all(&self) -> u32 {
+        let entries = self.entry_switch.now();
+        if entries.are_over() { entries.observation.wrapping_add(1 << 31) } else { entries.observation }
+    }
+
     /// The number of the exit period: the exit probes stay on while it does not change.
     #[inline]
     pub(crate) fn exit_period(&self) -> u32 {

@@ -1,6 +1,7 @@
 //! The measurements of one function, and its row of the report.
 
 use std::ffi::CStr;
+use std::sync::LazyLock;
 
 use crate::callers::Callers;
 use crate::counting::Count;
@@ -99,6 +100,13 @@ pub(crate) struct Measured {
     pub(crate) probes: u32,
     pub(crate) selection: Selection,
     pub(crate) stage: Stage,
+    /// `None` as long as there is nothing: most functions of a large program are not called.
+    observed: Option<Box<Observed>>,
+}
+
+/// What was observed of a function.
+#[derive(Debug)]
+pub(crate) struct Observed {
     pub(crate) pace: Pace,
     /// How much it was worth to observe the function when its last window was planned; `None` if no
     /// call had been timed.
@@ -114,6 +122,25 @@ pub(crate) struct Measured {
     max: u64,
     preempted: u64,
     preempted_ticks: u64,
+}
+
+impl Default for Observed {
+    fn default() -> Self {
+        Self {
+            pace: Pace::new(0.0, None),
+            value: None,
+            strata: Strata::default(),
+            callers: Callers::default(),
+            quantiles: Quantiles::default(),
+            cold: Quantiles::default(),
+            samples: 0,
+            on_samples: 0,
+            min: u64::MAX,
+            max: 0,
+            preempted: 0,
+            preempted_ticks: 0,
+        }
+    }
 }
 
 /// Conversion to the units of the report: ticks per nanosecond.
@@ -134,6 +161,16 @@ pub(crate) struct OpenCalls {
     pub(crate) weighted: f64,
     /// Their time so far, weighted, in ticks, and that of the outermost one on each thread.
     pub(crate) ticks: f64,
+    /// Calls of which it is not known whether they have returned.
+    pub(crate) missed: Missed,
+}
+
+/// Calls whose exits were missed, weighted; and their time, in ticks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Missed {
+    pub(crate) calls: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
 }
 
 impl Measured {
@@ -145,18 +182,7 @@ impl Measured {
             probes: 0,
             selection: Selection::default(),
             stage: Stage::Off,
-            pace: Pace::new(0.0, None),
-            value: None,
-            strata: Strata::default(),
-            callers: Callers::default(),
-            quantiles: Quantiles::default(),
-            cold: Quantiles::default(),
-            samples: 0,
-            on_samples: 0,
-            min: u64::MAX,
-            max: 0,
-            preempted: 0,
-            preempted_ticks: 0,
+            observed: None,
         }
     }
 
@@ -170,8 +196,75 @@ impl Measured {
         *self = Self { probes: self.probes, selection, ..new };
     }
 
+    /// What was observed.
+    pub(crate) fn observed(&self) -> &Observed {
+        static NOTHING: LazyLock<Observed> = LazyLock::new(Observed::default);
+        self.observed.as_deref().unwrap_or(&NOTHING)
+    }
+
+    /// Whether anything was.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.observed.is_some()
+    }
+
+    /// As [`Measured::observed`], to add something.
+    pub(crate) fn observed_mut(&mut self) -> &mut Observed {
+        self.observed.get_or_insert_default()
+    }
+
+    /// Heap memory, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.observed.as_ref().map_or(0, |observed| size_of::<Observed>() + observed.memory())
+    }
+
+    /// The row of the report, including what was counted since the strata were last filled; `None`
+    /// if the function was not called. `strata` are finished.
+    pub(crate) fn report(&self, strata: &Strata, open: &OpenCalls, units: &Units) -> Option<FunctionReport> {
+        let (calls, observed) = (strata.calls(), self.observed());
+        if calls.value <= 0.0 && observed.samples == 0 {
+            return None;
+        }
+        let times = strata.ticks(open.weighted);
+        let unknown = strata.unknown_part(open.weighted);
+        let open_ns = open.ticks / units.ticks_per_ns;
+        let total = times.map(|times| times.total.scaled(1.0 / units.ticks_per_ns)).map(|total| Estimate {
+            value: total.value + open_ns,
+            low: total.low + open_ns,
+            high: total.high.map(|high| high + open_ns),
+        });
+        // Open calls have taken some time, even if nothing is known of others.
+        let total = total.or((open.number > 0).then(|| Estimate::at_least(open_ns)));
+        Some(FunctionReport {
+            name: demangle(&self.name.to_string_lossy()),
+            object: self.object.to_string_lossy().into_owned(),
+            address: self.address as u64,
+            location: None,
+            samples: observed.samples,
+            // Timed calls were made, even if the run ended in the middle of a window.
+            calls: Estimate {
+                value: calls.value.round().max(observed.samples as f64),
+                low: calls.low.floor().max(observed.samples as f64),
+                high: calls.high.map(|high| high.ceil().max(observed.samples as f64)),
+            },
+            total_ns: total,
+            self_ns: None,
+            recursive: false,
+            open_calls: open.number,
+            latency_ns: times.and_then(|times| observed.latency(&times, unknown, units)),
+            off_cpu: crate::preemption::is_available().then(|| OffCpu {
+                samples: observed.preempted,
+                ns: (observed.preempted_ticks as f64 / units.ticks_per_ns) as u64,
+            }),
+        })
+    }
+}
+
+impl Observed {
     /// Adds a call that has returned. At most `kept` samples are kept for the percentiles.
     pub(crate) fn sample(&mut self, sample: &Sample, kept: usize) {
+        if sample.least < sample.ticks {
+            return self.missed_exit(sample);
+        }
         let (ticks, weight) = (sample.ticks as f64, f64::from(sample.weight));
         self.samples += 1;
         self.min = self.min.min(sample.ticks);
@@ -196,12 +289,19 @@ impl Measured {
         }
     }
 
+    /// A call whose exit was missed.
+    fn missed_exit(&mut self, sample: &Sample) {
+        let weight = f64::from(sample.weight).max(1.0);
+        self.strata.timed_between(weight, sample.least as f64, sample.ticks as f64);
+        self.callers.call(sample.caller, weight, weight * (sample.least + sample.ticks) as f64 / 2.0);
+    }
+
     fn percentiles(&mut self, is_usual: bool) -> &mut Quantiles {
         if is_usual { &mut self.quantiles } else { &mut self.cold }
     }
 
-    /// Heap memory, in bytes.
-    pub(crate) fn memory(&self) -> usize {
+    /// Memory of what has a variable size, in bytes.
+    fn memory(&self) -> usize {
         self.quantiles.memory() + self.cold.memory() + self.callers.memory()
     }
 
@@ -233,47 +333,6 @@ impl Measured {
             max: ns(self.max as f64),
             below_resolution: p50.value < resolution,
             resolution: ns(resolution),
-        })
-    }
-
-    /// The row of the report, including what was counted since the strata were last filled; `None`
-    /// if the function was not called. `strata` are finished.
-    pub(crate) fn report(&self, strata: &Strata, open: &OpenCalls, units: &Units) -> Option<FunctionReport> {
-        let calls = strata.calls();
-        if calls.value <= 0.0 && self.samples == 0 {
-            return None;
-        }
-        let times = strata.ticks(open.weighted);
-        let unknown = strata.unknown_part(open.weighted);
-        let open_ns = open.ticks / units.ticks_per_ns;
-        let total = times.map(|times| times.total.scaled(1.0 / units.ticks_per_ns)).map(|total| Estimate {
-            value: total.value + open_ns,
-            low: total.low + open_ns,
-            high: total.high.map(|high| high + open_ns),
-        });
-        // Open calls have taken some time, even if nothing is known of others.
-        let total = total.or((open.number > 0).then(|| Estimate::at_least(open_ns)));
-        Some(FunctionReport {
-            name: demangle(&self.name.to_string_lossy()),
-            object: self.object.to_string_lossy().into_owned(),
-            address: self.address as u64,
-            location: None,
-            samples: self.samples,
-            // Timed calls were made, even if the run ended in the middle of a window.
-            calls: Estimate {
-                value: calls.value.round().max(self.samples as f64),
-                low: calls.low.floor().max(self.samples as f64),
-                high: calls.high.map(|high| high.ceil().max(self.samples as f64)),
-            },
-            total_ns: total,
-            self_ns: None,
-            recursive: false,
-            open_calls: open.number,
-            latency_ns: times.and_then(|times| self.latency(&times, unknown, units)),
-            off_cpu: crate::preemption::is_available().then(|| OffCpu {
-                samples: self.preempted,
-                ns: (self.preempted_ticks as f64 / units.ticks_per_ns) as u64,
-            }),
         })
     }
 }

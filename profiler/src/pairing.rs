@@ -9,14 +9,21 @@
 //!    from different places),
 //! 3. the same *exit period*: the function's exit probes have been on since the entry, so its own
 //!    exit cannot have been missed, and
-//! 4. the same observation, or a stack pointer that is not above the exit's. Within an observation
-//!    no entry of the function was missed, so the topmost one is right. Across observations, an
-//!    entry whose stack pointer is above the exit's may be that of an outer call, and the exit that
-//!    of an inner one whose entry was missed.
+//! 4. the same observation, if that is not over, or a stack pointer that is not above the exit's.
+//!    While an observation lasts, no entry of the function is missed, so the topmost one is right.
+//!    Afterwards, an entry whose stack pointer is above the exit's may be that of an outer call,
+//!    and the exit that of an inner one whose entry was missed.
 //!
 //! The entries above a match have ended without an observed exit. An entry whose frame is below the
 //! stack pointer of a later entry has ended as well, and so has one of the same function at the
 //! same stack pointer. So a latency is never computed from another call's entry, but may be lost.
+//!
+//! # Calls whose exits are missed
+//! Exits of a long call are missed if the function's exit probes go off before it returns: they are
+//! not kept on for ever at every call inside it ([`crate::function`]). When the entry is removed,
+//! the call has ended. It had not ended when an entry was left that was pushed above it while its
+//! exit probes were on, because calls are nested. So its duration has an upper and a lower limit
+//! ([`Entry::held`]). In the main loop of an interpreter, for example, both are those of the run.
 //!
 //! Where frames have an address that does not change and that both probes know
 //! ([`Frames::Fixed`]), an exit matches the entry of its function that has the same frame and the
@@ -55,11 +62,16 @@ pub(crate) struct Entry {
     pub(crate) preempted: u64,
     /// Number of first entries of windows that it had made by then.
     pub(crate) cold: u64,
+    /// Whether the call of the entry below was certainly open then.
+    pub(crate) is_nested: bool,
+    /// The last time at which the call is known to have been open, in ticks, or 0. Of an exit: its
+    /// time.
+    pub(crate) held: u64,
 }
 
 /// The stored form of an entry on the stack.
 #[derive(Debug, Default)]
-struct Slot([AtomicU64; 8]);
+struct Slot([AtomicU64; 9]);
 
 impl Slot {
     fn store(&self, entry: &Entry) {
@@ -72,13 +84,14 @@ impl Slot {
             entry.ticks,
             entry.overhead,
             entry.preempted,
-            entry.cold,
+            entry.cold << 1 | u64::from(entry.is_nested),
+            entry.held,
         ];
         self.0.iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
     }
 
     fn load(&self) -> Entry {
-        let [who, how, call_site, stack_pointer, ticks, overhead, preempted, cold] =
+        let [who, how, call_site, stack_pointer, ticks, overhead, preempted, cold, held] =
             self.0.each_ref().map(|word| word.load(Relaxed));
         Entry {
             function: (who >> 32) as u32,
@@ -90,8 +103,16 @@ impl Slot {
             ticks,
             overhead,
             preempted,
-            cold,
+            cold: cold >> 1,
+            is_nested: cold & 1 == 1,
+            held,
         }
+    }
+
+    /// The call was open at this time.
+    fn hold(&self, time: u64) {
+        let [.., held] = &self.0;
+        held.store(held.load(Relaxed).max(time), Relaxed);
     }
 }
 
@@ -147,8 +168,27 @@ impl Own<'_> {
     }
 
     fn cut(&self, height: usize, discarded: &mut impl FnMut(&Entry)) {
-        (height..self.height()).for_each(|index| discarded(&self.at(index)));
+        for index in (height..self.height()).rev() {
+            let entry = self.at(index);
+            self.hold_below(index, &entry, entry.held);
+            discarded(&entry);
+        }
         self.0.height.store(height, Relaxed);
+    }
+
+    /// The call of an entry, which is removed, was open at this time: so was that of the entry
+    /// below, if it is nested in that one.
+    #[inline(always)]
+    fn hold_below(&self, index: usize, entry: &Entry, time: u64) {
+        if entry.is_nested && index > 0 {
+            self.0.slots[index - 1].hold(time);
+        }
+    }
+
+    /// Whether the call of the entry below this index is certainly open.
+    #[inline(always)]
+    pub(crate) fn is_nested(&self, index: usize, is_open: impl Fn(&Entry) -> bool) -> bool {
+        index > 0 && is_open(&self.at(index - 1))
     }
 
     /// Makes space for an entry, and returns its index. If the stack is full, entries that no exit
@@ -218,6 +258,7 @@ impl Own<'_> {
                 if index + 1 < height {
                     self.cut(index + 1, &mut discarded);
                 }
+                self.hold_below(index, &entry, exit.held);
                 self.0.height.store(index, Relaxed);
                 return Some(entry);
             }
@@ -295,6 +336,44 @@ mod tests {
         assert!(pop(&jumped, exit(2, 1, 0xb, 0x50)).is_none());
     }
 
+    /// The entry of function 1 is removed by that of function 4, or by the exit of function 5.
+    #[test]
+    fn a_call_whose_exit_is_missed_was_open_while_calls_inside_it_were() {
+        let held = |nested: [bool; 2], ends: &dyn Fn(&mut Own<'_>, &mut Vec<(u32, u64)>)| {
+            let empty = stack(&[]);
+            let mut own = empty.own();
+            let entries = [(5, 100, false), (1, 90, true), (2, 80, nested[0]), (3, 70, nested[1])];
+            for (number, (function, stack_pointer, is_nested)) in entries.into_iter().enumerate() {
+                own.put(number, &Entry { is_nested, ticks: 1, ..exit(function, 1, 0x10, stack_pointer) });
+            }
+            let mut discarded = Vec::new();
+            for (function, stack_pointer, time) in [(3, 70, 500), (2, 80, 600)] {
+                let exit = Entry { held: time, ..exit(function, 1, 0x10, stack_pointer) };
+                assert!(own.pop(&exit, |_| {}).is_some());
+            }
+            ends(&mut own, &mut discarded);
+            discarded
+        };
+        let pushed = |own: &mut Own<'_>, discarded: &mut Vec<(u32, u64)>| {
+            let note = |entry: &Entry| discarded.push((entry.function, entry.held));
+            own.push(&exit(4, 1, 0x10, 95), |_| true, note);
+        };
+        let left = |own: &mut Own<'_>, discarded: &mut Vec<(u32, u64)>| {
+            let exit = Entry { held: 900, ..exit(5, 1, 0x10, 100) };
+            own.pop(&exit, |entry| discarded.push((entry.function, entry.held)));
+        };
+        assert_eq!(held([true, true], &pushed), [(1, 600)]);
+        assert_eq!(held([true, true], &left), [(1, 600)]);
+        assert_eq!(held([false, true], &left), [(1, 0)], "function 1 may have ended before");
+        // Those inside end unseen, too.
+        let all = |own: &mut Own<'_>, discarded: &mut Vec<(u32, u64)>| {
+            own.put(2, &Entry { is_nested: true, held: 700, ..exit(2, 1, 0x10, 80) });
+            own.put(3, &Entry { is_nested: true, held: 800, ..exit(3, 1, 0x10, 70) });
+            left(own, discarded);
+        };
+        assert_eq!(held([true, true], &all), [(3, 800), (2, 800), (1, 800)]);
+    }
+
     #[test]
     fn a_recursive_call_that_was_missed_is_not_mistaken_for_the_outer_one() {
         let outer = stack(&[(1, 1, 0xa, 0x90)]);
@@ -363,6 +442,8 @@ mod tests {
             overhead: 7,
             preempted: 8,
             cold: 9,
+            is_nested: true,
+            held: 77,
         };
         let stack = stack(&[]);
         stack.own().put(0, &entry);

@@ -18,7 +18,7 @@ use wordpatch::tsc;
 use crate::counting::Count;
 use crate::function::{Exceeded, FUNCTIONS, Function, Window, take_exhausted};
 use crate::governor::{self, Demand};
-use crate::measured::{CountedStratum, Measured, ON, Selection, Stage, Unobserved};
+use crate::measured::{CountedStratum, Measured, ON, Observed, Selection, Stage, Unobserved};
 use crate::options::Counts;
 use crate::own_time::OwnPart;
 use crate::policy::{CAP, Next, Open, Pace, Planned};
@@ -132,7 +132,7 @@ impl Schedule {
         let kept = (KEPT / functions.len()).clamp(*KEPT_OF_ONE.start(), *KEPT_OF_ONE.end());
         thread::drain(|sample| {
             if let Some(measured) = functions.get_mut(sample.function as usize) {
-                measured.sample(&sample, kept);
+                measured.observed_mut().sample(&sample, kept);
             }
         });
     }
@@ -159,7 +159,7 @@ impl Schedule {
         }
         measured.stage = Stage::On { since: now };
         if let Some(unobserved) = unobserved {
-            measured.strata.gap(now - unobserved.since, unobserved.rate);
+            measured.observed_mut().strata.gap(now - unobserved.since, unobserved.rate);
         }
     }
 
@@ -215,17 +215,18 @@ impl Schedule {
     /// Functions that take more of the program's time are observed more. This is decided from the
     /// past, as everything is.
     fn weigh(&mut self) {
-        let sampled = |measured: &&mut Measured| measured.stage.is_sampled() && measured.value.is_some();
+        let sampled =
+            |measured: &&mut Measured| measured.stage.is_sampled() && measured.observed().value.is_some();
         let (mut sum, mut count) = (0.0, 0.0);
         for measured in self.functions.iter_mut().filter(sampled) {
-            sum += measured.value.unwrap_or(0.0);
+            sum += measured.observed().value.unwrap_or(0.0);
             count += 1.0;
         }
         self.mean_value = sum / f64::max(count, 1.0);
         self.demand.importance = 0.0;
         for measured in self.functions.iter_mut().filter(sampled) {
-            let importance = importance(measured.value, self.mean_value);
-            measured.pace.matters(importance);
+            let importance = importance(measured.observed().value, self.mean_value);
+            measured.observed_mut().pace.matters(importance);
             self.demand.importance += importance;
         }
     }
@@ -244,10 +245,10 @@ impl Schedule {
         {
             let now = self.now();
             let (gap, rate) = self.gap(&exceeded, now);
-            let measured = &mut self.functions[index as usize];
-            measured.strata.counted(counted.entries, now - gap - since);
-            measured.strata.gap(gap, rate);
-            measured.pace = Pace::new(rate, share(measured, rate));
+            let observed = self.functions[index as usize].observed_mut();
+            observed.strata.counted(counted.entries, now - gap - since);
+            observed.strata.gap(gap, rate);
+            observed.pace = Pace::new(rate, share(observed, rate));
             self.demand.importance += 1.0;
             // What its long calls have earned was not enough, however long they are: windows first.
             self.plan(index, now, 0.0);
@@ -265,17 +266,18 @@ impl Schedule {
     fn plan(&mut self, index: u32, start: f64, mean: f64) {
         let now = self.now();
         let measured = &mut self.functions[index as usize];
-        measured.value = value(index as usize, measured, now);
-        let importance = importance(measured.value, self.mean_value);
-        let before = measured.pace.matters(importance);
+        let observed = measured.observed_mut();
+        observed.value = value(index as usize, observed, now);
+        let importance = importance(observed.value, self.mean_value);
+        let before = observed.pace.matters(importance);
         self.demand.importance += importance - before;
-        match measured.pace.next(start, mean, &governor::intensity(), &mut self.random) {
+        match observed.pace.next(start, mean, &governor::intensity(), &mut self.random) {
             Next::On => {
-                let unobserved = Unobserved { since: start, rate: measured.pace.rate() };
+                let unobserved = Unobserved { since: start, rate: observed.pace.rate() };
                 self.turn_on(index, Some(unobserved));
             }
             Next::Window(planned) => {
-                let counted_from = Self::is_counted(measured).then(counting::own_time);
+                let counted_from = Self::is_counted(observed).then(counting::own_time);
                 let planned = Planned { counted_from, ..planned };
                 measured.stage = Stage::Planned(planned);
                 if planned.opens <= self.now() {
@@ -328,7 +330,7 @@ impl Schedule {
             };
             self.demand.windows += 1;
             let measured = &mut self.functions[index as usize];
-            measured.strata.opened(number, open.weight(), open.end - open.start);
+            measured.observed_mut().strata.opened(number, open.weight(), open.end - open.start);
             measured.stage = Stage::Open(open);
             self.due.push(Reverse((open.end as u64, index)));
         }
@@ -348,7 +350,8 @@ impl Schedule {
             .partition(|(_, planned)| planned.counted_from.is_some());
         let mut counts = Vec::with_capacity(counted.len());
         while !counted.is_empty() {
-            let rates = counted.iter().map(|(index, _)| self.functions[*index as usize].pace.rate());
+            let rates =
+                counted.iter().map(|(index, _)| self.functions[*index as usize].observed().pace.rate());
             let group: Vec<(u32, Planned)> = counted.drain(..counting::room(rates)).collect();
             let functions: Vec<&Function> =
                 group.iter().filter_map(|(index, _)| FUNCTIONS.get(*index as usize)).collect();
@@ -384,8 +387,9 @@ impl Schedule {
         // No call has this number.
         let number = number.unwrap_or(function.observation().wrapping_add(1 << 31));
         let measured = &mut self.functions[index as usize];
-        measured.strata.opened_apart(number, length / count.own, length);
-        measured.strata.closed(count.calls, 0.0, count.uncertain);
+        let strata = &mut measured.observed_mut().strata;
+        strata.opened_apart(number, length / count.own, length);
+        strata.closed(count.calls, 0.0, count.uncertain);
         measured.stage = Stage::Counted(CountedStratum { start: planned.start, count, own_time });
         self.due.push(Reverse((planned.end.max(self.now()) as u64, index)));
     }
@@ -412,29 +416,29 @@ impl Schedule {
             }
             Stage::Open(open) => {
                 let (closed, now) = (self.closed(function, &open, open.length), self.now());
-                let measured = &mut self.functions[index as usize];
+                let observed = self.functions[index as usize].observed_mut();
                 if closed.cut_off > 0.0 {
-                    measured.pace.exceeded(closed.rate);
+                    observed.pace.exceeded(closed.rate);
                 } else {
-                    measured.pace.observed(closed.rate);
+                    observed.pace.observed(closed.rate);
                 }
                 // A stratum in which calls are counted begins at the present time, because its
                 // processor time is measured; this one lasts until then.
-                let end = if Self::is_counted(measured) { open.end.max(now) } else { open.end };
+                let end = if Self::is_counted(observed) { open.end.max(now) } else { open.end };
                 let open = Open { end, ..open };
-                measured.strata.resize_last(open.end - open.start, open.weight());
-                closed.fill(&mut measured.strata);
-                let mean = measured.strata.known_mean().unwrap_or(0.0) / governor::ticks_per_ns();
-                measured.pace.took(share(measured, closed.rate));
+                observed.strata.resize_last(open.end - open.start, open.weight());
+                closed.fill(&mut observed.strata);
+                let mean = observed.strata.known_mean().unwrap_or(0.0) / governor::ticks_per_ns();
+                observed.pace.took(share(observed, closed.rate));
                 self.plan(index, open.end, mean);
             }
             Stage::Counted(counted) => {
                 let (now, running) = (self.now(), self.own.get());
-                let measured = &mut self.functions[index as usize];
-                Self::end_counted(&mut measured.strata, &counted, now);
-                measured.pace.observed(counted.count.rate() * running);
-                let mean = measured.strata.known_mean().unwrap_or(0.0) / governor::ticks_per_ns();
-                measured.pace.took(share(measured, counted.count.rate() * running));
+                let observed = self.functions[index as usize].observed_mut();
+                Self::end_counted(&mut observed.strata, &counted, now);
+                observed.pace.observed(counted.count.rate() * running);
+                let mean = observed.strata.known_mean().unwrap_or(0.0) / governor::ticks_per_ns();
+                observed.pace.took(share(observed, counted.count.rate() * running));
                 self.plan(index, now, mean);
             }
             Stage::Off | Stage::On { .. } | Stage::Waiting(_) => {}
@@ -442,8 +446,8 @@ impl Schedule {
     }
 
     /// Whether calls are counted and timed in separate windows.
-    fn is_counted(measured: &Measured) -> bool {
-        measured.pace.is_frequent() && counting::is_possible()
+    fn is_counted(observed: &Observed) -> bool {
+        observed.pace.is_frequent() && counting::is_possible()
     }
 
     /// Whether no call was seen since the window began, and the program could not have made one in
@@ -485,7 +489,7 @@ impl Schedule {
     /// As [`Schedule::strata_now`], but calls that have not returned can still be added.
     fn strata_until_now(&self, index: u32) -> Strata {
         let measured = &self.functions[index as usize];
-        let mut strata = measured.strata.clone();
+        let mut strata = measured.observed().strata.clone();
         let Some(function) = FUNCTIONS.get(index as usize) else { return strata };
         let now = self.now();
         match measured.stage {
@@ -500,12 +504,14 @@ impl Schedule {
                 }
             }
             Stage::Counted(counted) => Self::end_counted(&mut strata, &counted, now),
-            Stage::Planned(planned) => strata.unobserved(now - planned.start, measured.pace.rate()),
+            Stage::Planned(planned) => {
+                strata.unobserved(now - planned.start, measured.observed().pace.rate())
+            }
             Stage::Open(open) => {
                 let passed = function.passed(tsc::now());
                 if self.has_not_run(function, &open) || passed == 0.0 {
                     strata.forget_last();
-                    strata.unobserved(now - open.start, measured.pace.rate());
+                    strata.unobserved(now - open.start, measured.observed().pace.rate());
                     return strata;
                 }
                 let part = Open { length: passed * open.length, end: now.min(open.end), ..open };
@@ -541,10 +547,13 @@ impl Schedule {
         let rate = match stage {
             Stage::On { since } => function.counted().entries as f64 / (self.now() - since).max(1.0),
             Stage::Waiting(unobserved) => unobserved.rate,
-            _ => self.functions[index as usize].pace.rate(),
+            _ => self.functions[index as usize].observed().pace.rate(),
         };
         let measured = &mut self.functions[index as usize];
-        measured.strata = strata;
+        // Nothing to keep of a function that was not called.
+        if strata.calls().value > 0.0 || measured.is_observed() {
+            measured.observed_mut().strata = strata;
+        }
         measured.stage = Stage::Off;
         rate
     }
@@ -651,16 +660,16 @@ fn of_probes(function: &Function) -> f64 {
 
 /// The part of the program's time that the calls of a function take at this rate; `None` if none
 /// was timed.
-fn share(measured: &Measured, rate: f64) -> Option<f64> {
-    let mean = measured.strata.known_mean()?.max(MIN_CALL) / governor::ticks_per_ns();
+fn share(observed: &Observed, rate: f64) -> Option<f64> {
+    let mean = observed.strata.known_mean()?.max(MIN_CALL) / governor::ticks_per_ns();
     Some(rate * mean)
 }
 
 /// How much it is worth to observe a function: for the part of the program's time that its calls
 /// take, lately or in all the time up to `now`, and for what it costs. `None` if none was timed.
-fn value(index: usize, measured: &Measured, now: f64) -> Option<f64> {
-    let of_all = measured.strata.known_ticks() / governor::ticks_per_ns() / now.max(1.0);
-    let share = measured.pace.share()?.max(of_all).min(1.0);
+fn value(index: usize, observed: &Observed, now: f64) -> Option<f64> {
+    let of_all = observed.strata.known_ticks() / governor::ticks_per_ns() / now.max(1.0);
+    let share = observed.pace.share()?.max(of_all).min(1.0);
     Some(share.powf(VALUE_OF_TIME) * FUNCTIONS.get(index).map_or(1.0, of_probes))
 }
 

@@ -160,6 +160,12 @@ pub(crate) struct Strata {
     /// Other calls that may have been missed.
     missed: f64,
     exact_ticks: f64,
+    /// Calls whose exits were missed, weighted; their time, half-way between its limits, half the
+    /// distance between them, and the lower limits of those calls that represent only themselves.
+    between: f64,
+    between_ticks: f64,
+    between_half: f64,
+    between_least: f64,
     pending: VecDeque<Window>,
     /// Sums over sampled strata, weighted: their number, calls, timed calls, time.
     windows: f64,
@@ -231,6 +237,21 @@ impl Strata {
     pub(crate) fn timed(&mut self, ticks: f64) {
         self.exact_timed += 1.0;
         self.exact_ticks += ticks;
+    }
+
+    /// Adds a call whose exit was missed, and that took a time between these limits: any time
+    /// between them is possible, and that of several calls has the same cause. If it was observed
+    /// in a window, it represents `weight` calls, else only itself.
+    pub(crate) fn timed_between(&mut self, weight: f64, least: f64, most: f64) {
+        let middle = (least + most) / 2.0;
+        self.between += weight;
+        self.between_ticks += weight * middle;
+        self.between_half += weight * (most - least) / 2.0;
+        if weight > 1.0 {
+            self.ticks_variance += weight * (weight - 1.0) * middle * middle;
+        } else {
+            self.between_least += least;
+        }
     }
 
     /// Adds a gap of `length` nanoseconds, in which nothing was observed, after a rate of `rate`
@@ -389,7 +410,7 @@ impl Strata {
 
     /// The known time of all calls so far, in ticks.
     pub(crate) fn known_ticks(&self) -> f64 {
-        self.known()[0]
+        self.known()[0] + self.between_ticks
     }
 
     /// Mean time of the calls that were timed so far, in ticks; `None` if there are none.
@@ -492,13 +513,13 @@ impl Strata {
     /// The time of all calls in ticks, and the mean; `None` if no call was timed. For finished
     /// strata. Calls that have not returned, which represent `open` calls, are not included.
     pub(crate) fn ticks(&self, open: f64) -> Option<Times> {
-        let timed = self.exact_timed + self.timed;
+        let timed = self.exact_timed + self.timed + self.between;
         if timed <= 0.0 {
             return None;
         }
-        let known = self.exact_ticks + self.ticks;
+        let known = self.exact_ticks + self.ticks + self.between_ticks;
         let mean = known / timed;
-        if self.is_exact() && self.exact_timed + open >= self.exact_calls {
+        if self.is_exact() && self.between == 0.0 && self.exact_timed + open >= self.exact_calls {
             return Some(Times { total: Estimate::exact(known), mean: Estimate::exact(mean) });
         }
         // Calls that were counted but not timed: in gaps, or left by an exception or a longjmp.
@@ -511,16 +532,17 @@ impl Strata {
         let of_total = self.variance(ticks, self.ticks) + self.ticks_variance;
         let value = known + unknown * mean;
         let error = (factor * of_total + 1.96_f64.powi(2) * mean * mean * unknown_variance).sqrt();
-        let error = error + self.ticks_systematic;
+        let error = error + self.ticks_systematic + self.between_half;
         let unknown = if self.is_hardly_observed() { f64::INFINITY } else { 0.0 };
         let sampled = lower_part(self.ticks, self.squared_ticks, of_total, factor.sqrt());
-        let low = self.exact_ticks + (sampled * self.ticks - self.ticks_systematic).max(0.0);
+        let low =
+            self.exact_ticks + self.between_least + (sampled * self.ticks - self.ticks_systematic).max(0.0);
         let total = limited(value, value - error, value + error + unknown, low);
 
         let residual = (ticks - 2.0 * mean * products + mean * mean * calls).max(0.0);
         let of_mean = self.variance(residual, self.ticks) + self.ticks_variance;
         let of_unknown = mean * mean * unknown_variance;
-        let error = (factor * of_mean + 1.96_f64.powi(2) * of_unknown).sqrt() / timed;
+        let error = ((factor * of_mean + 1.96_f64.powi(2) * of_unknown).sqrt() + self.between_half) / timed;
         Some(Times { total, mean: limited(mean, mean - error, mean + error, 0.0) })
     }
 }
@@ -568,6 +590,17 @@ mod tests {
         assert_eq!(strata.calls(), Estimate::exact(3.0));
         let times = strata.ticks(0.0).unwrap();
         assert_eq!((times.total, times.mean), (Estimate::exact(60.0), Estimate::exact(20.0)));
+    }
+
+    #[test]
+    fn a_call_whose_exit_was_missed_took_any_time_between_its_limits() {
+        let mut strata = Strata::default();
+        strata.counted(4, 0.0);
+        [10.0, 20.0, 30.0].into_iter().for_each(|ticks| strata.timed(ticks));
+        strata.timed_between(1.0, 100.0, 1000.0);
+        let times = strata.ticks(0.0).unwrap();
+        assert_eq!(times.total, Estimate { value: 610.0, low: 160.0, high: Some(1060.0) });
+        assert_eq!(times.mean, Estimate { value: 152.5, low: 40.0, high: Some(265.0) });
     }
 
     #[test]

@@ -49,12 +49,21 @@ impl Open {
         let mut outermost = HashSet::new();
         thread::open_calls(|thread, entry| {
             let Some(function) = FUNCTIONS.get(entry.function as usize) else { return };
-            if entry.period != function.exit_period() || entry.function == 0 {
+            if entry.function == 0 {
                 return;
             }
             let weight = f64::from(entry.weight.max(1.0));
             let ticks = now.saturating_sub(entry.ticks) as f64;
             let calls = open.calls.entry(entry.function).or_default();
+            if entry.period != function.exit_period() {
+                // It may have returned. Inside another one, it adds no time, whether it has or not.
+                calls.missed.calls += weight;
+                if outermost.insert((thread, entry.function)) {
+                    calls.missed.least += weight * entry.held.saturating_sub(entry.ticks) as f64;
+                    calls.missed.most += weight * ticks;
+                }
+                return;
+            }
             calls.number += 1;
             calls.weighted += weight;
             // Long calls of a sampled function are open in many windows: without a weight, the time
@@ -91,10 +100,14 @@ pub(crate) fn of(
     let mut arcs = Arcs::default();
     let mut rows = Vec::new();
     for (index, measured) in (0..).zip(&schedule.functions).skip(1) {
-        let strata = schedule.strata_now(index);
+        let mut strata = schedule.strata_now(index);
         let calls = open.calls.get(&index).unwrap_or(&nothing);
+        let missed = calls.missed;
+        if missed.calls > 0.0 {
+            strata.timed_between(missed.calls, missed.least / missed.calls, missed.most / missed.calls);
+        }
         let Some(report) = measured.report(&strata, calls, units) else { continue };
-        arcs.add(index, &measured.callers, function_at);
+        arcs.add(index, &measured.observed().callers, function_at);
         open.callers.get(&index).into_iter().for_each(|callers| arcs.add(index, callers, function_at));
         let windows = if strata.is_exact() { f64::INFINITY } else { strata.windows() };
         let is_complete = measured.selection == Selection::Always;

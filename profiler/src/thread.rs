@@ -37,8 +37,10 @@ pub(crate) struct Sample {
     pub(crate) weight: f32,
     /// An address in the caller's code.
     pub(crate) caller: usize,
-    /// Duration of the call without preemption, in ticks.
+    /// Duration of the call without preemption, in ticks; at most, if its exit was missed.
     pub(crate) ticks: u64,
+    /// Its duration at least: as much, unless its exit was missed.
+    pub(crate) least: u64,
     /// Duration of preemption, in ticks.
     pub(crate) preempted: u64,
     /// Whether it, or a call inside it, was one of the first after a probe was switched on.
@@ -281,6 +283,22 @@ impl Thread {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// An entry of the calling thread has ended without an observed exit.
+    #[cold]
+    pub(crate) fn discarded(&self, entry: &Entry) {
+        self.ended_unseen(entry, self.preemption.time());
+    }
+
+    /// The same of a thread that has been preempted for this time.
+    fn ended_unseen(&self, entry: &Entry, preempted: u64) {
+        left(entry);
+        let lost = preempted.saturating_sub(entry.preempted) + self.overhead().saturating_sub(entry.overhead);
+        let until = |time: u64| time.saturating_sub(entry.ticks).saturating_sub(lost);
+        let &Entry { function, observation, weight, call_site: caller, .. } = entry;
+        let (ticks, least) = (until(tsc::now()).max(1), until(entry.held));
+        self.record(Sample { function, observation, weight, caller, ticks, least, ..Sample::default() });
+    }
+
     /// Passes a sample to the service thread. Called by the owning thread only.
     #[inline(always)]
     pub(crate) fn record(&self, sample: Sample) {
@@ -457,8 +475,8 @@ pub(crate) fn memory() -> usize {
     blocks().count() * size_of::<Thread>()
 }
 
-/// Called when an entry has ended without an observed exit, or cannot be matched any more.
-pub(crate) fn discarded(entry: &Entry) {
+/// Called when an entry has ended, or cannot be matched any more.
+pub(crate) fn left(entry: &Entry) {
     FUNCTIONS.get(entry.function as usize).into_iter().for_each(|function| function.left(entry.period));
 }
 
@@ -477,6 +495,7 @@ pub(crate) fn reclaim() {
             && unsafe { libc::syscall(libc::SYS_tgkill, process, owner, 0) } != 0
             && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
         if has_ended {
+            block.entries.own().clear(|entry| block.ended_unseen(entry, block.preemption.known()));
             release(block);
         }
     }
@@ -495,7 +514,7 @@ fn release(block: &Thread) {
     let lived = tsc::now().saturating_sub(block.attached.load(Ordering::Relaxed));
     ENDED.fetch_add(lived, Ordering::Relaxed);
     // Its thread has ended, and the block is not reused before `owner` is zero.
-    block.entries.own().clear(discarded);
+    block.entries.own().clear(left);
     block.inside.store(false, Ordering::Relaxed);
     block.owner.store(0, Ordering::Release);
 }

@@ -26,11 +26,12 @@ use tests::{Competitors, Profiled, compile, profiled};
 const BUDGET: &str = "budget=5%";
 
 /// Each program, the number of its runs, and whether other processes compete for the processors.
-const PROGRAMS: [(&str, u32, bool); 10] = [
+const PROGRAMS: [(&str, u32, bool); 11] = [
     ("cluster", 4, false),
     ("periodic", 6, false),
     ("phases", 6, false),
     ("recursion", 5, false),
+    ("interpreter", 5, false),
     ("threads", 5, false),
     ("blocking", 5, false),
     ("blocking", 4, true),

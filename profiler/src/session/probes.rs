@@ -80,7 +80,9 @@ impl Session {
         let index = FUNCTIONS.push_with(|_| Function::default())? as u32;
         FUNCTIONS.get(index as usize)?.reset();
         let mut measured = Measured::new(function.name, function.object_path, key.1);
-        measured.strata.missed(self.unassigned_calls);
+        if self.unassigned_calls > 0 {
+            measured.observed_mut().strata.missed(self.unassigned_calls);
+        }
         self.schedule.functions.push(measured);
         self.indices.insert(key, index);
         self.by_address.insert(address, index);
@@ -107,14 +109,17 @@ impl Session {
             provider::take_early_calls(|address, calls| early.entry(address).or_default().add(calls));
         if unassigned > 0 {
             self.unassigned_calls += unassigned;
-            self.schedule.functions.iter_mut().for_each(|function| function.strata.missed(unassigned));
+            self.schedule
+                .functions
+                .iter_mut()
+                .for_each(|function| function.observed_mut().strata.missed(unassigned));
         }
         let (functions, by_address) = (&mut self.schedule.functions, &self.by_address);
         early.retain(|address, calls| match by_address.get(address) {
             Some(index) => {
-                functions[*index as usize].strata.counted_early(calls.counted);
+                functions[*index as usize].observed_mut().strata.counted_early(calls.counted);
                 if calls.is_interrupted {
-                    functions[*index as usize].strata.interrupted();
+                    functions[*index as usize].observed_mut().strata.interrupted();
                 }
                 false
             }
@@ -138,7 +143,7 @@ impl Session {
                 continue;
             };
             if let Some(index) = self.function_at(address, function) {
-                self.schedule.functions[index as usize].strata.counted_at_least(calls.counted);
+                self.schedule.functions[index as usize].observed_mut().strata.counted_at_least(calls.counted);
             }
         }
     }
