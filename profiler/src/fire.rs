@@ -157,7 +157,7 @@ fn exit_with(own: impl FnOnce(&EntryStack) -> Own<'_>, begin: u64, fired: &Fired
     thread.enter(stack_pointer, |entries| {
         // While an observation lasts, one of its entries is identified by it; any other by its
         // stack pointer.
-        let (observation, period) = (function.observation_of_all(), function.exit_period());
+        let (observation, period) = (function.observation_of_all(begin), function.exit_period());
         let held = begin;
         let exit = Entry {
             function: index,

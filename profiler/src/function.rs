@@ -625,11 +625,16 @@ impl Function {
         self.entry_switch.now().observation
     }
 
-    /// The number of the observation if all entries belong to it now, else one that no entry has.
+    /// The number of the observation if all entries belong to it at the time `now`, else one that no
+    /// entry has.
     #[inline]
-    pub(crate) fn observation_of_all(&self) -> u32 {
+    pub(crate) fn observation_of_all(&self, now: u64) -> u32 {
+        // Before the times, as in `enter`.
         let entries = self.entry_switch.now();
-        if entries.are_over() { entries.observation.wrapping_add(1 << 31) } else { entries.observation }
+        let belong = matches!(entries.phase, Phase::On | Phase::Placing)
+            && (self.opens.load(Acquire)..self.closes.load(Relaxed)).contains(&now)
+            && self.entries.load(Relaxed) <= self.limit.load(Relaxed);
+        if belong { entries.observation } else { entries.observation.wrapping_add(1 << 31) }
     }
 
     /// The number of the exit period: the exit probes stay on while it does not change.

@@ -336,10 +336,13 @@ mod tests {
         assert!(pop(&jumped, exit(2, 1, 0xb, 0x50)).is_none());
     }
 
+    /// Removes entries, and adds the functions and the times of [`Entry::held`] of those discarded.
+    type Removal<'a> = &'a dyn Fn(&mut Own<'_>, &mut Vec<(u32, u64)>);
+
     /// The entry of function 1 is removed by that of function 4, or by the exit of function 5.
     #[test]
     fn a_call_whose_exit_is_missed_was_open_while_calls_inside_it_were() {
-        let held = |nested: [bool; 2], ends: &dyn Fn(&mut Own<'_>, &mut Vec<(u32, u64)>)| {
+        let held = |nested: [bool; 2], removal: Removal<'_>| {
             let empty = stack(&[]);
             let mut own = empty.own();
             let entries = [(5, 100, false), (1, 90, true), (2, 80, nested[0]), (3, 70, nested[1])];
@@ -351,7 +354,7 @@ mod tests {
                 let exit = Entry { held: time, ..exit(function, 1, 0x10, stack_pointer) };
                 assert!(own.pop(&exit, |_| {}).is_some());
             }
-            ends(&mut own, &mut discarded);
+            removal(&mut own, &mut discarded);
             discarded
         };
         let pushed = |own: &mut Own<'_>, discarded: &mut Vec<(u32, u64)>| {

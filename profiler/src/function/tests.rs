@@ -109,6 +109,19 @@ fn entries_count_from_the_opening_to_the_closing() {
 }
 
 #[test]
+fn an_exit_is_that_of_an_observed_call_only_while_all_entries_are_observed() {
+    let function = Function::default();
+    let number = observed(&function, 2, 200);
+    let belongs = |now| function.observation_of_all(now) == number;
+    assert!(!belongs(99), "before the window opens");
+    assert!(belongs(100) && belongs(199));
+    assert!(!belongs(200), "the window is over, although no entry has noticed");
+    assert!(enter(&function, 150, &IDEAL).is_some() && belongs(151));
+    assert!(enter(&function, 160, &IDEAL).is_some());
+    assert!(!belongs(161), "the limit is reached");
+}
+
+#[test]
 fn a_window_ends_with_its_limit_and_says_when() {
     let function = Function::default();
     observed(&function, 3, 1000);
