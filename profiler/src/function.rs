@@ -625,8 +625,8 @@ impl Function {
         self.entry_switch.now().observation
     }
 
-    /// The number of the observation if all entries belong to it at the time `now`, else one that no
-    /// entry has.
+    /// The number of the observation if all entries belong to it at the time `now`, else one that
+    /// no entry has.
     #[inline]
     pub(crate) fn observation_of_all(&self, now: u64) -> u32 {
         // Before the times, as in `enter`.
