@@ -182,11 +182,12 @@ typedef struct {
        has none. */
     const char *function_name;
     /* The address of the function. An inlined function has probes at many places, all with this
-       address. */
+       address, which may be in another object: an inline function of C++ can be defined in a
+       library. */
     const void *function_address;
     /* The address of the instruction that is rewritten. */
     const void *site_address;
-    /* The file of the executable or library that contains the site. */
+    /* The file of the executable or library that defines the function. */
     const char *object_path;
     /* The lowest address of that object in memory: function_address minus this is the same in every
        run. */

@@ -24,7 +24,8 @@ pub(crate) struct Probe {
     /// The function's name, a C string that lives as long as the process. Null until discovery has
     /// looked it up; until then, the probe is not announced to callbacks.
     pub(crate) name: AtomicPtr<c_char>,
-    pub(crate) object: &'static ObjectInfo,
+    /// The object of the site and that of the function. Lives as long as the process.
+    pub(crate) object: AtomicPtr<ObjectInfo>,
     /// The offset of the site, and of the code that contains it, from the object's lowest address.
     pub(crate) site_offset: u32,
     pub(crate) body: Range<u32>,
@@ -54,6 +55,8 @@ pub(crate) struct ObjectInfo {
     pub(crate) provider: &'static CStr,
     pub(crate) path: &'static CStr,
     pub(crate) base: usize,
+    /// The object that defines the functions of these probes, if that is another one.
+    pub(crate) of_functions: Option<&'static ObjectInfo>,
 }
 
 pub(crate) static PROBES: Segments<Probe> = Segments::new();
@@ -94,9 +97,14 @@ impl Probe {
         was_unloaded.then(|| unsafe { &*site.map_addr(|address| address & !UNLOADED) })
     }
 
+    pub(crate) fn object(&self) -> &'static ObjectInfo {
+        // SAFETY: never freed, and published with Release.
+        unsafe { &*self.object.load(Ordering::Acquire) }
+    }
+
     /// The address of the site's instruction.
     pub(crate) fn site_address(&self) -> usize {
-        self.object.base + self.site_offset as usize
+        self.object().base + self.site_offset as usize
     }
 
     /// Assigns the new site after the library was loaded again and the site was retargeted to the
@@ -137,10 +145,12 @@ impl Probe {
         if name.is_null() {
             return None;
         }
-        let address = |offset: u32| self.object.base + offset as usize;
+        let object = self.object();
+        let address = |offset: u32| object.base + offset as usize;
+        let of_function = object.of_functions.unwrap_or(object);
         Some(ProbeMetadata {
             id: self.id(),
-            provider: self.object.provider,
+            provider: object.provider,
             kind: self.kind,
             // SAFETY: a C string that is never freed, published with Release.
             function_name: unsafe { CStr::from_ptr(name) },
@@ -148,8 +158,8 @@ impl Probe {
             site_address: self.site_address(),
             body_start: address(self.body.start),
             body_end: address(self.body.end),
-            object_path: self.object.path,
-            object_base: self.object.base,
+            object_path: of_function.path,
+            object_base: of_function.base,
             module_place: None,
         })
     }

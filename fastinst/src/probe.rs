@@ -60,7 +60,8 @@ pub struct ProbeMetadata<'a> {
     /// none.
     pub function_name: &'a CStr,
     /// The address of the function. An inlined function has probes at many places, all with this
-    /// address.
+    /// address, which may be in another object: an inline function of C++ can be defined in a
+    /// library.
     pub function_address: usize,
     /// The address of the site's instruction.
     pub site_address: usize,
@@ -70,7 +71,7 @@ pub struct ProbeMetadata<'a> {
     pub body_start: usize,
     /// The end of that code.
     pub body_end: usize,
-    /// The file of the executable or library that contains the site, or the name of the module.
+    /// The file of the executable or library that defines the function, or the name of the module.
     pub object_path: &'a CStr,
     /// The lowest address of that object in memory: `function_address` minus this address is the
     /// same in every run.

@@ -39,7 +39,12 @@ pub(crate) fn probe() -> &'static Probe {
     let cell =
         Cell { function: AtomicUsize::new(0), number: AtomicU32::new(0), next_resolved: AtomicU32::new(0) };
     let cell: &'static Cell = Box::leak(Box::new(cell));
-    let object = Box::leak(Box::new(ObjectInfo { provider: c"tests", path: c"/object", base: 0x1000 }));
+    let object = Box::leak(Box::new(ObjectInfo {
+        provider: c"tests",
+        path: c"/object",
+        base: 0x1000,
+        of_functions: None,
+    }));
     let make = |number: usize| {
         cell.number.store(number as u32, Ordering::Relaxed);
         Probe {
@@ -47,7 +52,7 @@ pub(crate) fn probe() -> &'static Probe {
             cell,
             function_address: AtomicUsize::new(1),
             name: AtomicPtr::new(std::ptr::null_mut()),
-            object,
+            object: AtomicPtr::new(object),
             site_offset: 2,
             body: 1..10,
             kind: ProbeKind::ENTRY,

@@ -216,6 +216,37 @@ fn dlopen_dlclose_libraries_come_and_go_at_the_same_place() {
 }
 
 #[test]
+fn functions_that_are_inlined_here_and_defined_in_a_library_have_its_names() {
+    let library = compile(
+        "fixtures/defined_elsewhere.c",
+        &["-O2", "-shared", "-fPIC", "-DLIBRARY", "-fno-instrument-functions"],
+        Gcc,
+    );
+    let library = library.to_str().expect("a UTF-8 path");
+    for &(compiler, flags) in &[
+        USUAL[0],
+        USUAL[1],
+        (Gcc, &["-O2", "-fno-pie", "-no-pie"]),
+        (Gcc, &["-O2", "-fno-plt", "-Wl,-z,now"]),
+    ] {
+        let flags = [flags, &["-Wl,--no-as-needed", library]].concat();
+        let binary = compile("fixtures/defined_elsewhere.c", &flags, compiler);
+        let without = run(&mut bare(&binary, &[]));
+        let profiled = profiled(&binary, &[], "counts=exact");
+        profiled.run.assert_same(&without, library);
+        let function = profiled.report().function("defined_elsewhere");
+        let function = function.unwrap_or_else(|| panic!("{flags:?}: {:?}", summary(&profiled)));
+        assert_eq!(function["calls"]["value"], 2000, "{flags:?}");
+        // Where the program is not relocated, the address is in its linkage table.
+        let object = if flags.contains(&"-no-pie") { &binary } else { Path::new(library) };
+        assert_eq!(function["object"].as_str(), object.to_str(), "{flags:?}");
+        let address =
+            u64::from_str_radix(function["address"].as_str().expect("text").trim_start_matches("0x"), 16);
+        assert!(address.expect("hexadecimal") < 1 << 20, "{flags:?}: {function}");
+    }
+}
+
+#[test]
 fn longjmp_unwound_calls_give_their_time_to_nobody() {
     for profiled in check("longjmp.c", &[], USUAL, Expect::Report, &["leaf", "descend"]) {
         assert_short(&profiled, &["leaf", "descend"]);
@@ -337,8 +368,12 @@ fn recursion_wide_mutual_and_very_deep() {
         &[],
         SHAPES,
         Expect::Report,
-        &["fibonacci", "is_even", "is_odd", "dive", "leaf_after_dive"],
+        &["fibonacci", "is_even", "is_odd", "leaf_after_dive"],
     ) {
+        // The calls that are observed return after thousands of calls inside them, whose exits are
+        // not awaited.
+        let dive = profiled.report().function("dive").expect("a row");
+        assert!(dive["calls"]["low"].as_u64() >= Some(1), "{dive}");
         assert_short(&profiled, &["leaf_after_dive"]);
     }
 }

@@ -13,7 +13,8 @@
 //!    JMP to a PLT entry, CALL and JMP through the pointer (`-fno-plt`). A call at the very end of
 //!    a function is a JMP.
 //! 4. `arguments` determines the function of a site, from the code that sets up its first argument.
-//!    Inlined functions have sites in the bodies of other functions. `names` finds its name.
+//!    Inlined functions have sites in the bodies of other functions. `naming` finds its name and
+//!    its object, in the symbols (`names`) or by a relocation (`imports`).
 //! 5. `stubs` assigns an id and a stub to each site, and retargets the site to the stub, switched
 //!    off. Entries of code that may be executed meanwhile stay on and are counted (`relays`).
 //! 6. `resolve`: a site whose function cannot be determined from the code is left on until it is
@@ -41,9 +42,11 @@
 mod arguments;
 mod arrivals;
 mod elf;
+mod imports;
 mod index;
 mod loaded;
 mod names;
+mod naming;
 mod relays;
 mod resolve;
 mod scan;
@@ -51,9 +54,8 @@ mod stubs;
 mod unwind;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -65,9 +67,11 @@ use crate::error::Error;
 use crate::permanent::{ObjectInfo, PROBES, Probe};
 use crate::provider::{self, EarlyCalls, Extent, KnownFunction, Provider as _};
 use arrivals::{ARRIVALS_PENDING, KNOWN, Known, STARTED, TOO_MANY_ARRIVALS};
+use imports::Imports;
 use index::{Blocks, Index, PriorState};
 use loaded::LoadedObject;
 use names::Names;
+use naming::leak;
 use scan::{Found, Scanner};
 use stubs::{Restored, Stubs};
 use unwind::Table;
@@ -116,6 +120,8 @@ struct Instrumented {
     known: &'static Known,
     /// Read when first needed.
     names: Option<Names>,
+    /// As above.
+    imports: Option<Imports>,
     stubs: Stubs,
     /// The ids of its probes.
     probes: Vec<Range<u32>>,
@@ -146,8 +152,12 @@ struct State {
     unloaded: Vec<Object>,
     /// The loader's counters of loads and unloads at the last discovery.
     counters: loaded::Counters,
-    /// Names of functions that have no symbol.
-    places: BTreeMap<usize, &'static CStr>,
+    /// Names of functions that have no symbol in their object, by the addresses of the object's
+    /// [`ObjectInfo`] and of the function.
+    places: BTreeMap<(usize, usize), &'static CStr>,
+    /// What the probes of functions have in common that are inlined in one object and defined in
+    /// another.
+    inlined_elsewhere: Vec<&'static ObjectInfo>,
     /// The processor time that was spent on making probes lazily.
     spent: Duration,
     /// The time of the last call of [`State::settle`].
@@ -478,12 +488,14 @@ impl State {
             provider: NAME,
             path: leak(&loaded.path),
             base: loaded.range.start,
+            of_functions: None,
         }));
         Ok(Some(Instrumented {
             info,
             view,
             known,
             names,
+            imports: None,
             stubs: Stubs::default(),
             probes: Vec::new(),
             unsupported: 0,
@@ -522,30 +534,6 @@ impl State {
         }
         PROBES.len() > first
     }
-
-    /// Sets the name of a probe whose function is known. Returns whether it has been set by this
-    /// call.
-    fn name(&mut self, probe: &Probe) -> bool {
-        let address = probe.function_address.load(Ordering::Relaxed);
-        if address == 0 || !probe.name.load(Ordering::Relaxed).is_null() {
-            return false;
-        }
-        let holder = self.objects.iter_mut().find(|object| object.loaded.range.contains(&address));
-        let symbol = holder.and_then(|object| {
-            let instrumented = object.instrumented.as_mut()?;
-            instrumented.read_names(&object.loaded);
-            instrumented.names.as_ref()?.name(address)
-        });
-        let place = || {
-            *self.places.entry(address).or_insert_with(|| {
-                let name = place(probe.object, address);
-                Box::leak(CString::new(name).unwrap_or_default().into_boxed_c_str())
-            })
-        };
-        let name: &'static CStr = symbol.unwrap_or_else(place);
-        probe.name.store(name.as_ptr().cast_mut(), Ordering::Release);
-        true
-    }
 }
 
 /// The processor time of this thread.
@@ -554,13 +542,6 @@ fn processor_time() -> Duration {
     // SAFETY: writes to the variable.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-/// The substitute for the name of a function without a symbol.
-fn place(object: &ObjectInfo, address: usize) -> String {
-    let path = object.path.to_string_lossy();
-    let file = Path::new(&*path).file_name().unwrap_or_default().to_string_lossy();
-    format!("[{file}+{:#x}]", address.wrapping_sub(object.base))
 }
 
 /// The starts of the intervals of an object's index: those of its functions, and those of its text
@@ -643,7 +624,7 @@ impl Instrumented {
     /// Makes probes of the sites in some of the remaining intervals. The object stays loaded during
     /// the call.
     fn make_probes(&mut self, loaded: &LoadedObject, work: &mut Work, scan: Scan) -> Step {
-        let Self { info, view, known, names, stubs, probes, unsupported, back } = self;
+        let Self { info, view, known, names, imports: _, stubs, probes, unsupported, back } = self;
         let empty = Names::default();
         let names = names.as_ref().unwrap_or(&empty);
         // SAFETY: the object is loaded meanwhile.
@@ -794,10 +775,4 @@ impl Object {
         };
         loaded::while_loaded(&self.loaded, is_unchanged).unwrap_or(false)
     }
-}
-
-/// A string that lives as long as the process.
-fn leak(path: &Path) -> &'static CStr {
-    use std::os::unix::ffi::OsStrExt;
-    Box::leak(CString::new(path.as_os_str().as_bytes()).unwrap_or_default().into_boxed_c_str())
 }

@@ -32,6 +32,8 @@ pub(super) struct Names {
     text: &'static [u8],
 }
 
+type Symbol = constants::Sym64<object::Endianness>;
+
 /// A symbol that is being considered.
 struct Candidate {
     function: Function,
@@ -64,16 +66,22 @@ impl Names {
         let symbols = sections.symbols(endian, data, table).ok()?;
         let strings = sections.section(symbols.string_section()).ok()?.data(endian, data).ok()?;
         let lowest = loaded.range.start.wrapping_sub(loaded.bias) as u64;
+        let is_undefined = |symbol: &Symbol| symbol.st_shndx(endian) == constants::SHN_UNDEF;
         let mut found: Vec<Candidate> = symbols
             .iter()
             .filter(|symbol| {
-                matches!(symbol.st_type(), constants::STT_FUNC | constants::STT_GNU_IFUNC)
-                    && symbol.st_shndx(endian) != constants::SHN_UNDEF
+                // A function of a library has an address in an executable that is not relocated:
+                // that of its entry in the procedure linkage table.
+                let has_address = !is_undefined(symbol) || symbol.st_value(endian) != 0;
+                matches!(symbol.st_type(), constants::STT_FUNC | constants::STT_GNU_IFUNC) && has_address
             })
             .filter_map(|symbol| {
                 let function = Function {
                     start: symbol.st_value(endian).checked_sub(lowest)?.try_into().ok()?,
-                    size: symbol.st_size(endian).try_into().unwrap_or(u32::MAX),
+                    size: match is_undefined(symbol) {
+                        true => 0,
+                        false => symbol.st_size(endian).try_into().unwrap_or(u32::MAX),
+                    },
                     name: symbol.st_name(endian),
                 };
                 Some(Candidate { function, is_local: symbol.st_bind() == constants::STB_LOCAL })

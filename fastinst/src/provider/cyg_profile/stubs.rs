@@ -512,7 +512,7 @@ fn new_probe(
             cell,
             function_address: AtomicUsize::new(site.function.unwrap_or(0)),
             name: AtomicPtr::new(std::ptr::null_mut()),
-            object,
+            object: AtomicPtr::new(std::ptr::from_ref(object).cast_mut()),
             site_offset: offset(site.address),
             body: offset(site.body.start)..offset(site.body.end),
             kind: site.kind,
