@@ -15,7 +15,7 @@ use wordpatch::tsc;
 use crate::function::{Entered, Executed, FUNCTIONS, Function};
 use crate::pairing::{Entry, EntryStack, Own};
 use crate::probe_type::{EntryProbe, ProbeType};
-use crate::thread::{self, Sample, Thread};
+use crate::thread::{self, Sample, Thread, is_open};
 
 /// The cost of a probe outside its two readings of the clock, in ticks: measured by [`calibrate`].
 static UNSEEN: AtomicU64 = AtomicU64::new(0);
@@ -134,12 +134,6 @@ fn push(begin: u64, mut entry: Entry, is_cold: bool, thread: &Thread, mut own: O
 #[inline(always)]
 fn spend(thread: &Thread, begin: u64, end: u64) {
     thread.spend(end.wrapping_sub(begin) + UNSEEN.load(Ordering::Relaxed), end);
-}
-
-/// Whether the exit of an entry can still be observed and identified.
-#[cold]
-fn is_open(entry: &Entry) -> bool {
-    FUNCTIONS.get(entry.function as usize).is_some_and(|function| function.exit_period() == entry.period)
 }
 
 extern "C" fn exit_at(id: ProbeId, call_site: usize, stack_pointer: usize) {
@@ -319,6 +313,8 @@ pub(crate) fn calibrate(index: u32, function: &'static Function) {
         unseen[round] = total.saturating_sub(spent().wrapping_sub(before)) / REPEAT;
     }
     function.reset();
+    // These entries had no exits.
+    thread.begins_to_call();
     let mut counting: [u64; ROUNDS] = std::array::from_fn(|_| {
         let begin = tsc::now();
         (0..REPEAT).for_each(|_| timed_count(function));

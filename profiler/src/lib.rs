@@ -83,6 +83,7 @@ pub mod session;
 pub mod settings;
 #[cfg(test)]
 mod simulation_in_tests;
+mod stack;
 mod stderr;
 mod strata;
 mod summary;

@@ -173,6 +173,13 @@ pub(crate) struct Missed {
     pub(crate) most: f64,
 }
 
+impl Missed {
+    /// Mean time, half-way between the limits, if there are any.
+    fn mean(&self) -> impl Iterator<Item = f64> {
+        (self.calls > 0.0).then(|| (self.least + self.most) / 2.0 / self.calls).into_iter()
+    }
+}
+
 impl Measured {
     pub(crate) fn new(name: &'static CStr, object: &'static CStr, address: usize) -> Self {
         Self {
@@ -250,7 +257,7 @@ impl Measured {
             self_ns: None,
             recursive: false,
             open_calls: open.number,
-            latency_ns: times.and_then(|times| observed.latency(&times, unknown, units)),
+            latency_ns: times.and_then(|times| observed.latency(&times, &open.missed, unknown, units)),
             off_cpu: crate::preemption::is_available().then(|| OffCpu {
                 samples: observed.preempted,
                 ns: (observed.preempted_ticks as f64 / units.ticks_per_ns) as u64,
@@ -289,11 +296,19 @@ impl Observed {
         }
     }
 
-    /// A call whose exit was missed.
+    /// A call whose exit was missed. If it is not known to be longer than others, it is one of
+    /// those that were counted and not timed: usually, another thread has ended the exit period.
     fn missed_exit(&mut self, sample: &Sample) {
+        let (least, most) = (sample.least as f64, sample.ticks as f64);
+        if !self.strata.are_unusual(least) {
+            return;
+        }
         let weight = f64::from(sample.weight).max(1.0);
-        self.strata.timed_between(weight, sample.least as f64, sample.ticks as f64);
-        self.callers.call(sample.caller, weight, weight * (sample.least + sample.ticks) as f64 / 2.0);
+        self.strata.timed_between(weight, least, most);
+        let middle = sample.least.midpoint(sample.ticks);
+        self.callers.call(sample.caller, weight, weight * middle as f64);
+        self.min = self.min.min(middle);
+        self.max = self.max.max(middle);
     }
 
     fn percentiles(&mut self, is_usual: bool) -> &mut Quantiles {
@@ -307,7 +322,7 @@ impl Observed {
 
     /// The latency; `unknown` is the number of calls about which nothing is known, relative to the
     /// timed ones.
-    fn latency(&self, times: &Times, unknown: f64, units: &Units) -> Option<Latency> {
+    fn latency(&self, times: &Times, missed: &Missed, unknown: f64, units: &Units) -> Option<Latency> {
         let ns = |ticks: f64| ticks / units.ticks_per_ns;
         let estimate = |estimate: Estimate| estimate.scaled(1.0 / units.ticks_per_ns);
         // They are stored with lower precision.
@@ -325,12 +340,12 @@ impl Observed {
         // call.
         let resolution = units.resolution.max(1) as f64;
         Some(Latency {
-            min: ns(self.min as f64),
+            min: ns(missed.mean().fold(self.min as f64, f64::min)),
             mean: estimate(times.mean),
             p50: estimate(p50),
             p90: estimate(p90),
             p99: estimate(p99),
-            max: ns(self.max as f64),
+            max: ns(missed.mean().fold(self.max as f64, f64::max)),
             below_resolution: p50.value < resolution,
             resolution: ns(resolution),
         })

@@ -24,6 +24,8 @@
 //! the call has ended. It had not ended when an entry was left that was pushed above it while its
 //! exit probes were on, because calls are nested. So its duration has an upper and a lower limit
 //! ([`Entry::held`]). In the main loop of an interpreter, for example, both are those of the run.
+//! Nor had it ended at the exit of another call of the same function with a lower stack pointer, if
+//! its exit probes were on. All this holds as long as the thread has one stack ([`crate::stack`]).
 //!
 //! Where frames have an address that does not change and that both probes know
 //! ([`Frames::Fixed`]), an exit matches the entry of its function that has the same frame and the
@@ -263,7 +265,21 @@ impl Own<'_> {
                 return Some(entry);
             }
         }
+        self.hold_outer(exit);
         None
+    }
+
+    /// An exit has no entry. If its call is inside another one of the same function whose exit
+    /// cannot have been missed, that one is still open.
+    fn hold_outer(&self, exit: &Entry) {
+        let is_outer = |entry: &Entry| {
+            entry.function == exit.function
+                && entry.period == exit.period
+                && entry.stack_pointer > exit.stack_pointer
+        };
+        let height = self.height();
+        let outer = (height.saturating_sub(LOOK)..height).rev().find(|index| is_outer(&self.at(*index)));
+        outer.into_iter().for_each(|index| self.0.slots[index].hold(exit.held));
     }
 
     /// Removes the entry of the frame at this address, which is about to be left without an exit,
@@ -375,6 +391,20 @@ mod tests {
             left(own, discarded);
         };
         assert_eq!(held([true, true], &all), [(3, 800), (2, 800), (1, 800)]);
+    }
+
+    #[test]
+    fn an_exit_without_an_entry_is_inside_an_outer_call_of_the_same_function() {
+        let held = |function: u32, period: u32, stack_pointer: usize| {
+            let outer = stack(&[(1, 1, 0xa, 0x90), (2, 1, 0xa, 0x80)]);
+            let stray = Entry { period, held: 70, ..exit(function, 2, 0xb, stack_pointer) };
+            assert!(pop(&outer, stray).is_none());
+            outer.look().map(|entry| entry.held).collect::<Vec<_>>()
+        };
+        assert_eq!(held(1, 0, 0x60), [70, 0]);
+        assert_eq!(held(1, 1, 0x60), [0, 0], "the exit of the outer one may have been missed");
+        assert_eq!(held(1, 0, 0x98), [0, 0], "the outer one has ended");
+        assert_eq!(held(3, 0, 0x60), [0, 0]);
     }
 
     #[test]

@@ -128,6 +128,7 @@ impl Schedule {
 
     /// Takes the samples that the threads have made.
     pub(crate) fn drain(&mut self) {
+        thread::find_a_stack();
         let functions = &mut self.functions;
         let kept = (KEPT / functions.len()).clamp(*KEPT_OF_ONE.start(), *KEPT_OF_ONE.end());
         thread::drain(|sample| {

@@ -419,6 +419,11 @@ impl Strata {
         (timed > 0.0).then(|| ticks / timed)
     }
 
+    /// Whether calls that take at least this many ticks are not like those that were timed so far.
+    pub(crate) fn are_unusual(&self, least: f64) -> bool {
+        self.known_mean().is_none_or(|mean| least > mean)
+    }
+
     /// The time of the timed calls, and their number, including those of windows whose calls are
     /// still being collected.
     fn known(&self) -> [f64; 2] {

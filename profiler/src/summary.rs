@@ -21,7 +21,7 @@ use std::collections::{HashMap, HashSet};
 use crate::callers::{Arcs, Callers, From, FunctionAt, part};
 use crate::cycles::cycles;
 use crate::function::FUNCTIONS;
-use crate::measured::{OpenCalls, Selection, Units};
+use crate::measured::{Missed, OpenCalls, Selection, Units};
 use crate::report::{Arc, Caller, Estimate, FunctionRef, FunctionReport};
 use crate::schedule::Schedule;
 use crate::thread;
@@ -57,8 +57,11 @@ impl Open {
             let calls = open.calls.entry(entry.function).or_default();
             if entry.period != function.exit_period() {
                 // It may have returned. Inside another one, it adds no time, whether it has or not.
+                if !thread.nests() {
+                    return;
+                }
                 calls.missed.calls += weight;
-                if outermost.insert((thread, entry.function)) {
+                if outermost.insert((std::ptr::from_ref(thread), entry.function)) {
                     calls.missed.least += weight * entry.held.saturating_sub(entry.ticks) as f64;
                     calls.missed.most += weight * ticks;
                 }
@@ -68,7 +71,7 @@ impl Open {
             calls.weighted += weight;
             // Long calls of a sampled function are open in many windows: without a weight, the time
             // is a lower bound.
-            if outermost.insert((thread, entry.function)) {
+            if outermost.insert((std::ptr::from_ref(thread), entry.function)) {
                 calls.ticks += ticks;
                 open.callers.entry(entry.function).or_default().call(entry.call_site, 1.0, ticks);
             }
@@ -96,17 +99,18 @@ pub(crate) fn of(
     units: &Units,
 ) -> (Vec<FunctionReport>, Vec<Arc>) {
     let open = Open::now();
-    let nothing = OpenCalls::default();
     let mut arcs = Arcs::default();
     let mut rows = Vec::new();
     for (index, measured) in (0..).zip(&schedule.functions).skip(1) {
         let mut strata = schedule.strata_now(index);
-        let calls = open.calls.get(&index).unwrap_or(&nothing);
-        let missed = calls.missed;
-        if missed.calls > 0.0 {
-            strata.timed_between(missed.calls, missed.least / missed.calls, missed.most / missed.calls);
+        let mut calls = open.calls.get(&index).copied().unwrap_or_default();
+        let Missed { calls: missed, least, most } = calls.missed;
+        if missed > 0.0 && strata.are_unusual(least / missed) {
+            strata.timed_between(missed, least / missed, most / missed);
+        } else {
+            calls.missed = Missed::default();
         }
-        let Some(report) = measured.report(&strata, calls, units) else { continue };
+        let Some(report) = measured.report(&strata, &calls, units) else { continue };
         arcs.add(index, &measured.observed().callers, function_at);
         open.callers.get(&index).into_iter().for_each(|callers| arcs.add(index, callers, function_at));
         let windows = if strata.is_exact() { f64::INFINITY } else { strata.windows() };

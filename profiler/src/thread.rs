@@ -15,6 +15,7 @@ use wordpatch::tsc;
 use crate::function::{FUNCTIONS, OwnTime};
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
+use crate::stack::Stack;
 use crate::{governor, waking};
 
 /// Number of samples in a ring: more than a thread should make between two ticks of the service
@@ -79,6 +80,10 @@ pub(crate) struct Thread {
     processor: AtomicU64,
     preemption: Preemption,
     preempted_before: AtomicU64,
+    stack: Stack,
+    /// Whether a call of this thread was left without its exit, although its exit probes were on:
+    /// by an exception, a longjmp, or a change of the stack.
+    leaves_calls: AtomicBool,
     /// When the service thread last read its processor time for [`note_processor_times`], in ticks,
     /// or 0; and what it was, in nanoseconds.
     noted: AtomicU64,
@@ -114,23 +119,34 @@ std::arch::global_asm!(
     ".popsection",
 );
 
-/// The thread-local pointer to the block, null before the thread's first probe.
+/// The address of the thread control block.
 #[inline(always)]
-fn thread_local() -> *mut *mut Thread {
-    let offset: usize;
+fn thread_pointer() -> usize {
     let base: usize;
-    // SAFETY: reads the offset of the variable above, and the thread pointer, which x86-64 keeps at
-    // fs:0.
+    // SAFETY: x86-64 keeps the address at fs:0.
     unsafe {
         std::arch::asm!(
-            "mov {offset}, qword ptr [rip + profiler_thread_block@GOTTPOFF]",
             "mov {base}, qword ptr fs:[0]",
-            offset = out(reg) offset,
             base = out(reg) base,
             options(nostack, pure, readonly, preserves_flags),
         );
     }
-    std::ptr::with_exposed_provenance_mut(base.wrapping_add(offset))
+    base
+}
+
+/// The thread-local pointer to the block, null before the thread's first probe.
+#[inline(always)]
+fn thread_local() -> *mut *mut Thread {
+    let offset: usize;
+    // SAFETY: reads the offset of the variable above.
+    unsafe {
+        std::arch::asm!(
+            "mov {offset}, qword ptr [rip + profiler_thread_block@GOTTPOFF]",
+            offset = out(reg) offset,
+            options(nostack, pure, readonly, preserves_flags),
+        );
+    }
+    std::ptr::with_exposed_provenance_mut(thread_pointer().wrapping_add(offset))
 }
 
 fn kernel_id() -> u32 {
@@ -174,9 +190,16 @@ impl Thread {
         block.begins_at(governor::of_thread() as u64);
         block.preemption.forget();
         block.noted.store(0, Ordering::Relaxed);
+        block.begins_to_call();
         // SAFETY: as in `current`.
         unsafe { *thread_local() = std::ptr::from_ref(block).cast_mut() };
         Some(block)
+    }
+
+    /// Nothing is known about the nesting of the calling thread's calls.
+    pub(crate) fn begins_to_call(&self) {
+        self.stack.begin(thread_pointer());
+        self.leaves_calls.store(false, Ordering::Relaxed);
     }
 
     fn begins_at(&self, processor_time: u64) {
@@ -222,6 +245,7 @@ impl Thread {
         if self.inside.load(Ordering::Relaxed) && stack_pointer < self.inside_at.load(Ordering::Relaxed) {
             return self.lose();
         }
+        self.stack.used(stack_pointer);
         self.inside_at.store(stack_pointer, Ordering::Relaxed);
         self.inside.store(true, Ordering::Relaxed);
         // Partner: a signal handler on the same thread, for which program order is sufficient.
@@ -289,9 +313,16 @@ impl Thread {
         self.ended_unseen(entry, self.preemption.time());
     }
 
-    /// The same of a thread that has been preempted for this time.
+    /// The same of a thread that has been preempted for this time. If the thread's calls are not
+    /// nested, nothing is known about the duration of the call.
     fn ended_unseen(&self, entry: &Entry, preempted: u64) {
         left(entry);
+        if is_open(entry) {
+            self.leaves_calls.store(true, Ordering::Relaxed);
+        }
+        if self.leaves_calls.load(Ordering::Relaxed) || !self.stack.is_only() {
+            return;
+        }
         let lost = preempted.saturating_sub(entry.preempted) + self.overhead().saturating_sub(entry.overhead);
         let until = |time: u64| time.saturating_sub(entry.ticks).saturating_sub(lost);
         let &Entry { function, observation, weight, call_site: caller, .. } = entry;
@@ -458,11 +489,16 @@ pub(crate) fn seen() -> Seen {
     seen
 }
 
-/// The open calls, with a number for their thread, outer ones first.
-pub(crate) fn open_calls(mut take: impl FnMut(usize, &Entry)) {
-    for (number, block) in blocks().enumerate() {
-        block.entries.look().for_each(|entry| take(number, &entry));
+/// The open calls, with their thread, outer ones first.
+pub(crate) fn open_calls(mut take: impl FnMut(&'static Thread, &Entry)) {
+    for block in blocks() {
+        block.entries.look().for_each(|entry| take(block, &entry));
     }
+}
+
+/// Finds the stack of a thread that needs it. For the service thread.
+pub(crate) fn find_a_stack() {
+    blocks().find(|block| block.owner.load(Ordering::Relaxed) != 0 && block.stack.find_if_wanted());
 }
 
 /// Whether a thread is in a probe function now.
@@ -473,6 +509,12 @@ pub(crate) fn is_any_inside() -> bool {
 /// Memory of all blocks in bytes, most of which may never have been accessed.
 pub(crate) fn memory() -> usize {
     blocks().count() * size_of::<Thread>()
+}
+
+/// Whether the exit of an entry can still be observed and identified.
+#[cold]
+pub(crate) fn is_open(entry: &Entry) -> bool {
+    FUNCTIONS.get(entry.function as usize).is_some_and(|function| function.exit_period() == entry.period)
 }
 
 /// Called when an entry has ended, or cannot be matched any more.
@@ -502,6 +544,14 @@ pub(crate) fn reclaim() {
 }
 
 impl Thread {
+    /// Whether calls of a live thread are certainly nested. May take some tenths of a millisecond.
+    /// For the service thread.
+    pub(crate) fn nests(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) != 0
+            && !self.leaves_calls.load(Ordering::Relaxed)
+            && self.stack.is_only_now()
+    }
+
     fn processor_since_attached(&self) -> u64 {
         let [before, now] =
             [&self.processor_before, &self.processor].map(|time| time.load(Ordering::Relaxed));

@@ -1,0 +1,191 @@
+//! The stack of a thread: whether all probes of a thread have fired on one stack, the thread's own.
+//!
+//! What is concluded from the nesting of calls ([`crate::pairing`]) holds on one stack only. A
+//! thread that runs coroutines, or signal handlers on an alternate stack, has several. So each
+//! thread keeps the lowest and the highest stack pointer of its probes, and before a conclusion
+//! both must be in the thread's stack. Where that is, the service thread determines when a thread
+//! needs it for the first time: the kernel's table of mappings is too expensive to be read for
+//! every thread.
+//!
+//! The stack of a thread that the C library has created is the mapping of its thread control block,
+//! below that block. The stack of the initial thread ends behind the auxiliary data of the process;
+//! the kernel keeps 128 MiB below free for it (`mmap_base` of Linux).
+
+use std::ops::Range;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// What the kernel keeps free for the stack of the initial thread, in bytes.
+const OF_INITIAL_THREAD: usize = 128 << 20;
+
+/// All zero is the initial state.
+#[derive(Debug)]
+pub(crate) struct Stack {
+    /// The complement of the lowest stack pointer of a probe, and the highest one. Written by the
+    /// thread.
+    lowest: AtomicUsize,
+    highest: AtomicUsize,
+    /// The address of the thread control block. Written by the thread, when the rest is reset.
+    thread_control_block: AtomicUsize,
+    /// A [`State`], by the thread and by the service thread.
+    state: AtomicUsize,
+    /// The first address behind the stack.
+    end: AtomicUsize,
+}
+
+/// The state of the search for the stack; any other number is its lowest address.
+mod state {
+    pub(super) const UNUSED: usize = 0;
+    pub(super) const WANTED: usize = 1;
+    pub(super) const UNKNOWN: usize = 2;
+}
+
+impl Stack {
+    /// For the thread, at its first probe.
+    pub(crate) fn begin(&self, thread_control_block: usize) {
+        self.lowest.store(0, Relaxed);
+        self.highest.store(0, Relaxed);
+        self.state.store(state::UNUSED, Relaxed);
+        self.thread_control_block.store(thread_control_block, Relaxed);
+    }
+
+    /// For the thread: one of its probes has fired with this stack pointer.
+    #[inline(always)]
+    pub(crate) fn used(&self, stack_pointer: usize) {
+        if !stack_pointer > self.lowest.load(Relaxed) || stack_pointer > self.highest.load(Relaxed) {
+            self.extend(stack_pointer);
+        }
+    }
+
+    #[cold]
+    fn extend(&self, stack_pointer: usize) {
+        self.lowest.store(self.lowest.load(Relaxed).max(!stack_pointer), Relaxed);
+        self.highest.store(self.highest.load(Relaxed).max(stack_pointer), Relaxed);
+    }
+
+    /// Whether all probes have certainly fired on the thread's own stack. If that is not known yet,
+    /// it may be later.
+    pub(crate) fn is_only(&self) -> bool {
+        // Acquire: pairs with the Release in `find`.
+        match self.state.load(Acquire) {
+            state::UNUSED => self.state.store(state::WANTED, Release),
+            state::WANTED | state::UNKNOWN => {}
+            start => {
+                let used = !self.lowest.load(Relaxed)..self.highest.load(Relaxed);
+                return start <= used.start && used.end < self.end.load(Relaxed);
+            }
+        }
+        false
+    }
+
+    /// Determines where the stack is, if the thread needs it. Returns whether it has done so, which
+    /// takes some tenths of a millisecond. For the service thread.
+    pub(crate) fn find_if_wanted(&self) -> bool {
+        // Acquire: the thread has called `begin` before.
+        let is_wanted = self.state.load(Acquire) == state::WANTED;
+        if is_wanted {
+            self.find();
+        }
+        is_wanted
+    }
+
+    /// As [`Stack::is_only`], and determines where the stack is if that is not known yet. For the
+    /// service thread.
+    pub(crate) fn is_only_now(&self) -> bool {
+        if matches!(self.state.load(Acquire), state::UNUSED | state::WANTED) {
+            self.find();
+        }
+        self.is_only()
+    }
+
+    #[cold]
+    fn find(&self) {
+        let probe = self.highest.load(Relaxed);
+        let stack = [of_thread(self.thread_control_block.load(Relaxed)), of_initial_thread()]
+            .into_iter()
+            .flatten()
+            .find(|stack| stack.contains(&probe));
+        let start = stack.map_or(state::UNKNOWN, |stack| {
+            self.end.store(stack.end, Relaxed);
+            stack.start
+        });
+        // Release: the end first.
+        self.state.store(start, Release);
+    }
+}
+
+/// The mapping of a thread control block, up to that.
+fn of_thread(thread_control_block: usize) -> Option<Range<usize>> {
+    let mapping = mapping_at(thread_control_block)?;
+    Some(mapping.start..thread_control_block)
+}
+
+fn of_initial_thread() -> Option<Range<usize>> {
+    // SAFETY: reads the auxiliary vector.
+    let data = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
+    let mapping = mapping_at(data)?;
+    Some(mapping.end.saturating_sub(OF_INITIAL_THREAD)..mapping.end)
+}
+
+fn mapping_at(address: usize) -> Option<Range<usize>> {
+    let mapping = region::query(address as *const u8).ok()?;
+    Some(mapping.as_range())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> usize {
+        let local = 0_u8;
+        std::ptr::from_ref(std::hint::black_box(&local)).addr()
+    }
+
+    fn begun() -> Stack {
+        let stack = Stack {
+            lowest: AtomicUsize::new(7),
+            highest: AtomicUsize::new(7),
+            thread_control_block: AtomicUsize::new(0),
+            state: AtomicUsize::new(state::UNKNOWN),
+            end: AtomicUsize::new(0),
+        };
+        // SAFETY: the address of the calling thread's control block.
+        stack.begin(unsafe { libc::pthread_self() } as usize);
+        stack
+    }
+
+    #[test]
+    fn a_thread_is_on_its_own_stack_or_on_another() {
+        let check = || {
+            let stack = begun();
+            stack.used(here());
+            assert!(!stack.is_only(), "it was not needed before");
+            assert!(stack.find_if_wanted() && stack.is_only());
+            assert!(!stack.find_if_wanted(), "once is enough");
+            let elsewhere = Box::new(0_u8);
+            stack.used(std::ptr::from_ref(&*elsewhere).addr());
+            stack.used(here());
+            assert!(!stack.is_only(), "it was on another stack");
+        };
+        // The test's own thread is created by the C library, too.
+        check();
+        std::thread::spawn(check).join().unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_begins_on_another_stack_has_no_known_one() {
+        let stack = begun();
+        let elsewhere = vec![0_u8; 1 << 20];
+        stack.used(elsewhere.as_ptr().addr() + (1 << 19));
+        assert!(!stack.is_only_now() && !stack.is_only_now());
+        assert_eq!(stack.state.load(Relaxed), state::UNKNOWN);
+    }
+
+    #[test]
+    fn the_initial_thread_has_the_stack_with_the_auxiliary_data() {
+        let stack = of_initial_thread().unwrap();
+        // SAFETY: reads the auxiliary vector.
+        let name = unsafe { libc::getauxval(libc::AT_EXECFN) } as usize;
+        assert!(stack.contains(&name) && !stack.contains(&here()), "this is not the initial thread");
+    }
+}
