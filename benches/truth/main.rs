@@ -5,7 +5,7 @@
 //! the truth is the range between them. Timing disturbs times, so those of the functions with the
 //! largest totals are measured in runs that time one function each, with the calls of
 //! instrumentation functions in all others removed; the truth is the range of two such runs,
-//! widened by [`NOISE`] because no two runs of a program take equally long.
+//! widened by the program's [noise](Known::noise) because no two runs of it take equally long.
 //!
 //! Costs are CPU times of consecutive runs: the uninstrumented build, all sites off (`tool=none`),
 //! and profiled with budgets of 1 and 5 %. If installed, uftrace, perf and callgrind run on the
@@ -29,8 +29,11 @@ use benches::truth::score::{self, Calls, Share};
 use clap::Parser;
 use programs::{Built, Competitors, Program};
 
-/// Relative difference between two runs of the same work.
+/// The smallest noise.
 const NOISE: f64 = 0.03;
+/// The noise, in medians of the difference between two runs: with the range of the two it covers 95
+/// % of further runs, if their times have a normal distribution.
+const NOISE_IN_DIFFERENCES: f64 = 2.0;
 /// Functions whose times are measured one at a time.
 const TIMED_INDIVIDUALLY: usize = 12;
 /// Minimum number of calls of a function for percentiles.
@@ -214,14 +217,15 @@ impl Tables {
                 "Times of the functions with the largest totals",
                 format!(
                     "The same runs against runs that time one function each: its {TIMED_INDIVIDUALLY} functions with the largest totals and at \
-                     least {CALLS_FOR_PERCENTILES} calls. Intervals that hold the truth (which is known within {:.0} % and what two \
-                     runs differ by), in percent. off, confident: totals. p90 in 20 %: of those of {COMPARABLE_NS} ns and \
+                     least {CALLS_FOR_PERCENTILES} calls. Intervals that hold the truth (the range of two runs, widened by the noise: {NOISE_IN_DIFFERENCES} times the median of what \
+                     the two differ by, at least {:.0} %), in percent. off, confident: totals. p90 in 20 %: of those of {COMPARABLE_NS} ns and \
                      more. rank: Spearman's rank correlation of the {TOP} largest totals, median of the runs; totals within 2 % share a rank.",
                     100.0 * NOISE
                 ),
                 &[
                     "program",
                     "functions",
+                    "noise %",
                     "total %",
                     "mean %",
                     "p50 %",
@@ -307,7 +311,18 @@ struct Known {
     everything: Oracle,
     calls: HashMap<u64, Range>,
     /// One function at a time.
-    alone: Vec<(u64, Vec<Truth>)>,
+    alone: Vec<(u64, [Truth; 2])>,
+    /// By how much the times of another run may differ from those of two, relatively: from the
+    /// differences between the two.
+    noise: f64,
+}
+
+fn noise(alone: &[(u64, [Truth; 2])]) -> f64 {
+    let difference = |(_, [a, b]): &(u64, [Truth; 2])| (a.total - b.total).abs() / a.total.max(b.total);
+    let mut differences: Vec<f64> = alone.iter().map(difference).filter(|share| share.is_finite()).collect();
+    differences.sort_by(f64::total_cmp);
+    let median = differences.get(differences.len() / 2).copied().unwrap_or_default();
+    NOISE.max(NOISE_IN_DIFFERENCES * median)
 }
 
 fn ask_oracle(bench: &Bench, built: &Built) -> Known {
@@ -333,16 +348,22 @@ fn ask_oracle(bench: &Bench, built: &Built) -> Known {
     let mut order: Vec<_> =
         everything.functions.iter().filter(|(_, truth)| truth.timed >= CALLS_FOR_PERCENTILES).collect();
     order.sort_by(|a, b| b.1.total.total_cmp(&a.1.total).then(a.0.cmp(b.0)));
-    let alone = order.iter().take(options.either(TIMED_INDIVIDUALLY, 4)).map(|&(&address, _)| {
+    let largest: Vec<u64> =
+        order.iter().take(options.either(TIMED_INDIVIDUALLY, 4)).map(|(address, _)| **address).collect();
+    let once = |address: &u64| {
         let link_address = format!("{address:#x}");
-        let once = || {
-            let (_, oracle) = bench.oracle(built, &[("ORACLE_ONLY", &link_address), ("ORACLE_SITES", sites)]);
-            oracle.functions.get(&address).copied().unwrap_or_default()
-        };
-        (address, vec![once(), once()])
-    });
-    let alone = alone.collect();
-    Known { everything, calls, alone }
+        let (_, oracle) = bench.oracle(built, &[("ORACLE_ONLY", &link_address), ("ORACLE_SITES", sites)]);
+        oracle.functions.get(address).copied().unwrap_or_default()
+    };
+    // The two runs of a function are not consecutive: the machine's speed changes within minutes.
+    let [first, second] = [(), ()].map(|()| largest.iter().map(once).collect::<Vec<Truth>>());
+    let alone: Vec<_> = largest
+        .iter()
+        .zip(first.into_iter().zip(second))
+        .map(|(address, (a, b))| (*address, [a, b]))
+        .collect();
+    let noise = noise(&alone);
+    Known { everything, calls, alone, noise }
 }
 
 /// Results for totals, means and percentiles of functions that were timed alone.
@@ -368,7 +389,7 @@ impl Times {
     fn add(&mut self, report: &Report, known: &Known) {
         for (address, truths) in &known.alone {
             let Some(row) = report.rows.get(address) else { continue };
-            let range = |of: fn(&Truth) -> f64| Range::of(truths.iter().map(of)).widened(NOISE);
+            let range = |of: fn(&Truth) -> f64| Range::of(truths.iter().map(of)).widened(known.noise);
             let total = range(|truth| truth.total);
             score::check(&mut self.total, row.total_ns, total);
             if let Some(estimate) = row.total_ns.filter(|estimate| estimate.high.is_some()) {
@@ -445,6 +466,7 @@ fn compare(bench: &Bench, program: &Program, built: &Built, tables: &mut Tables)
     tables.times.push(vec![
         program.name.into(),
         known.alone.len().into(),
+        (100.0 * known.noise).into(),
         percent(times.total),
         percent(times.mean),
         percent(p50),

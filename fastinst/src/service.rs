@@ -33,6 +33,14 @@ pub fn notify() {
     wake(&NEWS);
 }
 
+/// The process whose service thread was started last; 0 for none. A forked child has none at first.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this process has a service thread. Async-signal-safe.
+pub(crate) fn is_running() -> bool {
+    PROCESS.load(Ordering::Relaxed) == std::process::id()
+}
+
 /// The processor time that the service thread has spent on discovery, in nanoseconds.
 static DISCOVERY: AtomicU64 = AtomicU64::new(0);
 
@@ -109,6 +117,7 @@ pub fn start(tick: Option<Tick>) -> Result<(), Error> {
         })
     });
     spawned.map(drop).map_err(|source| Error::Thread { source })?;
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
     let deadline = Instant::now() + UNTIL_IT_RUNS;
     while runs.load(Ordering::Acquire) == 0 && Instant::now() < deadline {
         wait(&runs, 0, deadline);
@@ -187,6 +196,14 @@ pub fn before_fork() -> ForkGuard {
     let working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
     let discovery = Discovery::begin().ok();
     ForkGuard { _working: working, _discovery: discovery, _groups: group::hold() }
+}
+
+/// Runs `act` as if there were no service thread.
+#[cfg(test)]
+pub(crate) fn stopped_in_tests(act: impl FnOnce()) {
+    let process = PROCESS.swap(0, Ordering::Relaxed);
+    act();
+    PROCESS.store(process, Ordering::Relaxed);
 }
 
 #[cfg(test)]

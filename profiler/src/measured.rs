@@ -351,3 +351,20 @@ impl Observed {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_whose_exits_were_missed_count_if_they_are_longer_than_others() {
+        let mut observed = Observed::default();
+        let sample = |least, ticks| Sample { least, ticks, ..Sample::default() };
+        (0..3).for_each(|_| observed.sample(&sample(10, 10), 100));
+        observed.sample(&sample(5, 3000), 100);
+        assert_eq!((observed.max, observed.strata.known_ticks()), (10, 30.0));
+        observed.sample(&sample(1000, 3000), 100);
+        assert_eq!((observed.min, observed.max, observed.samples), (10, 2000, 3));
+        assert_eq!(observed.strata.known_ticks(), 2030.0);
+    }
+}

@@ -8,8 +8,8 @@
 //! every thread.
 //!
 //! The stack of a thread that the C library has created is the mapping of its thread control block,
-//! below that block. The stack of the initial thread ends behind the auxiliary data of the process;
-//! the kernel keeps 128 MiB below free for it (`mmap_base` of Linux).
+//! below that block. The stack of the initial thread has the auxiliary data of the process at its
+//! end; the kernel keeps 128 MiB below free for it (`mmap_base` of Linux).
 
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
@@ -101,10 +101,10 @@ impl Stack {
     #[cold]
     fn find(&self) {
         let probe = self.highest.load(Relaxed);
-        let stack = [of_thread(self.thread_control_block.load(Relaxed)), of_initial_thread()]
-            .into_iter()
-            .flatten()
-            .find(|stack| stack.contains(&probe));
+        let contains_it = |stack: &Range<usize>| stack.contains(&probe);
+        let stack = Some(of_initial_thread())
+            .filter(contains_it)
+            .or_else(|| of_thread(self.thread_control_block.load(Relaxed)).filter(contains_it));
         let start = stack.map_or(state::UNKNOWN, |stack| {
             self.end.store(stack.end, Relaxed);
             stack.start
@@ -116,20 +116,15 @@ impl Stack {
 
 /// The mapping of a thread control block, up to that.
 fn of_thread(thread_control_block: usize) -> Option<Range<usize>> {
-    let mapping = mapping_at(thread_control_block)?;
-    Some(mapping.start..thread_control_block)
+    let mapping = region::query(std::ptr::without_provenance::<u8>(thread_control_block)).ok()?;
+    Some(mapping.as_range().start..thread_control_block)
 }
 
-fn of_initial_thread() -> Option<Range<usize>> {
+/// Up to the name of the executable, which the kernel has put there.
+fn of_initial_thread() -> Range<usize> {
     // SAFETY: reads the auxiliary vector.
-    let data = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
-    let mapping = mapping_at(data)?;
-    Some(mapping.end.saturating_sub(OF_INITIAL_THREAD)..mapping.end)
-}
-
-fn mapping_at(address: usize) -> Option<Range<usize>> {
-    let mapping = region::query(address as *const u8).ok()?;
-    Some(mapping.as_range())
+    let name = unsafe { libc::getauxval(libc::AT_EXECFN) } as usize;
+    name.saturating_sub(OF_INITIAL_THREAD)..name
 }
 
 #[cfg(test)]
@@ -182,10 +177,10 @@ mod tests {
     }
 
     #[test]
-    fn the_initial_thread_has_the_stack_with_the_auxiliary_data() {
-        let stack = of_initial_thread().unwrap();
+    fn the_stack_of_the_initial_thread_has_the_auxiliary_data() {
+        let stack = of_initial_thread();
         // SAFETY: reads the auxiliary vector.
-        let name = unsafe { libc::getauxval(libc::AT_EXECFN) } as usize;
-        assert!(stack.contains(&name) && !stack.contains(&here()), "this is not the initial thread");
+        let data = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
+        assert!(stack.contains(&data) && !stack.contains(&here()), "this is not the initial thread");
     }
 }

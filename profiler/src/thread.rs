@@ -592,6 +592,7 @@ pub(crate) fn after_fork_in_child() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::function::Function;
 
     #[test]
     fn threads_have_their_own_blocks_and_every_sample_is_drained() {
@@ -625,6 +626,41 @@ mod tests {
             }
         });
         assert_eq!(seen, [SAMPLES; THREADS as usize]);
+    }
+
+    #[test]
+    fn missed_exits_have_limits_only_in_a_thread_whose_calls_are_nested() {
+        let function = FUNCTIONS.push_with(|_| Function::default()).unwrap();
+        let period = FUNCTIONS.get(function).unwrap().exit_period();
+        let entry = |period| Entry { function: function as u32, period, ..Entry::default() };
+        let (missed, left) = (entry(period + 1), entry(period));
+        std::thread::spawn(move || {
+            let thread = Thread::current().unwrap();
+            let recorded = |entry: &Entry| {
+                let before = thread.ring.written.load(Ordering::Relaxed);
+                thread.discarded(entry);
+                thread.ring.written.load(Ordering::Relaxed) - before
+            };
+            let local = 0_u8;
+            thread.enter(std::ptr::from_ref(&local).addr(), |_| {});
+            assert_eq!(recorded(&missed), 0, "its stack is not known");
+            // Those of other tests' threads may be found first.
+            for _ in 0..100 {
+                find_a_stack();
+            }
+            assert_eq!(recorded(&missed), 1);
+            assert!(thread.nests());
+            assert_eq!(recorded(&left), 0);
+            assert_eq!(recorded(&missed), 0, "a call was left without its exit");
+            assert!(!thread.nests());
+            thread.begins_to_call();
+            thread.enter(std::ptr::from_ref(&local).addr(), |_| {});
+            thread.enter(std::ptr::from_ref(&*Box::new(0_u8)).addr(), |_| {});
+            assert!(!thread.nests());
+            assert_eq!(recorded(&missed), 0, "it has another stack");
+        })
+        .join()
+        .unwrap();
     }
 
     /// Preemption before a window was begun is not taken for one in it, though no probe has noticed

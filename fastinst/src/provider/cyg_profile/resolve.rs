@@ -3,8 +3,9 @@
 //! If the function cannot be determined from the code, the site is left on with [`resolve`] as its
 //! probe function. The first execution passes the function's address as an argument; the probe is
 //! added to a list, and the service thread completes the discovery. Until then, a site at an entry
-//! stays on and counts, and one at an exit is off. This is the paper's discovery on first
-//! invocation (section 7), for the few sites that need it.
+//! stays on and counts, and one at an exit is off. So are both if there is no service thread:
+//! nobody has asked for the discovery of probes. This is the paper's discovery on first invocation
+//! (section 7), for the few sites that need it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,7 +28,7 @@ pub(super) unsafe extern "C" fn resolve(id: ProbeId, _call_site: usize, this_fn:
     if probe.function_address.compare_exchange(0, this_fn, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return;
     }
-    if is_entry {
+    if is_entry && service::is_running() {
         stubs::count_from_now_on(probe);
     } else if let Ok(site) = probe.site() {
         // After an error the site stays on, which costs time but is correct.
@@ -50,5 +51,31 @@ pub(super) fn take_resolved(mut complete: impl FnMut(&'static Probe)) {
     while let Some(probe) = next.checked_sub(1).and_then(|id| PROBES.get(id as usize)) {
         next = probe.cell.next_resolved.load(Ordering::Relaxed);
         complete(probe);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use callpatch::State;
+
+    use super::*;
+    use crate::probe_in_tests::{self, alone};
+
+    #[test]
+    fn an_entry_that_nobody_asks_for_is_switched_off_when_it_is_executed() {
+        let _alone = alone();
+        let probe = probe_in_tests::probe();
+        probe.function_address.store(0, Ordering::Relaxed);
+        let run = |this_fn| {
+            // SAFETY: any function may be passed.
+            unsafe { resolve(probe.id(), 0, this_fn) };
+            probe.site().unwrap().state()
+        };
+        service::stopped_in_tests(|| assert_eq!(run(0x1234), Some(State::Inactive)));
+        assert_eq!(probe.function_address.load(Ordering::Relaxed), 0x1234);
+        // It is discovered when somebody asks.
+        let mut resolved = Vec::new();
+        take_resolved(|probe| resolved.push(probe.id()));
+        assert!(resolved.contains(&probe.id()));
     }
 }
