@@ -152,7 +152,7 @@ fn exit_with(own: impl FnOnce(&EntryStack) -> Own<'_>, begin: u64, fired: &Fired
         // While an observation lasts, one of its entries is identified by it; any other by its
         // stack pointer.
         let (observation, period) = (function.observation_of_all(begin), function.exit_period());
-        let held = begin;
+        let held = thread.own_time(begin);
         let exit = Entry {
             function: index,
             observation,
@@ -313,8 +313,6 @@ pub(crate) fn calibrate(index: u32, function: &'static Function) {
         unseen[round] = total.saturating_sub(spent().wrapping_sub(before)) / REPEAT;
     }
     function.reset();
-    // These entries had no exits.
-    thread.begins_to_call();
     let mut counting: [u64; ROUNDS] = std::array::from_fn(|_| {
         let begin = tsc::now();
         (0..REPEAT).for_each(|_| timed_count(function));

@@ -25,7 +25,9 @@
 //! exit probes were on, because calls are nested. So its duration has an upper and a lower limit
 //! ([`Entry::held`]). In the main loop of an interpreter, for example, both are those of the run.
 //! Nor had it ended at the exit of another call of the same function with a lower stack pointer, if
-//! its exit probes were on. All this holds as long as the thread has one stack ([`crate::stack`]).
+//! its exit probes were on. All this holds as long as the thread has one stack ([`crate::stack`])
+//! and calls are left by exits: of a call that was left by an exception or a longjmp while its exit
+//! probes were on, nothing is concluded.
 //!
 //! Where frames have an address that does not change and that both probes know
 //! ([`Frames::Fixed`]), an exit matches the entry of its function that has the same frame and the
@@ -66,9 +68,17 @@ pub(crate) struct Entry {
     pub(crate) cold: u64,
     /// Whether the call of the entry below was certainly open then.
     pub(crate) is_nested: bool,
-    /// The last time at which the call is known to have been open, in ticks, or 0. Of an exit: its
-    /// time.
+    /// The last time at which the call is known to have been open, or 0. Of an exit: its time. Own
+    /// time of the thread, without probes and preemption, in ticks.
     pub(crate) held: u64,
+}
+
+impl Entry {
+    /// For how long the call is known to have been open, in ticks of own time.
+    pub(crate) fn held_for(&self) -> u64 {
+        let entered = self.ticks.saturating_sub(self.overhead).saturating_sub(self.preempted);
+        self.held.saturating_sub(entered)
+    }
 }
 
 /// The stored form of an entry on the stack.

@@ -57,12 +57,12 @@ impl Open {
             let calls = open.calls.entry(entry.function).or_default();
             if entry.period != function.exit_period() {
                 // It may have returned. Inside another one, it adds no time, whether it has or not.
-                if !thread.nests() {
+                if !thread.has_one_stack() {
                     return;
                 }
                 calls.missed.calls += weight;
                 if outermost.insert((std::ptr::from_ref(thread), entry.function)) {
-                    calls.missed.least += weight * entry.held.saturating_sub(entry.ticks) as f64;
+                    calls.missed.least += weight * entry.held_for() as f64;
                     calls.missed.most += weight * ticks;
                 }
                 return;

@@ -81,9 +81,6 @@ pub(crate) struct Thread {
     preemption: Preemption,
     preempted_before: AtomicU64,
     stack: Stack,
-    /// Whether a call of this thread was left without its exit, although its exit probes were on:
-    /// by an exception, a longjmp, or a change of the stack.
-    leaves_calls: AtomicBool,
     /// When the service thread last read its processor time for [`note_processor_times`], in ticks,
     /// or 0; and what it was, in nanoseconds.
     noted: AtomicU64,
@@ -190,16 +187,10 @@ impl Thread {
         block.begins_at(governor::of_thread() as u64);
         block.preemption.forget();
         block.noted.store(0, Ordering::Relaxed);
-        block.begins_to_call();
+        block.stack.begin(thread_pointer());
         // SAFETY: as in `current`.
         unsafe { *thread_local() = std::ptr::from_ref(block).cast_mut() };
         Some(block)
-    }
-
-    /// Nothing is known about the nesting of the calling thread's calls.
-    pub(crate) fn begins_to_call(&self) {
-        self.stack.begin(thread_pointer());
-        self.leaves_calls.store(false, Ordering::Relaxed);
     }
 
     fn begins_at(&self, processor_time: u64) {
@@ -291,6 +282,12 @@ impl Thread {
         preempted
     }
 
+    /// The thread's own time at the time `now`: without probes and preemption, in ticks.
+    #[inline(always)]
+    pub(crate) fn own_time(&self, now: u64) -> u64 {
+        now.saturating_sub(self.overhead()).saturating_sub(self.preemption.time())
+    }
+
     /// Counts entries that executed code which was just rewritten.
     #[inline(always)]
     pub(crate) fn cold(&self, is_cold: bool) -> u64 {
@@ -313,20 +310,18 @@ impl Thread {
         self.ended_unseen(entry, self.preemption.time());
     }
 
-    /// The same of a thread that has been preempted for this time. If the thread's calls are not
-    /// nested, nothing is known about the duration of the call.
+    /// The same of a thread that has been preempted for this time. If the exit was not missed, the
+    /// call was left by an exception or a longjmp, at an unknown time, or by an exit whose function
+    /// was not known yet; if the thread has several stacks, nothing is known about nesting.
     fn ended_unseen(&self, entry: &Entry, preempted: u64) {
         left(entry);
-        if is_open(entry) {
-            self.leaves_calls.store(true, Ordering::Relaxed);
-        }
-        if self.leaves_calls.load(Ordering::Relaxed) || !self.stack.is_only() {
+        if is_open(entry) || !self.stack.is_only() {
             return;
         }
         let lost = preempted.saturating_sub(entry.preempted) + self.overhead().saturating_sub(entry.overhead);
-        let until = |time: u64| time.saturating_sub(entry.ticks).saturating_sub(lost);
+        let ticks = tsc::now().saturating_sub(entry.ticks).saturating_sub(lost).max(1);
+        let least = entry.held_for().min(ticks - 1);
         let &Entry { function, observation, weight, call_site: caller, .. } = entry;
-        let (ticks, least) = (until(tsc::now()).max(1), until(entry.held));
         self.record(Sample { function, observation, weight, caller, ticks, least, ..Sample::default() });
     }
 
@@ -544,12 +539,10 @@ pub(crate) fn reclaim() {
 }
 
 impl Thread {
-    /// Whether calls of a live thread are certainly nested. May take some tenths of a millisecond.
-    /// For the service thread.
-    pub(crate) fn nests(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) != 0
-            && !self.leaves_calls.load(Ordering::Relaxed)
-            && self.stack.is_only_now()
+    /// Whether all probes of a live thread have certainly fired on one stack. May take some tenths
+    /// of a millisecond. For the service thread.
+    pub(crate) fn has_one_stack(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) != 0 && self.stack.is_only_now()
     }
 
     fn processor_since_attached(&self) -> u64 {
@@ -629,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn missed_exits_have_limits_only_in_a_thread_whose_calls_are_nested() {
+    fn missed_exits_have_limits_only_in_a_thread_with_one_stack() {
         let function = FUNCTIONS.push_with(|_| Function::default()).unwrap();
         let period = FUNCTIONS.get(function).unwrap().exit_period();
         let entry = |period| Entry { function: function as u32, period, ..Entry::default() };
@@ -648,15 +641,11 @@ mod tests {
             for _ in 0..100 {
                 find_a_stack();
             }
+            assert!(thread.has_one_stack());
             assert_eq!(recorded(&missed), 1);
-            assert!(thread.nests());
-            assert_eq!(recorded(&left), 0);
-            assert_eq!(recorded(&missed), 0, "a call was left without its exit");
-            assert!(!thread.nests());
-            thread.begins_to_call();
-            thread.enter(std::ptr::from_ref(&local).addr(), |_| {});
+            assert_eq!(recorded(&left), 0, "it was left without an exit");
             thread.enter(std::ptr::from_ref(&*Box::new(0_u8)).addr(), |_| {});
-            assert!(!thread.nests());
+            assert!(!thread.has_one_stack());
             assert_eq!(recorded(&missed), 0, "it has another stack");
         })
         .join()
