@@ -404,6 +404,14 @@ mod tests {
     }
 
     #[test]
+    fn a_call_is_held_for_the_own_time_since_its_entry() {
+        let entry = Entry { ticks: 1000, overhead: 100, preempted: 50, ..Entry::default() };
+        assert_eq!(entry.held_for(), 0, "nothing is known");
+        // What the thread loses later does not matter.
+        assert_eq!(Entry { held: 900, ..entry }.held_for(), 50);
+    }
+
+    #[test]
     fn an_exit_without_an_entry_is_inside_an_outer_call_of_the_same_function() {
         let held = |function: u32, period: u32, stack_pointer: usize| {
             let outer = stack(&[(1, 1, 0xa, 0x90), (2, 1, 0xa, 0x80)]);
