@@ -121,6 +121,11 @@ impl Slot {
         }
     }
 
+    fn function(&self) -> u32 {
+        let [who, ..] = &self.0;
+        (who.load(Relaxed) >> 32) as u32
+    }
+
     /// The call was open at this time.
     fn hold(&self, time: u64) {
         let [.., held] = &self.0;
@@ -261,12 +266,17 @@ impl Own<'_> {
             }
             Frames::Fixed => entry.stack_pointer == exit.stack_pointer,
         };
-        let matches =
-            |entry: &Entry| entry.function == exit.function && entry.period == exit.period && is_frame(entry);
         let height = self.height();
+        let mut outer = None;
         for index in (height.saturating_sub(LOOK)..height).rev() {
+            if self.0.slots[index].function() != exit.function {
+                continue;
+            }
             let entry = self.at(index);
-            if matches(&entry) {
+            if entry.period != exit.period {
+                continue;
+            }
+            if is_frame(&entry) {
                 if index + 1 < height {
                     self.cut(index + 1, &mut discarded);
                 }
@@ -274,22 +284,14 @@ impl Own<'_> {
                 self.0.height.store(index, Relaxed);
                 return Some(entry);
             }
+            if outer.is_none() && entry.stack_pointer > exit.stack_pointer {
+                outer = Some(index);
+            }
         }
-        self.hold_outer(exit);
-        None
-    }
-
-    /// An exit has no entry. If its call is inside another one of the same function whose exit
-    /// cannot have been missed, that one is still open.
-    fn hold_outer(&self, exit: &Entry) {
-        let is_outer = |entry: &Entry| {
-            entry.function == exit.function
-                && entry.period == exit.period
-                && entry.stack_pointer > exit.stack_pointer
-        };
-        let height = self.height();
-        let outer = (height.saturating_sub(LOOK)..height).rev().find(|index| is_outer(&self.at(*index)));
+        // The exit of a call inside another one of the same function: that one's exit cannot have
+        // been missed, so it is still open.
         outer.into_iter().for_each(|index| self.0.slots[index].hold(exit.held));
+        None
     }
 
     /// Removes the entry of the frame at this address, which is about to be left without an exit,
