@@ -55,7 +55,7 @@ struct Arguments {
     #[command(flatten)]
     options: Options,
 
-    /// Only these programs (default: all, three in a quick run)
+    /// Only these programs (default: all, one in a quick run)
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     programs: Vec<String>,
 
