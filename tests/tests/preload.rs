@@ -320,6 +320,9 @@ fn sigterm_is_reported_and_still_dies_of_sigterm() {
 
 #[test]
 fn sigint_still_dies_of_sigint() {
+    // A shell starts background jobs with SIGINT ignored, which programs inherit.
+    // SAFETY: SIG_DFL is no code; no other test of this process relies on what SIGINT does.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     for profiled in check("sigterm.c", &["other"], USUAL, Expect::ReportOrLine, &["work_outer"]) {
         assert_eq!(profiled.run.status.signal(), Some(libc::SIGINT));
     }

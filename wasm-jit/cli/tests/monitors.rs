@@ -150,7 +150,7 @@ fn other_processes_switch_monitors() {
         }
         last = now;
     }
-    send(&child, Signal::SIGINT);
+    send(&child, Signal::SIGTERM);
     child.wait().unwrap();
     let mut report = String::new();
     child.stderr.unwrap().read_to_string(&mut report).unwrap();
