@@ -41,6 +41,42 @@ pub enum Error {
         seconds: u64,
     },
 
+    // Scripts that are attached.
+    /// No script can be attached to this process.
+    #[error("no scripts can be attached: {}: {source}; the program runs on", path.display())]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+
+    /// There is no such process.
+    #[error("there is no process {process}")]
+    NoProcess {
+        /// Its number.
+        process: u32,
+    },
+
+    /// A process does not permit that scripts are attached.
+    #[error(
+        "process {process} does not listen; start it with fastinst run --control, or with FASTINST_SCRIPT=control=1 \
+         and LD_PRELOAD=libfastinst_script.so"
+    )]
+    NotListening {
+        /// Its number.
+        process: u32,
+    },
+
+    /// A process cannot be reached.
+    #[error("process {process}: {source}; scripts are attached by the user of the process, or by root")]
+    Connect {
+        /// Its number.
+        process: u32,
+        /// The cause.
+        source: io::Error,
+    },
+
     // Options.
     /// An unknown key.
     #[error("unknown option `{key}`; the options are {allowed}")]

@@ -42,6 +42,7 @@
 //! * `strata`: from observations to calls and times; `quantiles`: percentiles; `interval`:
 //!   quantiles for intervals. `measured`: all results of one function; `callers`, `cycles` and
 //!   `summary`: of all of them together.
+//! * [`script`], [`attach`]: scripts that observe calls instead of the profiler.
 //! * [`report`], [`output`], [`options`], [`filter`], [`symbol`], [`locations`], [`elf_check`]: the
 //!   user interface.
 //!
@@ -51,6 +52,7 @@
 //! user error; only [`session`] prints, to the standard error of the profiled program. There are no
 //! features.
 
+pub mod attach;
 mod callers;
 mod children;
 mod clock;

@@ -1,4 +1,4 @@
-//! Options of a script that runs inside a program: what `fastinst run` passes to
+//! Options of scripts that run inside a program: what `fastinst run` passes to
 //! `libfastinst_script.so`.
 
 use std::ffi::OsStr;
@@ -51,11 +51,13 @@ impl ScriptFormat {
     }
 }
 
-/// What a script is to do in a process.
+/// What is to be observed in a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptOptions {
-    /// The file of the script.
-    pub script: PathBuf,
+    /// The file of a script that observes from the start.
+    pub script: Option<PathBuf>,
+    /// Whether other processes may [attach](crate::attach) scripts.
+    pub control: bool,
     /// The name of the report's file, with sequences for [`expand`](crate::output::expand);
     /// standard error without it.
     pub output: Option<String>,
@@ -70,14 +72,20 @@ impl ScriptOptions {
     ///
     /// # Errors
     /// As [`Options::parse`](crate::options::Options::parse), and [`Error::BadValue`] if there is
-    /// no script.
+    /// no script, and none can be attached.
     pub fn from_variable(value: &OsStr) -> Result<Self, Error> {
         let text = value.to_str().ok_or(Error::OptionsNotUtf8)?;
-        let (mut script, mut output, mut format, mut run) = (None, None, ScriptFormat::default(), None);
+        let (mut script, mut control) = (None, false);
+        let (mut output, mut format, mut run) = (None, ScriptFormat::default(), None);
         for item in split(text)? {
             let Some((key, value)) = item.split_once('=') else { return Err(Error::NoValue { item }) };
             match key {
                 "script" => script = Some(PathBuf::from(value)),
+                "control" if matches!(value, "0" | "1") => control = value == "1",
+                "control" => {
+                    let (value, allowed) = (value.to_owned(), "0 or 1".to_owned());
+                    return Err(Error::BadValue { key: "control", value, allowed });
+                }
                 "output" => {
                     check_template(value)?;
                     output = Some(value.to_owned());
@@ -85,29 +93,33 @@ impl ScriptOptions {
                 "format" => format = ScriptFormat::named(value)?,
                 "run" => run = Some(value.parse()?),
                 _ => {
-                    let allowed = "script, output, format or run".to_owned();
+                    let allowed = "script, control, output, format or run".to_owned();
                     return Err(Error::UnknownKey { key: key.to_owned(), allowed });
                 }
             }
         }
-        let missing = || Error::BadValue {
-            key: "script",
-            value: String::new(),
-            allowed: "the name of a file".to_owned(),
-        };
-        let script = script.filter(|script| script.is_absolute()).ok_or_else(missing)?;
-        Ok(Self { script, output, format, run: run.unwrap_or_else(RunId::begins_here) })
+        if !script.as_ref().map_or(control, |script| script.is_absolute()) {
+            let value = script.unwrap_or_default().display().to_string();
+            let allowed = "the absolute name of a file; or control=1 without a script".to_owned();
+            return Err(Error::BadValue { key: "script", value, allowed });
+        }
+        Ok(Self { script, control, output, format, run: run.unwrap_or_else(RunId::begins_here) })
     }
 
     /// A string that [`ScriptOptions::from_variable`] turns into these options again; `None` if the
     /// name of the script is not UTF-8.
     #[must_use]
     pub fn to_variable(&self) -> Option<String> {
-        let mut text = format!("script={}", escape(self.script.to_str()?));
+        let mut text = format!("format={}:run={}", self.format.name(), self.run);
+        if let Some(script) = &self.script {
+            let _ = write!(text, ":script={}", escape(script.to_str()?));
+        }
+        if self.control {
+            text += ":control=1";
+        }
         if let Some(output) = &self.output {
             let _ = write!(text, ":output={}", escape(output));
         }
-        let _ = write!(text, ":format={}:run={}", self.format.name(), self.run);
         Some(text)
     }
 }
@@ -119,15 +131,16 @@ mod tests {
     #[test]
     fn options_survive_the_environment() {
         let run = RunId::begins_here();
-        let check = |output: Option<&str>, format| {
+        let check = |script: Option<&str>, control, output: Option<&str>, format| {
             let output = output.map(str::to_owned);
-            let options = ScriptOptions { script: "/a:b/c\\d.mm".into(), output, format, run };
+            let options = ScriptOptions { script: script.map(PathBuf::from), control, output, format, run };
             let text = options.to_variable().expect("it is UTF-8");
             assert_eq!(ScriptOptions::from_variable(OsStr::new(&text)).expect("it is valid"), options);
         };
-        check(None, ScriptFormat::Text);
-        check(Some("/x:y/%e.%p.json"), ScriptFormat::Json);
-        check(Some("r.csv"), ScriptFormat::Csv);
+        let script = Some("/a:b/c\\d.mm");
+        check(script, false, None, ScriptFormat::Text);
+        check(script, true, Some("/x:y/%e.%p.json"), ScriptFormat::Json);
+        check(None, true, Some("r.csv"), ScriptFormat::Csv);
     }
 
     #[test]
@@ -137,7 +150,10 @@ mod tests {
             assert!(error.contains(expected), "{text}: {error}");
         };
         check("", "script");
+        check("control=0", "script");
+        check("control=yes:script=/a", "control=yes");
         check("script=relative.mm", "script");
+        check("control=1:script=relative.mm", "script=relative.mm");
         check("script=/a:colour=red", "colour");
         check("script=/a:format=xml", "format=xml");
         check("script=/a:output=%q", "%q");

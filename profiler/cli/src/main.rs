@@ -5,6 +5,7 @@
 //! `fastinst: `. A subcommand returns a [`Failure`], which is printed here, once; clap reports
 //! errors in the command line itself, with exit code 2.
 
+mod attach;
 mod info;
 mod record;
 mod report;
@@ -22,6 +23,7 @@ Examples:
   fastinst report app.json --limit 20        print the 20 functions with the longest totals
   fastinst report app.json --callers hash    print who calls hash
   fastinst run calls.mm -- ./app             observe calls with a script
+  fastinst attach 1234 calls.mm --for 10     observe a process that was started with run --control
   fastinst info ./app                        print what can be measured in a binary";
 
 const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
@@ -38,6 +40,7 @@ struct Cli {
 enum Verb {
     Record(record::Record),
     Run(run::Run),
+    Attach(attach::Attach),
     Report(report::Report),
     Info(info::Info),
     #[command(flatten)]
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().verb {
         Verb::Record(arguments) => record::run(&arguments).map(|never| match never {}),
         Verb::Run(arguments) => run::run(&arguments).map(|never| match never {}),
+        Verb::Attach(arguments) => attach::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Info(arguments) => info::run(&arguments),
         Verb::Generate(what) => what.run(Cli::command()).map_err(Failure::new),
@@ -123,6 +127,11 @@ mod tests {
         check("fastinst record --text rwx -- a", "text=rwx: expected private or alias or mprotect");
         check("fastinst record -o a.csv -- a", "output=a.csv: expected stderr or a file name");
         check("fastinst record -o %n.txt -- a", "`%n` is not a valid sequence");
+        check("fastinst run -- a", "<SCRIPT>");
+        check("fastinst attach 1", "<SCRIPT>");
+        check("fastinst attach x a.mm", "invalid value 'x' for '<PID>'");
+        check("fastinst attach 1 a.mm --for 0", "invalid value '0' for '--for <SECONDS>'");
+        check("fastinst attach 1 a.mm --for soon", "invalid value 'soon' for '--for <SECONDS>'");
         check("fastinst info", "<FILE>");
         check("fastinst report", "<FILE>");
         check("fastinst report a.json --limit x", "invalid value 'x' for '--limit <N>'");

@@ -1,4 +1,5 @@
-//! `fastinst run`: starts a program with a script that observes its calls.
+//! `fastinst run`: starts a program with a script that observes its calls, or so that scripts can be
+//! attached to it.
 //!
 //! As `fastinst record`, but with `libfastinst_script.so`. The script is compiled here as well, so
 //! that its mistakes are reported before the program starts.
@@ -30,6 +31,8 @@ Examples:
       the report goes to stderr when the program ends
   fastinst run -o calls.json calls.mm -- ./app
       the report goes to a file: .json, .csv, or text
+  fastinst run --control -- ./server
+      nothing is observed until a script is attached: see fastinst attach
 
 A script that counts the calls of each function:
   native:func:entry { report var calls: u64; calls++; }
@@ -47,13 +50,13 @@ Exit codes:
   127  the program was not found
   else the exit code of the program";
 
-/// Run a program and observe the calls of its instrumented functions with a script
+/// Run a program and observe the calls of its instrumented functions with scripts
 #[derive(Debug, Args)]
 #[command(
     before_help = EXAMPLES,
     after_help = EXIT_CODES,
     help_template = crate::TEMPLATE,
-    override_usage = "fastinst run [OPTIONS] SCRIPT -- PROGRAM [ARGS]..."
+    override_usage = "fastinst run [OPTIONS] [SCRIPT] -- PROGRAM [ARGS]..."
 )]
 pub(crate) struct Run {
     /// Where the report goes (default: stderr). In the name, %p is the process id, %e the
@@ -71,9 +74,13 @@ pub(crate) struct Run {
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
 
-    /// The script, in the Whamm language
-    #[arg(value_name = "SCRIPT")]
-    script: PathBuf,
+    /// Lets fastinst attach add scripts to the program, and to its children, while they run
+    #[arg(long)]
+    control: bool,
+
+    /// The script, in the Whamm language; with --control, there need not be one
+    #[arg(value_name = "SCRIPT", required_unless_present = "control")]
+    script: Option<PathBuf>,
 
     /// The program, looked up in PATH, and its arguments
     #[arg(required = true, trailing_var_arg = true, last = true, value_names = ["PROGRAM", "ARGS"], num_args = 1..)]
@@ -82,17 +89,21 @@ pub(crate) struct Run {
 
 /// Replaces this process by the program; returns only if that fails.
 pub(crate) fn run(arguments: &Run) -> Result<Infallible, Failure> {
-    compile(&arguments.script)?;
+    if let Some(script) = &arguments.script {
+        compile(script)?;
+    }
     start(arguments).map_err(|error| Failure { code: exit_code(&error), message: error.to_string() })
 }
 
-/// Reports mistakes of the script.
-fn compile(path: &Path) -> Result<(), Failure> {
+/// Reports mistakes of a script, and returns its text.
+pub(crate) fn compile(path: &Path) -> Result<Vec<u8>, Failure> {
     let name = path.display().to_string();
     let failed = |message: String| Failure { code: 2, message };
     let source = fs::read(path).map_err(|error| failed(format!("{name}: {error}")))?;
-    let compiled = Script::native(&name, &source);
-    compiled.map(drop).map_err(|error| failed(format!("{name} is not a valid script:\n{error}")))
+    match Script::native(&name, &source) {
+        Ok(_) => Ok(source),
+        Err(error) => Err(failed(format!("{name} is not a valid script:\n{error}"))),
+    }
 }
 
 fn start(arguments: &Run) -> Result<Infallible, Error> {
@@ -104,10 +115,13 @@ fn start(arguments: &Run) -> Result<Infallible, Error> {
     if let Some(warning) = check_program(&path, Tool::Profiler)? {
         eprintln!("fastinst: {warning}");
     }
-    let inspected = |source| Error::InspectProgram { path: arguments.script.clone(), source };
+    let absolute = |path: &PathBuf| {
+        fs::canonicalize(path).map_err(|source| Error::InspectProgram { path: path.clone(), source })
+    };
     let of_file = || output.as_deref().map_or(ScriptFormat::Text, ScriptFormat::of_file);
     let options = ScriptOptions {
-        script: fs::canonicalize(&arguments.script).map_err(inspected)?,
+        script: arguments.script.as_ref().map(absolute).transpose()?,
+        control: arguments.control,
         format: arguments.format.unwrap_or_else(of_file),
         output,
         run: RunId::begins_here(),

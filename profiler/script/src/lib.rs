@@ -1,4 +1,4 @@
-//! `libfastinst_script.so`: runs a script of the Whamm language inside a native program, for
+//! `libfastinst_script.so`: runs scripts of the Whamm language inside a native program, for
 //! `LD_PRELOAD`. `fastinst run` preloads it in place of `libfastinst.so`, which does not contain an
 //! engine for WebAssembly and stays small.
 //!
@@ -25,6 +25,12 @@
 //! The variables of a script therefore need no lock on the program's side, no storage per thread,
 //! and no merging that would give a maximum or a string another meaning than addition has.
 //!
+//! # Scripts
+//! One script may observe from the start; its report is written when the process ends. Others are
+//! attached and detached while the process runs, by clients that get their reports ([`control`]).
+//! Each script ([`running`]) has variables and open calls of its own, and sees no events from
+//! before it was attached. A probe is on while a script needs it.
+//!
 //! # What is counted
 //! No event is dropped silently. A thread whose ring is full waits until the worker has made room.
 //! It stops waiting if the worker has taken nothing for [`ring::PATIENCE`], or in a process that
@@ -38,16 +44,21 @@
 //!
 //! # Processes
 //! The report is written when the process exits, calls `_exit` or exec, or returns from `main`
-//! ([`process`]). A forked child starts with variables of its own. A signal that ends the process
+//! ([`process`]). A forked child starts with variables of its own, and without the scripts of its
+//! parent's clients. A signal that ends the process
 //! ends it without a report: no handler of this library is installed for such signals.
 
+mod control;
 mod fire;
+mod missing;
 mod observer;
 mod output;
 mod pairing;
 mod process;
 mod report;
 mod ring;
+mod running;
+mod socket;
 mod worker;
 
 #[path = "../../preload/src/leaving.rs"]

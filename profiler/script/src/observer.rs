@@ -1,93 +1,93 @@
-//! The script and the program in one process: which functions there are, which probes are on, and
-//! what an event means to the script.
+//! The scripts and the program in one process: which functions there are, and which probes are on.
 //!
 //! [`OBSERVER`] is locked by the [`worker`](crate::worker) while it executes rules, by the thread
-//! that discovers probes while it matches rules with functions, and by a thread that forks. Threads
-//! of the program do not wait for it in probes. Its holder asks for no other lock.
+//! that discovers probes while it matches rules with functions, by threads that attach and detach
+//! scripts ([`crate::control`]), and by a thread that forks. Threads of the program do not wait for
+//! it in probes. Its holder asks for no other lock.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastinst::provider::{self, EarlyCalls, Extent};
 use fastinst::{ProbeId, ProbeKind, ProbeMetadata, service};
+use profiler::attach::Answer;
 use profiler::output::Identity;
-use profiler::script::ScriptOptions;
+use profiler::script::{ScriptFormat, ScriptOptions};
 use profiler::symbol::{demangle, without_parameters};
-use wasm_jit_whamm::lang::{Script, ScriptReport};
-use wasm_jit_whamm::native::{NativeCall, NativeFunction, NativeMonitor, NativePlaces};
+use wasm_jit_whamm::lang::Script;
+use wasm_jit_whamm::native::NativeMonitor;
 use wordpatch::tsc;
 
-use crate::pairing::{Calls, Exit, Open};
-use crate::ring::{self, Event, Thread};
+use crate::missing::Missing;
+use crate::pairing::Calls;
+use crate::ring::{self, Thread};
+use crate::running::{Origin, Running};
+use crate::socket::Socket;
 use crate::worker::{self, Clock};
-use crate::{fire, output};
+use crate::{control, fire, output};
 
 /// A function of the program.
 pub(crate) struct Function {
     pub(crate) name: String,
     pub(crate) object: &'static CStr,
-    places: NativePlaces,
-    /// Calls that were made before its probes were ready.
-    pub(crate) early: u64,
-}
-
-impl Function {
-    /// Whether a rule matches it.
-    pub(crate) fn is_matched(&self) -> bool {
-        !(self.places.entry.is_empty() && self.places.exit.is_empty())
-    }
 }
 
 /// A probe that has been announced.
-struct Probe {
+pub(crate) struct Probe {
     id: ProbeId,
-    function: u32,
-    is_entry: bool,
+    pub(crate) function: u32,
+    pub(crate) is_entry: bool,
     /// The lower half of the address of its site.
-    site: u32,
+    pub(crate) site: u32,
+    is_on: bool,
 }
 
 /// A thread, with its open calls.
 struct Reader {
     block: &'static Thread,
     thread: u32,
-    calls: Calls,
+    /// As each script sees them, in the order of the scripts.
+    calls: Vec<Calls>,
 }
 
 pub(crate) struct Observer {
     pub(crate) options: ScriptOptions,
     pub(crate) identity: Identity,
     pub(crate) written: Option<std::path::PathBuf>,
-    source: Vec<u8>,
-    /// Made when the first function is discovered: most processes of a run have none.
-    monitor: Option<NativeMonitor>,
-    pairs_calls: bool,
-    measures_time: bool,
+    /// That of the options comes first, if there is one.
+    scripts: Vec<Running>,
+    /// Number of scripts that were ever attached.
+    attached: u64,
     pub(crate) functions: Vec<Function>,
     /// By object, and offset in it: a library that is loaded again finds its functions here.
     numbers: HashMap<(&'static CStr, usize), u32>,
     by_address: HashMap<usize, u32>,
     /// By number of the probe.
     probes: Vec<Option<Probe>>,
+    /// Numbers of probes that could not be switched on.
+    refused: BTreeSet<usize>,
     readers: Vec<Reader>,
     clock: Clock,
-    /// Exits for which `duration` and `depth` are not known, by function.
-    pub(crate) unpaired: BTreeMap<u32, u64>,
-    /// Calls without an event whose functions are not known.
-    pub(crate) unassigned: u64,
-    /// Functions of which an unknown number of calls has no events, because their probes were not
-    /// ready.
-    pub(crate) interrupted: BTreeSet<u32>,
-    /// Whether there are such functions that are not known.
-    pub(crate) has_unknown_interrupted: bool,
-    /// Probes that could not be switched on.
-    pub(crate) refused: u64,
-    /// Why the script observes nothing more.
-    pub(crate) failure: Option<String>,
-    /// How often the rules of the end were executed: once more for each exec that has failed.
-    pub(crate) ends: u32,
+    missing: Missing,
+    /// Sockets that a forked child closes.
+    pub(crate) sockets: Vec<Arc<Socket>>,
+}
+
+/// A script that has ended, and who waits for its report.
+pub(crate) struct Concluded {
+    socket: Arc<Socket>,
+    answer: Answer,
+}
+
+impl Concluded {
+    /// Sends the report, and ends the connection. Blocks while the client does not read, for as long
+    /// as it may take. The observer must not be locked.
+    pub(crate) fn send(&self) {
+        control::answer(&self.socket, &self.answer);
+        control::end_connection(&self.socket);
+    }
 }
 
 static OBSERVER: Mutex<Option<Observer>> = Mutex::new(None);
@@ -105,37 +105,36 @@ pub(crate) fn lock() -> MutexGuard<'static, Option<Observer>> {
 /// # Errors
 /// A line for the user: the script cannot be read or compiled, or the system refuses something.
 pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
-    let name = options.script.display().to_string();
-    let source = std::fs::read(&options.script).map_err(|error| format!("{name}: {error}"))?;
-    // Whether it is valid; the program has not started.
-    Script::native(&name, &source).map_err(|error| format!("{name} is not a valid script:\n{error}"))?;
+    let mut scripts = Vec::new();
+    if let Some(path) = &options.script {
+        let name = path.display().to_string();
+        let source = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
+        // Whether it is valid; the program has not started.
+        Script::native(&name, &source).map_err(|error| format!("{name} is not a valid script:\n{error}"))?;
+        scripts.push(Running::of_options(name, source));
+    }
     let identity = Identity {
         pid: std::process::id(),
         executable: std::fs::read_link("/proc/self/exe").unwrap_or_default(),
         run: options.run,
         is_fork_child: false,
     };
+    let listens = options.control;
     *lock() = Some(Observer {
         options,
         identity,
         written: None,
-        source,
-        monitor: None,
-        pairs_calls: false,
-        measures_time: false,
+        scripts,
+        attached: 0,
         functions: Vec::new(),
         numbers: HashMap::new(),
         by_address: HashMap::new(),
         probes: Vec::new(),
+        refused: BTreeSet::new(),
         readers: Vec::new(),
         clock: Clock::start(),
-        unpaired: BTreeMap::new(),
-        unassigned: 0,
-        interrupted: BTreeSet::new(),
-        has_unknown_interrupted: false,
-        refused: 0,
-        failure: None,
-        ends: 0,
+        missing: Missing::default(),
+        sockets: Vec::new(),
     });
     // Identifies the stream.
     profiler::session::print("");
@@ -144,7 +143,8 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
     provider::begin(Extent::All).map_err(failed)?;
     fastinst::register_callback(discovered).map_err(failed)?;
     service::start(None).map_err(failed)?;
-    worker::start().inspect_err(|_| ring::end())
+    worker::start().inspect_err(|_| ring::end())?;
+    if listens { control::start() } else { Ok(()) }
 }
 
 /// Called for every probe.
@@ -161,101 +161,171 @@ fn discovered(probe: &ProbeMetadata<'_>) {
     }
 }
 
+/// Calls that were made before the probes of their functions were ready, for
+/// [`Observer::add_early_calls`]. The observer must not be locked: the provider has locks of its
+/// own.
+pub(crate) fn early_calls() -> (Vec<(usize, EarlyCalls)>, u64) {
+    let mut early = Vec::new();
+    let unassigned = provider::take_early_calls(|address, calls| early.push((address, calls)));
+    (early, unassigned)
+}
+
 impl Observer {
-    fn monitor(&mut self) -> Option<&mut NativeMonitor> {
-        if self.monitor.is_none() && self.failure.is_none() {
-            let name = self.options.script.display().to_string();
-            let script = Script::native(&name, &self.source).map_err(|error| error.to_string());
-            let made =
-                script.and_then(|script| NativeMonitor::new(script).map_err(|error| error.to_string()));
-            match made {
-                Ok(monitor) => {
-                    self.pairs_calls = monitor.pairs_calls();
-                    self.measures_time = monitor.measures_time();
-                    self.monitor = Some(monitor);
-                }
-                Err(error) => self.fail(error),
-            }
-        }
-        self.monitor.as_mut()
-    }
-
-    /// Ends the observation, because of this.
-    fn fail(&mut self, reason: String) {
-        self.failure.get_or_insert(reason);
-        ring::end();
-        self.switch_off();
-    }
-
-    fn switch_off(&self) {
-        for probe in self.probes.iter().flatten() {
-            // An error means that the library is gone.
-            let _ = fastinst::deactivate(probe.id);
+    /// In a forked child: gives it its own text, without which its probes cannot be switched.
+    pub(crate) fn unshare_text(&mut self) {
+        // SAFETY: until this succeeds, every store to the text is refused with `SharedWithParent`.
+        if TEXT_IS_SHARED.load(Ordering::Acquire) && unsafe { wordpatch::text::unshare() }.is_ok() {
+            TEXT_IS_SHARED.store(false, Ordering::Release);
+            // Those that only the parent's clients have needed are on.
+            self.switch_all();
         }
     }
 
     /// Assigns a probe to its function, and switches it on if a rule needs it.
     fn adopt(&mut self, probe: &ProbeMetadata<'static>, is_entry: bool) {
-        let Some(function) = self.function(probe) else { return };
+        let function = self.function(probe);
         let number = probe.id.0 as usize;
         if self.probes.len() <= number {
             self.probes.resize_with(number + 1, || None);
         }
         let site = probe.site_address as u32;
-        self.probes[number] = Some(Probe { id: probe.id, function, is_entry, site });
-        self.switch_on(number);
+        self.probes[number] = Some(Probe { id: probe.id, function, is_entry, site, is_on: false });
+        self.switch(number);
     }
 
-    /// Switches a probe on if a rule needs it.
-    fn switch_on(&mut self, number: usize) {
-        let Some(probe) = &self.probes[number] else { return };
-        let NativePlaces { entry, exit } = &self.functions[probe.function as usize].places;
-        let of_event = if probe.is_entry { entry } else { exit };
-        let is_wanted =
-            !of_event.is_empty() || self.pairs_calls && self.functions[probe.function as usize].is_matched();
-        if !is_wanted || !ring::is_observing() {
+    /// Switches a probe on if a script needs it, otherwise off.
+    fn switch(&mut self, number: usize) {
+        let Some(Some(probe)) = self.probes.get_mut(number) else { return };
+        let is_wanted = ring::is_observing() && self.scripts.iter().any(|script| script.wants(probe));
+        if is_wanted == probe.is_on {
+            return;
+        }
+        if !is_wanted {
+            // An error means that the library is gone, or that the text is shared with the parent.
+            if fastinst::deactivate(probe.id).is_ok() {
+                probe.is_on = false;
+            }
             return;
         }
         // SAFETY: the function is never unloaded, and complies with the contract of `ProbeFn`: it
         // calls no code of the program.
-        if unsafe { fastinst::activate(probe.id, fire::probe) }.is_err() {
-            self.refused += 1;
+        if unsafe { fastinst::activate(probe.id, fire::probe) }.is_ok() {
+            probe.is_on = true;
+            self.refused.remove(&number);
+        } else {
+            self.refused.insert(number);
+        }
+    }
+
+    /// Switches the probes to what the scripts need now.
+    fn switch_all(&mut self) {
+        for number in 0..self.probes.len() {
+            self.switch(number);
         }
     }
 
     /// The number of a probe's function, with which the rules are matched if it is new.
-    fn function(&mut self, probe: &ProbeMetadata<'static>) -> Option<u32> {
+    fn function(&mut self, probe: &ProbeMetadata<'static>) -> u32 {
         let key = (probe.object_path, probe.function_address.wrapping_sub(probe.object_base));
         if let Some(number) = self.numbers.get(&key) {
             // Its library may be loaded at another address now.
             self.by_address.insert(probe.function_address, *number);
-            return Some(*number);
+            return *number;
         }
-        self.monitor()?;
         let number = self.functions.len() as u32;
         let name = demangle(&probe.function_name.to_string_lossy());
-        let function = Function {
-            name: without_parameters(&name).to_owned(),
-            object: probe.object_path,
-            places: NativePlaces::default(),
-            early: 0,
-        };
+        let function = Function { name: without_parameters(&name).to_owned(), object: probe.object_path };
+        for script in &mut self.scripts {
+            script.prepare();
+            script.show(number, &function);
+        }
         self.functions.push(function);
         self.numbers.insert(key, number);
         self.by_address.insert(probe.function_address, number);
-        self.match_rules(number);
-        Some(number)
+        number
     }
 
-    fn match_rules(&mut self, number: u32) {
-        let function = &mut self.functions[number as usize];
-        let Some(monitor) = &mut self.monitor else { return };
-        let object = function.object.to_string_lossy();
-        let matched = monitor.function(NativeFunction { number, name: &function.name, object: &object });
-        match matched {
-            Ok(places) => function.places = places,
-            Err(error) => self.fail(error.to_string()),
+    /// Attaches a script: from now on, it observes. Returns its number, how many functions its
+    /// rules match, and how many there are.
+    ///
+    /// # Errors
+    /// A line for the user.
+    pub(crate) fn attach(
+        &mut self,
+        name: String,
+        monitor: NativeMonitor,
+        format: ScriptFormat,
+        socket: Arc<Socket>,
+    ) -> Result<(u64, usize, usize), String> {
+        if crate::process::is_over() {
+            return Err("the process ends".to_owned());
         }
+        self.unshare_text();
+        // Older events are not for this script.
+        self.drain(false);
+        self.missing.lost = ring::lost();
+        let number = self.attached;
+        let origin = Origin::Client { number, format, socket };
+        let mut script = Running::of_client(name, origin, monitor, self.missing.clone());
+        for (number, function) in self.functions.iter().enumerate() {
+            script.show(number as u32, function);
+        }
+        if let Some(reason) = script.failure {
+            return Err(reason);
+        }
+        // Threads that have waited in vain for a script that took too long have ended it.
+        ring::begin();
+        let matched = script.matched();
+        self.attached += 1;
+        self.scripts.push(script);
+        self.readers.iter_mut().for_each(|reader| reader.calls.push(Calls::default()));
+        self.switch_all();
+        Ok((number, matched, self.functions.len()))
+    }
+
+    /// Ends the observation for a client. `None` if it has ended already.
+    pub(crate) fn detach(&mut self, number: u64) -> Option<Concluded> {
+        let is_it = |script: &Running| matches!(script.origin, Origin::Client { number: other, .. } if other == number);
+        let at = self.scripts.iter().position(is_it)?;
+        self.unshare_text();
+        self.drain(false);
+        self.conclude(at, None)
+    }
+
+    /// Ends the observation for all clients whose scripts have failed.
+    pub(crate) fn detach_failed(&mut self) -> Vec<Concluded> {
+        self.conclude_if(|script| {
+            script.failure.as_ref().map(|reason| format!("the script has failed: {reason}"))
+        })
+    }
+
+    /// Ends the observation for all clients.
+    pub(crate) fn detach_all(&mut self, reason: &str) -> Vec<Concluded> {
+        self.conclude_if(|_| Some(reason.to_owned()))
+    }
+
+    fn conclude_if(&mut self, reason: impl Fn(&Running) -> Option<String>) -> Vec<Concluded> {
+        let mut concluded = Vec::new();
+        for at in (0..self.scripts.len()).rev() {
+            if matches!(self.scripts[at].origin, Origin::Client { .. })
+                && let Some(reason) = reason(&self.scripts[at])
+            {
+                concluded.extend(self.conclude(at, Some(reason)));
+            }
+        }
+        concluded
+    }
+
+    /// Removes the script of a client.
+    fn conclude(&mut self, at: usize, reason: Option<String>) -> Option<Concluded> {
+        self.missing.lost = ring::lost();
+        let values = self.scripts[at].finish();
+        let report = output::report(self, &self.scripts[at], values.as_ref());
+        let script = self.scripts.remove(at);
+        self.readers.iter_mut().for_each(|reader| drop(reader.calls.remove(at)));
+        self.switch_all();
+        let Origin::Client { format, socket, .. } = script.origin else { return None };
+        Some(Concluded { socket, answer: Answer::Report { text: report.print(format), reason } })
     }
 
     /// Executes the rules for the events in all rings. `at_end`, no thread writes any more.
@@ -263,14 +333,13 @@ impl Observer {
         for block in ring::blocks() {
             let thread = block.owner();
             if thread != 0 && !self.readers.iter().any(|reader| std::ptr::eq(reader.block, block)) {
-                self.readers.push(Reader { block, thread, calls: Calls::default() });
+                let calls = self.scripts.iter().map(|_| Calls::default()).collect();
+                self.readers.push(Reader { block, thread, calls });
             }
         }
         // The loop ends although threads go on to write.
         let until = if at_end { u64::MAX } else { tsc::now() };
-        while self.failure.is_none()
-            && let Some((number, next)) = self.next_reader(until, at_end)
-        {
+        while let Some((number, next)) = self.next_reader(until, at_end) {
             self.take(number, until.min(next));
         }
     }
@@ -297,44 +366,29 @@ impl Observer {
     /// Executes the rules for events of a thread that were made until then, at least for one, and
     /// for no more than make room for a thread that waits.
     fn take(&mut self, number: usize, until: u64) {
-        let Self { readers, monitor: Some(monitor), probes, functions, unpaired, .. } = self else { return };
-        // The rate of the counter takes time to find out.
-        let mut clock = self.measures_time.then_some(&mut self.clock);
+        let Self { readers, scripts, probes, functions, clock, .. } = self;
         let Reader { block, thread, calls } = &mut readers[number];
         let mut count = 0;
-        let mut failed = None;
+        let mut has_failed = false;
         while count < ring::RING / 4
-            && failed.is_none()
+            && !has_failed
             && let Some(event) = block.event(count)
             && (event.ticks <= until || count == 0)
         {
             count += 1;
             // Probes are announced before they are switched on.
             let Some(Some(probe)) = probes.get(event.probe as usize) else { continue };
-            let places = &functions[probe.function as usize].places;
-            let seen =
-                if self.pairs_calls { see(calls, probe, &event, clock.as_deref_mut()) } else { Some((0, 0)) };
-            let (depth, duration) = seen.unwrap_or_default();
-            let call = NativeCall {
-                probe: event.probe,
-                thread: *thread,
-                ticks: event.ticks,
-                nanoseconds: clock.as_mut().map_or(0, |clock| clock.nanoseconds_since_start(event.ticks)),
-                depth,
-                duration,
-            };
-            for place in if probe.is_entry { &places.entry } else { &places.exit } {
-                if seen.is_none() && monitor.needs_pairs(*place) {
-                    *unpaired.entry(probe.function).or_default() += 1;
-                } else if let Err(error) = monitor.fire(*place, &call) {
-                    failed = Some(format!("a rule for {}: {error}", functions[probe.function as usize].name));
-                    break;
+            for (script, calls) in scripts.iter_mut().zip(calls.iter_mut()) {
+                if let Err(error) = script.observe(&event, probe, *thread, calls, clock) {
+                    let name = &functions[probe.function as usize].name;
+                    script.failure = Some(format!("a rule for {name}: {error}"));
+                    has_failed = true;
                 }
             }
         }
         block.advance(count);
-        if let Some(reason) = failed {
-            self.fail(reason);
+        if has_failed {
+            self.switch_all();
         }
     }
 
@@ -355,109 +409,71 @@ impl Observer {
     }
 
     /// Adds calls for which there are no events.
-    pub(crate) fn add_early_calls(&mut self, early: &[(usize, EarlyCalls)], unassigned: u64) {
-        self.unassigned += unassigned;
+    pub(crate) fn add_early_calls(&mut self, (early, unassigned): &(Vec<(usize, EarlyCalls)>, u64)) {
+        self.missing.unassigned += unassigned;
         for (address, calls) in early {
-            match (self.by_address.get(address), calls) {
-                (Some(number), EarlyCalls::Counted(calls)) => {
-                    self.functions[*number as usize].early += calls;
-                }
-                (None, EarlyCalls::Counted(calls)) => self.unassigned += calls,
-                (number, EarlyCalls::Interrupted) => {
-                    self.interrupted.extend(number);
-                    self.has_unknown_interrupted |= number.is_none();
-                }
-            }
+            self.missing.add(self.by_address.get(address).copied(), calls);
         }
     }
 
-    /// The values of the variables, after the rules of the end; none if there is nothing to observe
-    /// in this process.
-    pub(crate) fn values(&mut self) -> Option<ScriptReport> {
-        let is_first = self.identity.pid == self.options.run.pid;
-        if is_first {
-            self.monitor();
-        }
-        let monitor = self.monitor.as_mut()?;
-        if !is_first && !self.functions.iter().any(Function::is_matched) {
-            return None;
-        }
-        self.ends += 1;
-        let ended = monitor.finish();
-        let report = monitor.report();
-        match (ended, report) {
-            (Ok(()), Ok(report)) => Some(report),
-            (Err(error), report) => {
-                self.failure.get_or_insert(error.to_string());
-                report.ok()
-            }
-            (_, Err(error)) => {
-                self.failure.get_or_insert(error.to_string());
-                None
-            }
-        }
+    /// What a script has missed.
+    pub(crate) fn missed_by(&self, script: &Running) -> Missing {
+        self.missing.since(&script.before)
     }
 
-    /// Writes the report.
+    /// The number of probes that a script needs and that could not be switched on.
+    pub(crate) fn refused_to(&self, script: &Running) -> usize {
+        let is_wanted =
+            |number: &&usize| self.probes[**number].as_ref().is_some_and(|probe| script.wants(probe));
+        self.refused.iter().filter(is_wanted).count()
+    }
+
+    /// Writes the report of the options' script, unless there is nothing to observe in this
+    /// process.
     pub(crate) fn write(&mut self) {
-        if let Some(values) = self.values() {
-            output::write(self, &values);
+        self.missing.lost = ring::lost();
+        let is_first = self.identity.pid == self.options.run.pid;
+        let Some(script) = self.scripts.first_mut() else { return };
+        if !matches!(script.origin, Origin::Options { .. }) {
+            return;
+        }
+        if is_first {
+            script.prepare();
+        } else if script.matched() == 0 {
+            return;
+        }
+        if let Some(values) = script.finish() {
+            let text = output::report(self, &self.scripts[0], Some(&values)).print(self.options.format);
+            output::write(self, &text);
         }
     }
 
-    /// In a forked child: begins again, with the parent's functions and without its variables.
+    /// In a forked child: begins again, with the parent's functions and without its variables and
+    /// its clients.
     fn restart(&mut self) {
         self.identity.pid = std::process::id();
         self.identity.is_fork_child = true;
         self.written = None;
         self.readers.clear();
-        self.unpaired.clear();
-        self.unassigned = 0;
-        self.interrupted.clear();
-        self.has_unknown_interrupted = false;
-        self.refused = 0;
+        self.missing = Missing::default();
+        self.refused.clear();
         self.clock = Clock::start();
-        self.ends = 0;
-        if self.monitor.take().is_some() && self.failure.is_none() && self.monitor().is_some() {
-            for number in 0..self.functions.len() {
-                self.functions[number].early = 0;
-                self.match_rules(number as u32);
-            }
-        }
+        let sockets = std::mem::take(&mut self.sockets);
+        sockets.iter().for_each(|socket| socket.close_copy());
+        self.scripts.retain(|script| matches!(script.origin, Origin::Options { .. }));
+        // Those that remain belong to threads that this process does not have.
+        std::mem::forget(sockets);
+        self.scripts.iter_mut().for_each(|script| script.restart(&self.functions));
     }
-}
-
-/// What is known about the call of an event: the depth, and at an exit the duration. `None` for an
-/// exit without an entry.
-fn see(calls: &mut Calls, probe: &Probe, event: &Event, clock: Option<&mut Clock>) -> Option<(u32, u64)> {
-    let (function, call_site, stack_pointer) = (probe.function, event.call_site, event.stack_pointer);
-    if probe.is_entry {
-        let open = Open { function, call_site, stack_pointer, ticks: event.ticks };
-        return Some((calls.enter(open), 0));
-    }
-    // A call in any of its encodings is shorter than this.
-    let after_site = event.continues_at.wrapping_sub(probe.site);
-    let is_tail = !(1..=8).contains(&after_site);
-    let (open, depth) = calls.exit(Exit { function, call_site, stack_pointer, is_tail })?;
-    let ticks = event.ticks.saturating_sub(open.ticks);
-    Some((depth, clock.map_or(0, |clock| clock.nanoseconds(ticks))))
 }
 
 /// In a forked child: the observer's part.
 pub(crate) fn restart_in_child(observer: &mut Option<Observer>) {
     Thread::reset_in_child();
     TEXT_IS_SHARED.store(true, Ordering::Release);
+    ring::begin();
     if let Some(observer) = observer {
         observer.restart();
-    }
-    ring::begin();
-    unshare_text();
-}
-
-/// In a forked child: gives it its own text, without which its probes cannot be switched.
-pub(crate) fn unshare_text() {
-    // SAFETY: until this succeeds, every store to the text is refused with `SharedWithParent`.
-    if TEXT_IS_SHARED.load(Ordering::Acquire) && unsafe { wordpatch::text::unshare() }.is_ok() {
-        TEXT_IS_SHARED.store(false, Ordering::Release);
+        observer.unshare_text();
     }
 }

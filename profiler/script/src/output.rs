@@ -9,30 +9,29 @@ use wasm_jit_whamm::lang::ScriptReport;
 
 use crate::observer::Observer;
 use crate::report::{Name, Report};
-use crate::ring;
+use crate::running::{Origin, Running};
 
-/// Writes the report of these values.
-pub(crate) fn write(observer: &mut Observer, values: &ScriptReport) {
-    let report = report(observer, values);
-    let text = report.print(observer.options.format);
+/// Writes the report of the options' script.
+pub(crate) fn write(observer: &mut Observer, text: &str) {
     let Some(template) = observer.options.output.clone() else {
-        session::print(&text);
+        session::print(text);
         return;
     };
     // The first process of the run gets the name that the user has chosen, whenever it ends.
     let is_first = observer.identity.pid == observer.options.run.pid;
     let is_fork_child = observer.identity.is_fork_child || !is_first;
     let identity = Identity { is_fork_child, ..observer.identity.clone() };
-    match write_text(&text, &template, &identity, observer.written.as_deref()) {
+    match write_text(text, &template, &identity, observer.written.as_deref()) {
         Ok(path) => observer.written = Some(path),
         Err(error) => {
             session::say(&error.to_string());
-            session::print(&text);
+            session::print(text);
         }
     }
 }
 
-fn report(observer: &Observer, values: &ScriptReport) -> Report {
+/// The report of a script with these values, if they are known.
+pub(crate) fn report(observer: &Observer, script: &Running, values: Option<&ScriptReport>) -> Report {
     let functions = &observer.functions;
     let objects: Vec<_> = functions.iter().map(|function| function.object.to_string_lossy()).collect();
     let name = |number: u32| match functions.get(number as usize) {
@@ -40,76 +39,76 @@ fn report(observer: &Observer, values: &ScriptReport) -> Report {
         None => Name { function: "", object: "" },
     };
     let mut report = Report::new(values, &name);
-    report.script = observer.options.script.display().to_string();
+    report.script = script.name.clone();
     report.executable = observer.identity.executable.display().to_string();
     report.pid = observer.identity.pid;
-    report.notes = notes(observer);
+    report.notes = notes(observer, script);
     report
 }
 
 /// What the values do not contain.
-fn notes(observer: &Observer) -> Vec<String> {
+fn notes(observer: &Observer, script: &Running) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(reason) = &observer.failure {
+    let missed = observer.missed_by(script);
+    let names = |numbers: &mut dyn Iterator<Item = &u32>| {
+        let names: Vec<_> =
+            numbers.map(|number| observer.functions[*number as usize].name.as_str()).collect();
+        some_of(&names)
+    };
+    if let Some(reason) = &script.failure {
         notes.push(format!("the script has failed, and has observed nothing since: {reason}"));
     }
-    let lost = ring::lost();
-    if lost > 0 {
-        notes.push(format!("{lost} events are missing: there was no room for them"));
+    if missed.lost > 0 {
+        notes.push(format!("{} events are missing: there was no room for them", missed.lost));
     }
-    let unpaired: u64 = observer.unpaired.values().sum();
+    let unpaired: u64 = script.unpaired.values().sum();
     if unpaired > 0 {
-        let functions: Vec<_> = observer
-            .unpaired
-            .keys()
-            .map(|number| observer.functions[*number as usize].name.as_str())
-            .collect();
+        let why = match script.origin {
+            Origin::Options { .. } => "have no beginning",
+            Origin::Client { .. } => "have no beginning, as those of calls that were made before",
+        };
         notes.push(format!(
-            "{unpaired} ends of calls have no beginning, and were not given to rules with `duration` or \
-             `depth`: {}",
-            some_of(&functions)
+            "{unpaired} ends of calls {why}, and were not given to rules with `duration` or `depth`: {}",
+            names(&mut script.unpaired.keys())
         ));
     }
-    let early: Vec<_> =
-        observer.functions.iter().filter(|function| function.is_matched() && function.early > 0).collect();
+    let early: Vec<_> = missed.early.iter().filter(|(number, _)| script.matches(**number)).collect();
     if !early.is_empty() {
-        let calls: u64 = early.iter().map(|function| function.early).sum();
-        let functions: Vec<_> = early.iter().map(|function| function.name.as_str()).collect();
+        let calls: u64 = early.iter().map(|(_, calls)| **calls).sum();
         notes.push(format!(
             "{calls} calls are missing, which were made before the probes were ready: {}",
-            some_of(&functions)
+            names(&mut early.iter().map(|(number, _)| *number))
         ));
     }
-    if observer.unassigned > 0 {
+    if missed.unassigned > 0 {
         notes.push(format!(
             "{} calls, of functions that are not known, were made before the probes were ready",
-            observer.unassigned
+            missed.unassigned
         ));
     }
-    if !observer.interrupted.is_empty() {
-        let name = |number: &u32| observer.functions[*number as usize].name.as_str();
-        let functions: Vec<_> = observer.interrupted.iter().map(name).collect();
+    if !missed.interrupted.is_empty() {
         notes.push(format!(
             "an unknown number of calls is missing, which were made before the probes were ready: {}",
-            some_of(&functions)
+            names(&mut missed.interrupted.keys())
         ));
     }
-    if observer.has_unknown_interrupted {
+    if missed.unassigned_interrupted > 0 {
         notes.push(
             "an unknown number of calls, of functions that are not known, were made before the probes were ready"
                 .to_owned(),
         );
     }
-    if observer.ends > 1 {
+    if script.ends > 1 {
         notes.push(format!(
             "the rules of `native:end` were executed {} times, because the program has tried to exec",
-            observer.ends
+            script.ends
         ));
     }
-    if observer.refused > 0 {
-        notes.push(format!("{} probes could not be switched on", observer.refused));
+    let refused = observer.refused_to(script);
+    if refused > 0 {
+        notes.push(format!("{refused} probes could not be switched on"));
     }
-    if !observer.functions.iter().any(crate::observer::Function::is_matched) {
+    if script.matched() == 0 {
         notes.push(match observer.functions.len() {
             0 => "no function of this process is compiled with -finstrument-functions".to_owned(),
             count => format!("the rules match none of the {count} instrumented functions"),

@@ -1,5 +1,7 @@
 //! Events of the process: fork, exec, exit.
 //!
+//! Reports of scripts that a client has attached are sent to it whenever a report is written.
+//!
 //! | event | action |
 //! | --- | --- |
 //! | exit, return from main | report, from the library's destructor |
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use fastinst::service::{self, ForkGuard, before_fork};
 
 use crate::observer::{self, Observer};
-use crate::{ring, worker};
+use crate::{control, ring, worker};
 
 /// The process that the observer belongs to.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -42,14 +44,21 @@ pub(crate) fn follow() {
 /// at most 10 s.
 pub(crate) fn at_exit() {
     if is_own_process() && !OVER.swap(true, Ordering::Relaxed) {
+        control::end();
         ring::end();
         worker::finish();
     }
 }
 
+/// Whether the process is about to end.
+pub(crate) fn is_over() -> bool {
+    OVER.load(Ordering::Relaxed)
+}
+
 /// The worker writes the report by itself, and ends with the process.
 pub(crate) fn without_thread() {
     OVER.store(true, Ordering::Relaxed);
+    control::end();
     ring::end();
 }
 
@@ -94,6 +103,7 @@ extern "C" fn in_child() {
         observer::restart_in_child(&mut observer);
         drop((guard, observer));
     }
+    control::restart_in_child();
     // Without its threads the child is not observed, but otherwise works.
     if service::start(None).is_err() || worker::start().is_err() {
         ring::end();

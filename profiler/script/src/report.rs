@@ -84,7 +84,7 @@ impl Table {
 }
 
 impl Report {
-    pub(crate) fn new<'a>(found: &ScriptReport, name: &dyn Fn(u32) -> Name<'a>) -> Self {
+    pub(crate) fn new<'a>(found: Option<&ScriptReport>, name: &dyn Fn(u32) -> Name<'a>) -> Self {
         let mut report = Self {
             script: String::new(),
             executable: String::new(),
@@ -93,6 +93,7 @@ impl Report {
             tables: Vec::new(),
             notes: Vec::new(),
         };
+        let Some(found) = found else { return report };
         for variable in &found.variables {
             let rule = variable.rule.as_deref();
             match &variable.value {

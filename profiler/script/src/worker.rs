@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fastinst::provider;
 use fastinst_sigsafe::futex;
 use profiler::session;
 use wasm_jit_whamm::native::NativeMonitor;
 use wordpatch::tsc;
 
-use crate::{observer, process, ring};
+use crate::observer::{self, Concluded};
+use crate::{control, process, ring};
 
 /// The time between two rounds, if no thread asks for one.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
@@ -73,15 +73,18 @@ fn run(mut seen: u32) {
             continue;
         }
         let mut observer = observer::lock();
-        observer::unshare_text();
+        let mut failed = Vec::new();
         if let Some(observer) = observer.as_mut() {
+            observer.unshare_text();
             observer.drain(false);
+            failed = observer.detach_failed();
             if last_reclaim.elapsed() >= RECLAIM_EVERY {
                 last_reclaim = Instant::now();
                 observer.reclaim();
             }
         }
         drop(observer);
+        failed.iter().for_each(Concluded::send);
         if last_check.elapsed() >= PERIOD {
             last_check = Instant::now();
             if is_last_of_program() {
@@ -93,27 +96,30 @@ fn run(mut seen: u32) {
     }
 }
 
-/// Whether `main` has ended by `pthread_exit`, and so have all threads but this one and the one
-/// that discovers probes. They must not keep the process alive: when this one has ended, so does
-/// the other one, and then the C library ends the process.
+/// Whether `main` has ended by `pthread_exit`, and so have all threads but those of this library.
+/// They must not keep the process alive.
 fn is_last_of_program() -> bool {
     // The number of links of the directory is 2 plus one per thread. The main thread remains as a
     // zombie.
-    std::fs::metadata("/proc/self/task").is_ok_and(|task| task.nlink() <= 5)
+    std::fs::metadata("/proc/self/task").is_ok_and(|task| task.nlink() <= 5 + control::threads())
         && std::fs::read_to_string("/proc/self/stat").is_ok_and(|stat| {
             stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('Z'))
         })
 }
 
 fn report() {
-    let mut early = Vec::new();
-    let unassigned = provider::take_early_calls(|address, calls| early.push((address, calls)));
+    let early = observer::early_calls();
+    let mut concluded = Vec::new();
     let mut observer = observer::lock();
     if let Some(observer) = observer.as_mut() {
         observer.drain(!ring::is_observing());
-        observer.add_early_calls(&early, unassigned);
+        observer.add_early_calls(&early);
         observer.write();
+        let reason = if process::is_over() { "the process has ended" } else { "the process calls exec" };
+        concluded = observer.detach_all(reason);
     }
+    drop(observer);
+    concluded.iter().for_each(Concluded::send);
 }
 
 /// Asks the thread for the report, and waits for it, 10 s at most.
@@ -188,9 +194,9 @@ impl Clock {
         (ticks as f64 * self.rate()) as u64
     }
 
-    /// The time of a time stamp after the start; 0 if it was before.
-    pub(crate) fn nanoseconds_since_start(&mut self, ticks: u64) -> u64 {
-        let since = ticks.wrapping_sub(self.ticks);
+    /// The time from one time stamp to another; 0 if that was before.
+    pub(crate) fn nanoseconds_between(&mut self, from: u64, to: u64) -> u64 {
+        let since = to.wrapping_sub(from);
         if since.cast_signed() < 0 { 0 } else { self.nanoseconds(since) }
     }
 }

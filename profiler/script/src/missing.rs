@@ -1,0 +1,50 @@
+//! Calls of which there are no events.
+
+use std::collections::BTreeMap;
+
+use fastinst::provider::EarlyCalls;
+
+/// Calls of which there are no events, since the observation of the process began.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Missing {
+    /// Numbers of calls that were made before the probes of their functions were ready, by
+    /// function.
+    pub(crate) early: BTreeMap<u32, u64>,
+    /// The same, of functions that are not known.
+    pub(crate) unassigned: u64,
+    /// How often an unknown number of such calls was made, by function.
+    pub(crate) interrupted: BTreeMap<u32, u64>,
+    /// The same, of functions that are not known.
+    pub(crate) unassigned_interrupted: u64,
+    /// Number of events for which there was no room.
+    pub(crate) lost: u64,
+}
+
+impl Missing {
+    /// Adds calls of a function, or of one that is not known.
+    pub(crate) fn add(&mut self, function: Option<u32>, calls: &EarlyCalls) {
+        match (function, calls) {
+            (Some(function), EarlyCalls::Counted(calls)) => *self.early.entry(function).or_default() += calls,
+            (None, EarlyCalls::Counted(calls)) => self.unassigned += calls,
+            (Some(function), EarlyCalls::Interrupted) => *self.interrupted.entry(function).or_default() += 1,
+            (None, EarlyCalls::Interrupted) => self.unassigned_interrupted += 1,
+        }
+    }
+
+    /// Those that were added since.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let by_function = |now: &BTreeMap<u32, u64>, before: &BTreeMap<u32, u64>| {
+            let since = now
+                .iter()
+                .map(|(function, now)| (*function, now - before.get(function).copied().unwrap_or_default()));
+            since.filter(|(_, number)| *number > 0).collect()
+        };
+        Self {
+            early: by_function(&self.early, &before.early),
+            unassigned: self.unassigned - before.unassigned,
+            interrupted: by_function(&self.interrupted, &before.interrupted),
+            unassigned_interrupted: self.unassigned_interrupted - before.unassigned_interrupted,
+            lost: self.lost - before.lost,
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! A script that observes: its rules, what they match, and what it has seen.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use profiler::script::ScriptFormat;
+use wasm_jit_whamm::lang::{Script, ScriptReport};
+use wasm_jit_whamm::native::{NativeCall, NativeFunction, NativeMonitor, NativePlaces};
+use wordpatch::tsc;
+
+use crate::missing::Missing;
+use crate::observer::{Function, Probe};
+use crate::pairing::{Calls, Exit, Open};
+use crate::ring::Event;
+use crate::socket::Socket;
+use crate::worker::Clock;
+
+/// Who wants the report of a script.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    /// The user that has started the process with this script, whose text is here.
+    Options { source: Vec<u8> },
+    /// A process that has attached it.
+    Client { number: u64, format: ScriptFormat, socket: Arc<Socket> },
+}
+
+/// A script that observes.
+pub(crate) struct Running {
+    pub(crate) name: String,
+    pub(crate) origin: Origin,
+    /// That of the options is made when the first function is discovered: most processes of a run
+    /// have none.
+    monitor: Option<NativeMonitor>,
+    pairs_calls: bool,
+    measures_time: bool,
+    /// What its rules match, by number of the function.
+    places: Vec<NativePlaces>,
+    /// The time-stamp counter when it began.
+    began: u64,
+    /// What was missing when it began.
+    pub(crate) before: Missing,
+    /// Exits for which `duration` and `depth` are not known, by function.
+    pub(crate) unpaired: BTreeMap<u32, u64>,
+    /// Why it observes nothing more.
+    pub(crate) failure: Option<String>,
+    /// How often the rules of the end were executed: once more for each exec that has failed.
+    pub(crate) ends: u32,
+}
+
+impl Running {
+    fn new(name: String, origin: Origin) -> Self {
+        Self {
+            name,
+            origin,
+            monitor: None,
+            pairs_calls: false,
+            measures_time: false,
+            places: Vec::new(),
+            began: tsc::now(),
+            before: Missing::default(),
+            unpaired: BTreeMap::new(),
+            failure: None,
+            ends: 0,
+        }
+    }
+
+    /// The script of the options.
+    pub(crate) fn of_options(name: String, source: Vec<u8>) -> Self {
+        Self::new(name, Origin::Options { source })
+    }
+
+    /// A script of a client, to which all functions are still to be shown.
+    pub(crate) fn of_client(name: String, origin: Origin, monitor: NativeMonitor, before: Missing) -> Self {
+        let mut script = Self { before, ..Self::new(name, origin) };
+        script.use_monitor(monitor);
+        script
+    }
+
+    fn use_monitor(&mut self, monitor: NativeMonitor) {
+        self.pairs_calls = monitor.pairs_calls();
+        self.measures_time = monitor.measures_time();
+        self.monitor = Some(monitor);
+    }
+
+    /// Makes the monitor if there is none yet.
+    pub(crate) fn prepare(&mut self) {
+        let Origin::Options { source } = &self.origin else { return };
+        if self.monitor.is_some() || self.failure.is_some() {
+            return;
+        }
+        let script = Script::native(&self.name, source).map_err(|error| error.to_string());
+        match script.and_then(|script| NativeMonitor::new(script).map_err(|error| error.to_string())) {
+            Ok(monitor) => self.use_monitor(monitor),
+            Err(error) => self.failure = Some(error),
+        }
+    }
+
+    /// Matches the rules with a function. Functions are shown in the order of their numbers, or
+    /// again with the same number.
+    pub(crate) fn show(&mut self, number: u32, function: &Function) {
+        if self.places.len() <= number as usize {
+            self.places.resize_with(number as usize + 1, NativePlaces::default);
+        }
+        let Some(monitor) = self.monitor.as_mut().filter(|_| self.failure.is_none()) else { return };
+        let object = function.object.to_string_lossy();
+        match monitor.function(NativeFunction { number, name: &function.name, object: &object }) {
+            Ok(places) => self.places[number as usize] = places,
+            Err(error) => self.failure = Some(error.to_string()),
+        }
+    }
+
+    /// Whether a rule matches a function.
+    pub(crate) fn matches(&self, function: u32) -> bool {
+        self.places
+            .get(function as usize)
+            .is_some_and(|places| !(places.entry.is_empty() && places.exit.is_empty()))
+    }
+
+    /// The number of functions that rules match.
+    pub(crate) fn matched(&self) -> usize {
+        (0..self.places.len() as u32).filter(|function| self.matches(*function)).count()
+    }
+
+    /// Whether it needs the events of a probe.
+    pub(crate) fn wants(&self, probe: &Probe) -> bool {
+        let Some(NativePlaces { entry, exit }) = self.places.get(probe.function as usize) else {
+            return false;
+        };
+        let of_event = if probe.is_entry { entry } else { exit };
+        self.failure.is_none() && (!of_event.is_empty() || self.pairs_calls && self.matches(probe.function))
+    }
+
+    /// Executes the rules for an event of a thread.
+    ///
+    /// # Errors
+    /// The reason why a statement has failed.
+    pub(crate) fn observe(
+        &mut self,
+        event: &Event,
+        probe: &Probe,
+        thread: u32,
+        calls: &mut Calls,
+        clock: &mut Clock,
+    ) -> Result<(), wasm_jit::Error> {
+        if self.failure.is_some() || !self.matches(probe.function) {
+            return Ok(());
+        }
+        let Self { monitor: Some(monitor), places, unpaired, .. } = self else { return Ok(()) };
+        // The rate of the counter takes time to find out.
+        let mut clock = self.measures_time.then_some(clock);
+        let places = &places[probe.function as usize];
+        let seen =
+            if self.pairs_calls { see(calls, probe, event, clock.as_deref_mut()) } else { Some((0, 0)) };
+        let (depth, duration) = seen.unwrap_or_default();
+        let call = NativeCall {
+            probe: event.probe,
+            thread,
+            ticks: event.ticks,
+            nanoseconds: clock.map_or(0, |clock| clock.nanoseconds_between(self.began, event.ticks)),
+            depth,
+            duration,
+        };
+        for place in if probe.is_entry { &places.entry } else { &places.exit } {
+            if seen.is_none() && monitor.needs_pairs(*place) {
+                *unpaired.entry(probe.function).or_default() += 1;
+            } else {
+                monitor.fire(*place, &call)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The values of the variables, after the rules of the end. `None` if they cannot be read.
+    pub(crate) fn finish(&mut self) -> Option<ScriptReport> {
+        let monitor = self.monitor.as_mut()?;
+        self.ends += 1;
+        let ended = monitor.finish();
+        let report = monitor.report();
+        if let Some(error) = ended.as_ref().err().or(report.as_ref().err()) {
+            self.failure.get_or_insert(error.to_string());
+        }
+        report.ok()
+    }
+
+    /// In a forked child: begins again, with the functions that are known.
+    pub(crate) fn restart(&mut self, functions: &[Function]) {
+        let Origin::Options { source } = &mut self.origin else { return };
+        let mut again = Self::of_options(std::mem::take(&mut self.name), std::mem::take(source));
+        again.failure = self.failure.take();
+        if self.monitor.is_some() {
+            again.prepare();
+            for (number, function) in functions.iter().enumerate() {
+                again.show(number as u32, function);
+            }
+        }
+        *self = again;
+    }
+}
+
+/// What is known about the call of an event: the depth, and at an exit the duration. `None` for an
+/// exit without an entry.
+fn see(calls: &mut Calls, probe: &Probe, event: &Event, clock: Option<&mut Clock>) -> Option<(u32, u64)> {
+    let (function, call_site, stack_pointer) = (probe.function, event.call_site, event.stack_pointer);
+    if probe.is_entry {
+        let open = Open { function, call_site, stack_pointer, ticks: event.ticks };
+        return Some((calls.enter(open), 0));
+    }
+    // A call in any of its encodings is shorter than this.
+    let after_site = event.continues_at.wrapping_sub(probe.site);
+    let is_tail = !(1..=8).contains(&after_site);
+    let (open, depth) = calls.exit(Exit { function, call_site, stack_pointer, is_tail })?;
+    let ticks = event.ticks.saturating_sub(open.ticks);
+    Some((depth, clock.map_or(0, |clock| clock.nanoseconds(ticks))))
+}
