@@ -261,8 +261,6 @@ impl Observer {
             return Err("the process ends".to_owned());
         }
         self.unshare_text();
-        // Older events are not for this script.
-        self.drain(false);
         self.missing.lost = ring::lost();
         let number = self.attached;
         let origin = Origin::Client { number, format, socket };
@@ -280,6 +278,8 @@ impl Observer {
         self.scripts.push(script);
         self.readers.iter_mut().for_each(|reader| reader.calls.push(Calls::default()));
         self.switch_all();
+        // Now all its probes are on.
+        self.scripts.last_mut().expect("it was added").begin();
         Ok((number, matched, self.functions.len()))
     }
 

@@ -35,7 +35,8 @@ pub(crate) struct Running {
     measures_time: bool,
     /// What its rules match, by number of the function.
     places: Vec<NativePlaces>,
-    /// The time-stamp counter when it began.
+    /// The time-stamp counter when it began. Earlier events are not for it: they are from when
+    /// some of its probes were on already, and others were not.
     began: u64,
     /// What was missing when it began.
     pub(crate) before: Missing,
@@ -69,11 +70,17 @@ impl Running {
         Self::new(name, Origin::Options { source })
     }
 
-    /// A script of a client, to which all functions are still to be shown.
+    /// A script of a client, to which all functions are still to be shown, and which has to
+    /// [`begin`](Self::begin).
     pub(crate) fn of_client(name: String, origin: Origin, monitor: NativeMonitor, before: Missing) -> Self {
-        let mut script = Self { before, ..Self::new(name, origin) };
+        let mut script = Self { before, began: u64::MAX, ..Self::new(name, origin) };
         script.use_monitor(monitor);
         script
+    }
+
+    /// From now on it observes.
+    pub(crate) fn begin(&mut self) {
+        self.began = tsc::now();
     }
 
     fn use_monitor(&mut self, monitor: NativeMonitor) {
@@ -142,7 +149,7 @@ impl Running {
         calls: &mut Calls,
         clock: &mut Clock,
     ) -> Result<(), wasm_jit::Error> {
-        if self.failure.is_some() || !self.matches(probe.function) {
+        if self.failure.is_some() || event.ticks < self.began || !self.matches(probe.function) {
             return Ok(());
         }
         let Self { monitor: Some(monitor), places, unpaired, .. } = self else { return Ok(()) };
