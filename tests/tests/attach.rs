@@ -1,0 +1,427 @@
+//! `fastinst attach`: scripts that are attached to a program while it runs. What they count is
+//! compared with what the program was told to do meanwhile.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tests::Compiler::{Clang, Gcc};
+use tests::{Compiler, bare, compile, ensure_built};
+
+const CALLS: &str = "native:func:entry { report var calls: u64; calls++; }";
+
+/// Counts entries, and exits whose entries were seen.
+const PAIRS: &str = "native:func:entry / fname != \"main\" / { report var calls: u64; calls++; }
+    native:func:exit / duration >= 0 / { report var paired: u64; paired++; }";
+
+/// The code of which is longer than what is compared.
+const BUILDS: [(Compiler, &[&str]); 3] = [(Gcc, &["-O2"]), (Clang, &["-O2"]), (Gcc, &["-O0", "-no-pie"])];
+
+fn fastinst() -> PathBuf {
+    ensure_built().join("fastinst")
+}
+
+/// The fixture, which takes commands.
+struct Program {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    folder: tempfile::TempDir,
+}
+
+impl Program {
+    fn start(binary: &Path, options: &[&str]) -> Self {
+        let mut command = bare(&fastinst(), &[]);
+        command.arg("run").args(options).arg("--").arg(binary);
+        Self::of(command)
+    }
+
+    fn of(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it can be started");
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut program = Self { child, input, output, folder: tempfile::tempdir().unwrap() };
+        // From here on, the library has been started.
+        assert_eq!(program.tell("code"), "same");
+        program
+    }
+
+    fn usual() -> Self {
+        Self::start(&compile("fixtures/attached.c", &["-O2"], Gcc), &["--control"])
+    }
+
+    fn say(&mut self, command: &str) {
+        writeln!(self.input, "{command}").expect("it reads");
+    }
+
+    /// Its answer to a command.
+    fn tell(&mut self, command: &str) -> String {
+        self.say(command);
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it answers");
+        line.trim().to_owned()
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn attach(&self, script: &str) -> Attached {
+        Attached::to(self.pid(), script, self.folder.path(), &[])
+    }
+
+    /// The exit status, and what it has printed to standard error.
+    fn end(mut self, command: &str) -> (ExitStatus, String) {
+        self.say(command);
+        let mut errors = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        (self.child.wait().unwrap(), errors)
+    }
+}
+
+/// A client.
+struct Attached {
+    child: Child,
+    errors: BufReader<std::process::ChildStderr>,
+    /// Its first line on standard error.
+    first: String,
+}
+
+impl Attached {
+    fn to(process: u32, script: &str, folder: &Path, options: &[&str]) -> Self {
+        let file = folder.join("script.mm");
+        fs::write(&file, script).expect("the folder can be written");
+        let mut command = bare(&fastinst(), &[]);
+        command.args(["attach", "--format", "json"]).args(options).arg(process.to_string()).arg(&file);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it can be started");
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut first = String::new();
+        errors.read_line(&mut first).unwrap();
+        Self { child, errors, first }
+    }
+
+    #[track_caller]
+    fn assert_attached(&self) {
+        assert!(self.first.contains(": observing "), "{}", self.first);
+    }
+
+    /// Waits for its end: the exit code, the report if there is one, and what it says in the end.
+    fn finish(mut self) -> (Option<i32>, Value, String) {
+        let (mut output, mut errors) = (String::new(), String::new());
+        self.child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+        self.errors.read_to_string(&mut errors).unwrap();
+        let code = self.child.wait().unwrap().code();
+        let report = if output.is_empty() { Value::Null } else { serde_json::from_str(&output).unwrap() };
+        (code, report, errors)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+    }
+
+    /// Ends it as Ctrl-C does; returns its report.
+    #[track_caller]
+    fn interrupt(self) -> Value {
+        self.assert_attached();
+        self.signal(Signal::SIGINT);
+        let (code, report, errors) = self.finish();
+        assert_eq!((code, errors.as_str()), (Some(0), ""));
+        report
+    }
+}
+
+/// A variable of a function in a report; 0 if there is none.
+fn count(report: &Value, variable: &str, function: &str) -> u64 {
+    let mut sum = 0;
+    for table in report["tables"].as_array().unwrap() {
+        let columns = table["columns"].as_array().unwrap();
+        let column = |name: &str| columns.iter().position(|column| column == name);
+        let (Some(value), Some(name)) = (column(variable), column("function")) else { continue };
+        let rows = table["rows"].as_array().unwrap().iter().filter(|row| row[name] == function);
+        sum += rows.map(|row| row[value].as_u64().unwrap()).sum::<u64>();
+    }
+    sum
+}
+
+fn notes(report: &Value) -> Vec<&str> {
+    report["notes"].as_array().unwrap().iter().filter_map(Value::as_str).collect()
+}
+
+/// Waits until something is so.
+#[track_caller]
+fn eventually(mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it has not become so");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_script_counts_from_when_it_is_attached_until_it_is_detached() {
+    for (compiler, flags) in BUILDS {
+        let mut program = Program::start(&compile("fixtures/attached.c", flags, compiler), &["--control"]);
+        program.tell("calls 700");
+        let first = program.attach(CALLS);
+        first.assert_attached();
+        assert_eq!(program.tell("code"), "different");
+        program.tell("calls 1000");
+        let second = program.attach(PAIRS);
+        second.assert_attached();
+        program.tell("calls 30");
+        let report = first.interrupt();
+        assert_eq!((count(&report, "calls", "leaf"), count(&report, "calls", "outer")), (1030, 2));
+        assert_eq!(notes(&report), <[&str; 0]>::default());
+        program.tell("calls 5");
+        let report = second.interrupt();
+        assert_eq!((count(&report, "calls", "leaf"), count(&report, "calls", "outer")), (35, 2));
+        assert_eq!((count(&report, "paired", "leaf"), count(&report, "paired", "outer")), (35, 2));
+        assert_eq!(notes(&report), <[&str; 0]>::default());
+        assert_eq!(program.tell("code"), "same", "probes that no script needs are off");
+        program.tell("calls 100");
+        let report = program.attach(CALLS).interrupt();
+        assert_eq!(count(&report, "calls", "leaf"), 0);
+        let (status, errors) = program.end("exit 7");
+        assert_eq!((status.code(), errors.as_str()), (Some(7), ""));
+    }
+}
+
+#[test]
+fn a_script_of_the_start_and_one_that_is_attached_have_variables_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (script, output) = (folder.path().join("start.mm"), folder.path().join("start.json"));
+    fs::write(&script, CALLS).unwrap();
+    let options = ["--control", "-o", output.to_str().unwrap(), script.to_str().unwrap()];
+    let mut program = Program::start(&compile("fixtures/attached.c", &["-O2"], Gcc), &options);
+    program.tell("calls 100");
+    let attached = program.attach(CALLS);
+    attached.assert_attached();
+    program.tell("calls 10");
+    let report = attached.interrupt();
+    assert_eq!(count(&report, "calls", "leaf"), 10);
+    assert_eq!(program.tell("code"), "same", "the first script's probes are on, as at the start");
+    program.tell("calls 1");
+    assert_eq!(program.end("exit 0").0.code(), Some(0));
+    let report = serde_json::from_str(&fs::read_to_string(output).unwrap()).unwrap();
+    assert_eq!(count(&report, "calls", "leaf"), 111);
+}
+
+/// Executors are in the code all the time, and rings are full.
+#[test]
+fn scripts_come_and_go_while_threads_call() {
+    let mut program = Program::usual();
+    let always = program.attach(CALLS);
+    always.assert_attached();
+    program.tell("spin");
+    for round in 0..20 {
+        let attached = program.attach(if round % 2 == 0 { CALLS } else { PAIRS });
+        attached.assert_attached();
+        let report = attached.interrupt();
+        let (leaf, outer) = (count(&report, "calls", "leaf"), count(&report, "calls", "outer"));
+        // Each thread is in at most one call of `outer` at either end.
+        assert!(leaf.abs_diff(10 * outer) <= 3 * 10, "{leaf} {outer}");
+        if round % 2 == 1 {
+            let paired = count(&report, "paired", "leaf");
+            assert!(paired <= leaf && leaf - paired <= 3, "{paired} of {leaf}");
+        }
+    }
+    let calls: u64 = program.tell("stop").parse().unwrap();
+    let report = always.interrupt();
+    assert_eq!((count(&report, "calls", "leaf"), count(&report, "calls", "outer")), (calls, calls / 10));
+    assert_eq!(notes(&report), <[&str; 0]>::default());
+    assert_eq!(program.tell("code"), "same");
+    assert_eq!(program.end("exit 0").0.code(), Some(0));
+}
+
+#[test]
+fn the_ends_of_calls_that_were_made_before_are_in_the_notes() {
+    let mut program = Program::usual();
+    assert_eq!(program.tell("open"), "open");
+    let attached = program.attach(PAIRS);
+    attached.assert_attached();
+    program.tell("release");
+    program.tell("calls 2");
+    let report = attached.interrupt();
+    assert_eq!((count(&report, "paired", "blocked"), count(&report, "paired", "leaf")), (0, 2));
+    let [note] = notes(&report)[..] else { panic!("{report}") };
+    assert!(note.starts_with("1 ends of calls") && note.ends_with(": blocked"), "{note}");
+}
+
+#[test]
+fn the_report_comes_after_the_time_that_was_asked_for() {
+    let mut program = Program::usual();
+    let attached = Attached::to(program.pid(), CALLS, program.folder.path(), &["--for", "2.5"]);
+    attached.assert_attached();
+    assert!(attached.first.contains("observing 4 of 4 functions for 2.5 s"), "{}", attached.first);
+    program.tell("calls 10");
+    let (code, report, errors) = attached.finish();
+    assert_eq!((code, count(&report, "calls", "leaf"), errors.as_str()), (Some(0), 10, ""));
+}
+
+#[test]
+fn the_report_comes_when_the_process_ends_or_calls_exec() {
+    for (command, expected) in [("exit 3", "has ended"), ("exec", "calls exec")] {
+        let mut program = Program::usual();
+        let attached = program.attach(CALLS);
+        attached.assert_attached();
+        program.tell("calls 10");
+        program.say(command);
+        let (code, report, errors) = attached.finish();
+        assert_eq!((code, count(&report, "calls", "leaf")), (Some(0), 10), "{errors}");
+        assert!(errors.trim_end().ends_with(expected), "{errors}");
+    }
+}
+
+#[test]
+fn forked_children_listen_and_do_not_belong_to_the_clients_of_their_parent() {
+    let mut program = Program::usual();
+    let attached = program.attach(CALLS);
+    attached.assert_attached();
+    program.tell("calls 10");
+    let child: u32 = program.tell("fork").parse().unwrap();
+    let mut code = String::new();
+    program.output.read_line(&mut code).unwrap();
+    assert_eq!(code, "same\n", "no script observes the child");
+    let of_child = Attached::to(child, CALLS, program.folder.path(), &["--for", "0.5"]);
+    of_child.assert_attached();
+    let (code, report, _) = of_child.finish();
+    assert_eq!(code, Some(0));
+    assert!(count(&report, "calls", "child_work") > 0 && count(&report, "calls", "leaf") == 0, "{report}");
+    // The child has no copy of the connection that would keep it open.
+    program.child.kill().unwrap();
+    let (code, report, errors) = attached.finish();
+    assert_eq!((code, report), (Some(1), Value::Null));
+    assert!(errors.contains("there is no report"), "{errors}");
+    kill(Pid::from_raw(child.cast_signed()), Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn a_client_that_is_killed_leaves_no_probes() {
+    let mut program = Program::usual();
+    let mut attached = program.attach(CALLS);
+    attached.assert_attached();
+    assert_eq!(program.tell("code"), "different");
+    attached.child.kill().unwrap();
+    attached.child.wait().unwrap();
+    eventually(|| program.tell("code") == "same");
+    assert_eq!(program.end("exit 0").1, "");
+}
+
+#[test]
+fn a_script_that_fails_is_detached_and_reported() {
+    let mut program = Program::usual();
+    let other = program.attach(CALLS);
+    let failing = program.attach(
+        "report var calls: u64; native:func:entry / fname == \"leaf\" / { calls++; calls = calls / (10 - calls) * 0 + calls; }",
+    );
+    failing.assert_attached();
+    program.tell("calls 20");
+    let (code, report, errors) = failing.finish();
+    assert_eq!(code, Some(1));
+    assert!(
+        errors.contains("the script has failed: a rule for leaf: an integer was divided by zero"),
+        "{errors}"
+    );
+    assert_eq!(report["values"]["calls"], 10, "{report}");
+    assert_eq!(count(&other.interrupt(), "calls", "leaf"), 20);
+    assert_eq!(program.end("exit 0").1, "");
+}
+
+#[test]
+fn mistakes_are_named() {
+    #[track_caller]
+    fn refused(attached: Attached, code: i32, expected: &str) {
+        let first = attached.first.clone();
+        let (found, report, errors) = attached.finish();
+        assert_eq!((found, report), (Some(code), Value::Null));
+        assert!(format!("{first}{errors}").contains(expected), "{first}{errors}");
+    }
+    let program = Program::usual();
+    refused(program.attach("native:func:entry { calls++; }"), 2, "is not a valid script");
+    refused(program.attach("wasm:func:entry { }"), 2, "is not a valid script");
+    refused(Attached::to(4_000_000, CALLS, program.folder.path(), &[]), 1, "there is no process 4000000");
+    let own = std::process::id();
+    refused(
+        Attached::to(own, CALLS, program.folder.path(), &[]),
+        1,
+        "does not listen; start it with fastinst run",
+    );
+    let missing = ["-o", "/no/such/folder/report.json"];
+    refused(Attached::to(program.pid(), CALLS, program.folder.path(), &missing), 2, "/no/such/folder");
+}
+
+/// Whoever may connect may also send anything.
+#[test]
+fn the_socket_survives_what_is_not_a_client() {
+    let mut program = Program::usual();
+    let connect = || UnixStream::connect(format!("/tmp/.fastinst-{}", program.pid())).expect("it listens");
+    let answer = |sent: &[u8]| {
+        let mut stream = connect();
+        // It may refuse before everything is sent.
+        let _ = stream.write_all(sent);
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    for sent in [&b"\n"[..], b"{}\n", b"\xff\xfe\n", b"{\"version\":1,\"name\":1}\n"] {
+        assert!(answer(sent).contains("not a request"), "{}", sent.escape_ascii());
+    }
+    let request = |version: u32, source: &str, format: &str| {
+        answer(
+            format!(
+                "{}\n",
+                serde_json::json!({
+                    "version": version, "name": "n", "source": source, "format": format,
+                })
+            )
+            .as_bytes(),
+        )
+    };
+    assert!(request(7, CALLS, "json").contains("speaks version 1"));
+    assert!(request(1, CALLS, "xml").contains("format=xml"));
+    assert!(request(1, "native:func", "json").contains("n is not a valid script"));
+    let long = vec![b'x'; 17 << 20];
+    answer(&long);
+    let silent: Vec<UnixStream> = (0..20).map(|_| connect()).collect();
+    let attached = program.attach(CALLS);
+    attached.assert_attached();
+    program.tell("calls 10");
+    let report = attached.interrupt();
+    assert_eq!(count(&report, "calls", "leaf"), 10);
+    drop(silent);
+    assert_eq!(program.end("exit 0").1, "");
+}
+
+/// As daemons do.
+#[test]
+fn a_program_may_close_all_descriptors() {
+    let mut program = Program::usual();
+    let attached = program.attach(CALLS);
+    attached.assert_attached();
+    program.tell("calls 10");
+    assert_eq!(program.tell("close"), "closed");
+    program.tell("calls 10");
+    // The connection is gone.
+    attached.signal(Signal::SIGINT);
+    let (code, report, _) = attached.finish();
+    assert_eq!((code, report), (Some(1), Value::Null));
+    eventually(|| program.tell("code") == "same");
+    // Scripts can be attached again, through another socket.
+    eventually(|| {
+        Attached::to(program.pid(), CALLS, program.folder.path(), &["--for", "0.01"]).finish().0 == Some(0)
+    });
+    assert_eq!(program.tell("opened"), "997", "the files are still there, and empty");
+    let (status, errors) = program.end("exit 5");
+    assert_eq!((status.code(), errors.as_str()), (Some(5), ""));
+}
