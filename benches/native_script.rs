@@ -104,9 +104,19 @@ fn ways(program: &Path, folder: &Path, calls: u64) -> Vec<Way> {
         let (program, arguments) = (program.to_owned(), arguments.clone());
         Box::new(move || preload::command(&program, &arguments, Under::Nothing))
     };
+    let control: Box<dyn Fn() -> Command> = {
+        let (program, arguments, fastinst) =
+            (program.to_owned(), arguments.clone(), library.with_file_name("fastinst"));
+        Box::new(move || {
+            let mut command = Command::new(&fastinst);
+            command.args(["run", "--control", "--"]).arg(&program).args(&arguments);
+            command
+        })
+    };
     let mut ways = vec![
         of_way("nothing", "empty instrumentation functions of the C library", alone),
         of_way("tool=none", "nothing: all probes are off", preloaded("tool=none")),
+        of_way("run --control", "nothing: no script is attached", control),
         of_way("run calls.mm", "an event; a rule increments a counter", under("calls.mm")),
         of_way("run latency.mm", "two events; a rule adds to a histogram", under("latency.mm")),
         of_way("counts=exact", "the profiler counts it; some are timed", preloaded("counts=exact")),

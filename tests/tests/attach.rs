@@ -260,13 +260,23 @@ fn the_ends_of_calls_that_were_made_before_are_in_the_notes() {
 
 #[test]
 fn the_report_comes_after_the_time_that_was_asked_for() {
-    let mut program = Program::usual();
-    let attached = Attached::to(program.pid(), CALLS, program.folder.path(), &["--for", "2.5"]);
+    let program = Program::usual();
+    let attached = Attached::to(program.pid(), CALLS, program.folder.path(), &["--for", "0.2"]);
     attached.assert_attached();
-    assert!(attached.first.contains("observing 4 of 4 functions for 2.5 s"), "{}", attached.first);
-    program.tell("calls 10");
+    assert!(attached.first.contains("observing 4 of 4 functions for 0.2 s"), "{}", attached.first);
     let (code, report, errors) = attached.finish();
-    assert_eq!((code, count(&report, "calls", "leaf"), errors.as_str()), (Some(0), 10, ""));
+    assert_eq!((code, count(&report, "calls", "leaf"), errors.as_str()), (Some(0), 0, ""));
+}
+
+/// Longer than a client may take for its request.
+#[test]
+fn a_client_may_wait_for_long() {
+    let mut program = Program::usual();
+    let attached = program.attach(CALLS);
+    attached.assert_attached();
+    std::thread::sleep(Duration::from_millis(2500));
+    program.tell("calls 10");
+    assert_eq!(count(&attached.interrupt(), "calls", "leaf"), 10);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! `fastinst run`: starts a program with a script that observes its calls, or so that scripts can be
-//! attached to it.
+//! `fastinst run`: starts a program with a script that observes its calls, or so that scripts can
+//! be attached to it.
 //!
 //! As `fastinst record`, but with `libfastinst_script.so`. The script is compiled here as well, so
 //! that its mistakes are reported before the program starts.

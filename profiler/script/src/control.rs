@@ -57,7 +57,7 @@ pub(crate) fn threads() -> u64 {
 pub(crate) fn start() -> Result<(), String> {
     let listener = bind()?;
     LISTENS.store(true, Ordering::Relaxed);
-    spawn("fastinst-control", move || listen(listener)).inspect_err(|_| end())
+    spawn("fastinst-listen", move || listen(listener)).inspect_err(|_| end())
 }
 
 fn bind() -> Result<Arc<Socket>, String> {

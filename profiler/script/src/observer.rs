@@ -82,8 +82,8 @@ pub(crate) struct Concluded {
 }
 
 impl Concluded {
-    /// Sends the report, and ends the connection. Blocks while the client does not read, for as long
-    /// as it may take. The observer must not be locked.
+    /// Sends the report, and ends the connection. Blocks while the client does not read, for as
+    /// long as it may take. The observer must not be locked.
     pub(crate) fn send(&self) {
         control::answer(&self.socket, &self.answer);
         control::end_connection(&self.socket);
