@@ -160,6 +160,7 @@ fn main() {
     report.push(tables.times);
     report.push(tables.functions);
     report.push(tables.wrong);
+    report.push(tables.wrong_times);
     if !bench.arguments.no_cost {
         report.push(tables.cost);
         options.progress("start-up");
@@ -177,6 +178,7 @@ struct Tables {
     times: Table,
     functions: Table,
     wrong: Table,
+    wrong_times: Table,
     cost: Table,
     peers: Table,
 }
@@ -262,6 +264,11 @@ impl Tables {
                      the worst {WORST} of each program."
                 ),
                 &["program", "function", "calls", "true calls"],
+            ),
+            wrong_times: Table::new(
+                "Times whose interval does not contain the measured time",
+                "Of all runs; ns. The range is that of two runs that time this function alone, widened by the noise.",
+                &["program", "run", "function", "figure", "stated", "low", "high", "measured", "to"],
             ),
             cost: Table::new(
                 "Cost",
@@ -375,14 +382,23 @@ struct Times {
     off: usize,
     confident: usize,
     near: Share,
+    wrong: Vec<Wrong>,
 }
 
-type Percentile = (fn(&Latency) -> Option<Estimate>, fn(&Truth) -> f64);
+/// A figure whose interval does not contain the measured one.
+struct Wrong {
+    function: String,
+    figure: &'static str,
+    stated: Estimate,
+    measured: Range,
+}
+
+type Percentile = (&'static str, fn(&Latency) -> Option<Estimate>, fn(&Truth) -> f64);
 
 const PERCENTILES: [Percentile; 3] = [
-    (|latency| latency.p50, |truth| truth.p50),
-    (|latency| latency.p90, |truth| truth.p90),
-    (|latency| latency.p99, |truth| truth.p99),
+    ("p50", |latency| latency.p50, |truth| truth.p50),
+    ("p90", |latency| latency.p90, |truth| truth.p90),
+    ("p99", |latency| latency.p99, |truth| truth.p99),
 ];
 
 impl Times {
@@ -391,7 +407,14 @@ impl Times {
             let Some(row) = report.rows.get(address) else { continue };
             let range = |of: fn(&Truth) -> f64| Range::of(truths.iter().map(of)).widened(known.noise);
             let total = range(|truth| truth.total);
-            score::check(&mut self.total, row.total_ns, total);
+            let wrong = &mut self.wrong;
+            let mut check = |share: &mut Share, figure, stated: Option<Estimate>, measured| {
+                score::check(share, stated, measured);
+                if let Some(stated) = stated.filter(|stated| !stated.covers(measured)) {
+                    wrong.push(Wrong { function: row.name.clone(), figure, stated, measured });
+                }
+            };
+            check(&mut self.total, "total", row.total_ns, total);
             if let Some(estimate) = row.total_ns.filter(|estimate| estimate.high.is_some()) {
                 let off = estimate.is_off_by_2(total);
                 self.off += usize::from(off);
@@ -401,9 +424,9 @@ impl Times {
             let Some(latency) = row.latency.as_ref().filter(|latency| !latency.below_resolution) else {
                 continue;
             };
-            score::check(&mut self.mean, latency.mean, range(|truth| truth.mean));
-            for (share, (estimate, truth)) in self.percentiles.iter_mut().zip(PERCENTILES) {
-                score::check(share, estimate(latency), range(truth));
+            check(&mut self.mean, "mean", latency.mean, range(|truth| truth.mean));
+            for (share, (name, estimate, truth)) in self.percentiles.iter_mut().zip(PERCENTILES) {
+                check(share, name, estimate(latency), range(truth));
             }
             let p90 = Range::of(truths.iter().map(|truth| truth.p90));
             if let Some(estimate) = latency.p90.filter(|_| p90.middle() >= COMPARABLE_NS) {
@@ -424,7 +447,7 @@ fn compare(bench: &Bench, program: &Program, built: &Built, tables: &mut Tables)
     let (mut sum, mut times, mut ranks) = (Calls::default(), Times::default(), Vec::new());
     let mut last = None;
     let mut all_rows = 0;
-    for _ in 0..options.runs(5) {
+    for run in 1..=options.runs(5) {
         let (_, report) = bench.profile(built, "");
         let calls = Calls::compare(&report, &known.calls);
         sum.rows += calls.rows;
@@ -438,6 +461,19 @@ fn compare(bench: &Bench, program: &Program, built: &Built, tables: &mut Tables)
         sum.over += calls.over;
         all_rows += report.rows.len();
         times.add(&report, &known);
+        for Wrong { function, figure: name, stated, measured } in times.wrong.drain(..) {
+            tables.wrong_times.push(vec![
+                program.name.into(),
+                u64::from(run).into(),
+                function.chars().take(40).collect::<String>().into(),
+                name.into(),
+                figure(Some(stated)),
+                stated.low.into(),
+                stated.high.map_or("-".into(), Cell::from),
+                measured.low.into(),
+                measured.high.into(),
+            ]);
+        }
         ranks.push(score::top_by_total(&report, &known.everything, TOP));
         last = Some(report);
     }
@@ -505,7 +541,7 @@ fn compare(bench: &Bench, program: &Program, built: &Built, tables: &mut Tables)
             figure(row.map(|row| row.calls)),
             (mean(|truth| truth.calls) as u64).into(),
         ];
-        for (estimate, truth) in PERCENTILES {
+        for (_, estimate, truth) in PERCENTILES {
             let latency = row.and_then(|row| row.latency);
             cells.push(match latency {
                 Some(latency) if latency.below_resolution => "below".into(),
