@@ -24,7 +24,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("profiler", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst"]),
     ("profiler/cli", &["profiler", "fastinst-command-line", "wasm-jit-whamm"]),
     ("profiler/preload", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst", "profiler"]),
-    ("profiler/script", &["fastinst-sigsafe", "wordpatch", "fastinst", "profiler", "wasm-jit-whamm"]),
+    (
+        "profiler/script",
+        &["fastinst-sigsafe", "wordpatch", "fastinst", "profiler", "wasm-jit", "wasm-jit-whamm"],
+    ),
     ("wasm-jit/codegen", &[]),
     ("wasm-jit", &["fastinst-sigsafe", "wordpatch", "fastinst", "wasm-jit-codegen"]),
     ("wasm-jit/wasi", &["wasm-jit"]),
