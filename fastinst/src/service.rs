@@ -255,7 +255,8 @@ mod tests {
             // Naming the thread is the last action of the standard library before the thread runs.
             let before = waiting();
             start_with(|_| {});
-            assert_eq!(waiting(), before + 1, "the thread does not run yet");
+            // Other tests may start the service meanwhile.
+            assert!(waiting() > before, "the thread does not run yet");
         }
     }
 
