@@ -23,8 +23,13 @@ static UNSEEN: AtomicU64 = AtomicU64::new(0);
 /// The cost of a counting probe, in thousandths of a tick.
 static COUNTING: AtomicU64 = AtomicU64::new(0);
 
-/// The measured latency of a call of an empty function, in ticks.
+/// The measured latency of a call of an empty function, in thousandths of a tick: a mean, because
+/// some processors' counters advance in steps (of 26 ticks on AMD family 26), which are longer than
+/// such a call.
 static EMPTY: AtomicU64 = AtomicU64::new(0);
+
+/// A typical one, in ticks: as long as a step at least.
+static RESOLUTION: AtomicU64 = AtomicU64::new(0);
 
 /// A call of at least this many ticks, some 10 us, adds noticeably to its function's allowance.
 const LONG_CALL: u64 = 25_000;
@@ -178,7 +183,7 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
     let overhead = thread.overhead().wrapping_sub(entry.overhead);
     let ticks = begin.wrapping_sub(entry.ticks);
     let preempted = preempted.min(ticks);
-    let ticks = ticks.saturating_sub(preempted + overhead + EMPTY.load(Ordering::Relaxed));
+    let ticks = ticks.saturating_sub(preempted + overhead);
     let &Entry { observation, weight, call_site: caller, .. } = entry;
     let is_cold = thread.cold(false) != entry.cold;
     if ticks > LONG_CALL {
@@ -248,7 +253,7 @@ pub(crate) const CALLS: u32 = 16;
 pub(crate) fn calibrate_with(function: &Function, calibrated: &mut dyn Calibrated) {
     const ROUNDS: usize = 200;
     let Some(thread) = Thread::current() else { return };
-    for figure in [&EMPTY, &UNSEEN, &COUNTING] {
+    for figure in [&EMPTY, &RESOLUTION, &UNSEEN, &COUNTING] {
         figure.store(0, Ordering::Relaxed);
     }
     let spent = || thread.overhead.load(Ordering::Relaxed);
@@ -277,9 +282,8 @@ pub(crate) fn calibrate_with(function: &Function, calibrated: &mut dyn Calibrate
             empty.push(sample.ticks);
         }
     });
-    empty.sort_unstable();
+    store_empty(&mut empty);
     let calls = u64::from(CALLS);
-    EMPTY.store(empty.get(empty.len() / 4).copied().unwrap_or(0), Ordering::Relaxed);
     UNSEEN.store(timed.saturating_sub(without) / (2 * calls), Ordering::Relaxed);
     COUNTING.store(1000 * counted.saturating_sub(without) / calls, Ordering::Relaxed);
 }
@@ -318,13 +322,24 @@ pub(crate) fn calibrate(index: u32, function: &'static Function) {
         (0..REPEAT).for_each(|_| timed_count(function));
         1000 * tsc::now().wrapping_sub(begin) / REPEAT
     });
-    for times in [&mut empty, &mut unseen, &mut counting] {
+    store_empty(&mut empty);
+    for times in [&mut unseen, &mut counting] {
         times.sort_unstable();
     }
     // The lower quartile: slower rounds were disturbed.
-    EMPTY.store(empty[ROUNDS / 4], Ordering::Relaxed);
     UNSEEN.store(unseen[ROUNDS / 4], Ordering::Relaxed);
     COUNTING.store(counting[ROUNDS / 4], Ordering::Relaxed);
+}
+
+/// Stores what the latencies of empty calls say.
+fn store_empty(latencies: &mut [u64]) {
+    latencies.sort_unstable();
+    let Some(median) = latencies.get(latencies.len() / 2) else { return };
+    RESOLUTION.store(latencies[latencies.len() / 4], Ordering::Relaxed);
+    // Longer ones were disturbed.
+    let undisturbed = &latencies[..latencies.partition_point(|latency| *latency <= 2 * median)];
+    let sum: u64 = undisturbed.iter().sum();
+    EMPTY.store(1000 * sum / undisturbed.len() as u64, Ordering::Relaxed);
 }
 
 /// An entry as made by [`entry_at`].
@@ -346,7 +361,12 @@ pub(crate) fn counting_cost() -> f64 {
     COUNTING.load(Ordering::Relaxed) as f64 / 1000.0
 }
 
-/// The measured latency of a call of an empty function, in ticks: the resolution of a latency.
+/// The mean latency of calls of an empty function, in ticks. It is part of each [`Sample`]'s ticks.
+pub(crate) fn empty() -> f64 {
+    EMPTY.load(Ordering::Relaxed) as f64 / 1000.0
+}
+
+/// The typical latency of a call of an empty function, in ticks: the resolution of a latency.
 pub(crate) fn resolution() -> u64 {
-    EMPTY.load(Ordering::Relaxed)
+    RESOLUTION.load(Ordering::Relaxed)
 }

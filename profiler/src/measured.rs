@@ -118,8 +118,8 @@ pub(crate) struct Observed {
     cold: Quantiles,
     samples: u64,
     on_samples: u32,
-    min: u64,
-    max: u64,
+    min: f64,
+    max: f64,
     preempted: u64,
     preempted_ticks: u64,
 }
@@ -135,8 +135,8 @@ impl Default for Observed {
             cold: Quantiles::default(),
             samples: 0,
             on_samples: 0,
-            min: u64::MAX,
-            max: 0,
+            min: f64::INFINITY,
+            max: 0.0,
             preempted: 0,
             preempted_ticks: 0,
         }
@@ -231,7 +231,10 @@ impl Measured {
         if calls.value <= 0.0 && observed.samples == 0 {
             return None;
         }
-        let times = strata.ticks(open.weighted);
+        let times = strata.ticks(open.weighted).map(|Times { total, mean }| Times {
+            total: widened(total, calls.value * OVERLAP * units.resolution as f64),
+            mean: widened(mean, OVERLAP * units.resolution as f64),
+        });
         let unknown = strata.unknown_part(open.weighted);
         let open_ns = open.ticks / units.ticks_per_ns;
         let total = times.map(|times| times.total.scaled(1.0 / units.ticks_per_ns)).map(|total| Estimate {
@@ -266,16 +269,37 @@ impl Measured {
     }
 }
 
+/// What is not known of each call, as a part of the clock's resolution: by how much the processor
+/// overlaps the call with the two readings of the clock, more or less than it does for an empty
+/// call.
+const OVERLAP: f64 = 0.5;
+
+/// An estimate with this much on either side, in the same unit, that is not known for another
+/// reason than sampling. Nothing is added to what it would not change by half a percent. As
+/// everywhere, there is no upper limit if the error would exceed 100 %.
+fn widened(estimate: Estimate, by: f64) -> Estimate {
+    let value = estimate.value.max(0.0);
+    if by < 0.005 * value {
+        return estimate;
+    }
+    let high = estimate.high.map(|high| high + by).filter(|high| high - value <= value);
+    Estimate { value, low: (estimate.low - by).max(0.0), high }
+}
+
 impl Observed {
-    /// Adds a call that has returned. At most `kept` samples are kept for the percentiles.
-    pub(crate) fn sample(&mut self, sample: &Sample, kept: usize) {
+    /// Adds a call that has returned. `empty` is the mean time that is measured for a call of an
+    /// empty function. At most `kept` samples are kept for the percentiles.
+    pub(crate) fn sample(&mut self, sample: &Sample, empty: f64, kept: usize) {
         if sample.least < sample.ticks {
             return self.missed_exit(sample);
         }
-        let (ticks, weight) = (sample.ticks as f64, f64::from(sample.weight));
+        // Below zero if the clock has not advanced, or by less than usual: such times are part of
+        // the mean, which would be too large without them.
+        let (ticks, weight) = (sample.ticks as f64 - empty, f64::from(sample.weight));
+        let seen = ticks.max(0.0);
         self.samples += 1;
-        self.min = self.min.min(sample.ticks);
-        self.max = self.max.max(sample.ticks);
+        self.min = self.min.min(seen);
+        self.max = self.max.max(seen);
         if sample.preempted >= MIN_PREEMPTION {
             self.preempted += 1;
             self.preempted_ticks += sample.preempted;
@@ -288,11 +312,11 @@ impl Observed {
             self.callers.call(sample.caller, 1.0, ticks);
             self.on_samples = self.on_samples.wrapping_add(1);
             let group = ON_GROUP | (self.on_samples / GROUP);
-            self.percentiles(is_usual).add(group, ticks, 1.0, kept);
+            self.percentiles(is_usual).add(group, seen, 1.0, kept);
         } else {
             self.strata.timed_in_window(sample.observation, weight, ticks, is_usual);
             self.callers.call(sample.caller, weight, ticks * weight);
-            self.percentiles(is_usual).add(sample.observation & !ON_GROUP, ticks, weight, kept);
+            self.percentiles(is_usual).add(sample.observation & !ON_GROUP, seen, weight, kept);
         }
     }
 
@@ -305,8 +329,8 @@ impl Observed {
         }
         let weight = f64::from(sample.weight).max(1.0);
         self.strata.timed_between(weight, least, most);
-        let middle = sample.least.midpoint(sample.ticks);
-        self.callers.call(sample.caller, weight, weight * middle as f64);
+        let middle = least.midpoint(most);
+        self.callers.call(sample.caller, weight, weight * middle);
         self.min = self.min.min(middle);
         self.max = self.max.max(middle);
     }
@@ -326,7 +350,7 @@ impl Observed {
         let ns = |ticks: f64| ticks / units.ticks_per_ns;
         let estimate = |estimate: Estimate| estimate.scaled(1.0 / units.ticks_per_ns);
         // They are stored with lower precision.
-        let seen = |ticks: f64| ticks.clamp(self.min as f64, self.max as f64);
+        let seen = |ticks: f64| ticks.clamp(self.min, self.max);
         let [p50, p90, p99] = self
             .quantiles
             .at(SHARES, if self.cold.memory() > 0 { unknown.max(f64::MIN_POSITIVE) } else { unknown })
@@ -335,17 +359,18 @@ impl Observed {
                 value: seen(quantile.value),
                 low: seen(quantile.low),
                 high: quantile.high.map(seen),
-            });
+            })
+            .map(|quantile| widened(quantile, OVERLAP * units.resolution as f64));
         // Two readings of the clock cannot resolve less than the time between them for an empty
         // call.
         let resolution = units.resolution.max(1) as f64;
         Some(Latency {
-            min: ns(missed.mean().fold(self.min as f64, f64::min)),
+            min: ns(missed.mean().fold(self.min, f64::min)),
             mean: estimate(times.mean),
             p50: estimate(p50),
             p90: estimate(p90),
             p99: estimate(p99),
-            max: ns(missed.mean().fold(self.max as f64, f64::max)),
+            max: ns(missed.mean().fold(self.max, f64::max)),
             below_resolution: p50.value < resolution,
             resolution: ns(resolution),
         })
@@ -356,15 +381,39 @@ impl Observed {
 mod tests {
     use super::*;
 
+    /// A clock that advances in steps of 26 ticks shows calls of 5 ticks beyond an empty call,
+    /// which takes 13, as 0 or 26.
+    #[test]
+    fn times_below_the_steps_of_the_clock_have_the_right_mean() {
+        let mut observed = Observed::default();
+        for at in 0..2600_u64 {
+            let step = |now: u64| now / 26 * 26;
+            let ticks = step(at + 18) - step(at);
+            observed.sample(&Sample { least: ticks, ticks, ..Sample::default() }, 13.0, 100);
+        }
+        let mean = observed.strata.known_mean().expect("calls were timed");
+        assert!((mean - 5.0).abs() < 0.01, "{mean}");
+        assert_eq!((observed.min, observed.max), (0.0, 13.0));
+    }
+
+    #[test]
+    fn what_the_processor_overlaps_is_part_of_the_error_of_short_times() {
+        let within = Estimate::within;
+        assert_eq!(widened(within(30.0, 28.0, 32.0), 13.0), within(30.0, 15.0, 45.0));
+        let negative = Estimate { value: -3.0, low: -5.0, high: None };
+        assert_eq!(widened(negative, 13.0), Estimate { value: 0.0, low: 0.0, high: None });
+        assert_eq!(widened(Estimate::exact(10_000.0), 13.0), Estimate::exact(10_000.0));
+    }
+
     #[test]
     fn calls_whose_exits_were_missed_count_if_they_are_longer_than_others() {
         let mut observed = Observed::default();
         let sample = |least, ticks| Sample { least, ticks, ..Sample::default() };
-        (0..3).for_each(|_| observed.sample(&sample(10, 10), 100));
-        observed.sample(&sample(5, 3000), 100);
-        assert_eq!((observed.max, observed.strata.known_ticks()), (10, 30.0));
-        observed.sample(&sample(1000, 3000), 100);
-        assert_eq!((observed.min, observed.max, observed.samples), (10, 2000, 3));
+        (0..3).for_each(|_| observed.sample(&sample(10, 10), 0.0, 100));
+        observed.sample(&sample(5, 3000), 0.0, 100);
+        assert_eq!((observed.max, observed.strata.known_ticks()), (10.0, 30.0));
+        observed.sample(&sample(1000, 3000), 0.0, 100);
+        assert_eq!((observed.min, observed.max, observed.samples), (10.0, 2000.0, 3));
         assert_eq!(observed.strata.known_ticks(), 2030.0);
     }
 }

@@ -130,10 +130,11 @@ impl Schedule {
     pub(crate) fn drain(&mut self) {
         thread::find_a_stack();
         let functions = &mut self.functions;
+        let empty = fire::empty();
         let kept = (KEPT / functions.len()).clamp(*KEPT_OF_ONE.start(), *KEPT_OF_ONE.end());
         thread::drain(|sample| {
             if let Some(measured) = functions.get_mut(sample.function as usize) {
-                measured.observed_mut().sample(&sample, kept);
+                measured.observed_mut().sample(&sample, empty, kept);
             }
         });
     }

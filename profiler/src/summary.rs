@@ -320,7 +320,7 @@ mod tests {
     /// The callees' time is hardly known, and estimated as more than all of the caller's.
     #[test]
     fn self_time_is_at_most_the_total() {
-        let units = Units { ticks_per_ns: 1.0, resolution: 1, thread_time: 1e9 };
+        let units = Units { ticks_per_ns: 1.0, resolution: 0, thread_time: 1e9 };
         let mut rows = [row(1, 1000.0, &units), row(2, 100.0, &units)];
         let edges = [edge(1, 2, Estimate::within(3000.0, 0.0, 9000.0))];
         finish(&mut rows, &edges, &circles(&edges), &units);
