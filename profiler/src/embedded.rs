@@ -512,7 +512,7 @@ impl Running {
         let thread_time = (now.lived as f64 / ticks_per_ns).max(duration_ns as f64);
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
         let index_at = |address| Some(function_at(address)? as u32 + 1);
-        let (mut functions, mut arcs) = summary::of(&self.schedule, &index_at, &units);
+        let (mut functions, mut arcs) = summary::of(&self.schedule, &index_at, &units, None);
         name(&mut functions, &mut arcs, describe);
         let Spent { process, probes, service, toggles, start } = self.spent;
         Report {

@@ -86,6 +86,7 @@ pub mod settings;
 #[cfg(test)]
 mod simulation_in_tests;
 mod stack;
+mod stacks;
 mod stderr;
 mod strata;
 mod summary;

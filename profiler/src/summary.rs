@@ -24,6 +24,7 @@ use crate::function::FUNCTIONS;
 use crate::measured::{Missed, OpenCalls, Selection, Units};
 use crate::report::{Arc, Caller, Estimate, FunctionRef, FunctionReport};
 use crate::schedule::Schedule;
+use crate::stacks::{FunctionTime, Times};
 use crate::thread;
 
 /// The number of calls into a recursion, observed in windows, from which their time is estimated.
@@ -97,6 +98,7 @@ pub(crate) fn of(
     schedule: &Schedule,
     function_at: &FunctionAt<'_>,
     units: &Units,
+    times: Option<&Times<'_>>,
 ) -> (Vec<FunctionReport>, Vec<Arc>) {
     let open = Open::now();
     let mut arcs = Arcs::default();
@@ -121,6 +123,9 @@ pub(crate) fn of(
     let circles = circles(&edges);
     unlimit(&mut edges, &circles);
     finish(&mut rows, &edges, &circles, units);
+    if let Some(times) = times {
+        add_processor_times(&mut rows, &mut edges, times, units);
+    }
     let keys: HashMap<u32, FunctionRef> = rows.iter().map(|row| (row.index, row.report.key())).collect();
     let arcs = edges.into_iter().filter_map(|edge| {
         let caller = match edge.caller.and_then(|caller| keys.get(&caller)) {
@@ -256,6 +261,31 @@ fn finish(rows: &mut [Row], edges: &[Edge], circles: &HashMap<u32, u32>, units: 
             row.report.self_ns = Some(own.at_most(total));
         }
     }
+}
+
+/// Replaces what is less certain than the processor time of sampled stacks.
+fn add_processor_times(rows: &mut [Row], edges: &mut [Edge], times: &Times<'_>, units: &Units) {
+    for row in rows.iter_mut().filter(|row| row.is_complete) {
+        let FunctionTime { total, own } = times.of(row.index);
+        let report = &mut row.report;
+        let total = narrower(report.total_ns, total.at_most(units.thread_time));
+        report.total_ns = Some(total);
+        let own = narrower(report.self_ns, own);
+        report.self_ns = Some(total.high.map_or(own, |high| own.at_most(high)));
+    }
+    for edge in edges {
+        let total = times.of_arc(edge.caller, edge.callee).at_most(units.thread_time);
+        edge.total = Some(narrower(edge.total, total));
+    }
+}
+
+/// The one of two estimates that says more. Only the lower limit of both together is used where
+/// neither has an upper one.
+fn narrower(one: Option<Estimate>, other: Estimate) -> Estimate {
+    let Some(one) = one else { return other };
+    let width = |estimate: &Estimate| estimate.high.map_or(f64::INFINITY, |high| high - estimate.low);
+    let (best, rest) = if width(&one) <= width(&other) { (one, other) } else { (other, one) };
+    if best.high.is_none() && rest.low > best.low { rest } else { best }
 }
 
 #[cfg(test)]

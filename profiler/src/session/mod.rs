@@ -36,6 +36,7 @@ use crate::options::{Discovery, Options, Output, RunId};
 use crate::output::Identity;
 use crate::schedule::Schedule;
 use crate::settings::Settings;
+use crate::stacks::Stacks;
 use crate::stderr::stderr;
 use crate::{fire, governor, preemption, thread};
 
@@ -61,6 +62,7 @@ struct Session {
     clock: Clock,
     schedule: Schedule,
     governor: Governor,
+    stacks: Stacks,
     /// Source files, for filters and for functions with the same name.
     locations: Locations,
     /// Index of a function by object and offset in it: a library that is loaded again finds its
@@ -122,7 +124,10 @@ pub fn start(options: Options) -> Result<(), Error> {
     .map_err(failed)?;
     fastinst::register_callback(probes::discovered).map_err(failed)?;
     with_session(|session| session.governor.started(governor::of_thread() - before));
-    start_service_thread().map_err(failed)
+    start_service_thread().map_err(failed)?;
+    // Not before: the service thread is not sampled.
+    with_session(|session| session.stacks.start(session.settings.budget.fraction()));
+    Ok(())
 }
 
 pub(crate) fn governor(settings: &Settings, ticks_per_ns: f64) -> Governor {
@@ -157,6 +162,7 @@ impl Session {
             command: arguments.map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
             clock,
             schedule: Schedule::new(),
+            stacks: Stacks::new(),
             locations: Locations::default(),
             indices: HashMap::new(),
             by_address: HashMap::new(),
@@ -174,6 +180,7 @@ impl Session {
         let begin = governor::of_thread();
         self.take_new_settings();
         self.take_early_calls();
+        self.stacks.drain();
         let is_busy = self.schedule.tick();
         self.governor.adapt(self.schedule.demand());
         if self.last_reclaim.elapsed() >= RECLAIM_EVERY {
@@ -185,7 +192,8 @@ impl Session {
         let begin = governor::of_thread();
         self.schedule.release();
         self.governor.released(begin);
-        if self.schedule.is_waiting() { pause.min(RETRY) } else { pause }
+        let pause = if self.schedule.is_waiting() { pause.min(RETRY) } else { pause };
+        self.stacks.max_pause().map_or(pause, |longest| pause.min(longest))
     }
 }
 
@@ -261,6 +269,7 @@ pub(crate) fn restart_in_child() {
         session.change = None;
         session.governor = governor(&session.settings, governor::ticks_per_ns());
         session.schedule.restart();
+        session.stacks.restart();
     });
     if wordpatch::text::copied_bytes() <= COPIED_AT_ONCE {
         unshare_text();

@@ -52,6 +52,7 @@ impl Session {
         let index = self.function_of(probe)?;
         Function::adopt(index, probe.id, kind)?;
         self.schedule.functions[index as usize].probes += 1;
+        self.stacks.add_site(probe.site_address, kind, index, probe.body_start..probe.body_end);
         if kind == ProbeType::Entry && probe.function_address == probe.body_start {
             self.bodies.insert(probe.body_start, probe.body_end, index);
         }

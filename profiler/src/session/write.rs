@@ -16,7 +16,7 @@ use crate::output::{Target, write_report};
 use crate::report::{Cost, Report, View, text};
 use crate::settings::Settings;
 use crate::stderr::stderr;
-use crate::{clock, fire, summary, thread};
+use crate::{clock, fire, own_time, summary, thread};
 
 /// Set in the process that the user started: only that one reports that there is nothing to report.
 pub(super) static SPEAKS_FOR_THE_RUN: AtomicBool = AtomicBool::new(false);
@@ -36,8 +36,10 @@ impl Session {
         let duration_ns = self.clock.elapsed().as_nanos() as u64;
         let thread_time = (thread::lived() as f64 / ticks_per_ns).max(duration_ns as f64);
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
-        let (mut functions, arcs) =
-            summary::of(&self.schedule, &|address| self.bodies.function_at(address), &units);
+        self.stacks.finish();
+        let times = self.stacks.times(self.waiting(thread_time));
+        let function_at = |address| self.bodies.function_at(address);
+        let (mut functions, arcs) = summary::of(&self.schedule, &function_at, &units, times.as_ref());
         disambiguate(&mut functions, &mut self.locations);
         let spent = self.governor.spent();
         Report {
@@ -61,14 +63,22 @@ impl Session {
                 toggles_ns: spent.toggles as u64,
                 startup_ns: spent.start as u64,
                 error: spent.error(),
-                memory_bytes: self.schedule.memory() as u64,
+                memory_bytes: (self.schedule.memory() + self.stacks.memory()) as u64,
             },
             notes: (notes().into_iter().chain(self.note_of_change()))
+                .chain(self.stacks.note().map(str::to_owned))
                 .chain(calibration::status().warning())
                 .collect(),
             functions,
             arcs,
         }
+    }
+
+    /// How long the program's threads have waited, in nanoseconds, if they have lived for
+    /// `thread_time`: they neither ran nor were preempted.
+    fn waiting(&self, thread_time: f64) -> f64 {
+        let preempted = thread::seen().preempted as f64 / self.clock.ticks_per_ns();
+        thread_time - own_time::processor_time() - preempted
     }
 
     /// Writes the report in the format and place of the options. If that fails, it is written to

@@ -1,0 +1,395 @@
+//! Which instrumented functions a place in the code is in.
+//!
+//! Calls of instrumentation functions are placed before functions are inlined, so the code between
+//! an entry and an exit of a function may be anywhere: in its own symbol, inlined into others, in a
+//! part that the compiler has split off. The calls alone define it. The *context* of an instruction
+//! is the list of the functions that have been entered and not left when it is executed, outermost
+//! first, within its body (a range of code with an entry in the unwind table).
+//!
+//! # How it is found
+//! An entry appends its function to the context, an exit removes it. Calls are nested as the
+//! functions are, so each instruction has one context, whichever way leads to it:
+//!
+//! 1. The first instruction of the body has the empty context, unless the first site is an exit: then
+//!    the body is a part of a function that the compiler has split off.
+//! 2. What is known of an instruction is passed on to those that are executed next.
+//! 3. Targets of indirect jumps, and code after them, are not reached that way. They get the
+//!    context from which the known one of the next instruction results.
+//! 4. A `ret` has the empty context.
+//! 5. The instruction after a call that is also the target of a jump gets nothing from the call,
+//!    which may never return, unless nothing else is known.
+//!
+//! An instruction that gets two different contexts (the compiler has merged code), or none, has an
+//! unknown one. So have all instructions of a body in whose file the calls are not at the places
+//! that discovery has found.
+//!
+//! A body whose sites all belong to one function needs no such analysis for a frame that has called
+//! another: it is in that function after its first entry.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+
+use crate::probe_type::ProbeType;
+
+/// Contexts that lack a new site are made again after this time: the functions of some sites are
+/// only known once they have been executed, one after the other.
+const LIFETIME: Duration = Duration::from_secs(1);
+
+/// The number of a context. The empty one is 0.
+pub(super) type Context = u32;
+
+const EMPTY: Context = 0;
+
+/// Passes over a body, at most: one for each level of nested jumps against the order of addresses.
+const MAX_PASSES: usize = 16;
+
+/// A site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Site {
+    address: u64,
+    kind: ProbeType,
+    function: u32,
+}
+
+/// Code with sites.
+#[derive(Debug)]
+struct Body {
+    end: u64,
+    /// In no order.
+    sites: Vec<Site>,
+    /// Made when a frame needs them, and when they were.
+    contexts: Option<(Ranges, Instant)>,
+    /// Whether there are sites that they do not contain.
+    is_stale: bool,
+}
+
+/// The first addresses of ranges with the same context; `None` if it is unknown.
+type Ranges = Box<[(u64, Option<Context>)]>;
+
+/// All sites, and the contexts that were computed from them.
+#[derive(Debug, Default)]
+pub(super) struct Contexts {
+    /// By start.
+    bodies: BTreeMap<u64, Body>,
+    chains: Chains,
+}
+
+/// All contexts: each is another one and one more function.
+#[derive(Debug, Default)]
+struct Chains {
+    /// Of context `i + 1`.
+    links: Vec<(Context, u32)>,
+    numbers: HashMap<(Context, u32), Context>,
+}
+
+impl Chains {
+    fn entered(&mut self, context: Context, function: u32) -> Context {
+        *self.numbers.entry((context, function)).or_insert_with(|| {
+            self.links.push((context, function));
+            self.links.len() as Context
+        })
+    }
+
+    /// The context outside of its last function, and that function.
+    fn last(&self, context: Context) -> Option<(Context, u32)> {
+        self.links.get((context as usize).checked_sub(1)?).copied()
+    }
+
+    /// The context after the exit of a function; `None` if it is not the last one.
+    fn left(&self, context: Context, function: u32) -> Option<Context> {
+        self.last(context).filter(|(_, last)| *last == function).map(|(outside, _)| outside)
+    }
+}
+
+/// Whether a frame executes its instruction, or waits for a call to return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FrameState {
+    Executing,
+    Calling,
+}
+
+impl Contexts {
+    /// Adds a site, in the body with these addresses.
+    pub(super) fn add(&mut self, site: u64, kind: ProbeType, function: u32, body: Range<u64>) {
+        let entry = self.bodies.entry(body.start).or_insert_with(|| Body {
+            end: body.end,
+            sites: Vec::new(),
+            contexts: None,
+            is_stale: false,
+        });
+        entry.end = body.end;
+        entry.is_stale = true;
+        // A library that is loaded again has the same sites.
+        entry.sites.retain(|known| known.address != site);
+        entry.sites.push(Site { address: site, kind, function });
+    }
+
+    /// Forgets the code of an object that was unloaded.
+    pub(super) fn remove(&mut self, range: &Range<u64>) {
+        self.bodies.retain(|start, _| !range.contains(start));
+    }
+
+    /// The context at this address; `None` if it is unknown. `code` gives the bytes of a range, as
+    /// in the file.
+    pub(super) fn at<'a>(
+        &mut self,
+        address: u64,
+        state: FrameState,
+        code: impl FnOnce(&Range<u64>) -> Option<&'a [u8]>,
+    ) -> Option<Context> {
+        let Some((&start, body)) = self.bodies.range_mut(..=address).next_back() else { return Some(EMPTY) };
+        if address >= body.end {
+            return Some(EMPTY);
+        }
+        if state == FrameState::Calling
+            && body.contexts.is_none()
+            && let Some(function) = body.only_function()
+        {
+            let first = body.sites.iter().map(|site| site.address).min()?;
+            return Some(if address > first { self.chains.entered(EMPTY, function) } else { EMPTY });
+        }
+        let is_current = |(_, made): &(Ranges, Instant)| !body.is_stale || made.elapsed() < LIFETIME;
+        if !body.contexts.as_ref().is_some_and(is_current) {
+            let range = start..body.end;
+            body.sites.sort_unstable_by_key(|site| site.address);
+            let known = code(&range).and_then(|code| Analysis::new(code, start, &body.sites)?.run(&mut self.chains));
+            body.contexts = Some((known.unwrap_or_else(|| Box::new([(start, None)])), Instant::now()));
+            body.is_stale = false;
+        }
+        let (ranges, _) = body.contexts.as_ref()?;
+        let next = ranges.partition_point(|(first, _)| *first <= address);
+        ranges.get(next.checked_sub(1)?)?.1
+    }
+
+    /// Calls `visit` with the functions of a context, innermost first.
+    pub(super) fn functions(&self, mut context: Context, mut visit: impl FnMut(u32)) {
+        while let Some((outside, function)) = self.chains.last(context) {
+            visit(function);
+            context = outside;
+        }
+    }
+
+    /// Bytes of memory.
+    pub(super) fn memory(&self) -> usize {
+        let of_body = |body: &Body| {
+            let ranges = body.contexts.as_ref().map_or(0, |(ranges, _)| size_of_val::<[_]>(ranges));
+            size_of::<(u64, Body)>() + body.sites.capacity() * size_of::<Site>() + ranges
+        };
+        self.bodies.values().map(of_body).sum::<usize>() + self.chains.links.len() * 2 * size_of::<(Context, u32)>()
+    }
+}
+
+impl Body {
+    /// The function of all sites, if it is one, and the body is not a part that was split off: then
+    /// it has an entry before all exits.
+    fn only_function(&self) -> Option<u32> {
+        let first = self.sites.iter().min_by_key(|site| site.address)?;
+        let is_only = first.kind == ProbeType::Entry
+            && self.sites.iter().all(|site| site.function == first.function)
+            && self.sites.iter().filter(|site| site.kind == ProbeType::Entry).count() == 1;
+        is_only.then_some(first.function)
+    }
+}
+
+/// What is known of an instruction's context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Nothing,
+    Context(Context),
+    /// Two different ones.
+    Conflict,
+}
+
+/// Where control goes after an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Flow {
+    /// The target of a jump inside the body.
+    target: Option<u32>,
+    next: FallThrough,
+    is_return: bool,
+}
+
+/// Whether the instruction at the next address is executed next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FallThrough {
+    Always,
+    /// If the call returns.
+    AfterCall,
+    Never,
+}
+
+/// The analysis of one body.
+struct Analysis {
+    addresses: Vec<u64>,
+    flows: Vec<Flow>,
+    /// The site at each instruction, if there is one.
+    sites: Vec<Option<(ProbeType, u32)>>,
+    is_target: Vec<bool>,
+    /// Whether control enters at the first instruction, from a call.
+    is_called: bool,
+    known: Vec<Known>,
+    changed: bool,
+}
+
+impl Analysis {
+    /// Decodes the body. `None` if the sites, ascending, are not calls or jumps of it.
+    fn new(code: &[u8], start: u64, sites: &[Site]) -> Option<Self> {
+        let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
+        let (mut addresses, mut instructions) = (Vec::new(), Vec::new());
+        while decoder.can_decode() {
+            let instruction = decoder.decode();
+            if instruction.is_invalid() {
+                return None;
+            }
+            addresses.push(instruction.ip());
+            instructions.push(instruction);
+        }
+        let index_of = |address: u64| addresses.binary_search(&address).ok().map(|index| index as u32);
+        let mut by_index = vec![None; instructions.len()];
+        for site in sites {
+            let index = index_of(site.address)?;
+            let is_transfer = matches!(
+                instructions[index as usize].flow_control(),
+                FlowControl::Call
+                    | FlowControl::IndirectCall
+                    | FlowControl::UnconditionalBranch
+                    | FlowControl::IndirectBranch
+            );
+            if !is_transfer {
+                return None;
+            }
+            by_index[index as usize] = Some((site.kind, site.function));
+        }
+        let flow = |instruction: &Instruction| {
+            let flow = instruction.flow_control();
+            let target = match flow {
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+                    index_of(instruction.near_branch_target())
+                }
+                _ => None,
+            };
+            let next = match flow {
+                FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => FallThrough::Always,
+                FlowControl::Call | FlowControl::IndirectCall | FlowControl::Interrupt => FallThrough::AfterCall,
+                _ => FallThrough::Never,
+            };
+            Flow { target, next, is_return: flow == FlowControl::Return }
+        };
+        let flows: Vec<Flow> = instructions.iter().map(flow).collect();
+        let mut is_target = vec![false; flows.len()];
+        flows.iter().filter_map(|flow| flow.target).for_each(|target| is_target[target as usize] = true);
+        let known = vec![Known::Nothing; flows.len()];
+        let is_called = sites.first().is_none_or(|site| site.kind == ProbeType::Entry);
+        Some(Self { addresses, flows, sites: by_index, is_target, is_called, known, changed: false })
+    }
+
+    fn run(mut self, chains: &mut Chains) -> Option<Ranges> {
+        if self.is_called {
+            *self.known.first_mut()? = Known::Context(EMPTY);
+        }
+        for trusts_calls in [false, true] {
+            for _ in 0..MAX_PASSES {
+                self.changed = false;
+                self.forward(chains, trusts_calls);
+                self.backward(chains);
+                if !self.changed {
+                    break;
+                }
+            }
+        }
+        let mut ranges: Vec<(u64, Option<Context>)> = Vec::new();
+        for (address, known) in self.addresses.iter().zip(&self.known) {
+            let context = match known {
+                Known::Context(context) => Some(*context),
+                Known::Nothing | Known::Conflict => None,
+            };
+            if ranges.last().is_none_or(|(_, last)| *last != context) {
+                ranges.push((*address, context));
+            }
+        }
+        Some(ranges.into_boxed_slice())
+    }
+
+    fn learn(&mut self, index: usize, context: Context) {
+        let known = &mut self.known[index];
+        let new = match *known {
+            Known::Nothing => Known::Context(context),
+            Known::Context(other) if other != context => Known::Conflict,
+            _ => return,
+        };
+        *known = new;
+        self.changed = true;
+    }
+
+    /// Passes what is known on to the instructions that are executed next.
+    fn forward(&mut self, chains: &mut Chains, trusts_calls: bool) {
+        for index in 0..self.flows.len() {
+            let Known::Context(context) = self.known[index] else { continue };
+            let after = match self.sites[index] {
+                None => Some(context),
+                Some((ProbeType::Entry, function)) => Some(chains.entered(context, function)),
+                Some((ProbeType::Exit, function)) => chains.left(context, function),
+            };
+            let flow = self.flows[index];
+            // Only exits that no entry precedes: this way is never executed, or not understood.
+            let Some(after) = after else { continue };
+            if let Some(target) = flow.target {
+                self.learn(target as usize, after);
+            }
+            if index + 1 < self.flows.len() {
+                let is_passed_on = match flow.next {
+                    FallThrough::Always => true,
+                    FallThrough::Never => false,
+                    FallThrough::AfterCall if self.sites[index].is_some() => true,
+                    FallThrough::AfterCall => {
+                        !self.is_target[index + 1] || trusts_calls && self.known[index + 1] == Known::Nothing
+                    }
+                };
+                if is_passed_on {
+                    self.learn(index + 1, after);
+                }
+            }
+        }
+    }
+
+    /// Concludes from what is known of the instructions that are executed next.
+    fn backward(&mut self, chains: &mut Chains) {
+        for index in (0..self.flows.len()).rev() {
+            if self.known[index] != Known::Nothing {
+                continue;
+            }
+            let flow = self.flows[index];
+            let context = |at: Option<usize>| match self.known.get(at?)? {
+                Known::Context(context) => Some(*context),
+                _ => None,
+            };
+            let site = self.sites[index];
+            let next = match flow.next {
+                FallThrough::Never => None,
+                FallThrough::AfterCall if site.is_none() && self.is_target.get(index + 1) == Some(&true) => None,
+                _ => Some(index + 1),
+            };
+            let after = match (flow.is_return, flow.next, site) {
+                (true, ..) => Some(EMPTY),
+                // A jump to the instrumentation function, which returns for its function.
+                (_, FallThrough::Never, Some((ProbeType::Exit, _))) => Some(EMPTY),
+                _ => context(flow.target.map(|target| target as usize)).or_else(|| context(next)),
+            };
+            let before = match (after, site) {
+                (None, _) => None,
+                (Some(after), None) => Some(after),
+                (Some(after), Some((ProbeType::Entry, function))) => chains.left(after, function),
+                (Some(after), Some((ProbeType::Exit, function))) => Some(chains.entered(after, function)),
+            };
+            if let Some(before) = before {
+                self.learn(index, before);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

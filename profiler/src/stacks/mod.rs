@@ -1,0 +1,208 @@
+//! Where the program's processor time goes: stacks that are sampled by the processor time of its
+//! threads.
+//!
+//! Windows of probes ([`crate::policy`]) measure how often a function is called and how long its
+//! calls take; in a short run, or within a small budget, those of a function that is called millions
+//! of times are too few to say how much time all of its calls took. That time is estimated from
+//! samples of stacks instead, whose error depends on their number only. They cost the same for any
+//! number of functions.
+//!
+//! # How
+//! 1. The kernel takes the samples ([`events`]), and the service thread reads them in each tick.
+//! 2. [`unwinding`] finds the frames, by the unwind tables of the objects' files ([`objects`]).
+//! 3. [`contexts`] knows which functions have been entered and not left at each address, inlined
+//!    ones included. Samples wait for [`DELAY`], until the probes of code that was executed for the
+//!    first time are known.
+//! 4. [`tally`] counts, and estimates times.
+//!
+//! If the kernel refuses the events, times are those of windows alone, and the report has a note.
+
+mod contexts;
+mod events;
+mod objects;
+mod tally;
+mod unwinding;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use contexts::{Contexts, FrameState};
+use events::{Events, Record};
+use tally::{Functions, Tally};
+use unwinding::{End, Unwinder};
+
+pub(crate) use tally::{FunctionTime, Times};
+
+use crate::own_time;
+use crate::probe_type::ProbeType;
+
+/// How long a sample waits until its functions are looked up.
+const DELAY: Duration = Duration::from_millis(500);
+
+/// What a sample costs the program, in nanoseconds: assumed. An interrupt, and a copy of the stack.
+const COST_OF_SAMPLE: f64 = 5_000.0;
+
+/// What unwinding a sample costs, in nanoseconds: assumed, to choose the period.
+const COST_OF_UNWINDING: f64 = 10_000.0;
+
+/// The part of the budget that samples may cost.
+const SHARE: f64 = 0.3;
+
+/// Nanoseconds between two samples of a thread. Not a multiple of anything: programs like round
+/// numbers.
+const PERIODS: std::ops::RangeInclusive<f64> = 503_000.0..=9_973_000.0;
+
+/// The frames of a sample.
+#[derive(Debug)]
+struct Sample {
+    at: Instant,
+    /// Innermost first.
+    frames: Box<[u64]>,
+    end: End,
+}
+
+/// The samples of a session.
+pub(crate) struct Stacks {
+    events: Option<Events>,
+    /// Why there are none.
+    refusal: Option<String>,
+    /// Nanoseconds.
+    period: f64,
+    unwinder: Unwinder,
+    contexts: Contexts,
+    waiting: VecDeque<Sample>,
+    tally: Tally,
+    /// The program's processor time when sampling began.
+    running_before: f64,
+    frames: Vec<u64>,
+}
+
+impl Stacks {
+    /// No samples yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            events: None,
+            refusal: None,
+            period: 0.0,
+            unwinder: Unwinder::new(),
+            contexts: Contexts::default(),
+            waiting: VecDeque::new(),
+            tally: Tally::default(),
+            running_before: 0.0,
+            frames: Vec::new(),
+        }
+    }
+
+    /// Begins to sample the main thread, and those that are created from now on. `budget` is the
+    /// part of the processor time that profiling may take, if there is a limit.
+    pub(crate) fn start(&mut self, budget: Option<f64>) {
+        let wanted = (COST_OF_SAMPLE + COST_OF_UNWINDING) / (SHARE * budget.unwrap_or(1.0));
+        self.period = wanted.clamp(*PERIODS.start(), *PERIODS.end()).round();
+        self.running_before = own_time::processor_time();
+        match Events::open(self.period as u64) {
+            Ok(events) => self.events = Some(events),
+            Err(error) => {
+                self.refusal = Some(format!(
+                    "processor time is not sampled, so the total times of many functions have no upper limit \
+                     (perf_event_open: {error}; a container may forbid it, or the setting kernel.perf_event_paranoid)"
+                ));
+            }
+        }
+    }
+
+    /// Adds a site: of this function, in the body with these addresses.
+    pub(crate) fn add_site(&mut self, site: usize, kind: ProbeType, function: u32, body: Range<usize>) {
+        self.contexts.add(site as u64, kind, function, body.start as u64..body.end as u64);
+    }
+
+    /// Reads the samples that have been taken.
+    pub(crate) fn drain(&mut self) {
+        let Some(events) = &mut self.events else { return };
+        for range in self.unwinder.refresh() {
+            self.contexts.remove(&range);
+        }
+        let (unwinder, frames, tally, waiting) =
+            (&mut self.unwinder, &mut self.frames, &mut self.tally, &mut self.waiting);
+        let at = Instant::now();
+        events.drain(|record| match record {
+            Record::Sample(sample) => match unwinder.frames(&sample, frames) {
+                End::Profiler => tally.profiler += 1,
+                end => waiting.push_back(Sample { at, frames: frames.as_slice().into(), end }),
+            },
+            Record::Unreadable => tally.add_unreadable(),
+            Record::Lost(number) => tally.lost += number,
+        });
+        while let Some(sample) = self.waiting.pop_front_if(|sample| at.duration_since(sample.at) > DELAY) {
+            self.count(&sample);
+        }
+    }
+
+    fn count(&mut self, sample: &Sample) {
+        let mut functions = Functions { is_partial: sample.end == End::Unknown, ..Functions::default() };
+        for (depth, address) in sample.frames.iter().enumerate() {
+            let state = if depth == 0 { FrameState::Executing } else { FrameState::Calling };
+            let unwinder = &self.unwinder;
+            match self.contexts.at(*address, state, |range| unwinder.code(range)) {
+                Some(context) => {
+                    let before = functions.chain.len();
+                    self.contexts.functions(context, |function| functions.chain.push(Some(function)));
+                    if functions.chain.len() == before && before > 0 {
+                        functions.chain.push(None);
+                    }
+                }
+                None if functions.chain.is_empty() => functions.is_headless = true,
+                None => functions.is_partial = true,
+            }
+        }
+        self.tally.add(&functions);
+    }
+
+    /// The longest time between two calls of [`Stacks::drain`] in which no sample is lost.
+    pub(crate) fn max_pause(&self) -> Option<Duration> {
+        let events = self.events.as_ref()?;
+        Some(Duration::from_nanos((events.capacity() as f64 * self.period / 2.0) as u64))
+    }
+
+    /// Counts all samples that have been taken.
+    pub(crate) fn finish(&mut self) {
+        self.drain();
+        while let Some(sample) = self.waiting.pop_front() {
+            self.count(&sample);
+        }
+    }
+
+    /// The times of all functions, if there are enough samples. The program's threads have waited
+    /// for `waiting` nanoseconds.
+    pub(crate) fn times(&self, waiting: f64) -> Option<Times<'_>> {
+        let running = own_time::processor_time() - self.running_before;
+        Times::new(&self.tally, self.period, running, waiting)
+    }
+
+    /// The number of samples, and what they have cost the program's threads, in nanoseconds.
+    pub(crate) fn cost(&self) -> (u64, f64) {
+        let taken = self.tally.taken() + self.waiting.len() as u64;
+        (taken, taken as f64 * COST_OF_SAMPLE)
+    }
+
+    /// Why no samples are taken, if they are not.
+    pub(crate) fn note(&self) -> Option<&str> {
+        self.refusal.as_deref()
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory(&self) -> usize {
+        let events = self.events.as_ref().map_or(0, Events::memory);
+        events + self.contexts.memory() + self.tally.memory() + self.waiting.capacity() * size_of::<Sample>()
+    }
+
+    /// In a forked child, which has no events: begins again, with the parent's sites.
+    pub(crate) fn restart(&mut self) {
+        if let Some(events) = self.events.take() {
+            events.forget();
+        }
+        self.waiting.clear();
+        self.tally = Tally::default();
+        self.refusal = None;
+    }
+}
