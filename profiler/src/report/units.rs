@@ -61,17 +61,22 @@ pub(super) enum Certainty {
     AtLeast(f64),
     /// Only an upper bound.
     AtMost(f64),
+    /// Both bounds.
+    Between(f64, f64),
 }
 
+/// A lower bound below this part of the upper one is not shown with it.
+const NEGLIGIBLE: f64 = 0.05;
+
 impl Certainty {
-    /// An interval that is wider than the value is only used as a bound.
+    /// Of an interval that is wider than the value, the bounds are shown.
     pub(super) fn of(estimate: &Estimate) -> Certainty {
         match (estimate.high, estimate.relative_error()) {
             _ if estimate.is_exact() => Certainty::Exact(estimate.value),
             (None, _) => Certainty::AtLeast(estimate.low),
             (_, Some(error)) if error <= 1.0 => Certainty::About(estimate.value, error),
-            (Some(high), _) if estimate.low <= 0.0 => Certainty::AtMost(high),
-            _ => Certainty::AtLeast(estimate.low),
+            (Some(high), _) if estimate.low <= NEGLIGIBLE * high => Certainty::AtMost(high),
+            (Some(high), _) => Certainty::Between(estimate.low, high),
         }
     }
 
@@ -86,6 +91,10 @@ impl Certainty {
                 shown => format!(">={shown}"),
             },
             Certainty::AtMost(high) => format!("<={}", unit(high)).replace("<=<", "<"),
+            Certainty::Between(low, high) => match (unit(low), unit(high)) {
+                (low, high) if low == high => low,
+                (low, high) => format!("{low}-{high}"),
+            },
         }
     }
 
@@ -194,7 +203,8 @@ mod tests {
         check(Estimate::within(1e3, 996.0, 1002.0), "1.00us", "±0.4%");
         check(Estimate::within(1e3, 900.0, 1083.0), "1.00us", "±10%");
         check(Estimate::within(1e3, 0.0, 2000.0), "1.00us", "±100%");
-        check(Estimate::within(1e3, 500.0, 50e3), ">=500ns", "");
+        check(Estimate::within(1e3, 500.0, 50e3), "<=50.0us", "");
+        check(Estimate::within(4e3, 3e3, 50e3), "3.00us-50.0us", "");
         check(Estimate::within(1e3, 0.0, 50e3), "<=50.0us", "");
         check(Estimate::within(0.0, 0.0, 30.0), "<=30.0ns", "");
         check(Estimate::at_least(10.0), ">=10.0ns", "");

@@ -10,8 +10,8 @@
 //! An entry appends its function to the context, an exit removes it. Calls are nested as the
 //! functions are, so each instruction has one context, whichever way leads to it:
 //!
-//! 1. The first instruction of the body has the empty context, unless the first site is an exit: then
-//!    the body is a part of a function that the compiler has split off.
+//! 1. The first instruction of the body has the empty context, unless there are exits of functions
+//!    that are not entered: then the body is a part of one that the compiler has split off.
 //! 2. What is known of an instruction is passed on to those that are executed next.
 //! 3. Targets of indirect jumps, and code after them, are not reached that way. They get the
 //!    context from which the known one of the next instruction results.
@@ -26,7 +26,7 @@
 //! A body whose sites all belong to one function needs no such analysis for a frame that has called
 //! another: it is in that function after its first entry.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -155,7 +155,8 @@ impl Contexts {
         if !body.contexts.as_ref().is_some_and(is_current) {
             let range = start..body.end;
             body.sites.sort_unstable_by_key(|site| site.address);
-            let known = code(&range).and_then(|code| Analysis::new(code, start, &body.sites)?.run(&mut self.chains));
+            let known =
+                code(&range).and_then(|code| Analysis::new(code, start, &body.sites)?.run(&mut self.chains));
             body.contexts = Some((known.unwrap_or_else(|| Box::new([(start, None)])), Instant::now()));
             body.is_stale = false;
         }
@@ -178,7 +179,8 @@ impl Contexts {
             let ranges = body.contexts.as_ref().map_or(0, |(ranges, _)| size_of_val::<[_]>(ranges));
             size_of::<(u64, Body)>() + body.sites.capacity() * size_of::<Site>() + ranges
         };
-        self.bodies.values().map(of_body).sum::<usize>() + self.chains.links.len() * 2 * size_of::<(Context, u32)>()
+        self.bodies.values().map(of_body).sum::<usize>()
+            + self.chains.links.len() * 2 * size_of::<(Context, u32)>()
     }
 }
 
@@ -189,9 +191,14 @@ impl Body {
         let first = self.sites.iter().min_by_key(|site| site.address)?;
         let is_only = first.kind == ProbeType::Entry
             && self.sites.iter().all(|site| site.function == first.function)
-            && self.sites.iter().filter(|site| site.kind == ProbeType::Entry).count() == 1;
+            && of_kind(&self.sites, ProbeType::Entry).count() == 1;
         is_only.then_some(first.function)
     }
+}
+
+/// The functions of the sites of one kind.
+fn of_kind(sites: &[Site], kind: ProbeType) -> impl Iterator<Item = u32> {
+    sites.iter().filter(move |site| site.kind == kind).map(|site| site.function)
 }
 
 /// What is known of an instruction's context.
@@ -272,8 +279,12 @@ impl Analysis {
                 _ => None,
             };
             let next = match flow {
-                FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => FallThrough::Always,
-                FlowControl::Call | FlowControl::IndirectCall | FlowControl::Interrupt => FallThrough::AfterCall,
+                FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => {
+                    FallThrough::Always
+                }
+                FlowControl::Call | FlowControl::IndirectCall | FlowControl::Interrupt => {
+                    FallThrough::AfterCall
+                }
                 _ => FallThrough::Never,
             };
             Flow { target, next, is_return: flow == FlowControl::Return }
@@ -282,7 +293,8 @@ impl Analysis {
         let mut is_target = vec![false; flows.len()];
         flows.iter().filter_map(|flow| flow.target).for_each(|target| is_target[target as usize] = true);
         let known = vec![Known::Nothing; flows.len()];
-        let is_called = sites.first().is_none_or(|site| site.kind == ProbeType::Entry);
+        let entered: HashSet<u32> = of_kind(sites, ProbeType::Entry).collect();
+        let is_called = of_kind(sites, ProbeType::Exit).all(|function| entered.contains(&function));
         Some(Self { addresses, flows, sites: by_index, is_target, is_called, known, changed: false })
     }
 
@@ -369,7 +381,9 @@ impl Analysis {
             let site = self.sites[index];
             let next = match flow.next {
                 FallThrough::Never => None,
-                FallThrough::AfterCall if site.is_none() && self.is_target.get(index + 1) == Some(&true) => None,
+                FallThrough::AfterCall if site.is_none() && self.is_target.get(index + 1) == Some(&true) => {
+                    None
+                }
                 _ => Some(index + 1),
             };
             let after = match (flow.is_return, flow.next, site) {

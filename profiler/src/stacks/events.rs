@@ -90,7 +90,11 @@ impl Events {
                 Err(error) => return Err(error),
             }
         }
-        if rings.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(Self { rings, wrapped: Vec::new() }) }
+        if rings.is_empty() {
+            Err(io::ErrorKind::NotFound.into())
+        } else {
+            Ok(Self { rings, wrapped: Vec::new() })
+        }
     }
 
     /// The number of samples for which every ring has room.
@@ -221,7 +225,9 @@ impl Ring {
                 wrapped.clear();
                 wrapped.extend_from_slice(record);
                 // SAFETY: as above.
-                wrapped.extend_from_slice(unsafe { std::slice::from_raw_parts(self.data.as_ptr(), size - first) });
+                wrapped.extend_from_slice(unsafe {
+                    std::slice::from_raw_parts(self.data.as_ptr(), size - first)
+                });
                 read(wrapped).into_iter().for_each(&mut *visit);
             }
             at = at.wrapping_add(size as u64);
@@ -283,7 +289,9 @@ mod tests {
     fn records_are_read_and_what_is_cut_off_is_not() {
         let sample = record(PERF_RECORD_SAMPLE, &[ABI_64, 1, 2, 3, 16, 7, 8, 8]);
         match read(&sample) {
-            Some(Record::Sample(RawSample { ip: 3, sp: 2, bp: 1, stack })) => assert_eq!(stack, 7u64.to_le_bytes()),
+            Some(Record::Sample(RawSample { ip: 3, sp: 2, bp: 1, stack })) => {
+                assert_eq!(stack, 7u64.to_le_bytes())
+            }
             other => panic!("{other:?}"),
         }
         assert!(matches!(read(&record(PERF_RECORD_SAMPLE, &[0, 0])), Some(Record::Unreadable)));

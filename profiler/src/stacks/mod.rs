@@ -2,10 +2,10 @@
 //! threads.
 //!
 //! Windows of probes ([`crate::policy`]) measure how often a function is called and how long its
-//! calls take; in a short run, or within a small budget, those of a function that is called millions
-//! of times are too few to say how much time all of its calls took. That time is estimated from
-//! samples of stacks instead, whose error depends on their number only. They cost the same for any
-//! number of functions.
+//! calls take; in a short run, or within a small budget, those of a function that is called
+//! millions of times are too few to say how much time all of its calls took. That time is estimated
+//! from samples of stacks instead, whose error depends on their number only. They cost the same for
+//! any number of functions.
 //!
 //! # How
 //! 1. The kernel takes the samples ([`events`]), and the service thread reads them in each tick.

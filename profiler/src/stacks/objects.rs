@@ -209,9 +209,16 @@ fn object(info: &libc::dl_phdr_info) -> Option<Object> {
         offset: header.p_offset,
         is_executable: header.p_flags & libc::PF_X != 0,
     });
-    let (start, end) = (loads().map(at).min()?, loads().map(|header| at(header).saturating_add(header.p_memsz)).max()?);
+    let (start, end) =
+        (loads().map(at).min()?, loads().map(|header| at(header).saturating_add(header.p_memsz)).max()?);
     let unwind = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME).map(at);
-    Some(Object { path: path.to_vec(), bias: info.dlpi_addr, range: start..end, segments: segments.collect(), unwind })
+    Some(Object {
+        path: path.to_vec(),
+        bias: info.dlpi_addr,
+        range: start..end,
+        segments: segments.collect(),
+        unwind,
+    })
 }
 
 type Visit<'a> = &'a mut dyn FnMut(&libc::dl_phdr_info) -> c_int;

@@ -178,8 +178,9 @@ fn limits(seen: u64, all: u64) -> (f64, f64) {
     let (share, z) = ((seen / all).min(1.0), Z * Z / all);
     let middle = (share + z / 2.0) / (1.0 + z);
     let half = (share * (1.0 - share) * z + z * z / 4.0).sqrt() / (1.0 + z);
-    let low = if seen == 0.0 { 0.0 } else { (middle - half).max(0.0) };
-    (all * low, all * (middle + half).min(1.0))
+    let low = if seen == 0.0 { 0.0 } else { all * (middle - half).max(0.0) };
+    let high = if seen == all { all } else { all * (middle + half).min(1.0) };
+    (low, high)
 }
 
 #[cfg(test)]
@@ -190,7 +191,10 @@ mod tests {
     use super::*;
 
     fn chain(functions: &[u32]) -> Functions {
-        Functions { chain: functions.iter().map(|function| Some(*function)).collect(), ..Functions::default() }
+        Functions {
+            chain: functions.iter().map(|function| Some(*function)).collect(),
+            ..Functions::default()
+        }
     }
 
     fn added(samples: &[(Functions, u64)]) -> Tally {

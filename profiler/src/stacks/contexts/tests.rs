@@ -1,0 +1,217 @@
+use iced_x86::{Code, Encoder, Instruction, Register};
+
+use super::*;
+
+/// An instruction of a body; targets are indices of instructions.
+#[derive(Clone, Copy)]
+enum Op {
+    /// Anything that goes on with the next one.
+    Plain,
+    Enter(u32),
+    Exit(u32),
+    /// A jump to the instrumentation function, in place of a call and a return.
+    ExitAndReturn(u32),
+    Call,
+    JumpIf(usize),
+    Jump(usize),
+    /// By a table.
+    Switch,
+    Return,
+}
+
+use Op::{Call, Enter, Exit, ExitAndReturn, Jump, JumpIf, Plain, Return, Switch};
+
+const START: u64 = 0x40_0000;
+/// Outside of all bodies.
+const ELSEWHERE: u64 = 0x50_0000;
+
+/// The instruction, with the address of its target.
+fn instruction(op: Op, address_of: impl Fn(usize) -> u64) -> Instruction {
+    let branch = |code, target| Instruction::with_branch(code, target).unwrap();
+    match op {
+        Plain => Instruction::with(Code::Nopd),
+        Enter(_) | Exit(_) | Call => branch(Code::Call_rel32_64, ELSEWHERE),
+        ExitAndReturn(_) => branch(Code::Jmp_rel32_64, ELSEWHERE),
+        JumpIf(target) => branch(Code::Jne_rel32_64, address_of(target)),
+        Jump(target) => branch(Code::Jmp_rel32_64, address_of(target)),
+        Switch => Instruction::with1(Code::Jmp_rm64, Register::RAX).unwrap(),
+        Return => Instruction::with(Code::Retnq),
+    }
+}
+
+/// The code, and the addresses of its instructions.
+fn assembled(ops: &[Op]) -> (Vec<u8>, Vec<u64>) {
+    let encode = |op: Op, at: u64, addresses: &[u64]| {
+        let mut encoder = Encoder::new(64);
+        let address_of = |index: usize| addresses.get(index).copied().unwrap_or(START);
+        encoder.encode(&instruction(op, address_of), at).unwrap();
+        encoder.take_buffer()
+    };
+    let mut addresses = Vec::new();
+    let mut end = START;
+    for op in ops {
+        addresses.push(end);
+        // Lengths do not depend on targets.
+        end += encode(*op, end, &[]).len() as u64;
+    }
+    let code = ops.iter().zip(&addresses).flat_map(|(op, at)| encode(*op, *at, &addresses)).collect();
+    (code, addresses)
+}
+
+fn contexts_of(ops: &[Op], code: &[u8], addresses: &[u64]) -> Contexts {
+    let mut contexts = Contexts::default();
+    let end = START + code.len() as u64;
+    for (op, address) in ops.iter().zip(addresses) {
+        let (kind, function) = match op {
+            Enter(function) => (ProbeType::Entry, *function),
+            Exit(function) | ExitAndReturn(function) => (ProbeType::Exit, *function),
+            _ => continue,
+        };
+        contexts.add(*address, kind, function, START..end);
+    }
+    contexts
+}
+
+/// Checks the functions at each instruction, outermost first; `None` if they are not known.
+#[track_caller]
+fn check(body: &[(Op, Option<&[u32]>)]) {
+    let ops: Vec<Op> = body.iter().map(|(op, _)| *op).collect();
+    let (code, addresses) = assembled(&ops);
+    let mut contexts = contexts_of(&ops, &code, &addresses);
+    for (index, ((_, expected), address)) in body.iter().zip(&addresses).enumerate() {
+        let context = contexts.at(*address, FrameState::Executing, |_| Some(&code));
+        let mut found = Vec::new();
+        if let Some(context) = context {
+            contexts.functions(context, |function| found.insert(0, function));
+        }
+        assert_eq!(context.map(|_| &found[..]), *expected, "instruction {index}");
+    }
+}
+
+#[test]
+fn inlined_function_inside_another() {
+    check(&[
+        (Plain, Some(&[])),
+        (Enter(1), Some(&[])),
+        (Plain, Some(&[1])),
+        (Enter(2), Some(&[1])),
+        (Call, Some(&[1, 2])),
+        (Exit(2), Some(&[1, 2])),
+        (Plain, Some(&[1])),
+        (ExitAndReturn(1), Some(&[1])),
+    ]);
+}
+
+#[test]
+fn loop_and_two_returns() {
+    check(&[
+        (Enter(1), Some(&[])),
+        (Enter(2), Some(&[1])),
+        (JumpIf(8), Some(&[1, 2])),
+        (Exit(2), Some(&[1, 2])),
+        (JumpIf(1), Some(&[1])),
+        (Exit(1), Some(&[1])),
+        (Plain, Some(&[])),
+        (Return, Some(&[])),
+        (Exit(2), Some(&[1, 2])),
+        (Exit(1), Some(&[1])),
+        (Return, Some(&[])),
+    ]);
+}
+
+/// The cases are only reached through a table: what follows them tells where they are.
+#[test]
+fn cases_of_a_switch_by_what_follows_them() {
+    check(&[
+        (Enter(1), Some(&[])),
+        (Enter(2), Some(&[1])),
+        (Switch, Some(&[1, 2])),
+        (Plain, Some(&[1, 2])),
+        (Enter(3), Some(&[1, 2])),
+        (Call, Some(&[1, 2, 3])),
+        (Exit(3), Some(&[1, 2, 3])),
+        (Jump(10), Some(&[1, 2])),
+        (Exit(2), Some(&[1, 2])),
+        (ExitAndReturn(1), Some(&[1])),
+        (Exit(2), Some(&[1, 2])),
+        (Exit(1), Some(&[1])),
+        (Return, Some(&[])),
+    ]);
+}
+
+/// The call does not return; the code after it belongs to the beginning of the function.
+#[test]
+fn code_after_a_call_that_does_not_return() {
+    check(&[
+        (Enter(1), Some(&[])),
+        (JumpIf(4), Some(&[1])),
+        (Enter(2), Some(&[1])),
+        (Call, Some(&[1, 2])),
+        (Exit(1), Some(&[1])),
+        (Return, Some(&[])),
+    ]);
+}
+
+/// A call that returns, before a place to which others jump, is all that leads to the rest.
+#[test]
+fn code_after_a_call_that_returns() {
+    check(&[
+        (Enter(1), Some(&[])),
+        (Call, Some(&[1])),
+        (Plain, Some(&[1])),
+        (Switch, Some(&[1])),
+        (JumpIf(2), Some(&[1])),
+        (Switch, Some(&[1])),
+    ]);
+}
+
+/// A part without an entry: it begins inside the function that it leaves.
+#[test]
+fn part_that_was_split_off() {
+    check(&[
+        (Plain, Some(&[1])),
+        (Enter(2), Some(&[1])),
+        (Exit(2), Some(&[1, 2])),
+        (Exit(1), Some(&[1])),
+        (Return, Some(&[])),
+    ]);
+}
+
+#[test]
+fn code_that_was_merged_is_unknown() {
+    check(&[
+        (Enter(1), Some(&[])),
+        (JumpIf(4), Some(&[1])),
+        (Enter(2), Some(&[1])),
+        (Jump(4), Some(&[1, 2])),
+        (Plain, None),
+        (Switch, None),
+    ]);
+}
+
+#[test]
+fn frame_that_has_called_needs_no_code_if_its_body_has_one_function() {
+    let ops = [Plain, Enter(7), Call, Exit(7), Return];
+    let (code, addresses) = assembled(&ops);
+    let mut contexts = contexts_of(&ops, &code, &addresses);
+    let mut functions = Vec::new();
+    let context = contexts.at(addresses[2], FrameState::Calling, |_| panic!("code is not needed"));
+    contexts.functions(context.unwrap(), |function| functions.push(function));
+    assert_eq!(functions, [7]);
+    assert_eq!(contexts.at(addresses[0], FrameState::Calling, |_| None), Some(EMPTY));
+    assert_eq!(contexts.at(ELSEWHERE, FrameState::Executing, |_| None), Some(EMPTY));
+    contexts.remove(&(START..ELSEWHERE));
+    assert_eq!(contexts.at(addresses[2], FrameState::Calling, |_| None), Some(EMPTY));
+}
+
+/// The file was replaced: other code is at the sites.
+#[test]
+fn sites_that_the_file_does_not_have_make_a_body_unknown() {
+    let ops = [Enter(7), Plain, Exit(7), Return];
+    let (code, addresses) = assembled(&ops);
+    let (other, _) = assembled(&[Plain; 12]);
+    for file in [Some(&other[..]), Some(&code[1..]), None] {
+        let mut contexts = contexts_of(&ops, &code, &addresses);
+        assert_eq!(contexts.at(addresses[1], FrameState::Executing, |_| file), None);
+    }
+}
