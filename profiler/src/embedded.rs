@@ -514,7 +514,7 @@ impl Running {
         let index_at = |address| Some(function_at(address)? as u32 + 1);
         let (mut functions, mut arcs) = summary::of(&self.schedule, &index_at, &units, None);
         name(&mut functions, &mut arcs, describe);
-        let Spent { process, probes, service, toggles, start } = self.spent;
+        let Spent { process, probes, service, toggles, stacks, start } = self.spent;
         Report {
             version: Report::VERSION,
             run: self.identity.run.to_string(),
@@ -527,12 +527,14 @@ impl Running {
             toggles: fastinst::toggle_count() - self.toggles_before,
             samples: functions.iter().map(|function| function.samples).sum(),
             lost_samples: thread::lost() - self.lost_before,
+            stacks: 0,
             cost: Cost {
                 budget: settings.budget.fraction(),
                 cpu_ns: process as u64,
                 probes_ns: probes as u64,
                 service_ns: service as u64,
                 toggles_ns: toggles as u64,
+                stacks_ns: stacks as u64,
                 startup_ns: start as u64,
                 error: self.spent.error(),
                 memory_bytes: self.schedule.memory() as u64,
@@ -558,6 +560,7 @@ impl Running {
             toggles: 0,
             samples: 0,
             lost_samples: 0,
+            stacks: 0,
             cost: Cost::default(),
             settings: String::new(),
             notes: Vec::new(),

@@ -4,10 +4,12 @@
 //! 1. Probes: each reads the clock when it begins and when it ends; the time outside these readings
 //!    was calibrated at the start ([`crate::fire`]).
 //! 2. The service thread: its processor time, which includes the toggles that it makes.
-//! 3. Toggles: their cost for threads that execute the rewritten code (a cache line transfer, a
+//! 3. Samples of stacks ([`crate::stacks`]): unwinding is part of the service thread's processor
+//!    time; what they cost the program's threads is assumed.
+//! 4. Toggles: their cost for threads that execute the rewritten code (a cache line transfer, a
 //!    pipeline flush) is not measured but assumed, [`DISTURBANCE`] each; the stated error covers
 //!    zero to twice that.
-//! 4. The start: processor time until the program's own code runs, and the service thread's
+//! 5. The start: processor time until the program's own code runs, and the service thread's
 //!    processor time for discovering probes later.
 //!
 //! # The control
@@ -16,12 +18,12 @@
 //! within [`HORIZON`]. The cost of the start, and of the first observation of every function
 //! ([`LEARNING`]), is compensated within [`HORIZON_OF_START`], so that short runs are measured too.
 //!
-//! This amount, less the cost of waking the service thread, is divided by the recent cost of a
-//! window ([`Costs`]). The result is the rate of windows, and the *scale* is chosen for that rate.
-//! The scale does not follow the cost of the last milliseconds: a window is planned long before it
-//! opens, and a phase in which new functions are called is expensive only for a moment. If the
-//! scale followed such moments, strata would become so long that few windows represent the rest of
-//! the run.
+//! This amount, less the cost of waking the service thread and of samples of stacks, is divided by
+//! the recent cost of a window ([`Costs`]). The result is the rate of windows, and the *scale* is
+//! chosen for that rate. The scale does not follow the cost of the last milliseconds: a window is
+//! planned long before it opens, and a phase in which new functions are called is expensive only
+//! for a moment. If the scale followed such moments, strata would become so long that few windows
+//! represent the rest of the run.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
@@ -168,6 +170,8 @@ pub(crate) struct Spent {
     pub(crate) probes: f64,
     pub(crate) service: f64,
     pub(crate) toggles: f64,
+    /// Samples of stacks, on the program's threads.
+    pub(crate) stacks: f64,
     pub(crate) start: f64,
 }
 
@@ -178,18 +182,19 @@ impl Spent {
 
     /// All costs except the start.
     fn running(&self) -> f64 {
-        self.probes + self.service + self.toggles
+        self.probes + self.service + self.toggles + self.stacks
     }
 
     /// Processor time of the program itself.
     fn own(&self) -> f64 {
-        (self.process - self.probes - self.service - self.start).max(0.0)
+        (self.process - self.probes - self.service - self.stacks - self.start).max(0.0)
     }
 
-    /// Half-width of the interval of the sum, relative to it: the toggles are assumed, the rest is
-    /// good to a tenth.
+    /// Half-width of the interval of the sum, relative to it: toggles and samples of stacks are
+    /// assumed, the rest is good to a tenth.
     pub(crate) fn error(&self) -> f64 {
-        if self.sum() > 0.0 { (self.toggles + 0.1 * (self.probes + self.start)) / self.sum() } else { 0.0 }
+        let assumed = self.toggles + self.stacks;
+        if self.sum() > 0.0 { (assumed + 0.1 * (self.probes + self.start)) / self.sum() } else { 0.0 }
     }
 }
 
@@ -207,8 +212,8 @@ pub(crate) struct Demand {
 struct Costs {
     /// Program time.
     own: f64,
-    /// Processor time that the service thread spent on being woken.
-    waking: f64,
+    /// What does not depend on windows: being woken, samples of stacks.
+    fixed: f64,
     /// All other costs, except the start.
     rest: f64,
     windows: f64,
@@ -220,7 +225,7 @@ impl Costs {
         let added = |now: f64, earlier: f64| (now - earlier).max(0.0);
         Self {
             own: added(self.own, earlier.own),
-            waking: added(self.waking, earlier.waking),
+            fixed: added(self.fixed, earlier.fixed),
             rest: added(self.rest, earlier.rest),
             windows: added(self.windows, earlier.windows),
         }
@@ -232,7 +237,7 @@ impl Costs {
         let sum = |before: f64, since: f64| left * before + since;
         *self = Self {
             own: sum(self.own, since.own),
-            waking: sum(self.waking, since.waking),
+            fixed: sum(self.fixed, since.fixed),
             rest: sum(self.rest, since.rest),
             windows: sum(self.windows, since.windows),
         };
@@ -246,7 +251,7 @@ impl Costs {
     /// The scale at which `wanted` is spent for each nanosecond of program time; `None` if no
     /// function is sampled.
     fn scale(&self, wanted: f64, importance: f64) -> Option<f64> {
-        let for_windows = (wanted - self.waking / self.own.max(1.0)).max(FOR_WINDOWS * wanted);
+        let for_windows = (wanted - self.fixed / self.own.max(1.0)).max(FOR_WINDOWS * wanted);
         let at_full = importance / FULL.stratum * self.cost_of_window();
         (at_full > 0.0).then(|| for_windows / at_full)
     }
@@ -276,6 +281,10 @@ pub(crate) struct Governor {
     /// thread's was spent on waking it up.
     ticks: f64,
     in_ticks: f64,
+    /// What samples of stacks have cost: the program's threads, and the service thread in its
+    /// ticks.
+    stacks: f64,
+    unwinding: f64,
     discovery_before: Duration,
     /// Processor time that the program takes in a nanosecond of time.
     load: f64,
@@ -301,6 +310,8 @@ impl Governor {
             probes_before: 0.0,
             ticks: 0.0,
             in_ticks: 0.0,
+            stacks: 0.0,
+            unwinding: 0.0,
             discovery_before: fastinst::service::discovery_time(),
             load: 1.0,
             last_change: Instant::now(),
@@ -371,8 +382,16 @@ impl Governor {
             probes: counting::spent_in_probes() - self.probes_before,
             service: (of_thread() - discovery).max(0.0),
             toggles: (fastinst::toggle_count() - self.toggles_before) as f64 * DISTURBANCE / ticks_per_ns(),
+            stacks: self.stacks,
             start: self.start + discovery,
         }
+    }
+
+    /// Samples of stacks have cost the program's threads this much so far; those of this tick have
+    /// been unwound since the service thread had the processor time `begin`.
+    pub(crate) fn unwound(&mut self, begin: f64, stacks: f64) {
+        self.stacks = stacks;
+        self.unwinding += of_thread() - begin;
     }
 
     fn discovery(&self) -> f64 {
@@ -425,9 +444,9 @@ impl Governor {
     }
 
     fn total(&self, now: &Spent, demand: Demand) -> Costs {
-        let waking = self.waking(now.service);
-        let rest = now.running() - waking;
-        Costs { own: now.own(), waking, rest, windows: demand.windows as f64 }
+        let fixed = self.waking(now.service) + self.unwinding + now.stacks;
+        let rest = now.running() - fixed;
+        Costs { own: now.own(), fixed, rest, windows: demand.windows as f64 }
     }
 
     /// The cost that the budget is compared with: that of the start, and of learning, is spread
@@ -451,7 +470,7 @@ impl Governor {
         let wanted = (budget + left).clamp(LEAST * budget, 2.0 * budget);
         let scale = self.recent.scale(wanted, importance).unwrap_or_else(|| {
             // All functions are on.
-            self.scale * wanted * since.own / (since.waking + since.rest).max(1.0)
+            self.scale * wanted * since.own / (since.fixed + since.rest).max(1.0)
         });
         self.scale *= (scale / self.scale).clamp(*STEP.start(), *STEP.end());
         self.scale = self.scale.clamp(*SCALE.start(), *SCALE.end());
@@ -502,7 +521,7 @@ mod tests {
                 now.probes += rest;
                 now.service += self.waking;
                 now.process += STEP_TIME + rest + self.waking;
-                let since = Costs { own: STEP_TIME, waking: self.waking, rest, windows };
+                let since = Costs { own: STEP_TIME, fixed: self.waking, rest, windows };
                 governor.adapt_to(budget, now, &since, self.importance);
                 scales.push(governor.scale);
             }

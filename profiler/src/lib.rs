@@ -26,7 +26,8 @@
 //! The paper's profiler (section 9) switches a function off after 10 calls and on again every 10
 //! ms. Here, the selection of observed calls does not depend on the program: functions that are
 //! called rarely stay on, the others are observed in windows at random instants (`policy`, with the
-//! proof), as many as the budget allows (`governor`).
+//! proof), as many as the budget allows (`governor`). The times of functions that are called
+//! millions of times come from samples of stacks (`stacks`).
 //!
 //! # Parts
 //! * [`session`]: start, changes of the [`settings`], report. [`process`]: events of the process:
@@ -35,6 +36,7 @@
 //! * `policy`: when a function is observed. `schedule`: the service thread that implements it.
 //!   `counting`: the calls of functions that are called very often.
 //!   `governor`: how much is observed, for the budget.
+//! * `stacks`: times of functions that are called often, from samples of stacks.
 //! * `fire`: the probe functions: no locks, no allocation; a system call only in a thread's first
 //!   probe, after a preemption (`preemption`), and to wake the service thread. `thread`: per-thread
 //!   memory. `function`: the state of a function that all threads share.

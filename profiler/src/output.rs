@@ -384,6 +384,7 @@ mod tests {
             toggles: 0,
             samples: 0,
             lost_samples: 0,
+            stacks: 0,
             cost: Cost::default(),
             settings: String::new(),
             notes: Vec::new(),

@@ -263,8 +263,9 @@ fn finish(rows: &mut [Row], edges: &[Edge], circles: &HashMap<u32, u32>, units: 
     }
 }
 
-/// Replaces what is less certain than the processor time of sampled stacks.
-fn add_processor_times(rows: &mut [Row], edges: &mut [Edge], times: &Times<'_>, units: &Units) {
+/// Replaces what is less certain than the processor time of sampled stacks, and adds arcs that only
+/// these have shown.
+fn add_processor_times(rows: &mut [Row], edges: &mut Vec<Edge>, times: &Times<'_>, units: &Units) {
     for row in rows.iter_mut().filter(|row| row.is_complete) {
         let FunctionTime { total, own } = times.of(row.index);
         let report = &mut row.report;
@@ -273,6 +274,15 @@ fn add_processor_times(rows: &mut [Row], edges: &mut [Edge], times: &Times<'_>, 
         let own = narrower(report.self_ns, own);
         report.self_ns = Some(total.high.map_or(own, |high| own.at_most(high)));
     }
+    let known: HashSet<(Option<u32>, u32)> = edges.iter().map(|edge| (edge.caller, edge.callee)).collect();
+    let unseen = times.arcs().filter(|arc| !known.contains(arc));
+    edges.extend(unseen.map(|(caller, callee)| Edge {
+        caller,
+        callee,
+        calls: Estimate::at_least(0.0),
+        total: None,
+        seen: None,
+    }));
     for edge in edges {
         let total = times.of_arc(edge.caller, edge.callee).at_most(units.thread_time);
         edge.total = Some(narrower(edge.total, total));

@@ -170,6 +170,7 @@ struct Written<'a> {
     toggles: u64,
     samples: u64,
     lost_samples: u64,
+    stacks: u64,
     cost: &'a Cost,
     notes: &'a [String],
     functions: Vec<&'a FunctionReport>,
@@ -222,6 +223,7 @@ fn written<'a>(report: &'a Report, run: &'a str) -> Written<'a> {
         toggles: report.toggles,
         samples: report.samples,
         lost_samples: report.lost_samples,
+        stacks: report.stacks,
         cost: &report.cost,
         notes: &report.notes,
         arcs: written_arcs(&report.arcs, &functions),
@@ -384,12 +386,14 @@ mod tests {
   "toggles": 11310,
   "samples": 13441,
   "lost_samples": 0,
+  "stacks": 0,
   "cost": {
     "budget": 0.01,
     "cpu_ns": 2020000000,
     "probes_ns": 8000000,
     "service_ns": 5000000,
     "toggles_ns": 4000000,
+    "stacks_ns": 0,
     "startup_ns": 3000000,
     "error": 0.12,
     "memory_bytes": 2345678
@@ -478,7 +482,7 @@ mod tests {
         let middle = &EXAMPLE.as_bytes()[..EXAMPLE.len() / 2];
         check(
             middle,
-            "r.json is truncated: it ends at line 31, in the middle of a report; copy or record it again",
+            "r.json is truncated: it ends at line 33, in the middle of a report; copy or record it again",
         );
         check(b"", &format!("r.json is not a fastinst report (an empty file); {NO}"));
         check(

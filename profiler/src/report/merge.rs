@@ -24,6 +24,7 @@ impl Report {
         self.toggles = self.toggles.saturating_add(other.toggles);
         self.samples = self.samples.saturating_add(other.samples);
         self.lost_samples = self.lost_samples.saturating_add(other.lost_samples);
+        self.stacks = self.stacks.saturating_add(other.stacks);
         self.cost = self.cost.plus(&other.cost);
         for note in other.notes {
             if !self.notes.contains(&note) {
@@ -139,6 +140,7 @@ impl Cost {
             probes_ns: self.probes_ns.saturating_add(other.probes_ns),
             service_ns: self.service_ns.saturating_add(other.service_ns),
             toggles_ns: self.toggles_ns.saturating_add(other.toggles_ns),
+            stacks_ns: self.stacks_ns.saturating_add(other.stacks_ns),
             startup_ns: self.startup_ns.saturating_add(other.startup_ns),
             error: if error.is_finite() { error } else { 0.0 },
             memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),

@@ -43,6 +43,9 @@ pub struct Report {
     /// Timed calls that were dropped because a buffer was full.
     #[serde(default)]
     pub lost_samples: u64,
+    /// Samples of stacks, from which times are estimated.
+    #[serde(default)]
+    pub stacks: u64,
     /// The cost of profiling.
     pub cost: Cost,
     /// Notes for the reader about this measurement, one sentence each.
@@ -70,10 +73,13 @@ pub struct Cost {
     pub service_ns: u64,
     /// Processor time for switching probes on and off, on any thread.
     pub toggles_ns: u64,
+    /// Processor time of the program's threads for samples of their stacks.
+    #[serde(default)]
+    pub stacks_ns: u64,
     /// Processor time before the program's own start: discovery of probes, calibration of the
     /// clock.
     pub startup_ns: u64,
-    /// Half the width of the 95 % interval of the sum of the four, relative to it.
+    /// Half the width of the 95 % interval of the sum of the five, relative to it.
     #[serde(serialize_with = "json::four_decimals")]
     pub error: f64,
     /// Memory that the profiler used, in bytes.
@@ -207,7 +213,7 @@ impl Cost {
     /// Total processor time of profiling, in nanoseconds.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
-        self.probes_ns + self.service_ns + self.toggles_ns + self.startup_ns
+        self.probes_ns + self.service_ns + self.toggles_ns + self.stacks_ns + self.startup_ns
     }
 
     /// The cost of profiling as a fraction of the program's own processor time; `None` if the
@@ -333,12 +339,14 @@ pub(super) mod tests {
             toggles: 11_310,
             samples: 13_441,
             lost_samples: 0,
+            stacks: 0,
             cost: Cost {
                 budget: Some(0.01),
                 cpu_ns: 2_020_000_000,
                 probes_ns: 8_000_000,
                 service_ns: 5_000_000,
                 toggles_ns: 4_000_000,
+                stacks_ns: 0,
                 startup_ns: 3_000_000,
                 error: 0.12,
                 memory_bytes: 2_345_678,

@@ -95,7 +95,11 @@ pub(super) fn heading(report: &Report) -> String {
     let rate =
         units::rate(report.toggles, report.duration_ns).map_or(String::new(), |rate| format!(" ({rate})"));
     let (probes, samples) = (units::count(*probes), units::count(*samples));
-    text.push_str(&format!("{probes} probes, {samples} calls timed, {toggles} toggles{rate}"));
+    let stacks = match report.stacks {
+        0 => String::new(),
+        stacks => format!("{} stacks sampled, ", units::count(stacks)),
+    };
+    text.push_str(&format!("{probes} probes, {samples} calls timed, {stacks}{toggles} toggles{rate}"));
     if report.lost_samples > 0 {
         text.push_str(&format!(", {} timed calls lost", units::count(report.lost_samples)));
     }
@@ -128,9 +132,12 @@ fn cost(cost: &Cost) -> String {
         ("probes", cost.probes_ns),
         ("service", cost.service_ns),
         ("toggles", cost.toggles_ns),
+        ("stacks", cost.stacks_ns),
         ("start-up", cost.startup_ns),
     ];
-    let parts = parts.map(|(name, ns)| format!("{name} {}", units::time(ns as f64))).join(", ");
+    let parts = parts.iter().filter(|(name, ns)| *name != "stacks" || *ns > 0);
+    let parts: Vec<String> = parts.map(|(name, ns)| format!("{name} {}", units::time(*ns as f64))).collect();
+    let parts = parts.join(", ");
     format!(
         "profiling cost {}{error} processor time, {budget} ({parts}), and {} of memory\n",
         percent(fraction),
@@ -142,7 +149,7 @@ fn legend(report: &Report, functions: &[(&FunctionReport, String)]) -> String {
     let thread_time = units::time(report.thread_time_ns as f64);
     let mut text =
         format!("total includes callees; shares are of the {thread_time} that the program's threads lived; ");
-    text.push_str("±, >= and <= are 95% intervals\n");
+    text.push_str("±, >=, <= and a-b are 95% intervals\n");
     if columns(functions).iter().any(|column| column.header == OFF_CPU) {
         text.push_str("off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies\n");
     }
@@ -325,7 +332,7 @@ mod tests {
 fastinst: ./app --size 10 (pid 4242), 2.13s
 1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s)
 profiling cost 1.00% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
-total includes callees; shares are of the 2.14s that the program's threads lived; ±, >= and <= are 95% intervals
+total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies
 
 function      object             calls           total   share            self  share    mean     p50     p90     p99     max     off-cpu
@@ -354,7 +361,7 @@ fini          app                1             -             -         -        
 fastinst: ./app --size 10 (pid 4242 and 19 more processes), 2.13s
 1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s)
 profiling cost 1.00% processor time, no budget (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
-total includes callees; shares are of the 2.14s that the program's threads lived; ±, >= and <= are 95% intervals
+total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 
 function           calls           total   share            self  share    mean     p50     p90     p99     max
 ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -364,6 +371,15 @@ fini               1             -             -         -            -       - 
 main               1         2.10s         98.1%     910ms ±12%   42.5%   2.10s   2.10s   2.10s   2.10s   2.10s
 ",
         );
+    }
+
+    #[test]
+    fn stacks_are_counted_and_cost_something() {
+        let mut report = example();
+        (report.stacks, report.cost.stacks_ns) = (1204, 5_000_000);
+        let text = render(&report, &View::default());
+        assert!(text.contains("13.4k calls timed, 1204 stacks sampled, 11.3k toggles"), "{text}");
+        assert!(text.contains("toggles 4.00ms, stacks 5.00ms, start-up"), "{text}");
     }
 
     #[test]
@@ -382,7 +398,7 @@ fastinst: ./app --size 10 (pid 4242), 2.13s
 profiling cost 1.00% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
 note: the time stamp counter is not invariant
 note: two?lines
-total includes callees; shares are of the 2.14s that the program's threads lived; ±, >= and <= are 95% intervals
+total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 
 function  calls  total  share        self  share   mean    p50    p90    p99    max
 ───────────────────────────────────────────────────────────────────────────────────
@@ -447,7 +463,7 @@ no instrumented function was called
 fastinst: ./?[31mapp xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx (pid 4242), 2.13s
 1204 probes, 13.4k calls timed, 11.3k toggles (5.31k/s)
 profiling cost 1.00% ±0.12% processor time, budget 1% (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
-total includes callees; shares are of the 2.14s that the program's threads lived; ±, >= and <= are 95% intervals
+total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies
 
 function                           calls          total   share           self  share    mean     p50     p90     p99     max         off-cpu

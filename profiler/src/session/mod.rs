@@ -126,7 +126,7 @@ pub fn start(options: Options) -> Result<(), Error> {
     with_session(|session| session.governor.started(governor::of_thread() - before));
     start_service_thread().map_err(failed)?;
     // Not before: the service thread is not sampled.
-    with_session(|session| session.stacks.start(session.settings.budget.fraction()));
+    with_session(Session::sample_stacks);
     Ok(())
 }
 
@@ -176,11 +176,19 @@ impl Session {
         }
     }
 
+    fn sample_stacks(&mut self) {
+        self.stacks.start(self.settings.budget.fraction().filter(|_| !self.settings.is_exact()));
+    }
+
     fn tick(&mut self) -> Duration {
         let begin = governor::of_thread();
         self.take_new_settings();
         self.take_early_calls();
+        let unwinding = governor::of_thread();
+        // In a forked child, most of which call exec before this tick.
+        self.sample_stacks();
         self.stacks.drain();
+        self.governor.unwound(unwinding, self.stacks.cost());
         let is_busy = self.schedule.tick();
         self.governor.adapt(self.schedule.demand());
         if self.last_reclaim.elapsed() >= RECLAIM_EVERY {

@@ -24,8 +24,10 @@ mod tally;
 mod unwinding;
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::time::{Duration, Instant};
+
+use rand::RngExt;
 
 use contexts::{Contexts, FrameState};
 use events::{Events, Record};
@@ -49,9 +51,12 @@ const COST_OF_UNWINDING: f64 = 10_000.0;
 /// The part of the budget that samples may cost.
 const SHARE: f64 = 0.3;
 
-/// Nanoseconds between two samples of a thread. Not a multiple of anything: programs like round
-/// numbers.
-const PERIODS: std::ops::RangeInclusive<f64> = 503_000.0..=9_973_000.0;
+/// Nanoseconds between two samples of a thread.
+const PERIODS: RangeInclusive<f64> = 5e5..=1e7;
+
+/// By how much the period differs from run to run: a program that repeats itself in step with it
+/// does not do so in the next run.
+const JITTER: Range<f64> = 0.9..1.1;
 
 /// The frames of a sample.
 #[derive(Debug)]
@@ -65,7 +70,9 @@ struct Sample {
 /// The samples of a session.
 pub(crate) struct Stacks {
     events: Option<Events>,
-    /// Why there are none.
+    /// Whether [`Stacks::start`] was called in this process.
+    has_started: bool,
+    /// Why there are no events.
     refusal: Option<String>,
     /// Nanoseconds.
     period: f64,
@@ -83,6 +90,7 @@ impl Stacks {
     pub(crate) fn new() -> Self {
         Self {
             events: None,
+            has_started: false,
             refusal: None,
             period: 0.0,
             unwinder: Unwinder::new(),
@@ -94,11 +102,15 @@ impl Stacks {
         }
     }
 
-    /// Begins to sample the main thread, and those that are created from now on. `budget` is the
-    /// part of the processor time that profiling may take, if there is a limit.
+    /// Begins to sample the main thread, and those that are created from now on, unless that was
+    /// done in this process. Profiling may take this part of the processor time; `None` if every
+    /// call is timed, and samples would add nothing.
     pub(crate) fn start(&mut self, budget: Option<f64>) {
-        let wanted = (COST_OF_SAMPLE + COST_OF_UNWINDING) / (SHARE * budget.unwrap_or(1.0));
-        self.period = wanted.clamp(*PERIODS.start(), *PERIODS.end()).round();
+        let Some(budget) = budget.filter(|_| !self.has_started) else { return };
+        self.has_started = true;
+        let wanted = (COST_OF_SAMPLE + COST_OF_UNWINDING) / (SHARE * budget);
+        self.period =
+            (wanted.clamp(*PERIODS.start(), *PERIODS.end()) * rand::rng().random_range(JITTER)).round();
         self.running_before = own_time::processor_time();
         match Events::open(self.period as u64) {
             Ok(events) => self.events = Some(events),
@@ -179,10 +191,14 @@ impl Stacks {
         Times::new(&self.tally, self.period, running, waiting)
     }
 
-    /// The number of samples, and what they have cost the program's threads, in nanoseconds.
-    pub(crate) fn cost(&self) -> (u64, f64) {
-        let taken = self.tally.taken() + self.waiting.len() as u64;
-        (taken, taken as f64 * COST_OF_SAMPLE)
+    /// The number of samples.
+    pub(crate) fn taken(&self) -> u64 {
+        self.tally.taken() + self.waiting.len() as u64
+    }
+
+    /// What they have cost the program's threads, in nanoseconds.
+    pub(crate) fn cost(&self) -> f64 {
+        self.taken() as f64 * COST_OF_SAMPLE
     }
 
     /// Why no samples are taken, if they are not.
@@ -204,5 +220,6 @@ impl Stacks {
         self.waiting.clear();
         self.tally = Tally::default();
         self.refusal = None;
+        self.has_started = false;
     }
 }

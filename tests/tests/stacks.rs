@@ -1,0 +1,88 @@
+//! Times of functions that are called millions of times, from samples of stacks, compared with
+//! those that the program measures itself.
+//!
+//! The program may do what the profiler cannot see: it is descheduled between two readings of its
+//! clock, and has batches that are a little longer than the calls in them. So a time may be off by
+//! [`SLACK`]; and since 1 interval in 20 does not hold the truth, a measurement is repeated.
+
+use tests::Compiler::{self, Clang, Gcc};
+use tests::{Competitors, compile, profiled};
+
+/// Loops, calls that are in no function of the list, and readings of clocks, as a part of the time
+/// of all threads.
+const SLACK: f64 = 0.04;
+
+const ATTEMPTS: usize = 4;
+
+/// The estimate of a time: value, and interval.
+fn estimate(figure: &serde_json::Value) -> Option<(f64, f64, f64)> {
+    Some((figure["value"].as_f64()?, figure["low"].as_f64()?, figure["high"].as_f64()?))
+}
+
+fn measure(binary: &std::path::Path) -> Result<(), String> {
+    let profiled = profiled(binary, &["1"], "budget=2%");
+    assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
+    let report = profiled.report();
+    let output = String::from_utf8_lossy(&profiled.run.stdout).into_owned();
+    let all: f64 = 1.5e9;
+    let mut lines = 0;
+    for line in output.lines() {
+        lines += 1;
+        let words: Vec<&str> = line.split(' ').collect();
+        let [name, total, own] = words[..] else { panic!("{line}") };
+        let function = report.function(name).unwrap_or_else(|| panic!("no {name} in the report"));
+        for (key, truth) in [("total_ns", total), ("self_ns", own)] {
+            let truth: f64 = truth.parse().expect("a number");
+            // Of a function that calls nothing but is called from a loop, all of the time is its
+            // own.
+            let Some((value, low, high)) = estimate(&function[key]) else {
+                return Err(format!("{name}: {key} has no upper limit: {}", function[key]));
+            };
+            println!("{name}: {key} {value:.0} ({low:.0} to {high:.0}), true {truth:.0}");
+            let slack = SLACK * all;
+            if truth < low - slack || truth > high + slack {
+                return Err(format!(
+                    "{name}: {key} is {value:.0} ({low:.0} to {high:.0}), the truth {truth:.0}"
+                ));
+            }
+            if high - low > 0.6 * all {
+                return Err(format!("{name}: {key} is hardly known: {low:.0} to {high:.0}"));
+            }
+        }
+    }
+    assert_eq!(lines, 5, "five functions measure themselves: {output}");
+    Ok(())
+}
+
+fn check(compiler: Compiler, optimization: &str, competitors: usize) {
+    let binary = compile("fixtures/stacks.c", &[optimization, "-pthread"], compiler);
+    let _competitors = Competitors::start(competitors);
+    let mut faults = Vec::new();
+    for _ in 0..ATTEMPTS {
+        match measure(&binary) {
+            Ok(()) => return,
+            Err(fault) => faults.push(fault),
+        }
+    }
+    panic!("missed in every attempt: {faults:#?}");
+}
+
+#[test]
+fn times_of_millions_of_calls_by_gcc() {
+    check(Gcc, "-O2", 0);
+}
+
+#[test]
+fn times_of_millions_of_calls_by_clang() {
+    check(Clang, "-O2", 0);
+}
+
+#[test]
+fn times_of_millions_of_calls_without_optimization() {
+    check(Gcc, "-O1", 0);
+}
+
+#[test]
+fn times_of_millions_of_calls_while_others_have_the_processors() {
+    check(Gcc, "-O2", 2);
+}
