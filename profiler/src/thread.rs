@@ -465,6 +465,8 @@ pub(crate) struct Seen {
     /// From each thread's first probe to its last.
     pub(crate) time: u64,
     pub(crate) preempted: u64,
+    /// Of that, the threads that have ended.
+    pub(crate) preempted_before_end: u64,
     /// Live threads.
     pub(crate) threads: u32,
 }
@@ -474,11 +476,14 @@ pub(crate) struct Seen {
 pub(crate) fn seen() -> Seen {
     let mut seen = Seen { time: ENDED.load(Ordering::Relaxed), ..Seen::default() };
     for block in blocks() {
-        seen.preempted += block.preemption.known();
+        let preempted = block.preemption.known();
+        seen.preempted += preempted;
         if block.owner.load(Ordering::Relaxed) != 0 {
             let [first, last] = [&block.attached, &block.seen].map(|time| time.load(Ordering::Relaxed));
             seen.time += last.saturating_sub(first);
             seen.threads += 1;
+        } else {
+            seen.preempted_before_end += preempted;
         }
     }
     seen
@@ -532,8 +537,11 @@ pub(crate) fn reclaim() {
             && unsafe { libc::syscall(libc::SYS_tgkill, process, owner, 0) } != 0
             && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
         if has_ended {
+            // It ended soon after it left its outermost function; some time ago, if that was open.
+            let is_inside = block.entries.look().next().is_some();
+            let end = if is_inside { tsc::now() } else { block.seen.load(Ordering::Relaxed) };
             block.entries.own().clear(|entry| block.ended_unseen(entry, block.preemption.known()));
-            release(block);
+            release(block, end);
         }
     }
 }
@@ -552,9 +560,9 @@ impl Thread {
     }
 }
 
-fn release(block: &Thread) {
+fn release(block: &Thread, end: u64) {
     PROCESSOR_OF_ENDED.fetch_add(block.processor_since_attached(), Ordering::Relaxed);
-    let lived = tsc::now().saturating_sub(block.attached.load(Ordering::Relaxed));
+    let lived = end.saturating_sub(block.attached.load(Ordering::Relaxed));
     ENDED.fetch_add(lived, Ordering::Relaxed);
     // Its thread has ended, and the block is not reused before `owner` is zero.
     block.entries.own().clear(left);
@@ -570,7 +578,7 @@ pub(crate) fn after_fork_in_child() {
         block.lost.store(0, Ordering::Relaxed);
         block.overhead.store(0, Ordering::Relaxed);
         block.paused.store(0, Ordering::Relaxed);
-        release(block);
+        release(block, tsc::now());
         if own == Some(std::ptr::from_ref(block)) {
             block.owner.store(kernel_id(), Ordering::Relaxed);
             block.attached.store(tsc::now(), Ordering::Relaxed);

@@ -15,8 +15,9 @@ use crate::options::Output;
 use crate::output::{Target, write_report};
 use crate::report::{Cost, Report, View, text};
 use crate::settings::Settings;
+use crate::stacks::waiting::Preempted;
 use crate::stderr::stderr;
-use crate::{clock, fire, own_time, summary, thread};
+use crate::{clock, fire, own_time, stacks, summary, thread};
 
 /// Set in the process that the user started: only that one reports that there is nothing to report.
 pub(super) static SPEAKS_FOR_THE_RUN: AtomicBool = AtomicBool::new(false);
@@ -30,6 +31,7 @@ impl Session {
     /// The report of everything measured so far.
     fn report(&mut self) -> Report {
         self.schedule.drain();
+        thread::reclaim();
         self.take_early_calls();
         self.add_functions_without_probes();
         let ticks_per_ns = self.clock.ticks_per_ns();
@@ -79,8 +81,13 @@ impl Session {
     /// How long the program's threads have waited, in nanoseconds, if they have lived for
     /// `thread_time`: they neither ran nor were preempted.
     fn waiting(&self, thread_time: f64) -> f64 {
-        let preempted = thread::seen().preempted as f64 / self.clock.ticks_per_ns();
-        thread_time - own_time::processor_time() - preempted
+        let seen = thread::seen();
+        let ns = |ticks: u64| ticks as f64 / self.clock.ticks_per_ns();
+        let preempted = Preempted {
+            ended: ns(seen.preempted_before_end),
+            live: ns(seen.preempted - seen.preempted_before_end),
+        };
+        stacks::waiting::time(thread_time, own_time::processor_time(), preempted, thread::live())
     }
 
     /// Writes the report in the format and place of the options. If that fails, it is written to

@@ -13,7 +13,7 @@
 //! 3. [`contexts`] knows which functions have been entered and not left at each address, inlined
 //!    ones included. Samples wait for [`DELAY`], until the probes of code that was executed for the
 //!    first time are known.
-//! 4. [`tally`] counts, and estimates times.
+//! 4. [`tally`] counts, and estimates times; [`waiting`] knows how much time has no samples.
 //!
 //! If the kernel refuses the events, times are those of windows alone, and the report has a note.
 
@@ -22,6 +22,7 @@ mod events;
 mod objects;
 mod tally;
 mod unwinding;
+pub(crate) mod waiting;
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
@@ -49,7 +50,7 @@ const COST_OF_SAMPLE: f64 = 5_000.0;
 const COST_OF_UNWINDING: f64 = 10_000.0;
 
 /// The part of the budget that samples may cost.
-const SHARE: f64 = 0.3;
+const SHARE: f64 = 0.4;
 
 /// Nanoseconds between two samples of a thread.
 const PERIODS: RangeInclusive<f64> = 5e5..=1e7;
