@@ -302,6 +302,7 @@ fn narrower(one: Option<Estimate>, other: Estimate) -> Estimate {
 mod tests {
     use super::*;
     use crate::measured::Measured;
+    use crate::stacks::of_chains;
     use crate::strata::Strata;
 
     /// A row of a function that was called once, for `ticks` ticks.
@@ -382,5 +383,47 @@ mod tests {
         };
         assert_eq!(own_of(f64::INFINITY), Estimate::exact(1e9));
         assert_eq!((own_of(10.0).low, own_of(10.0).high), (0.0, Some(1e9)));
+    }
+
+    /// 1 was timed in every call and calls 2, which windows have hardly seen, and 3, which they
+    /// have not seen at all.
+    #[test]
+    fn samples_of_stacks_replace_what_windows_do_not_know() {
+        let units = Units { ticks_per_ns: 1.0, resolution: 1, thread_time: 1e6 };
+        let mut rows = [row(1, 1e6, &units), row(2, 100.0, &units), row(3, 0.0, &units)];
+        rows[1].report.total_ns = Some(Estimate::at_least(100.0));
+        rows[1].report.self_ns = Some(Estimate::within(5e3, 0.0, 9e5));
+        rows[2].report.total_ns = None;
+        rows[2].is_complete = false;
+        let mut edges = vec![edge(1, 2, Estimate::at_least(50.0))];
+        let tally = of_chains(&[(&[2, 1], 600), (&[3, 1], 300), (&[1], 100)]);
+        let times = Times::new(&tally, 1e3, 1e6, 0.0).expect("there are enough samples");
+        add_processor_times(&mut rows, &mut edges, &times, &units);
+        let [one, two, three] = rows.map(|row| row.report);
+        assert_eq!(one.total_ns, Some(Estimate::exact(1e6)));
+        assert!(one.self_ns.is_some_and(|own| own.value == 1e5 && own.low > 7e4), "{one:?}");
+        let near = |estimate: Option<Estimate>, value: f64| {
+            estimate.is_some_and(|estimate| estimate.value == value && estimate.relative_error() < Some(0.1))
+        };
+        assert!(near(two.total_ns, 6e5) && near(two.self_ns, 6e5), "{two:?}");
+        assert_eq!(three.total_ns, None, "it was not measured all the time");
+        let arcs: Vec<_> = edges.iter().map(|edge| (edge.caller, edge.callee)).collect();
+        assert!(arcs.starts_with(&[(Some(1), 2)]) && arcs.contains(&(Some(1), 3)), "{arcs:?}");
+        assert!(near(edges[0].total, 6e5), "{:?}", edges[0].total);
+    }
+
+    #[test]
+    fn the_estimate_that_says_more_is_taken() {
+        #[track_caller]
+        fn check(one: Option<Estimate>, other: Estimate, expected: Estimate) {
+            assert_eq!(narrower(one, other), expected);
+        }
+        let (narrow, wide) = (Estimate::within(10.0, 9.0, 11.0), Estimate::within(11.0, 5.0, 20.0));
+        check(None, wide, wide);
+        check(Some(wide), narrow, narrow);
+        check(Some(narrow), wide, narrow);
+        check(Some(Estimate::at_least(12.0)), wide, wide);
+        check(Some(Estimate::at_least(3.0)), Estimate::at_least(4.0), Estimate::at_least(4.0));
+        check(Some(Estimate::at_least(4.0)), Estimate::at_least(3.0), Estimate::at_least(4.0));
     }
 }

@@ -35,6 +35,8 @@ use events::{Events, Record};
 use tally::{Functions, Tally};
 use unwinding::{End, Unwinder};
 
+#[cfg(test)]
+pub(crate) use tally::of_chains;
 pub(crate) use tally::{FunctionTime, Times};
 
 use crate::own_time;

@@ -132,7 +132,7 @@ impl<'a> Times<'a> {
     /// From samples that are `period` nanoseconds apart. The program's threads, without the
     /// profiler's, have run for `running` nanoseconds and waited for `waiting`. `None` if there are
     /// too few samples.
-    pub(super) fn new(tally: &'a Tally, period: f64, running: f64, waiting: f64) -> Option<Self> {
+    pub(crate) fn new(tally: &'a Tally, period: f64, running: f64, waiting: f64) -> Option<Self> {
         if tally.all < FEW {
             return None;
         }
@@ -181,6 +181,19 @@ fn limits(seen: u64, all: u64) -> (f64, f64) {
     let low = if seen == 0.0 { 0.0 } else { all * (middle - half).max(0.0) };
     let high = if seen == all { all } else { all * (middle + half).min(1.0) };
     (low, high)
+}
+
+/// Samples in which these functions, innermost first, had been entered, and how often each was
+/// taken.
+#[cfg(test)]
+pub(crate) fn of_chains(samples: &[(&[u32], u64)]) -> Tally {
+    let mut tally = Tally::default();
+    for (chain, number) in samples {
+        let chain = chain.iter().map(|function| Some(*function)).collect();
+        let functions = Functions { chain, ..Functions::default() };
+        (0..*number).for_each(|_| tally.add(&functions));
+    }
+    tally
 }
 
 #[cfg(test)]
