@@ -28,7 +28,7 @@ pub(crate) trait Enters: Send + Sync {
     fn entered(&self, image: &Arc<CodeImage>, function: u32);
 }
 
-/// One who waits.
+/// A watcher and its functions.
 struct Waiting {
     number: u64,
     who: Weak<dyn Enters>,
@@ -36,7 +36,7 @@ struct Waiting {
     functions: Box<[bool]>,
 }
 
-/// A number for one who waits.
+/// A number for a new watcher.
 pub(crate) fn new_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -58,8 +58,8 @@ impl std::fmt::Debug for EntryWatches {
     }
 }
 
-/// The right to change functions that are being entered. A thread that has it gets it again: those
-/// who wait may make probes in other functions, too.
+/// The right to change functions that are being entered. A thread that has it gets it again:
+/// watchers may make probes in other functions, too.
 #[derive(Default)]
 struct Turn {
     right: Mutex<()>,
@@ -69,7 +69,7 @@ struct Turn {
     functions: Mutex<Vec<u32>>,
 }
 
-/// Gives it back when it is dropped.
+/// The right; returned when it is dropped.
 struct TurnGuard<'a> {
     turn: &'a Turn,
     /// Not if the thread had it before.
