@@ -26,7 +26,7 @@ quick() {
         --lib --bins --tests
     "$cargo" test --quiet --release -p wordpatch --lib --tests
     "$cargo" test --quiet --release -p tests --lib --bins \
-        --test c_coverage --test calls --test examples --test probes --test stress --test tidy
+        --test c_coverage --test calls --test circles --test examples --test probes --test stress --test tidy
     scripts/mutants.sh --check
     echo "test.sh: the quick tests passed in $SECONDS seconds" >&2
 }

@@ -9,8 +9,9 @@ use std::sync::Mutex;
 use crate::encoding::Shape;
 use crate::error::Error;
 use crate::retarget::retarget;
-use crate::site::{CallSite, Toggle};
+use crate::site::CallSite;
 use crate::strategy::Clobbers;
+use crate::switch::Toggle;
 
 static SITES: Mutex<Option<HashMap<usize, CallSite>>> = Mutex::new(None);
 

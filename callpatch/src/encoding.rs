@@ -2,9 +2,6 @@
 
 use iced_x86::{Code, Decoder, DecoderOptions, Register};
 use wordpatch::Bytes;
-use wordpatch::protocol::INT3;
-
-use crate::stub::{NUMBER, STUB_SIZE};
 
 /// The instruction of a call site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -138,23 +135,6 @@ pub(crate) fn opcode_of_load(shape: Shape) -> Bytes {
 /// The first byte of an inactive tail call.
 pub(crate) fn ret() -> Bytes {
     bytes(&[RET])
-}
-
-/// The code of a stub, see [`crate::stub`].
-pub(crate) fn stub(address: usize, cell: usize) -> Option<[u8; STUB_SIZE]> {
-    const MOV_RDX_RDI: [u8; 3] = [0x48, 0x89, 0xfa];
-    const MOV_EDI_RIP: [u8; 2] = [0x8b, 0x3d];
-    // As long as a jump through a pointer, so its displacement is relative to the same end.
-    let load = address + MOV_RDX_RDI.len();
-    let number = displacement(Shape::IndirectJump, load, cell + NUMBER)?;
-    let jump = load + Shape::IndirectJump.len();
-    let jump = active(Shape::IndirectJump, displacement(Shape::IndirectJump, jump, cell)?);
-    let mut code = [INT3; STUB_SIZE];
-    code[..3].copy_from_slice(&MOV_RDX_RDI);
-    code[3..5].copy_from_slice(&MOV_EDI_RIP);
-    code[5..9].copy_from_slice(&number.to_le_bytes());
-    code[9..9 + jump.len()].copy_from_slice(&jump);
-    Some(code)
 }
 
 pub(crate) fn bytes(slice: &[u8]) -> Bytes {

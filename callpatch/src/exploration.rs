@@ -12,8 +12,9 @@ use wordpatch_model::{Assumption, Change, Code, Form, Job, Program, Scenario, Vi
 
 use crate::encoding::{self, Shape};
 use crate::retarget::{retarget, retarget_as};
-use crate::site::{CallSite, State};
+use crate::site::CallSite;
 use crate::strategy::{Clobbers, Strategy};
+use crate::switch::State;
 
 const SHAPES: [Shape; 4] = [Shape::Call, Shape::Jump, Shape::IndirectCall, Shape::IndirectJump];
 /// Displacements that differ in every byte.

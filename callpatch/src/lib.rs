@@ -112,9 +112,9 @@ pub use by_address::{activate_call, deactivate_call};
 pub use encoding::Shape;
 pub use error::Error;
 pub use retarget::{retarget, retarget_as};
-pub use site::{CallSite, State, Toggle};
+pub use site::CallSite;
 pub use strategy::{Clobbers, Strategy};
-pub use switch::Switch;
+pub use switch::{State, Switch, Toggle};
 
 /// Compiles the programs of the README.
 #[cfg(doctest)]

@@ -35,8 +35,9 @@ use wordpatch::{Bytes, Split, wait_for_assumed_bound};
 
 use crate::encoding;
 use crate::error::Error;
-use crate::site::{CallSite, State};
+use crate::site::CallSite;
 use crate::strategy::Strategy;
+use crate::switch::State;
 
 /// Makes each site inactive and sets its operand to a new target: the callee of a direct call, the
 /// pointer of an indirect one. For each site, in order, returns the site with its new target, or

@@ -1,35 +1,13 @@
 //! Call sites: decoded and verified once, toggled any number of times.
 
-use wordpatch::text::{Form, TogglePair};
+use wordpatch::text::TogglePair;
 use wordpatch::{Bytes, FetchModel, FetchWindow, TextRef};
 
 use crate::encoding::{self, Shape};
 use crate::error::Error;
 use crate::island;
 use crate::strategy::{Clobbers, Edit, Strategy};
-use crate::switch::Switch;
-
-/// The state of a site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// The call is made.
-    Active,
-    /// The call is skipped.
-    Inactive,
-}
-
-/// The effect of a toggle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Toggle {
-    /// The code has been changed.
-    Changed,
-    /// The site was already in the requested state.
-    Unchanged,
-}
-
-/// The forms of a site.
-pub(crate) const ACTIVE: Form = Form::First;
-pub(crate) const INACTIVE: Form = Form::Second;
+use crate::switch::{State, Switch, Toggle};
 
 const _: () = assert!(size_of::<Switch>() <= 64, "a toggle reads one cache line");
 

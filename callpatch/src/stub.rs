@@ -15,6 +15,7 @@
 //! Nothing is pushed, so unwinding needs no CFI here, and shadow stacks stay consistent.
 
 use wordpatch::Bytes;
+use wordpatch::protocol::INT3;
 
 use crate::encoding::{self, Shape};
 use crate::error::Error;
@@ -28,6 +29,12 @@ pub const CELL_SIZE: usize = 16;
 
 /// Offset of the number in a cell.
 pub const NUMBER: usize = 8;
+
+/// `mov rdx, rdi`.
+const MOV_RDX_RDI: [u8; 3] = [0x48, 0x89, 0xfa];
+
+/// The first bytes of `mov edi, disp32(%rip)`.
+const MOV_EDI_RIP: [u8; 2] = [0x8b, 0x3d];
 
 /// Size of a relay.
 pub const RELAY_SIZE: usize = Shape::Jump.len();
@@ -47,5 +54,20 @@ pub fn relay(address: usize, target: usize) -> Result<Bytes, Error> {
 /// # Errors
 /// [`Error::OutOfReach`].
 pub fn stub(address: usize, cell: usize) -> Result<[u8; STUB_SIZE], Error> {
-    encoding::stub(address, cell).ok_or(Error::OutOfReach { address, target: cell })
+    code(address, cell).ok_or(Error::OutOfReach { address, target: cell })
+}
+
+fn code(address: usize, cell: usize) -> Option<[u8; STUB_SIZE]> {
+    // As long as a jump through a pointer, so its displacement is relative to the same end.
+    let load = address + MOV_RDX_RDI.len();
+    let number = encoding::displacement(Shape::IndirectJump, load, cell + NUMBER)?;
+    let jump = load + Shape::IndirectJump.len();
+    let jump =
+        encoding::active(Shape::IndirectJump, encoding::displacement(Shape::IndirectJump, jump, cell)?);
+    let mut code = [INT3; STUB_SIZE];
+    code[..3].copy_from_slice(&MOV_RDX_RDI);
+    code[3..5].copy_from_slice(&MOV_EDI_RIP);
+    code[5..9].copy_from_slice(&number.to_le_bytes());
+    code[9..9 + jump.len()].copy_from_slice(&jump);
+    Some(code)
 }

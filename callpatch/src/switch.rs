@@ -5,7 +5,28 @@ use wordpatch::Bytes;
 use wordpatch::text::{Form, TogglePair};
 
 use crate::error::Error;
-use crate::site::{ACTIVE, INACTIVE, State, Toggle};
+
+/// The state of a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The call is made.
+    Active,
+    /// The call is skipped.
+    Inactive,
+}
+
+/// The effect of a toggle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Toggle {
+    /// The code has been changed.
+    Changed,
+    /// The site was already in the requested state.
+    Unchanged,
+}
+
+/// The forms of a site.
+pub(crate) const ACTIVE: Form = Form::First;
+pub(crate) const INACTIVE: Form = Form::Second;
 
 const _: () = assert!(size_of::<Switch>() <= 40, "tables of probes contain one per probe");
 

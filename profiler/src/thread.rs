@@ -2,7 +2,7 @@
 //! thread drains.
 //!
 //! A thread gets its block when its first probe fires: one of a thread that has ended, or a new
-//! mapping (one system call; no allocator, because the program's may be what is being profiled).
+//! mapping ([`fastinst_sigsafe::blocks`]).
 //! The block is found through a thread-local pointer with initial-exec access: no call of
 //! `__tls_get_addr`, which may allocate. Blocks are never unmapped. The service thread reuses those
 //! of threads that have ended.
@@ -10,6 +10,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
+use fastinst_sigsafe::blocks::{Block, Blocks};
 use wordpatch::tsc;
 
 use crate::function::{FUNCTIONS, OwnTime};
@@ -94,6 +95,18 @@ pub(crate) struct Thread {
 // SAFETY: `ring` is accessed through its indices; the rest is atomic.
 unsafe impl Sync for Thread {}
 
+// SAFETY: 1. atomics, and samples of numbers and flags: zero is valid for all; 2. two fields;
+// 3. aligned to a cache line at most.
+unsafe impl Block for Thread {
+    fn owner(&self) -> &AtomicU32 {
+        &self.owner
+    }
+
+    fn next(&self) -> &AtomicPtr<Self> {
+        &self.next
+    }
+}
+
 /// The process whose threads have blocks; 0 if forks are not followed.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -103,7 +116,7 @@ pub(crate) fn belong_to_this_process() {
 }
 
 /// The list of all blocks.
-static BLOCKS: AtomicPtr<Thread> = AtomicPtr::new(std::ptr::null_mut());
+static BLOCKS: Blocks<Thread> = Blocks::new();
 
 std::arch::global_asm!(
     ".pushsection .tbss,\"awT\",@nobits",
@@ -152,11 +165,7 @@ fn kernel_id() -> u32 {
 }
 
 fn blocks() -> impl Iterator<Item = &'static Thread> {
-    // SAFETY: null or a block, which is never unmapped.
-    let at = |pointer: *mut Thread| unsafe { pointer.as_ref() };
-    std::iter::successors(at(BLOCKS.load(Ordering::Acquire)), move |block| {
-        at(block.next.load(Ordering::Acquire))
-    })
+    BLOCKS.iter()
 }
 
 impl Thread {
@@ -176,11 +185,7 @@ impl Thread {
         if process != 0 && process != std::process::id() {
             return None;
         }
-        let owner = kernel_id();
-        let free = |block: &&Self| {
-            block.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        };
-        let block = blocks().find(free).or_else(|| Self::map(owner))?;
+        let block = BLOCKS.acquire(kernel_id())?;
         let now = tsc::now();
         block.attached.store(now, Ordering::Relaxed);
         block.seen.store(now, Ordering::Relaxed);
@@ -196,35 +201,6 @@ impl Thread {
     fn begins_at(&self, processor_time: u64) {
         self.processor_before.store(processor_time, Ordering::Relaxed);
         self.processor.store(processor_time, Ordering::Relaxed);
-    }
-
-    fn map(owner: u32) -> Option<&'static Self> {
-        // SAFETY: a new private mapping at an address chosen by the kernel.
-        let memory = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                size_of::<Self>(),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if memory == libc::MAP_FAILED {
-            return None;
-        }
-        let pointer = memory.cast::<Self>();
-        // SAFETY: mapped, zeroed, page-aligned, never unmapped; all zero is a valid block.
-        let block = unsafe { &*pointer };
-        block.owner.store(owner, Ordering::Relaxed);
-        let mut head = BLOCKS.load(Ordering::Relaxed);
-        loop {
-            block.next.store(head, Ordering::Relaxed);
-            match BLOCKS.compare_exchange_weak(head, pointer, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return Some(block),
-                Err(now) => head = now,
-            }
-        }
     }
 
     /// Runs `act` on the thread's open entries, unless this thread is already inside: a signal
@@ -383,8 +359,7 @@ impl OwnTime for Thread {
     }
 
     fn is_alone(&self) -> bool {
-        // New blocks are inserted at the head of the list.
-        std::ptr::eq(BLOCKS.load(Ordering::Relaxed), self) && self.next.load(Ordering::Relaxed).is_null()
+        BLOCKS.is_only(self)
     }
 }
 

@@ -26,7 +26,7 @@
 //! The probes of one place fire in the order in which they were activated. A probe that is switched
 //! off and on again becomes the last one.
 //!
-//! # What it costs
+//! # Cost
 //! Functions that were never probed contain no places for probes, and cost nothing. The first
 //! [`Probe::activate`] in a function moves its calls and its existing frames to a version of its
 //! code with sites, which was compiled when its probes were made ([`Module::probes`]). There, a
@@ -351,7 +351,7 @@ pub enum ProbeError {
     /// keep it.
     #[error("{value:?} has no value at offset {offset:#x} of the body of function {function}: {reason}")]
     Value {
-        /// The value that was asked for.
+        /// The value that was requested.
         value: Bound,
         /// The function.
         function: u32,

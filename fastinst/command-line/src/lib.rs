@@ -1,5 +1,47 @@
-//! What the commands of this workspace share: [`print()`] and the subcommands of [`Generate`]. Exit
-//! codes and messages are each command's own.
+//! Output, shell completions and manual pages for the commands `fastinst`, `tmax-probe` and
+//! `wasm-jit`. Each command defines its own exit codes and messages.
+//!
+//! * [`print()`] writes a result to standard output. A closed pipe is no error, so that a command
+//!   can be piped to `head`; a full disk is one.
+//! * [`Generate`] adds two hidden subcommands: `completions SHELL` prints the completions for a
+//!   shell, `man FOLDER` writes a manual page for the command and for each of its subcommands.
+//!
+//! # Example
+//! ```
+//! use clap::{CommandFactory, Parser, Subcommand};
+//! use fastinst_command_line::{Generate, print};
+//!
+//! #[derive(Parser)]
+//! #[command(name = "greet")]
+//! struct Arguments {
+//!     #[command(subcommand)]
+//!     verb: Verb,
+//! }
+//!
+//! #[derive(Subcommand)]
+//! enum Verb {
+//!     /// Print a greeting
+//!     Hello,
+//!     #[command(flatten)]
+//!     Generate(Generate),
+//! }
+//!
+//! fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
+//!     match &arguments.verb {
+//!         Verb::Hello => print(|out| writeln!(out, "hello"))?,
+//!         Verb::Generate(generate) => generate.run(Arguments::command())?,
+//!     }
+//!     Ok(())
+//! }
+//!
+//! run(&Arguments::parse_from(["greet", "hello"]))?;
+//! run(&Arguments::parse_from(["greet", "completions", "bash"]))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Errors
+//! [`print()`] returns the errors of writing; [`GenerateError`] names the file that cannot be
+//! written.
 
 mod generate;
 

@@ -1,6 +1,7 @@
 //! Building blocks for code that runs at any time in any thread, such as probe functions and signal
 //! handlers, and therefore must not allocate, lock or format.
 //!
+//! * [`blocks`]: memory of threads, which is mapped when needed and reused.
 //! * [`futex`]: waiting for a change of a word, and waking the waiters.
 //! * [`Segments`]: an append-only table. Reading is async-signal-safe, appending is not.
 //! * [`signal`]: forwarding a signal to the action that was installed before.
@@ -20,6 +21,7 @@
 //! # Features
 //! None.
 
+pub mod blocks;
 pub mod futex;
 mod segments;
 pub mod signal;

@@ -26,7 +26,7 @@ use wasm_jit_whamm::native::NativeMonitor;
 use crate::observer;
 use crate::socket::Socket;
 
-/// How long a client may take to send its request, or to read a part of its answer.
+/// Maximum time in which a client must send its request, or read a part of its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The most connections at a time.
@@ -63,7 +63,7 @@ pub(crate) fn start() -> Result<(), String> {
 fn bind() -> Result<Arc<Socket>, String> {
     let mut observer = observer::lock();
     let listener = attach::listen().map_err(|error| error.to_string())?;
-    // If nobody is there in the end, `accept` must not wait.
+    // If the client has gone meanwhile, `accept` must not wait.
     let _ = listener.set_nonblocking(true);
     let listener =
         Arc::new(Socket::new(listener).ok_or("no scripts can be attached: the socket was closed")?);
@@ -109,7 +109,8 @@ fn listen(mut listener: Arc<Socket>) {
             },
         }
         if let Some(client) = accept(&listener) {
-            // If there is no memory for a thread, the client is told by the end of its connection.
+            // If there is no memory for a thread, the connection is closed, which the client
+            // reports.
             let _ = spawn("fastinst-client", move || client.serve());
         }
     }

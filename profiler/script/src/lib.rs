@@ -2,7 +2,7 @@
 //! `LD_PRELOAD`. `fastinst run` preloads it in place of `libfastinst.so`, which does not contain an
 //! engine for WebAssembly and stays small.
 //!
-//! # Where rules run
+//! # Execution of rules
 //! Probes do not call rules. A probe writes an event of 32 bytes into a ring of its thread
 //! ([`ring`], [`fire`]); one thread of this library, the [`worker`], takes the events, pairs
 //! entries and exits ([`pairing`]) and calls the rules' functions, which the engine has compiled
@@ -31,7 +31,7 @@
 //! Each script ([`running`]) has variables and open calls of its own, and sees no events from
 //! before it was attached. A probe is on while a script needs it.
 //!
-//! # What is counted
+//! # Completeness and order
 //! No event is dropped silently. A thread whose ring is full waits until the worker has made room.
 //! It stops waiting if the worker has taken nothing for [`ring::PATIENCE`], or in a process that
 //! was made without fork handlers; observation then ends, and the report says how many events are

@@ -10,11 +10,11 @@ pub(crate) struct Missing {
     /// Numbers of calls that were made before the probes of their functions were ready, by
     /// function.
     pub(crate) early: BTreeMap<u32, u64>,
-    /// The same, of functions that are not known.
+    /// Number of such calls whose functions are not known.
     pub(crate) unassigned: u64,
-    /// How often an unknown number of such calls was made, by function.
+    /// Number of interruptions of counting, by function: each hides an unknown number of calls.
     pub(crate) interrupted: BTreeMap<u32, u64>,
-    /// The same, of functions that are not known.
+    /// Number of interruptions for functions that are not known.
     pub(crate) unassigned_interrupted: u64,
     /// Number of events for which there was no room.
     pub(crate) lost: u64,
@@ -31,7 +31,7 @@ impl Missing {
         }
     }
 
-    /// Those that were added since.
+    /// The calls that were added after `before` was copied.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let by_function = |now: &BTreeMap<u32, u64>, before: &BTreeMap<u32, u64>| {
             let since = now

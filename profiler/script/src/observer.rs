@@ -3,7 +3,7 @@
 //! [`OBSERVER`] is locked by the [`worker`](crate::worker) while it executes rules, by the thread
 //! that discovers probes while it matches rules with functions, by threads that attach and detach
 //! scripts ([`crate::control`]), and by a thread that forks. Threads of the program do not wait for
-//! it in probes. Its holder asks for no other lock.
+//! it in probes. Its holder acquires no other lock.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::CStr;
@@ -48,7 +48,7 @@ pub(crate) struct Probe {
 struct Reader {
     block: &'static Thread,
     thread: u32,
-    /// As each script sees them, in the order of the scripts.
+    /// One for each script, in the order of the scripts.
     calls: Vec<Calls>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Observer {
     pub(crate) options: ScriptOptions,
     pub(crate) identity: Identity,
     pub(crate) written: Option<std::path::PathBuf>,
-    /// That of the options comes first, if there is one.
+    /// The script of the options, if there is one, comes first.
     scripts: Vec<Running>,
     /// Number of scripts that were ever attached.
     attached: u64,
@@ -109,7 +109,7 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
     if let Some(path) = &options.script {
         let name = path.display().to_string();
         let source = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
-        // Whether it is valid; the program has not started.
+        // Checks the script before the program starts.
         Script::native(&name, &source).map_err(|error| format!("{name} is not a valid script:\n{error}"))?;
         scripts.push(Running::of_options(name, source));
     }
@@ -176,7 +176,7 @@ impl Observer {
         // SAFETY: until this succeeds, every store to the text is refused with `SharedWithParent`.
         if TEXT_IS_SHARED.load(Ordering::Acquire) && unsafe { wordpatch::text::unshare() }.is_ok() {
             TEXT_IS_SHARED.store(false, Ordering::Release);
-            // Those that only the parent's clients have needed are on.
+            // Switches off the probes that only the parent's clients have needed.
             self.switch_all();
         }
     }
@@ -217,7 +217,7 @@ impl Observer {
         }
     }
 
-    /// Switches the probes to what the scripts need now.
+    /// Switches on the probes that the scripts need now, and the others off.
     fn switch_all(&mut self) {
         for number in 0..self.probes.len() {
             self.switch(number);
@@ -271,7 +271,7 @@ impl Observer {
         if let Some(reason) = script.failure {
             return Err(reason);
         }
-        // Threads that have waited in vain for a script that took too long have ended it.
+        // A script that took too long may have ended the observation.
         ring::begin();
         let matched = script.matched();
         self.attached += 1;
@@ -337,7 +337,7 @@ impl Observer {
                 self.readers.push(Reader { block, thread, calls });
             }
         }
-        // The loop ends although threads go on to write.
+        // The loop ends although threads continue to write.
         let until = if at_end { u64::MAX } else { tsc::now() };
         while let Some((number, next)) = self.next_reader(until, at_end) {
             self.take(number, until.min(next));
@@ -399,7 +399,7 @@ impl Observer {
             // SAFETY: signal 0 is not sent.
             let result = unsafe { libc::syscall(libc::SYS_tgkill, process, reader.thread.cast_signed(), 0) };
             let is_over = result != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-            // What a thread that has ended has not filled stays so.
+            // A slot that an ended thread has reserved and not filled is never filled.
             let is_done = is_over && reader.block.event(0).is_none() && !reader.block.skip_unfilled(true);
             if is_done {
                 reader.block.free();
@@ -416,7 +416,7 @@ impl Observer {
         }
     }
 
-    /// What a script has missed.
+    /// The calls that a script has missed.
     pub(crate) fn missed_by(&self, script: &Running) -> Missing {
         self.missing.since(&script.before)
     }
@@ -461,7 +461,7 @@ impl Observer {
         let sockets = std::mem::take(&mut self.sockets);
         sockets.iter().for_each(|socket| socket.close_copy());
         self.scripts.retain(|script| matches!(script.origin, Origin::Options { .. }));
-        // Those that remain belong to threads that this process does not have.
+        // The remaining references belong to threads that do not exist in this process.
         std::mem::forget(sockets);
         self.scripts.iter_mut().for_each(|script| script.restart(&self.functions));
     }

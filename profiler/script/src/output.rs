@@ -1,4 +1,4 @@
-//! Where the report goes.
+//! The destination of a report: standard error or a file.
 //!
 //! Without a file it goes to the standard error stream of the start; files are written as the
 //! profiler writes them ([`profiler::output`]).
@@ -46,7 +46,7 @@ pub(crate) fn report(observer: &Observer, script: &Running, values: Option<&Scri
     report
 }
 
-/// What the values do not contain.
+/// Notes on events that are missing in the values, and on a failure of the script.
 fn notes(observer: &Observer, script: &Running) -> Vec<String> {
     let mut notes = Vec::new();
     let missed = observer.missed_by(script);

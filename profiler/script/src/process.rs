@@ -69,7 +69,7 @@ pub(crate) fn before_exec() {
     }
 }
 
-/// What the forking thread holds between `prepare` and the handlers after the fork.
+/// Locks that the forking thread holds between `prepare` and the handlers after the fork.
 type Locks = (ForkGuard, MutexGuard<'static, Option<Observer>>);
 
 struct Held(UnsafeCell<Option<Locks>>);

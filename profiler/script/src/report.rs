@@ -28,7 +28,7 @@ pub(crate) struct Report {
     pub(crate) pid: u32,
     values: Vec<(String, Value)>,
     tables: Vec<Table>,
-    /// What is missing.
+    /// Notes on missing events.
     pub(crate) notes: Vec<String>,
 }
 

@@ -26,15 +26,16 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fastinst_sigsafe::blocks::{Block, Blocks};
 use fastinst_sigsafe::futex;
 
 /// Number of events in a ring. Unused pages are never allocated.
 pub(crate) const RING: u64 = 2048;
 
-/// The worker is woken when as many events have been written since it was last.
+/// A thread wakes the worker after this number of events since the last wake-up.
 const WAKE_EVERY: u64 = RING / 4;
 
-/// How long a thread waits for a worker that takes no event.
+/// Maximum time for which a thread waits for a worker that takes no event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Set while events are wanted.
@@ -94,7 +95,18 @@ pub(crate) struct Thread {
 #[repr(align(64))]
 struct Apart(AtomicU64);
 
-static BLOCKS: AtomicPtr<Thread> = AtomicPtr::new(std::ptr::null_mut());
+// SAFETY: 1. atomics, for which zero is valid; 2. two fields; 3. aligned to a cache line.
+unsafe impl Block for Thread {
+    fn owner(&self) -> &AtomicU32 {
+        &self.owner
+    }
+
+    fn next(&self) -> &AtomicPtr<Self> {
+        &self.next
+    }
+}
+
+static BLOCKS: Blocks<Thread> = Blocks::new();
 
 std::arch::global_asm!(
     ".pushsection .tbss,\"awT\",@nobits",
@@ -168,11 +180,7 @@ pub(crate) fn wake_worker() {
 
 /// All blocks.
 pub(crate) fn blocks() -> impl Iterator<Item = &'static Thread> {
-    // SAFETY: null or a block, which is never unmapped.
-    let at = |pointer: *mut Thread| unsafe { pointer.as_ref() };
-    std::iter::successors(at(BLOCKS.load(Ordering::Acquire)), move |block| {
-        at(block.next.load(Ordering::Acquire))
-    })
+    BLOCKS.iter()
 }
 
 /// Writes an event of the calling thread.
@@ -208,43 +216,10 @@ impl Thread {
         if PROCESS.load(Ordering::Relaxed) != std::process::id() {
             return None;
         }
-        let owner = kernel_id();
-        let free = |block: &&Self| {
-            block.owner.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        };
-        let block = blocks().find(free).or_else(|| Self::map(owner))?;
+        let block = BLOCKS.acquire(kernel_id())?;
         // SAFETY: as in `current`.
         unsafe { *thread_local() = std::ptr::from_ref(block).cast_mut() };
         Some(block)
-    }
-
-    fn map(owner: u32) -> Option<&'static Self> {
-        // SAFETY: a new private mapping at an address chosen by the kernel.
-        let memory = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                size_of::<Self>(),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if memory == libc::MAP_FAILED {
-            return None;
-        }
-        let pointer = memory.cast::<Self>();
-        // SAFETY: mapped, zeroed, page-aligned, never unmapped; all zero is a valid block.
-        let block = unsafe { &*pointer };
-        block.owner.store(owner, Ordering::Relaxed);
-        let mut head = BLOCKS.load(Ordering::Relaxed);
-        loop {
-            block.next.store(head, Ordering::Relaxed);
-            match BLOCKS.compare_exchange_weak(head, pointer, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return Some(block),
-                Err(now) => head = now,
-            }
-        }
     }
 
     /// Reserves a position: see the module.
@@ -341,7 +316,7 @@ impl Thread {
         self.owner.load(Ordering::Acquire)
     }
 
-    /// The event that is so many positions after the oldest one, if it and those between them are
+    /// The event at this distance from the oldest one, if it and those between them are
     /// there. Only the worker calls it, which takes events by [`Thread::advance`].
     pub(crate) fn event(&self, ahead: u64) -> Option<Event> {
         let position = self.read.0.load(Ordering::Relaxed).wrapping_add(ahead);
@@ -361,7 +336,7 @@ impl Thread {
         })
     }
 
-    /// Empties the slots of as many events.
+    /// Empties the slots of this number of events, the oldest ones.
     pub(crate) fn advance(&self, count: u64) {
         let read = self.read.0.load(Ordering::Relaxed);
         for position in read..read + count {

@@ -15,7 +15,7 @@ use crate::ring::Event;
 use crate::socket::Socket;
 use crate::worker::Clock;
 
-/// Who wants the report of a script.
+/// The recipient of a script's report.
 #[derive(Debug)]
 pub(crate) enum Origin {
     /// The user that has started the process with this script, whose text is here.
@@ -28,23 +28,23 @@ pub(crate) enum Origin {
 pub(crate) struct Running {
     pub(crate) name: String,
     pub(crate) origin: Origin,
-    /// That of the options is made when the first function is discovered: most processes of a run
-    /// have none.
+    /// The monitor of the options' script is made when the first function is discovered: most
+    /// processes of a run have none.
     monitor: Option<NativeMonitor>,
     pairs_calls: bool,
     measures_time: bool,
-    /// What its rules match, by number of the function.
+    /// The places that its rules match, by number of the function.
     places: Vec<NativePlaces>,
-    /// The time-stamp counter when it began. Earlier events are not for it: they are from when
-    /// some of its probes were on already, and others were not.
+    /// The time-stamp counter when it began. Earlier events are ignored: they are from a time at
+    /// which some of its probes were on already, and others were not.
     began: u64,
-    /// What was missing when it began.
+    /// The calls that were already missing when it began.
     pub(crate) before: Missing,
     /// Exits for which `duration` and `depth` are not known, by function.
     pub(crate) unpaired: BTreeMap<u32, u64>,
     /// Why it observes nothing more.
     pub(crate) failure: Option<String>,
-    /// How often the rules of the end were executed: once more for each exec that has failed.
+    /// Number of times that the rules of the end were executed: each exec that has failed adds one.
     pub(crate) ends: u32,
 }
 
@@ -70,7 +70,7 @@ impl Running {
         Self::new(name, Origin::Options { source })
     }
 
-    /// A script of a client, to which all functions are still to be shown, and which has to
+    /// A script of a client. The caller shows it all functions, and then calls
     /// [`begin`](Self::begin).
     pub(crate) fn of_client(name: String, origin: Origin, monitor: NativeMonitor, before: Missing) -> Self {
         let mut script = Self { before, began: u64::MAX, ..Self::new(name, origin) };
@@ -204,7 +204,7 @@ impl Running {
     }
 }
 
-/// What is known about the call of an event: the depth, and at an exit the duration. `None` for an
+/// Pairs an event with its call: returns the depth, and at an exit the duration. `None` for an
 /// exit without an entry.
 fn see(calls: &mut Calls, probe: &Probe, event: &Event, clock: Option<&mut Clock>) -> Option<(u32, u64)> {
     let (function, call_site, stack_pointer) = (probe.function, event.call_site, event.stack_pointer);

@@ -13,7 +13,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
 
-/// The least number of a socket, if the process may have as many descriptors. The system's table
+/// The lowest descriptor for a socket, if the process's limit allows it. The system's table
 /// has 64 places at first; in a process with threads, making it larger takes it 10 to 20 ms.
 const HIGH: RawFd = 48;
 

@@ -19,13 +19,13 @@ use wordpatch::tsc;
 use crate::observer::{self, Concluded};
 use crate::{control, process, ring};
 
-/// The time between two rounds, if no thread asks for one.
+/// The time between two rounds, if no thread requests one.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
 
 /// The time between two searches for threads that have ended.
 const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
-/// How long a process that ends waits for its report.
+/// Maximum time for which a process that ends waits for its report.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The longest time that [`start`] waits for the thread. It is used up only if the C library does
@@ -146,7 +146,7 @@ pub(crate) fn forget_requests() {
 }
 
 /// The time-stamp counter in nanoseconds. The rate is measured once, when it is first needed, over
-/// at least [`Clock::MEASURED`]: time goes on evenly.
+/// at least [`Clock::MEASURED`]: time advances evenly.
 #[derive(Debug)]
 pub(crate) struct Clock {
     ticks: u64,

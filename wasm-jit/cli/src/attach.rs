@@ -54,7 +54,7 @@ enum Request {
         #[arg(value_name = "NAME[{OPTIONS}]")]
         monitor: String,
     },
-    /// Switches a monitor off; it keeps what it has observed
+    /// Switches a monitor off; it keeps its observations
     Disable {
         /// The monitor
         #[arg(value_name = "NAME")]

@@ -89,7 +89,7 @@ pub(super) fn run(arguments: &Whamm) -> Result<ExitCode, Failure> {
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) script: PathBuf,
-    /// Those that are named; others are looked for beside the script.
+    /// The named libraries; others are searched in the folder of the script.
     pub(super) libraries: Vec<PathBuf>,
 }
 

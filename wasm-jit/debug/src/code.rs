@@ -16,7 +16,7 @@ use crate::dwarf::Dwarf;
 pub struct Code {
     module: Module,
     imported: u32,
-    /// By function; read when they are first asked for.
+    /// By function; read when they are first requested.
     bodies: Mutex<HashMap<u32, Arc<Body>>>,
     names: OnceLock<Names>,
     listing: OnceLock<HashMap<u64, String>>,
@@ -28,18 +28,18 @@ pub struct Code {
 pub(crate) struct Body {
     /// Their offsets from the start of the body, in order.
     pub offsets: Vec<u32>,
-    /// Where each may continue, as indices; the exit is their number.
+    /// The successors of each instruction, as indices; the exit is the number of instructions.
     pub successors: Vec<Vec<usize>>,
-    /// Where exceptions are caught, as indices.
+    /// The places at which exceptions are caught, as indices.
     pub handlers: Vec<usize>,
-    /// What the instructions call.
+    /// The callees of the instructions that call.
     pub calls: HashMap<usize, Called>,
     /// Whether a branch may lead back to the first instruction.
     pub starts_with_loop: bool,
     pub loops: Vec<usize>,
 }
 
-/// How an instruction calls.
+/// The form of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Called {
     /// The function, or `None` if it is found in a table.
@@ -97,7 +97,7 @@ impl Code {
         Ok(bodies.entry(function).or_insert_with(|| Arc::new(Body::of(&Flow::of(body)))).clone())
     }
 
-    /// Where a function's body begins in the module.
+    /// The offset of a function's body in the module.
     pub(crate) fn start(&self, function: u32) -> u64 {
         let body = self.module.function(function).and_then(|function| function.body());
         body.map_or(0, |body| body.range().start as u64)
@@ -133,8 +133,8 @@ impl Code {
         }
     }
 
-    /// Where calls of a function are to be stopped: after its prologue, if DWARF says where that
-    /// ends; else at its first instruction.
+    /// The place at which calls of a function stop: after its prologue, if DWARF has the place at
+    /// which that ends; otherwise at its first instruction.
     ///
     /// # Errors
     /// The module does not contain the function.
@@ -209,7 +209,7 @@ impl Code {
         self.names().globals.iter().filter(|(_, of)| *of == name).map(|(index, _)| *index).min()
     }
 
-    /// How many parameters and locals a function has.
+    /// The number of parameters and locals of a function.
     pub fn locals(&self, function: u32) -> u32 {
         let function = self.module.function(function);
         function.map_or(0, |function| {

@@ -18,7 +18,7 @@ use crate::step::{Found, Plan, Resume, Site};
 use crate::stop::{Breakpoint, Event, Outcome, Reason, Stop};
 use crate::watch::Watch;
 
-/// How long a thread is looked for in compiled code at a time.
+/// Maximum time of one attempt to find a thread in compiled code.
 const LOOK: Duration = Duration::from_millis(5);
 /// The longest time between two looks.
 const MAX_PAUSE: Duration = Duration::from_millis(50);
@@ -31,14 +31,14 @@ pub struct Debugger {
     reports: Mutex<Receiver<Report>>,
 }
 
-/// What the program's threads use, as long as the debugger exists.
+/// The state that the program's threads use, as long as the debugger exists.
 pub(crate) struct Shared {
     code: Code,
     state: Mutex<State>,
     /// Held by the thread that is stopped.
     turn: Mutex<()>,
     reports: Sender<Report>,
-    /// What the probes call.
+    /// The function that the probes call.
     hit: OnceLock<GenericFn>,
 }
 
@@ -80,10 +80,10 @@ struct State {
     watch_probe: Option<GlobalProbe>,
     last_number: u32,
     plan: Option<Plan>,
-    /// Where threads stop because of a pause, while one is wanted.
+    /// The places at which threads stop because of a requested pause.
     pause: Option<Vec<Location>>,
     stopped: Option<Waiting>,
-    /// How many stops there have been.
+    /// Number of stops so far.
     stops: u64,
     /// In the order in which they have stopped first.
     threads: Vec<ThreadId>,
@@ -237,7 +237,7 @@ impl Shared {
         };
         let depth = locations.len().saturating_sub(1);
         let stop = Stop { location, depth, reasons, thread };
-        // Nobody listens: the debugger is being dropped.
+        // There is no receiver: the debugger is being dropped.
         if self.reports.send(Report::Stopped(number, stop)).is_err() {
             return Ok(());
         }
@@ -296,7 +296,7 @@ impl State {
         if !self.watches.keys().any(is_enabled)
             && let Some(probe) = &self.watch_probe
         {
-            // If code cannot be patched, as in a forked child, it goes on for nothing.
+            // If code cannot be patched, as in a forked child, its probes fire without effect.
             let _ = probe.deactivate();
         }
     }
@@ -330,7 +330,7 @@ impl Debugger {
     /// `once`, it is deleted then. Returns its number.
     ///
     /// # Errors
-    /// Those of [`Code::places`]; [`Error::Probe`].
+    /// The errors of [`Code::places`]; [`Error::Probe`].
     pub fn add_breakpoint(
         &self,
         text: &str,
@@ -707,8 +707,8 @@ fn pause(shared: &Weak<Shared>) {
     }
 }
 
-/// Where a thread soon comes that executes a function: its start, its loops, and where its calls
-/// return to. Its frames get the code with probes at the latter two.
+/// Places that a thread soon reaches that executes a function: its start, its loops, and the places
+/// its calls return to. Its frames get the code with probes at the latter two.
 fn pause_places(code: &Code, function: u32) -> Vec<Location> {
     let (Ok(body), Ok(first)) = (code.body(function), code.first(function)) else { return Vec::new() };
     let calls = body.calls.keys().map(|index| index + 1);

@@ -15,18 +15,18 @@ pub enum Error {
         /// Its number.
         number: u32,
     },
-    /// Nothing in the module is called this.
+    /// The module has nothing of this name.
     #[error("there is no {what} `{name}`")]
     Unknown {
-        /// What was looked for.
+        /// The kind of object.
         what: &'static str,
-        /// What was given.
+        /// The requested name.
         name: String,
     },
     /// A name has several meanings.
     #[error("`{name}` is not unique: {found}")]
     Ambiguous {
-        /// What was given.
+        /// The requested name.
         name: String,
         /// Some of what it may mean.
         found: String,
@@ -40,9 +40,9 @@ pub enum Error {
     /// A place or an expression cannot be read.
     #[error("`{text}`: expected {expected}")]
     Syntax {
-        /// What was found, or the full text.
+        /// The unexpected part, or the full text.
         text: String,
-        /// What was expected.
+        /// The expected form.
         expected: &'static str,
     },
     /// A value cannot be computed.

@@ -26,8 +26,8 @@ impl<'f> Stopped<'_, 'f> {
         self.code
     }
 
-    /// Where the frames are, the innermost first; `None` for those of other modules. Those that
-    /// wait are at their call.
+    /// The locations of the frames, the innermost first; `None` for those of other modules. Frames
+    /// that wait are at their call.
     pub fn locations(&self) -> &[Option<Location>] {
         self.locations
     }
@@ -107,17 +107,17 @@ impl<'a, 'f> Scope<'a, 'f> {
         self.code
     }
 
-    /// Where the frame is.
+    /// The location of the frame.
     pub fn location(&self) -> Location {
         self.location
     }
 
-    /// How many frames are around it.
+    /// Number of frames outside of this one.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// How many operands it has on its stack.
+    /// Number of operands on its stack.
     ///
     /// # Errors
     /// [`Error::Access`].

@@ -41,12 +41,12 @@ use wasm_jit::probes::{Location, Place};
 
 use crate::{Debugger, Error, Event, Expression, Reason, Resume, Stop};
 
-/// How long an event of the program is waited for before the connection is looked at.
+/// Maximum time of a wait for an event of the program, after which the connection is read.
 const POLL: Duration = Duration::from_millis(5);
 
 const TRIPLE: &str = "wasm32-unknown-unknown-wasm";
 
-/// How a session ended.
+/// The end of a session.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum GdbEnd {
@@ -431,7 +431,7 @@ impl HostInfo for Client<'_> {
 
 impl ProcessInfo for Client<'_> {
     fn process_info(&self, write: &mut dyn FnMut(&ProcessInfoResponse<'_>)) -> Result<(), &'static str> {
-        // That of the threads in the stub's packets.
+        // The process id that the stub's packets use for threads.
         write(&ProcessInfoResponse::Pid(Pid::MIN));
         write(&ProcessInfoResponse::Triple(TRIPLE));
         write(&ProcessInfoResponse::Endianness(Endianness::Little));

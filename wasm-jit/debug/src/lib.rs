@@ -5,7 +5,7 @@
 //! terminal in this crate: the command `wasm-jit debug` is one user, a server for another protocol
 //! can be a second.
 //!
-//! # How a program is stopped
+//! # Stopping a program
 //! A probe's closure runs on the program's thread, with its [`Frame`](wasm_jit::probes::Frame).
 //! When it decides to stop, it reports an [`Event::Stopped`] and waits for commands.
 //! [`Debugger::inspect`] sends it closures, which read and change the program there;

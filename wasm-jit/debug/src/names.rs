@@ -1,4 +1,4 @@
-//! What names denote in a frame.
+//! The meaning of names in a frame.
 
 use crate::Error;
 use crate::dwarf::variables::Variable;
@@ -19,7 +19,7 @@ impl Scope<'_, '_> {
         variables.into_iter().map(value).collect()
     }
 
-    /// What a name denotes here.
+    /// The meaning of a name here.
     pub(crate) fn named(&mut self, name: &str) -> Result<Term, Error> {
         let function = self.location().function;
         let plain = name.strip_prefix('$');

@@ -15,9 +15,9 @@ pub(crate) struct Places {
 
 #[derive(Debug)]
 struct OfFunction {
-    /// With the number of those who want it on. Instructions that cannot be reached have none.
+    /// With the number of requests to have it on. Instructions that cannot be reached have none.
     probes: HashMap<Place, (Probe, usize)>,
-    /// How many are on.
+    /// Number of active places.
     active: usize,
     /// Whether its calls may be in its probed code.
     is_probed: bool,
@@ -71,7 +71,7 @@ impl Places {
         let Some(of) = self.functions.get_mut(&location.function) else { return };
         let Some((probe, wanted)) = of.probes.get_mut(&location.place) else { return };
         *wanted = wanted.saturating_sub(1);
-        // A site that cannot be patched, as in a forked child, goes on to report, for nothing.
+        // A site that cannot be patched, as in a forked child, fires without effect.
         if *wanted == 0 && probe.deactivate().is_ok() {
             of.active -= 1;
         }

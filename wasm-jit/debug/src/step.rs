@@ -9,7 +9,7 @@ use crate::Error;
 use crate::code::{Called, Code};
 use crate::places::Places;
 
-/// How a stopped thread continues.
+/// The way in which a stopped thread continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Resume {
@@ -31,7 +31,7 @@ pub enum Resume {
     },
 }
 
-/// What a place is to a step.
+/// The meaning of a place for a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// It ends the step if it is reached by the frame.
@@ -44,7 +44,7 @@ enum Role {
     Into(usize),
 }
 
-/// What the step found.
+/// The result of a step at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Nothing,
@@ -59,12 +59,12 @@ pub(crate) enum Found {
 #[derive(Debug)]
 pub(crate) struct Plan {
     thread: ThreadId,
-    /// That of the frame.
+    /// The depth of the frame.
     depth: usize,
     places: Vec<(Location, Role)>,
     /// Whether functions without lines are not stepped into.
     by_line: bool,
-    /// Where the frame returns to, and how many results it has there.
+    /// The location that the frame returns to, and the number of its results there.
     returns: Option<(Location, usize)>,
 }
 
@@ -202,15 +202,15 @@ impl Plan {
     }
 }
 
-/// Where a frame continues when its callee returns.
+/// The location at which a frame continues when its callee returns.
 fn after(code: &Code, caller: Location) -> Option<Location> {
     let body = code.body(caller.function).ok()?;
     let place = body.place(body.index(caller.place) + 1)?;
     Some(Location { function: caller.function, place })
 }
 
-/// Where frames that wait may continue: the innermost one when its callee returns, all where they
-/// catch exceptions.
+/// The locations at which waiting frames may continue: for the innermost one, after its call; for
+/// all, where they catch exceptions.
 fn outer(code: &Code, waiting: &[Option<Location>]) -> impl Iterator<Item = Location> {
     let returns = waiting.iter().flatten().next().and_then(|caller| after(code, *caller));
     let functions: BTreeSet<u32> = waiting.iter().flatten().map(|location| location.function).collect();

@@ -1,4 +1,4 @@
-//! What the debugger reports: stops, and ends.
+//! The reports of the debugger: stops and ends.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use wasm_jit::probes::Location;
 use crate::expression::Expression;
 use crate::value::Value;
 
-/// What has happened in the program.
+/// An event in the program.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -22,9 +22,9 @@ pub enum Event {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stop {
-    /// Where.
+    /// The location.
     pub location: Location,
-    /// How many frames are around this one.
+    /// Number of frames outside of this one.
     pub depth: usize,
     /// Why; several reasons may come together.
     pub reasons: Vec<Reason>,
@@ -74,7 +74,7 @@ pub enum Reason {
     Pause,
 }
 
-/// How a program has ended.
+/// The end of a program.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Outcome {
@@ -109,11 +109,11 @@ impl Outcome {
 pub struct Breakpoint {
     /// Its number.
     pub number: u32,
-    /// What was asked for: a place, or a watched expression.
+    /// The request: a place, or a watched expression.
     pub text: String,
     /// Whether it is a watchpoint.
     pub is_watch: bool,
-    /// Where it stops; empty for a watchpoint.
+    /// The locations at which it stops; empty for a watchpoint.
     pub locations: Vec<Location>,
     /// It stops only if this is not 0.
     pub condition: Option<Arc<Expression>>,
@@ -121,8 +121,8 @@ pub struct Breakpoint {
     pub once: bool,
     /// Whether it stops the program.
     pub is_enabled: bool,
-    /// How often it has stopped the program, or would have if it were not ignored.
+    /// Number of times that it has stopped the program, or would have if it were not ignored.
     pub hits: u64,
-    /// How many more hits are ignored.
+    /// Number of further hits that are ignored.
     pub ignore: u64,
 }

@@ -82,7 +82,7 @@ impl Value {
         self.float().is_none_or(|number| number != 0.0)
     }
 
-    /// As a value of WebAssembly like another one.
+    /// The value, converted to the type of another value of WebAssembly.
     pub(crate) fn like(&self, like: &Val) -> Option<Val> {
         let integer = self.integer();
         Some(match like {

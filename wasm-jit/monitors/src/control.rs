@@ -1,6 +1,6 @@
 //! [`Control`]: a session that other processes switch, over a socket in the file system.
 //!
-//! A request is one line. The answer is a line `ok`, and after it the text that was asked for, or
+//! A request is one line. The answer is a line `ok`, and after it the text that was requested, or
 //! `error: MESSAGE`, where the message may have several lines:
 //!
 //! | request | answer |
@@ -28,7 +28,7 @@ use crate::{Error, Format, Session};
 /// Longest request, in bytes.
 const MAX_REQUEST: u64 = 64 << 10;
 
-/// How long a client may take to send its request, or to read a part of its answer.
+/// Maximum time in which a client must send its request, or read a part of its answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Answers requests until it is dropped; the socket is removed then.
@@ -93,7 +93,7 @@ impl Drop for Control {
 /// of its error.
 ///
 /// # Errors
-/// Those of the connection: nobody listens there, or the process has ended.
+/// The errors of the connection: nobody listens there, or the process has ended.
 pub fn request(path: impl AsRef<Path>, line: &str) -> io::Result<Result<String, String>> {
     let mut stream = UnixStream::connect(path)?;
     stream.write_all(format!("{}\n", line.replace('\n', " ")).as_bytes())?;

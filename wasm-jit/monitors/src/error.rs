@@ -40,7 +40,7 @@ pub enum Error {
         option: String,
         /// Its value.
         value: String,
-        /// What can be read.
+        /// The forms that can be read.
         expected: String,
     },
     /// The monitor has started with other options.
@@ -60,7 +60,7 @@ pub enum Error {
     /// The monitor has nothing to observe in this module.
     #[error("{0}")]
     Nothing(String),
-    /// A monitor that the session does not know by itself cannot be started or switched.
+    /// A monitor that belongs to another component cannot be started or switched by the session.
     #[error("{name}: {reason}")]
     Other {
         /// The monitor, such as a file.

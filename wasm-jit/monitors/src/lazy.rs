@@ -77,7 +77,7 @@ impl LazyProbes {
     /// Switches them on, or off; does nothing if they are.
     ///
     /// # Errors
-    /// Those of [`Module::watch_first_calls`], and of switching probes.
+    /// The errors of [`Module::watch_first_calls`], and of switching probes.
     pub fn switch(&self, on: bool) -> Result<(), Error> {
         let mut watch = lock(&self.watch);
         if watch.is_some() == on {
@@ -118,7 +118,7 @@ impl LazyProbes {
         lock(&self.shared.state).made.keys().copied().collect()
     }
 
-    /// What `read` says of the probe of a place, if it was made. If there are several, of the
+    /// The result of `read` for the probe of a place, if it was made. If there are several, of the
     /// first.
     pub fn get<T>(&self, location: Location, read: impl FnOnce(&Probe) -> T) -> Option<T> {
         lock(&self.shared.state).at(location).first().map(read)
@@ -127,17 +127,17 @@ impl LazyProbes {
     /// Switches the probes of a place off, until all are switched on again.
     ///
     /// # Errors
-    /// Those of [`Probe::deactivate`].
+    /// The errors of [`Probe::deactivate`].
     pub fn deactivate_at(&self, location: Location) -> Result<(), Error> {
         switch(lock(&self.shared.state).at(location), false)
     }
 
-    /// Says in a report which functions could not be observed.
+    /// Lists in a report the functions that could not be observed.
     pub fn report_refused(&self, report: &mut Report) {
         self.report_refused_as(report, "was not observed");
     }
 
-    /// The same, and what that means.
+    /// As [`report_refused`](Self::report_refused), with a text that states the consequence.
     pub(crate) fn report_refused_as(&self, report: &mut Report, what: &str) {
         for (function, reason) in &lock(&self.shared.state).refused {
             report.text(format!("function {function} {what}: {reason}\n"));
@@ -163,7 +163,7 @@ impl Shared {
         }
     }
 
-    /// Makes the probes of a function, if they are wanted and nobody has begun to.
+    /// Makes the probes of a function, if they are wanted and no other thread has begun to.
     fn make(&self, function: u32) {
         if !self.chosen.get(function as usize).copied().unwrap_or_default()
             || !lock(&self.state).claimed.insert(function)

@@ -42,8 +42,8 @@
 //! a file of `src/zoo/`, and an example; the repository's `examples/own-monitor` is one outside of
 //! it, with its program.
 //!
-//! # What monitors cost
-//! Each file says what its probes are. See [`wasm_jit::probes`] for what they cost, and when other
+//! # Cost
+//! Each file describes its probes. See [`wasm_jit::probes`] for what they cost, and when other
 //! threads observe that they are switched.
 
 pub mod control;

@@ -19,13 +19,13 @@ pub trait Monitor: Send + Sync {
     /// Switches it on; does nothing if it is.
     ///
     /// # Errors
-    /// Those of [`Probe::activate`].
+    /// The errors of [`Probe::activate`].
     fn activate(&self) -> Result<(), Error>;
 
     /// Switches it off; does nothing if it is. It keeps what it has observed.
     ///
     /// # Errors
-    /// Those of [`Probe::deactivate`].
+    /// The errors of [`Probe::deactivate`].
     fn deactivate(&self) -> Result<(), Error>;
 
     /// Says what it has observed so far.
@@ -42,7 +42,7 @@ pub trait Monitor: Send + Sync {
         true
     }
 
-    /// What a program or its host may use while it runs, of a type of the monitor's own
+    /// An object that a program or its host may use while it runs, of a type of the monitor's own
     /// ([`Session::interface`](crate::Session::interface)).
     fn interface(&self) -> Option<Box<dyn Any>> {
         None
@@ -54,11 +54,11 @@ pub trait Monitor: Send + Sync {
 pub struct Description {
     /// Its name.
     pub name: &'static str,
-    /// What it shows: a line, without a full stop.
+    /// A summary of its results: a line, without a full stop.
     pub summary: &'static str,
-    /// What its figures mean, and what they do not: some sentences.
+    /// The meaning of its figures and their limits: some sentences.
     pub details: &'static str,
-    /// Its options, besides those that all monitors have.
+    /// Its options, in addition to those that all monitors have.
     pub options: &'static [OptionInfo],
     /// A command line that shows its use, after `--monitors=`.
     pub example: &'static str,
@@ -79,7 +79,7 @@ impl fmt::Debug for Description {
     }
 }
 
-/// What a monitor gets when it starts.
+/// The arguments of a monitor's start.
 #[derive(Debug)]
 pub struct Setup<'a> {
     /// The module to observe. Programs may be running it.
@@ -103,8 +103,8 @@ impl<'a> Setup<'a> {
         self.module.functions().filter(|function| function.body().is_some()).filter(is_chosen)
     }
 
-    /// Where a monitor writes while the program runs: a file of this name in the session's
-    /// directory, or standard error.
+    /// A stream that a monitor writes to while the program runs: a file of this name in the
+    /// session's directory, or standard error.
     ///
     /// # Errors
     /// [`Error::Write`].
@@ -116,7 +116,7 @@ impl<'a> Setup<'a> {
 /// Makes probes, without those of instructions that control never reaches.
 ///
 /// # Errors
-/// Those of [`Module::probes`].
+/// The errors of [`Module::probes`].
 pub fn make(module: &Module, specs: &[ProbeSpec]) -> Result<Vec<Probe>, Error> {
     let made = module.probes(specs).into_iter();
     let reached = made.filter(|probe| !matches!(probe, Err(ProbeError::Unreachable { .. })));

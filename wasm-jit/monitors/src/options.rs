@@ -12,7 +12,7 @@ use crate::Error;
 pub struct OptionInfo {
     /// Its name.
     pub name: &'static str,
-    /// What its value is, such as `N` or `GLOB`; of one that has no value, empty.
+    /// The placeholder of its value, such as `N` or `GLOB`; empty for an option without a value.
     pub value: &'static str,
     /// One sentence without a full stop.
     pub help: &'static str,

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use crate::report::{csv, json, text};
 use crate::{Error, Report};
 
-/// How reports are written.
+/// The format of reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
@@ -22,7 +22,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// Reports in this format: as text, with as many rows of each table as their options say.
+    /// Renders reports in this format. As text, tables are cut to the number of rows in their
+    /// options.
     pub fn print(self, reports: &[Report]) -> String {
         let of = |report: &Report| match self {
             Self::Text => text::print(report, text::Length::Short),
@@ -34,7 +35,7 @@ impl Format {
         reports.iter().map(of).collect::<Vec<_>>().join(self.separator())
     }
 
-    /// What is between two reports.
+    /// The text between two reports.
     fn separator(self) -> &'static str {
         if self == Self::Text { "\n" } else { "" }
     }
@@ -53,7 +54,7 @@ impl FromStr for Format {
     }
 }
 
-/// Where reports go.
+/// The destination of reports.
 #[derive(Clone, Debug)]
 pub struct Output(Destination);
 
@@ -64,7 +65,7 @@ enum Destination {
     Directory(PathBuf),
 }
 
-/// What a monitor writes to while the program runs.
+/// A stream to which a monitor writes while the program runs.
 pub type Stream = Box<dyn Write + Send>;
 
 impl Output {

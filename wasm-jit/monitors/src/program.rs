@@ -15,7 +15,7 @@ pub struct Program<'m> {
     pub module: &'m Module,
     /// Names and source lines.
     pub symbols: Symbols<'m>,
-    /// The names of functions that were asked for.
+    /// The names of functions that were requested.
     names: RefCell<HashMap<u32, Arc<str>>>,
     /// Texts that are in many rows.
     texts: RefCell<HashSet<Arc<str>>>,

@@ -115,7 +115,7 @@ impl Session {
         self.started().iter().map(|started| (started.name.clone(), started.is_on)).collect()
     }
 
-    /// What a monitor has observed so far.
+    /// The observations of a monitor so far.
     ///
     /// # Errors
     /// [`Error::NotStarted`].
@@ -126,7 +126,7 @@ impl Session {
         Ok(known.report(&Program::new(&self.module), true))
     }
 
-    /// What all have observed so far, in the order in which they have started.
+    /// The observations of all monitors so far, in the order in which they have started.
     pub fn reports(&self) -> Vec<Report> {
         let mut reports = Vec::new();
         self.visit_reports(true, |report| reports.push(report));
@@ -143,7 +143,8 @@ impl Session {
         }
     }
 
-    /// What a monitor that has started offers to the program or its host, if it is of this type.
+    /// The object that a monitor that has started offers to the program or its host, if it is of
+    /// this type.
     pub fn interface<T: 'static>(&self, name: &str) -> Option<T> {
         let started = self.started();
         let known = started.iter().find(|started| started.name == name)?;

@@ -14,13 +14,66 @@
 //!    that does what the trace says (`rerun.rs`), observes all accesses to memories
 //!    (`accesses.rs`), and keeps the bytes that the program reads before they are overwritten.
 //!
-//! # How effects are found
+//! # Example
+//! Recording calls of a program, and replaying them without its host:
+//!
+//! ```
+//! use std::io::{self, Write};
+//! use std::sync::{Arc, Mutex};
+//!
+//! use wasm_jit::{Engine, Linker, Module, Store};
+//! use wasm_jit_replay::{Event, Reader, Recorder, generate};
+//!
+//! /// A trace in memory; usually it is a file.
+//! #[derive(Clone, Default)]
+//! struct Trace(Arc<Mutex<Vec<u8>>>);
+//!
+//! impl Write for Trace {
+//!     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+//!         self.0.lock().expect("no writer panics").write(bytes)
+//!     }
+//!     fn flush(&mut self) -> io::Result<()> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let engine = Engine::default();
+//! let program = Module::new(&engine, r#"(module
+//!     (import "host" "next" (func $next (result i32)))
+//!     (func (export "sum") (result i32) (i32.add (call $next) (call $next))))"#)?;
+//! let mut linker = Linker::new(&engine);
+//! linker.func_wrap("host", "next", || 21_i32)?;
+//!
+//! // 1. Run the program, and record the calls in both directions.
+//! let trace = Trace::default();
+//! let recorder = Recorder::new(&program, trace.clone())?;
+//! let mut store = Store::new(&engine, ());
+//! let instance = recorder.instantiate(&mut store, &linker)?;
+//! let sum = instance.get_typed_func::<(), i32>(&mut store, "sum")?;
+//! assert_eq!(sum.call(&mut store, ())?, 42);
+//!
+//! // 2. Read the trace: the start, a call, two calls of the host and their returns, the return.
+//! let trace = trace.0.lock().expect("no writer panics").clone();
+//! let events = Reader::new(&trace[..]).collect::<Result<Vec<Event>, _>>()?;
+//! assert_eq!(events.len(), 7);
+//! assert!(matches!(events.last(), Some(Event::Leave { .. })));
+//!
+//! // 3. Generate a module that replays the run, and checks it.
+//! let replay = Module::from_binary(&engine, &generate(program.bytes(), &trace[..], true)?)?;
+//! assert_eq!(replay.imports().len(), 0);
+//! let mut store = Store::new(&engine, ());
+//! let instance = Linker::new(&engine).instantiate(&mut store, &replay)?;
+//! instance.get_typed_func::<(), ()>(&mut store, "_start")?.call(&mut store, ())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Detection of effects
 //! The engine copies bytes of a memory before the host gets write access to them
 //! ([`WriteLog`](wasm_jit::WriteLog)); the copies are compared when the program continues. This is
 //! exact for any safe host, and costs time in proportion to what the host may have written: WASI
 //! announces the ranges of its results, a slice of the complete memory costs a copy of it.
 //!
-//! # What is refused
+//! # Not supported
 //! [`Error::Unsupported`] names it: imports other than functions, shared memories, exported tables,
 //! start functions, a second instance; at the moment that they occur, references to values of the
 //! host or to functions of other modules, and exceptions that cross the boundary. A run that goes

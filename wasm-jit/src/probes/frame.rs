@@ -21,13 +21,13 @@ use crate::vmctx::SETTLED;
 
 /// The frame that is about to execute the place of a generic probe, while the probe's closure runs.
 ///
-/// Values are read when they are asked for. Writes take effect at once: for the program when it
+/// Values are read when they are requested. Writes take effect at once: for the program when it
 /// continues, and for everything that reads the value from then on.
 ///
 /// Compiled code does not have every value in a place of its own: it folds constants, and keeps an
-/// operand as another name of a local. When such a value is changed, the frame goes on in a *plain*
-/// version of its function, until it returns: code that has each value in a place of its own, and
-/// is several times slower. That version is compiled when it is first needed.
+/// operand as another name of a local. When such a value is changed, the frame continues in a
+/// *plain* version of its function, until it returns: code that has each value in a place of its
+/// own, and is several times slower. That version is compiled when it is first needed.
 ///
 /// At the [exit](super::Place::Exit) of a function, the operands are its results, the last one on
 /// top. The locals have their last values; to change them changes nothing for the program.

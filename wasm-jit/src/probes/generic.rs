@@ -97,8 +97,8 @@ impl GenericFn {
     }
 }
 
-/// What stubs call. Returns 1 if the activation is to be left, 2 if the frame goes on in the plain
-/// version.
+/// The function that stubs call. Returns 1 if the activation is to be left, 2 if the frame
+/// continues in the plain version.
 ///
 /// # Safety
 /// The description outlives the call. The thread is in the stub of its place, which has saved the

@@ -65,7 +65,7 @@ struct Global {
 struct State {
     is_active: bool,
     images: Vec<OfImage>,
-    /// Since they were last asked for.
+    /// Since they were last requested.
     refused: Vec<(u32, ProbeError)>,
 }
 

@@ -12,7 +12,7 @@ impl Module {
     /// The function that a store's thread is executing, by its index, or one that it has executed
     /// since the call: to decide where to place probes. `None` if within this time the thread was
     /// never found in the module's code: it may be in a host function. A system call in which it
-    /// waits there fails with `EINTR`. The program goes on.
+    /// waits there fails with `EINTR`. The program continues.
     pub fn running_function(&self, thread: &InterruptHandle, within: Duration) -> Option<u32> {
         let start = Instant::now();
         thread.found_at();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::code::CodeImage;
-use crate::code::probed::unwound::Left;
+use crate::code::probed::unwound::FrameToUnwind;
 use crate::module::Module;
 
 /// A frame that is about to be left by a trap, an exception, an interrupt, or a failure of a host
@@ -16,7 +16,7 @@ pub struct UnwoundFrame<'a> {
     pub function: u32,
     /// The number that [`Bound::Frame`](super::Bound::Frame) has for the frame.
     pub frame: u64,
-    left: Left<'a>,
+    left: FrameToUnwind<'a>,
 }
 
 impl UnwoundFrame<'_> {
@@ -65,10 +65,10 @@ impl Module {
     /// [`Callback`](super::Callback) may; but if it panics, the process aborts. It may be called
     /// once more by another thread after the watch has been dropped.
     ///
-    /// While nobody watches, traps and exceptions cost nothing more.
+    /// Without watchers, traps and exceptions cost nothing more.
     pub fn watch_unwound(&self, function: impl Fn(UnwoundFrame<'_>) + Send + Sync + 'static) -> UnwoundWatch {
         let image = self.code().clone();
-        let watcher = move |left: Left<'_>| {
+        let watcher = move |left: FrameToUnwind<'_>| {
             function(UnwoundFrame { function: left.function, frame: left.fp as u64, left })
         };
         let number = image.watchers.add(watcher);

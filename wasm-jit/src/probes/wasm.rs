@@ -15,7 +15,7 @@ use crate::types::ValType;
 /// probe calls it directly, as compiled code calls functions of other instances; if it is a
 /// [host function](Func::wrap), it is called through its trampoline.
 ///
-/// # What it may do
+/// # Permitted operations
 /// All that a function may do: use its own memory, tables and globals, call others, and also run
 /// functions of the instance that is probed. If it traps, or fails, or throws an exception, the
 /// program's call ends with that; handlers of the program do not see the exception. The backtrace

@@ -6,7 +6,7 @@
 
 use super::{Activation, ExecutionState, Raised, accessors, capture};
 use crate::code::CodeImage;
-use crate::code::probed::unwound::{self, Left};
+use crate::code::probed::unwound::{self, FrameToUnwind};
 use crate::code::registry::image_at;
 use crate::vmctx::{VmContext, VmException};
 
@@ -182,7 +182,13 @@ unsafe fn report_left(frame: Frame, end: usize) {
         if let Some(image) = unsafe { image_at(pc) }
             && let Some(function) = image.function_at(pc)
         {
-            image.watchers.report(Left { image, function, fp: frame.fp, pc, is_call: frame.is_call });
+            image.watchers.report(FrameToUnwind {
+                image,
+                function,
+                fp: frame.fp,
+                pc,
+                is_call: frame.is_call,
+            });
         }
     }
 }

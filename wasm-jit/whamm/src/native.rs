@@ -1,20 +1,20 @@
 //! Scripts that observe native programs: [`NativeMonitor`].
 //!
 //! A script with rules such as `native:func:entry` is compiled to a module of WebAssembly by
-//! [`Script::native`], as scripts for WebAssembly are. This module calls its functions; somebody
+//! [`Script::native`], as scripts for WebAssembly are. This module calls its functions; the caller
 //! else discovers functions of the program and observes their calls:
 //!
 //! 1. [`NativeMonitor::function`] is called for each function that is discovered. It evaluates the
 //!    static parts of predicates, which need names only, and makes what belongs to the places that
 //!    match: variables of the place, constants. The result says which of the function's events are
 //!    to be observed.
-//! 2. [`NativeMonitor::fire`] is called for each such event. It evaluates what is left of the
+//! 2. [`NativeMonitor::fire`] is called for each such event. It evaluates the rest of the
 //!    predicate and executes the statements, on the calling thread.
 //! 3. [`NativeMonitor::finish`] executes the rules of the end. [`NativeMonitor::report`] reads the
 //!    variables.
 //!
 //! All state is in the monitor, which one thread uses at a time: rules are executed one after the
-//! other, and a variable exists once, whichever threads of the program it is about.
+//! other, and a variable exists once for all threads of the program.
 
 use wasm_jit::{Config, Engine, Error, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
 
@@ -47,7 +47,7 @@ pub struct NativeCall {
     pub nanoseconds: u64,
     /// The number of open calls, with this one.
     pub depth: u32,
-    /// How long the call took, in nanoseconds: at its end.
+    /// Duration of the call, in nanoseconds: at its end.
     pub duration: u64,
 }
 
@@ -55,7 +55,7 @@ pub struct NativeCall {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaceId(u32);
 
-/// What is to be observed of a function: the rules for each event, in the order of the script.
+/// The observed events of a function: the rules for each event, in the order of the script.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NativePlaces {
     /// For its calls' beginnings.
@@ -156,7 +156,7 @@ impl NativeMonitor {
             .any(|parameter| matches!(parameter, Parameter::OfCall(OfCall::Nanoseconds | OfCall::Duration)))
     }
 
-    /// Whether the rule at a place asks for such a value.
+    /// Whether the rule at a place binds such a value.
     ///
     /// # Panics
     /// If the place is not one of this monitor.

@@ -193,27 +193,27 @@ pub fn window() -> Option<usize> {
 }
 
 fn ask(operation: Operation) -> Option<Answer> {
-    enum What {
+    enum Step {
         Answer(Answer),
         Suspend,
     }
     let what = REPLAY.with_borrow_mut(|replay| {
         let replay = replay.as_mut()?;
         if replay.pending.is_some() || std::thread::panicking() {
-            return Some(What::Answer(operation.inert()));
+            return Some(Step::Answer(operation.inert()));
         }
         let Some((asked, answer)) = replay.answered.get(replay.next) else {
             replay.pending = Some(operation);
-            return Some(What::Suspend);
+            return Some(Step::Suspend);
         };
         assert_eq!(*asked, operation, "the driver is not deterministic");
         replay.next += 1;
         replay.forkable = replay.steps == 0;
-        Some(What::Answer(*answer))
+        Some(Step::Answer(*answer))
     })?;
     match what {
-        What::Answer(answer) => Some(answer),
-        What::Suspend => resume_unwind(Box::new(Suspended)),
+        Step::Answer(answer) => Some(answer),
+        Step::Suspend => resume_unwind(Box::new(Suspended)),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::provider::EarlyCalls;
 use crate::service;
 
 /// An instrumented object that is or was loaded.
-pub(super) struct Known {
+pub(super) struct KnownObject {
     pub(super) range: Range<usize>,
     /// Whether the object is loaded now.
     pub(super) alive: AtomicBool,
@@ -31,7 +31,7 @@ pub(super) struct Known {
     pub(super) index: Index,
 }
 
-impl Known {
+impl KnownObject {
     fn is_loaded_at(&self, address: usize) -> bool {
         self.alive.load(Ordering::Relaxed) && self.range.contains(&address)
     }
@@ -56,7 +56,7 @@ impl Cache {
     const BITS_OF_INTERVAL: u32 = 24;
     const TAG: u32 = Self::BITS_OF_OBJECT + Self::BITS_OF_INTERVAL;
 
-    fn find(&self, site: usize) -> Option<(&'static Known, usize)> {
+    fn find(&self, site: usize) -> Option<(&'static KnownObject, usize)> {
         let entry = self.entries[site % Self::ENTRIES].load(Ordering::Relaxed);
         if entry >> Self::TAG != (site / Self::ENTRIES) as u64 {
             return None;
@@ -87,7 +87,7 @@ impl Cache {
 /// were retargeted.
 pub(super) const TOO_MANY_ARRIVALS: u32 = 100;
 
-pub(super) static KNOWN: Segments<Known> = Segments::new();
+pub(super) static KNOWN: Segments<KnownObject> = Segments::new();
 
 /// Set when discovery begins. Arrivals before that need no notification, since all objects are
 /// examined then.
@@ -109,7 +109,7 @@ pub fn arrival(kind: ProbeKind, this_fn: usize, return_address: usize) {
     let (known, number) = match CACHE.find(site) {
         Some(found) => found,
         None => {
-            let holds = |known: &Known, address| known.is_loaded_at(address);
+            let holds = |known: &KnownObject, address| known.is_loaded_at(address);
             let Some((at, known)) = (0..).zip(KNOWN.iter()).find(|(_, known)| holds(known, site)) else {
                 // A tail call may return to any object.
                 if !KNOWN.iter().any(|known| holds(known, this_fn)) {
@@ -304,17 +304,18 @@ impl<const SLOTS: usize, const MARKS: usize, const MORE: usize, const MORE_MARKS
     }
 }
 
-/// What [`take`] returns next.
-struct Kept {
-    /// The counts of the intervals that are done, and the functions whose sites were off.
+/// Counts that the next [`take`] returns.
+struct PendingCounts {
+    /// The counts of the intervals that are over, and the functions whose sites were off.
     of_functions: Vec<(usize, EarlyCalls)>,
     /// Probes that were off when their functions were not known.
     interrupted: BTreeSet<ProbeId>,
 }
 
-static KEPT: Mutex<Kept> = Mutex::new(Kept { of_functions: Vec::new(), interrupted: BTreeSet::new() });
+static KEPT: Mutex<PendingCounts> =
+    Mutex::new(PendingCounts { of_functions: Vec::new(), interrupted: BTreeSet::new() });
 
-fn kept() -> MutexGuard<'static, Kept> {
+fn kept() -> MutexGuard<'static, PendingCounts> {
     KEPT.lock().unwrap_or_else(|e| e.into_inner())
 }
 
@@ -399,7 +400,7 @@ mod tests {
         // No other test adds objects.
         let starts = vec![0, 0x2000, 0x4000];
         let range = 1 << 46..(1 << 46) + 0x6000;
-        let known = Known {
+        let known = KnownObject {
             range: range.clone(),
             alive: AtomicBool::new(true),
             arrivals: AtomicU32::new(0),

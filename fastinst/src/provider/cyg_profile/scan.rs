@@ -28,7 +28,7 @@ pub(super) struct Site {
 
 /// The results of scans.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FoundSites {
     /// The sites, ascending in each body.
     pub(super) sites: Vec<Site>,
     /// The number of calls in forms that cannot be sites.
@@ -167,7 +167,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Finds all sites in a body of interest.
-    pub(super) fn scan(&mut self, body: &Range<usize>, found: &mut Found) {
+    pub(super) fn scan(&mut self, body: &Range<usize>, found: &mut FoundSites) {
         let Self { callees, instructions, sites, analysis } = self;
         instructions.clear();
         sites.clear();

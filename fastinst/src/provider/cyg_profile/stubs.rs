@@ -198,9 +198,9 @@ pub(super) struct Stubs {
     relays: Option<Relays>,
 }
 
-/// What becomes of a site while it is retargeted.
+/// The state of a site while it is retargeted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meanwhile {
+enum DuringRetarget {
     /// It is off, and stays off.
     Off,
     /// It stays on, and leads to a stub or a function that counts.
@@ -211,13 +211,13 @@ enum Meanwhile {
 
 /// Which of the probes of an object are restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Restored {
+pub(super) enum RestoreExtent {
     All,
     Some,
 }
 
 /// The results of [`Stubs::make`] or [`Stubs::restore`].
-pub(super) struct Made {
+pub(super) struct NewProbes {
     /// The new ids.
     pub(super) new: Range<u32>,
     /// The number of switches that were allocated.
@@ -269,7 +269,7 @@ impl Stubs {
     }
 
     /// What becomes of a site that counts from now on, if this is its stub.
-    fn meanwhile(&self, site: &CallSite, place: Place) -> Meanwhile {
+    fn meanwhile(&self, site: &CallSite, place: Place) -> DuringRetarget {
         let is_relay = |address: usize| {
             self.relays.as_ref().is_some_and(|relays| {
                 site.target() == relays.target()
@@ -278,8 +278,8 @@ impl Stubs {
             })
         };
         match site.intermediate_target(place.operand(site.shape())) {
-            Some(between) if !is_relay(between) => Meanwhile::Interrupted,
-            _ => Meanwhile::On,
+            Some(between) if !is_relay(between) => DuringRetarget::Interrupted,
+            _ => DuringRetarget::On,
         }
     }
 
@@ -302,7 +302,7 @@ impl Stubs {
         object: &'static ObjectInfo,
         sites: &[Site],
         scan: Scan,
-    ) -> Result<Made, Error> {
+    ) -> Result<NewProbes, Error> {
         let first = PROBES.len();
         if first + sites.len() > Segments::<Probe>::LIMIT {
             return Err(Error::TooManyProbes { limit: Segments::<Probe>::LIMIT });
@@ -317,17 +317,17 @@ impl Stubs {
         retargeted.retarget(loaded, sites.iter().map(|site| (site, site)), |site, decoded| {
             let place = self.take(site.shape);
             if !is_counted(site, scan) {
-                return (place, Meanwhile::Off);
+                return (place, DuringRetarget::Off);
             }
             // Before the code.
             cell(place.cell).function.store(COUNT as usize, Ordering::Release);
             let meanwhile = self.meanwhile(decoded, place);
-            if meanwhile == Meanwhile::Interrupted {
+            if meanwhile == DuringRetarget::Interrupted {
                 interrupted.insert(site.address);
             }
             (place, meanwhile)
         });
-        let mut made = Made {
+        let mut made = NewProbes {
             new: first as u32..first as u32,
             switches: retargeted.owners.len(),
             refused: retargeted.refused,
@@ -352,22 +352,22 @@ impl Stubs {
         &mut self,
         loaded: &LoadedObject,
         sites: &[(Site, &'static Probe)],
-        restored: Restored,
-    ) -> Made {
+        restored: RestoreExtent,
+    ) -> NewProbes {
         let mut retargeted = Retargeted::default();
         retargeted.retarget(loaded, sites.iter().map(|(site, probe)| (site, *probe)), |probe, _| {
             let place = self.of_cell(std::ptr::from_ref(probe.cell).addr());
-            (place.expect("the stub of a probe belongs to its object"), Meanwhile::Off)
+            (place.expect("the stub of a probe belongs to its object"), DuringRetarget::Off)
         });
         let probes = retargeted.owners.iter().map(|(probe, _)| *probe);
-        let mut made = Made { new: 0..0, switches: 0, refused: retargeted.refused };
+        let mut made = NewProbes { new: 0..0, switches: 0, refused: retargeted.refused };
         for (probe, _) in &retargeted.owners {
             let function = probe.function_address.load(Ordering::Relaxed);
             if probe.kind == ProbeKind::ENTRY && function != 0 {
                 arrivals::interrupted(function);
             }
         }
-        let is_all = restored == Restored::All && made.refused.is_empty();
+        let is_all = restored == RestoreExtent::All && made.refused.is_empty();
         if let Some(previous) = is_all.then(|| revived(&retargeted.switches, probes.clone())).flatten() {
             probes.zip(previous).for_each(|(probe, switch)| probe.reassign(switch));
         } else {
@@ -414,7 +414,7 @@ impl<O> Retargeted<O> {
         &mut self,
         loaded: &LoadedObject,
         sites: impl Iterator<Item = (&'a Site, O)>,
-        mut place: impl FnMut(&O, &CallSite) -> (Place, Meanwhile),
+        mut place: impl FnMut(&O, &CallSite) -> (Place, DuringRetarget),
     ) {
         let mut batches: [Vec<(CallSite, usize, State)>; 2] = Default::default();
         let mut owners: [Vec<(O, Place)>; 2] = Default::default();
@@ -429,8 +429,8 @@ impl<O> Retargeted<O> {
                     if is_through_pointer(site.shape) {
                         stub_cell(place).store(place.stub, Ordering::Relaxed);
                     }
-                    let state = if meanwhile == Meanwhile::On { State::Active } else { State::Inactive };
-                    let batch = usize::from(meanwhile == Meanwhile::Interrupted);
+                    let state = if meanwhile == DuringRetarget::On { State::Active } else { State::Inactive };
+                    let batch = usize::from(meanwhile == DuringRetarget::Interrupted);
                     batches[batch].push((decoded, place.operand(site.shape), state));
                     owners[batch].push((owner, place));
                 }

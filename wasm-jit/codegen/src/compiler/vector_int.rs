@@ -15,7 +15,7 @@ pub(super) const UPPER_HALF: u8 = 0xee;
 
 /// A shift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum ShiftKind {
     Left,
     Signed,
     Unsigned,
@@ -26,7 +26,7 @@ impl FunctionCompiler<'_> {
     pub(super) fn vector_integer(&mut self, operator: &Operator<'_>) -> bool {
         use Lane::{I8, I16, I32, I64};
         use Operator as O;
-        use What::{Left, Signed, Unsigned};
+        use ShiftKind::{Left, Signed, Unsigned};
         match operator {
             O::V128Not => self.vector_not(),
             O::V128Bitselect => self.bitselect(),
@@ -324,8 +324,8 @@ impl FunctionCompiler<'_> {
 
     /// There are no shifts of bytes. Those of words leave bits of the neighbour, which are cleared;
     /// signed ones extend the bytes to words, with the byte in the upper half.
-    fn shift_bytes(&mut self, what: What) {
-        if what == What::Signed {
+    fn shift_bytes(&mut self, what: ShiftKind) {
+        if what == ShiftKind::Signed {
             return self.shift_bytes_signed();
         }
         let count = self.shift_count(Lane::I8, 0);
@@ -333,12 +333,12 @@ impl FunctionCompiler<'_> {
         let src = self.to_reg(&operand);
         let dst = self.alloc(RegClass::Sse);
         let (by_register, by_constant) = match what {
-            What::Left => (V::PSLLW, Shifted::PSLLW),
+            ShiftKind::Left => (V::PSLLW, Shifted::PSLLW),
             _ => (V::PSRLW, Shifted::PSRLW),
         };
         match count {
             Ok(count) => {
-                let byte = if what == What::Left { 0xff << count } else { 0xff >> count };
+                let byte = if what == ShiftKind::Left { 0xff << count } else { 0xff >> count };
                 let mask = self.constant(splat(Lane::I8, byte), 16);
                 self.asm.vector_shift(by_constant, dst, src, count);
                 self.asm.vector(V::PAND, dst, dst, mask);
@@ -346,7 +346,7 @@ impl FunctionCompiler<'_> {
             Err(count) => {
                 self.asm.vector_ones(FLOAT_SCRATCH);
                 self.asm.vector(by_register, FLOAT_SCRATCH, FLOAT_SCRATCH, count);
-                if what == What::Unsigned {
+                if what == ShiftKind::Unsigned {
                     self.asm.vector_shift(Shifted::PSRLW, FLOAT_SCRATCH, FLOAT_SCRATCH, 8);
                 }
                 self.asm.vector_unary(V::PBROADCASTB, FLOAT_SCRATCH, FLOAT_SCRATCH);

@@ -23,7 +23,7 @@ pub(crate) type Units = gimli::Dwarf<Reader>;
 #[derive(Debug)]
 pub(crate) struct Dwarf {
     pub(crate) units: Units,
-    /// Where the contents of the code section begin.
+    /// The offset of the contents of the code section.
     pub(crate) code_start: u64,
     lines: Lines,
     pub(crate) parsed: Parsed,
@@ -74,7 +74,7 @@ impl Dwarf {
         self.lines.row(offset).is_some_and(|row| row.start == offset && row.is_statement && row.line != 0)
     }
 
-    /// Where the prologue of a function ends.
+    /// The end of a function's prologue.
     pub(crate) fn after_prologue(&self, module: &Module, function: u32) -> Option<u64> {
         let body = module.function(function)?.body()?.range();
         let first = body.start as u64..body.end as u64;

@@ -12,13 +12,13 @@ use wasm_jit::Val;
 type Unit = gimli::Unit<Reader>;
 type Entry = gimli::DebuggingInformationEntry<Reader>;
 
-/// How many references to other entries are followed for one.
+/// Maximum number of references to other entries that are followed for one entry.
 const MAX_LINKS: usize = 64;
-/// How many operations a location may have.
+/// Maximum number of operations of a location.
 const MAX_OPERATIONS: u32 = 10_000;
-/// How many elements of an array, or characters of a string, are shown.
+/// Maximum number of elements of an array, or characters of a string, that are shown.
 const MAX_SHOWN: u64 = 200;
-/// How deeply structures are shown.
+/// Maximum depth of structures that are shown.
 const MAX_NESTED: usize = 4;
 
 /// A type: an entry of DWARF.
@@ -40,7 +40,7 @@ pub(crate) struct Variable {
     unit: usize,
 }
 
-/// Where a value is.
+/// The place of a value.
 #[derive(Clone, Debug)]
 enum At {
     Memory(u64),
@@ -200,7 +200,7 @@ impl Dwarf {
         })
     }
 
-    /// An attribute of an entry, or of the one that it stands for, with that one's unit.
+    /// An attribute of an entry, or of the one that it refers to, with that one's unit.
     fn attribute(
         &self,
         unit: usize,
@@ -391,7 +391,7 @@ fn number_of(value: &Val) -> Option<u64> {
 }
 
 impl Variable {
-    /// Where it is in a frame.
+    /// The variable in a frame.
     pub(crate) fn object(&self, scope: &mut Scope<'_, '_>) -> Result<Object, Error> {
         let dwarf = scope.code().dwarf().ok_or_else(optimized_out)?;
         let at = match (&self.location, &self.constant) {

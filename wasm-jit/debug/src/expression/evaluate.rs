@@ -46,7 +46,7 @@ impl Expression {
     }
 }
 
-/// What a part of an expression denotes.
+/// The meaning of a part of an expression.
 pub(crate) enum Term {
     Value(Value),
     /// A variable of the source, or a part of one.

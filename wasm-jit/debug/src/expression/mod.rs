@@ -46,7 +46,7 @@ impl Expression {
     }
 }
 
-/// What is loaded from memory.
+/// The type of a load from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     I32,

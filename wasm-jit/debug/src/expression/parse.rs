@@ -3,10 +3,10 @@
 use super::{Binary, Load, Node, Special, Unary};
 use crate::Error;
 
-/// How deeply expressions may be nested.
+/// Maximum nesting depth of expressions.
 const MAX_DEPTH: usize = 100;
 
-/// How many operators there may be: a chain of them is a nested node.
+/// Maximum number of operators: a chain of them is a nested node.
 const MAX_OPERATORS: usize = 1000;
 
 /// By increasing precedence.

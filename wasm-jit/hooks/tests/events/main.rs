@@ -9,7 +9,7 @@ mod rewrite;
 use std::sync::{Arc, Mutex};
 
 use rewrite::{
-    AFTER, BLOCK, BRANCH, CALL, CAUGHT, ENTRY, Event, LOAD, RETURN, STORE, TAIL_CALL, UNWOUND, What,
+    AFTER, BLOCK, BRANCH, CALL, CAUGHT, ENTRY, Event, EventKind, LOAD, RETURN, STORE, TAIL_CALL, UNWOUND,
 };
 use wasm_jit::probes::ProbeError;
 use wasm_jit::{Engine, Linker, Module, Store};
@@ -19,8 +19,14 @@ use wasm_jit_hooks::{
 
 type Log = Arc<Mutex<Vec<Event>>>;
 
-const KINDS: [What; 6] =
-    [What::Functions, What::Memory, What::Branches, What::Calls, What::Blocks, What::After];
+const KINDS: [EventKind; 6] = [
+    EventKind::Functions,
+    EventKind::Memory,
+    EventKind::Branches,
+    EventKind::Calls,
+    EventKind::Blocks,
+    EventKind::After,
+];
 
 /// Results of a run: of `main`, and the sum of the memory.
 type Outcome = (Result<i64, String>, u64);
@@ -44,11 +50,11 @@ fn run(module: &Module, log: &Log) -> Outcome {
 }
 
 /// A hook that logs all events of a kind, as the rewritten module does.
-fn hook(module: &Module, what: What, log: &Log) -> Result<Hook, ProbeError> {
+fn hook(module: &Module, what: EventKind, log: &Log) -> Result<Hook, ProbeError> {
     let log = log.clone();
     let push = move |event: Event| log.lock().unwrap().push(event);
     match what {
-        What::Functions => functions(
+        EventKind::Functions => functions(
             module,
             |_| true,
             move |event| {
@@ -62,7 +68,7 @@ fn hook(module: &Module, what: What, log: &Log) -> Result<Hook, ProbeError> {
                 push((kind, event.function, 0, 0, 0));
             },
         ),
-        What::Memory => memory(
+        EventKind::Memory => memory(
             module,
             |_| true,
             move |access| {
@@ -74,14 +80,14 @@ fn hook(module: &Module, what: What, log: &Log) -> Result<Hook, ProbeError> {
                 push((kind, access.function, access.offset, access.address, access.value.unwrap()));
             },
         ),
-        What::Branches => branches(
+        EventKind::Branches => branches(
             module,
             |_| true,
             move |branch| {
                 push((BRANCH, branch.function, branch.offset, branch.choice.into(), u64::from(branch.taken)));
             },
         ),
-        What::Calls => calls(
+        EventKind::Calls => calls(
             module,
             |_| true,
             move |call| {
@@ -93,29 +99,29 @@ fn hook(module: &Module, what: What, log: &Log) -> Result<Hook, ProbeError> {
                 push((CALL, call.function, call.offset, callee, 0));
             },
         ),
-        What::Blocks => {
+        EventKind::Blocks => {
             blocks(module, |_| true, move |block| push((BLOCK, block.function, block.offset, 0, 0)))
         }
-        What::After => {
+        EventKind::After => {
             after(module, |_| true, move |after| push((AFTER, after.function, after.offset, 0, 0)))
         }
-        What::Each => panic!("for counters, not for hooks"),
+        EventKind::Each => panic!("for counters, not for hooks"),
     }
 }
 
 /// The events that the hook has to report, from those of the rewritten module.
-fn expected(module: &Module, what: What, log: Vec<Event>, table: &[u64]) -> Vec<Event> {
+fn expected(module: &Module, what: EventKind, log: Vec<Event>, table: &[u64]) -> Vec<Event> {
     let operator = |function: u32, offset: u32| {
         let body = module.function(function).unwrap().body().unwrap();
         let at = body.range().start + offset as usize;
         body.instructions().find(|instruction| instruction.offset() == at).unwrap().operator().clone()
     };
-    if what == What::Functions {
+    if what == EventKind::Functions {
         return unwound(log);
     }
     let log = log.into_iter().filter(|event| event.0 != CAUGHT);
     match what {
-        What::Branches => log
+        EventKind::Branches => log
             .map(|(kind, function, offset, value, _)| match operator(function, offset) {
                 wasm_jit::wasmparser::Operator::BrTable { targets } => {
                     let count = u64::from(targets.len());
@@ -124,7 +130,7 @@ fn expected(module: &Module, what: What, log: Vec<Event>, table: &[u64]) -> Vec<
                 _ => (kind, function, offset, u64::from(value != 0), u64::from(value != 0)),
             })
             .collect(),
-        What::Calls => log
+        EventKind::Calls => log
             .map(|(kind, function, offset, value, is_indirect)| match is_indirect {
                 0 => (kind, function, offset, value, 0),
                 _ => (kind, function, offset, table.get(value as usize).copied().unwrap_or(u64::MAX), 0),
@@ -191,7 +197,7 @@ fn check(text: &str, table: &[u64]) -> (usize, bool) {
     (total, outcome.0.is_err())
 }
 
-fn compare(events: &[Event], expected: &[Event], what: What, text: &str) {
+fn compare(events: &[Event], expected: &[Event], what: EventKind, text: &str) {
     let same = events.iter().zip(expected).take_while(|(event, expected)| event == expected).count();
     let rest = |events: &[Event]| events[same..events.len().min(same + 3)].to_vec();
     assert!(

@@ -44,7 +44,7 @@ pub(crate) fn unpacked(packed: i32, a: i64, b: i64) -> Event {
 
 /// What is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum EventKind {
     Functions,
     Memory,
     Branches,
@@ -55,7 +55,7 @@ pub(crate) enum What {
 }
 
 /// The module with calls of its first import.
-pub(crate) fn rewrite(bytes: &[u8], what: What) -> Vec<u8> {
+pub(crate) fn rewrite(bytes: &[u8], what: EventKind) -> Vec<u8> {
     let mut validator = Validator::new_with_features(WasmFeatures::all());
     let mut module = Module::new();
     let mut code = CodeSection::new();
@@ -87,7 +87,7 @@ struct Function<'a> {
     bytes: &'a [u8],
     body: &'a FunctionBody<'a>,
     validator: FuncValidator<ValidatorResources>,
-    what: What,
+    what: EventKind,
     index: u32,
     /// The first of the additional locals: three of each of the types.
     locals: u32,
@@ -101,7 +101,7 @@ impl<'a> Function<'a> {
         bytes: &'a [u8],
         body: &'a FunctionBody<'a>,
         mut validator: FuncValidator<ValidatorResources>,
-        what: What,
+        what: EventKind,
     ) -> Self {
         let mut reader = body.get_locals_reader().unwrap();
         let mut out = Vec::new();
@@ -196,7 +196,7 @@ impl<'a> Function<'a> {
 
     fn rewrite(&mut self) {
         let start = self.body.range().start as u32;
-        if self.what == What::Functions {
+        if self.what == EventKind::Functions {
             self.log_place(ENTRY, 0);
             // A block around the body, to which all exits lead.
             self.out.push(0x02);
@@ -224,7 +224,7 @@ impl<'a> Function<'a> {
             if is_reachable {
                 self.instruction(offset, &operator, code, is_last, at)
             } else {
-                if is_last && self.what == What::Functions {
+                if is_last && self.what == EventKind::Functions {
                     self.end()
                 }
                 self.validator.op(at, &operator).unwrap();
@@ -251,7 +251,7 @@ impl<'a> Function<'a> {
     fn instruction(&mut self, offset: u32, operator: &Operator<'_>, code: &[u8], is_last: bool, at: u64) {
         let mut loaded = None;
         match self.what {
-            What::Functions => match operator {
+            EventKind::Functions => match operator {
                 Operator::Return => {
                     // A branch to the block around the body.
                     let depth = self.validator.control_stack_height() - 1;
@@ -265,7 +265,7 @@ impl<'a> Function<'a> {
                 _ if is_last => self.end(),
                 _ => {}
             },
-            What::Memory => match access(operator) {
+            EventKind::Memory => match access(operator) {
                 Some((false, constant)) => {
                     let saved = self.save(1);
                     loaded = Some((saved[0], constant));
@@ -276,7 +276,7 @@ impl<'a> Function<'a> {
                 }
                 None => {}
             },
-            What::Branches => match operator {
+            EventKind::Branches => match operator {
                 Operator::BrIf { .. } | Operator::If { .. } | Operator::Select | Operator::BrTable { .. } => {
                     let saved = self.save(1);
                     self.log(BRANCH, offset, |function| {
@@ -286,7 +286,7 @@ impl<'a> Function<'a> {
                 }
                 _ => {}
             },
-            What::Calls => match operator {
+            EventKind::Calls => match operator {
                 Operator::Call { function_index } | Operator::ReturnCall { function_index } => {
                     self.log(CALL, offset, |function| {
                         function.constant((*function_index).into());
@@ -302,14 +302,14 @@ impl<'a> Function<'a> {
                 }
                 _ => {}
             },
-            What::Blocks => match operator {
+            EventKind::Blocks => match operator {
                 Operator::Block { .. } | Operator::If { .. } | Operator::TryTable { .. } => {
                     self.log_place(BLOCK, offset);
                 }
                 _ => {}
             },
             // Where control does not continue with the code that follows.
-            What::After => match operator {
+            EventKind::After => match operator {
                 Operator::Br { .. }
                 | Operator::BrIf { .. }
                 | Operator::BrTable { .. }
@@ -320,15 +320,15 @@ impl<'a> Function<'a> {
                 _ => {}
             },
             // A loop is executed with each iteration.
-            What::Each if !matches!(operator, Operator::Loop { .. }) => self.log_place(EACH, offset),
-            What::Each => {}
+            EventKind::Each if !matches!(operator, Operator::Loop { .. }) => self.log_place(EACH, offset),
+            EventKind::Each => {}
         }
         self.validator.op(at, operator).unwrap();
         self.out.extend(code);
         match (self.what, operator) {
-            (What::Blocks, Operator::Loop { .. }) => self.log_place(BLOCK, offset),
-            (What::Each, Operator::Loop { .. }) => self.log_place(EACH, offset),
-            (What::After, _) if !is_branch(operator) => self.log_place(AFTER, offset),
+            (EventKind::Blocks, Operator::Loop { .. }) => self.log_place(BLOCK, offset),
+            (EventKind::Each, Operator::Loop { .. }) => self.log_place(EACH, offset),
+            (EventKind::After, _) if !is_branch(operator) => self.log_place(AFTER, offset),
             _ => {}
         }
         if let Some(((local, ty), constant)) = loaded {

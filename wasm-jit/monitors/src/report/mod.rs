@@ -6,13 +6,13 @@ pub(crate) mod text;
 
 use std::sync::Arc;
 
-/// What a monitor has observed.
+/// The observations of a monitor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     pub(crate) monitor: String,
-    /// How many rows of a table to show.
+    /// Number of rows of a table to show.
     pub(crate) rows: Option<usize>,
-    /// How to get all rows, if not by the option `rows`.
+    /// The way to get all rows, if it is not the option `rows`.
     pub(crate) all_rows: Option<&'static str>,
     values: Vec<(String, Cell)>,
     parts: Vec<Part>,
@@ -85,7 +85,7 @@ impl<T: Into<Self>> From<Option<T>> for Cell {
 }
 
 impl Cell {
-    /// A part of a whole. Nothing if the whole is 0.
+    /// The ratio of a part to the total; empty if the total is 0.
     pub fn share(part: u64, whole: u64) -> Self {
         if whole == 0 { Self::None } else { Self::Share(part as f64 / whole as f64) }
     }
@@ -97,7 +97,7 @@ impl Report {
         Self { monitor: monitor.to_owned(), files: Some(Vec::new()), ..Self::default() }
     }
 
-    /// The same without files.
+    /// The report without its files.
     pub(crate) fn without_files(self) -> Self {
         Self { files: None, ..self }
     }
@@ -184,7 +184,7 @@ impl Table {
         Self { name: name.to_owned(), columns, rows: Vec::new(), is_shown: true }
     }
 
-    /// The same, but not in text: for figures that a text of the report shows in another form.
+    /// Hides the table in text: for figures that a text of the report shows in another form.
     #[must_use]
     pub fn hidden(self) -> Self {
         Self { is_shown: false, ..self }

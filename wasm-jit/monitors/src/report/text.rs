@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table as Aligned};
 
 use super::{Cell, Part, Report, Table};
 
-/// How many rows of a table are shown.
+/// The number of rows of a table that are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
     /// All.
@@ -16,7 +16,7 @@ pub(crate) enum Length {
     Short,
 }
 
-/// How many rows a short table has.
+/// The number of rows that a short table shows.
 const ROWS: usize = 20;
 
 pub(crate) fn print(report: &Report, length: Length) -> String {

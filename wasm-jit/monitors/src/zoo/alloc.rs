@@ -14,7 +14,7 @@ use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, ProbeSpec, Unwoun
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{FunctionInfo, ValType};
 
-use super::contexts::{CONTEXTS_OPTION, Contexts, Current, What, name};
+use super::contexts::{CONTEXTS_OPTION, Contexts, Current, Measure, name};
 use super::stacks::{Function, Node, Stacks};
 use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table};
 
@@ -24,11 +24,11 @@ pub(super) const DESCRIPTION: Description = Description {
     details: "Follows the functions of an allocator by their names: malloc, calloc, realloc, reallocarray, \
               memalign, aligned_alloc, free, and Rust's __rust_alloc, __rust_alloc_zeroed, __rust_realloc, \
               __rust_dealloc; others are named by options. Bytes are those that the program has asked for, without \
-              the allocator's own. What is live when the program has ended was not freed. The peak is the \
+              the allocator's own. Blocks that are live when the program has ended were not freed. The peak is the \
               largest sum of live bytes; that of a path is its own. Memory that was allocated while the monitor \
               was off is unknown when it is freed. Paths are those of calltree: a function that is called again by \
-              itself or what it calls is on the path once. Not seen are allocators that the compiler has \
-              inlined, and what one returns by a tail call of a function that is none. Blocks of an instance that \
+              itself or what it calls is on the path once. Calls of allocators that the compiler has \
+              inlined are not seen, nor blocks that one returns by a tail call of another function. Blocks of an instance that \
               has ended are live until another one has its place. Files: a flame graph of live bytes (svg), folded \
               stacks, pprof, speedscope.",
     options: &[
@@ -53,7 +53,7 @@ pub(super) const DESCRIPTION: Description = Description {
     start,
 };
 
-/// What an allocator's function does, with the indices of its parameters.
+/// The operation of an allocator's function, with the indices of its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
     Allocate {
@@ -107,28 +107,28 @@ impl Does {
         !matches!(self, Self::Free { .. })
     }
 
-    /// What the function is called for, by the values of its parameters.
-    fn request(self, values: &[u64]) -> Asked {
+    /// The request that the function is called with, from the values of its parameters.
+    fn request(self, values: &[u64]) -> AllocRequest {
         match (self, values) {
-            (Self::Allocate { .. }, [size, ..]) => Asked { free: None, size: Some(*size) },
+            (Self::Allocate { .. }, [size, ..]) => AllocRequest { free: None, size: Some(*size) },
             (Self::AllocateArray { .. }, [count, size, ..]) => {
-                Asked { free: None, size: Some(count.saturating_mul(*size)) }
+                AllocRequest { free: None, size: Some(count.saturating_mul(*size)) }
             }
             (Self::Reallocate { .. }, [address, size, ..]) => {
-                Asked { free: Some(*address), size: Some(*size) }
+                AllocRequest { free: Some(*address), size: Some(*size) }
             }
             (Self::ReallocateArray { .. }, [address, count, size, ..]) => {
-                Asked { free: Some(*address), size: Some(count.saturating_mul(*size)) }
+                AllocRequest { free: Some(*address), size: Some(count.saturating_mul(*size)) }
             }
-            (Self::Free { .. }, [address, ..]) => Asked { free: Some(*address), size: None },
-            _ => Asked { free: None, size: None },
+            (Self::Free { .. }, [address, ..]) => AllocRequest { free: Some(*address), size: None },
+            _ => AllocRequest { free: None, size: None },
         }
     }
 }
 
-/// What an allocator was asked for.
+/// A request to an allocator.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct AllocRequest {
     free: Option<u64>,
     size: Option<u64>,
 }
@@ -150,7 +150,7 @@ struct Shared {
 struct State {
     /// By instance and address. Instances that share a memory have the same blocks.
     live: HashMap<(u64, u64), Block>,
-    paths: Vec<OfPath>,
+    paths: Vec<PathTotals>,
     /// By functions, the innermost first.
     numbers: HashMap<Vec<u32>, usize>,
     bytes: u64,
@@ -167,8 +167,8 @@ struct Block {
     path: usize,
 }
 
-/// What was allocated on one path.
-struct OfPath {
+/// The allocations on one path.
+struct PathTotals {
     functions: Vec<u32>,
     live: u64,
     blocks: u64,
@@ -181,7 +181,7 @@ struct OfPath {
 /// A call of an allocator that is being executed: the outermost one of the thread.
 struct Running {
     frame: u64,
-    asked: Asked,
+    asked: AllocRequest,
     path: Vec<u32>,
 }
 
@@ -198,7 +198,7 @@ thread_local! {
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let allocators = allocators(setup)?;
-    let current = Current::of(setup, What::Paths)?;
+    let current = Current::of(setup, Measure::Paths)?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let shared = Arc::new(Shared { number, current: current.clone(), state: Mutex::default() });
     let memory_is_shared = setup
@@ -212,7 +212,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         let (of_entry, of_exit, of_tail, does) = (shared.clone(), shared.clone(), shared.clone(), *does);
         let begins = Callback::new(move |values| of_entry.begin(values[0], does.request(&values[1..])));
         let ends = Callback::new(move |values| of_exit.end(values[0], values[1], values.get(2).copied()));
-        // What a tail call returns is what the function returns.
+        // The result of a tail call is the result of the function.
         let tail_calls = Callback::new(move |values| of_tail.tail_call(values[0]));
         let index = function.index();
         let specs = probes.entry(index).or_default();
@@ -312,7 +312,7 @@ impl Shared {
         });
     }
 
-    fn begin(self: &Arc<Self>, frame: u64, asked: Asked) {
+    fn begin(self: &Arc<Self>, frame: u64, asked: AllocRequest) {
         self.with(|running| {
             // One that is further out runs; one that is deeper has ended.
             if running.as_ref().is_none_or(|running| running.frame <= frame) {
@@ -329,7 +329,7 @@ impl Shared {
         });
     }
 
-    /// If the callee is an allocator's function, it begins anew, as what this one was asked for.
+    /// If the callee is an allocator's function, its request replaces that of this one.
     fn tail_call(self: &Arc<Self>, frame: u64) {
         self.with(|running| _ = running.take_if(|running| running.frame == frame));
     }
@@ -363,7 +363,7 @@ impl State {
             Some(number) => *number,
             None => {
                 let functions = path.clone();
-                self.paths.push(OfPath {
+                self.paths.push(PathTotals {
                     functions,
                     live: 0,
                     blocks: 0,
@@ -423,7 +423,7 @@ impl Monitor for Alloc {
         if state.unknown > 0 {
             report.value("frees of unknown blocks", state.unknown);
         }
-        let mut paths: Vec<&OfPath> = state.paths.iter().collect();
+        let mut paths: Vec<&PathTotals> = state.paths.iter().collect();
         paths.sort_by_key(|path| (Reverse(path.live), Reverse(path.allocated), path.functions.clone()));
         let columns =
             ["live bytes", "share", "live blocks", "peak bytes", "allocated bytes", "allocations", "path"];
@@ -448,7 +448,7 @@ impl Monitor for Alloc {
 }
 
 /// Live bytes by path.
-fn stacks(program: &Program<'_>, paths: &[&OfPath]) -> Stacks {
+fn stacks(program: &Program<'_>, paths: &[&PathTotals]) -> Stacks {
     let mut numbers: HashMap<u32, usize> = HashMap::new();
     let mut places: HashMap<(Option<usize>, u32), usize> = HashMap::new();
     let (mut functions, mut nodes) = (Vec::new(), Vec::<Node>::new());

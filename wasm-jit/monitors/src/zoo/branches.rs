@@ -16,7 +16,7 @@ pub(super) const DESCRIPTION: Description = Description {
     summary: "How often each branch was taken, and each target of br_table chosen",
     details: "A br_if, if or select is taken when its condition holds: the br_if branches, the if executes its \
               first part, the select selects its first operand. A br_table is taken when its index is not beyond \
-              its targets. What a branch of which one way is rare decides is worth a look; one near 50% is \
+              its targets. A branch of which one way is rare may guard a special case; one near 50% is \
               hard to predict. The table targets has the choices of each br_table.",
     options: &[],
     example: "branches{rows=50} app.wasm",

@@ -129,7 +129,7 @@ struct Counts {
 
 impl Consumer for Simulation {
     fn consume(&mut self, site: &Site, Access { site: number, address, size }: Access) {
-        // Those do not touch the memory, or trap, or wait.
+        // Such accesses do not touch the memory, or trap, or wait.
         if size == 0 || site.kind == AccessKind::Notify {
             return;
         }

@@ -30,7 +30,7 @@ pub(super) const DESCRIPTION: Description = Description {
     start: |setup| Ok(Box::new(Calls::of(setup))),
 };
 
-/// Where a call is.
+/// The place of a call.
 #[derive(Clone)]
 struct Site {
     function: u32,
@@ -45,11 +45,11 @@ enum Callee {
     Indirect(Arc<Targets>),
 }
 
-/// How often an indirect call has called each function.
+/// The functions that an indirect call has called, with the number of calls of each.
 struct Targets {
     /// A hash table: functions, by their indices plus 3, and counts.
     table: [(AtomicU64, AtomicU64); TABLE],
-    /// Those for which it has no room.
+    /// Functions for which the table has no room.
     others: Mutex<HashMap<u64, u64>>,
 }
 
@@ -103,7 +103,7 @@ impl Targets {
 
 struct Calls {
     probes: LazyProbes,
-    /// Those of the functions in which probes were made.
+    /// Sites of the functions in which probes were made.
     sites: Arc<Sites>,
     /// Whether all functions are observed, so that it is known what the host has called.
     is_complete: bool,

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-use super::contexts::{CONTEXTS_OPTION, Contexts, Merged, Times, What, name};
+use super::contexts::{CONTEXTS_OPTION, Contexts, Measure, Merged, Times, name};
 use super::stacks::{Function, Node, Stacks};
 use crate::{Cell, Description, Error, Monitor, Program, Report, Table};
 
@@ -16,10 +16,10 @@ pub(super) const DESCRIPTION: Description = Description {
               already on the path, as in recursion, lead back to its node there, and are counted as recursive; so \
               the tree is no deeper than there are functions. The time of a node is that of its function itself \
               (self) and with all nodes below it (total); totals of a function contain no time twice. The callee \
-              of a tail call is below its caller. Functions of the host have nodes; what runs while the program \
-              does not is not measured. Times are wall-clock times, of all threads together. What the observation of \
-              a call costs is measured at the start and subtracted, and so is the time in which a thread makes \
-              the probes of a function that is called for the first time; what remains of it, such as registers that \
+              of a tail call is below its caller. Functions of the host have nodes; the time between calls of the program \
+              is not measured. Times are wall-clock times, of all threads together. The cost of \
+              observing a call is measured at the start and subtracted, and so is the time in which a thread makes \
+              the probes of a function that is called for the first time; the rest, such as registers that \
               the program could not use, makes functions with many calls look more expensive than they are. \
               Calls of functions that were entered before the monitor was switched on begin at the host. Files: \
               a flame graph (svg), folded stacks, pprof, speedscope.",
@@ -27,11 +27,11 @@ pub(super) const DESCRIPTION: Description = Description {
     example: "calltree --monitor-out report app.wasm",
     start: |setup| {
         let rows = setup.options.parse("rows", "a number")?.unwrap_or(ROWS);
-        Ok(Box::new(Calltree { contexts: Contexts::of(setup, What::Times)?, rows }))
+        Ok(Box::new(Calltree { contexts: Contexts::of(setup, Measure::Times)?, rows }))
     },
 };
 
-/// How many nodes the tree shows.
+/// The number of nodes that the tree shows.
 const ROWS: usize = 40;
 
 struct Calltree {
@@ -39,7 +39,7 @@ struct Calltree {
     rows: usize,
 }
 
-/// What was observed.
+/// The observed calls.
 struct Observed<'a, 'm> {
     merged: Merged,
     times: Times,

@@ -1,8 +1,9 @@
 //! The clock of monitors that measure times.
 //!
 //! Probes read the processor's time-stamp counter, which takes some nanoseconds; reports convert
-//! ticks to nanoseconds, by a rate that is measured against the system's clock over the whole run.
-//! On processors whose counter does not run at a constant rate, the system's clock is read instead.
+//! ticks to nanoseconds, by a rate that is measured against the system's clock over the complete
+//! run. On processors whose counter does not run at a constant rate, the system's clock is read
+//! instead.
 
 use std::arch::x86_64::__cpuid;
 use std::sync::OnceLock;

@@ -26,8 +26,8 @@ impl Counts {
         self.0.switch(on)
     }
 
-    /// How often each instruction was executed, in the order of the module. Functions that were not
-    /// called are left out, and so are instructions that control never reaches.
+    /// The number of executions of each instruction, in the order of the module. Functions that
+    /// were not called are left out, and so are instructions that control never reaches.
     pub(super) fn all(&self) -> Vec<(Location, u64)> {
         let mut all = Vec::new();
         self.0.for_each(|probe| all.push((probe.spec().location, probe.count())));

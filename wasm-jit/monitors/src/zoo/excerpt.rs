@@ -191,7 +191,7 @@ impl Excerpts {
     }
 }
 
-/// Where a part of `bytes` is.
+/// The position of a part of `bytes`.
 fn text(bytes: &[u8], part: &str) -> Text {
     let start = part.as_ptr() as usize - bytes.as_ptr() as usize;
     start..start + part.len()
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use crate::zoo::listing::Listing;
 
-    /// Each line of each function is that of the whole module's text.
+    /// Each line of each function is the same as in the text of the complete module.
     #[test]
     fn functions_have_the_text_that_they_have_in_the_module() {
         let text = "(module $named

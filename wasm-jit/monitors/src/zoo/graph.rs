@@ -15,7 +15,7 @@ pub(super) struct Graph<'m> {
     leaders: Vec<bool>,
 }
 
-/// How an instruction may fail to complete.
+/// The ways in which an instruction may fail to complete.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Completion {
     /// It does not.
@@ -27,7 +27,7 @@ pub(super) enum Completion {
 }
 
 impl<'m> Graph<'m> {
-    /// That of a function, if it has a body.
+    /// The graph of a function, if it has a body.
     pub(super) fn of(function: &FunctionInfo<'m>) -> Option<Self> {
         let body = function.body()?;
         let flow = Flow::of(body);

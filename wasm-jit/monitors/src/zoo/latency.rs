@@ -23,8 +23,8 @@ pub(super) const DESCRIPTION: Description = Description {
     summary: "How long calls of functions take, estimated from samples, at a fixed price",
     details: "The profiler of fastinst, for functions of WebAssembly: calls, time, time in the function itself, \
               and percentiles of the latency, with 95% intervals. Functions that are called rarely are \
-              observed all the time, the others in windows at random instants, as many as the budget \
-              allows. A call that ends in a tail call is over then; one that a trap, an exception or an \
+              observed all the time, the others in windows at random instants, within the \
+              budget. A call that ends in a tail call is over then; one that a trap, an exception or an \
               exit of the program ends counts until then. Calls by the host, and by functions that are not \
               observed, have the caller [not instrumented]. The file report.json is for `fastinst report`. \
               A process has one such monitor at a time.",
@@ -32,7 +32,7 @@ pub(super) const DESCRIPTION: Description = Description {
         OptionInfo {
             name: "budget",
             value: "N%",
-            help: "what it may cost, in percent of the program's processor time, or none [default: 1%]",
+            help: "the maximum cost, in percent of the program's processor time, or none [default: 1%]",
         },
         OptionInfo {
             name: "counts",
@@ -121,7 +121,7 @@ impl Monitor for Latency {
     }
 }
 
-/// What the report says about a function.
+/// The entry of a function in the report.
 fn described(program: &Program<'_>, function: u32) -> Function {
     let info = program.module.function(function);
     let body = info.and_then(|info| info.body());
@@ -177,7 +177,7 @@ fn switch<'a>(probes: impl IntoIterator<Item = &'a Probe>, on: bool) {
     }
 }
 
-/// What the probe at a place does, for the function with this number.
+/// The kind of the probe at a place, for the function with this number.
 fn kind(function: NativeFn, values: &[Bound]) -> Kind {
     Kind::Native { function, values: values.into() }
 }

@@ -14,13 +14,13 @@ use crate::{Cell, Program};
 /// Instructions of a module as lines of its text.
 #[derive(Default)]
 pub(super) struct Listing {
-    /// The lines of all instructions one behind the other, without indentation.
+    /// The lines of all instructions, concatenated, without indentation.
     texts: String,
     /// By the offset in the module.
     by_offset: HashMap<u64, Range<u32>>,
 }
 
-/// How many bytes of bodies are printed at a time.
+/// Number of bytes of bodies that are printed at a time.
 const PORTION: usize = 1 << 20;
 
 impl Listing {
@@ -82,7 +82,7 @@ impl Listing {
     }
 }
 
-/// Where a function's body begins in the module, and its length.
+/// The offset of a function's body in the module, and its length.
 fn start_and_length(module: &Module, function: u32) -> Option<(usize, usize)> {
     let range = module.function(function)?.body()?.range();
     Some((range.start, range.len()))
@@ -101,7 +101,7 @@ struct Lines<'a> {
     wanted: &'a BTreeMap<u32, Vec<u32>>,
     /// The offset in the module of the instruction whose line is being printed, if it is wanted.
     current: Option<u64>,
-    /// Where the line's text begins.
+    /// The start of the line's text.
     start: usize,
     listing: &'a mut Listing,
 }

@@ -27,12 +27,12 @@ struct Loops(LazyProbes);
 struct Loop {
     /// Its probe is here.
     location: Location,
-    /// How deep it is in others.
+    /// Its nesting depth.
     depth: usize,
     entered: Entered,
 }
 
-/// How the number of times is known that a loop was entered.
+/// The source of the number of times that a loop was entered.
 enum Entered {
     /// The probe of this place counts it.
     Counted(Location),
@@ -60,7 +60,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     Ok(Box::new(Loops(probes)))
 }
 
-/// What counts the executions of a branch: by its ways, if it has several.
+/// The kind of counter for the executions of a branch: one count for each way, if it has several.
 fn counter(graph: &Graph<'_>, location: Location) -> Kind {
     let Place::Instruction { offset } = location.place else { return Kind::Count };
     let index = graph.flow.instructions.partition_point(|(at, _)| *at < offset);
@@ -95,7 +95,7 @@ fn loops(graph: &Graph<'_>) -> Vec<Loop> {
     loops
 }
 
-/// How the entries of the loop at `index` are counted.
+/// The way in which entries of the loop at `index` are counted.
 fn entered(graph: &Graph<'_>, index: usize, predecessors: &[(usize, usize)]) -> Entered {
     let outside: Vec<usize> =
         predecessors.iter().map(|(from, _)| *from).filter(|from| *from < index).collect();
@@ -118,7 +118,7 @@ fn entered(graph: &Graph<'_>, index: usize, predecessors: &[(usize, usize)]) -> 
 }
 
 impl Loops {
-    /// How often a loop was entered, and its iterations.
+    /// The number of times that a loop was entered, and its iterations.
     fn counts(&self, known: &Loop) -> (u64, u64) {
         let count = |location| self.0.get(location, Probe::count).unwrap_or(0);
         let iterations = count(known.location);

@@ -67,14 +67,14 @@ struct Shared {
     stream: Mutex<Stream>,
     threads: Mutex<Vec<Arc<Thread>>>,
     threads_so_far: AtomicU64,
-    /// What may still be traced.
+    /// The number of lines that may still be traced.
     left: AtomicU64,
     is_limited: bool,
     lines: AtomicU64,
     has_failed: AtomicBool,
 }
 
-/// What a thread has not written yet.
+/// The lines that a thread has not written yet.
 struct Thread {
     number: u64,
     lines: Mutex<String>,
@@ -239,7 +239,7 @@ impl Instructions {
         })
     }
 
-    /// Those of a function, if it is chosen.
+    /// The sites of a function, if it is chosen.
     fn of(&self, function: &FunctionInfo<'_>) -> Option<Sites> {
         let index = function.index();
         self.chosen.binary_search(&index).ok()?;
@@ -276,10 +276,10 @@ impl Instructions {
 /// The instructions of a function that are traced.
 struct Sites {
     function: u32,
-    /// Where the body begins in the module.
+    /// The offset of the body in the module.
     start: u64,
     name: String,
-    /// The texts of all, one behind the other.
+    /// The texts of all instructions, concatenated.
     texts: String,
     all: Vec<Site>,
 }

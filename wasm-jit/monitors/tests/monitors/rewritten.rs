@@ -8,7 +8,7 @@ mod rewrite;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use rewrite::{Event, What};
+use rewrite::{Event, EventKind};
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Engine, Linker, Module, Store};
 use wasm_jit_monitors::{Cell, Output, Report, Session};
@@ -66,7 +66,7 @@ impl Truth {
         let module = Module::from_binary(&engine, &bytes).unwrap();
         let log = Log::default();
         let outcome = run(&module, &log);
-        let events = |what: What| {
+        let events = |what: EventKind| {
             log.lock().unwrap().clear();
             let rewritten = Module::from_binary(&engine, &rewrite::rewrite(&bytes, what)).unwrap();
             assert_eq!(run(&rewritten, &log), outcome, "{what:?} {text}");
@@ -82,14 +82,14 @@ impl Truth {
             counts
         };
         let mut entries = BTreeMap::new();
-        for event in events(What::Functions).iter().filter(|event| event.0 == rewrite::ENTRY) {
+        for event in events(EventKind::Functions).iter().filter(|event| event.0 == rewrite::ENTRY) {
             *entries.entry(event.1).or_default() += 1;
         }
-        let accesses = events(What::Memory);
+        let accesses = events(EventKind::Memory);
         let mut truth = Self {
-            instructions: count(&events(What::Each), |_| 0),
-            branches: count(&events(What::Branches), |event| event.3),
-            calls: count(&events(What::Calls), |_| 0),
+            instructions: count(&events(EventKind::Each), |_| 0),
+            branches: count(&events(EventKind::Branches), |event| event.3),
+            calls: count(&events(EventKind::Calls), |_| 0),
             entries,
             accesses: count(&accesses, |event| event.3),
             stream: Vec::new(),

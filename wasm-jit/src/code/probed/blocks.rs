@@ -40,8 +40,8 @@ pub(super) struct Block {
     pub stub: Option<u32>,
 }
 
-/// The blocks of an arena, in ascending order: a table that only grows. It has room for as many as
-/// fit into the arena; its pages are allocated as they are written.
+/// The blocks of an arena, in ascending order: a table that only grows. It has room for all blocks
+/// that fit into the arena; its pages are allocated as they are written.
 #[derive(Debug)]
 struct Entries {
     /// For each block its start; its function and version; its length, and the position of a stub
@@ -99,7 +99,7 @@ impl Entries {
 /// An arena, as readers without locks see it.
 #[derive(Debug)]
 struct Known {
-    /// Dropped first: nobody finds the arena any more when its code is freed.
+    /// Dropped first: the arena is not found any more when its code is freed.
     _registered: Registered,
     pages: Range<usize>,
     blocks: Entries,

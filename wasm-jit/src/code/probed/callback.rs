@@ -64,8 +64,8 @@ impl Callback {
         Self { function: Arc::new(function), types: None }
     }
 
-    /// A closure that gets values of these types only: a probe has as many values, and a local or
-    /// operand of another type is refused as for a [function of
+    /// A closure that gets values of these types only: a probe has the same number of values, and a
+    /// local or operand of another type is refused as for a [function of
     /// WebAssembly](crate::probes::WasmFn).
     pub fn with_types(
         types: impl Into<Arc<[ValType]>>,

@@ -3,10 +3,10 @@
 //!
 //! Compiled code finds an instance's counters by an address in front of its context
 //! ([`COUNTERS`](crate::vmctx::COUNTERS)), and adds to them without LOCK: a store runs on one
-//! thread. Other threads read them. Addresses for as many counters as the module can have are
-//! reserved when the module's first probe is made, for all instances that there are and will be, so
-//! that none of them moves. What an instance has counted is kept when it ends: in a sum for all
-//! instances, and where a probe is for this instance or its store only, for that.
+//! thread. Other threads read them. Addresses for the largest number of counters that the module
+//! can have are reserved when the module's first probe is made, for all instances that there are
+//! and will be, so that none of them moves. What an instance has counted is kept when it ends: in a
+//! sum for all instances, and where a probe is for this instance or its store only, for that.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,7 +31,7 @@ impl InstanceId {
     }
 }
 
-/// Where an instance has the address of its counters.
+/// The place at which an instance stores the address of its counters.
 pub(crate) type Slot = AtomicPtr<AtomicU64>;
 
 /// The counters of one instance. Pages come when they are written.
@@ -108,7 +108,7 @@ pub(crate) struct Counters(Mutex<State>);
 struct State {
     /// Bytes that each instance reserves; none before the first probe.
     reserved: Option<usize>,
-    /// How many counters are in use.
+    /// Number of counters in use.
     used: u32,
     live: Vec<Option<Live>>,
     free: Vec<usize>,
@@ -122,7 +122,7 @@ struct State {
 #[derive(Debug, Default)]
 struct Watched {
     probes: usize,
-    /// What it has counted in instances that have ended.
+    /// The count in instances that have ended.
     ended: u64,
 }
 
@@ -189,7 +189,7 @@ impl Counters {
         }
     }
 
-    /// What instances have counted, those included that have ended: the sum of counters.
+    /// The count in all instances, including those that have ended: the sum of counters.
     pub(super) fn read(&self, cells: Cells, only: Option<Only>) -> u64 {
         let state = self.lock();
         cells.into_iter().flatten().map(|cell| state.read(cell, only)).fold(0, u64::wrapping_add)

@@ -5,7 +5,7 @@
 //! (`wasm_jit_codegen::Counting`), wherever probes are. Sites are only where probes do something
 //! else. To switch a counter, no code changes.
 //!
-//! # What an instruction has counted
+//! # The count of an instruction
 //! The sum of its cells: that of its site, to which stubs add in versions that do not count; that
 //! which it shares with other instructions of one site in the original; and that of its run. A run
 //! is counted when it begins. If its frame is left in the middle, by a trap or an interrupt, the
@@ -16,10 +16,10 @@
 //! All counting versions of a function have the same runs, with the same cells. A plain one may
 //! have more of them, in code that the others never reach.
 //!
-//! # What a probe has counted
+//! # The count of a probe
 //! The difference between what its instruction has counted and its *base*, which is recorded when
-//! the probe goes on. If that was in the middle of a run, which ended early, the difference may be
-//! less than 0: then it is 0, and a new base is recorded when the count is read.
+//! the probe is switched on. If that was in the middle of a run, which ended early, the difference
+//! may be less than 0: then it is 0, and a new base is recorded when the count is read.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -28,8 +28,8 @@ use wasm_jit_codegen::{Counting, Position, Run};
 use wasmparser::{BinaryReader, Operator, OperatorsReader};
 
 use super::counters::Counters;
-use super::stubs::{Site, What};
-use super::version::Seen;
+use super::stubs::{ProbeAction, Site};
+use super::version::Observations;
 use super::{Changes, FunctionState, Version};
 use crate::code::CodeImage;
 use crate::vmctx::{COUNTERS, VmContext};
@@ -40,12 +40,12 @@ pub(super) fn has_many(counters: usize, instructions: usize, limit: u32) -> bool
     counters > limit as usize || limit < u32::MAX && counters > 1 && 2 * counters >= instructions
 }
 
-/// How an instruction chooses between ways to go on.
+/// The choice of an instruction between ways to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Choice {
     /// `br_if` and `if`: the next instruction is executed, or not.
     Branch {
-        /// Whether it is if the condition is not 0.
+        /// Whether the next instruction is executed if the condition is not 0.
         then_follows: bool,
     },
     /// `select`.
@@ -55,7 +55,7 @@ pub(crate) enum Choice {
 }
 
 impl Choice {
-    /// How many cells its instruction has for itself.
+    /// Number of cells that its instruction has for itself.
     pub(super) fn cells(self) -> u32 {
         match self {
             Self::Branch { .. } => 0,
@@ -64,7 +64,7 @@ impl Choice {
         }
     }
 
-    /// How many counts there are.
+    /// Number of counts.
     pub(super) fn counts(self) -> usize {
         match self {
             Self::Branch { .. } | Self::Select => 2,
@@ -79,7 +79,7 @@ pub(super) struct RunCells {
     first: u32,
     /// The exit, which is in no run: its site counts.
     exit: u32,
-    /// Where each run begins in the module; see [`Run::wasm`].
+    /// The start of each run in the module; see [`Run::wasm`].
     starts: Box<[u32]>,
 }
 
@@ -88,12 +88,12 @@ impl RunCells {
         self.first
     }
 
-    /// How many cells there are: one for each, and one more for plain versions.
+    /// Number of cells: one for each run, and one more for plain versions.
     pub(super) fn count(&self) -> u32 {
         self.starts.len() as u32 + 1
     }
 
-    /// Where the runs begin, for a plain version.
+    /// The starts of the runs, for a plain version.
     pub(super) fn starts(&self) -> Box<[u32]> {
         self.starts.clone()
     }
@@ -109,7 +109,7 @@ impl RunCells {
 pub(super) struct Runs {
     pub counting: Counting,
     runs: Box<[Run]>,
-    /// Where the code of each place begins, in code order: the entry included, and with code that
+    /// The start of the code of each place, in code order: the entry included, and with code that
     /// is elsewhere.
     pub positions: Box<[Position]>,
     /// The places that can be reached, in order, each with the cell of its site and 1, or 0.
@@ -121,7 +121,12 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    pub(super) fn new(counting: Counting, seen: &mut Seen, sites: &BTreeMap<u32, Site>, exit: u32) -> Self {
+    pub(super) fn new(
+        counting: Counting,
+        seen: &mut Observations,
+        sites: &BTreeMap<u32, Site>,
+        exit: u32,
+    ) -> Self {
         let runs: Box<[Run]> = std::mem::take(&mut seen.runs).into();
         let entry = Position { code: runs[0].code, wasm: runs[0].wasm };
         let instructions = seen.instructions.iter();
@@ -199,7 +204,7 @@ impl Runs {
 }
 
 impl CodeImage {
-    /// How the instruction at a position chooses, if it does.
+    /// The choice of the instruction at a position, if it makes one.
     pub(super) fn choice(&self, function: u32, position: u32) -> Option<Choice> {
         let end = self.function(function).wasm_end as usize;
         let code = BinaryReader::new(self.bytes.get(position as usize..end)?, position.into());
@@ -212,10 +217,10 @@ impl CodeImage {
         })
     }
 
-    /// How the instruction of a probe chooses, if that is what it counts.
+    /// The choice of the instruction of a probe, if the probe counts its ways.
     pub(crate) fn probe_choice(&self, number: usize) -> Option<Choice> {
         match self.changes().probe(number).what {
-            What::CountChoice(choice) => Some(choice),
+            ProbeAction::CountChoice(choice) => Some(choice),
             _ => None,
         }
     }
@@ -276,7 +281,8 @@ impl Version {
         let Some(runs) = &self.runs else { return };
         let stub = stub.or_else(|| self.stub_at(pc));
         for cell in runs.rest(pc.wrapping_sub(self.base) as u32, stub) {
-            // SAFETY: the instance has counters since there is a version. Nobody else writes them.
+            // SAFETY: the instance has counters since there is a version. No other thread writes
+            // them.
             let cell = unsafe {
                 let counters = context.byte_offset(COUNTERS as isize).cast::<*const AtomicU64>().read();
                 &*counters.add(cell as usize)
@@ -289,9 +295,9 @@ impl Version {
 /// A count of a probe.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
-    /// What the cells showed when the probe went on.
+    /// The sum of the cells when the probe was switched on.
     base: u64,
-    /// What was counted until the probe went off.
+    /// The count until the probe was switched off.
     counted: u64,
 }
 
@@ -300,7 +306,7 @@ impl Tally {
         self.base = total;
     }
 
-    /// What has been counted while the probe was on, and now is.
+    /// The count for all times at which the probe was on, `total` being the sum of the cells now.
     pub(super) fn read(&mut self, total: u64) -> u64 {
         let since = total.wrapping_sub(self.base);
         if (since as i64) < 0 {
@@ -339,7 +345,7 @@ impl FunctionState {
             (Choice::Branch { .. }, _) => {
                 let next = self.runs.as_ref().and_then(|runs| {
                     let next = runs.number(position) + 1;
-                    // Nothing else leads to the run after a branch, unless what follows the branch
+                    // No other way leads to the run after a branch, unless what follows the branch
                     // is never executed.
                     let after = site.more()?.next?;
                     let follows = runs.starts.get(next) == Some(&after);
@@ -355,15 +361,15 @@ impl FunctionState {
     }
 
     /// The cells of a count of a probe.
-    pub(super) fn cells_of(&self, position: u32, what: &What, number: usize) -> Cells {
+    pub(super) fn cells_of(&self, position: u32, what: &ProbeAction, number: usize) -> Cells {
         match what {
-            What::CountChoice(choice) => self.cells_of_choice(position, *choice, number),
+            ProbeAction::CountChoice(choice) => self.cells_of_choice(position, *choice, number),
             _ => self.cells(position),
         }
     }
 
     /// The cells of each count of a probe.
-    pub(super) fn counts(&self, position: u32, what: &What) -> impl Iterator<Item = Cells> {
+    pub(super) fn counts(&self, position: u32, what: &ProbeAction) -> impl Iterator<Item = Cells> {
         (0..what.counts()).map(move |number| self.cells_of(position, what, number))
     }
 }

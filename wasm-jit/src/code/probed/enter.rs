@@ -1,12 +1,12 @@
 //! Functions that are changed when they are first entered.
 //!
-//! A *waiting* function was never probed. Its entry leads to a stub that asks those who wait for it
+//! A *waiting* function was never probed. Its entry leads to a stub that asks its watchers
 //! to make their probes, and then enters it again: by the jump to its new version, or, if there is
 //! none, by its first instruction. Functions that have versions do not wait: they are changed at
 //! once.
 //!
 //! While a function is being changed, other threads that enter it wait. A thread holds no lock when
-//! it comes here, and the stub leaves nothing behind: the state is that of the call.
+//! it comes here, and the stub leaves no trace: the state is that of the call.
 //!
 //! If the entry cannot be patched any more, in a forked child, the stub does what the instruction
 //! at the entry would have done, and continues after it.
@@ -22,13 +22,13 @@ use super::version::jump;
 use super::{Changes, Entry, MakeError};
 use crate::code::CodeImage;
 
-/// Somebody who makes probes in functions when they are first entered.
+/// A watcher that makes probes in functions when they are first entered.
 pub(crate) trait Enters: Send + Sync {
     /// A function is about to be entered. Nothing of it is executed before this returns.
     fn entered(&self, image: &Arc<CodeImage>, function: u32);
 }
 
-/// One who waits.
+/// A watcher and its functions.
 struct Waiting {
     number: u64,
     who: Weak<dyn Enters>,
@@ -36,15 +36,15 @@ struct Waiting {
     functions: Box<[bool]>,
 }
 
-/// A number for one who waits.
+/// A number for a new watcher.
 pub(crate) fn new_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Those who wait for functions of an image.
+/// The watchers that wait for functions of an image.
 #[derive(Default)]
-pub(super) struct Entered {
+pub(super) struct EntryWatches {
     waiting: Mutex<Vec<Waiting>>,
     /// Taken while functions are changed that are being entered.
     turn: Turn,
@@ -52,14 +52,14 @@ pub(super) struct Entered {
     stubs: OnceLock<usize>,
 }
 
-impl std::fmt::Debug for Entered {
+impl std::fmt::Debug for EntryWatches {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entered").field("stubs", &self.stubs).finish_non_exhaustive()
+        f.debug_struct("EntryWatches").field("stubs", &self.stubs).finish_non_exhaustive()
     }
 }
 
-/// The right to change functions that are being entered. A thread that has it gets it again: those
-/// who wait may make probes in other functions, too.
+/// The right to change functions that are being entered. A thread that has it gets it again:
+/// watchers may make probes in other functions, too.
 #[derive(Default)]
 struct Turn {
     right: Mutex<()>,
@@ -69,8 +69,8 @@ struct Turn {
     functions: Mutex<Vec<u32>>,
 }
 
-/// Gives it back when it is dropped.
-struct Taken<'a> {
+/// The right; returned when it is dropped.
+struct TurnGuard<'a> {
     turn: &'a Turn,
     /// Not if the thread had it before.
     right: Option<MutexGuard<'a, ()>>,
@@ -78,7 +78,7 @@ struct Taken<'a> {
 
 impl Turn {
     /// Waits for the right to change a function. `None` if the thread is changing it already.
-    fn take(&self, function: u32) -> Option<Taken<'_>> {
+    fn take(&self, function: u32) -> Option<TurnGuard<'_>> {
         thread_local!(static MARK: u8 = const { 0 });
         let this = MARK.with(|mark| std::ptr::from_ref(mark) as usize);
         let has_it = self.owner.load(Ordering::Relaxed) == this;
@@ -88,11 +88,11 @@ impl Turn {
         let right = (!has_it).then(|| lock(&self.right));
         self.owner.store(this, Ordering::Relaxed);
         lock(&self.functions).push(function);
-        Some(Taken { turn: self, right })
+        Some(TurnGuard { turn: self, right })
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
         lock(&self.turn.functions).pop();
         if self.right.is_some() {
@@ -149,12 +149,12 @@ impl CodeImage {
         let mut waiting = lock(&self.probed().entered.waiting);
         waiting.retain(|waiting| waiting.number != number);
         for index in self.indices() {
-            // An entry that cannot be patched leads to nobody, and on to the function.
+            // An entry that cannot be patched leads to no watcher, and on to the function.
             let _ = changes.restore_entry(self, index, &waiting);
         }
     }
 
-    /// A function is about to be entered, or to be probed otherwise: those who wait for it make
+    /// A function is about to be entered, or to be probed otherwise: its watchers make
     /// their probes. Returns its first bytes if its entry leads to its stub and cannot be changed.
     pub(crate) fn enter(self: &Arc<Self>, index: u32) -> Option<Bytes> {
         let probed = self.probed.get()?;
@@ -212,13 +212,13 @@ impl Changes {
         Ok(())
     }
 
-    /// Says whether those who waited for a function are making their probes.
+    /// Whether the watchers of a function are making their probes.
     fn hold_entry(&mut self, index: u32, is_held: bool) {
         let entry = self.functions.get_mut(index).and_then(|state| state.entry.as_mut());
         entry.into_iter().for_each(|entry| entry.is_held = is_held);
     }
 
-    /// Makes a function begin in its current version, if its entry leads to its stub and nobody
+    /// Makes a function begin in its current version, if its entry leads to its stub and no watcher
     /// waits for it any more.
     fn restore_entry(&mut self, image: &CodeImage, index: u32, waiting: &[Waiting]) -> Result<(), MakeError> {
         let number = (index - image.indices().start) as usize;

@@ -1,8 +1,8 @@
 //! Frames that probes access: the values of waiting frames, and versions whose frames can have
 //! accessors.
 //!
-//! Where a calling function has its values is found by compiling it again, once for each return
-//! address that is asked for. At a site it was found when the probe was made.
+//! The locations of a calling function's values are found by compiling it again, once for each
+//! requested return address. At a site they were found when the probe was made.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -15,12 +15,12 @@ use super::request::{Request, RequestedKind};
 use super::{MakeError, PLAIN, Plain};
 use crate::code::{CodeImage, ObserveError};
 
-/// What was found so far.
+/// The locations that were found so far.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct KnownLocations {
     /// By return address: the position of the call, and the values.
     calls: Mutex<HashMap<usize, (u32, Arc<Located>)>>,
-    /// By return address: where frames go on that become plain.
+    /// By return address: where frames continue that become plain.
     pub(super) plain: Mutex<HashMap<usize, Plain>>,
     /// By position: the types of operands, the bottom one first; of references only.
     operands: Mutex<HashMap<u32, Arc<[Option<RefType>]>>>,

@@ -1,6 +1,6 @@
 //! Probes of fastinst in compiled WebAssembly: ids for places of an image.
 //!
-//! Ids are allocated in groups of 64 as places are asked for ([`fastinst::group`]). The groups
+//! Ids are allocated in groups of 64 as places are requested ([`fastinst::group`]). The groups
 //! belong to the image: when it is freed, their ids are retired. The objects that implement them
 //! refer to the image weakly, and hold it only while one of their probes is switched.
 //!
@@ -21,7 +21,7 @@ use crate::code::sections::Sections;
 
 /// The name of the provider.
 const PROVIDER: &CStr = c"wasm";
-/// How many ids are reserved at a time.
+/// Number of ids that are reserved at a time.
 const GROUP: u32 = 64;
 
 /// Why there is no id for a place.
@@ -74,7 +74,7 @@ impl Places {
     }
 }
 
-/// What the change of a probe means to fastinst.
+/// Converts the result of a switch of a probe to the form of fastinst.
 fn toggled(changed: Result<bool, MakeError>) -> Result<Toggle, Error> {
     match changed {
         Ok(true) => Ok(Toggle::Changed),

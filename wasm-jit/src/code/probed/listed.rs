@@ -14,14 +14,14 @@ use crate::code::{CodeImage, Function, ObserveError};
 /// A version with sites. Offsets are from its start.
 #[derive(Debug)]
 pub(crate) struct Listed {
-    /// Where it is executed.
+    /// The address at which it is executed.
     pub base: usize,
     /// The function, and the stubs after it; sites as they stand now.
     pub code: Vec<u8>,
     pub entry: u32,
     /// The end of the function, where stubs begin.
     pub end: u32,
-    /// What the code belongs to, in code order. A site belongs to its instruction.
+    /// The origins of the code, in code order. A site belongs to its instruction.
     pub positions: Vec<Position>,
     /// In code order.
     pub sites: Vec<ListedSite>,
@@ -119,7 +119,7 @@ impl Version {
             list: list(place),
         });
         let sites: Vec<ListedSite> = sites.collect();
-        // That of the exit is in the epilogue, which has its position.
+        // The site of the exit is in the epilogue, which has its position.
         for site in sites.iter().filter(|site| site.wasm != body.start && site.wasm != body.end) {
             let position = Position { code: site.code, wasm: site.wasm };
             let first = positions.iter().position(|other| other.wasm == site.wasm);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use wasm_jit_codegen::{CompiledFunction, Position};
 
 use super::blocks::{ALIGNMENT, Block};
-use super::version::{CounterStubs, Seen};
+use super::version::{CounterStubs, Observations};
 use super::{Changes, Function, MakeError, Needs, Version};
 use crate::code::CodeImage;
 
@@ -17,12 +17,12 @@ impl CodeImage {
     /// Makes a function's original its first version, with stubs for its sites.
     ///
     /// # Errors
-    /// Nothing has changed.
+    /// As [`MakeError`]; the function is unchanged then.
     pub(super) fn prepare_original(
         self: &Arc<Self>,
         index: u32,
         function: &Function,
-        (compiled, seen): (&CompiledFunction, &Seen),
+        (compiled, seen): (&CompiledFunction, &Observations),
         changes: &mut Changes,
     ) -> Result<(), MakeError> {
         let mut original = Version::original(self, index, compiled, seen);

@@ -1,5 +1,5 @@
-//! Plain versions of functions, in which frames go on whose values were changed in a way that the
-//! optimized code cannot take (`wasm_jit_codegen::Sites::Plain`).
+//! Plain versions of functions, in which frames continue whose values were changed in a way that
+//! the optimized code cannot take (`wasm_jit_codegen::Sites::Plain`).
 //!
 //! They are compiled when the first such value of the function is changed: one that counts, if the
 //! frame is in a version that counts, and one that does not. They have sites at all places, whose
@@ -9,11 +9,11 @@
 //! # A frame becomes plain
 //! 1. It waits: for a generic probe, in whose stub it is, or for a call.
 //! 2. Its values are read, and stored where the plain version has them ([`Plain::located`]).
-//! 3. From the stub, it goes on in the stub that the same list has in the plain version, after the
-//!    same probe: so the others of the list fire, and see the new values. From a call, it returns
-//!    to the same point of the plain version ([`Plain::return_address`]).
+//! 3. From the stub, it continues in the stub that the same list has in the plain version, after
+//!    the same probe: so the others of the list fire, and see the new values. From a call, it
+//!    returns to the same point of the plain version ([`Plain::return_address`]).
 //!
-//! A frame in the middle of a run has counted the run, in whichever version. Both have the same
+//! A frame in the middle of a run has counted the run, in any version. Both have the same
 //! rest of it. A frame that becomes plain before its function has versions that count does not
 //! count how later branches go, which only those do.
 
@@ -24,20 +24,20 @@ use wasm_jit_codegen::{CompiledFunction, Counting, GenericPart, Located, Observe
 
 use super::counting::RunCells;
 use super::stubs::{Form, generate};
-use super::version::Seen;
+use super::version::Observations;
 use super::{Changes, MakeError, Needs, PLAIN, Version};
 use crate::code::{CodeImage, ObserveError};
 
-/// Where a frame goes on that becomes plain.
+/// The state in which a frame continues that becomes plain.
 #[derive(Clone, Debug)]
 pub(crate) struct Plain {
     pub return_address: usize,
-    /// Where it has its values.
+    /// The locations of its values.
     pub located: Arc<Located>,
     pub frame_size: u32,
 }
 
-/// Where calls return, and the values meanwhile.
+/// The return addresses of calls, and the locations of values meanwhile.
 #[derive(Debug, Default)]
 struct Returns {
     /// The instruction whose code is compiled.
@@ -84,7 +84,7 @@ impl Returns {
 }
 
 impl CodeImage {
-    /// Where a frame goes on that waits in the stub of a generic probe, and becomes plain.
+    /// The continuation of a frame that waits in the stub of a generic probe, and becomes plain.
     ///
     /// # Errors
     /// There is no plain version.
@@ -123,7 +123,7 @@ impl CodeImage {
         Ok(plain)
     }
 
-    /// Where a frame goes on that waits for a call, and becomes plain.
+    /// The continuation of a frame that waits for a call, and becomes plain.
     ///
     /// # Errors
     /// There is no plain version.
@@ -187,10 +187,10 @@ impl CodeImage {
         if let Some(version) = function.versions[number].get() {
             return Ok(version);
         }
-        let mut original = Seen::default();
+        let mut original = Observations::default();
         let compiled = self.observe(index, &mut original)?;
         let sites = Sites::Plain { saved: compiled.saved };
-        let mut all = Seen::default();
+        let mut all = Observations::default();
         self.compile_again(index, (&sites, None), &mut all)?;
         let needs = |position: u32| {
             let choice = if is_counting { self.choice(index, position) } else { None };
@@ -211,7 +211,7 @@ impl CodeImage {
         let called =
             state.sites.iter().filter(|(_, site)| site.more().is_some_and(|more| more.state.is_some()));
         let located = called.map(|(position, _)| (*position, None)).collect();
-        let seen = Seen { located, ..Seen::default() };
+        let seen = Observations { located, ..Observations::default() };
         let memory = (arenas, &self.probed().blocks);
         let place = (index, number);
         let (version, located) =
@@ -234,7 +234,7 @@ impl CodeImage {
         let mut plain = function.into_iter().flat_map(|function| &function.versions[PLAIN..]);
         let Some(plain) = plain.find_map(|version| version.get()) else { return Ok(()) };
         let located = positions.map(|position| (*position, None)).collect();
-        let mut seen = Seen { located, ..Seen::default() };
+        let mut seen = Observations { located, ..Observations::default() };
         if seen.located.is_empty() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Probes that are asked for.
+//! Requests for probes.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use wasm_jit_codegen::{At, Callee, Located, NoValue, Only, Ty, Value, Wanted};
 
 use super::callback::{CallBack, Callback};
 use super::counting::Choice;
-use super::stubs::{Call, Generic, What};
-use super::version::Found;
+use super::stubs::{Call, Generic, ProbeAction};
+use super::version::ValueAtSite;
 
-/// A probe that is asked for.
+/// A request for a probe.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     /// The position in the module.
@@ -54,7 +54,7 @@ pub(crate) enum Argument {
 }
 
 impl RequestedKind {
-    /// The values of the frame that are asked for.
+    /// The values of the frame that are requested.
     pub(super) fn wanted(&self) -> impl Iterator<Item = Wanted> {
         let arguments = match self {
             Self::Call { arguments, .. } | Self::CallBack { arguments, .. } => &arguments[..],
@@ -75,23 +75,23 @@ impl RequestedKind {
         matches!(self, Self::Generic { .. })
     }
 
-    /// What a probe does whose values were found, in order; of a generic probe, all values of the
-    /// place.
+    /// The action of a probe whose values were found, in order; of a generic probe, all values of
+    /// the place.
     ///
     /// # Errors
     /// [`NoProbe::NoChoice`], [`NoProbe::NoValue`], [`NoProbe::Type`].
     pub(super) fn with_values<'a>(
         &self,
-        found: impl IntoIterator<Item = &'a Result<Found, NoValue>>,
+        found: impl IntoIterator<Item = &'a Result<ValueAtSite, NoValue>>,
         located: Option<&Arc<Located>>,
         (function, position, only): (u32, u32, Option<Only>),
         choice: impl FnOnce() -> Option<Choice>,
-    ) -> Result<What, NoProbe> {
+    ) -> Result<ProbeAction, NoProbe> {
         let mut found = found.into_iter();
         let arguments = match self {
-            Self::Nothing => return Ok(What::Nothing),
-            Self::Count => return Ok(What::Count),
-            Self::CountChoice => return choice().map(What::CountChoice).ok_or(NoProbe::NoChoice),
+            Self::Nothing => return Ok(ProbeAction::Nothing),
+            Self::Count => return Ok(ProbeAction::Count),
+            Self::CountChoice => return choice().map(ProbeAction::CountChoice).ok_or(NoProbe::NoChoice),
             Self::Call { arguments, .. } | Self::CallBack { arguments, .. } => arguments,
             Self::Generic { fire, closure } => {
                 let located = located.expect("the place was shown").clone();
@@ -102,7 +102,7 @@ impl RequestedKind {
                 });
                 let results = in_buffer.max().unwrap_or(0);
                 let generic = Generic { fire, closure, function, position, only, located, results };
-                return Ok(What::Generic(Arc::new(generic)));
+                return Ok(ProbeAction::Generic(Arc::new(generic)));
             }
         };
         let value = |(number, argument): (usize, &Argument)| {
@@ -130,10 +130,10 @@ impl RequestedKind {
         Ok(match self {
             Self::CallBack { routine, callback, callees, .. } => {
                 let (routine, callback, callees) = (*routine, callback.clone(), callees.clone());
-                What::CallBack(Arc::new(CallBack { routine, callback, values, callees, only }))
+                ProbeAction::CallBack(Arc::new(CallBack { routine, callback, values, callees, only }))
             }
             Self::Call { callee, .. } => {
-                What::Call(Arc::new(Call { callee: callee.clone(), arguments: values, only }))
+                ProbeAction::Call(Arc::new(Call { callee: callee.clone(), arguments: values, only }))
             }
             _ => unreachable!("without values"),
         })

@@ -1,4 +1,4 @@
-//! What the probes of a site do: its list, and the stubs that execute it.
+//! The probes of a site: their list, and the stubs that execute it.
 //!
 //! The probes of a site that are on form a list, in the order in which they were activated. While
 //! none of them calls a function, the site needs no stub but those of its version: for a counter,
@@ -66,9 +66,9 @@ impl Hash for Generic {
     }
 }
 
-/// What a probe does.
+/// The action of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum What {
+pub(crate) enum ProbeAction {
     Nothing,
     Count,
     /// Counts how an instruction chooses, which only counting versions do.
@@ -78,8 +78,8 @@ pub(crate) enum What {
     Generic(Arc<Generic>),
 }
 
-impl What {
-    /// How many counts it has.
+impl ProbeAction {
+    /// Number of its counts.
     pub(super) fn counts(&self) -> usize {
         match self {
             Self::Nothing | Self::Call(_) | Self::CallBack(_) | Self::Generic(_) => 0,
@@ -89,10 +89,10 @@ impl What {
     }
 }
 
-/// What a site does.
+/// The action of a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Nothing.
+    /// No action.
     #[default]
     Off,
     /// Jumps to a stub that does nothing.
@@ -117,15 +117,15 @@ impl Form {
 /// A list of probes, without those that do nothing. The counter is in it at most once.
 #[derive(Debug)]
 pub(super) struct List {
-    items: Arc<[What]>,
+    items: Arc<[ProbeAction]>,
     /// By version: the address of the stub, or 0.
     pub stubs: [usize; VERSIONS],
 }
 
 impl List {
-    /// What is left of it in a version whose site has no values; in one that counts, nothing.
+    /// The rest of it in a version whose site has no values; in one that counts, nothing.
     pub(super) fn without_calls(&self) -> Form {
-        if self.items.contains(&What::Count) { Form::Count } else { Form::Off }
+        if self.items.contains(&ProbeAction::Count) { Form::Count } else { Form::Off }
     }
 }
 
@@ -138,13 +138,13 @@ pub(super) struct Site {
     pub form: Form,
     /// The probes that are on, by their numbers, in the order of their activation.
     pub active: Active,
-    more: Option<Box<More>>,
+    more: Option<Box<RareParts>>,
 }
 
-/// What few sites have: apart, since the sites of a module are many, and switching them is mostly
-/// loading them from memory.
+/// Rarely used parts of sites, which are stored apart: a module has many sites, and switching them
+/// is mostly loading them from memory.
 #[derive(Debug, Default)]
-pub(super) struct More {
+pub(super) struct RareParts {
     /// The state at the site; known once there is a probe that calls a function.
     pub state: Option<SiteState>,
     /// The next instruction, if it can be reached; known once choices are counted.
@@ -157,7 +157,7 @@ pub(super) struct More {
     /// function.
     pub plain: Option<Arc<Located>>,
     pub lists: Vec<List>,
-    pub numbers: HashMap<Arc<[What]>, u32>,
+    pub numbers: HashMap<Arc<[ProbeAction]>, u32>,
 }
 
 /// A list of numbers, which takes no further memory for a single one.
@@ -210,11 +210,11 @@ impl Site {
         Self { cell, ..Self::default() }
     }
 
-    pub(super) fn more(&self) -> Option<&More> {
+    pub(super) fn more(&self) -> Option<&RareParts> {
         self.more.as_deref()
     }
 
-    pub(super) fn more_mut(&mut self) -> &mut More {
+    pub(super) fn more_mut(&mut self) -> &mut RareParts {
         self.more.get_or_insert_default()
     }
 
@@ -231,14 +231,14 @@ impl Site {
     }
 
     /// The form for probes that do this, in their order.
-    pub(super) fn form_of<'a>(&mut self, active: impl Iterator<Item = &'a What> + Clone) -> Form {
+    pub(super) fn form_of<'a>(&mut self, active: impl Iterator<Item = &'a ProbeAction> + Clone) -> Form {
         let (mut calls, mut counts, mut is_empty) = (false, false, true);
         for what in active.clone() {
-            is_empty &= matches!(what, What::CountChoice(_));
+            is_empty &= matches!(what, ProbeAction::CountChoice(_));
             match what {
-                What::Nothing | What::CountChoice(_) => {}
-                What::Count => counts = true,
-                What::Call(_) | What::CallBack(_) | What::Generic(_) => calls = true,
+                ProbeAction::Nothing | ProbeAction::CountChoice(_) => {}
+                ProbeAction::Count => counts = true,
+                ProbeAction::Call(_) | ProbeAction::CallBack(_) | ProbeAction::Generic(_) => calls = true,
             }
         }
         match (is_empty, calls, counts) {
@@ -247,27 +247,27 @@ impl Site {
             (_, false, true) => Form::Count,
             (_, true, _) => {
                 let mut has_counter = false;
-                let is_item = |what: &&What| match what {
-                    What::Nothing | What::CountChoice(_) => false,
-                    What::Count => !std::mem::replace(&mut has_counter, true),
-                    What::Call(_) | What::CallBack(_) | What::Generic(_) => true,
+                let is_item = |what: &&ProbeAction| match what {
+                    ProbeAction::Nothing | ProbeAction::CountChoice(_) => false,
+                    ProbeAction::Count => !std::mem::replace(&mut has_counter, true),
+                    ProbeAction::Call(_) | ProbeAction::CallBack(_) | ProbeAction::Generic(_) => true,
                 };
-                let items: Vec<&What> = active.filter(is_item).collect();
+                let items: Vec<&ProbeAction> = active.filter(is_item).collect();
                 Form::List(self.more_mut().number(&items))
             }
         }
     }
 }
 
-impl More {
+impl RareParts {
     /// The number of a list, which may be new.
-    fn number(&mut self, items: &[&What]) -> u32 {
+    fn number(&mut self, items: &[&ProbeAction]) -> u32 {
         // Most sites have few lists, which are compared without an allocation.
         let is_it = |list: &List| list.items.iter().eq(items.iter().copied());
         if let Some(number) = self.lists.iter().take(FEW_LISTS).position(is_it) {
             return number as u32;
         }
-        let items: Arc<[What]> = items.iter().map(|what| (*what).clone()).collect();
+        let items: Arc<[ProbeAction]> = items.iter().map(|what| (*what).clone()).collect();
         if let Some(number) = self.numbers.get(&items) {
             return *number;
         }
@@ -285,7 +285,7 @@ impl More {
     }
 }
 
-/// How much memory the stubs of an image take.
+/// Memory use of the stubs of an image.
 #[derive(Debug, Default)]
 pub(super) struct StubMemory(usize);
 
@@ -320,25 +320,25 @@ pub(super) fn generate(
     let in_version = |values: &[Value]| -> Box<[Value]> {
         values.iter().map(|value| plain.map_or(*value, |located| value.in_plain(located))).collect()
     };
-    let values = |item: &What| match item {
-        What::Call(call) => in_version(&call.arguments),
-        What::CallBack(call) => in_version(&call.values),
+    let values = |item: &ProbeAction| match item {
+        ProbeAction::Call(call) => in_version(&call.arguments),
+        ProbeAction::CallBack(call) => in_version(&call.values),
         _ => Box::default(),
     };
     let values: Vec<Box<[Value]>> = items.iter().map(values).collect();
     let cell = 8 * site.cell as i32;
     let actions = items.iter().zip(&values).filter_map(|(item, values)| match item {
-        What::Nothing | What::CountChoice(_) => None,
-        What::Count => (!version.counts(place.position)).then_some(Action::Count { cell }),
-        What::Call(call) => {
+        ProbeAction::Nothing | ProbeAction::CountChoice(_) => None,
+        ProbeAction::Count => (!version.counts(place.position)).then_some(Action::Count { cell }),
+        ProbeAction::Call(call) => {
             let Call { callee, only, .. } = &**call;
             Some(Action::Call { callee, arguments: values, only: *only })
         }
-        What::CallBack(call) => {
+        ProbeAction::CallBack(call) => {
             let (function, callback) = (call.routine, Arc::as_ptr(call) as usize);
             Some(Action::Callback { function, callback, values, only: call.only })
         }
-        What::Generic(generic) => Some(Action::Generic {
+        ProbeAction::Generic(generic) => Some(Action::Generic {
             function: generic.fire,
             // The site keeps the list.
             description: Arc::as_ptr(generic).expose_provenance(),
@@ -364,7 +364,7 @@ pub(super) fn make_stub(
     (memory, arenas, blocks): (&mut StubMemory, &mut Arenas, &Blocks),
 ) -> Result<(), MakeError> {
     let List { items, stubs } = site.list(list);
-    let is_generic = |item: &What| matches!(item, What::Generic(_));
+    let is_generic = |item: &ProbeAction| matches!(item, ProbeAction::Generic(_));
     let has_no_frame = || {
         let is_exit = place.position == image.function(function).wasm_end;
         !version.sites.end_accessors() || is_exit && !version.sites.settles(place.position)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use wasm_jit_codegen::Callee;
 
 use super::counting::Tally;
-use super::stubs::{Call, What};
+use super::stubs::{Call, ProbeAction};
 use super::{Changes, MakeError, ProbeState};
 use crate::code::CodeImage;
 
@@ -30,7 +30,7 @@ impl CodeImage {
         let changes = &mut *self.changes();
         let &mut ProbeState { function: index, position, ref mut what, active, .. } = changes.probe(number);
         let before = what.clone();
-        if let What::Call(call) = what
+        if let ProbeAction::Call(call) = what
             && call.callee != Callee::Native(function)
         {
             let Call { arguments, only, .. } = &**call;
@@ -49,7 +49,7 @@ impl CodeImage {
         done.map(|()| !active)
     }
 
-    /// Where the last version of a function has the site of an instruction, and its code.
+    /// The site of an instruction in the last version of a function, and the code of that version.
     pub(super) fn site_address(&self, index: u32, position: u32) -> (usize, (usize, usize)) {
         let function = self.probed().function(self, index).expect("the function is probed");
         let version = function.versions[function.made() - 1].get().expect("the last that there is");
@@ -115,7 +115,7 @@ impl CodeImage {
         Ok(())
     }
 
-    /// What a probe has counted: one count, or for a choice, one for each way to go on.
+    /// The counts of a probe: one, or for a choice, one for each way to continue.
     pub(crate) fn probe_counts(&self, number: usize, mut show: impl FnMut(u64)) {
         let changes = &mut *self.changes();
         if changes.probe(number).active {
@@ -144,7 +144,7 @@ impl CodeImage {
             cells.for_each(|cell| self.counters.unwatch(only, cell));
         }
         state.probes.remove(&number);
-        state.counters -= usize::from(probe.what == What::Count);
+        state.counters -= usize::from(probe.what == ProbeAction::Count);
         if state.probes.is_empty() && state.may_return() {
             let function = self.probed().function(self, probe.function).expect("the function is probed");
             let _ = changes.change_version(probe.function, function, 0);

@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::code::CodeImage;
 
-/// How many watchers there are, of all images: without any, frames are not examined.
+/// Number of watchers of all images: without any, frames are not examined.
 static WATCHERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether any frame is reported to somebody.
+/// Whether any frame is reported to a watcher.
 pub(crate) fn is_watched() -> bool {
     WATCHERS.load(Ordering::Relaxed) != 0
 }
 
 /// A frame that is about to be left.
 #[derive(Clone, Copy)]
-pub(crate) struct Left<'a> {
+pub(crate) struct FrameToUnwind<'a> {
     pub image: &'a CodeImage,
     pub function: u32,
     pub fp: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Left<'a> {
     pub is_call: bool,
 }
 
-type Watcher = Arc<dyn Fn(Left<'_>) + Send + Sync>;
+type Watcher = Arc<dyn Fn(FrameToUnwind<'_>) + Send + Sync>;
 
 /// The watchers of an image.
 #[derive(Default)]
@@ -38,7 +38,7 @@ impl Watchers {
     }
 
     /// Adds one; returns its number.
-    pub(crate) fn add(&self, watcher: impl Fn(Left<'_>) + Send + Sync + 'static) -> u64 {
+    pub(crate) fn add(&self, watcher: impl Fn(FrameToUnwind<'_>) + Send + Sync + 'static) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         self.lock().push((number, Arc::new(watcher)));
@@ -58,7 +58,7 @@ impl Watchers {
     }
 
     /// Calls all of them, without the lock.
-    pub(crate) fn report(&self, left: Left<'_>) {
+    pub(crate) fn report(&self, left: FrameToUnwind<'_>) {
         let watchers: Vec<Watcher> = self.lock().iter().map(|(_, watcher)| watcher.clone()).collect();
         watchers.iter().for_each(|watcher| watcher(left));
     }

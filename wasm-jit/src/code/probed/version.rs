@@ -32,16 +32,16 @@ pub(super) type LocatedAt = BTreeMap<u32, Option<Arc<Located>>>;
 
 /// The observations of a compilation.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Observations {
     /// Each instruction: where its code begins, its position, and whether it can be reached.
     pub instructions: Vec<(u32, u32, bool)>,
     pub sites: Vec<(Position, AtSite)>,
     /// Transfer points, in ascending order.
     pub(super) points: Vec<u32>,
-    /// The values that are asked for, by position.
+    /// The values that are requested, by position.
     pub wanted: BTreeMap<u32, Vec<Wanted>>,
     /// The state at these positions, and where the values are, in the same order.
-    pub found: BTreeMap<u32, (SiteState, Vec<Result<Found, NoValue>>)>,
+    pub found: BTreeMap<u32, (SiteState, Vec<Result<ValueAtSite, NoValue>>)>,
     /// The values at these positions, which generic probes ask for.
     pub located: LocatedAt,
     /// In a counting version.
@@ -54,13 +54,13 @@ pub(super) struct Seen {
 
 /// A value at a site.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct ValueAtSite {
     pub value: Value,
     /// The type, of an operand.
     pub operand: Option<Ty>,
 }
 
-impl Seen {
+impl Observations {
     /// The instruction after another one, if it can be reached.
     pub(super) fn next(&self, position: u32) -> Option<u32> {
         let after = self.instructions.partition_point(|(_, at, _)| *at <= position);
@@ -68,7 +68,7 @@ impl Seen {
     }
 }
 
-impl Observer for Seen {
+impl Observer for Observations {
     fn instruction(&mut self, position: Position, state: &State<'_>) {
         self.instructions.push((position.code, position.wasm, state.is_reachable()));
         if state.has_pending_load() {
@@ -95,7 +95,7 @@ impl Observer for Seen {
                     Wanted::Operand(depth) => state.operand_type(*depth),
                     Wanted::Local(_) | Wanted::Result(_) => None,
                 };
-                Ok(Found { value: state.value(*wanted)?, operand })
+                Ok(ValueAtSite { value: state.value(*wanted)?, operand })
             };
             self.found.insert(wasm, (state.site_state(), wanted.iter().map(found).collect()));
         }
@@ -116,12 +116,12 @@ impl Observer for Seen {
 /// A site in a version. Offsets are from the version's base.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SitePlace {
-    /// Where the instruction is in the module.
+    /// The offset of the instruction in the module.
     pub position: u32,
     pub code: u32,
     /// Whether a stub finds all values there.
     pub(super) settled: bool,
-    /// Where its stub begins, and where the jump back is in there.
+    /// The offset of its stub, and the offset of the jump back in there.
     pub(super) stub: u32,
     pub(super) back: u32,
     /// The bytes of the site while it has no probe.
@@ -151,7 +151,7 @@ impl CounterStubs {
     pub(super) fn append(
         image: &CodeImage,
         (function, sites): (u32, &Sites),
-        seen: &Seen,
+        seen: &Observations,
         counters: &BTreeMap<u32, Site>,
         code_at: impl Fn(u32) -> [u8; SiteJump::MAX_LENGTH],
         code: &mut Vec<u8>,
@@ -233,7 +233,7 @@ impl Version {
         }
     }
 
-    /// What is left of a form where the version has no stub of its list, or counts by itself.
+    /// The rest of a form if the version has no stub of its list, or counts by itself.
     fn without_calls(&self, place: &SitePlace, form: Form, site: &Site) -> Form {
         match form {
             Form::List(list) => self.without_calls(place, site.list(list).without_calls(), site),
@@ -242,7 +242,8 @@ impl Version {
         }
     }
 
-    /// What the other instructions need that share a site, of which `site` gives the state.
+    /// The action that the other instructions at a shared site need; `site` gives the state of a
+    /// site.
     pub(super) fn others<'a>(&self, place: &SitePlace, site: impl Fn(u32) -> &'a Site) -> Form {
         if self.number != 0 {
             return Form::Off;
@@ -292,7 +293,7 @@ impl Version {
         image: &CodeImage,
         function: u32,
         compiled: &CompiledFunction,
-        seen: &Seen,
+        seen: &Observations,
     ) -> Self {
         let first = image.function(function);
         let points: Box<[u32]> =
@@ -321,15 +322,15 @@ impl Version {
 
     /// Compiles a function with sites, which are off, and appends the code to an arena. Nothing
     /// leads to it yet. Unless it is a plain version, its frames must be like those of the
-    /// original. Returns the places that `seen` asks for too.
+    /// original. Returns the places that `seen` requests too.
     pub(super) fn with_sites(
         image: &Arc<CodeImage>,
         (function, number): (u32, usize),
         (sites, counting): (Sites, Option<Counting>),
-        original: Option<(&CompiledFunction, &Seen)>,
+        original: Option<(&CompiledFunction, &Observations)>,
         site: &BTreeMap<u32, Site>,
         (arenas, blocks): (&mut Arenas, &Blocks),
-        mut seen: Seen,
+        mut seen: Observations,
     ) -> Result<(Self, LocatedAt), MakeError> {
         let (chunk, compiled) = image.compile_again(function, (&sites, counting.as_ref()), &mut seen)?;
         if original.is_some_and(|original| !are_alike(original, (&compiled, &seen))) {
@@ -374,17 +375,17 @@ impl Version {
         Ok((version, seen.located))
     }
 
-    /// Whether frames of other versions have to become plain before they go on here.
+    /// Whether frames of other versions must become plain before they continue here.
     pub(super) fn is_plain(&self) -> bool {
         is_plain(self.number)
     }
 
-    /// Where an offset is executed.
+    /// The address at which an offset is executed.
     pub(super) fn at(&self, offset: u32) -> usize {
         self.base + offset as usize
     }
 
-    /// Where an offset is that belongs to a stub: those of an original may lie below it.
+    /// The address of an offset that belongs to a stub: stubs of an original may lie below it.
     pub(super) fn stub_address(&self, offset: u32) -> usize {
         self.base.wrapping_add_signed(offset as i32 as isize)
     }
@@ -435,8 +436,8 @@ impl Version {
 
 /// Whether two versions of a function have the same frames, so that a frame of one can continue in
 /// the other.
-fn are_alike(a: (&CompiledFunction, &Seen), b: (&CompiledFunction, &Seen)) -> bool {
-    let facts = |(compiled, seen): (&CompiledFunction, &Seen)| {
+fn are_alike(a: (&CompiledFunction, &Observations), b: (&CompiledFunction, &Observations)) -> bool {
+    let facts = |(compiled, seen): (&CompiledFunction, &Observations)| {
         let prologue = compiled.body - compiled.entry;
         let catches = compiled.try_regions.iter().map(|region| region.catches.len()).collect::<Vec<_>>();
         (compiled.frame_size, prologue, catches, seen.points.len(), seen.instructions.len())

@@ -36,7 +36,7 @@ pub(super) struct Function {
     pub(super) body: Vec<Statement>,
 }
 
-/// Which of the events that a rule matches it acts on.
+/// The occurrences of an event on which a rule acts.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     /// `@once`: the first one at each place.
@@ -60,10 +60,10 @@ pub(super) struct Rule {
     pub(super) span: Span,
 }
 
-/// How long a variable lives, and who shares it.
+/// The lifetime of a variable, and the code that shares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Storage {
-    /// Until the end of the block; the whole run outside of rules.
+    /// Until the end of the block; outside of rules, until the end of the run.
     Plain,
     /// One for each place that the rule matches.
     Unshared,

@@ -50,7 +50,7 @@ pub(super) const NUMBERED: &[(&str, &str)] = &[
     ("local", "local variable of the function"),
 ];
 
-/// What a name is bound to.
+/// The meaning of a name.
 #[derive(Debug)]
 pub(super) enum Bound {
     Value(Typed),
@@ -83,7 +83,7 @@ pub(super) fn of_opcode(
     }
     for (prefix, values, is_bound) in [
         ("arg", &opcode.operands, mode == Mode::Before),
-        // Those of branches are on the stack wherever they lead.
+        // The results of a branch are on the stack at all of its targets.
         ("res", results(opcode), mode == Mode::After),
         ("imm", &opcode.immediates, true),
     ] {

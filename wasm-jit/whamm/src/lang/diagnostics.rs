@@ -11,7 +11,7 @@ pub type Span = Range<usize>;
 /// Number of problems of one script that are reported.
 const MAX_PROBLEMS: usize = 20;
 
-/// What kind of problem it is.
+/// The kind of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProblemKind {
@@ -32,13 +32,13 @@ pub enum ProblemKind {
 /// A problem at a place of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What kind of problem it is.
+    /// The kind.
     pub kind: ProblemKind,
-    /// What is wrong.
+    /// The message.
     pub message: String,
-    /// Where.
+    /// The position in the script.
     pub span: Span,
-    /// What can be done about it.
+    /// A proposed solution.
     pub help: Option<String>,
 }
 

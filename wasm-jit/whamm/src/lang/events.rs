@@ -1,4 +1,4 @@
-//! What rules can match, and what each event binds.
+//! The events that rules match, and the values that each binds.
 //!
 //! | event | bound |
 //! | --- | --- |
@@ -14,7 +14,7 @@
 //! | `wasm:func:entry`, `wasm:func:exit`, `wasm:block:start`, `wasm:block:end` | as for all code |
 //! | `wasm:begin`, `wasm:end`, `wasm:report` | nothing |
 //!
-//! Those of native programs are in [`native`](super::native).
+//! Events of native programs are in [`native`](super::native).
 
 use super::ast;
 use super::bound::{Bound, NAMED, NUMBERED, numbered, of_opcode, results};
@@ -28,9 +28,9 @@ use super::types::Type;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Before,
-    /// Where control goes on to the next instruction of the text.
+    /// When control continues with the next instruction of the text.
     After,
-    /// Wherever control goes on; of a block, after its end.
+    /// At each place where control continues; of a block, after its end.
     SemanticAfter,
     /// Inside of a block, at its beginning.
     Entry,
@@ -152,7 +152,7 @@ impl Event {
             _ => {}
         }
         let bound = |name: &str| bounds.iter().find(|(bound, _)| bound == name).map(|(_, ty)| ty.clone());
-        // Where a branch leads, there may be no frame any more.
+        // At the target of a branch, there may be no frame any more.
         let has_locals = !matches!(self, Self::FunctionExit) && self.mode() != Mode::SemanticAfter;
         if numbered(name, "local").is_some() && has_locals {
             return match bound(name) {

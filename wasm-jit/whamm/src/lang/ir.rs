@@ -16,7 +16,7 @@ pub(super) enum Const {
     Str(String),
 }
 
-/// Where a variable lives.
+/// The storage of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// The first of its components among the locals of a body.
@@ -63,7 +63,7 @@ pub(super) enum Kind {
     Tuple(Vec<Typed>),
 }
 
-/// Where a string is looked for in another one.
+/// The position at which a string is searched in another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TextOp {
     StartsWith,
@@ -330,7 +330,7 @@ pub(super) struct Report {
     pub(super) place: Place,
 }
 
-/// A rule for one event: what an export of the monitor module stands for.
+/// A rule for one event: the meaning of an export of the monitor module.
 #[derive(Debug)]
 pub(super) struct Probe {
     /// Number of the rule in the script.

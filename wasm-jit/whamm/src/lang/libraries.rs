@@ -13,7 +13,7 @@ type Signature = (Vec<ValType>, Vec<ValType>);
 pub(super) struct Libraries(BTreeMap<String, BTreeMap<String, Signature>>);
 
 impl Libraries {
-    /// Those of these modules, by their names in scripts. An error comes with the name.
+    /// Reads these modules, by their names in scripts. An error comes with the name.
     pub(super) fn read(modules: &[(&str, &[u8])]) -> Result<Self, (String, wasmparser::BinaryReaderError)> {
         let mut all = BTreeMap::new();
         for (name, module) in modules {

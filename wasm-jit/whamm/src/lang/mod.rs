@@ -36,7 +36,7 @@
 //!
 //! Scripts for native programs have rules of their own provider: see `native`.
 //!
-//! What is refused: the modes that change the program, type parameters, functions of indirect calls
+//! Not supported: the modes that change the program, type parameters, functions of indirect calls
 //! before these.
 
 mod ast;
@@ -135,7 +135,7 @@ pub fn compile(name: &str, source: &[u8], libraries: &[(&str, &[u8])]) -> Result
     emit(name, source, libraries, Target::Anywhere).map(|(module, _)| module)
 }
 
-/// What a script is compiled for.
+/// The environment in which a compiled script runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     /// Programs in this engine.
@@ -226,12 +226,12 @@ pub struct BoundInfo {
     pub ty: String,
     /// Whether it is known when the rule is matched.
     pub is_static: bool,
-    /// What it is.
+    /// Its description.
     pub help: &'static str,
 }
 
-/// What a match rule such as `wasm:opcode:*load*:before` matches. One whose first part is `native`
-/// is about native programs.
+/// The events that a match rule such as `wasm:opcode:*load*:before` matches. One whose first part
+/// is `native` is about native programs.
 ///
 /// # Errors
 /// The rule is malformed or matches nothing.
@@ -256,7 +256,7 @@ fn describe(event: &Event, provider: Provider) -> EventInfo {
         let events::Description { name, ty, is_static, help } = bound;
         BoundInfo { name, ty, is_static, help }
     });
-    // Those without a place are the same for all providers.
+    // Events without a place are the same for all providers.
     let event = event.text();
     let (_, rest) = event.split_once(':').expect("an event has parts");
     EventInfo { event: format!("{}:{rest}", provider.name()), bound: bound.collect() }

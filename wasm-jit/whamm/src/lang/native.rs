@@ -16,7 +16,7 @@ use super::ir::Typed;
 use super::pattern::Pattern;
 use super::types::Type;
 
-/// Which programs the rules of a script are about.
+/// The kind of programs that the rules of a script observe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Provider {
     Wasm,

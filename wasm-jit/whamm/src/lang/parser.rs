@@ -28,7 +28,7 @@ const KEYWORDS: [&str; 15] = [
 
 type Parsed<T> = Result<T, Problem>;
 
-/// Parses a script; reports all problems from which parsing can go on.
+/// Parses a script; reports all problems after which parsing can continue.
 pub(super) fn parse(source: &str) -> Result<Script, Vec<Problem>> {
     let mut parser = Parser { lexer: Lexer::new(source), depth: 0, in_predicate: false };
     let mut items = Vec::new();
@@ -618,7 +618,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What follows a name: a call, an index, fields, or nothing.
+    /// The rest after a name: a call, an index, fields, or nothing.
     fn call_or_field(&mut self, start: usize, annotation: Option<Ident>, name: Ident) -> Parsed<Expr> {
         if self.at("(")? {
             return self.call(start, annotation, None, name);

@@ -1,4 +1,4 @@
-//! What a script's variables contain: read from the memory of a monitor that runs.
+//! The values of a script's variables, read from the memory of a running monitor.
 //!
 //! The compiler knows where each reported variable lives. [`Script::report`] reads them there, with
 //! their types, so that nothing is lost in a text. A program of one's own can do this at any time
@@ -12,7 +12,7 @@ use super::ir::SITE_HEADER;
 use super::types::Type;
 use crate::monitor_module::MonitorError;
 
-/// Where the reported variables of a script are.
+/// The positions of a script's reported variables.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layout {
     pub(super) once: Vec<Once>,
@@ -42,9 +42,9 @@ pub(super) struct Sites {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ScriptReport {
-    /// Those that exist once, in the order of the script.
+    /// Variables that exist once, in the order of the script.
     pub variables: Vec<VariableReport>,
-    /// Those of places, by rules, in the order of the script.
+    /// Variables of places, by rules, in the order of the script.
     pub rules: Vec<RuleReport>,
 }
 
@@ -76,7 +76,7 @@ pub struct RuleReport {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SiteReport {
-    /// What happens there: `wasm:opcode:if:before`.
+    /// The event: `wasm:opcode:if:before`.
     pub event: String,
     /// The function's index.
     pub function: u32,
@@ -87,7 +87,7 @@ pub struct SiteReport {
     pub values: Vec<ReportedValue>,
 }
 
-/// What a variable contains.
+/// The value of a reported variable.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReportedValue {
     /// A value.

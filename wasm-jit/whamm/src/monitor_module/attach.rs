@@ -6,7 +6,7 @@ use wasm_jit::probes::{Scope, WasmFn};
 use wasm_jit::{AsContextMut, Error, Instance, Linker, Module, Store, Val};
 
 use super::contents::Contents;
-use super::counted::{Found, choose};
+use super::counted::{RuleMatch, choose};
 use super::error::MonitorError;
 use super::load::MonitorModule;
 use super::made::{Callee, Maker, OffSwitch, Probes};
@@ -79,7 +79,7 @@ pub(super) fn run<T: 'static>(
 /// A monitor that was instantiated, with what its rules match.
 pub(crate) struct Matched {
     pub(crate) instance: Instance,
-    pub(crate) found: Vec<Found>,
+    pub(crate) found: Vec<RuleMatch>,
     /// By rule.
     pub(crate) functions: Vec<WasmFn>,
     pub(crate) last: Last,
@@ -97,8 +97,8 @@ impl MonitorModule {
     /// A function of the monitor that traps ends the program's call with this trap.
     ///
     /// # Errors
-    /// Those of instantiating, of functions that are called at match time, and of making probes.
-    /// There are no probes then.
+    /// The errors of instantiation, of functions that are called at match time, and of making
+    /// probes. No probes are left then.
     ///
     /// # Panics
     /// If the store, the linker, the modules and the program's module belong to different engines.

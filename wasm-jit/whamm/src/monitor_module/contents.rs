@@ -1,4 +1,4 @@
-//! What a monitor consists of, as far as evaluating its functions needs it.
+//! The contents of a monitor that the evaluation of its functions needs.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -30,9 +30,9 @@ impl Width {
     }
 }
 
-/// What a global is for those that read it.
+/// The use of a global.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum GlobalIs {
+pub(super) enum GlobalUse {
     /// It never changes: these bits.
     Constant(u64),
     /// An integer of the monitor's own, which changes.
@@ -81,7 +81,7 @@ impl<'m> Code<'m> {
     }
 }
 
-/// How many values the end of a block leaves; `None` for types with parameters.
+/// The number of values at the end of a block; `None` for types with parameters.
 pub(super) fn block_results(ty: BlockType) -> Option<usize> {
     match ty {
         BlockType::Empty => Some(0),
@@ -96,7 +96,7 @@ pub(super) struct Contents<'m> {
     module: &'m Module,
     /// The size of each memory that is the monitor's own, and of one thread, in bytes.
     memories: Vec<Option<u64>>,
-    globals: Vec<GlobalIs>,
+    globals: Vec<GlobalUse>,
     /// Functions by the names of exports.
     exports: HashMap<&'m str, u32>,
     code: HashMap<u32, Option<Rc<Code<'m>>>>,
@@ -115,10 +115,10 @@ impl<'m> Contents<'m> {
             let index = globals.len() as u32;
             let value = instance.global(&store, index).map(|global| global.get(&mut store));
             globals.push(match (width, value) {
-                (Some(_), Some(Val::I32(value))) if !ty.mutable => GlobalIs::Constant(value as u32 as u64),
-                (Some(_), Some(Val::I64(value))) if !ty.mutable => GlobalIs::Constant(value as u64),
-                (Some(width), _) if ty.mutable && is_own => GlobalIs::Own(width),
-                _ => GlobalIs::Other,
+                (Some(_), Some(Val::I32(value))) if !ty.mutable => GlobalUse::Constant(value as u32 as u64),
+                (Some(_), Some(Val::I64(value))) if !ty.mutable => GlobalUse::Constant(value as u64),
+                (Some(width), _) if ty.mutable && is_own => GlobalUse::Own(width),
+                _ => GlobalUse::Other,
             });
         };
         for payload in Parser::new(0).parse_all(module.bytes()) {
@@ -163,8 +163,8 @@ impl<'m> Contents<'m> {
         size.is_some_and(|size| address.checked_add(bytes).is_some_and(|end| end <= size))
     }
 
-    pub(super) fn global(&self, index: u32) -> GlobalIs {
-        self.globals.get(index as usize).copied().unwrap_or(GlobalIs::Other)
+    pub(super) fn global(&self, index: u32) -> GlobalUse {
+        self.globals.get(index as usize).copied().unwrap_or(GlobalUse::Other)
     }
 
     /// The code of a function; `None` if it is imported.

@@ -34,33 +34,37 @@ use super::contents::{Contents, Width};
 use super::evaluate::{Adds, Argument, Cell, Ways, evaluate, overlap};
 use super::reach::Reach;
 
-/// After so many instructions were executed in vain, a rule's function is called at all places that
-/// remain: it takes about a millisecond.
+/// Limit of instructions that are executed without a result for a rule; after that, the rule's
+/// function is called at all places that remain. This bounds the evaluation to about a millisecond.
 const FAILING_STEPS: u32 = 100_000;
 
 /// A rule at a place.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct RuleMatch {
     /// Its number.
     pub(crate) rule: usize,
     pub(crate) location: Location,
-    /// What its function is called with.
+    /// The arguments of its function.
     pub(crate) values: Values,
-    /// How the instruction goes on.
+    /// The choice that the instruction makes, if it makes one.
     pub(super) ways: Option<Ways>,
-    /// What a call adds, always or for each of the ways, if it does nothing else, and is not called
-    /// for that: see [`choose`].
+    /// The amounts that a call adds, always or for each way to continue, if the function only adds
+    /// and need not be called (see [`choose`]).
     pub(super) adds: Option<Arc<[Adds]>>,
 }
 
 /// Finds out which functions only add, and decides which of them are called nevertheless. The
 /// functions are those of the rules, with their indices in the monitor.
-pub(super) fn choose(found: &mut [Found], functions: &[(WasmFn, Option<u32>)], contents: &mut Contents<'_>) {
+pub(super) fn choose(
+    found: &mut [RuleMatch],
+    functions: &[(WasmFn, Option<u32>)],
+    contents: &mut Contents<'_>,
+) {
     let mut steps = vec![FAILING_STEPS; functions.len()];
     // By rule, the place before: many have the same values.
     let mut last: Vec<Option<usize>> = vec![None; functions.len()];
     for number in 0..found.len() {
-        let Found { rule, ways, ref values, .. } = found[number];
+        let RuleMatch { rule, ways, ref values, .. } = found[number];
         let before = last[rule].replace(number).map(|before| &found[before]);
         found[number].adds = match before.filter(|before| before.values == *values && before.ways == ways) {
             Some(before) => before.adds.clone(),
@@ -74,7 +78,7 @@ pub(super) fn choose(found: &mut [Found], functions: &[(WasmFn, Option<u32>)], c
             }
         };
     }
-    let mut cells: Vec<Cell> = found.iter().flat_map(Found::cells).copied().collect();
+    let mut cells: Vec<Cell> = found.iter().flat_map(RuleMatch::cells).copied().collect();
     cells.sort_unstable();
     cells.dedup();
     let mut reach = Reach::default();
@@ -85,7 +89,7 @@ pub(super) fn choose(found: &mut [Found], functions: &[(WasmFn, Option<u32>)], c
     }
     let mut called = vec![false; functions.len()];
     loop {
-        for Found { rule, .. } in found.iter().filter(|found| found.adds.is_none()) {
+        for RuleMatch { rule, .. } in found.iter().filter(|found| found.adds.is_none()) {
             if !std::mem::replace(&mut called[*rule], true) {
                 match functions[*rule].1 {
                     Some(function) => reach.add(contents, function),
@@ -106,12 +110,12 @@ pub(super) fn choose(found: &mut [Found], functions: &[(WasmFn, Option<u32>)], c
     }
 }
 
-impl Found {
+impl RuleMatch {
     fn cells(&self) -> impl Iterator<Item = &Cell> {
         self.adds.iter().flat_map(|adds| adds.iter()).flatten().map(|(cell, _)| cell)
     }
 
-    /// What a call adds, if it does nothing else.
+    /// The amounts that a call adds, if the function only adds.
     fn evaluate(
         &self,
         (function, index): &(WasmFn, Option<u32>),
@@ -177,9 +181,9 @@ fn add_to<const N: usize>(bytes: &mut [u8], sum: impl FnOnce([u8; N]) -> [u8; N]
 #[derive(Debug)]
 pub(super) struct Counting {
     probe: Probe,
-    /// What each count is multiplied by.
+    /// The amounts by which each count is multiplied.
     adds: Arc<[Adds]>,
-    /// How much of each count was added.
+    /// The part of each count that was already added.
     settled: Box<[u64]>,
 }
 

@@ -12,9 +12,9 @@ pub enum MonitorError {
     Name {
         /// The name.
         export: String,
-        /// Where the mistake is, in characters from 1.
+        /// The position of the mistake, in characters from 1.
         column: usize,
-        /// What it is.
+        /// The mistake.
         reason: NameError,
     },
     /// The rule of an export cannot be followed.
@@ -36,7 +36,7 @@ pub enum MonitorError {
         function: u32,
         /// The offset of the place in its body.
         offset: u32,
-        /// What happened.
+        /// The cause.
         source: Box<Error>,
     },
     /// There is no probe at a place.
@@ -67,7 +67,7 @@ pub enum MonitorError {
     Failed {
         /// The name of the rule.
         export: String,
-        /// What happened.
+        /// The cause.
         reason: String,
     },
     /// Functions' first calls cannot be watched.
@@ -89,7 +89,7 @@ pub enum MonitorError {
     /// The memory of a monitor does not contain the report of the script.
     #[error("there is no report of this script at address {address:#x} of the monitor's memory")]
     Report {
-        /// Where it was looked for.
+        /// The expected address of the report.
         address: u32,
     },
     /// A function of the beginning or the end failed.
@@ -97,12 +97,12 @@ pub enum MonitorError {
     Run {
         /// The name of the rule.
         export: String,
-        /// What happened.
+        /// The cause.
         source: Box<Error>,
     },
 }
 
-/// What is wrong in the name of an export.
+/// A mistake in the name of an export.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
@@ -127,13 +127,13 @@ pub enum NameError {
     /// Calls are nested too deeply.
     #[error("more than {limit} calls in each other")]
     Nested {
-        /// How many may be.
+        /// The maximum number.
         limit: usize,
     },
     /// Something else is needed there.
     #[error("expected {text}")]
     Expected {
-        /// What is needed.
+        /// The expected text.
         text: &'static str,
     },
 }

@@ -1,14 +1,14 @@
 //! Functions of rules that only count.
 //!
-//! What the functions of most monitors do is to add a constant to a number, whose address is known
+//! The functions of most monitors add a constant to a number, whose address is known
 //! when the probe is made: `memory[k] += c`, or a global. To find this out, the function is
 //! evaluated for the place once: its parameters are what the rule binds there, constants as far as
 //! they are, and numbers that change are symbols. It counts if all control and all addresses are
 //! known, nothing can trap, and everything that it stores is what was there plus a constant. It may
 //! do so with several numbers, and call other functions of the monitor.
 //!
-//! If it depends on the operand that decides how the instruction goes on, it is evaluated once for
-//! each way: for a condition, once with an operand that is not 0, and once with 0; for a
+//! If it depends on the operand that decides how the instruction continues, it is evaluated once
+//! for each way: for a condition, once with an operand that is not 0, and once with 0; for a
 //! `br_table`, with each index, and with one that is larger than all.
 //!
 //! Functions that do anything else are not understood, and are called.
@@ -17,16 +17,16 @@ use std::collections::BTreeMap;
 
 use wasm_jit::wasmparser::{MemArg, MemArgTarget, Operator};
 
-use super::contents::{Code, Contents, GlobalIs, Width, block_results};
+use super::contents::{Code, Contents, GlobalUse, Width, block_results};
 use super::numbers::{binary, unary};
 
-/// How many instructions one evaluation executes.
+/// Maximum number of instructions that one evaluation executes.
 const STEPS: u32 = 500;
 
-/// How deep calls of the monitor's own functions are.
+/// Maximum depth of calls of the monitor's own functions.
 const DEPTH: u32 = 16;
 
-/// More ways than these are not evaluated.
+/// Maximum number of ways to continue that are evaluated.
 const WAYS: u32 = 64;
 
 /// A number in the monitor that is added to.
@@ -36,20 +36,20 @@ pub(super) enum Cell {
     Global { index: u32, width: Width },
 }
 
-/// What one call adds, modulo the width of each number.
+/// The amounts that one call adds, modulo the width of each number.
 pub(super) type Adds = Box<[(Cell, u64)]>;
 
-/// How the instruction of a place goes on, by its first operand.
+/// The ways in which an instruction continues, depending on its first operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ways {
-    /// It is not 0, or it is.
+    /// The operand is not 0, or it is.
     Condition,
-    /// It is less than the number of targets, or not.
+    /// The operand is less than the number of targets, or not.
     Table(u32),
 }
 
 impl Ways {
-    /// Those of an instruction, unless there are too many.
+    /// The ways of an instruction; `None` if it has no choice, or more than [`WAYS`].
     pub(super) fn of(operator: &Operator<'_>) -> Option<Self> {
         match operator {
             Operator::BrIf { .. } | Operator::If { .. } | Operator::Select | Operator::TypedSelect { .. } => {
@@ -64,7 +64,7 @@ impl Ways {
     /// [`Branches`](wasm_jit::probes::Branches).
     fn operands(self) -> impl Iterator<Item = Value> {
         let (known, least) = match self {
-            // Taken, which is the first, is what is not known.
+            // The first way, which is taken, has an operand of which only the lower bound is known.
             Self::Condition => (0..0, Some(Value::AtLeast(1))),
             Self::Table(targets) => (0..targets, None),
         };
@@ -76,13 +76,13 @@ impl Ways {
     }
 }
 
-/// What is known about a value: of an integer of 32 bits, the upper half is 0.
+/// A value as far as it is known; the upper half of a 32-bit integer is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Known(u64),
-    /// Without a sign.
+    /// An unsigned lower bound.
     AtLeast(u64),
-    /// What a cell had before, plus a number.
+    /// The previous contents of a cell, plus a number.
     Now(Cell, u64),
     Unknown,
 }
@@ -101,19 +101,20 @@ impl Value {
     }
 }
 
-/// What a parameter is.
+/// An argument of the function.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Argument {
     Constant(u64),
-    /// The operand that decides how the instruction goes on.
+    /// The operand that decides how the instruction continues.
     Choosing,
     Unknown,
 }
 
-/// What a rule's function adds at a place with these arguments: always, or for each of the ways;
-/// `None` if it does anything else.
+/// The amounts that a rule's function adds with these arguments: always, or for each of the ways;
+/// `None` if it has any other effect.
 ///
-/// `steps` gets smaller by the number of instructions that are executed; it also fails at 0.
+/// `steps` is reduced by the number of executed instructions; the evaluation fails when it
+/// reaches 0.
 pub(super) fn evaluate(
     contents: &mut Contents<'_>,
     function: u32,
@@ -144,7 +145,7 @@ pub(super) fn evaluate(
 
 struct Evaluation<'a, 'm> {
     contents: &'a mut Contents<'m>,
-    /// What was stored, as a difference.
+    /// The stored values, as differences to the previous contents.
     now: BTreeMap<Cell, u64>,
     steps: u32,
 }
@@ -203,7 +204,7 @@ impl Evaluation<'_, '_> {
         let depth = depth.checked_sub(1)?;
         let code = self.contents.code(function)?;
         let mut locals = arguments;
-        // Those of other types than integers come to no instruction that is understood.
+        // Locals of other types than integers are used by unsupported instructions only.
         locals.resize(locals.len() + code.locals, Value::Known(0));
         let mut run = Activation { locals, stack: Vec::new(), labels: Vec::new(), next: 0 };
         run.enter(code.instructions.len() - 1, code.results, false);
@@ -305,12 +306,12 @@ impl Evaluation<'_, '_> {
             Operator::I32Const { value } => Value::Known(*value as u32 as u64),
             Operator::I64Const { value } => Value::Known(*value as u64),
             Operator::GlobalGet { global_index } => match self.contents.global(*global_index) {
-                GlobalIs::Constant(value) => Value::Known(value),
-                GlobalIs::Own(width) => self.read(Cell::Global { index: *global_index, width }),
-                GlobalIs::Other => Value::Unknown,
+                GlobalUse::Constant(value) => Value::Known(value),
+                GlobalUse::Own(width) => self.read(Cell::Global { index: *global_index, width }),
+                GlobalUse::Other => Value::Unknown,
             },
             Operator::GlobalSet { global_index } => {
-                let GlobalIs::Own(width) = self.contents.global(*global_index) else { return None };
+                let GlobalUse::Own(width) = self.contents.global(*global_index) else { return None };
                 let value = run.pop()?;
                 return self.write(Cell::Global { index: *global_index, width }, value);
             }
@@ -365,7 +366,7 @@ impl Evaluation<'_, '_> {
         }
     }
 
-    /// What was added; `None` if numbers overlap.
+    /// The amounts that were added; `None` if numbers overlap.
     fn adds(self) -> Option<Adds> {
         let cells: Vec<Cell> = self.now.keys().copied().collect();
         if overlap(&cells) {

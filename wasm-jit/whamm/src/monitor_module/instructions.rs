@@ -14,7 +14,7 @@ macro_rules! visitors {
 
         const VISITORS: &[&str] = &[$( stringify!($visit) ),*];
 
-        /// How many results an instruction pushes, if that is the same wherever it occurs.
+        /// The number of results that an instruction pushes, if it is the same at every occurrence.
         pub(super) fn pushed(operator: &Operator<'_>) -> Option<u32> {
             let described = match operator {
                 $( Operator::$op { .. } => stringify!($($ann)*), )*

@@ -90,7 +90,7 @@ fn is_number(ty: ValType) -> bool {
 }
 
 impl Check<'_> {
-    /// Whether there are strings.
+    /// Checks the signature of a rule; returns whether it binds strings.
     fn rule(&self, name: &str, export: &ExternType, rule: &Rule) -> Result<bool, SignatureError> {
         let ExternType::Func(ty) = export else { return Err(SignatureError::NoFunction) };
         if ty.results().len() != 0 {
@@ -104,7 +104,7 @@ impl Check<'_> {
         let of_frame = |value: &Parameter| match value {
             Parameter::Argument(_) => !has_frame || rule.mode != Mode::Before,
             Parameter::Result(_) => rule.mode != Mode::After,
-            // Where control continues may be the end of the call.
+            // Control may continue at the end of the call.
             Parameter::Local(_) => !has_frame || rule.mode == Mode::SemanticAfter,
             Parameter::Frame => !has_frame && rule.event != Event::Exit,
             _ => false,

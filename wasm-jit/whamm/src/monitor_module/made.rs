@@ -1,6 +1,6 @@
 //! The probes of a monitor: made when functions are first called, and switched together.
 //!
-//! Rules are matched with the whole program when a monitor is attached, because matching calls
+//! Rules are matched with the complete program when a monitor is attached, because matching calls
 //! functions of the monitor. Probes are made in a function when it is first called, since most
 //! functions of a large program are not. If there are instances of the program already, functions
 //! may be running: then all probes are made at once.
@@ -19,7 +19,7 @@ use wasm_jit::probes::{
 };
 use wasm_jit::{AsContextMut, Error, Instance, Linker, Module};
 
-use super::counted::{Counting, Found};
+use super::counted::{Counting, RuleMatch};
 use super::error::MonitorError;
 use super::evaluate::Adds;
 
@@ -29,7 +29,7 @@ pub(crate) const PROBES: &str = "wasm_jit:probe";
 /// The function that switches a probe off, by its number.
 pub(crate) const OFF: &str = "off";
 
-/// What a probe calls for a rule.
+/// The function that a probe calls for a rule.
 #[derive(Debug)]
 pub(super) enum Callee {
     /// The rule's function, in the program's store.
@@ -38,12 +38,12 @@ pub(super) enum Callee {
     Closure(Callback),
 }
 
-/// What it takes to make probes.
+/// Makes probes.
 #[derive(Debug)]
 pub(super) struct Maker {
     pub(super) program: Module,
     pub(super) scope: Scope,
-    /// By rule: the name of the export, and what is called.
+    /// By rule: the name of the export, and the function.
     pub(super) exports: Vec<String>,
     pub(super) callees: Vec<Callee>,
 }
@@ -51,24 +51,24 @@ pub(super) struct Maker {
 /// The probes of an attached monitor, off at first.
 pub(super) struct Probes {
     shared: Arc<Shared>,
-    /// There is one while the probes are on and some may still have to be made.
+    /// Present while the probes are on and some functions have not been called yet.
     watch: Mutex<Option<FirstCallWatch>>,
 }
 
 struct Shared {
     maker: Maker,
-    made: Mutex<Made>,
+    made: Mutex<MadeProbes>,
 }
 
 #[derive(Default)]
-struct Made {
+struct MadeProbes {
     is_on: bool,
-    /// What is to become probes, by function.
-    waiting: HashMap<u32, Vec<(usize, Found)>>,
-    /// Those that call functions, at entries and elsewhere.
+    /// Matches of which no probes have been made yet, by function.
+    waiting: HashMap<u32, Vec<(usize, RuleMatch)>>,
+    /// Probes that call functions, at entries and elsewhere.
     at_entries: Vec<Calling>,
     others: Vec<Calling>,
-    /// Where each of them is that has a number: whether at an entry, and its index.
+    /// The positions of numbered probes: whether at an entry, and the index.
     by_number: HashMap<usize, (bool, usize)>,
     counting: Vec<Counting>,
     /// The first of the probes that could not be made.
@@ -83,15 +83,15 @@ struct Calling {
 }
 
 /// A probe that was made for a rule, with what it adds if it counts.
-struct New {
+struct NewProbe {
     rule: usize,
-    /// That of what was found.
+    /// The number of its match.
     number: usize,
     probe: Probe,
     adds: Option<Arc<[Adds]>>,
 }
 
-impl New {
+impl NewProbe {
     fn is_entry(&self) -> bool {
         self.probe.spec().location.place == Place::Entry
     }
@@ -122,8 +122,8 @@ impl OffSwitch {
 }
 
 impl Probes {
-    pub(super) fn new(maker: Maker, found: Vec<Found>, off: &OffSwitch) -> Self {
-        let mut made = Made::default();
+    pub(super) fn new(maker: Maker, found: Vec<RuleMatch>, off: &OffSwitch) -> Self {
+        let mut made = MadeProbes::default();
         for (number, found) in found.into_iter().enumerate() {
             made.waiting.entry(found.location.function).or_default().push((number, found));
         }
@@ -197,17 +197,17 @@ impl Shared {
     /// Makes the probes of functions that are called, or may be running.
     fn called(&self, functions: &[u32]) -> Result<(), Refused> {
         // Each place is made by one thread only.
-        let found: Vec<(usize, Found)> = {
+        let found: Vec<(usize, RuleMatch)> = {
             let mut made = lock(&self.made);
             functions.iter().flat_map(|function| made.waiting.remove(function)).flatten().collect()
         };
         if found.is_empty() {
             return Ok(());
         }
-        // Not under the lock, which a thread may wait for that asks for the number of probes.
+        // Without the lock, for which a thread may wait that requests the number of probes.
         let new = self.maker.make(found)?;
         let entries = new.iter().filter(|new| new.is_entry());
-        let in_order: Vec<&New> = entries.chain(new.iter().filter(|new| !new.is_entry())).collect();
+        let in_order: Vec<&NewProbe> = entries.chain(new.iter().filter(|new| !new.is_entry())).collect();
         let switched = activate_all(in_order.iter().map(|new| &new.probe));
         let named = switched
             .into_iter()
@@ -236,8 +236,8 @@ impl Shared {
     }
 }
 
-impl Made {
-    fn add(&mut self, new: Vec<New>) {
+impl MadeProbes {
+    fn add(&mut self, new: Vec<NewProbe>) {
         for new in new {
             let is_entry = new.is_entry();
             match new.adds {
@@ -267,13 +267,13 @@ impl Made {
 
 impl Maker {
     /// Makes probes, off.
-    fn make(&self, found: Vec<(usize, Found)>) -> Result<Vec<New>, Refused> {
-        let spec = |found: &Found| ProbeSpec { location: found.location, kind: self.kind(found) };
+    fn make(&self, found: Vec<(usize, RuleMatch)>) -> Result<Vec<NewProbe>, Refused> {
+        let spec = |found: &RuleMatch| ProbeSpec { location: found.location, kind: self.kind(found) };
         let specs: Vec<ProbeSpec> = found.iter().map(|(_, found)| spec(found)).collect();
         let mut new = Vec::with_capacity(specs.len());
         for ((number, found), made) in found.into_iter().zip(self.program.scoped_probes(self.scope, &specs)) {
             match made {
-                Ok(probe) => new.push(New { rule: found.rule, number, probe, adds: found.adds }),
+                Ok(probe) => new.push(NewProbe { rule: found.rule, number, probe, adds: found.adds }),
                 Err(refused) if is_no_match(&refused) => {}
                 Err(refused) => return Err((self.exports[found.rule].clone(), refused)),
             }
@@ -281,8 +281,8 @@ impl Maker {
         Ok(new)
     }
 
-    /// What a probe does.
-    fn kind(&self, found: &Found) -> Kind {
+    /// The kind of probe for a match.
+    fn kind(&self, found: &RuleMatch) -> Kind {
         let values = found.values.clone();
         match (found.adds.as_deref(), &self.callees[found.rule]) {
             (Some([_]), _) => Kind::Count,

@@ -8,7 +8,7 @@ use wasm_jit::wasmparser::Operator;
 use wasm_jit::{FunctionInfo, Instance, Module, Store, Val, ValType};
 use wasm_jit_hooks::Flow;
 
-use super::counted::Found;
+use super::counted::RuleMatch;
 use super::error::MonitorError;
 use super::evaluate::Ways;
 use super::instructions::{Immediate, access, immediates, name};
@@ -27,13 +27,13 @@ struct Match<'m> {
     index: usize,
     is_last: bool,
     instruction: Option<(&'m Operator<'m>, &'m [u8])>,
-    /// Where control continues, if a rule asks for that.
+    /// The places where control continues, if a rule needs them.
     continuations: Option<&'m Continuations>,
     /// Of the block that ends.
     count: Option<usize>,
 }
 
-/// What happens to a value that is wanted at a place.
+/// A value that a rule binds, evaluated at a place.
 enum Evaluated {
     Integer(u64),
     F32(u32),
@@ -52,7 +52,7 @@ pub(super) struct Matching<'a, T: 'static> {
     pub(super) functions: Vec<WasmFn>,
     /// The rules for instructions, by their names, as far as they were needed.
     pub(super) opcodes: HashMap<String, Vec<usize>>,
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<RuleMatch>,
 }
 
 impl<T: 'static> Matching<'_, T> {
@@ -208,7 +208,7 @@ impl<T: 'static> Matching<'_, T> {
             });
         }
         let values = Values::from(&values[..]);
-        self.found.extend(at.iter().map(|at| Found {
+        self.found.extend(at.iter().map(|at| RuleMatch {
             rule: number,
             location: Location { function: place.function.index(), place: *at },
             values: values.clone(),
@@ -275,7 +275,7 @@ impl<T: 'static> Matching<'_, T> {
                 Parameter::Static(value) => {
                     let evaluated = match (*value, place) {
                         (value, None) => nowhere(value),
-                        // What is about to be found.
+                        // The number of the match that is added next.
                         (Static::Probe, Some(_)) => Evaluated::Integer(self.found.len() as u64),
                         (value, Some(place)) => place.value(value),
                     };
@@ -374,7 +374,7 @@ impl Match<'_> {
         }
     }
 
-    /// How many results the instruction pushes.
+    /// The number of results that the instruction pushes.
     fn results(&self) -> u32 {
         self.instruction.map_or(0, |(operator, _)| results(self.program, operator))
     }

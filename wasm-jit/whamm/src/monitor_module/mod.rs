@@ -17,7 +17,7 @@
 //! instructions, and adds what it has counted before anything reads the numbers. The address may
 //! depend on constants that are bound, and on whether the condition of a `br_if`, `if` or `select`
 //! (`arg0`) is 0, or on the index of a `br_table` with less than 64 targets. The number must be an
-//! i32 or i64 in a global or memory that the monitor does not import, and no function that has to
+//! i32 or i64 in a global or memory that the monitor does not import, and no function that must
 //! be called may use the same memory or global: then all are called. A rule that binds other
 //! operands, or locals, is called, too. [`Attached::instance`] and [`Attached::finish`] bring the
 //! numbers up to date; [`Attached::counters`] says how many places are counted, and
@@ -57,7 +57,7 @@
 //! [`wasm_jit::probes`].
 //!
 //! # Modes
-//! Those other than `before` are an extension of this engine. The function is called
+//! Modes other than `before` are an extension of this engine. The function is called
 //!
 //! * `after` the instruction: when control comes to the place between it and the next one,
 //! * `semantic_after` it: wherever it continues, also where a branch leads or the call ends; of a
@@ -97,7 +97,7 @@
 //!
 //! An integer is an i32 or an i64. A string is two i32, address and length, in the memory that the
 //! monitor exports as `whamm_buffer`, at the value of its global `whamm_buffer:start`; it is cut
-//! after as many bytes as its global `whamm_buffer:max` says. It is overwritten with the next one.
+//! at the number of bytes in its global `whamm_buffer:max`. It is overwritten with the next one.
 //!
 //! # Probes that are switched off
 //! A monitor may import the function `off`, with a parameter of the type i32 and no result, from
@@ -163,7 +163,7 @@ mod strings;
 pub(crate) use self::instructions::names_of;
 pub use attach::Attached;
 pub(crate) use attach::Matched;
-pub(crate) use counted::Found;
+pub(crate) use counted::RuleMatch;
 pub use error::{MonitorError, NameError, SignatureError};
 pub use load::MonitorModule;
 pub(crate) use made::{OFF, PROBES};

@@ -1,4 +1,4 @@
-//! Where control continues after an instruction: the places of rules whose mode is not `before`.
+//! The places where control continues after an instruction, for rules whose mode is not `before`.
 
 use wasm_jit::Module;
 use wasm_jit::probes::Place;
@@ -39,7 +39,7 @@ pub(super) struct Continuations {
     is_loop: Vec<bool>,
     /// Of instructions that begin a block: what follows its end.
     after_block: Vec<Option<usize>>,
-    /// Where handlers of exceptions continue.
+    /// Marks the places where handlers of exceptions continue.
     is_handler: Vec<bool>,
 }
 
@@ -72,7 +72,7 @@ impl Continuations {
                     open.push(index);
                 }
                 Operator::End | Operator::Delegate { .. } => {
-                    // That of the function has none.
+                    // The last `end` of the function closes no block.
                     if let Some(block) = open.pop() {
                         all.after_block[block] = Some(index + 1);
                     }
@@ -83,7 +83,7 @@ impl Continuations {
         all
     }
 
-    /// Where the function of a rule for an instruction is called.
+    /// The places at which the function of a rule for an instruction is called.
     pub(super) fn places(&self, index: usize, mode: Mode) -> impl Iterator<Item = Place> + '_ {
         let mut found = self.indices(index, mode);
         found.sort_unstable();
@@ -125,7 +125,7 @@ impl Continuations {
     }
 }
 
-/// How many results an instruction pushes that can be observed after it.
+/// The number of results of an instruction that can be observed after it.
 pub(super) fn results(program: &Module, operator: &Operator<'_>) -> u32 {
     match operator {
         Operator::Call { function_index } => {

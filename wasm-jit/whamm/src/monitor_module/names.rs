@@ -5,10 +5,10 @@ use wildmatch::WildMatch;
 use super::error::NameError;
 use super::modes::Mode;
 
-/// How deep calls may be nested in parameters.
+/// Maximum depth of nested calls in parameters.
 const MAX_DEPTH: usize = 32;
 
-/// What a rule waits for.
+/// The event of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
     /// Any of these.
@@ -105,7 +105,7 @@ pub(super) fn parse(name: &str) -> Result<Option<Rule>, (usize, NameError)> {
     parse_of("wasm:", name)
 }
 
-/// The same for rules about native programs.
+/// Parses a rule about native programs, as [`parse`] does for those about modules.
 pub(crate) fn parse_native(name: &str) -> Result<Option<Rule>, (usize, NameError)> {
     parse_of("native:", name)
 }
@@ -151,7 +151,7 @@ impl<'a> Parser<'a> {
         if self.takes(text) { Ok(()) } else { Err(NameError::Expected { text }) }
     }
 
-    /// Takes as many of these characters as there are.
+    /// Takes the longest prefix that consists of these characters.
     fn word(&mut self, belongs: fn(char) -> bool) -> &'a str {
         let word = &self.rest()[..self.rest().find(|c| !belongs(c)).unwrap_or(self.rest().len())];
         self.at += word.len();

@@ -7,7 +7,7 @@ use wasm_jit::wasmparser::Operator;
 use super::contents::Width;
 use super::evaluate::{Cell, Value};
 
-/// What an instruction with one operand computes; `None` if it is no such instruction.
+/// Evaluates an instruction with one operand; `None` if it has another form.
 pub(super) fn unary(operator: &Operator<'_>, value: Value) -> Option<Value> {
     let compute: fn(u64) -> u64 = match operator {
         Operator::I32Eqz | Operator::I64Eqz => |x| u64::from(x == 0),
@@ -37,7 +37,7 @@ pub(super) fn unary(operator: &Operator<'_>, value: Value) -> Option<Value> {
 /// A computation with two numbers; `None` if it traps.
 type Compute = fn(u64, u64) -> Option<u64>;
 
-/// What an instruction with two operands computes; `None` if it is no such instruction, or may
+/// Evaluates an instruction with two operands; `None` if it has another form, or may
 /// trap.
 pub(super) fn binary(operator: &Operator<'_>, a: Value, b: Value) -> Option<Value> {
     let (width, compute) = match narrow(operator) {

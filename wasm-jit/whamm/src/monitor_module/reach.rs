@@ -1,4 +1,4 @@
-//! What functions of a monitor may read or write that are called while the program runs.
+//! Memories and globals that functions of a monitor may access while the program runs.
 //!
 //! Numbers that the engine counts for a monitor are added to it later ([`Counted`]). So none of
 //! them may be in reach of a function that is called meanwhile.

@@ -4,8 +4,8 @@
 //! thread. It cannot be attached while that thread runs the program, and sees one thread only. A
 //! shared monitor can be attached at any time, from any thread:
 //!
-//! - Its one instance is in a store of its own, under a lock. Its variables exist once, whichever
-//!   threads run the program.
+//! - Its one instance is in a store of its own, under a lock. Its variables exist once for all
+//!   threads that run the program.
 //! - Where the engine [counts](super::counted) for a rule, it counts in all instances. That costs
 //!   as much as in an attached monitor.
 //! - Elsewhere, a probe calls a closure, which takes the lock and calls the rule's function. The
@@ -49,10 +49,10 @@ pub(crate) const THREAD_STATE: [&str; 6] = [
     "thread:begun_room",
 ];
 
-/// Those of them that are 0 when a stack is empty.
+/// The indices of the globals that are 0 when a stack is empty.
 const ENTRIES: [usize; 2] = [1, 4];
 
-/// A function of the monitor that somebody waits for is ended after this time.
+/// A function of the monitor for which a caller waits is ended after this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A monitor that observes all instances of a module, from a store of its own. Its probes end when
@@ -70,17 +70,17 @@ impl MonitorModule {
     /// Instantiates the monitor and its libraries in a store, which becomes the monitor's own, and
     /// makes probes in a module, off at first.
     ///
-    /// They fire in all instances of the module, in whichever stores and threads. The rules of
+    /// They fire in all instances of the module, in all stores and threads. The rules of
     /// `wasm:begin` are called at once. The linker is that of [`MonitorModule::attach`].
     ///
     /// A function of the monitor that fails does not end the program's call: the monitor observes
     /// nothing more, and [`SharedMonitor::read`] and [`SharedMonitor::finish`] say so. What a
     /// function of the monitor itself executes is not observed. A function that does not return
-    /// keeps the program's thread, and is ended ten seconds after somebody begins to wait for it in
+    /// keeps the program's thread, and is ended ten seconds after a caller begins to wait for it in
     /// [`SharedMonitor::read`] or one of the other functions.
     ///
     /// # Errors
-    /// Those of [`MonitorModule::attach`], except that probes are made by
+    /// The errors of [`MonitorModule::attach`], except that probes are made by
     /// [`SharedMonitor::activate`].
     ///
     /// # Panics
@@ -147,7 +147,7 @@ impl MonitorModule {
         })
     }
 
-    /// Whether a rule asks for frames, or for what identifies an instruction that has begun in one.
+    /// Whether a rule binds a frame, or the identity of an instruction that has begun in one.
     fn has_frames(&self) -> bool {
         let of_frame =
             |value: &Parameter| matches!(value, Parameter::Frame | Parameter::Static(Static::Guard(_)));
@@ -246,7 +246,7 @@ impl<T: 'static> SharedMonitor<T> {
     }
 }
 
-/// What closures of probes share. It does not own the program's code.
+/// The state that closures of probes share. It does not own the program's code.
 struct Caller<T: 'static> {
     inner: Mutex<Inner<T>>,
     /// The thread that holds the lock, or 0.

@@ -4,7 +4,7 @@ use wasm_jit::{Instance, Memory, Store};
 
 use super::error::MonitorError;
 
-/// Where strings go.
+/// The buffer in the monitor's memory that strings are written to.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     memory: Memory,

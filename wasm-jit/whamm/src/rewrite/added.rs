@@ -22,7 +22,7 @@ pub(super) const FRAME: u32 = 0;
 const REPORTED: u32 = 1;
 const PAGE: u32 = 2;
 
-/// Where bytes are in that page; the arguments of `fd_write` are in front of them.
+/// The offset of bytes in that page; the arguments of `fd_write` are before them.
 const BYTES: i32 = 16;
 
 /// Standard error: the program's output remains what it is.
@@ -54,7 +54,7 @@ impl Added {
         self.numbers.added(MAKE_REPORT)
     }
 
-    /// What is exported as `_start`, if the program has one.
+    /// The function that is exported as `_start`, if the program has one.
     pub(super) fn start(&self) -> u32 {
         self.numbers.added(START)
     }

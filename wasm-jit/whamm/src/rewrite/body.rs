@@ -35,15 +35,15 @@ use wasmparser::{
 use super::RewriteError;
 use super::added::{self, Added};
 use super::merge::{Numbers, value_type};
-use crate::monitor_module::{Found, Matched};
+use crate::monitor_module::{Matched, RuleMatch};
 
-/// What is called in the functions of a program.
+/// The calls that are inserted into the functions of a program.
 pub(super) struct Bodies<'a> {
     numbers: Numbers,
     /// By rule: its function, and the types of its parameters.
     rules: Vec<(u32, Vec<ValType>)>,
     /// By function, in the order of calls.
-    found: HashMap<u32, Vec<&'a Found>>,
+    found: HashMap<u32, Vec<&'a RuleMatch>>,
     /// Functions that end the program.
     proc_exit: Vec<u32>,
     /// Results of blocks that have several.
@@ -57,7 +57,7 @@ impl<'a> Bodies<'a> {
         functions: Vec<u32>,
         proc_exit: &[u32],
     ) -> Self {
-        let mut found: HashMap<u32, Vec<&Found>> = HashMap::new();
+        let mut found: HashMap<u32, Vec<&RuleMatch>> = HashMap::new();
         for each in &matched.found {
             found.entry(each.location.function).or_default().push(each);
         }
@@ -116,7 +116,7 @@ fn function_type(
 struct Body<'a, 'v, R> {
     numbers: Numbers,
     rules: &'a [(u32, Vec<ValType>)],
-    found: HashMap<Place, Vec<&'a Found>>,
+    found: HashMap<Place, Vec<&'a RuleMatch>>,
     reencoder: &'v mut R,
     validator: &'v mut FuncValidator<ValidatorResources>,
     out: Vec<u8>,
@@ -144,11 +144,11 @@ pub(super) fn rewritten<R: Reencode<Error = std::convert::Infallible>>(
         validator.define_locals(at, count, ty)?;
         locals.push((count, reencoder.val_type(ty)?));
     }
-    let mut by_place: HashMap<Place, Vec<&Found>> = HashMap::new();
+    let mut by_place: HashMap<Place, Vec<&RuleMatch>> = HashMap::new();
     for found in bodies.found.remove(&validator.index()).unwrap_or_default() {
         by_place.entry(found.location.place).or_default().push(found);
     }
-    let has_frame = |found: &&Found| found.values.as_slice().contains(&Bound::Frame);
+    let has_frame = |found: &&RuleMatch| found.values.as_slice().contains(&Bound::Frame);
     let asks_for_frame = by_place.values().flatten().any(has_frame);
     let is_wrapped = asks_for_frame || by_place.contains_key(&Place::Exit);
     let mut results = Vec::new();
@@ -356,7 +356,7 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
     }
 
     /// Whether the place has the values that a rule wants, in the types of its parameters.
-    fn fits(&self, found: &Found) -> Result<bool, RewriteError> {
+    fn fits(&self, found: &RuleMatch) -> Result<bool, RewriteError> {
         let (_, types) = &self.rules[found.rule];
         for (value, ty) in found.values.as_slice().iter().zip(types) {
             let actual = match *value {
@@ -372,8 +372,8 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
     }
 }
 
-/// How many operands these want.
-fn operands(found: &[&Found]) -> usize {
+/// The number of operands that these rules bind.
+fn operands(found: &[&RuleMatch]) -> usize {
     let depth = |value: &Bound| match value {
         Bound::Operand(depth) => *depth as usize + 1,
         _ => 0,

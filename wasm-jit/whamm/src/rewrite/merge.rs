@@ -18,7 +18,7 @@ use super::added::{Added, REPORT};
 use super::body::{Bodies, rewritten};
 use crate::monitor_module::Matched;
 
-/// What the monitor imports.
+/// The monitor's import.
 pub(super) const WASI: &str = "wasi_snapshot_preview1";
 pub(super) const WRITE: &str = "fd_write";
 
@@ -31,7 +31,7 @@ const CHUNK: usize = 256;
 /// The numbers of the program's items in the new module.
 struct OfProgram {
     imported: u32,
-    /// How many functions are imported in addition.
+    /// Number of additional imported functions.
     more: u32,
 }
 
@@ -68,7 +68,7 @@ impl Reencode for OfMonitor {
     }
 }
 
-/// How many items the program has, and what follows from that.
+/// The numbers of the program's items, and the indices that follow from them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Numbers {
     types: u32,
@@ -76,7 +76,7 @@ pub(super) struct Numbers {
     imported: u32,
     own: u32,
     pub(super) globals: u32,
-    /// That of the monitor.
+    /// The index of the monitor's memory.
     pub(super) memory: u32,
     /// `fd_write`, as the program has it.
     write: Option<u32>,
@@ -136,7 +136,7 @@ struct Sections {
     names: Option<NameSection>,
 }
 
-/// What is known about the program before its code is read.
+/// Facts about the program that are collected before its code is read.
 #[derive(Default)]
 struct Survey {
     numbers: Numbers,

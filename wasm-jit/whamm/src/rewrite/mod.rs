@@ -18,7 +18,7 @@
 //! Places, constants and the order of events are those of the same monitor in place, so that the
 //! report is the same, byte for byte. Numbers of frames are taken from a counter.
 //!
-//! # What differs
+//! # Differences
 //! * There is no report if the program ends by a trap or an exception, or calls `proc_exit` through
 //!   a table, unless the host calls `whamm:report`. Rules and variables are as in place until then.
 //! * A rule's function that traps ends the program.
@@ -27,7 +27,7 @@
 //!   the monitor's.
 //! * DWARF and other custom sections are left out, but for names.
 //!
-//! # What is refused
+//! # Not supported
 //! Scripts that use libraries, and programs that share memories with other threads.
 
 mod added;
@@ -52,7 +52,7 @@ pub enum RewriteError {
     /// The program has something that is not supported.
     #[error("the program cannot be rewritten: {reason}")]
     Unsupported {
-        /// What it is.
+        /// The unsupported part.
         reason: String,
     },
     /// The program or the monitor is not a module that can be read: a defect of the engine or the

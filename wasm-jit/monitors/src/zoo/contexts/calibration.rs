@@ -1,4 +1,4 @@
-//! What the observation of calls costs, to be subtracted from times.
+//! The cost of observing calls, to be subtracted from times.
 //!
 //! A small program is run with and without its calls being observed, at its best of some attempts.
 //! The interval between two time stamps contains the cost of one event: the second part of the one
@@ -9,10 +9,10 @@ use std::sync::OnceLock;
 
 use wasm_jit::{Engine, Error, Instance, Module, Store, TypedFunc};
 
-use super::{Contexts, Shared, What};
+use super::{Contexts, Measure, Shared};
 use crate::zoo::clock::Clock;
 
-/// How many calls are measured at once.
+/// Number of calls that are measured at once.
 const CALLS: i32 = 2000;
 const ATTEMPTS: usize = 7;
 
@@ -34,10 +34,10 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// Those on this machine, which are measured once, in some milliseconds.
+    /// The costs on this machine, which are measured once, in some milliseconds.
     pub(super) fn get() -> Self {
         static COSTS: OnceLock<Costs> = OnceLock::new();
-        // What cannot be measured is not subtracted.
+        // Without a measurement, nothing is subtracted.
         *COSTS.get_or_init(|| measure().unwrap_or_default())
     }
 }
@@ -61,7 +61,7 @@ fn measure() -> Result<Costs, crate::Error> {
         attempts.collect::<Result<Vec<u64>, Error>>().map(|all| all.into_iter().min().unwrap_or(0) as f64)
     };
     let without = [time(&calls).map_err(outside)?, time(&recursion).map_err(outside)?];
-    let shared = Shared::new(What::Times, usize::MAX);
+    let shared = Shared::new(Measure::Times, usize::MAX);
     let contexts = Contexts::new(&module, (0..4).collect(), shared, BTreeMap::new());
     contexts.activate()?;
     let with = [time(&calls).map_err(outside)?, time(&recursion).map_err(outside)?];

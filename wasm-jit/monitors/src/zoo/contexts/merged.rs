@@ -14,7 +14,7 @@ pub(in crate::zoo) struct Merged {
     /// Parents before their children. The first is the host, the second has what was left out.
     pub(in crate::zoo) nodes: Vec<MergedNode>,
     children: HashMap<(u32, u32), u32>,
-    /// How many threads have been observed.
+    /// Number of observed threads.
     pub(in crate::zoo) threads: usize,
 }
 
@@ -37,7 +37,7 @@ pub(in crate::zoo) struct Times {
     pub(in crate::zoo) own: Vec<u64>,
     /// With all that they call.
     pub(in crate::zoo) total: Vec<u64>,
-    /// What was subtracted as the cost of observing.
+    /// The time that was subtracted as the cost of observing.
     pub(in crate::zoo) subtracted: u64,
 }
 
@@ -186,7 +186,7 @@ impl Merged {
     }
 }
 
-/// The name of a function, or of what stands for one.
+/// The name of a function, or of a node that represents one.
 pub(in crate::zoo) fn name(program: &Program<'_>, function: u32) -> String {
     match function {
         HOST => "<spontaneous>".to_owned(),

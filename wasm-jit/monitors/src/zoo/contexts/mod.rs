@@ -18,7 +18,7 @@
 //! of a function that calls itself, takes no time stamps.
 //!
 //! Frames are known by their addresses: those that are deeper than the one of an event have ended,
-//! however they were left. Traps and exceptions are reported besides, when they happen.
+//! however they were left. Traps and exceptions are also reported at once, when they happen.
 //!
 //! Only a thread writes to its tree; reports read it meanwhile.
 //!
@@ -56,7 +56,7 @@ pub(super) const LEFT_OUT: u32 = u32::MAX - 2;
 const ROOT: u32 = 0;
 const REST: u32 = 1;
 
-/// How many contexts a thread may have.
+/// Maximum number of contexts of a thread.
 const CONTEXTS: usize = 1_000_000;
 
 /// An option of all monitors that use this.
@@ -66,9 +66,9 @@ pub(super) const CONTEXTS_OPTION: OptionInfo = OptionInfo {
     help: "keeps at most this many calling contexts of a thread, of about 150 bytes [default: 1000000]",
 };
 
-/// What is observed.
+/// The observed quantities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum Measure {
     /// Counts and times.
     Times,
     /// Counts and paths.
@@ -82,11 +82,11 @@ pub(super) struct Contexts {
     _watch: UnwoundWatch,
 }
 
-/// What probes and reports share.
+/// The state that probes and reports share.
 struct Shared {
     /// Identifies it in the threads.
     number: u64,
-    what: What,
+    measure: Measure,
     limit: usize,
     clock: Clock,
     is_active: AtomicBool,
@@ -94,7 +94,7 @@ struct Shared {
     period: AtomicU64,
     /// When it was last switched off.
     ended: AtomicU64,
-    /// How many ticks threads have spent on making probes, which belong to no function.
+    /// Number of ticks that threads have spent on making probes, which belong to no function.
     delays: AtomicU64,
     threads: Mutex<Threads>,
 }
@@ -102,10 +102,10 @@ struct Shared {
 #[derive(Default)]
 struct Threads {
     running: Vec<Arc<Tree>>,
-    /// How many have ended, and their trees together.
+    /// The number of threads that have ended, and their trees together.
     ended: usize,
     of_ended: Merged,
-    /// What was cleared, to be subtracted.
+    /// The values at the last reset, to be subtracted.
     cleared: Merged,
 }
 
@@ -125,7 +125,7 @@ struct Tree {
 struct Node {
     function: u32,
     parent: u32,
-    /// Where the call leads: itself, or a node on its path.
+    /// The node of the call: itself, or one on its path.
     target: u32,
     calls: AtomicU64,
     ticks: AtomicU64,
@@ -142,7 +142,7 @@ fn add(number: &AtomicU64, by: u64) {
     number.store(number.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
-/// What only the thread uses.
+/// The state that only its thread uses.
 struct Local {
     shared: Arc<Shared>,
     tree: Arc<Tree>,
@@ -200,8 +200,8 @@ impl Hasher for Mixer {
 
 impl Contexts {
     /// Of the chosen functions, off.
-    pub(super) fn of(setup: &Setup<'_>, what: What) -> Result<Self, Error> {
-        Ok(Self::with(setup, Current::of(setup, what)?, BTreeMap::new()))
+    pub(super) fn of(setup: &Setup<'_>, measure: Measure) -> Result<Self, Error> {
+        Ok(Self::with(setup, Current::of(setup, measure)?, BTreeMap::new()))
     }
 
     /// As [`Contexts::of`], with more probes of some functions, which fire after those that keep
@@ -268,7 +268,7 @@ impl Contexts {
         threads.cleared = threads.all(&self.shared);
     }
 
-    /// How many nanoseconds threads have spent on making probes, which belong to no function.
+    /// Number of nanoseconds that threads have spent on making probes, which belong to no function.
     pub(super) fn delays(&self) -> u64 {
         let ticks = self.shared.delays.load(Ordering::Relaxed);
         (ticks as f64 * self.shared.clock.nanoseconds_per_tick()) as u64
@@ -286,13 +286,13 @@ pub(super) struct Current(Arc<Shared>);
 
 impl Current {
     /// Nothing is known before there are [`Contexts`] with it, and they are on.
-    pub(super) fn of(setup: &Setup<'_>, what: What) -> Result<Self, Error> {
+    pub(super) fn of(setup: &Setup<'_>, measure: Measure) -> Result<Self, Error> {
         let limit = setup.options.parse("contexts", "a number")?.unwrap_or(CONTEXTS);
-        if what == What::Times {
-            // Not when a report has to be written.
+        if measure == Measure::Times {
+            // Measured now, since a report must not wait for it.
             Costs::get();
         }
-        Ok(Self(Shared::new(what, limit)))
+        Ok(Self(Shared::new(measure, limit)))
     }
 
     /// The functions on this thread's path, the innermost first; the host at its end is left out.
@@ -363,11 +363,11 @@ impl Tree {
 }
 
 impl Shared {
-    fn new(what: What, limit: usize) -> Arc<Self> {
+    fn new(measure: Measure, limit: usize) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            what,
+            measure,
             limit: limit.clamp(8, HOST as usize / 2),
             clock: Clock::get(),
             is_active: AtomicBool::new(false),
@@ -416,7 +416,7 @@ impl Shared {
 
     #[cold]
     fn begin(self: &Arc<Self>, locals: &mut Vec<Local>) -> usize {
-        // Those of monitors that have gone: this thread has the only references.
+        // Drops the state of monitors that no longer exist: this thread has the only references.
         locals.retain(|local| Arc::strong_count(&local.shared) > 1);
         let local = Local::new(self);
         self.threads().running.push(local.tree.clone());
@@ -468,7 +468,7 @@ impl Local {
         if node == self.top {
             return;
         }
-        if self.shared.what == What::Paths {
+        if self.shared.measure == Measure::Paths {
             self.top = node;
             return;
         }
@@ -561,7 +561,7 @@ impl Local {
     fn leave(&mut self, address: u64) {
         self.tail = None;
         self.innermost(|frame| frame.address < address || frame.address == address && frame.is_host);
-        // Else it was entered before it was observed.
+        // Otherwise, it was entered before it was observed.
         if self.frames.last().is_some_and(|frame| frame.address == address) {
             self.frames.pop();
         }
@@ -587,7 +587,7 @@ impl Local {
         self.switch(node);
     }
 
-    /// A function goes on, perhaps after a call of the host.
+    /// A function continues, perhaps after a call of the host.
     fn leave_host(&mut self, address: u64) {
         let is_host = |frame: Frame| frame.address < address || frame.address == address && frame.is_host;
         let node = self.innermost(is_host);

@@ -11,7 +11,7 @@ use wasm_jit::{FunctionInfo, Module};
 
 use super::{FOREIGN, Shared};
 
-/// What is observed in each function.
+/// The observed places of each function.
 pub(super) struct Sites {
     chosen: BTreeSet<u32>,
     imported: u32,

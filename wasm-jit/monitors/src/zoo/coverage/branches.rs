@@ -20,11 +20,11 @@ pub(super) struct Branch {
 pub(super) struct Outcome {
     /// The instruction, or the exit.
     pub(super) target: usize,
-    pub(super) seen: Seen,
+    pub(super) seen: Evidence,
 }
 
-/// How an outcome is known.
-pub(super) enum Seen {
+/// The source of knowledge about an outcome.
+pub(super) enum Evidence {
     /// The first instruction of the target is executed only after it.
     ByTarget,
     /// The branch has a probe that counts, or an earlier run has seen it.
@@ -66,8 +66,11 @@ pub(super) fn branches_of(graph: &Graph<'_>) -> Vec<Branch> {
                 && from.count() == edges
         };
         let outcome = |target: &usize| {
-            let seen =
-                if comes_only_from(*target) { Seen::ByTarget } else { Seen::ByProbe(AtomicBool::new(false)) };
+            let seen = if comes_only_from(*target) {
+                Evidence::ByTarget
+            } else {
+                Evidence::ByProbe(AtomicBool::new(false))
+            };
             Outcome { target: *target, seen }
         };
         let by_target = |next: &usize| targets.binary_search(next).expect("among them");
@@ -83,7 +86,7 @@ pub(super) fn branches_of(graph: &Graph<'_>) -> Vec<Branch> {
 impl Branch {
     /// Whether not all of its outcomes are known from the instructions that were executed.
     pub(super) fn needs_probe(&self) -> bool {
-        self.outcomes.iter().any(|outcome| matches!(outcome.seen, Seen::ByProbe(_)))
+        self.outcomes.iter().any(|outcome| matches!(outcome.seen, Evidence::ByProbe(_)))
     }
 
     /// Whether an outcome was seen, with what the branch's probe has counted.

@@ -8,11 +8,11 @@ use serde::Deserialize;
 use wasm_jit::Module;
 
 use super::Coverage;
-use super::branches::Seen;
+use super::branches::Evidence;
 use super::function::{Covered, Function};
 use crate::{Error, Report, Table};
 
-/// What identifies a module: the checksum and the length of its bytes.
+/// The identity of a module: the checksum and the length of its bytes.
 pub(super) fn identity(module: &Module) -> String {
     let bytes = module.bytes();
     format!("crc32:{:08x}/{}", crc32fast::hash(bytes), bytes.len())
@@ -101,7 +101,7 @@ impl Coverage {
         for OutcomeSeen { function, branch, outcome } in earlier.outcomes_seen {
             let Some(function) = self.chosen_function(module, function) else { continue };
             let branch = function.branches.iter().find(|known| function.offsets[known.instruction] == branch);
-            if let Some(Seen::ByProbe(seen)) =
+            if let Some(Evidence::ByProbe(seen)) =
                 branch.and_then(|known| Some(&known.outcomes.get(outcome)?.seen))
             {
                 seen.store(true, Ordering::Relaxed);

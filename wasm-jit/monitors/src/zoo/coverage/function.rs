@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use wasm_jit::probes::{Branches, Location, Place};
 
-use super::branches::{Branch, Outcome, Seen, branches_of};
+use super::branches::{Branch, Evidence, Outcome, branches_of};
 use super::{Figures, Part};
 use crate::zoo::graph::{Completion, Graph};
 
@@ -23,15 +23,15 @@ pub(super) struct Function {
 /// Instructions of a function.
 pub(super) struct Segment {
     pub(super) instructions: Range<usize>,
-    /// Where its completion is certain; `None` if control cannot come to it.
+    /// The place at which its completion is certain; `None` if control cannot come to it.
     pub(super) probe: Option<Location>,
     /// Whether all of it was executed.
     pub(super) is_covered: AtomicBool,
-    /// How many of its instructions were executed before one trapped.
+    /// The number of its instructions that were executed before one trapped.
     pub(super) until_trap: AtomicU32,
 }
 
-/// What was executed of a function, at one time.
+/// The executed parts of a function, at one time.
 pub(super) struct Covered {
     /// By instruction; `None` if control never comes to it.
     pub(super) instructions: Vec<Option<bool>>,
@@ -70,7 +70,7 @@ impl Function {
         self.segments.partition_point(|segment| segment.instructions.start <= instruction) - 1
     }
 
-    /// What was executed so far. `counted` says what the probe of a branch has counted.
+    /// The parts that were executed so far. `counted` returns the counts of the probe of a branch.
     pub(super) fn covered(&self, counted: &dyn Fn(usize) -> Option<Branches>) -> Covered {
         let mut instructions = vec![None; self.offsets.len()];
         for segment in self.segments.iter().filter(|segment| segment.probe.is_some()) {
@@ -90,8 +90,8 @@ impl Function {
             }
             let counted = if branch.needs_probe() { counted(branch.instruction) } else { None };
             let was_seen = |(number, outcome): (usize, &Outcome)| match &outcome.seen {
-                Seen::ByTarget => is_covered(outcome.target),
-                Seen::ByProbe(earlier) => {
+                Evidence::ByTarget => is_covered(outcome.target),
+                Evidence::ByProbe(earlier) => {
                     earlier.load(Ordering::Relaxed) || branch.has_seen(number, counted.as_ref())
                 }
             };

@@ -4,7 +4,7 @@
 //! is made when its function is first called, and switches itself off when it has fired; a function
 //! whose probes are all off returns to its original code. Segments that trap before their probe are
 //! known from the frames that are left.
-//! Where branches went is known from the basic blocks for most of them; the others have counters,
+//! The outcomes of most branches follow from the basic blocks; the others have counters,
 //! if branches are observed.
 
 mod branches;
@@ -33,8 +33,8 @@ pub(super) const DESCRIPTION: Description = Description {
               reach is left out. The files are lcov.info and cobertura.xml, by source line if the module has DWARF, \
               else by the lines of the file listing.wat; and source.txt with the lines of the source files that can \
               be read. Each probe is switched off when it has fired. With the option branches, a branch has an \
-              outcome for each place where it may continue; functions with such branches count them, which takes \
-              as long as the monitor branches does. The JSON report is what merge reads.",
+              outcome for each place where it may continue; functions with such branches count them, which costs \
+              as much as the monitor branches. The option merge reads the JSON report.",
     options: &[
         OptionInfo {
             name: "merge",
@@ -80,9 +80,9 @@ struct Coverage {
     /// Of the functions to observe.
     chosen: Vec<u32>,
     functions: Arc<Functions>,
-    /// Those of segments. Closures must not own them.
+    /// Probes of segments. Closures must not own them.
     segments: Arc<OnceLock<LazyProbes>>,
-    /// Those of branches, if they are observed.
+    /// Probes of branches, if these are observed.
     branches: Option<LazyProbes>,
     _watch: UnwoundWatch,
 }
@@ -276,7 +276,7 @@ fn by_function(program: &Program<'_>, functions: &[(Arc<Function>, Covered)]) ->
     let mut table = Table::new("by_function", columns);
     let mut rows: Vec<_> = functions.iter().collect();
     rows.retain(|(_, covered)| covered.figures.instructions[1] > 0);
-    // Those with the most to do first, of those that were executed.
+    // Executed functions first, by the number of instructions that remain to be covered.
     rows.sort_by_key(|(function, covered)| {
         let [executed, all] = covered.figures.instructions;
         (executed == 0, std::cmp::Reverse(all - executed), function.index)

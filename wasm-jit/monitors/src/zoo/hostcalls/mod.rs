@@ -100,9 +100,9 @@ struct Local {
     of: u64,
     thread: u64,
     begun: Vec<Begun>,
-    /// What the generic probe at a call has read, and the call's site.
+    /// Arguments that the generic probe at a call has read, and the call's site.
     read: Option<(u64, Arguments)>,
-    /// What the generic probe after the call has to write: the call, its time, its results.
+    /// The line that the generic probe after the call writes: the call, its time, its results.
     returned: Option<(Begun, u64, Vec<u64>)>,
 }
 
@@ -167,7 +167,7 @@ impl Shared {
             // Calls of frames that have ended, or that have caught an exception of the host.
             self.abandon(local, |begun| begun.frame <= frame);
             self.functions[function].calls.fetch_add(1, Ordering::Relaxed);
-            // That of another site belongs to an indirect call that was not one of the host.
+            // Arguments of another site belong to an indirect call that was not one of the host.
             let read = local.read.take().filter(|(of, _)| *of == site);
             let arguments = match (&self.stream, read) {
                 (None, _) => Arguments::None,
@@ -182,7 +182,7 @@ impl Shared {
         });
     }
 
-    /// Control comes to the instruction after a call, perhaps from there. A generic probe behind it
+    /// Control comes to the instruction after a call, perhaps from there. A generic probe after it
     /// may write the line.
     fn end(self: &Arc<Self>, site: u64, frame: u64, results: &[u64], is_written_later: bool) {
         let now = self.clock.now();
@@ -247,7 +247,7 @@ impl Shared {
         let seconds = |ticks: u64| ticks as f64 * self.clock.nanoseconds_per_tick() / 1e9;
         let time = ticks.map_or(String::new(), |ticks| format!(" <{:.6}>", seconds(ticks)));
         let line = format!("{thread}{}({arguments}){results}{time}\n", self.functions[function].name);
-        // The program goes on, whoever reads the lines.
+        // The program continues, even if the lines cannot be written.
         let _ = stream.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
     }
 
@@ -365,7 +365,7 @@ struct Last {
     site: u64,
     /// The number of results.
     results: u32,
-    /// How many of them probes pass: none if there are vectors.
+    /// The number of arguments that probes pass: none if there are vectors.
     passed: u32,
     /// Whether a generic probe writes its line.
     is_written_later: bool,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 /// Reads the program's memory; false if the address is outside of it.
 pub(super) type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
 
-/// What a parameter is, or two successive ones.
+/// The meaning of a parameter, or of two successive ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// A number.
@@ -14,7 +14,7 @@ enum What {
     Address,
     /// A text: address and length.
     Text,
-    /// The same, after the call.
+    /// Text that is read after the call.
     TextAfter,
     /// A buffer, whose contents are not shown: address and length.
     Buffer,
@@ -23,14 +23,15 @@ enum What {
     /// Buffers that are read into: address and count. Shown after the call, up to the number of
     /// bytes that the next parameter leads to.
     Read,
-    /// Where the call stores a number of 32 or 64 bits.
+    /// The address to which the call stores a number of 32 or 64 bits.
     Number32After,
     Number64After,
-    /// Where it stores what a preopened directory is: its kind, and the length of its name.
+    /// The address to which it stores the description of a preopened directory: its kind, and the
+    /// length of its name.
     PrestatAfter,
-    /// Where it stores a file's state.
+    /// The address to which it stores a file's state.
     FilestatAfter,
-    /// Where it stores a descriptor's state.
+    /// The address to which it stores a descriptor's state.
     FdstatAfter,
     /// One of these names, by its number.
     Name(&'static [&'static str]),
@@ -235,9 +236,9 @@ pub(super) fn error(code: u64) -> &'static str {
     usize::try_from(code).ok().and_then(|code| ERRORS.get(code)).copied().unwrap_or("?")
 }
 
-/// How much of a text or buffer is shown.
+/// The number of bytes of a text or buffer that are shown.
 const SHOWN: usize = 64;
-/// How many buffers of a list are shown.
+/// The number of buffers of a list that are shown.
 const BUFFERS: u64 = 16;
 
 /// A function of WASI.
@@ -383,7 +384,7 @@ fn text(address: u64, length: u64, read: Read<'_>) -> String {
         for character in chunk.valid().chars() {
             out.extend(character.escape_debug());
         }
-        // What is cut off at the end is no error.
+        // A character that is cut off at the end is no error.
         for byte in chunk.invalid() {
             let _ = write!(out, "\\x{byte:02x}");
         }

@@ -1,4 +1,4 @@
-//! How often each line of memory was accessed.
+//! Number of accesses to each line of memory.
 
 /// Bytes of a line.
 pub(super) const LINE: u64 = 64;
@@ -12,10 +12,11 @@ pub(super) const LINES: usize = (PAGE / LINE) as usize;
 /// Addresses from here on are only counted.
 const END: u64 = 64 << 30;
 
-/// Accesses of as many bytes are only counted: bulk instructions that trap may name any number.
+/// Accesses of this number of bytes or more are only counted: bulk instructions that trap may name
+/// any number.
 const LARGEST: u64 = 64 << 20;
 
-/// How often each line was accessed. An access of several lines counts for each.
+/// Counts accesses by line. An access of several lines counts for each.
 #[derive(Default)]
 pub(super) struct Heat {
     /// By memory.
@@ -39,7 +40,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// How often lines of it were accessed.
+    /// Number of accesses to its lines.
     pub(super) fn accesses(&self) -> u64 {
         self.lines.iter().sum()
     }
@@ -81,7 +82,7 @@ impl Heat {
         found
     }
 
-    /// How many accesses were beyond the addresses that it keeps.
+    /// Number of accesses beyond the addresses that it keeps.
     pub(super) fn beyond(&self) -> u64 {
         self.beyond
     }

@@ -20,7 +20,7 @@ pub(super) const DESCRIPTION: Description = Description {
     name: "memory",
     summary: "Loads and stores by instruction, their addresses, and a heat map of pages and lines",
     details: "An access counts when it is about to be made, also if it then traps. An access of a bulk instruction \
-              has as many bytes as it says; memory.copy is a load and a store. The file heat.svg has a row for each \
+              has the number of bytes of its operand; memory.copy is a load and a store. The file heat.svg has a row for each \
               page of 4 KiB that was accessed (or, of many, for several), and a column for each line of 64 bytes in \
               it. All instances share it. Its counts take an eighth of the memory that is accessed; of addresses \
               beyond 64 GiB, and of bulk instructions with more than 64 MiB, it shows nothing. The trace has a line for each access: load, store or \
@@ -56,7 +56,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     Ok(Box::new(Memory(Accesses::of(setup, seen)?)))
 }
 
-/// What was accessed.
+/// The observed accesses.
 struct Seen {
     /// By site.
     counts: Vec<Counts>,
@@ -75,7 +75,7 @@ struct Counts {
 
 struct Trace {
     stream: Stream,
-    /// What is to be written.
+    /// Text that is not written yet.
     text: Vec<u8>,
     /// By site.
     ends: Vec<String>,

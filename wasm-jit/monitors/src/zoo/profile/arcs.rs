@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use wasm_jit::{Error as WasmError, ExternType, ImportType, Linker, Module, ValType};
 
-use super::{Given, State, lock};
+use super::{ArcData, State, lock};
 use crate::zoo::clock::Clock;
 use crate::{Program, Session};
 
@@ -40,7 +40,7 @@ impl CallArcs {
         Self(state)
     }
 
-    /// Those of a session in which the monitor `profile` has started.
+    /// The calls of a session in which the monitor `profile` has started.
     pub fn of(session: &Session) -> Option<Self> {
         session.interface("profile")
     }
@@ -67,7 +67,7 @@ impl CallArcs {
 
     /// Replaces the calls of a function by another one that were given before.
     pub fn set_arc_data(&self, source: u32, destination: u32, calls: f64, time: f64) {
-        let arc = Given { calls: calls as u64, time: positive(time) };
+        let arc = ArcData { calls: calls as u64, time: positive(time) };
         lock(&self.0.given).insert((source, destination), arc);
     }
 
@@ -82,7 +82,7 @@ impl CallArcs {
     pub fn print_results(&self) {
         let results = self.results();
         let mut stream = lock(&self.0.stream);
-        // A program does not learn that nobody reads its results.
+        // The program is not informed that its results are not read.
         let _ = stream.write_all(results.as_bytes()).and_then(|()| stream.flush());
     }
 
@@ -92,7 +92,7 @@ impl CallArcs {
     /// text, if the observed module imports it so.
     ///
     /// # Errors
-    /// Those of [`Linker::func_wrap`].
+    /// The errors of [`Linker::func_wrap`].
     pub fn define<T: 'static>(&self, linker: &mut Linker<T>) -> Result<(), WasmError> {
         let arcs = || self.clone();
         let (get, clear, print, add, set) = (arcs(), arcs(), arcs(), arcs(), arcs());

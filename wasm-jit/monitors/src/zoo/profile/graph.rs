@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-use super::Given;
+use super::ArcData;
 use crate::zoo::contexts::{HOST, Merged, name};
 use crate::{Cell, Program, Table};
 
 /// Functions and the calls between them. Times are in milliseconds.
 pub(super) struct Graph {
-    /// Those of the longest times first.
+    /// The functions, by decreasing time.
     pub(super) functions: Vec<Function>,
     pub(super) arcs: Vec<CallArc>,
     pub(super) total: f64,
@@ -44,7 +44,7 @@ struct Figures {
 }
 
 impl Graph {
-    pub(super) fn new(merged: &Merged, given: &BTreeMap<(u32, u32), Given>, program: &Program<'_>) -> Self {
+    pub(super) fn new(merged: &Merged, given: &BTreeMap<(u32, u32), ArcData>, program: &Program<'_>) -> Self {
         let times = merged.times();
         let ms = |nanoseconds: u64| nanoseconds as f64 / 1e6;
         let mut functions: BTreeMap<u32, Function> = BTreeMap::new();
@@ -251,7 +251,7 @@ fn left_out(out: &mut String, functions: usize, rows: usize) {
 /// Adds calls that were given, whose times are those of the callees with all that they call.
 /// Returns the time of those by the host.
 fn add_given(
-    given: &BTreeMap<(u32, u32), Given>,
+    given: &BTreeMap<(u32, u32), ArcData>,
     functions: &mut BTreeMap<u32, Function>,
     arcs: &mut BTreeMap<(u32, u32), Figures>,
 ) -> f64 {

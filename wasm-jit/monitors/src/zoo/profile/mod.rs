@@ -16,7 +16,7 @@ use wasm_jit::Module;
 
 pub use self::arcs::CallArcs;
 use self::graph::Graph;
-use super::contexts::{CONTEXTS_OPTION, Contexts, What};
+use super::contexts::{CONTEXTS_OPTION, Contexts, Measure};
 use crate::{Cell, Description, Error, Monitor, Program, Report, Stream};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -27,24 +27,24 @@ pub(super) const DESCRIPTION: Description = Description {
               it one for each caller and below it one for each callee, with the part of the time that belongs \
               to this call; these parts are measured, not estimated. A function that the host calls has the \
               caller <spontaneous>. Calls of a function that is already being executed, as in recursion, are \
-              counted behind a plus sign; their time belongs to the outermost call, and a line with such \
+              counted after a plus sign; their time belongs to the outermost call, and a line with such \
               calls only has a count without a slash, as calls within a cycle of gprof. Functions that \
-              call each other are marked <cycle N>. What it costs to observe a call is measured and subtracted; \
-              what remains of it makes functions with many calls look more expensive. Programs may \
+              call each other are marked <cycle N>. The cost of observing a call is measured and subtracted; \
+              the rest of it makes functions with many calls look more expensive. Programs may \
               import the functions of WasmProf from the module `prof`: getTime, clearResults, addArcData, \
               setArcData, printResults; the number of a function there is its index plus 1, and 0 is the host.",
     options: &[CONTEXTS_OPTION],
     example: "profile{rows=50} app.wasm",
     start: |setup| {
         let rows = setup.options.parse("rows", "a number")?.unwrap_or(ROWS);
-        let contexts = Contexts::of(setup, What::Times)?;
+        let contexts = Contexts::of(setup, Measure::Times)?;
         let stream = Mutex::new(setup.stream("profile.printed.txt")?);
         let module = setup.module.clone();
         Ok(Box::new(Profile(Arc::new(State { module, contexts, given: Mutex::default(), stream, rows }))))
     },
 };
 
-/// How many functions are shown.
+/// The number of functions that are shown.
 const ROWS: usize = 20;
 
 struct Profile(Arc<State>);
@@ -53,15 +53,15 @@ struct State {
     module: Module,
     contexts: Contexts,
     /// Arcs that the program or the host has given.
-    given: Mutex<BTreeMap<(u32, u32), Given>>,
-    /// For results that the program asks for.
+    given: Mutex<BTreeMap<(u32, u32), ArcData>>,
+    /// For results that the program requests.
     stream: Mutex<Stream>,
     rows: usize,
 }
 
 /// Calls and milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Given {
+struct ArcData {
     calls: u64,
     time: f64,
 }

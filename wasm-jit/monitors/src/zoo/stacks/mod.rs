@@ -11,11 +11,11 @@ use crate::Report;
 /// A tree of stacks.
 #[derive(Debug)]
 pub(super) struct Stacks {
-    /// What the weights are, such as `time`.
+    /// The meaning of the weights, such as `time`.
     pub(super) what: &'static str,
     /// Their unit: `nanoseconds` or `bytes`.
     pub(super) unit: &'static str,
-    /// What is counted besides, such as `calls`.
+    /// The meaning of the second number of each stack, such as `calls`.
     pub(super) counted: &'static str,
     /// Functions, by number.
     pub(super) functions: Vec<Function>,
@@ -26,7 +26,7 @@ pub(super) struct Stacks {
 #[derive(Debug)]
 pub(super) struct Function {
     pub(super) name: String,
-    /// Where it is in the source.
+    /// Its place in the source.
     pub(super) source: Option<(String, u32)>,
 }
 

@@ -47,7 +47,7 @@ struct Signature {
     result: Type,
 }
 
-/// What code is checked for.
+/// The context in which code is checked.
 #[derive(Clone, Debug)]
 enum Context {
     /// Statements outside of rules and functions.
@@ -67,7 +67,7 @@ struct Checker<'a> {
     program: Program,
     problems: Vec<Problem>,
     functions: HashMap<String, Signature>,
-    /// Those that are there, and those that the script uses.
+    /// The available libraries, and those that the script uses.
     libraries: &'a Libraries,
     used: Vec<String>,
     /// Variables, inner scopes last.
@@ -89,7 +89,7 @@ struct Checker<'a> {
     in_init: bool,
     /// The rule has something for each site, if not variables.
     has_site: bool,
-    /// What the module is for.
+    /// The environment in which the module runs.
     target: Target,
     /// The state of the generator of random numbers, if there is one.
     generator: Option<Place>,
@@ -284,7 +284,7 @@ impl Checker<'_> {
             let problems = self.problems.len();
             self.event(index, rule, event, bounds.clone());
             if self.problems.len() > problems {
-                // The same problem would be found for other events.
+                // Other events would have the same problem.
                 for problem in &mut self.problems[problems..] {
                     if !is_single && problem.help.is_none() {
                         problem.help =

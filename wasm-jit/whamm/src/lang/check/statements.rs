@@ -8,7 +8,7 @@ use super::super::ir::{Body, Kind, Place, Statement, Typed};
 use super::super::types::Type;
 use super::{Checker, Context, Variable, one};
 
-/// Where an assignment goes.
+/// The target of an assignment.
 enum Target {
     Variable { place: Place, component: u32, ty: Type },
     Map { map: Place, key: Typed, ty: Type },

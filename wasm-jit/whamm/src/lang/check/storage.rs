@@ -1,4 +1,4 @@
-//! Where declared variables live.
+//! The storage of declared variables.
 
 use super::super::Target;
 use super::super::ast::{self, Storage};

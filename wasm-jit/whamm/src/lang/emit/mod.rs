@@ -218,7 +218,7 @@ impl<'a> Emitter<'a> {
         match self.positions.get(&name) {
             Some(position) => {
                 let functions = &mut self.exports[*position].1;
-                // A name of a function of match time stands for it alone.
+                // A function that is called at match time has a name that means it alone.
                 if !name.starts_with('$') {
                     functions.push(function);
                 }
@@ -230,7 +230,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// What runs when the program ends.
+    /// Emits the code that runs when the program ends.
     fn exit(&mut self) {
         let program = self.program;
         let mut calls = Vec::new();

@@ -23,7 +23,7 @@ const BUFFER: u32 = 1 << 14;
 const MAX_PAGES: u64 = 1 << 14;
 
 impl Emitter<'_> {
-    /// Where the reported variables are; none if the script prints a report of its own.
+    /// The positions of the reported variables; none if the script prints a report of its own.
     fn report(&self) -> ReportLayout {
         let program = self.program;
         if !program.report.is_empty() {

@@ -12,7 +12,7 @@ use super::code::Code;
 use super::requests::{self, Requested, needs_frame, requests, requests_of};
 
 impl Emitter<'_> {
-    /// How the engine names a value.
+    /// The engine's name for a value.
     fn argument(&mut self, requested: &Requested) -> String {
         match requested {
             Requested::Value(name, _) => name.clone(),
@@ -149,7 +149,7 @@ impl Emitter<'_> {
         self.export(name, number);
     }
 
-    /// What notes that an instruction begins, where its completion has to be told apart.
+    /// Emits the code that notes that an instruction begins, so that its completion is recognized.
     fn begin(&mut self, probe: &Probe, part: &Part, guard: &str) {
         let number = Typed::request(Type::U32, guard);
         let mut condition = Typed::binary(BinaryOp::Ne, number, Typed::int(Type::U32, 0));

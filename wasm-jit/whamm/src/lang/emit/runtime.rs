@@ -16,7 +16,7 @@ pub(super) const KEY: u32 = 64;
 /// Address of the first byte that is not the runtime's.
 pub(super) const END: u32 = 9216;
 
-/// What an emitted module takes over.
+/// The parts of the runtime that an emitted module contains.
 #[derive(Clone, Debug)]
 pub(super) struct Runtime {
     pub(super) types: Vec<(Vec<ValType>, Vec<ValType>)>,
@@ -29,7 +29,7 @@ pub(super) struct Runtime {
     /// Globals: all are i32, mutable and start at zero, but the heap.
     pub(super) globals: u32,
     pub(super) heap: u32,
-    /// Those of the calling thread, with their names.
+    /// Globals of the calling thread, with their names.
     pub(super) of_thread: Vec<(String, u32)>,
     names: HashMap<String, u32>,
 }
@@ -60,7 +60,7 @@ const IMPORTS: &str = "  ;; Libraries.\n";
 /// The line that imports what a module prints with.
 const WRITE: &str = "  (import \"wasi_snapshot_preview1\" \"fd_write\" (func $fd_write (param i32 i32 i32 i32) (result i32)))\n";
 
-/// The same in a module that does not print: an error that nothing asks for.
+/// `fd_write` in a module that does not print: an error that is never requested.
 const NO_WRITE: &str = "  (func $fd_write (param i32 i32 i32 i32) (result i32) i32.const 8)\n";
 
 /// The line with the function that ends a rule by a trap.

@@ -1,10 +1,12 @@
-//! The commands of the debugger.
+//! The commands of the debugger: their table, the session, and the commands that run the program.
 
-use std::fmt::Write;
+mod breakpoints;
+mod places;
+mod values;
+
 use std::sync::Arc;
 
-use wasm_jit::probes::Location;
-use wasm_jit_debug::{Code, Debugger, Error, Event, Expression, Resume, Stop, Stopped, Value};
+use wasm_jit_debug::{Debugger, Error, Event, Resume, Stop, Stopped};
 
 use super::memory::Format;
 use super::program::Launcher;
@@ -22,7 +24,7 @@ pub(super) struct Command {
     repeats: bool,
 }
 
-/// A text for the user, or what is wrong.
+/// A text for the user, or the description of an error.
 type Done = Result<Answer, String>;
 
 #[derive(Debug)]
@@ -186,7 +188,7 @@ Operators as in C: - ! ~ * / % + << >> < <= > >= == != & ^ | && ||, and for vari
   v.member, p->member, *p, a[1], &v
 ";
 
-/// A session: the program, and what is selected.
+/// A session: the program and the selected frame.
 #[derive(Debug)]
 pub(super) struct Session {
     debugger: Arc<Debugger>,
@@ -197,7 +199,7 @@ pub(super) struct Session {
     stop: Option<Stop>,
     /// The selected frame.
     level: usize,
-    /// Where the next `list` continues, and the next `x`.
+    /// The positions at which the next `list` and the next `x` continue.
     listed: Option<(String, u32)>,
     shown: Option<(Format, u64)>,
 }
@@ -218,12 +220,6 @@ fn count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Numbers of breakpoints.
-fn numbers(text: &str) -> Result<Vec<u32>, String> {
-    let number = |word: &str| word.parse().map_err(|_| format!("`{word}` is no number of a breakpoint"));
-    text.split_whitespace().map(number).collect()
-}
-
 impl Session {
     pub(super) fn new(debugger: Arc<Debugger>, launcher: Launcher) -> Self {
         Self::of(debugger, Some(launcher))
@@ -233,7 +229,7 @@ impl Session {
     pub(super) fn attach(debugger: Arc<Debugger>) -> (Self, Done) {
         let mut session = Self::of(debugger, None);
         session.is_running = true;
-        // What another session has left behind.
+        // Another session may have left breakpoints.
         session.detach();
         session.debugger.pause();
         let stopped = session.wait();
@@ -415,191 +411,6 @@ impl Session {
         self.wait()
     }
 
-    fn add_breakpoint(&mut self, arguments: &str, once: bool) -> Done {
-        let (place, condition) = match arguments.split_once(" if ") {
-            Some((place, condition)) => (place.trim(), Some(Expression::parse(condition).map_err(message)?)),
-            None => (arguments, None),
-        };
-        let number = match (place, &self.stop) {
-            ("", None) => return Err(format!("break PLACE: {PLACES}")),
-            ("", Some(stop)) => {
-                let code = self.debugger.code();
-                let text = format!("*{:#x}", code.module_offset(stop.location));
-                self.debugger.add_breakpoint_at(&text, vec![stop.location], condition, once)
-            }
-            _ => self.debugger.add_breakpoint(place, condition, once),
-        };
-        let number = number.map_err(message)?;
-        let all = self.debugger.breakpoints();
-        let added = all.iter().find(|breakpoint| breakpoint.number == number);
-        let locations = added.map(|added| added.locations.as_slice()).unwrap_or_default();
-        let code = self.debugger.code();
-        let places: Vec<String> = locations.iter().map(|location| show::place(code, *location)).collect();
-        let kind = if once { "Temporary breakpoint" } else { "Breakpoint" };
-        say(format!("{kind} {number}: {}\n", places.join(", ")))
-    }
-
-    fn watch(&mut self, arguments: &str) -> Done {
-        let expression = Expression::parse(arguments).map_err(message)?;
-        let text = expression.text().to_owned();
-        let number = self.debugger.add_watch(expression, self.level).map_err(message)?;
-        say(format!("Watchpoint {number}: {text}\n"))
-    }
-
-    fn chosen(&self, arguments: &str) -> Result<Vec<u32>, String> {
-        let chosen = numbers(arguments)?;
-        let all = || self.debugger.breakpoints().iter().map(|breakpoint| breakpoint.number).collect();
-        Ok(if chosen.is_empty() { all() } else { chosen })
-    }
-
-    fn delete(&mut self, arguments: &str) -> Done {
-        let chosen = self.chosen(arguments)?;
-        chosen.into_iter().try_for_each(|number| self.debugger.delete(number)).map_err(message)?;
-        say("")
-    }
-
-    fn enable(&mut self, arguments: &str, is_enabled: bool) -> Done {
-        let chosen = self.chosen(arguments)?;
-        chosen
-            .into_iter()
-            .try_for_each(|number| self.debugger.enable(number, is_enabled))
-            .map_err(message)?;
-        say("")
-    }
-
-    fn condition(&mut self, arguments: &str) -> Done {
-        let (number, condition) = arguments.split_once(' ').unwrap_or((arguments, ""));
-        let number = number.parse().map_err(|_| format!("`{number}` is no number of a breakpoint"))?;
-        let condition = match condition.trim() {
-            "" => None,
-            text => Some(Expression::parse(text).map_err(message)?),
-        };
-        self.debugger.set_condition(number, condition).map_err(message)?;
-        say("")
-    }
-
-    fn ignore(&mut self, arguments: &str) -> Done {
-        let numbers = numbers(arguments)?;
-        let [number, count] = numbers[..] else { return Err("ignore NUMBER COUNT".to_owned()) };
-        self.debugger.ignore(number, count.into()).map_err(message)?;
-        say("")
-    }
-
-    fn print(&mut self, arguments: &str) -> Done {
-        let (is_hexadecimal, text) = match arguments.strip_prefix("/x") {
-            Some(text) => (true, text.trim()),
-            None => (false, arguments),
-        };
-        let expression = Expression::parse(text).map_err(message)?;
-        let value = self.inspect(move |stopped, level| expression.evaluate(&mut stopped.frame(level)?))?;
-        say(match (&value, is_hexadecimal) {
-            (Value::I32(value), true) => format!("{value:#x}\n"),
-            (Value::I64(value), true) => format!("{value:#x}\n"),
-            (Value::Unsigned(value), true) => format!("{value:#x}\n"),
-            (Value::F32(bits), true) => format!("{bits:#x}\n"),
-            (Value::F64(bits), true) => format!("{bits:#x}\n"),
-            _ => format!("{value}\n"),
-        })
-    }
-
-    fn set(&mut self, arguments: &str) -> Done {
-        let usage = || "set PLACE = EXPRESSION: set $local0 = 5".to_owned();
-        // `==` and `<=` are operators.
-        let is_assignment = |at: &usize| {
-            let (before, after) = arguments.split_at(*at);
-            !after.starts_with("==") && !before.ends_with(['=', '!', '<', '>'])
-        };
-        let at = arguments.match_indices('=').map(|(at, _)| at).find(is_assignment).ok_or_else(usage)?;
-        let to = Expression::parse(&arguments[..at]).map_err(message)?;
-        let from = Expression::parse(&arguments[at + 1..]).map_err(message)?;
-        self.inspect(move |stopped, level| {
-            let mut scope = stopped.frame(level)?;
-            let value = from.evaluate(&mut scope)?;
-            to.assign(&mut scope, &value)
-        })?;
-        say("")
-    }
-
-    fn memory(&mut self, arguments: &str) -> Done {
-        let (format, text) = match arguments.strip_prefix('/') {
-            Some(rest) => {
-                let (format, text) = rest.split_once(' ').unwrap_or((rest, ""));
-                let wrong =
-                    || format!("`/{format}` is no format: /8xb, with formats x d u f c s, sizes b h w g");
-                (Format::parse(format).ok_or_else(wrong)?, text.trim())
-            }
-            None => (Format { count: 1, format: 'x', size: 4 }, arguments),
-        };
-        let (format, expression) = match (text, self.shown) {
-            ("", Some((format, next))) => (format, next.to_string()),
-            ("", None) => return Err("x ADDRESS".to_owned()),
-            _ => (format, text.to_owned()),
-        };
-        let expression = Expression::parse(&expression).map_err(message)?;
-        let (text, next) = self.inspect(move |stopped, level| {
-            let mut scope = stopped.frame(level)?;
-            let address = expression.evaluate(&mut scope)?;
-            let wrong = || Error::Value(format!("{address} is no address"));
-            let address = match address {
-                Value::I32(address) => address.cast_unsigned().into(),
-                _ => address.integer().and_then(|address| u64::try_from(address).ok()).ok_or_else(wrong)?,
-            };
-            format.show(&scope, address)
-        })?;
-        self.shown = Some((format, next));
-        say(text)
-    }
-
-    fn backtrace(&mut self, arguments: &str) -> Done {
-        let limit = if arguments.is_empty() { u64::MAX } else { count(arguments)? };
-        self.must_be_stopped()?;
-        let text = self.inspect(move |stopped, _| {
-            let all = stopped.locations().len();
-            let shown = all.min(usize::try_from(limit).unwrap_or(usize::MAX));
-            let mut text: String = (0..shown).map(|level| show::frame(stopped, level)).collect();
-            if shown < all {
-                let _ = writeln!(text, "({} more)", all - shown);
-            }
-            Ok(text)
-        })?;
-        say(text)
-    }
-
-    fn select(&mut self, level: usize) -> Done {
-        let depth = self.must_be_stopped()?.depth;
-        if level > depth {
-            return Err(format!("there is no frame {level}"));
-        }
-        self.level = level;
-        self.listed = None;
-        let (text, location) = self.inspect(move |stopped, level| {
-            let location = stopped.locations().get(level).copied().flatten();
-            Ok((show::frame(stopped, level), location))
-        })?;
-        let next = location.map(|location| show::next(self.debugger.code(), location, &mut self.sources));
-        say(text + &next.unwrap_or_default())
-    }
-
-    fn frame(&mut self, arguments: &str) -> Done {
-        let level = match arguments {
-            "" => self.level,
-            text => text.parse().map_err(|_| format!("`{text}` is no frame"))?,
-        };
-        self.select(level)
-    }
-
-    fn move_frame(&mut self, arguments: &str, is_up: bool) -> Done {
-        let count = usize::try_from(count(arguments)?).unwrap_or(usize::MAX);
-        let depth = self.must_be_stopped()?.depth;
-        let level = match is_up {
-            true if self.level == depth => return Err("this is the outermost frame".to_owned()),
-            true => self.level.saturating_add(count).min(depth),
-            false if self.level == 0 => return Err("this is the innermost frame".to_owned()),
-            false => self.level.saturating_sub(count),
-        };
-        self.select(level)
-    }
-
     fn info(&mut self, arguments: &str) -> Done {
         let (what, rest) = arguments.split_once(' ').unwrap_or((arguments, ""));
         let is = |name: &str| !what.is_empty() && name.starts_with(what);
@@ -618,159 +429,6 @@ impl Session {
         } else {
             Err("info breakpoints|locals|stack|globals|functions|frame".to_owned())
         }
-    }
-
-    fn list_breakpoints(&self) -> String {
-        let all = self.debugger.breakpoints();
-        if all.is_empty() {
-            return "no breakpoints\n".to_owned();
-        }
-        let mut text = String::new();
-        let code = self.debugger.code();
-        for breakpoint in all {
-            let kind = match (breakpoint.is_watch, breakpoint.once) {
-                (true, _) => "watch",
-                (false, true) => "tbreak",
-                (false, false) => "break",
-            };
-            let state = if breakpoint.is_enabled { "" } else { ", disabled" };
-            let _ = writeln!(
-                text,
-                "{:<4}{kind:8}{}{state}, {} hits",
-                breakpoint.number, breakpoint.text, breakpoint.hits
-            );
-            for location in &breakpoint.locations {
-                let _ = writeln!(text, "            {}", show::place(code, *location));
-            }
-            if let Some(condition) = &breakpoint.condition {
-                let _ = writeln!(text, "            if {}", condition.text());
-            }
-            if breakpoint.ignore > 0 {
-                let _ = writeln!(text, "            ignores the next {}", breakpoint.ignore);
-            }
-        }
-        text
-    }
-
-    fn locals(&self) -> Done {
-        self.must_be_stopped()?;
-        let text = self.inspect(|stopped, level| {
-            let mut scope = stopped.frame(level)?;
-            let mut text = String::new();
-            for (name, value) in scope.variables() {
-                let _ = match value {
-                    Ok(value) => writeln!(text, "{name} = {value}"),
-                    Err(error) => writeln!(text, "{name} = <{error}>"),
-                };
-            }
-            let function = scope.location().function;
-            for index in 0..scope.code().locals(function) {
-                let name = show::local_name(scope.code(), function, index);
-                let _ = match scope.local(index) {
-                    Ok(value) => writeln!(text, "{name} = {}", show::value(&value)),
-                    Err(error) => writeln!(text, "{name} = <{error}>"),
-                };
-            }
-            Ok(text)
-        })?;
-        say(if text.is_empty() { "no locals\n".to_owned() } else { text })
-    }
-
-    fn operands(&self) -> Done {
-        self.must_be_stopped()?;
-        let text = self.inspect(|stopped, level| {
-            let mut scope = stopped.frame(level)?;
-            let mut text = String::new();
-            for depth in 0..scope.operands()? as u32 {
-                let _ = match scope.operand(depth) {
-                    Ok(value) => writeln!(text, "$stack{depth} = {}", show::value(&value)),
-                    Err(error) => writeln!(text, "$stack{depth} = <{error}>"),
-                };
-            }
-            Ok(text)
-        })?;
-        say(if text.is_empty() { "no operands\n".to_owned() } else { text })
-    }
-
-    fn globals(&self) -> Done {
-        self.must_be_stopped()?;
-        let text = self.inspect(|stopped, level| {
-            let mut scope = stopped.frame(level)?;
-            let mut text = String::new();
-            for index in 0.. {
-                let Ok(value) = scope.global(index) else { break };
-                let name = match scope.code().global_name(index) {
-                    Some(name) => format!("$global{index} ({name})"),
-                    None => format!("$global{index}"),
-                };
-                let _ = writeln!(text, "{name} = {}", show::value(&value));
-            }
-            Ok(text)
-        })?;
-        say(if text.is_empty() { "no globals\n".to_owned() } else { text })
-    }
-
-    fn functions(&self, filter: &str) -> String {
-        let module = self.debugger.code().module();
-        let symbols = module.symbols();
-        let mut text = String::new();
-        for function in module.functions() {
-            let name = symbols.function(function.index());
-            if name.contains(filter) {
-                let offset = function.body().map(|body| format!("{:#x}", body.range().start));
-                let offset = offset.unwrap_or_else(|| "import".to_owned());
-                let _ = writeln!(text, "{:<6}{offset:<10}{name}", function.index());
-            }
-        }
-        text
-    }
-
-    /// Where the selected frame is.
-    fn selected(&self) -> Result<Location, String> {
-        self.must_be_stopped()?;
-        self.inspect(|stopped, level| Ok(stopped.frame(level)?.location()))
-    }
-
-    fn list(&mut self, arguments: &str) -> Done {
-        let code = self.debugger.code();
-        let around = |code: &Code, location: Location| {
-            let unknown = || format!("the source of {} is unknown", show::place(code, location));
-            code.line(location).map(|(file, line)| (file, line.saturating_sub(5).max(1))).ok_or_else(unknown)
-        };
-        let (file, first) = match (arguments, &self.listed) {
-            ("", Some(next)) => next.clone(),
-            ("", None) => around(code, self.selected()?)?,
-            _ => {
-                let places = code.places(arguments).map_err(message)?;
-                around(code, *places.first().ok_or("no place")?)?
-            }
-        };
-        let lines = self.sources.lines(&file).ok_or_else(|| format!("{file} cannot be read"))?;
-        let start = (first as usize - 1).min(lines.len());
-        let end = (start + 10).min(lines.len());
-        if start == end {
-            return Err(format!("{file} has {} lines", lines.len()));
-        }
-        let shown = lines[start..end].iter().zip(first..).map(|(line, number)| format!("{number}\t{line}\n"));
-        let text = shown.collect::<String>();
-        self.listed = Some((file, end as u32 + 1));
-        say(text)
-    }
-
-    fn disassemble(&mut self, arguments: &str) -> Done {
-        let code = self.debugger.code();
-        let here = if self.stop.is_some() { self.selected().ok() } else { None };
-        let function = match arguments {
-            "" => here.ok_or("disassemble FUNCTION")?.function,
-            name => code.function(name).map_err(message)?,
-        };
-        let at = here.map(|location| code.module_offset(location));
-        let mut text = String::new();
-        for (offset, instruction) in code.instructions(function).map_err(message)? {
-            let mark = if at == Some(offset) { "=>" } else { "  " };
-            let _ = writeln!(text, "{mark} {offset:#x}\t{instruction}");
-        }
-        say(text)
     }
 
     fn help(&mut self, arguments: &str) -> Done {

@@ -1,0 +1,138 @@
+//! Addresses in versions and their stubs: the version, the instruction and the transfer point that
+//! an address belongs to.
+//!
+//! Functions that say so are called by signal handlers: they use atomics only.
+
+use std::sync::atomic::Ordering;
+
+use wasm_jit_codegen::{Position, Positions};
+
+use super::blocks::Block;
+use super::{Function, Version, is_plain};
+use crate::code::{CodeImage, ObserveError};
+
+impl CodeImage {
+    /// The version with sites in which the address is, or to which its stub belongs; and the block.
+    /// Atomics only.
+    pub(super) fn sited_at(&self, pc: usize) -> Option<(Block, &Version)> {
+        self.probed.get()?.find(self, pc)
+    }
+
+    /// The version with sites that the address is in, with its function. Atomics only.
+    pub(crate) fn version_at(&self, pc: usize) -> Option<(u32, &Version)> {
+        self.sited_at(pc).map(|(block, version)| (block.function, version))
+    }
+
+    /// The end of the mapped code that contains the address.
+    pub(crate) fn code_end(&self, pc: usize) -> usize {
+        let pages = self.memory().pages();
+        let probed = || self.probed.get().and_then(|probed| probed.blocks.end(pc));
+        if pages.contains(&pc) { pages.end } else { probed().unwrap_or(pc) }
+    }
+
+    /// The address at which a thread continues that has executed a trap at a transfer point.
+    /// Atomics only.
+    pub(crate) fn transfer(&self, pc: usize) -> Option<usize> {
+        let (function, number, point) = self.transfer_point_at(pc)?;
+        let current = function.current.load(Ordering::Acquire);
+        if current == number {
+            // The trap was removed meanwhile.
+            return Some(pc);
+        }
+        Some(function.versions[current].get()?.point(point))
+    }
+
+    /// The version whose handlers are for a frame of a function that waits in this code; none for
+    /// the original. Atomics only.
+    pub(in crate::code) fn version_for_handler(&self, index: u32, pc: usize) -> Option<&Version> {
+        let function = self.probed.get()?.function(self, index)?;
+        let current = function.current.load(Ordering::Acquire);
+        let number = if is_plain(self.version_number(pc)) { self.version_number(pc) } else { current };
+        function.versions[number].get().map(AsRef::as_ref).filter(|version| version.number != 0)
+    }
+
+    /// The byte at the address while no trap is there.
+    pub(crate) fn byte_under_trap(&self, pc: usize) -> Option<u8> {
+        let (function, number, point) = self.transfer_point_at(pc)?;
+        Some(function.versions[number].get()?.first_bytes[point])
+    }
+
+    /// The transfer point at the address: the function, the number of its version, and that of the
+    /// point. Atomics only.
+    fn transfer_point_at(&self, pc: usize) -> Option<(&Function, usize, usize)> {
+        let function = self.probed.get()?.function(self, self.function_at(pc)?)?;
+        let number = self.version_number(pc);
+        let point = function.versions[number].get()?.point_at(pc)?;
+        Some((function, number, point))
+    }
+
+    /// A number for the version of a function's code that the address is in; 0 is the original.
+    pub(crate) fn version_number(&self, pc: usize) -> usize {
+        self.sited_at(pc).map_or(0, |(block, _)| block.version)
+    }
+
+    /// The position of the instruction whose stub the address is in.
+    pub(crate) fn stub_at(&self, pc: usize) -> Option<u32> {
+        let (block, version) = self.sited_at(pc)?;
+        let position = block.stub.or_else(|| version.stub_at(pc))?;
+        // The exit belongs to the last `end`, of one byte.
+        let is_exit = position == self.function(block.function).wasm_end;
+        Some(position - u32::from(is_exit))
+    }
+
+    /// The addresses of the entry and of the body of the version that contains the address. In a
+    /// stub, the frame is complete: it counts as a body.
+    pub(crate) fn prologue_at(&self, pc: usize) -> Option<(usize, usize)> {
+        if let Some((block, version)) = self.sited_at(pc) {
+            // The block of an original has its stubs only.
+            if block.stub.is_some() || block.version == 0 {
+                return Some((block.start, block.start));
+            }
+            return Some((version.at(version.entry), version.at(version.body)));
+        }
+        let function = self.function(self.function_at(pc)?);
+        Some((self.at(function.entry) as usize, self.at(function.body) as usize))
+    }
+
+    /// As [`CodeImage::positions`], of the version that the address is in.
+    ///
+    /// # Errors
+    /// As [`CodeImage::observe`].
+    pub(crate) fn positions_at(&self, pc: usize, function: u32) -> Result<Vec<Position>, ObserveError> {
+        let sited = self.sited_at(pc).filter(|(block, _)| block.version != 0);
+        let Some((_, version)) = sited else { return self.positions(function) };
+        let mut positions = Positions::default();
+        if let Some(runs) = &version.runs {
+            // The increment at the entry is no instruction's.
+            let body = self.function(function).wasm_start;
+            let own = runs.positions.iter().filter(|position| position.wasm != body);
+            let entry = version.entry;
+            return Ok(own.map(|at| Position { code: at.code - entry, ..*at }).collect());
+        }
+        let (_, again) = self.compile_again(function, (&version.sites, None), &mut positions)?;
+        let is_same =
+            (again.entry, again.body, again.frame_size) == (version.entry, version.body, version.frame_size);
+        if is_same { Ok(positions.in_function(&again)) } else { Err(ObserveError::Differs { function }) }
+    }
+
+    /// The position of the instruction that the address in a function is in, among
+    /// [those](CodeImage::positions_at) of the version that it is in; `None` if it is in none.
+    pub(crate) fn position_among(&self, pc: usize, positions: &[Position]) -> Option<u32> {
+        if let Some(instruction) = self.stub_at(pc) {
+            return Some(instruction);
+        }
+        let entry = self.prologue_at(pc).map_or(pc, |(entry, _)| entry);
+        let offset = (pc - entry) as u32;
+        let after = positions.partition_point(|position| position.code <= offset);
+        after.checked_sub(1).map(|at| positions[at].wasm)
+    }
+
+    /// The position of the instruction that the address in a function is in; `None` if it is in
+    /// none, or after a defect of the compiler.
+    pub(crate) fn position_at(&self, pc: usize, function: u32) -> Option<u32> {
+        if let Some(instruction) = self.stub_at(pc) {
+            return Some(instruction);
+        }
+        self.position_among(pc, &self.positions_at(pc, function).ok()?)
+    }
+}

@@ -1,0 +1,324 @@
+//! Makes probes: steps 1 and 2 of the algorithm in the module above, up to the activation.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use wasm_jit_codegen::{CompiledFunction, CompiledSites, Counting, ENTRY_LENGTH, NoValue, Sites};
+
+use super::counting::{self, Choice, RunCells, Tally};
+use super::stubs::{Form, ProbeAction, Site};
+use super::version::{Observations, SitePlace, ValueAtSite};
+use super::{
+    Changes, Entry, Function, FunctionState, MakeError, NoProbe, PLAIN, ProbeState, Request,
+    VERSIONS_OF_A_KIND, Version,
+};
+use crate::code::CodeImage;
+
+impl CodeImage {
+    /// Makes probes in a function, off. Gives for each its number, or why there is none.
+    ///
+    /// # Errors
+    /// None is made.
+    pub(crate) fn make_probes(
+        self: &Arc<Self>,
+        index: u32,
+        requests: &[Request],
+    ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
+        let sees_frame = requests.iter().any(|request| request.what.is_generic());
+        self.make_probes_where(index, requests, sees_frame)
+    }
+
+    /// As [`CodeImage::make_probes`]; `end_accessors` says whether frames must end their accessors.
+    pub(super) fn make_probes_where(
+        self: &Arc<Self>,
+        index: u32,
+        requests: &[Request],
+        end_accessors: bool,
+    ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
+        let (first, end) = (self.indices().start, self.indices().end - 1);
+        let code = self.function(end).wasm_end - self.function(first).wasm_start;
+        // Site, run and choices: less than three counters for each byte, and one for the exit of
+        // the last function.
+        self.counters.enable(24 * code as usize + 64).map_err(MakeError::Counters)?;
+        let probed = self.probed();
+        let changes = &mut *self.changes();
+        self.resolve_text(changes)?;
+        let mut seen = Observations::default();
+        for request in requests.iter().filter(|request| request.what.calls()) {
+            seen.wanted.entry(request.position).or_default().extend(request.what.wanted());
+        }
+        let generic = requests.iter().filter(|request| request.what.is_generic());
+        seen.located.extend(generic.map(|request| (request.position, None)));
+        let compiled = self.observe(index, &mut seen)?;
+        let (entry, exit) = (self.function(index).wasm_start, self.function(index).wasm_end);
+        let mut reach: HashMap<u32, bool> = HashMap::from([(entry, true), (exit, true)]);
+        reach.extend(seen.instructions.iter().map(|(_, position, reachable)| (*position, *reachable)));
+        // Values of one place follow each other in the order of its requests.
+        let mut values: HashMap<u32, std::slice::Iter<'_, Result<ValueAtSite, NoValue>>> =
+            seen.found.iter().map(|(position, (_, values))| (*position, values.iter())).collect();
+        let mut what = |request: &Request| -> Result<ProbeAction, NoProbe> {
+            match reach.get(&request.position) {
+                None => return Err(NoProbe::NoInstruction),
+                Some(false) => return Err(NoProbe::Unreachable),
+                Some(true) => {}
+            }
+            let values = values.get_mut(&request.position).into_iter().flatten();
+            let found: Vec<_> = values.take(request.what.wanted().count()).collect();
+            let located = seen.located.get(&request.position).and_then(Option::as_ref);
+            let place = (index, request.position, request.only);
+            request.what.with_values(found, located, place, || self.choice(index, request.position))
+        };
+        let made: Vec<Result<(&Request, ProbeAction), NoProbe>> =
+            requests.iter().map(|request| Ok((request, what(request)?))).collect();
+        let mut places: BTreeMap<u32, Needs> = BTreeMap::new();
+        for (request, what) in made.iter().flatten() {
+            places.entry(request.position).or_default().add(what, request.position == exit);
+        }
+        if !places.is_empty() {
+            let slot = &probed.functions[(index - self.module.imported_functions) as usize];
+            let function = slot.get_or_init(Box::default);
+            if function.versions[0].get().is_none() {
+                self.prepare_original(index, function, (&compiled, &seen), changes)?;
+            }
+            let state = changes.functions.or_default(index);
+            let counters = made.iter().flatten().filter(|(_, what)| *what == ProbeAction::Count).count();
+            let is_chosen = places.values().any(|needs| needs.choice.is_some());
+            let limit = self.module.settings.counter_stubs;
+            let instructions = seen.instructions.len();
+            state.is_counting |=
+                is_chosen || counting::has_many(state.counters + counters, instructions, limit);
+            self.lay_out(index, function, (&places, end_accessors), (&compiled, &seen), changes)?;
+        }
+        self.locate_in_plain(index, seen.located.keys().chain(seen.found.keys()), changes)?;
+        let mut add = |made: Result<(&Request, ProbeAction), NoProbe>| {
+            let (&Request { position, only, .. }, what) = made?;
+            if let Some((state, _)) = seen.found.get(&position) {
+                changes.site(index, position).more_mut().state = Some(*state);
+            }
+            if let Some(Some(located)) = seen.located.get(&position) {
+                changes.site(index, position).more_mut().located = Some(located.clone());
+            }
+            let state = changes.state(index);
+            state.counters += usize::from(what == ProbeAction::Count);
+            if let Some(only) = only {
+                let cells = state.counts(position, &what).flatten().flatten();
+                cells.for_each(|cell| self.counters.watch(only, cell));
+            }
+            let number = changes.free.pop().unwrap_or(changes.probes.len());
+            changes.state(index).probes.insert(number);
+            let tallies = vec![Tally::default(); what.counts().saturating_sub(1)].into();
+            let (active, tally) = (false, Tally::default());
+            let probe = ProbeState { function: index, position, what, only, active, tally, tallies };
+            if number == changes.probes.len() {
+                changes.probes.push(None);
+            }
+            changes.probes[number] = Some(probe);
+            Ok(number)
+        };
+        Ok(made.into_iter().map(&mut add).collect())
+    }
+
+    /// Makes a version that has what these places need, unless the last one has it.
+    fn lay_out(
+        self: &Arc<Self>,
+        index: u32,
+        function: &Function,
+        (places, end_accessors): (&BTreeMap<u32, Needs>, bool),
+        original: (&CompiledFunction, &Observations),
+        changes: &mut Changes,
+    ) -> Result<(), MakeError> {
+        let number = function.made();
+        let last = function.versions[number - 1].get().expect("the last that there is");
+        let Changes { functions, probes, text, arenas, .. } = changes;
+        let state = functions.or_default(index);
+        self.add_sites(state, function, places, original.1);
+        let is_counting = state.is_counting;
+        let (entry, exit) = (self.function(index).wasm_start, self.function(index).wasm_end);
+        let has = |(position, needs): (&u32, &Needs)| {
+            let is_settled = |place: &SitePlace| match needs.settled {
+                true if *position == exit => last.sites.settles(exit),
+                is_needed => !is_needed || place.settled,
+            };
+            let has_choice = || last.runs.as_ref().is_some_and(|runs| runs.counts_choice(*position));
+            (!needs.site(is_counting) || last.place(*position).is_some_and(is_settled))
+                && (!needs.cells() || has_choice())
+        };
+        let ends_accessors = !end_accessors || last.sites.end_accessors();
+        if last.runs.is_some() == is_counting && places.iter().all(has) && ends_accessors {
+            return Ok(());
+        }
+        if state.entry.is_none() {
+            let original = function.versions[0].get().expect("made before");
+            let text = text.as_ref().expect("resolved before");
+            // SAFETY: in the image's code.
+            let first = unsafe { text.read(original.entry as usize, ENTRY_LENGTH as usize) };
+            state.entry = Some(Entry::new(original.at(original.entry), first));
+        }
+        let made = function.versions[1..PLAIN].iter().filter_map(OnceLock::get);
+        let made = made.filter(|made| made.runs.is_some() == is_counting).count();
+        let is_last = made == VERSIONS_OF_A_KIND - 1 || self.module.settings.sites == CompiledSites::All;
+        let mut used = places.clone();
+        for probe in state.probes.iter().filter_map(|number| probes[*number].as_ref()) {
+            used.entry(probe.position).or_default().add(&probe.what, probe.position == exit);
+        }
+        if (end_accessors || state.keeps_version) && !used.values().any(|needs| needs.settled) {
+            // Versions with a settled site end accessors.
+            let needs = used.entry(entry).or_default();
+            (needs.site, needs.settled) = (true, true);
+        }
+        if is_last {
+            let reachable = original.1.instructions.iter().filter(|(.., reachable)| *reachable);
+            let all = reachable.map(|(_, position, _)| *position).chain([entry, exit]);
+            for position in all {
+                let choice = if is_counting { self.choice(index, position) } else { None };
+                used.entry(position).or_default().choice = choice;
+            }
+        }
+        self.add_sites(state, function, &used, original.1);
+        let sites = if is_last {
+            Sites::All { settled: true }
+        } else {
+            let sites = || used.iter().filter(|(_, needs)| needs.site(is_counting));
+            let settled = sites().filter(|(_, needs)| needs.settled);
+            Sites::At {
+                settled: settled.map(|(position, _)| *position).collect(),
+                positions: sites().map(|(position, _)| *position).collect(),
+            }
+        };
+        let counting = is_counting.then(|| {
+            let choices =
+                used.keys().filter_map(|position| Some((*position, state.sites[position].more()?.choices?)));
+            let first_cell = state.runs.as_ref().map_or_else(|| self.counters.next(), RunCells::first);
+            Counting { first_cell, choices: choices.collect(), runs: None }
+        });
+        let memory = (arenas, &self.probed().blocks);
+        let sites = (sites, counting);
+        let (seen, sites_made) = (Observations::default(), &state.sites);
+        let (version, _) =
+            Version::with_sites(self, (index, number), sites, Some(original), sites_made, memory, seen)?;
+        if let Some(runs) = &version.runs
+            && state.runs.is_none()
+        {
+            let runs = state.runs.insert(runs.cells());
+            self.counters.add(runs.count());
+            let state = &*state;
+            // Counters that are not for all instances get one more cell each.
+            let own = state.probes.iter().filter_map(|number| probes[*number].as_ref());
+            let counters = own.filter(|probe| probe.what == ProbeAction::Count);
+            for (only, position) in counters.filter_map(|probe| Some((probe.only?, probe.position))) {
+                let [_, run, _] = state.cells(position);
+                run.iter().for_each(|cell| self.counters.watch(only, *cell));
+            }
+        }
+        self.install(index, function, version, changes)?;
+        if function.current.load(Ordering::Relaxed) != 0 {
+            changes.change_version(index, function, number)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a version one of its function's, with the probes that are on.
+    pub(super) fn install(
+        self: &Arc<Self>,
+        index: u32,
+        function: &Function,
+        version: Version,
+        changes: &mut Changes,
+    ) -> Result<(), MakeError> {
+        let number = version.number;
+        // A version is found only after it is complete, so its block comes before those of stubs.
+        self.probed().blocks.push(version.block(index));
+        if let Err(error) = changes.equip(self, index, &version) {
+            let state = changes.state(index);
+            state.sites.values_mut().for_each(|site| site.forget_stubs(number));
+            return Err(error);
+        }
+        let place = version.place_of_code(index);
+        let _ = function.versions[number].set(Box::new(version));
+        self.shown.version_made(&place);
+        Ok(())
+    }
+
+    /// Makes these places sites, unless they are.
+    pub(super) fn add_sites(
+        &self,
+        state: &mut FunctionState,
+        function: &Function,
+        places: &BTreeMap<u32, Needs>,
+        original: &Observations,
+    ) {
+        for (&position, &Needs { choice, .. }) in places {
+            let site = state.sites.entry(position).or_insert_with(|| {
+                let cell = self.counters.add(1);
+                let versions = function.versions.iter().filter_map(OnceLock::get);
+                let counting = versions.filter_map(|version| version.runs.as_ref());
+                counting.for_each(|runs| runs.add_site(position, cell));
+                Site::new(cell)
+            });
+            let Some(choice) = choice else { continue };
+            let more = site.more_mut();
+            more.next = original.next(position);
+            if choice.cells() > 0 {
+                more.choices.get_or_insert_with(|| self.counters.add(choice.cells()));
+            }
+        }
+    }
+}
+
+/// The needs of a place's probes in a version.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Needs {
+    pub counter: bool,
+    /// A site, also in a version that counts.
+    pub site: bool,
+    /// A settled one.
+    pub settled: bool,
+    pub choice: Option<Choice>,
+}
+
+impl Needs {
+    fn add(&mut self, what: &ProbeAction, is_exit: bool) {
+        match what {
+            ProbeAction::Nothing => self.site = true,
+            ProbeAction::Count => {
+                self.counter = true;
+                // The exit is in no run.
+                self.site |= is_exit;
+            }
+            ProbeAction::CountChoice(choice) => self.choice = Some(*choice),
+            // At the exit, the results are in their places, but the locals are not.
+            ProbeAction::Call(_) | ProbeAction::CallBack(_) => {
+                (self.site, self.settled) = (true, self.settled || !is_exit)
+            }
+            ProbeAction::Generic(_) => (self.site, self.settled) = (true, true),
+        }
+    }
+
+    /// Whether there must be a site.
+    fn site(&self, is_counting: bool) -> bool {
+        self.site || (self.counter && !is_counting)
+    }
+
+    /// Whether there must be cells of the instruction.
+    fn cells(&self) -> bool {
+        self.choice.is_some_and(|choice| choice.cells() > 0)
+    }
+}
+
+impl Changes {
+    /// Gives the sites of a version, which are off, the forms that they have in the others.
+    fn equip(&mut self, image: &Arc<CodeImage>, index: u32, version: &Version) -> Result<(), MakeError> {
+        for place in &version.places {
+            let form = self.site(index, place.position).form;
+            if form == Form::Off {
+                continue;
+            }
+            self.make_stub(image, (index, version), place.position, form, true)?;
+            let site = self.functions.site(index, place.position).expect("the site was made");
+            let bytes = version.bytes(place, form, site, Form::Off);
+            self.exchange(version.at(place.code), &place.off(), &bytes)?;
+        }
+        Ok(())
+    }
+}
