@@ -141,7 +141,6 @@ fn config(random: &mut Random, features: Features) -> Config {
         simd_enabled: random.one_in(2),
         relaxed_simd_enabled: false,
         memory64_enabled: false,
-        wide_arithmetic_enabled: false,
         compact_imports_enabled: false,
         custom_page_sizes_enabled: false,
         memory_max_size_required: true,
@@ -180,6 +179,7 @@ fn config(random: &mut Random, features: Features) -> Config {
     // Most accesses near the start, where the memory is; some at its end and beyond.
     config.memory_offset_choices =
         if random.one_in(2) { MemoryOffsetChoices(90, 8, 2) } else { MemoryOffsetChoices(60, 30, 10) };
+    config.wide_arithmetic_enabled = random.one_in(3);
     config
 }
 

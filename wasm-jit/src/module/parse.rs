@@ -34,7 +34,8 @@ pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::LEGACY_EXCEPTIONS)
     .union(WasmFeatures::THREADS)
     .union(WasmFeatures::SIMD)
-    .union(WasmFeatures::RELAXED_SIMD);
+    .union(WasmFeatures::RELAXED_SIMD)
+    .union(WasmFeatures::WIDE_ARITHMETIC);
 
 /// One item of a module's index spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -245,6 +245,16 @@ impl Function<'_> {
                 let (one, other) = (self.expression(ty, depth - 1), self.expression(ty, depth - 1));
                 format!("(i32.{operator} {one} (i32.or {other} (i32.const 1)))")
             }
+            11 if ty == I64 => {
+                let operator = self.choose(&["add128", "sub128", "mul_wide_s", "mul_wide_u"]);
+                let operands = if operator.ends_with("128") { 4 } else { 2 };
+                let operands: String = (0..operands).map(|_| self.expression(I64, depth - 1)).collect();
+                let both = format!("(i64.{operator} {operands})");
+                match self.local(I64) {
+                    Some(local) if self.one_in(2) => format!("(local.set {local} {both})"),
+                    _ => format!("(i64.sub {both})"),
+                }
+            }
             _ => {
                 let operators: &[&str] = match ty {
                     I32 => &["add", "add", "sub", "mul", "and", "or", "xor", "shl", "shr_u", "shr_s"],
