@@ -25,15 +25,15 @@ impl FunctionCompiler<'_> {
         let right_low = self.pop();
         let left_high = self.pop();
         let left_low = self.pop();
-        // Each operand has one register at most, and those that are left over here are enough for
-        // the results: a copy of a local is overwritten unless another operand needs it.
-        let low = self.to_result(&left_low, &[left_high, right_low, right_high]);
+        // Each operand has one register at most, and with those of the left operands there are
+        // enough for the results.
+        let low = self.to_result(&left_low);
         let high = match self.high_target(&left_high, &[right_low, right_high]) {
             Some(target) => {
                 self.to_this(&left_high, target);
                 target
             }
-            None => self.to_result(&left_high, &[right_low, right_high]),
+            None => self.to_result(&left_high),
         };
         let right_low = self.wide_source(&right_low);
         let right_high = self.wide_source(&right_high);
@@ -60,11 +60,11 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// The operand in a register that may be written, and that no other operand is in.
-    fn to_result(&mut self, operand: &Operand, others: &[Operand]) -> Reg {
+    /// The operand in a register that may be written: that of a copy of a local, whose value is
+    /// also in its slot.
+    fn to_result(&mut self, operand: &Operand) -> Reg {
         if let Some(reg) = self.current_reg(operand)
             && matches!(self.registers.holder(reg), Holder::Copy(_))
-            && !others.iter().any(|other| self.depends_on(other, reg))
         {
             self.drop_copy(reg);
             return reg;
