@@ -134,12 +134,52 @@ fn operators() -> Vec<Operator> {
         add(format!("memory.copy{memory}{}", if memory.is_empty() { "" } else { " 0" }), &["i32"; 3], None);
         add(format!("memory.grow{memory}"), &["i32"], Some("i32"));
     }
+    for at in [" $wide", " $wide offset=8", " $wide offset=0x90000000", " $wide offset=0xfffffffffffffff0"] {
+        add(format!("i32.load{at}"), &["i64"], Some("i32"));
+        add(format!("f64.load{at}"), &["i64"], Some("f64"));
+        add(format!("i64.store{at}"), &["i64", "i64"], None);
+        add(format!("v128.load16_lane{at} 3"), &["i64", "v128"], Some("v128"));
+        for rmw in ["rmw.add", "rmw.and", "rmw8.xchg_u"] {
+            add(format!("i64.atomic.{rmw}{at}"), &["i64", "i64"], Some("i64"));
+        }
+        add(format!("i64.atomic.rmw16.cmpxchg_u{at}"), &["i64", "i64", "i64"], Some("i64"));
+        add(format!("memory.atomic.notify{at}"), &["i64", "i32"], Some("i32"));
+    }
+    add("memory.copy $wide 0".to_owned(), &["i64", "i32", "i32"], None);
+    add("memory.fill $wide".to_owned(), &["i64", "i32", "i64"], None);
+    add("i32.load $bytes offset=8".to_owned(), &["i32"], Some("i32"));
+    add("i64.atomic.rmw.or $bytes".to_owned(), &["i32", "i64"], Some("i64"));
+    add("call_indirect $wide-table (type $i32)".to_owned(), &["i32", "i32", "i64"], Some("i32"));
     add("call_indirect (type $i32)".to_owned(), &["i32"; 3], Some("i32"));
     for what in "add sub mul and or xor eq lt_s ge_u".split(' ') {
         let result = if what.contains(['e', 't']) { "i32" } else { "i64" };
         let (text, operands) = (format!("i64.{what}"), vec!["i64"]);
         // A constant that needs a register.
         all.push(Operator { constant: "(i64.const 0x1_0000_0007)", text, operands, result: Some(result) });
+    }
+    all
+}
+
+/// Those of 128-bit arithmetic, followed by an operator that uses both results.
+fn wide_operators() -> Vec<Operator> {
+    let mut all = Vec::new();
+    for (what, operands) in [("add128", 4), ("sub128", 4), ("mul_wide_s", 2), ("mul_wide_u", 2)] {
+        // The high half is subtracted from the low one, or assigned to a register-cached local.
+        let set = "(local.set $cached-result) (i64.sub (local.get $cached-result))";
+        for after in ["i64.sub", set] {
+            let (text, operands) = (format!("i64.{what} {after}"), vec!["i64"; operands]);
+            all.push(Operator { constant: "", text, operands, result: Some("i64") });
+        }
+    }
+    // A constant as a high half, small or large, and as a factor.
+    for (constant, what) in [
+        ("(i64.const -2)", "add128"),
+        ("(i64.const 0x1_0000_0007)", "sub128"),
+        ("(i64.const 0x1_0000_0007)", "mul_wide_s"),
+    ] {
+        let operands = vec!["i64"; if what == "mul_wide_s" { 1 } else { 3 }];
+        let text = format!("i64.{what} i64.sub");
+        all.push(Operator { constant, text, operands, result: Some("i64") });
     }
     all
 }
@@ -207,7 +247,7 @@ fn vectors(add: &mut impl FnMut(String, &[&'static str], Option<&'static str>)) 
     }
 }
 
-/// An operand named `$a` to `$c`.
+/// An operand named `$a` to `$d`.
 fn operand(name: char, ty: &str, from: From) -> String {
     match from {
         From::Own if ty == "v128" => format!("(v128.not (v128.not (local.get ${name})))"),
@@ -228,7 +268,7 @@ fn place(name: char) -> u32 {
     16 * (u32::from(name) - u32::from('a'))
 }
 
-const NAMES: [char; 3] = ['a', 'b', 'c'];
+const NAMES: [char; 4] = ['a', 'b', 'c', 'd'];
 
 /// The operator under register pressure.
 fn pressed(operator: &Operator, index: usize, from: &[From], after: After) -> String {
@@ -326,12 +366,17 @@ fn alone(operator: &Operator) -> String {
         Some(ty) => (*ty, ""),
         None => ("i32", "(i32.const 0)"),
     };
-    format!("(func (export \"alone\") {params} (result {result}) {constant} {values} {text} {last})\n")
+    format!(
+        "(func (export \"alone\") {params} (result {result}) (local $cached-result {result})\n  \
+         {constant} {values} {text} {last})\n"
+    )
 }
 
 fn module(operator: &Operator) -> (String, Vec<(Vec<From>, After)>) {
     let mut text = String::from(
-        "(module (memory (export \"memory\") 1 2) (memory $other 1 2 shared) (memory $operands 1)\n (table funcref (elem $f64 $i32 $i64 $f32 $v128))\n",
+        "(module (memory (export \"memory\") 1 2) (memory $other 1 2 shared) (memory $operands 1) \
+         (memory $wide i64 1 2 shared) (memory $bytes 1000 (pagesize 1)) \
+         (table funcref (elem $f64 $i32 $i64 $f32 $v128)) (table $wide-table i64 funcref (elem $i32 $i32))\n",
     );
     for ty in ["i32", "i64", "f32", "f64", "v128"] {
         let _ = write!(
@@ -358,7 +403,9 @@ fn module(operator: &Operator) -> (String, Vec<(Vec<From>, After)>) {
     }
     out.push_str(
         "(func (export \"reset\") (memory.fill (i32.const 0) (i32.const 7) (i32.const 100))\n\
-         (memory.fill $other (i32.const 0) (i32.const 9) (i32.const 100)))\n",
+         (memory.fill $other (i32.const 0) (i32.const 9) (i32.const 100))\n\
+         (memory.fill $wide (i64.const 0) (i32.const 5) (i64.const 100))\n\
+         (memory.fill $bytes (i32.const 0) (i32.const 3) (i32.const 100)))\n",
     );
     out.push_str(&alone(operator));
     let mut cases = Vec::new();
@@ -396,12 +443,14 @@ fn arguments(operator: &Operator) -> Vec<Vec<Val>> {
         ),
         _ => Val::F64(bits.to_bits()),
     };
-    let sets: [[(i64, f64); 3]; 5] = [
-        [(16, 2.5), (7, -1.5), (1, 0.5)],
-        [(24, -0.0), (i64::from_le_bytes([7; 8]), 0.0), (3, 1e10)],
-        [(32, 3e9), (9, -7.0), (0, 1.0)],
-        [(i64::MIN, f64::NAN), (-1, 4.0), (2, -0.0)],
-        [(40, -1e30), (0, f64::INFINITY), (40, 2.0)],
+    let sets: [[(i64, f64); 4]; 6] = [
+        [(16, 2.5), (7, -1.5), (1, 0.5), (5, 1.5)],
+        [(24, -0.0), (i64::from_le_bytes([7; 8]), 0.0), (3, 1e10), (-9, 2.0)],
+        [(32, 3e9), (9, -7.0), (0, 1.0), (8, 0.0)],
+        [(i64::MIN, f64::NAN), (-1, 4.0), (2, -0.0), (i64::MAX, 3.0)],
+        [(40, -1e30), (0, f64::INFINITY), (40, 2.0), (-1, 1.0)],
+        // The sum of the first and the third has a carry.
+        [(-1, 1.0), (-1, 2.0), (1, 3.0), (3, 4.0)],
     ];
     sets.iter()
         .map(|set| {
@@ -421,23 +470,30 @@ fn shown(value: &Val) -> String {
 
 #[test]
 fn every_operator_has_registers_enough() {
-    check_operators(Config::new().bounds_checks(BoundsChecks::Reservation));
+    check_operators(Config::new().bounds_checks(BoundsChecks::Reservation), &operators());
+}
+
+#[test]
+fn wide_arithmetic_has_registers_enough() {
+    check_operators(&Config::new(), &wide_operators());
 }
 
 #[test]
 fn every_operator_has_registers_enough_when_bounds_are_checked() {
-    check_operators(Config::new().bounds_checks(BoundsChecks::Instructions));
+    check_operators(Config::new().bounds_checks(BoundsChecks::Instructions), &operators());
 }
 
 #[test]
 fn every_operator_has_registers_enough_when_indices_are_masked() {
-    check_operators(Config::new().bounds_checks(BoundsChecks::Instructions).harden_speculation(true));
+    let config = &mut Config::new();
+    config.bounds_checks(BoundsChecks::Instructions).harden_speculation(true);
+    check_operators(config, &operators());
 }
 
-fn check_operators(config: &Config) {
+fn check_operators(config: &Config, operators: &[Operator]) {
     let engine = Engine::new(config).unwrap();
-    for operator in operators() {
-        let (text, cases) = module(&operator);
+    for operator in operators {
+        let (text, cases) = module(operator);
         let module = Module::new(&engine, &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         let mut store = Store::new(&engine, ());
         let imports: Vec<wasm_jit::Extern> = module
@@ -470,7 +526,7 @@ fn check_operators(config: &Config) {
             };
             (outcome, memory.data(&store)[..128].to_vec())
         };
-        for arguments in arguments(&operator) {
+        for arguments in arguments(operator) {
             if operator.text.starts_with("memory.grow") {
                 continue;
             }

@@ -649,6 +649,9 @@ impl Function<'_> {
             };
             return format!("({}.{what} {left} {right})", of.name());
         }
+        if ty == I64 && self.random.one_in(8) {
+            return self.wide(depth);
+        }
         let (left, mut right) = (self.expression(ty, depth + 1), self.expression(ty, depth + 1));
         let what = match ty {
             I32 | I64 => self.random.choose(&INTEGER),
@@ -659,6 +662,17 @@ impl Function<'_> {
             right = format!("({0}.or {right} ({0}.const 1))", ty.name());
         }
         format!("({}.{what} {left} {right})", ty.name())
+    }
+
+    /// Both halves of a result of 128 bits, or the low one.
+    fn wide(&mut self, depth: usize) -> String {
+        let (what, operands) =
+            self.random.choose(&[("add128", 4), ("sub128", 4), ("mul_wide_s", 2), ("mul_wide_u", 2)]);
+        let operands: String = (0..operands).map(|_| self.expression(I64, depth + 1)).collect();
+        match self.local(I64) {
+            Some(local) if self.random.one_in(2) => format!("(local.set {local} (i64.{what} {operands}))"),
+            _ => format!("(i64.xor (i64.{what} {operands}))"),
+        }
     }
 
     fn unary(&mut self, ty: Ty, depth: usize) -> String {

@@ -205,6 +205,20 @@ impl<'m> Machine<'m> {
                 operation(left, right)
             }};
         }
+        let pop_wide = |stack: &mut Vec<u64>| {
+            let (high, low) = (stack.pop().unwrap(), stack.pop().unwrap());
+            u128::from(high) << 64 | u128::from(low)
+        };
+        // Pushes the low half of the result; the value is the high one.
+        macro_rules! wide {
+            ($operation:expr) => {{
+                let (right, left) = (pop_wide(stack), pop_wide(stack));
+                let operation: fn(u128, u128) -> u128 = $operation;
+                let result = operation(left, right);
+                stack.push(result as u64);
+                (result >> 64) as u64
+            }};
+        }
         let value = match operator {
             O::I32Const { value } => u64::from(*value as u32),
             O::I64Const { value } => *value as u64,
@@ -238,6 +252,20 @@ impl<'m> Machine<'m> {
             O::I64LtS => binary!(u64, |a, b| ((a as i64) < b as i64).into()),
             O::I64GtU => binary!(u64, |a, b| (a > b).into()),
             O::I64Eqz => u64::from(stack.pop().unwrap() == 0),
+            O::I64Add128 => wide!(|a, b| a.wrapping_add(b)),
+            O::I64Sub128 => wide!(|a, b| a.wrapping_sub(b)),
+            O::I64MulWideU => {
+                let (right, left) = (stack.pop().unwrap(), stack.pop().unwrap());
+                let product = u128::from(left) * u128::from(right);
+                stack.push(product as u64);
+                (product >> 64) as u64
+            }
+            O::I64MulWideS => {
+                let (right, left) = (stack.pop().unwrap() as i64, stack.pop().unwrap() as i64);
+                let product = i128::from(left) * i128::from(right);
+                stack.push(product as u64);
+                (product >> 64) as u64
+            }
             O::I32WrapI64 => u64::from(stack.pop().unwrap() as u32),
             O::I64ExtendI32U => u64::from(stack.pop().unwrap() as u32),
             O::I64ExtendI32S => i64::from(stack.pop().unwrap() as i32) as u64,

@@ -9,6 +9,7 @@ use super::{Assembler, Mem, Reg, Rm, Width};
 pub(crate) enum Alu {
     Add = 0,
     Or = 1,
+    Adc = 2,
     Sbb = 3,
     And = 4,
     Sub = 5,

@@ -185,9 +185,10 @@ fn check_rm(mnemonic: Mnemonic, kind: Kind, write: impl Fn(&mut Assembler<'_>, R
     }
 }
 
-const ALU: [(Alu, Mnemonic); 7] = [
+const ALU: [(Alu, Mnemonic); 8] = [
     (Alu::Add, Mnemonic::Add),
     (Alu::Or, Mnemonic::Or),
+    (Alu::Adc, Mnemonic::Adc),
     (Alu::Sbb, Mnemonic::Sbb),
     (Alu::And, Mnemonic::And),
     (Alu::Sub, Mnemonic::Sub),

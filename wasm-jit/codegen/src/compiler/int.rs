@@ -26,7 +26,8 @@ impl FunctionCompiler<'_> {
                 Alu::Sub => a.wrapping_sub(b),
                 Alu::And => a & b,
                 Alu::Or => a | b,
-                Alu::Xor | Alu::Cmp | Alu::Sbb => a ^ b,
+                Alu::Xor => a ^ b,
+                Alu::Adc | Alu::Sbb | Alu::Cmp => unreachable!("not an operator"),
             };
             return self.push_const(ty, if width == Width::W64 { bits } else { u64::from(bits as u32) });
         }

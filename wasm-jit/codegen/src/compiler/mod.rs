@@ -107,6 +107,7 @@ mod vector_lanes;
 mod vector_memory;
 mod vector_relaxed;
 mod vector_tables;
+mod wide;
 
 pub use abi::Ty;
 pub use access::{Access, access};

@@ -206,7 +206,11 @@ impl Events<'_> {
     fn change(&mut self, event: Event) -> Result<Action, &'static str> {
         let memories = &self.program.memories;
         match event {
-            Event::Grow { memory, pages } if (memory as usize) < memories.len() && pages <= 65536 => {
+            Event::Grow { memory, pages } => {
+                let is_64 = memories.get(memory as usize).ok_or("there is no such memory")?;
+                if !is_64 && pages > u32::MAX.into() {
+                    return Err("more pages than a memory can have");
+                }
                 Ok(Action::Grow { memory, pages })
             }
             Event::Write { memory, address, bytes } => {
