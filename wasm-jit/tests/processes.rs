@@ -3,11 +3,15 @@
 //! The only test of its process: a child of a process with other active threads could find a lock
 //! that is never released.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use wasm_jit::probes::{GlobalProbe, Kind};
-use wasm_jit::{Config, Engine, Error, Instance, InterruptHandle, Module, Store, Trap};
+use wasm_jit::probes::{
+    Bound, Callback, GlobalProbe, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec, activate_all,
+};
+use wasm_jit::{Config, Engine, Error, Instance, InterruptHandle, Module, Store, Trap, TypedFunc};
 
 const PROGRAM: &str = r#"(module
     (memory 4096)
@@ -114,6 +118,81 @@ fn runs(module: &Module) -> bool {
     run.call(&mut store, 2.5).unwrap() == 3.5
 }
 
+/// A loop with probes that count, call a native function, and call a closure.
+struct Stubs {
+    store: Store<()>,
+    run: TypedFunc<i32, i32>,
+    probes: Vec<Probe>,
+    called: Arc<AtomicU64>,
+}
+
+static NATIVE: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn count() {
+    NATIVE.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Stubs {
+    fn new() -> Self {
+        let text = r#"(module (func (export "run") (param i32) (result i32)
+            (loop (br_if 0 (i32.gt_s (local.tee 0 (i32.sub (local.get 0) (i32.const 1))) (i32.const 0))))
+            (local.get 0)))"#;
+        let module = Module::new(&Engine::default(), text).unwrap();
+        let called = Arc::new(AtomicU64::new(0));
+        let of_probe = called.clone();
+        let function = Callback::new(move |_| {
+            of_probe.fetch_add(1, Ordering::Relaxed);
+        });
+        // SAFETY: the function does not unwind, and is part of the program.
+        let native = unsafe { NativeFn::new(count as extern "C" fn()) };
+        let kinds = [
+            Kind::Count,
+            Kind::Native { function: native, values: [].into() },
+            Kind::Callback { function, values: [Bound::Local(0)].into() },
+        ];
+        // All at the last `local.get`, of two bytes, before the `end`.
+        let body = module.function(0).unwrap().body().unwrap();
+        let offset = (body.range().len() - 3) as u32;
+        let location = Location { function: 0, place: Place::Instruction { offset } };
+        let specs = kinds.map(|kind| ProbeSpec { location, kind });
+        let probes: Vec<Probe> = module.probes(&specs).into_iter().map(Result::unwrap).collect();
+        activate_all(&probes).into_iter().for_each(|on| on.unwrap());
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let run = instance.get_typed_func(&mut store, "run").unwrap();
+        Self { store, run, probes, called }
+    }
+
+    /// How often each probe fires in a run.
+    fn run(&mut self) -> [u64; 3] {
+        let counts = |of: &Self| {
+            [of.probes[0].count(), NATIVE.load(Ordering::Relaxed), of.called.load(Ordering::Relaxed)]
+        };
+        let before = counts(self);
+        assert_eq!(self.run.call(&mut self.store, 5).unwrap(), 0);
+        let after = counts(self);
+        [0, 1, 2].map(|probe| after[probe] - before[probe])
+    }
+
+    /// Whether changes are refused, and change nothing.
+    fn is_refused(&mut self) -> bool {
+        let is_refused = |probe: &Probe| matches!(probe.deactivate(), Err(ProbeError::Patch(_)));
+        self.probes.iter().all(is_refused) && self.run() == [1, 1, 1]
+    }
+
+    /// Switches every set of the probes; whether those that are on fire.
+    fn change(&mut self) -> bool {
+        let sets = (0..8).chain([7]);
+        sets.into_iter().all(|set| {
+            let expected = [0, 1, 2].map(|probe| set >> probe & 1);
+            for (probe, is_on) in self.probes.iter().zip(expected) {
+                if is_on == 1 { probe.activate() } else { probe.deactivate() }.unwrap();
+            }
+            self.run() == expected
+        })
+    }
+}
+
 #[test]
 fn signals_and_forks() {
     let mut wrong = Vec::new();
@@ -162,6 +241,16 @@ fn signals_and_forks() {
         is_right && global.deactivate().is_ok() && runs(&module)
     });
     assert!(runs(&module) && global.count() == 5 + 2, "{}", global.count());
+
+    // A child inherits versions, stubs, and what they count, and changes them when it has pages of
+    // its own. Then the parent's changes and its own are apart.
+    let mut stubs = Stubs::new();
+    check("stubs that parent and child change", Exit(0), &mut || {
+        let is_inherited = stubs.run() == [1, 1, 1] && stubs.is_refused();
+        // SAFETY: the child has no other thread.
+        is_inherited && unsafe { wordpatch::text::unshare() }.is_ok() && stubs.change()
+    });
+    assert!(stubs.run() == [1, 1, 1] && stubs.change(), "after the child's changes");
 
     // The timer thread is not copied into a child.
     assert!(is_stopped("endless", libc::SIGURG));

@@ -15,14 +15,19 @@ use wasm_jit::{BoundsChecks, Config};
 
 use crate::bytes;
 use crate::case::{Case, Kind};
-use crate::engine::{Engine, run};
+use crate::engine::{Engine, load_and_run};
 use crate::ours::Ours;
+use crate::probes::{self, Done};
 use crate::program::{self, Features, Form};
 use crate::record::{Difference, Event, Outcome, Record, difference};
 use crate::reduce;
 
-/// Maximum time for one seed.
+/// Maximum time for one seed, and for one with probes, whose programs run many times.
 const MAX_SILENCE: Duration = Duration::from_secs(20);
+const MAX_SILENCE_PROBED: Duration = Duration::from_secs(60);
+
+/// How often `--case` tries a seed with probes.
+const PROBED_TIMES: u32 = 100;
 
 /// Maximum memory use of a worker, in kilobytes.
 const MAX_MEMORY: u64 = 1_500_000;
@@ -64,6 +69,10 @@ struct Options {
     /// as wasm-jit's.
     #[arg(long)]
     fuel: bool,
+    /// Runs wasm-jit's code with random probes, which are switched meanwhile, and compares what
+    /// they count as well. `--case` then tries 100 times, since threads take turns differently.
+    #[arg(long, conflicts_with = "fuel")]
+    probes: bool,
     /// Runs as a worker: the seeds from --seed on, in steps of this size.
     #[arg(long, hide = true)]
     worker: Option<u64>,
@@ -72,22 +81,16 @@ struct Options {
 /// The command's main function, with the reference engine.
 pub fn main(mut theirs: impl Engine, mut features: Features) -> ExitCode {
     let options = Options::parse();
-    let mut config = Config::new();
     if options.fuel && !features.fuel {
         eprintln!("wasm-jit-fuzz: --fuel: the instructions of {} have other costs", theirs.name());
         return ExitCode::from(2);
     }
     features.fuel = options.fuel;
     if options.fuel {
-        config.consume_fuel(true);
         theirs.consume_fuel();
     }
     let theirs = &theirs;
-    config.harden_speculation(options.harden_speculation);
-    if options.bounds_checks {
-        config.bounds_checks(BoundsChecks::Instructions);
-    }
-    let ours = Ours::with_config(config);
+    let ours = Ours::with_config(options.config());
     if let Some(seed) = options.case {
         return show(seed, &options, &ours, theirs, features);
     }
@@ -97,8 +100,28 @@ pub fn main(mut theirs: impl Engine, mut features: Features) -> ExitCode {
     }
 }
 
+impl Options {
+    /// The settings of wasm-jit.
+    fn config(&self) -> Config {
+        let mut config = Config::new();
+        config.consume_fuel(self.fuel).harden_speculation(self.harden_speculation);
+        if self.bounds_checks {
+            config.bounds_checks(BoundsChecks::Instructions);
+        }
+        config
+    }
+
+    /// An engine of its own for a case with probes.
+    fn with_probes(&self, seed: u64) -> Ours {
+        let mut config = self.config();
+        probes::configure(&mut config, seed);
+        Ours::with_config(config)
+    }
+}
+
 fn try_seed(
     seed: u64,
+    options: &Options,
     ours: &Ours,
     theirs: &impl Engine,
     features: Features,
@@ -110,14 +133,34 @@ fn try_seed(
         return Ok(());
     }
     let Some(case) = Case::new(seed, features) else { return Ok(()) };
-    let their =
-        run(theirs, &case).map_err(|error| format!("{} refuses the module: {error}", theirs.name()))?;
-    let our = run(ours, &case).map_err(|error| format!("{} refuses the module: {error}", ours.name()))?;
+    let their = load_and_run(theirs, &case)
+        .map_err(|error| format!("{} refuses the module: {error}", theirs.name()))?;
+    if options.probes {
+        counts.modules += 1;
+        let done = probes::run(&options.with_probes(seed), theirs, &case, |our| {
+            counts.count(&our);
+            compared(&case, our, their.clone()).map_or(Ok(()), |difference| Err(difference.to_string()))
+        })?;
+        counts.add_done(done);
+        return Ok(());
+    }
+    let our =
+        load_and_run(ours, &case).map_err(|error| format!("{} refuses the module: {error}", ours.name()))?;
+    counts.modules += 1;
     counts.count(&our);
     match compared(&case, our, their) {
         None => Ok(()),
         Some(difference) => Err(difference.to_string()),
     }
+}
+
+/// Runs a case with probes once.
+fn try_probes(case: &Case, options: &Options, theirs: &impl Engine) -> Result<(), String> {
+    let their = load_and_run(theirs, case)?;
+    probes::run(&options.with_probes(case.seed), theirs, case, |our| {
+        compared(case, our, their.clone()).map_or(Ok(()), |difference| Err(difference.to_string()))
+    })
+    .map(drop)
 }
 
 fn compared(case: &Case, our: Record, their: Record) -> Option<Difference> {
@@ -135,11 +178,11 @@ struct Counts {
     trapped: u64,
     host: u64,
     loaded: u64,
+    done: Done,
 }
 
 impl Counts {
     fn count(&mut self, record: &Record) {
-        self.modules += 1;
         for event in &record.events {
             match event {
                 Event::Called { outcome: Outcome::Returned(_), .. } => self.returned += 1,
@@ -150,16 +193,33 @@ impl Counts {
         }
     }
 
-    fn add(&mut self, line: &str) {
-        let fields = [
+    fn add_done(&mut self, done: Done) {
+        self.done.probes += done.probes;
+        self.done.changes += done.changes;
+        self.done.counts += done.counts;
+    }
+
+    fn fields(&mut self) -> [&mut u64; 9] {
+        [
             &mut self.seeds,
             &mut self.modules,
             &mut self.returned,
             &mut self.trapped,
             &mut self.host,
             &mut self.loaded,
-        ];
-        for (field, number) in fields.into_iter().zip(line.split(' ')) {
+            &mut self.done.probes,
+            &mut self.done.changes,
+            &mut self.done.counts,
+        ]
+    }
+
+    /// The line in which a worker reports them.
+    fn line(&mut self) -> String {
+        self.fields().map(|field| field.to_string()).join(" ")
+    }
+
+    fn add(&mut self, line: &str) {
+        for (field, number) in self.fields().into_iter().zip(line.split(' ')) {
             *field += number.parse::<u64>().unwrap_or(0);
         }
     }
@@ -175,14 +235,13 @@ fn work(options: &Options, step: u64, ours: &Ours, theirs: &impl Engine, feature
         if writeln!(out, "seed {seed}").and_then(|()| out.flush()).is_err() {
             return ExitCode::FAILURE;
         }
-        if let Err(finding) = try_seed(seed, ours, theirs, features, &mut counts) {
+        if let Err(finding) = try_seed(seed, options, ours, theirs, features, &mut counts) {
             eprintln!("{finding}");
             return ExitCode::FAILURE;
         }
         seed = seed.wrapping_add(step);
     }
-    let Counts { seeds, modules, returned, trapped, host, loaded } = counts;
-    let _ = writeln!(out, "done {seeds} {modules} {returned} {trapped} {host} {loaded}");
+    let _ = writeln!(out, "done {}", counts.line());
     match peak_memory() {
         Some(kilobytes) if kilobytes > MAX_MEMORY => {
             eprintln!("used {kilobytes} kB of memory");
@@ -228,6 +287,10 @@ fn drive(options: &Options) -> ExitCode {
         "fuzz: {} seeds: {} modules, {} calls returned and {} did not, {} calls of the host; {} of the other bytes were modules",
         counts.seeds, counts.modules, counts.returned, counts.trapped, counts.host, counts.loaded
     );
+    if options.probes {
+        let Done { probes, changes, counts } = counts.done;
+        println!("fuzz: {probes} probes, {changes} changes, {counts} exact counts");
+    }
     if found { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -257,8 +320,9 @@ fn watch(options: &Options, job: u64, jobs: u64) -> End {
         String::from_utf8_lossy(&text).into_owned()
     });
     let mut silent = false;
+    let max_silence = if options.probes { MAX_SILENCE_PROBED } else { MAX_SILENCE };
     loop {
-        match lines.recv_timeout(MAX_SILENCE) {
+        match lines.recv_timeout(max_silence) {
             Ok(line) => {
                 if let Some(seed) = line.strip_prefix("seed ") {
                     end.last_seed = seed.parse().ok();
@@ -278,7 +342,7 @@ fn watch(options: &Options, job: u64, jobs: u64) -> End {
     let _ = reader.join();
     let errors = errors.join().unwrap_or_default();
     end.finding = match status {
-        _ if silent => Some(format!("takes more than {} s\n{errors}", MAX_SILENCE.as_secs())),
+        _ if silent => Some(format!("takes more than {} s\n{errors}", max_silence.as_secs())),
         Ok(status) if status.success() => None,
         Ok(status) => Some(format!("{status}\n{errors}")),
         Err(error) => Some(error.to_string()),
@@ -294,6 +358,7 @@ fn start(options: &Options, job: u64, jobs: u64) -> io::Result<Child> {
         .args(options.bounds_checks.then_some("--bounds-checks"))
         .args(options.harden_speculation.then_some("--harden-speculation"))
         .args(options.fuel.then_some("--fuel"))
+        .args(options.probes.then_some("--probes"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -319,9 +384,19 @@ fn show(seed: u64, options: &Options, ours: &Ours, theirs: &impl Engine, feature
         return ExitCode::FAILURE;
     }
     if options.reduce {
+        let mut found = None;
         let mut differs = |wasm: &[u8]| {
             let case = Case { wasm: wasm.to_vec(), ..case.host() };
-            match (run(ours, &case), run(theirs, &case)) {
+            if options.probes {
+                if theirs.load(&case).is_err() {
+                    return false;
+                }
+                let problem = (0..PROBED_TIMES / 10).find_map(|_| try_probes(&case, options, theirs).err());
+                let differs = problem.is_some();
+                found = problem.or(found.take());
+                return differs;
+            }
+            match (load_and_run(ours, &case), load_and_run(theirs, &case)) {
                 (Ok(our), Ok(their)) => compared(&case, our, their).is_some(),
                 (our, their) => our.is_ok() != their.is_ok(),
             }
@@ -331,6 +406,9 @@ fn show(seed: u64, options: &Options, ours: &Ours, theirs: &impl Engine, feature
             _ => case.nested_text(),
         };
         println!("{}", reduce::reduced(&text, &mut differs));
+        if let Some(problem) = found {
+            println!(";; {problem}");
+        }
         return ExitCode::SUCCESS;
     }
     println!("{}", case.text());
@@ -339,9 +417,18 @@ fn show(seed: u64, options: &Options, ours: &Ours, theirs: &impl Engine, feature
     }
     // Before a possible crash.
     let _ = io::stdout().flush();
-    let their = run(theirs, &case);
+    if options.probes {
+        return match (0..PROBED_TIMES).try_for_each(|_| try_probes(&case, options, theirs)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(difference) => {
+                println!("{difference}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let their = load_and_run(theirs, &case);
     println!("{}: {their:#?}", theirs.name());
-    let our = run(ours, &case);
+    let our = load_and_run(ours, &case);
     println!("{}: {our:#?}", ours.name());
     match (our, their) {
         (Ok(our), Ok(their)) => match compared(&case, our, their) {

@@ -95,12 +95,19 @@ pub enum Contents {
 #[derive(Clone, Debug)]
 pub struct Host {
     case: Arc<Case>,
-    events: Arc<Mutex<Vec<Event>>>,
+    observed: Arc<Mutex<Observed>>,
+}
+
+#[derive(Debug, Default)]
+struct Observed {
+    events: Vec<Event>,
+    /// How many of them are calls of host functions.
+    calls: usize,
 }
 
 impl Host {
     fn of(case: &Case) -> Self {
-        Self { case: Arc::new(case.host()), events: Arc::default() }
+        Self { case: Arc::new(case.host()), observed: Arc::default() }
     }
 
     /// Records the call of an imported function, and returns its results.
@@ -109,9 +116,10 @@ impl Host {
     /// If another call has panicked.
     #[must_use]
     pub fn call(&self, name: &str, arguments: Vec<Value>, results: &[Type]) -> Vec<Value> {
-        let mut events = self.events();
-        let values = self.case.host_results(events.len(), &arguments, results);
-        events.push(Event::Host { name: name.to_owned(), arguments });
+        let mut observed = self.observed();
+        let values = self.case.host_results(observed.calls, &arguments, results);
+        observed.calls += 1;
+        observed.events.push(Event::Host { name: name.to_owned(), arguments });
         values
     }
 
@@ -121,27 +129,34 @@ impl Host {
         self.case.imported_global(name, ty)
     }
 
-    fn events(&self) -> MutexGuard<'_, Vec<Event>> {
-        self.events.lock().expect("no host function panicked")
+    fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().expect("no host function panicked")
     }
 
     fn add(&self, event: Event) {
-        self.events().push(event);
+        self.observed().events.push(event);
     }
+}
+
+/// Loads the module of a case, and runs it.
+///
+/// # Errors
+/// The module is refused, or a value cannot be represented.
+pub fn load_and_run(engine: &impl Engine, case: &Case) -> Result<Record, String> {
+    run_loaded(engine, &engine.load(case)?, case)
 }
 
 /// Runs a case: each round calls all exported functions of a new instance, in the order of their
 /// names, and then inspects what the others contain.
 ///
 /// # Errors
-/// The module is refused, or a value cannot be represented.
-pub fn run(engine: &impl Engine, case: &Case) -> Result<Record, String> {
-    let module = engine.load(case)?;
+/// A value cannot be represented.
+pub fn run_loaded<E: Engine>(engine: &E, module: &E::Module, case: &Case) -> Result<Record, String> {
     let host = Host::of(case);
     for round in 0..ROUNDS {
-        run_round(engine, &module, case, round, &host)?;
+        run_round(engine, module, case, round, &host)?;
     }
-    let events = std::mem::take(&mut *host.events());
+    let events = std::mem::take(&mut host.observed().events);
     Ok(Record { events })
 }
 

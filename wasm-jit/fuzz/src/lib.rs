@@ -17,6 +17,9 @@
 //! A seed may also generate bytes that are not a module ([`bytes`]): loading them must not panic,
 //! hang, or take much memory.
 //!
+//! With `--probes`, the code of wasm-jit has random probes, which are switched while it runs
+//! ([`probes`]).
+//!
 //! With the feature `few-cached-locals` the compiler caches only a few locals in registers, so that
 //! loops compete for them; small functions then reach cases that otherwise only large ones do.
 //!
@@ -29,6 +32,7 @@ pub mod case;
 pub mod driver;
 pub mod engine;
 pub mod ours;
+pub mod probes;
 pub mod program;
 pub mod random;
 pub mod record;

@@ -1,6 +1,7 @@
 //! wasm-jit as the engine under test.
 
 use std::num::NonZero;
+use std::sync::Arc;
 
 use wasm_jit::{
     Config, Engine as JitEngine, Error, Extern, ExternRef, ExternType, Func, Global, Instance, Memory,
@@ -9,6 +10,7 @@ use wasm_jit::{
 
 use crate::case::Case;
 use crate::engine::{Contents, Engine, Host, Instantiated};
+use crate::probes::{Set, disturb};
 use crate::record::{Outcome, Trap, Type, Value};
 
 /// Fuel of a store: more than any case consumes.
@@ -51,8 +53,26 @@ impl Default for Ours {
     }
 }
 
+/// A loaded module.
+#[derive(Debug)]
+pub struct Loaded {
+    module: Module,
+    probes: Option<Arc<Set>>,
+}
+
+impl Loaded {
+    pub(crate) fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// Its probes are told about new stores.
+    pub(crate) fn attach(&mut self, probes: Arc<Set>) {
+        self.probes = Some(probes);
+    }
+}
+
 impl Engine for Ours {
-    type Module = Module;
+    type Module = Loaded;
     type Store = Store<()>;
     type Export = Extern;
 
@@ -64,9 +84,10 @@ impl Engine for Ours {
         store.fuel().ok()
     }
 
-    fn load(&self, case: &Case) -> Result<Module, String> {
+    fn load(&self, case: &Case) -> Result<Loaded, String> {
         let wasm = case.legacy.as_ref().unwrap_or(&case.wasm);
-        Module::from_binary(&self.0, wasm).map_err(|error| error.to_string())
+        let module = Module::from_binary(&self.0, wasm).map_err(|error| error.to_string())?;
+        Ok(Loaded { module, probes: None })
     }
 
     fn store(&self) -> Store<()> {
@@ -80,9 +101,12 @@ impl Engine for Ours {
     fn instantiate(
         &self,
         store: &mut Store<()>,
-        module: &Module,
+        Loaded { module, probes }: &Loaded,
         host: &Host,
     ) -> Result<Instantiated<Extern>, String> {
+        if let Some(probes) = probes {
+            probes.enter(store)?;
+        }
         let imports: Result<Vec<Extern>, Error> = module
             .imports()
             .map(|import| define(store, &format!("{}.{}", import.module(), import.name()), import.ty(), host))
@@ -105,6 +129,7 @@ impl Engine for Ours {
 
     fn call(&self, store: &mut Store<()>, function: &Extern, arguments: &[Value]) -> Result<Outcome, String> {
         let Extern::Func(func) = function else { return Err("not a function".to_owned()) };
+        disturb();
         let given: Vec<Val> = arguments.iter().map(to_val).collect();
         let mut results = vec![Val::I32(0); func.ty(&*store).results().len()];
         Ok(match func.call(store, &given, &mut results) {
@@ -138,6 +163,7 @@ fn define(store: &mut Store<()>, name: &str, ty: &ExternType, host: &Host) -> Re
             let (name, host) = (name.to_owned(), host.clone());
             let results: Vec<Type> = ty.results().map(type_of).collect();
             let call = move |_: wasm_jit::Caller<'_, ()>, given: &[Val], answer: &mut [Val]| {
+                disturb();
                 let values = host.call(&name, given.iter().map(from_val).collect(), &results);
                 for (answer, value) in answer.iter_mut().zip(values) {
                     *answer = to_val(&value);

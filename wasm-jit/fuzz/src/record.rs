@@ -179,6 +179,12 @@ impl Value {
 }
 
 impl Record {
+    /// Whether a stack or another resource was exhausted, so that engines may differ.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.events.iter().any(is_exhausted)
+    }
+
     /// The same record with all NaNs replaced by one.
     #[must_use]
     pub fn with_same_nans(mut self) -> Self {

@@ -10,6 +10,12 @@ fn some_seconds_of_random_modules() {
     run(&["--seconds", "4", "--seed", "3000000", "--harden-speculation"]);
 }
 
+#[test]
+fn some_seconds_of_random_modules_with_probes() {
+    run(&["--probes", "--seconds", "15"]);
+    run(&["--probes", "--seconds", "6", "--seed", "1000000", "--bounds-checks"]);
+}
+
 fn run(arguments: &[&str]) {
     let output = Command::new(env!("CARGO_BIN_EXE_wasm-jit-fuzz"))
         .args(arguments)
@@ -23,5 +29,6 @@ fn run(arguments: &[&str]) {
         .and_then(|(_, rest)| rest.split(' ').next())
         .and_then(|number| number.parse().ok())
         .unwrap_or_else(|| panic!("no number of modules in {stdout}"));
-    assert!(modules > 20, "only {modules} modules");
+    // On a busy machine, there are few with probes, which run many times.
+    assert!(modules > 4, "only {modules} modules");
 }

@@ -9,11 +9,13 @@ use super::{Location, ProbeError};
 use crate::code::CodeImage;
 use crate::code::registry::share_image_at;
 use crate::error::Error;
-use crate::runtime::Val;
 use crate::runtime::accessors::FrameId;
+use crate::runtime::instance::InstanceData;
 use crate::runtime::store::StoreId;
+use crate::runtime::{Instance, Val};
 use crate::trap::Waiting;
 use crate::types::{RefType, ValType};
+use crate::vmctx::VmContext;
 
 /// A frame of a WebAssembly function, which probes can keep and compare: accessors are equal if and
 /// only if they are of the same frame.
@@ -130,6 +132,19 @@ impl FrameAccessor {
     pub fn location(&self, frame: &Frame<'_>) -> Result<Location, AccessError> {
         let Values { function, position, image, .. } = self.values(frame)?;
         Ok(Location::at(&image, function, position))
+    }
+
+    /// The instance whose function the frame is of.
+    ///
+    /// # Errors
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`].
+    pub fn instance(&self, frame: &Frame<'_>) -> Result<Instance, AccessError> {
+        let fp = self.fp(frame)?;
+        let context = std::ptr::with_exposed_provenance::<*mut VmContext>(fp - 8);
+        // SAFETY: a frame that waits for a call or a probe has its context there, which is that of
+        // an instance of the store.
+        let owner = unsafe { (*context.read()).owner.cast::<InstanceData>() };
+        Ok(frame.instance_at(owner))
     }
 
     /// How many frames of WebAssembly functions there are around it in its store.

@@ -91,8 +91,13 @@ impl<'a> Frame<'a> {
 
     /// The running instance.
     pub fn instance(&self) -> Instance {
+        self.instance_at(self.instance.as_ptr())
+    }
+
+    /// The instance of the store with these data.
+    pub(super) fn instance_at(&self, data: *mut InstanceData) -> Instance {
         let store = self.opaque();
-        let index = store.instances.iter().position(|instance| *instance == self.instance);
+        let index = store.instances.iter().position(|instance| instance.as_ptr() == data);
         Instance(Handle::at(store, index.expect("instances stay in their store") as u32))
     }
 

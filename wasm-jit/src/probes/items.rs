@@ -28,7 +28,7 @@ impl Frame<'_> {
             // SAFETY: the frame waits there.
             let image = unsafe { share_image_at(pc) }.filter(|image| Arc::as_ptr(image) == own)?;
             let function = image.function_at(pc)?;
-            let position = match image.stub_at(pc) {
+            let position = match image.place_of_stub_at(pc) {
                 Some(position) => position,
                 None => image.call_values(function, waiting.return_address).ok()?.0,
             };

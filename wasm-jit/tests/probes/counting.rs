@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_encoder::{Encode, ValType};
-use wasm_jit::probes::{Branches, Kind, Place, Probe, ProbeError, ProbeSpec, Scope, activate_all};
+use wasm_jit::probes::{Branches, GenericFn, Kind, Place, Probe, ProbeError, ProbeSpec, Scope, activate_all};
 use wasm_jit::{Config, Engine, Error, Instance, Module, Store, Val};
 
 use super::behaviour::{TRAPPING, trapping};
@@ -482,6 +482,47 @@ fn only_instructions_that_choose_have_branches() {
         kind: Kind::Count,
     });
     assert_eq!(count.unwrap().branches(), None);
+}
+
+/// A frame that becomes plain in the middle of a run, and traps there. The plain version has a
+/// label in this run, since it does not fold the index of the `br_table`.
+#[test]
+fn plain_frames_that_trap_count_what_they_have_executed() {
+    let bytes = wat::parse_str(
+        r#"(module (memory (export "memory") 1 1)
+            (func (export "main") (result i64) (local i64)
+                (block $v1 (result i32)
+                    (block $v2 (result i32)
+                        (br_table $v1 $v2 $v1 (i32.const 0) (i32.const 1)))
+                    (i64.store16 offset=2147483648 (i32.const 0) (i64.const 0))
+                    (select (i32.const 0) (i32.const 0)))
+                (drop)
+                (i32.store (i32.const 0) (i32.const 5))
+                (i64.const 0)))"#,
+    )
+    .unwrap();
+    let mut config = Config::new();
+    let engine = Engine::new(config.counter_stubs(0)).unwrap();
+    let (expected, counts, places) = reference(&engine, &bytes, 1);
+    assert!(expected.0.is_err());
+    let module = Module::from_binary(&engine, &bytes).unwrap();
+    let changed = Kind::Generic(GenericFn::new(|frame| {
+        // The last constant, which has no place of its own elsewhere.
+        Ok(frame.set_operand(0, &Val::I64(7))?)
+    }));
+    let before_store = places
+        .iter()
+        .filter(|(_, at)| at.is_some_and(|at| bytes[at as usize] == 0x3d))
+        .copied()
+        .collect::<Vec<_>>();
+    let counting = probes_everywhere(&module, &places, Kind::Count);
+    let changing = probes_everywhere(&module, &before_store, changed);
+    assert_eq!(changing.len(), 1);
+    for (_, probe) in counting.iter().chain(&changing) {
+        probe.activate().unwrap();
+    }
+    assert_eq!(outcome(&module).0, expected);
+    check_counts(&counting, &vec![0; counting.len()], (&places, &counts), 1);
 }
 
 /// All of these tests, for an engine with other settings.

@@ -35,6 +35,7 @@ pub(super) fn test_all() {
     memories_and_globals_need_not_be_exported();
     callees_are_those_of_the_table();
     locations_are_those_of_all_frames();
+    the_location_of_a_frame_at_its_exit_is_the_exit();
 }
 
 #[test]
@@ -132,7 +133,14 @@ fn locations_are_those_of_all_frames() {
     .unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = seen.clone();
+    let instances = Arc::new(Mutex::new(Vec::new()));
+    let found = instances.clone();
     let _probe = probe(&module, "inner", Some(&[0x01]), move |frame| {
+        let mut at = Some(frame.accessor()?);
+        while let Some(accessor) = at {
+            found.lock().unwrap().push(accessor.instance(frame)?);
+            at = accessor.caller(frame)?;
+        }
         assert_eq!(frame.locations().len(), frame.depth() + 1);
         *log.lock().unwrap() = frame.locations();
         Ok(())
@@ -151,11 +159,34 @@ fn locations_are_those_of_all_frames() {
         .unwrap();
     let instance = linker.instantiate(&mut store, &module).unwrap();
     let inner = instance.get_func(&mut store, "inner").unwrap();
-    *store.data_mut() = Some(Instance::new(&mut store, &between, &[inner.into()]).unwrap());
+    let between = Instance::new(&mut store, &between, &[inner.into()]).unwrap();
+    *store.data_mut() = Some(between);
     instance.get_typed_func::<(), ()>(&mut store, "outer").unwrap().call(&mut store, ()).unwrap();
     let at = |function, offset| Some(Location { function, place: Place::Instruction { offset } });
     // i32.const 1, drop, and the call, after the byte of the locals.
     assert_eq!(*seen.lock().unwrap(), [at(1, 1), None, at(2, 4)]);
+    assert_eq!(*instances.lock().unwrap(), [instance, between, instance]);
+}
+
+#[test]
+fn the_location_of_a_frame_at_its_exit_is_the_exit() {
+    let engine = engine();
+    let module = Module::new(&engine, r#"(module (func (export "f") (nop)))"#).unwrap();
+    let location = Location { function: 0, place: Place::Exit };
+    let fired = Arc::new(AtomicU32::new(0));
+    let count = fired.clone();
+    let look = GenericFn::new(move |frame| {
+        count.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(frame.location(), location);
+        assert_eq!(frame.locations(), [Some(location)]);
+        Ok(())
+    });
+    let probe = module.probe(ProbeSpec { location, kind: Kind::Generic(look) }).unwrap();
+    probe.activate().unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    instance.get_typed_func::<(), ()>(&mut store, "f").unwrap().call(&mut store, ()).unwrap();
+    assert_eq!(fired.load(Ordering::Relaxed), 1);
 }
 
 #[test]

@@ -537,9 +537,56 @@ fn threads_make_frames_plain() {
     });
 }
 
+/// A frame becomes plain at its exit, where the results are in registers: they are what is
+/// returned, and what the functions of further probes of the exit get.
+#[test]
+fn frames_that_become_plain_at_their_exit_return_their_results() {
+    let bytes = wat::parse_str(
+        r#"(module (memory (export "memory") 1)
+            (func $f (param f64 i64) (result f64 i64 f64) (local i32)
+                (local.set 2 (i32.const 5))
+                (f64.add (local.get 0) (f64.const 0.5))
+                (i64.add (local.get 1) (i64.const 2))
+                (f64.const -inf))
+            (func (export "main") (result i64) (local f64 i64 f64)
+                (call $f (f64.const 3) (i64.const 40))
+                (local.set 2) (local.set 1) (local.set 0)
+                (i64.xor (i64.reinterpret_f64 (local.get 0))
+                    (i64.add (i64.reinterpret_f64 (local.get 2)) (local.get 1)))))"#,
+    )
+    .unwrap();
+    let module = Module::from_binary(&engine(), &bytes).unwrap();
+    let expected = outcome(&module).0;
+    let location = Location { function: 0, place: Place::Exit };
+    let write = generic(|frame| Ok(frame.set_local(2, &Val::I32(7))?));
+    let read = generic(|frame| {
+        assert_eq!(frame.operand(1)?.unwrap_i64(), 42);
+        assert_eq!(frame.operand(2)?.unwrap_f64(), 3.5);
+        Ok(frame.set_operand(1, &Val::I64(43))?)
+    });
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = seen.clone();
+    let look = Kind::Callback {
+        function: Callback::new(move |values| log.lock().unwrap().push(values.to_vec())),
+        values: [Bound::Result(0), Bound::Result(1), Bound::Result(2)].into(),
+    };
+    let [write, look, read] = [write, look, read].map(|kind| {
+        let probe = module.probe(ProbeSpec { location, kind }).unwrap();
+        probe.activate().unwrap();
+        probe
+    });
+    assert_ne!(outcome(&module).0, expected, "the last closure changes a result");
+    read.deactivate().unwrap();
+    assert_eq!(outcome(&module).0, expected);
+    let results = vec![3.5_f64.to_bits(), 42, f64::NEG_INFINITY.to_bits()];
+    assert_eq!(*seen.lock().unwrap(), [results.clone(), results]);
+    drop((write, look));
+}
+
 /// All of these tests, for an engine with other settings.
 pub(crate) fn test_all() {
     frames_that_become_plain_go_on_as_before();
+    frames_that_become_plain_at_their_exit_return_their_results();
     writes_to_callers_are_those_of_a_program_that_does_them_itself();
     probes_of_plain_frames_see_the_new_values();
     folded_branches_are_taken_if_their_condition_is_changed();

@@ -36,6 +36,10 @@ use crate::tally::Tally;
 fn main() -> ExitCode {
     let (flags, filters): (Vec<String>, Vec<String>) =
         std::env::args().skip(1).partition(|argument| argument.starts_with('-'));
+    if let Some(unknown) = flags.iter().find(|flag| !is_known(flag)) {
+        eprintln!("spec: unknown option {unknown}");
+        return ExitCode::FAILURE;
+    }
     let verbose = flags.iter().any(|flag| flag == "--verbose");
     let start = Instant::now();
     let files = files::all();
@@ -79,4 +83,11 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     if total.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Whether it is an option of this test: `--probes=` is followed by a mode, which is checked where
+/// it is used.
+fn is_known(flag: &str) -> bool {
+    const FLAGS: [&str; 4] = ["--verbose", "--bounds-checks", "--harden-speculation", "--probe-sites"];
+    FLAGS.contains(&flag) || flag.starts_with("--probes=")
 }

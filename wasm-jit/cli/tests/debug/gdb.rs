@@ -1,5 +1,6 @@
 //! The GDB remote protocol, by a client that sends packets, and by LLDB where there is one that
-//! knows WebAssembly: `lldb-22`, or what the variable `LLDB` names.
+//! knows WebAssembly: what the variable `LLDB` names, `lldb-22`, or what `scripts/lldb.sh` has
+//! installed.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -108,14 +109,16 @@ fn packets_read_values_and_control_the_program() {
 /// An LLDB that connects to WebAssembly programs.
 fn lldb() -> Option<String> {
     let named = std::env::var("LLDB").ok();
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{root}/target"));
     let is_there = |name: &String| Command::new(name).arg("--version").output().is_ok();
-    named.into_iter().chain(["lldb-22".to_owned()]).find(is_there)
+    named.into_iter().chain(["lldb-22".to_owned(), format!("{target}/lldb/lldb")]).find(is_there)
 }
 
 #[test]
 fn lldb_shows_variables_and_steps() {
     let Some(lldb) = lldb() else {
-        eprintln!("there is no lldb-22: not tested");
+        eprintln!("there is no LLDB (see scripts/lldb.sh): not tested");
         return;
     };
     let place = Place::new();

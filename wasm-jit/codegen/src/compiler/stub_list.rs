@@ -75,7 +75,9 @@
 //! mov rbx, [rsp + n] ...
 //! jmp [rsp + n]                    on in the stub of the plain version, where the frame is now
 //! resume:                          in the plain version: for each generic probe
+//! mov register, [rsp + n]          at an exit: the results, which are saved again
 //! lea rsp, [rbp - n]
+//! mov [rsp + n], register
 //! jmp after the probe
 //! raise:
 //! mov r11, [r14 + LIBCALLS]
@@ -245,7 +247,9 @@ pub struct GenericPart {
     /// [`SiteFrame::return_address`] while it runs.
     pub inside: u32,
     /// In a plain version: where a frame of another version goes on that has become plain during
-    /// this action. All registers are those of the site, but for `rsp`.
+    /// this action. The registers that the C convention preserves are those of the site, but for
+    /// `rsp`, which is that of the other version's stub. The results at an exit are still in its
+    /// [`SiteFrame`].
     pub resume: u32,
 }
 
@@ -327,12 +331,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
     asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -moved));
     for reg in bits(saved.registers) {
-        let place = saved.place(reg).expect("it is in the set");
-        if reg.is_float() {
-            asm.vector_store(place, reg);
-        } else {
-            asm.mov_store(Size::B8, place, reg);
-        }
+        store(saved.place(reg).expect("it is in the set"), reg, asm);
     }
     if state.needs_flags {
         asm.flags_to_rax();
@@ -429,12 +428,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     }
     // None of these changes the flags.
     for reg in bits(saved.registers) {
-        let place = saved.place(reg).expect("it is in the set");
-        if reg.is_float() {
-            asm.vector_load(reg, place);
-        } else {
-            asm.mov(Width::W64, reg, place);
-        }
+        load(reg, saved.place(reg).expect("it is in the set"), asm);
     }
     asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, moved));
     let back = asm.jmp_to_link();
@@ -455,7 +449,15 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     if let Some(frame_size) = plain {
         for (part, next) in generic.iter_mut().zip(resumes) {
             part.resume = asm.offset();
+            // At an exit, the results are in registers, which the other version's stub has saved
+            // in its `SiteFrame`. Elsewhere, there are none.
+            for reg in bits(saved.registers) {
+                load(reg, Mem::base(Reg::RSP, SiteFrame::offset(reg)), asm);
+            }
             asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RBP, -(frame_size as i32) - moved));
+            for reg in bits(saved.registers) {
+                store(saved.place(reg).expect("it is in the set"), reg, asm);
+            }
             asm.jmp(next);
         }
     }
@@ -466,6 +468,24 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
         asm.ud2(TrapCode::Unreachable as u8);
     }
     ListStub { code, back, generic }
+}
+
+/// Loads a register that was saved. Changes no flags.
+fn load(reg: Reg, place: Mem, asm: &mut Assembler<'_>) {
+    if reg.is_float() {
+        asm.vector_load(reg, place);
+    } else {
+        asm.mov(Width::W64, reg, place);
+    }
+}
+
+/// Saves a register. Changes no flags.
+fn store(place: Mem, reg: Reg, asm: &mut Assembler<'_>) {
+    if reg.is_float() {
+        asm.vector_store(place, reg);
+    } else {
+        asm.mov_store(Size::B8, place, reg);
+    }
 }
 
 /// Compares the running instance, or its store, with the one that an action is for, if it is for

@@ -168,19 +168,27 @@ impl Runs {
         let at_instruction = || {
             let after = self.positions.partition_point(|position| position.code <= code);
             let position = self.positions[after.checked_sub(1)?].wasm;
-            let run = self.run_of(position)?;
+            let run = &self.runs[self.run_of(position)?];
             // Further code of the instruction follows all runs.
-            (self.runs[run].counted <= code).then_some((position, self.is_pending(position)))
+            let is_counted = run.counted <= code || self.continues(run);
+            is_counted.then_some((position, self.is_pending(position)))
         };
         let place = stub.map(|position| (position, false)).or_else(at_instruction);
         let rest = place.and_then(|(position, is_pending)| {
             let run = self.run_of(position)?;
-            let end = self.runs.get(run + 1).map_or(u32::MAX, |next| next.wasm);
+            let next = self.runs[run + 1..].iter().find(|next| !self.continues(next));
+            let end = next.map_or(u32::MAX, |next| next.wasm);
             let from = self.places.partition_point(|(place, _)| *place < position + u32::from(!is_pending));
             let to = self.places.partition_point(|(place, _)| *place < end);
             self.places.get(from..to)
         });
         rest.unwrap_or_default().iter().filter_map(|(_, cell)| cell.load(Ordering::Relaxed).checked_sub(1))
+    }
+
+    /// Whether a run of a plain version is the rest of one that the other versions count at once:
+    /// they have no label there, since nothing that they contain leads to it.
+    fn continues(&self, run: &Run) -> bool {
+        self.counting.runs.as_ref().is_some_and(|starts| starts.binary_search(&run.wasm).is_err())
     }
 
     fn run_of(&self, position: u32) -> Option<usize> {

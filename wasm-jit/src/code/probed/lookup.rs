@@ -73,11 +73,18 @@ impl CodeImage {
 
     /// The position of the instruction whose stub the address is in.
     pub(crate) fn stub_at(&self, pc: usize) -> Option<u32> {
-        let (block, version) = self.sited_at(pc)?;
-        let position = block.stub.or_else(|| version.stub_at(pc))?;
+        let position = self.place_of_stub_at(pc)?;
+        let (block, _) = self.sited_at(pc)?;
         // The exit belongs to the last `end`, of one byte.
         let is_exit = position == self.function(block.function).wasm_end;
         Some(position - u32::from(is_exit))
+    }
+
+    /// The position of the place whose stub contains the address: that of an exit is the end of the
+    /// body.
+    pub(crate) fn place_of_stub_at(&self, pc: usize) -> Option<u32> {
+        let (block, version) = self.sited_at(pc)?;
+        block.stub.or_else(|| version.stub_at(pc))
     }
 
     /// The addresses of the entry and of the body of the version that contains the address. In a

@@ -1,0 +1,389 @@
+//! Kinds of probe, with random values, and what they check.
+//!
+//! A closure that gets values leaves them to the generic probes that fire after it at the same
+//! place, which must read the same ones from the frame. Generic probes also write values back that
+//! they have read, by which the frame goes on in another version of its function, and use accessors
+//! of the frame and its callers.
+
+use std::cell::RefCell;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wasm_jit::probes::{
+    AccessError, Bound, Callback, Frame, FrameAccessor, GenericFn, GlobalProbe, Kind, Location, NativeFn,
+    Place, Values,
+};
+use wasm_jit::{Module, Val, ValType};
+
+use super::monitor::Functions;
+use super::{disturb, is_noisy, with_current};
+use crate::random::Random;
+
+/// A place for probes.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    pub location: Location,
+    /// Offset of the instruction in the module; none for entries and exits.
+    pub position: Option<u32>,
+    /// Types of the function's parameters and locals.
+    pub locals: Arc<[ValType]>,
+    /// Whether the instruction is one whose choices can be counted.
+    pub chooses: bool,
+}
+
+/// A kind of probe, without its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    Empty,
+    Count,
+    CountBranch,
+    Native,
+    Callback,
+    Generic,
+    /// Calls a function of another instance.
+    Wasm,
+    /// Calls a function of the host by the same means.
+    Host,
+}
+
+const SORTS: [Sort; 8] = [
+    Sort::Empty,
+    Sort::Count,
+    Sort::CountBranch,
+    Sort::Native,
+    Sort::Callback,
+    Sort::Generic,
+    Sort::Wasm,
+    Sort::Host,
+];
+
+/// What a probe of a case is made of.
+pub(super) struct Making<'a> {
+    /// The number of its counter.
+    pub number: usize,
+    pub site: &'a Site,
+    /// Whether it fires after those of smaller numbers when all are on.
+    pub is_ordered: bool,
+    pub counters: &'a Arc<[AtomicU64]>,
+    /// Of the store that runs.
+    pub functions: Option<&'a Functions>,
+}
+
+impl Sort {
+    /// Those that a case uses.
+    pub(super) fn chosen(random: &mut Random) -> Vec<Self> {
+        match random.below(4) {
+            0 => vec![random.choose(&SORTS)],
+            1 => vec![Self::Count, random.choose(&SORTS), random.choose(&SORTS)],
+            _ => SORTS.to_vec(),
+        }
+    }
+
+    /// Whether its function belongs to a store.
+    pub(super) fn is_of_store(self) -> bool {
+        matches!(self, Self::Wasm | Self::Host)
+    }
+
+    /// Kinds of this sort: the first one has random values, which the place may not have, the last
+    /// one only values that all places have. None without the functions that it needs.
+    pub(super) fn kinds(self, making: &Making<'_>, random: &mut Random) -> Vec<Kind> {
+        let Making { number, site, .. } = *making;
+        let slot = Bound::Const(number as u64);
+        match self {
+            Self::Empty => vec![Kind::Empty],
+            Self::CountBranch if site.chooses => vec![Kind::CountBranch],
+            Self::Count | Self::CountBranch => vec![Kind::Count],
+            Self::Native => {
+                let counter = ptr::from_ref(&making.counters[number]).expose_provenance();
+                let counter = Bound::Const(counter as u64);
+                let more = random.choose(&[0, 2, 5]);
+                let kind = |values: Vec<Bound>| Kind::Native {
+                    function: native(values.len()),
+                    values: Values::from(&values[..]),
+                };
+                let with_random = [&[counter], &values(site, random, more)[..]].concat();
+                vec![kind(with_random), kind(vec![counter])]
+            }
+            Self::Callback => {
+                let more = random.choose(&[0, 1, 2, 5, 12]);
+                let with_random = values(site, random, more);
+                vec![callback(making, with_random), callback(making, Vec::new())]
+            }
+            Self::Generic => vec![Kind::Generic(generic(making))],
+            Self::Wasm => {
+                let Some(functions) = making.functions else { return Vec::new() };
+                let mut kinds = Vec::new();
+                if !site.locals.is_empty() {
+                    let local = random.below(site.locals.len() as u64) as usize;
+                    let function = functions.with(Some(site.locals[local])).clone();
+                    let all = [slot, Bound::Local(local as u32)];
+                    let values = Values::from(&all[..function.parameters().len()]);
+                    kinds.push(Kind::Wasm { function, values });
+                }
+                kinds.push(Kind::Wasm { function: functions.with(None).clone(), values: [slot].into() });
+                kinds
+            }
+            Self::Host => {
+                let Some(functions) = making.functions else { return Vec::new() };
+                vec![Kind::Wasm { function: functions.host.clone(), values: [slot].into() }]
+            }
+        }
+    }
+}
+
+/// Random values, which the place may not have.
+fn values(site: &Site, random: &mut Random, count: usize) -> Vec<Bound> {
+    let locals = (site.locals.len() as u64).max(1);
+    let value = |_| match random.below(10) {
+        0 => Bound::Const(random.number()),
+        1 => random.choose(&[Bound::Function, Bound::Offset]),
+        2 => random.choose(&[Bound::Context, Bound::Frame, Bound::ReturnAddress]),
+        3 if site.location.place == Place::Exit => Bound::Result(0),
+        3 if random.one_in(4) => Bound::Address,
+        3..7 => Bound::Operand(random.choose(&[0, 0, 0, 1, 1, 2, 3])),
+        _ => Bound::Local(random.below(locals) as u32),
+    };
+    (0..count).map(value).collect()
+}
+
+/// Counts, and switches probes.
+///
+/// `counter` is the address of a counter of the case that this thread runs.
+fn fired(counter: u64) {
+    let counter = ptr::with_exposed_provenance::<AtomicU64>(counter as usize);
+    // SAFETY: the probe has the address from a reference to one of the counters, which the case
+    // keeps until its last run has ended.
+    unsafe { (*counter).fetch_add(1, Ordering::Relaxed) };
+    disturb();
+}
+
+extern "C" fn native_1(counter: u64) {
+    fired(counter);
+}
+
+extern "C" fn native_3(counter: u64, first: u64, second: u64) {
+    std::hint::black_box(first ^ second);
+    fired(counter);
+}
+
+extern "C" fn native_6(counter: u64, first: u64, second: u64, third: u64, fourth: u64, fifth: u64) {
+    std::hint::black_box(first ^ second ^ third ^ fourth ^ fifth);
+    fired(counter);
+}
+
+fn native(values: usize) -> NativeFn {
+    // SAFETY: the functions are part of the program, do not unwind unless a defect was found, and
+    // use little of the stack. They are called with the address of a counter first.
+    unsafe {
+        match values {
+            1 => NativeFn::new(native_1 as extern "C" fn(u64)),
+            3 => NativeFn::new(native_3 as extern "C" fn(u64, u64, u64)),
+            _ => NativeFn::new(native_6 as extern "C" fn(u64, u64, u64, u64, u64, u64)),
+        }
+    }
+}
+
+/// What a closure has got.
+struct Seen {
+    location: Location,
+    number: usize,
+    values: Vec<(Bound, u64)>,
+}
+
+thread_local! {
+    /// What the last closure has got whose order is known.
+    static SEEN: RefCell<Option<Seen>> = const { RefCell::new(None) };
+    /// An accessor of some frame, which may have gone.
+    static KEPT: RefCell<Option<FrameAccessor>> = const { RefCell::new(None) };
+}
+
+/// Forgets what this thread has seen, before the order of probes changes.
+pub(super) fn forget() {
+    SEEN.set(None);
+}
+
+fn callback(making: &Making<'_>, bounds: Vec<Bound>) -> Kind {
+    let Making { number, site, is_ordered, counters, .. } = making;
+    let (number, location, is_ordered) = (*number, site.location, *is_ordered);
+    let counters = Arc::clone(counters);
+    let values = Values::from(&bounds[..]);
+    let function = Callback::new(move |values| {
+        counters[number].fetch_add(1, Ordering::Relaxed);
+        if is_ordered && !is_noisy() {
+            let values = bounds.iter().copied().zip(values.iter().copied()).collect();
+            SEEN.set(Some(Seen { location, number, values }));
+        }
+        disturb();
+    });
+    Kind::Callback { function, values }
+}
+
+/// A probe on every instruction.
+pub(super) fn global(
+    module: &Module,
+    random: &mut Random,
+    counters: &Arc<[AtomicU64]>,
+) -> Result<GlobalProbe, String> {
+    let kind = if random.one_in(2) {
+        Kind::Count
+    } else {
+        let counters = Arc::clone(counters);
+        let function = Callback::new(move |_| {
+            counters[counters.len() - 1].fetch_add(1, Ordering::Relaxed);
+            disturb();
+        });
+        Kind::Callback { function, values: [Bound::Function, Bound::Offset].into() }
+    };
+    module.global_probe(kind).map_err(|error| error.to_string())
+}
+
+fn generic(making: &Making<'_>) -> GenericFn {
+    let Making { number, site, is_ordered, counters, .. } = making;
+    let (number, site, is_ordered) = (*number, (*site).clone(), *is_ordered);
+    let counters = Arc::clone(counters);
+    GenericFn::new(move |frame| {
+        counters[number].fetch_add(1, Ordering::Relaxed);
+        if is_ordered && !is_noisy() {
+            compare(frame, &site, number);
+        }
+        let mut choices = None;
+        with_current(|_, random| choices = Some(Random::new(random.number())));
+        if let Some(mut random) = choices
+            && let Err(error) = inspect(frame, &site, &mut random)
+        {
+            panic!("{:?}: {error}", site.location);
+        }
+        disturb();
+        Ok(())
+    })
+}
+
+/// Compares the frame's values with those that a closure has got just before.
+fn compare(frame: &mut Frame<'_>, site: &Site, number: usize) {
+    let Some(seen) = SEEN.take() else { return };
+    if seen.location == site.location && seen.number < number {
+        for (bound, value) in &seen.values {
+            let read = match *bound {
+                Bound::Local(index) => frame.local(index),
+                Bound::Operand(depth) => frame.operand(depth),
+                _ => continue,
+            };
+            let read = read.unwrap_or_else(|error| panic!("{:?}: {bound:?}: {error}", site.location));
+            if let Some(bits) = bits(&read) {
+                assert_eq!(bits, *value, "{:?}: {bound:?} is {read:?}", site.location);
+            }
+        }
+    }
+    SEEN.set(Some(seen));
+}
+
+/// A number as closures get it.
+fn bits(value: &Val) -> Option<u64> {
+    match *value {
+        Val::I32(value) => Some(value as u32 as u64),
+        Val::I64(value) => Some(value as u64),
+        Val::F32(bits) => Some(bits.into()),
+        Val::F64(bits) => Some(bits),
+        _ => None,
+    }
+}
+
+/// Whether two values are the same, as far as they can be compared.
+fn are_same(left: &Val, right: &Val) -> bool {
+    match (left, right) {
+        (Val::V128(left), Val::V128(right)) => left == right,
+        _ => left.ty() == right.ty() && bits(left) == bits(right),
+    }
+}
+
+/// Reads values of the frame and of its callers, and writes some of them back.
+fn inspect(frame: &mut Frame<'_>, site: &Site, random: &mut Random) -> Result<(), AccessError> {
+    assert_eq!(frame.location(), site.location);
+    let (locals, operands) = (site.locals.len() as u64, frame.operands() as u64);
+    for _ in 0..random.below(8) {
+        let is_local = random.one_in(2);
+        let count = if is_local { locals } else { operands };
+        if count == 0 {
+            continue;
+        }
+        let index = random.below(count) as u32;
+        let value = if is_local { frame.local(index)? } else { frame.operand(index)? };
+        if random.one_in(4) {
+            permitted(if is_local {
+                frame.set_local(index, &value)
+            } else {
+                frame.set_operand(index, &value)
+            })?;
+            let again = if is_local { frame.local(index)? } else { frame.operand(index)? };
+            assert!(
+                are_same(&value, &again),
+                "{:?}: {value:?} was written, {again:?} is read",
+                site.location
+            );
+        }
+    }
+    if random.one_in(8) {
+        let Some(own) = existing(frame.accessor())? else { return Ok(()) };
+        assert_eq!(own, frame.accessor()?);
+        assert_eq!(own.location(frame)?, site.location);
+        assert_eq!(own.operands(frame)? as u64, operands);
+        walk(frame, own, random)?;
+        let last = KEPT.replace(random.one_in(2).then_some(own));
+        if let Some(last) = last {
+            match last.location(frame) {
+                Ok(_) | Err(AccessError::FrameGone | AccessError::OtherStore) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    if random.one_in(32) {
+        assert_eq!(frame.locations().len(), frame.depth() + 1);
+        assert_eq!(frame.locations()[0], Some(site.location));
+    }
+    Ok(())
+}
+
+/// Reads the values of some callers, and writes some back.
+fn walk(frame: &mut Frame<'_>, own: FrameAccessor, random: &mut Random) -> Result<(), AccessError> {
+    let (mut at, mut depth) = (own, own.depth(frame)?);
+    for _ in 0..random.below(4) {
+        let Some(Some(caller)) = existing(at.caller(frame))? else { break };
+        depth -= 1;
+        assert_eq!(caller.depth(frame)?, depth);
+        caller.location(frame)?;
+        for operand in 0..(caller.operands(frame)? as u32).min(8) {
+            let value = caller.operand(frame, operand)?;
+            if random.one_in(8) {
+                permitted(caller.set_operand(frame, operand, &value))?;
+            }
+        }
+        for local in 0..8 {
+            match caller.local(frame, local) {
+                Ok(value) if random.one_in(16) => permitted(caller.set_local(frame, local, &value))?,
+                Ok(_) => {}
+                Err(AccessError::NoLocal { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        at = caller;
+    }
+    Ok(())
+}
+
+/// A write that may have been refused.
+fn permitted(written: Result<(), AccessError>) -> Result<(), AccessError> {
+    match written {
+        Err(AccessError::Fixed | AccessError::StackOverflow | AccessError::ShadowStack) => Ok(()),
+        other => other,
+    }
+}
+
+/// An accessor, unless the frame waits for another probe's function.
+fn existing<T>(accessor: Result<T, AccessError>) -> Result<Option<T>, AccessError> {
+    match accessor {
+        Ok(accessor) => Ok(Some(accessor)),
+        Err(AccessError::InStub) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,428 @@
+//! The probes of a case.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use wasm_jit::probes::{
+    GlobalProbe, Location, Place, Probe, ProbeError, ProbeSpec, Scope, StoreId, activate_all, deactivate_all,
+};
+use wasm_jit::wasmparser::Operator;
+use wasm_jit::{Module, SharedMemory, Store, ValType};
+
+use super::expected::Expected;
+use super::kinds::{Making, Site, Sort, forget, global};
+use super::monitor::{self, Functions};
+use crate::random::Random;
+
+/// Maximum number of probes of a case; the monitor has a counter for each.
+const MAX_PROBES: usize = 3000;
+const _: () = assert!(MAX_PROBES < monitor::SLOTS);
+
+/// What happens to the probes while the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Phase {
+    /// They are switched, made and dropped.
+    Noisy,
+    /// All are on.
+    On,
+    /// All are off.
+    Off,
+}
+
+/// The probes of a case.
+pub(crate) struct Set {
+    module: Module,
+    slots: Vec<Slot>,
+    /// On every instruction, if there is one; it has the last counter.
+    global: Option<GlobalProbe>,
+    /// For each slot, how often its function was called.
+    counters: Arc<[AtomicU64]>,
+    /// The same for functions of WebAssembly.
+    memory: SharedMemory,
+    monitor: Module,
+    /// The functions of the store that was made last.
+    functions: Mutex<Option<(Functions, StoreId)>>,
+    phase: AtomicU8,
+    changes: AtomicU64,
+    /// Whether stubs have reached the limit of their memory, so that counts cannot be exact.
+    is_full: AtomicBool,
+}
+
+impl fmt::Debug for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Set").field("slots", &self.slots.len()).finish_non_exhaustive()
+    }
+}
+
+/// One probe, made or not.
+struct Slot {
+    site: Site,
+    sort: Sort,
+    /// Whether it fires in one store only, and is made again for each.
+    is_of_store: bool,
+    probe: Mutex<Option<Arc<Probe>>>,
+    /// What probes have counted that were here in the same phase.
+    earlier: AtomicU64,
+}
+
+impl Slot {
+    fn probe(&self) -> Option<Arc<Probe>> {
+        lock(&self.probe).clone()
+    }
+
+    /// Puts a probe here; returns the one that was.
+    fn put(&self, probe: Option<Probe>) -> Option<Arc<Probe>> {
+        std::mem::replace(&mut *lock(&self.probe), probe.map(Arc::new))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Set {
+    /// Chooses places and kinds, and makes some of the probes, off.
+    pub(super) fn of(module: &Module, random: &mut Random) -> Result<Self, String> {
+        let mut sites = sites(module);
+        let wanted = random.choose(&[1, 10, 100, MAX_PROBES, MAX_PROBES]);
+        while sites.len() > wanted {
+            sites.swap_remove(random.below(sites.len() as u64) as usize);
+        }
+        let most = random.choose(&[1, 1, 2, 4]);
+        let sorts = Sort::chosen(random);
+        let of_stores = random.one_in(3);
+        let mut slots = Vec::new();
+        for site in sites {
+            for _ in 0..=random.below(most) {
+                if slots.len() < MAX_PROBES {
+                    let sort = random.choose(&sorts);
+                    let is_of_store = sort.is_of_store() || (of_stores && random.one_in(8));
+                    let slot = Slot {
+                        site: site.clone(),
+                        sort,
+                        is_of_store,
+                        probe: Mutex::new(None),
+                        earlier: AtomicU64::new(0),
+                    };
+                    slots.push(slot);
+                }
+            }
+        }
+        let counters: Arc<[AtomicU64]> = (0..=slots.len()).map(|_| AtomicU64::new(0)).collect();
+        let global = match random.one_in(4) {
+            true => Some(global(module, random, &counters)?),
+            false => None,
+        };
+        let set = Self {
+            module: module.clone(),
+            slots,
+            global,
+            counters,
+            memory: monitor::memory()?,
+            monitor: monitor::module(module.engine())?,
+            functions: Mutex::new(None),
+            phase: AtomicU8::new(Phase::Off as u8),
+            changes: AtomicU64::new(0),
+            is_full: AtomicBool::new(false),
+        };
+        set.make_many(random)?;
+        Ok(set)
+    }
+
+    /// How many probes there may be.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// From now on, this happens to the probes.
+    pub(super) fn begin(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Release);
+    }
+
+    fn is_in(&self, phase: Phase) -> bool {
+        self.phase.load(Ordering::Acquire) == phase as u8
+    }
+
+    /// Whether they are switched meanwhile.
+    pub(super) fn is_noisy(&self) -> bool {
+        self.is_in(Phase::Noisy)
+    }
+
+    /// How many changes were made in the noisy phase.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// Whether counts cannot be exact.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// Makes a random part of the probes in one call.
+    fn make_many(&self, random: &mut Random) -> Result<(), String> {
+        let part = random.choose(&[0, 1, 2, 4]);
+        let mut chosen = Vec::new();
+        let mut specs = Vec::new();
+        for (number, slot) in self.slots.iter().enumerate() {
+            if !slot.is_of_store && random.below(4) < part {
+                chosen.push(number);
+                let kind = slot.sort.kinds(&self.making(number, None), random).swap_remove(0);
+                specs.push(ProbeSpec { location: slot.site.location, kind });
+            }
+        }
+        for (number, made) in chosen.into_iter().zip(self.module.probes(&specs)) {
+            match made {
+                Ok(probe) => drop(self.slots[number].put(Some(probe))),
+                Err(error) if is_of_place(&error) => {}
+                Err(error) => return Err(self.describe(number, &error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn making<'a>(&'a self, number: usize, functions: Option<&'a Functions>) -> Making<'a> {
+        let slot = &self.slots[number];
+        let is_ordered = !slot.is_of_store;
+        Making { number, site: &slot.site, is_ordered, counters: &self.counters, functions }
+    }
+
+    fn describe(&self, number: usize, problem: &dyn std::fmt::Display) -> String {
+        let Slot { site, sort, .. } = &self.slots[number];
+        let position = site.position.map_or(String::new(), |at| format!(" ({at:#x} in the module)"));
+        format!("probe {number}, {sort:?} at {:?}{position}: {problem}", site.location)
+    }
+
+    /// Makes the probe of a slot anew, off; none where control never comes.
+    fn make(&self, number: usize, random: &mut Random) -> Result<(), String> {
+        let slot = &self.slots[number];
+        let (functions, store) = lock(&self.functions).clone().unzip();
+        let scope = match store {
+            Some(store) if slot.is_of_store => Scope::Store(store),
+            None if slot.is_of_store => return Ok(()),
+            _ => Scope::Module,
+        };
+        let location = slot.site.location;
+        let mut made = None;
+        for kind in slot.sort.kinds(&self.making(number, functions.as_ref()), random) {
+            match self
+                .module
+                .scoped_probes(scope, &[ProbeSpec { location, kind }])
+                .pop()
+                .expect("one for one")
+            {
+                Ok(probe) => {
+                    made = Some(probe);
+                    break;
+                }
+                Err(error) if is_of_place(&error) => {}
+                Err(error) => return Err(self.describe(number, &error)),
+            }
+        }
+        drop(slot.put(made));
+        Ok(())
+    }
+
+    /// Prepares a store that is about to instantiate the module.
+    pub(crate) fn enter(&self, store: &mut Store<()>) -> Result<(), String> {
+        let functions = Functions::new(store, &self.monitor, &self.memory, &self.counters)?;
+        *lock(&self.functions) = Some((functions, store.id()));
+        if self.is_in(Phase::On) {
+            // Which values they get does not matter here.
+            let mut random = Random::new(0);
+            for (number, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.is_of_store) {
+                let before = slot.probe().map_or(0, |probe| probe.count());
+                slot.earlier.fetch_add(before, Ordering::Relaxed);
+                self.make(number, &mut random)?;
+                if let Some(probe) = slot.probe() {
+                    self.switched(number, probe.activate())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The outcome of switching: stubs may have reached the limit of their memory.
+    fn switched(&self, number: usize, outcome: Result<(), ProbeError>) -> Result<(), String> {
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(ProbeError::StubMemory { .. }) => {
+                self.is_full.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => Err(self.describe(number, &error)),
+        }
+    }
+
+    /// Changes something at random.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub(super) fn change(&self, random: &mut Random) {
+        self.try_to_change(random).unwrap_or_else(|problem| panic!("{problem}"));
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn try_to_change(&self, random: &mut Random) -> Result<(), String> {
+        if self.slots.is_empty() {
+            return Ok(());
+        }
+        let number = random.below(self.slots.len() as u64) as usize;
+        let slot = &self.slots[number];
+        match (random.below(200), &self.global) {
+            (0, _) => self.switch_all(|probes| deactivate_all(probes)),
+            (1, _) => self.switch_all(|probes| activate_all(probes)),
+            (2, Some(global)) => global.activate().map_err(|error| error.to_string()),
+            (3, Some(global)) => global.deactivate().map_err(|error| error.to_string()),
+            (4..6, _) => {
+                drop(slot.put(None));
+                Ok(())
+            }
+            (6..20, _) => self.make(number, random),
+            (way, _) => {
+                let Some(probe) = slot.probe() else { return self.make(number, random) };
+                self.switched(number, if way < 110 { probe.activate() } else { probe.deactivate() })
+            }
+        }
+    }
+
+    fn switch_all(
+        &self,
+        switch: impl FnOnce(Vec<&Probe>) -> Vec<Result<(), ProbeError>>,
+    ) -> Result<(), String> {
+        let (numbers, probes): (Vec<usize>, Vec<Arc<Probe>>) =
+            self.slots.iter().enumerate().filter_map(|(number, slot)| Some((number, slot.probe()?))).unzip();
+        for (number, outcome) in
+            numbers.into_iter().zip(switch(probes.iter().map(|probe| &**probe).collect()))
+        {
+            self.switched(number, outcome)?;
+        }
+        Ok(())
+    }
+
+    /// Switches all probes on, so that they fire in the order of their slots. Those of stores
+    /// follow when there is one.
+    pub(super) fn activate_all_in_order(&self) -> Result<(), String> {
+        self.begin(Phase::On);
+        forget();
+        let mut random = Random::new(0);
+        for (number, slot) in self.slots.iter().enumerate() {
+            if slot.is_of_store {
+                drop(slot.put(None));
+                continue;
+            }
+            if slot.probe().is_none() {
+                self.make(number, &mut random)?;
+            }
+            if let Some(probe) = slot.probe() {
+                self.switched(number, probe.deactivate())?;
+                self.switched(number, probe.activate())?;
+            }
+        }
+        match &self.global {
+            Some(global) => global.activate().map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    /// Switches all probes off, in one of two ways.
+    pub(super) fn deactivate_all(&self, random: &mut Random) -> Result<(), String> {
+        self.begin(Phase::Off);
+        if random.one_in(2) {
+            self.switch_all(|probes| deactivate_all(probes))?;
+        } else {
+            self.switch_all(|probes| probes.into_iter().map(Probe::deactivate).collect())?;
+        }
+        match &self.global {
+            Some(global) => global.deactivate().map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    /// What each slot has counted so far, and the global probe.
+    pub(super) fn counts(&self) -> Result<Vec<u64>, String> {
+        let mut shared = vec![0; 8 * self.slots.len()];
+        self.memory.read(0, &mut shared).map_err(|error| error.to_string())?;
+        let called = |number: usize| self.counters[number].load(Ordering::Relaxed);
+        let of_slot = |(number, slot): (usize, &Slot)| match slot.sort {
+            Sort::Empty => 0,
+            Sort::Count | Sort::CountBranch => {
+                let now = slot.probe().map_or(0, |probe| probe.count());
+                slot.earlier.load(Ordering::Relaxed) + now
+            }
+            Sort::Native | Sort::Callback | Sort::Generic | Sort::Host => called(number),
+            Sort::Wasm => {
+                u64::from_le_bytes(shared[8 * number..8 * number + 8].try_into().expect("eight bytes"))
+            }
+        };
+        let mut counts: Vec<u64> = self.slots.iter().enumerate().map(of_slot).collect();
+        counts.push(self.global.as_ref().map_or(0, |global| global.count() + called(self.slots.len())));
+        Ok(counts)
+    }
+
+    /// Compares what was counted between two times with what was executed. Returns how many counts
+    /// were compared.
+    pub(super) fn check(&self, before: &[u64], after: &[u64], expected: &Expected) -> Result<u64, String> {
+        let mut compared = 0;
+        let mut problems = Vec::new();
+        for (number, slot) in self.slots.iter().enumerate() {
+            let counted = after[number] - before[number];
+            let Location { function, place } = slot.site.location;
+            let executed = match place {
+                Place::Exit => continue,
+                _ => expected.get(&(function, slot.site.position)).copied().unwrap_or(0),
+            };
+            if slot.sort != Sort::Empty && counted != executed {
+                let problem = format!("counted {counted}, executed {executed}");
+                problems.push(self.describe(number, &problem));
+            }
+            compared += 1;
+        }
+        if let Some(global) = &self.global {
+            let counted = after[self.slots.len()] - before[self.slots.len()];
+            let executed: u64 =
+                expected.iter().filter(|((_, at), _)| at.is_some()).map(|(_, count)| count).sum();
+            let refused = global.refused();
+            if refused.is_empty() && counted != executed {
+                problems.push(format!("the global probe has counted {counted} of {executed} instructions"));
+            }
+            compared += 1;
+        }
+        if problems.is_empty() { Ok(compared) } else { Err(problems.join("\n")) }
+    }
+}
+
+/// Whether it says something about the place, not about the engine.
+fn is_of_place(error: &ProbeError) -> bool {
+    matches!(error, ProbeError::Unreachable { .. } | ProbeError::Value { .. } | ProbeError::AtExit { .. })
+}
+
+/// All places of a module.
+fn sites(module: &Module) -> Vec<Site> {
+    let mut sites = Vec::new();
+    for function in module.functions() {
+        let Some(body) = function.body() else { continue };
+        let locals: Arc<[ValType]> = function.ty().params().chain(body.locals()).collect();
+        let start = body.range().start;
+        let mut add = |place, position, chooses| {
+            let location = Location { function: function.index(), place };
+            sites.push(Site { location, position, locals: locals.clone(), chooses });
+        };
+        add(Place::Entry, None, false);
+        add(Place::Exit, None, false);
+        for instruction in body.instructions() {
+            let at = instruction.offset();
+            let chooses = matches!(
+                instruction.operator(),
+                Operator::BrIf { .. }
+                    | Operator::If { .. }
+                    | Operator::BrTable { .. }
+                    | Operator::Select
+                    | Operator::TypedSelect { .. }
+            );
+            add(Place::Instruction { offset: (at - start) as u32 }, Some(at as u32), chooses);
+        }
+    }
+    sites
+}
