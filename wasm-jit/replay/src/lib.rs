@@ -13,6 +13,9 @@
 //! 4. [`reduce`] makes a trace smaller (section 3.3 of the paper): it runs the program with a host
 //!    that does what the trace says (`rerun.rs`), observes all accesses to memories
 //!    (`accesses.rs`), and keeps the bytes that the program reads before they are overwritten.
+//! 5. [`slice()`] runs the program in the same way, and writes a trace in which the host calls only
+//!    one of its functions.
+//! 6. [`import()`] makes a trace from one in the text format of Wasm-R3 (`import/`).
 //!
 //! # How effects are found
 //! The engine copies bytes of a memory before the host gets write access to them
@@ -27,12 +30,15 @@
 //! on after a trap can be recorded, but not replayed.
 
 mod accesses;
+mod dirty;
 mod error;
 mod event;
 mod generate;
+mod import;
 mod record;
 mod reduce;
 mod rerun;
+mod slice;
 mod trace;
 mod value;
 mod writes;
@@ -40,7 +46,9 @@ mod writes;
 pub use error::Error;
 pub use event::Event;
 pub use generate::{DIFFERENCE, LAST, POSITION, generate};
+pub use import::import;
 pub use record::Recorder;
 pub use reduce::{Reduced, reduce};
+pub use slice::slice;
 pub use trace::{Reader, Writer};
 pub use value::Value;

@@ -4,6 +4,7 @@
 mod support;
 
 use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
+use wasm_jit::wasmparser::{Parser, Payload};
 use wasm_jit::{Caller, Engine, Extern, Linker, Module, Store, Val};
 use wasm_jit_replay::{Error, Event, Reader, Recorder, Value, generate};
 
@@ -86,6 +87,29 @@ fn a_replay_equals_its_recording() {
         assert_eq!(replay(&checked), Replayed::Complete { returned: true }, "{calls} calls");
         assert_eq!(replay_in_wasmi(&checked), Replayed::Complete { returned: true }, "{calls} calls");
     }
+}
+
+/// Added functions have no names, and change no index.
+#[test]
+fn names_remain() {
+    let (program, trace, _) = recorded(3);
+    let engine = Engine::default();
+    let names = |binary: &[u8]| -> Vec<Option<String>> {
+        let module = Module::from_binary(&engine, binary).unwrap();
+        module.functions().map(|function| function.name().map(str::to_owned)).collect()
+    };
+    let named = names(&program);
+    assert_eq!(named, [Some("next".to_owned()), Some("float".to_owned()), None]);
+    let bench = generate(&program, &trace[..], false).unwrap();
+    let (kept, added) =
+        names(&bench).split_at_checked(3).map(|(kept, added)| (kept.to_vec(), added.to_vec())).unwrap();
+    assert_eq!(kept, named);
+    assert!(!added.is_empty() && added.iter().all(Option::is_none), "{added:?}");
+    let sections = Parser::new(0).parse_all(&bench).filter_map(|payload| match payload.unwrap() {
+        Payload::CustomSection(section) => Some(section.name().to_owned()),
+        _ => None,
+    });
+    assert_eq!(sections.collect::<Vec<_>>(), ["name"]);
 }
 
 #[test]

@@ -105,8 +105,12 @@ impl Script {
         // The trace of a process that was killed: it is replayed as far as it goes.
         let end = events.script.events;
         while let Some(running) = events.running.pop() {
-            if let Running::Program(enter) = running {
-                events.act(Action::Enter(Enter { end, ..enter }));
+            match running {
+                Running::Program(enter) => events.act(Action::Enter(Enter { end, ..enter })),
+                // After what the host did in this call.
+                Running::Import(import, call) => {
+                    events.script.imports[import as usize][call].end = events.script.last;
+                }
             }
         }
         Ok(events.script)
@@ -169,12 +173,15 @@ impl Events<'_> {
                 _ => return Err("no function of the program is running"),
             },
             Event::Fail => {
-                self.failed = true;
+                let is_first = !std::mem::replace(&mut self.failed, true);
                 match self.running.pop() {
                     Some(Running::Program(enter)) => self.act(Action::Enter(Enter { end: number, ..enter })),
                     Some(Running::Import(import, call)) => {
                         self.script.imports[import as usize][call].end = number;
-                        self.script.last = number;
+                        // Otherwise what it has called has failed, and so does the replay there.
+                        if is_first {
+                            self.script.last = number;
+                        }
                     }
                     None => return Err("nothing is running"),
                 }
