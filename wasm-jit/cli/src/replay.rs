@@ -50,12 +50,11 @@ struct Dump {
     trace: PathBuf,
 }
 
-/// Makes a trace from one in the text format of Wasm-R3 (EC, ER, TC, IC, IR, L, MG, G)
+/// Makes a trace from one in the text format of Wasm-R3 (EC, ER, TC, IC, IR, L, MG, G, T, TG)
 ///
 /// The program runs with a host that does what the text says. A line that cannot be read, or that
 /// does not fit the program, is an error; there is no new trace then. A text that ends before the
-/// run does is one of a host that fails there. Imported globals (IG), and tables that the host has
-/// changed (T, TG), are refused.
+/// run does is one of a host that fails there. Imported globals (IG) are refused.
 #[derive(Debug, Args)]
 struct Import {
     /// The new trace

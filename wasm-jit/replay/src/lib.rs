@@ -4,7 +4,7 @@
 //! 1. A [`Recorder`] instantiates a module so that every host function that it imports is wrapped,
 //!    and observes the calls of the host (`record.rs`). It writes to the trace: calls in both
 //!    directions, also nested ones, their arguments and results, and what the host has changed in
-//!    memories and globals before the program continues.
+//!    memories, tables and globals before the program continues.
 //! 2. A trace is a sequence of [`Event`]s (`event.rs`) in a compressed file (`trace.rs`): one whose
 //!    writer crashed is readable up to the last call that ended. All values are stored as bits.
 //! 3. [`generate`] makes a standalone module from the program and the trace (`generate/`): the
@@ -24,10 +24,10 @@
 //! announces the ranges of its results, a slice of the complete memory costs a copy of it.
 //!
 //! # What is refused
-//! [`Error::Unsupported`] names it: imports other than functions, shared memories, exported tables,
-//! start functions, a second instance; at the moment that they occur, references to values of the
-//! host or to functions of other modules, and exceptions that cross the boundary. A run that goes
-//! on after a trap can be recorded, but not replayed.
+//! [`Error::Unsupported`] names it: imports other than functions, shared memories, start functions,
+//! a second instance; at the moment that they occur, references to values of the host or to
+//! functions of other modules, and exceptions that cross the boundary. A run that goes on after a
+//! trap can be recorded, but not replayed.
 
 mod accesses;
 mod dirty;

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use wasm_jit::{
     AsContext, AsContextMut, Caller, ExternType, Func, FuncType, Instance, Module, Store, StoreContextMut,
-    Val,
+    Val, ValType,
 };
 
 use super::error::{Error, unsupported};
@@ -187,6 +187,18 @@ fn act<R: Read + 'static, O: Observer>(
                 let global = global.ok_or_else(|| store.data().mismatch("there is no such global"))?;
                 let value = val(store, value)?;
                 global.set(store.as_context_mut(), value)?;
+            }
+            Event::GrowTable { table, elements } => {
+                let table = instance.table(store.as_context(), table);
+                let table = table.ok_or_else(|| store.data().mismatch("there is no such table"))?;
+                let null = Val::default_for_ty(ValType::Ref(table.ty(store.as_context()).element()));
+                table.grow(store.as_context_mut(), elements, null)?;
+            }
+            Event::SetElement { table, element, value } => {
+                let table = instance.table(store.as_context(), table);
+                let table = table.ok_or_else(|| store.data().mismatch("there is no such table"))?;
+                let value = val(store, value)?;
+                table.set(store.as_context_mut(), element, value)?;
             }
             Event::Enter { function, arguments } => {
                 match enter(store, function, arguments)? {

@@ -103,7 +103,9 @@ fn run<R: Read + 'static>(
     let observed = slice.clone();
     let stored = accesses::callback(move |access| observed.lock(|slice| slice.stores(access)));
     let observed = slice.clone();
-    let table_changes = Callback::new(move |values| observed.lock(|slice| slice.changes_table(values[0])));
+    let table_changes = Callback::new(move |values| {
+        observed.lock(|slice| slice.changes_table(|| format!("function {}", values[0])));
+    });
     let probed = Probed::new(module, move |function| {
         let mut specs = accesses::specs(function, &stored, |kind| {
             matches!(kind, AccessKind::Store | AccessKind::ReadModifyWrite)
@@ -184,8 +186,8 @@ struct Slice {
     /// The mutable globals by their indices, as they are when the slice is replayed; `None` for a
     /// reference that has no recorded form.
     globals: Vec<(u32, Option<Value>)>,
-    /// A function that has changed a table outside of the calls.
-    table_changed: Option<u64>,
+    /// Who has changed a table outside of the calls.
+    table_changed: Option<String>,
     /// Whether a call was left by a failure.
     has_failed: bool,
     /// Whether the trace has ended, and the program with it.
@@ -233,9 +235,9 @@ impl Slice {
         }
     }
 
-    fn changes_table(&mut self, function: u64) {
+    fn changes_table(&mut self, by: impl FnOnce() -> String) {
         if !self.is_inside {
-            self.table_changed.get_or_insert(function);
+            self.table_changed.get_or_insert_with(by);
         }
     }
 
@@ -254,8 +256,8 @@ impl Slice {
             let what = format!("function {function}, which is called again after it has failed");
             return Err(unsupported(what));
         }
-        if let Some(by) = self.table_changed {
-            return Err(unsupported(format!("a table that function {by} changes outside of the calls")));
+        if let Some(by) = &self.table_changed {
+            return Err(unsupported(format!("a table that {by} changes outside of the calls")));
         }
         let arguments = values(&store, instance, arguments)?;
         self.changed_outside(&mut store, instance)?;
@@ -341,6 +343,9 @@ impl Slice {
         match event {
             None => self.has_ended = true,
             Some(event) if self.is_inside => self.out.write(event)?,
+            Some(Event::GrowTable { .. } | Event::SetElement { .. }) => {
+                self.changes_table(|| "the host".to_owned());
+            }
             Some(_) => {}
         }
         Ok(())

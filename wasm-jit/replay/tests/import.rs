@@ -14,6 +14,7 @@ const PROGRAM: &str = r#"(module
     (import "env" "f" (func $again (param i32) (result f64)))
     (import "env" "none" (func $none))
     (memory (export "memory") 1)
+    (table $t (export "t") 1 4 funcref)
     (global $hidden (mut i32) (i32.const 0))
     (global $g (export "g") (mut i64) (i64.const 0))
     (func $run (export "run") (param i32 f32) (result f64) (local $sum f64)
@@ -26,14 +27,17 @@ const PROGRAM: &str = r#"(module
         (f64.add (local.get $sum) (call $again (i32.const 5))))
     (func $back (export "back") (param i64) (result i32)
         (i32.store (i32.const 8) (i32.const 0))
+        (if (i32.gt_u (table.size $t) (i32.const 1))
+            (then (call_indirect $t (i32.const 2))))
         (i32.load (i32.const 12)))
-    (func $fails (export "fails") (unreachable)))"#;
+    (func $fails (export "fails") (unreachable))
+    (func $store (export "store") (i32.store (i32.const 12) (i32.const 90))))"#;
 
 /// As Wasm-R3 writes it: without the end of `back`, and with the effects after the transitions
 /// that the program notices.
 const TEXT: &str = "EC;3;run;-1,0.5\nL;0;8;1\nL;0;9;2\nIC;0\nEC;4;back;9007199254740993\nL;0;12;200\n\
     IR;0;1e+21\nIC;2\nIR;2;\nMG;0;1\nL;0;70000;7\nG;1;g;18446744073709551615;i64\nIC;1;f\nIR;1;f;-Infinity\nER\n\
-    TC;4;back;0;5\nER\n";
+    TC;4;back;0;5\nTG;0;t;2\nT;0;t;2;6;store\nER\n";
 
 fn imported(text: &str) -> Result<(Module, Vec<u8>), wasm_jit_replay::Error> {
     let module = Module::new(&Engine::default(), PROGRAM).unwrap();
@@ -65,8 +69,10 @@ fn an_imported_trace_replays() {
         call(1, 5),
         Event::Return { results: float(f64::NEG_INFINITY) },
         Event::Leave { results: float(f64::NEG_INFINITY) },
+        Event::GrowTable { table: 0, elements: 2 },
+        Event::SetElement { table: 0, element: 2, value: Value::Func(Some(6)) },
         Event::Enter { function: 4, arguments: vec![Value::I64(5)] },
-        Event::Leave { results: vec![Value::I32(200)] },
+        Event::Leave { results: vec![Value::I32(90)] },
     ];
     assert_eq!(events(&trace)[1..], expected);
     let small = Trace::default();
@@ -91,7 +97,7 @@ fn a_text_that_ends_early_is_a_failure_of_the_host() {
         let (module, trace) = imported(&lines[..length].join("\n")).unwrap();
         let bench = generate(module.bytes(), &trace[..], true).unwrap();
         let Replayed::Complete { returned } = replay(&bench) else { panic!("{length} lines") };
-        assert_eq!(returned, [0, 14, 15, 16].contains(&length), "{length} lines");
+        assert_eq!(returned, [0, 14, 15, 16, 18].contains(&length), "{length} lines");
     }
 }
 
@@ -130,9 +136,13 @@ fn a_text_that_does_not_fit_the_program_names_the_line() {
     let (module, trace) = imported("EC;5;fails;").unwrap();
     let bench = generate(module.bytes(), &trace[..], true).unwrap();
     assert_eq!(replay(&bench), Replayed::Complete { returned: false });
-    let table = Module::new(&Engine::default(), "(module (table (export \"t\") 1 funcref))").unwrap();
-    let error = import(&table, &b"EC;0;run;"[..], Vec::new()).unwrap_err().to_string();
-    assert_eq!(error, "cannot be recorded: the export t, a table");
+    check("EC;4;back;1\nTG;0;t;9", "line 2: a table of size 1 cannot grow by 9");
+    check("EC;4;back;1\nT;0;t;1;4;back", "line 2: 1 at 1 is out of the bounds of a table of size 1");
+    check("EC;4;back;1\nT;0;t;0;0;f", "line 2: function 0, which has no code");
+    check("EC;4;back;1\nT;1;t;0;4;back", "line 2: there is no such table");
+    let start = Module::new(&Engine::default(), "(module (func $f) (start $f))").unwrap();
+    let error = import(&start, &b"EC;0;run;"[..], Vec::new()).unwrap_err().to_string();
+    assert_eq!(error, "cannot be recorded: a start function");
 }
 
 /// Whatever bytes a file has, the answer is a trace or an error.

@@ -8,7 +8,7 @@ use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{Caller, Engine, Extern, Func, Instance, Linker, Module, Store, Val};
 use wasm_jit_replay::{Error, Event, Recorder, Value, generate, reduce, slice};
 
-/// A run of `run`, whose host adds the low bits of its argument at address 8, and calls `back`.
+/// A run of `run`, whose host mixes its argument into the byte at 3000, and calls `back`.
 fn recorded(text: &str, argument: i32) -> (Module, Vec<u8>) {
     let engine = Engine::default();
     let module = Module::new(&engine, text).unwrap();
@@ -18,10 +18,13 @@ fn recorded(text: &str, argument: i32) -> (Module, Vec<u8>) {
             *caller.data_mut() += 1;
             let calls = *caller.data();
             if let Some(Extern::Memory(memory)) = caller.get_export("memory") {
-                memory.data_mut(&mut caller)[8] ^= value as u8;
+                memory.data_mut(&mut caller)[3000] ^= value as u8;
                 if calls == 3 {
                     memory.grow(&mut caller, 1).unwrap();
                 }
+            }
+            if let Some(Extern::Table(table)) = caller.get_export("t") {
+                table.set(&mut caller, 0, Val::FuncRef(None))?;
             }
             if let Some(Extern::Func(back)) = caller.get_export("back")
                 && calls.is_multiple_of(2)
@@ -114,7 +117,7 @@ const PROGRAM: &str = r#"(module
             (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
         (local.get $sum))
     (func $sum (param $n i32) (param f64) (result i32) (local $result i32)
-        (local.set $result (i32.add (i32.load8_u (i32.const 8)) (i32.load (i32.const 20))))
+        (local.set $result (i32.add (i32.load8_u (i32.const 3000)) (i32.load (i32.const 20))))
         (local.set $result (i32.add (local.get $result) (i32.load (i32.const 298))))
         (local.set $result (i32.add (local.get $result) (i32.load (i32.const 1598))))
         (local.set $result (i32.add (local.get $result) (i32.load $other (i32.const 65532))))
@@ -167,7 +170,7 @@ fn a_planted_difference_in_a_slice_is_found() {
         let mut changed = all.clone();
         match &mut changed[number] {
             Event::Leave { results } => results[0] = Value::I32(12_345),
-            Event::Write { memory: 0, address: 8, bytes } => bytes[0] ^= 1,
+            Event::Write { memory: 0, address: 3000, bytes } => bytes[0] ^= 1,
             Event::SetGlobal { global: 0, value } => *value = Value::I64(1 << 30),
             _ => continue,
         }
@@ -248,6 +251,10 @@ fn what_cannot_be_sliced_is_refused() {
         "(module (table $t 1 funcref) {run} (table.set $t (i32.const 0) (ref.func $g)) (call $g) (local.get 0)) (func $g) (elem declare func $g))"
     );
     check(&text, 1, "cannot be recorded: a table that function 0 changes outside of the calls");
+    let text = format!(
+        "(module {import} (table (export \"t\") 1 funcref) {run} (drop (call $f (i32.const 1))) (call $g) (local.get 0)) (func $g))"
+    );
+    check(&text, 2, "cannot be recorded: a table that the host changes outside of the calls");
     let text = format!(
         "(module (tag $e) {run} (block $caught (try_table (catch $e $caught) (call $g))) (block $again (try_table (catch $e $again) (call $g))) (local.get 0)) (func $g (throw $e)))"
     );

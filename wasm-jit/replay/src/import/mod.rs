@@ -11,8 +11,8 @@ use std::io::{BufRead, Write};
 use std::vec::IntoIter;
 
 use wasm_jit::{
-    AsContext, AsContextMut, Caller, Extern, ExternType, Instance, Linker, Module, Store, StoreContextMut,
-    Val, ValType,
+    AsContext, AsContextMut, Caller, Extern, ExternType, Func, Instance, Linker, Module, Store,
+    StoreContextMut, Val, ValType,
 };
 
 use super::error::Error;
@@ -138,11 +138,7 @@ fn enter(
     function: u32,
     arguments: &str,
 ) -> Result<bool, Error> {
-    let instance = store.data().instance();
-    let is_own =
-        instance.module(store.as_context()).function(function).is_some_and(|found| found.body().is_some());
-    let func = instance.func(store.as_context(), function).filter(|_| is_own);
-    let func = func.ok_or_else(|| at(line, format!("function {function}, which has no code")))?;
+    let func = own_function(store, line, function)?;
     let ty = func.ty(store.as_context());
     let parameters: Vec<ValType> = ty.params().collect();
     let arguments = list(line, arguments, &parameters)?;
@@ -163,6 +159,15 @@ fn enter(
     }
 }
 
+/// A function that is not imported.
+fn own_function(store: &StoreContextMut<'_, Host>, line: u64, function: u32) -> Result<Func, Error> {
+    let instance = store.data().instance();
+    let found = instance.module(store.as_context()).function(function);
+    let found = found.filter(|found| found.body().is_some());
+    let func = found.and_then(|found| instance.func(store.as_context(), found.index()));
+    func.ok_or_else(|| at(line, format!("function {function}, which has no code")))
+}
+
 /// The host changes something.
 fn apply(store: &mut StoreContextMut<'_, Host>, Change { line, effect }: Change) -> Result<(), Error> {
     let instance = store.data().instance();
@@ -176,6 +181,19 @@ fn apply(store: &mut StoreContextMut<'_, Host>, Change { line, effect }: Change)
             let memory = instance.memory(store.as_context(), memory);
             let memory = memory.ok_or_else(|| at(line, "there is no such memory"))?;
             memory.grow(store.as_context_mut(), pages).map(drop).map_err(|error| at(line, error))
+        }
+        Effect::GrowTable { table, elements } => {
+            let table = instance.table(store.as_context(), table);
+            let table = table.ok_or_else(|| at(line, "there is no such table"))?;
+            let null = Val::default_for_ty(ValType::Ref(table.ty(store.as_context()).element()));
+            table.grow(store.as_context_mut(), elements, null).map(drop).map_err(|error| at(line, error))
+        }
+        Effect::SetElement { table, element, function } => {
+            let table = instance.table(store.as_context(), table);
+            let table = table.ok_or_else(|| at(line, "there is no such table"))?;
+            let func = own_function(store, line, function)?;
+            let set = table.set(store.as_context_mut(), element, Val::FuncRef(Some(func)));
+            set.map_err(|error| at(line, error))
         }
         Effect::SetGlobal { global, value } => {
             let found = instance.global(store.as_context(), global).filter(|global| {

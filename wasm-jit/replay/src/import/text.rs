@@ -12,6 +12,8 @@
 //! | `L;MEMORY;ADDRESS;BYTES` | the program loads bytes that the host has written |
 //! | `MG;MEMORY;PAGES` | it finds a memory larger than it was |
 //! | `G;GLOBAL;NAME;VALUE;TYPE` | it reads a global that the host has set |
+//! | `TG;TABLE;NAME;ELEMENTS` | it finds a table larger than it was |
+//! | `T;TABLE;NAME;ELEMENT;FUNCTION;NAME` | it reads an element that the host has set |
 //!
 //! Versions of the recorder also write names: after the index in `IR`, `L` and `MG`, and at the end
 //! of `IC`. Some write a repeated `IC` or `IR` as the number of that line among the different ones.
@@ -58,6 +60,8 @@ pub(super) enum Effect {
     Write { memory: u32, address: usize, bytes: Vec<u8> },
     Grow { memory: u32, pages: u64 },
     SetGlobal { global: u32, value: String },
+    GrowTable { table: u32, elements: u64 },
+    SetElement { table: u32, element: u64, function: u32 },
 }
 
 /// What a line is.
@@ -140,9 +144,17 @@ fn parse(line: &str) -> Result<Line, &'static str> {
         ["G", global, _, value, _] => {
             change(Effect::SetGlobal { global: number(global)?, value: value.to_owned() })
         }
-        ["T" | "TG", ..] => Err("a table that the host has changed, which is not supported"),
+        ["TG", table, _, elements] => {
+            change(Effect::GrowTable { table: number(table)?, elements: number(elements)?.into() })
+        }
+        ["T", table, _, element, function, ..] => {
+            let (element, function) = (number(element)?.into(), number(function)?);
+            change(Effect::SetElement { table: number(table)?, element, function })
+        }
         ["IG", ..] => Err("an imported global, which is not supported"),
-        ["EC" | "TC" | "IC" | "IR" | "L" | "MG" | "G", ..] => Err("another number of fields than it has"),
+        ["EC" | "TC" | "IC" | "IR" | "L" | "MG" | "G" | "T" | "TG", ..] => {
+            Err("another number of fields than it has")
+        }
         _ => Err("an unknown event"),
     }
 }
@@ -175,6 +187,7 @@ mod tests {
             line,
             effect: Effect::Write { memory: 0, address: 9, bytes: vec![byte, 1] },
         };
+        let below = Change { line: 12, effect: Effect::Write { memory: 0, address: 8, bytes: vec![4] } };
         let grow = Change { line: 5, effect: Effect::Grow { memory: 1, pages: 2 } };
         let set = Change { line: 6, effect: Effect::SetGlobal { global: 3, value: "-0.5".to_owned() } };
         let call = |line| Step { line, kind: Kind::Call { import: 4 }, changes: Vec::new() };
@@ -187,17 +200,17 @@ mod tests {
             Step { line, kind, changes }
         };
         let text = "EC;5;run;1,2.5\nL;0;9;-1,1\r\nIC;4;name\nIR;4;7\nMG;1;2\nG;3;g;-0.5;f64\n\n0\nIR;4;7\n\
-            L;0;memory;9;254\nL;0;10;1\nTC;8;name;0;1,2.5\n0\n1\nER";
+            L;0;memory;9;254\nL;0;10;1\nL;0;8;4\nTC;8;name;0;1,2.5\n0\n1\nER";
         let expected = [
             enter(1, 5, vec![write(2, 255)]),
             call(3),
             leave(4, vec![grow, set]),
             call(8),
-            leave(9, vec![write(10, 254)]),
-            enter(12, 8, vec![]),
-            call(13),
-            leave(14, vec![]),
-            Step { line: 15, kind: Kind::Leave, changes: Vec::new() },
+            leave(9, vec![write(10, 254), below]),
+            enter(13, 8, vec![]),
+            call(14),
+            leave(15, vec![]),
+            Step { line: 16, kind: Kind::Leave, changes: Vec::new() },
         ];
         assert_eq!(steps(text.as_bytes()).unwrap(), expected);
         assert_eq!(steps(&b""[..]).unwrap(), []);
@@ -216,7 +229,8 @@ mod tests {
         fails(b"IC;0\n1", "line 2: no such line was before");
         fails(b"ImportMemory;0;env;memory;64", "line 1: an unknown event");
         fails(b"IG;0;env;g;i32;0;5", "line 1: an imported global, which is not supported");
-        fails(b"EC;1;run;\nTG;0;t;2", "line 2: a table that the host has changed, which is not supported");
+        fails(b"EC;1;run;\nTG;0;2", "line 2: another number of fields than it has");
+        fails(b"EC;1;run;\nT;0;t;2;foo;5", "line 2: a field that is no number of 32 bits");
         fails(b"EC;1;\xff;", "line 1: it is not UTF-8");
     }
 }
