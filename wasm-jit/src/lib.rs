@@ -124,10 +124,10 @@ pub use engine::{BoundsChecks, Config, Engine, ProbeSites};
 pub use error::{Error, Mismatch};
 pub use module::{FunctionBody, FunctionInfo, Instruction, Instructions, Module};
 pub use runtime::{
-    Announced, AsContext, AsContextMut, Before, CallObserver, Caller, ExnRef, Export, Extern, ExternRef,
-    Func, Global, Instance, IntoFunc, Linker, Memory, NumericFunc, SharedMemory, Store, StoreContext,
-    StoreContextMut, StoreLimits, Table, Tag, TypedFunc, Val, WasmParams, WasmResults, WasmRet, WasmTy,
-    WriteLog, prepare_thread,
+    Announced, AsContext, AsContextMut, Before, CallObserver, Caller, ChangedElements, ExnRef, Export,
+    Extern, ExternRef, Func, Global, Instance, IntoFunc, Linker, Memory, NumericFunc, SharedMemory, Store,
+    StoreContext, StoreContextMut, StoreLimits, Table, Tag, TypedFunc, Val, WasmParams, WasmResults, WasmRet,
+    WasmTy, WriteLog, prepare_thread,
 };
 pub use symbols::Symbols;
 pub use trap::{FrameInfo, FrameSymbol, InterruptHandle, Timeout, Trap, WasmBacktrace};

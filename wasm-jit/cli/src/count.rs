@@ -55,7 +55,7 @@ fn location(module: &Module, place: &str) -> Result<Location, Failure> {
 }
 
 /// The function of this name or index, if it has code.
-fn function(module: &Module, name: &str) -> Option<u32> {
+pub(super) fn function(module: &Module, name: &str) -> Option<u32> {
     let mut functions = module.functions().filter(|function| function.body().is_some());
     let is_meant = |function: &wasm_jit::FunctionInfo<'_>| {
         function.name() == Some(name)

@@ -21,8 +21,8 @@ its host, however the program ends.";
 
 /// Runs a program, and records what its host does
 ///
-/// All calls between the program and its host are recorded, and what the host changes in memories
-/// and globals. Programs with threads are refused.
+/// All calls between the program and its host are recorded, and what the host changes in memories,
+/// globals and tables. Programs with threads are refused.
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(override_usage = "wasm-jit record [OPTIONS] --output <TRACE> <FILE> [ARGS]...")]

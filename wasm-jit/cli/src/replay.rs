@@ -1,7 +1,7 @@
 //! `wasm-jit trace` and `wasm-jit replay-gen`: what is done with a recorded run.
 
 use std::fs::{self, File};
-use std::io::{BufReader, Write};
+use std::io::{BufReader, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,16 +10,17 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tempfile::{NamedTempFile, PersistError};
 use wasm_jit::{Engine, Module};
-use wasm_jit_replay::{Error, Event, Reader};
+use wasm_jit_replay::{Error, Event, Reader, Reduced};
 
 use super::Failure;
 
 const TRACE_EXAMPLES: &str = "\
 Examples:
   wasm-jit trace dump app.trace | less       one event per line, with its number
-  wasm-jit trace dump --json app.trace | jq -c 'select(.event == \"call\")'";
+  wasm-jit trace dump --json app.trace | jq -c 'select(.event == \"call\")'
+  wasm-jit trace import trace.r3 app.wasm -o app.trace";
 
-/// Shows traces of programs that were recorded
+/// Shows or imports traces of programs that were recorded
 #[derive(Debug, Args)]
 #[command(before_help = TRACE_EXAMPLES, help_template = super::TEMPLATE)]
 pub(super) struct Trace {
@@ -30,6 +31,7 @@ pub(super) struct Trace {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Dump(Dump),
+    Import(Import),
 }
 
 /// Prints the events of a trace, one per line
@@ -48,6 +50,26 @@ struct Dump {
     trace: PathBuf,
 }
 
+/// Makes a trace from one in the text format of Wasm-R3 (EC, ER, TC, IC, IR, L, MG, G, T, TG)
+///
+/// The program runs with a host that does what the text says. A line that cannot be read, or that
+/// does not fit the program, is an error; there is no new trace then. A text that ends before the
+/// run does is one of a host that fails there. Imported globals (IG) are refused.
+#[derive(Debug, Args)]
+struct Import {
+    /// The new trace
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+
+    /// The text
+    #[arg(value_name = "TEXT")]
+    text: PathBuf,
+
+    /// The program that was recorded (.wasm or .wat), without instrumentation
+    #[arg(value_name = "PROGRAM")]
+    program: PathBuf,
+}
+
 /// A line of the dump.
 #[derive(Serialize)]
 struct Numbered {
@@ -57,7 +79,22 @@ struct Numbered {
 }
 
 pub(super) fn trace(arguments: &Trace) -> Result<ExitCode, Failure> {
-    let Verb::Dump(Dump { json, trace }) = &arguments.verb;
+    match &arguments.verb {
+        Verb::Dump(arguments) => dump(arguments),
+        Verb::Import(arguments) => import(arguments),
+    }
+}
+
+fn import(Import { output, text, program }: &Import) -> Result<ExitCode, Failure> {
+    let module = load(program)?;
+    let new = Output::new(output)?;
+    let imported = wasm_jit_replay::import(&module, open(text)?, new.file()?);
+    imported.map_err(|error| about(error, text, program))?;
+    new.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn dump(Dump { json, trace }: &Dump) -> Result<ExitCode, Failure> {
     let mut events = Reader::new(open(trace)?).enumerate();
     let mut failed = None;
     super::print(|out| {
@@ -124,17 +161,27 @@ pub(super) fn generate(arguments: &ReplayGen) -> Result<ExitCode, Failure> {
 const REDUCE_EXAMPLES: &str = "\
 Examples:
   wasm-jit reduce app.trace app.wasm -o small.trace
-  wasm-jit replay-gen small.trace app.wasm -o bench.wasm";
+  wasm-jit replay-gen small.trace app.wasm -o bench.wasm
+  wasm-jit reduce --slice parse app.trace app.wasm -o parse.trace      the calls of one function";
 
 /// Writes a smaller trace of the same run
 ///
 /// Bytes that the host has written and the program does not read are dropped. The program runs
 /// once more, without its host, some ten times slower; a run that does not repeat is an error,
-/// which names the first event that differs, and there is no new trace then.
+/// which names the first event that differs, and there is no new trace then. The figures of a slice
+/// are those before and after bytes were dropped from it.
 #[derive(Debug, Args)]
 #[command(before_help = REDUCE_EXAMPLES, help_template = super::TEMPLATE)]
 pub(super) struct Reduce {
-    /// Prints the figures as JSON: `events` and `bytes`, each before and after
+    /// Keeps only the calls of this function, given by its name or its index: in the new trace, the
+    /// host calls it, with the memories and globals that it found. Recursive calls are part of the
+    /// outermost one. The program runs twice. A program that changes tables outside of the calls is
+    /// refused
+    #[arg(long, value_name = "FUNCTION")]
+    slice: Option<String>,
+
+    /// Prints the figures as JSON: `events` and `bytes`, each before and after; `calls` of the
+    /// slice
     #[arg(long)]
     json: bool,
 
@@ -151,18 +198,43 @@ pub(super) struct Reduce {
     program: PathBuf,
 }
 
+/// What is printed.
+#[derive(Serialize)]
+struct Figures {
+    #[serde(flatten)]
+    reduced: Reduced,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<u64>,
+}
+
 pub(super) fn reduce(arguments: &Reduce) -> Result<ExitCode, Failure> {
     let module = load(&arguments.program)?;
-    let trace = open(&arguments.trace)?;
+    let about = |error| about(error, &arguments.trace, &arguments.program);
     let new = Output::new(&arguments.output)?;
-    let reduced = wasm_jit_replay::reduce(&module, trace, new.file()?);
-    let reduced = reduced.map_err(|error| about(error, &arguments.trace, &arguments.program))?;
+    let mut trace = open(&arguments.trace)?;
+    let mut calls = None;
+    if let Some(name) = &arguments.slice {
+        let function = super::count::function(&module, name).ok_or_else(|| {
+            let message = format_args!("there is no function `{name}` with code");
+            Failure::of_file(&arguments.program, message)
+        })?;
+        let failed = |error| Failure::new(error).about("a temporary file");
+        let mut slice = tempfile::tempfile().map_err(failed)?;
+        let out = slice.try_clone().map_err(failed)?;
+        calls = Some(wasm_jit_replay::slice(&module, function, trace, out).map_err(about)?);
+        slice.rewind().map_err(failed)?;
+        trace = BufReader::new(slice);
+    }
+    let reduced = wasm_jit_replay::reduce(&module, trace, new.file()?).map_err(about)?;
     new.finish()?;
     let ([before, after], [bytes, needed]) = (reduced.events, reduced.bytes);
     super::print(|out| {
         if arguments.json {
-            serde_json::to_writer(&mut *out, &reduced)?;
+            serde_json::to_writer(&mut *out, &Figures { reduced, calls })?;
             return writeln!(out);
+        }
+        if let Some(calls) = calls {
+            writeln!(out, "calls in the slice: {calls}")?;
         }
         writeln!(out, "events: {before} before, {after} after")?;
         writeln!(out, "bytes written by the host: {bytes} before, {needed} after")
@@ -207,7 +279,9 @@ fn open(trace: &Path) -> Result<BufReader<File>, Failure> {
 /// Names the file that an error is about.
 fn about(error: Error, trace: &Path, program: &Path) -> Failure {
     match error {
-        Error::Module(_) | Error::Unsupported { .. } => Failure::of_file(program, error),
+        Error::Module(_) | Error::Unsupported { .. } | Error::NotCalled { .. } => {
+            Failure::of_file(program, error)
+        }
         error => Failure::of_file(trace, error),
     }
 }

@@ -137,6 +137,61 @@ fn failures_leave_files_as_they_are() {
     assert_eq!(place.files(), expected);
 }
 
+/// Its function reads what the rest of the program has written.
+const SLICED: &str = r#"(module
+    (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+    (memory (export "memory") 1)
+    (func (export "_start")
+        (drop (call $random (i32.const 1000) (i32.const 8)))
+        (i32.store (i32.const 100) (i32.const 65793))
+        (drop (call $sum (i32.const 2)))
+        (i32.store8 (i32.const 101) (i32.const 9))
+        (drop (call $sum (i32.const 1))))
+    (func $sum (param i32) (result i32)
+        (i32.add (local.get 0) (i32.load8_u (i32.const 101))))
+    (func $unused))"#;
+
+#[test]
+fn the_calls_of_one_function_are_replayed() {
+    let place = Place::new();
+    fs::write(place.path("app.wat"), SLICED).unwrap();
+    place.print(&["record", "-o", "app.trace", "app.wat"]);
+    let slice = |name| ["reduce", "--json", "--slice", name, "app.trace", "app.wat", "-o", "sum.trace"];
+    let figures: Value = serde_json::from_str(&place.print(&slice("sum"))).unwrap();
+    assert_eq!((&figures["calls"], &figures["bytes"][1]), (&json!(2), &json!(2)), "{figures}");
+    let lines = place.print(&["trace", "dump", "sum.trace"]);
+    let kinds: Vec<&str> = lines.lines().map(|line| line.split(' ').nth(1).unwrap()).collect();
+    let expected = ["start", "write", "enter", "leave", "write", "enter", "leave"];
+    assert_eq!(kinds, expected, "{lines}");
+    place.print(&["replay-gen", "--check", "sum.trace", "app.wat", "-o", "sum.wasm"]);
+    place.print(&["run", "sum.wasm"]);
+    let plain = place.print(&["reduce", "--slice", "2", "app.trace", "app.wat", "-o", "sum.trace"]);
+    assert!(plain.starts_with("calls in the slice: 2\nevents: "), "{plain}");
+    let line = place.fail(&slice("none"));
+    assert!(line.contains("app.wat: there is no function `none` with code"), "{line}");
+    let line = place.fail(&slice("unused"));
+    assert!(line.contains("app.wat: function 3 is not called in this run"), "{line}");
+}
+
+#[test]
+fn a_trace_of_wasm_r3_is_imported() {
+    let place = Place::new();
+    let text = r#"(module (import "env" "f" (func $f (result i32))) (memory (export "memory") 1)
+        (func (export "run") (result i32) (i32.add (call $f) (i32.load8_u (i32.const 7)))))"#;
+    fs::write(place.path("web.wat"), text).unwrap();
+    fs::write(place.path("web.r3"), "EC;1;run;\nIC;0\nIR;0;5\nL;0;7;6\nER").unwrap();
+    fs::write(place.path("wrong.r3"), "EC;1;run;\nIC;0\nIR;0;x\n").unwrap();
+    place.print(&["trace", "import", "web.r3", "web.wat", "-o", "web.trace"]);
+    let lines = place.print(&["trace", "dump", "web.trace"]);
+    assert!(lines.ends_with("\n4 return i32:5\n5 leave i32:11\n"), "{lines}");
+    place.print(&["replay-gen", "--check", "web.trace", "web.wat", "-o", "web.wasm"]);
+    place.print(&["run", "web.wasm"]);
+    let before = fs::read(place.path("web.trace")).unwrap();
+    let line = place.fail(&["trace", "import", "wrong.r3", "web.wat", "-o", "web.trace"]);
+    assert!(line.contains("wrong.r3: line 3: `x` is no i32"), "{line}");
+    assert_eq!(fs::read(place.path("web.trace")).unwrap(), before);
+}
+
 /// A program that is killed while it waits for its host leaves what it did before.
 #[test]
 fn a_killed_program_leaves_its_trace() {

@@ -1,4 +1,5 @@
-//! All accesses of a program to its memories.
+//! Probes of a program's accesses to its memories, and of other instructions, while it is run once
+//! more.
 //!
 //! The probes of a function are made when it is first called: those of all functions of a large
 //! program would take more memory than an engine has for them.
@@ -8,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wasm_jit::probes::{
     Bound, Callback, FirstCallWatch, Kind, Location, Place, Probe, ProbeError, ProbeSpec, activate_all,
 };
+use wasm_jit::wasmparser::Operator;
 use wasm_jit::{FunctionInfo, Module};
 use wasm_jit_hooks::{AccessKind, accesses};
 
@@ -26,8 +28,49 @@ pub(crate) struct Access {
     pub(crate) size: u64,
 }
 
-/// Observes accesses as long as it lives.
-pub(crate) struct Accesses {
+/// A closure for the probes of [`specs`].
+pub(crate) fn callback(closure: impl Fn(Access) + Send + Sync + 'static) -> Callback {
+    Callback::new(move |values| {
+        if let [what, address, size] = *values {
+            closure(Access { is_read: what & 1 != 0, memory: (what >> 1) as u32, address, size });
+        }
+    })
+}
+
+/// Probes that call a [`callback`] before the chosen accesses of a function.
+pub(crate) fn specs(
+    function: &FunctionInfo<'_>,
+    callback: &Callback,
+    is_wanted: impl Fn(AccessKind) -> bool,
+) -> Vec<ProbeSpec> {
+    let mut specs = Vec::new();
+    for (place, operator) in instructions(function) {
+        for access in accesses(&operator).into_iter().filter(|access| is_wanted(access.kind)) {
+            let is_read = access.kind != AccessKind::Store;
+            let what = u64::from(access.memory) << 1 | u64::from(is_read);
+            let values = [Bound::Const(what), access.address, access.size];
+            let kind = Kind::Callback { function: callback.clone(), values: values.into() };
+            specs.push(ProbeSpec { location: Location { function: function.index(), place }, kind });
+        }
+    }
+    specs
+}
+
+/// The instructions of a function, with their places.
+pub(crate) fn instructions<'a>(
+    function: &FunctionInfo<'a>,
+) -> impl Iterator<Item = (Place, Operator<'a>)> + use<'a> {
+    function.body().into_iter().flat_map(|body| {
+        let start = body.range().start;
+        body.instructions().map(move |instruction| {
+            let place = Place::Instruction { offset: (instruction.offset() - start) as u32 };
+            (place, instruction.operator().clone())
+        })
+    })
+}
+
+/// Probes of all functions that are called, as long as this lives.
+pub(crate) struct Probed {
     _watch: FirstCallWatch,
     made: Arc<Mutex<Made>>,
 }
@@ -35,26 +78,21 @@ pub(crate) struct Accesses {
 #[derive(Default)]
 struct Made {
     probes: Vec<Probe>,
-    /// Why a function is not observed.
+    /// Why a function has none.
     failed: Option<ProbeError>,
 }
 
-impl Accesses {
-    /// Calls a closure before each access of the module's instances, which do not exist yet.
-    pub(crate) fn observe(
+impl Probed {
+    /// Makes the probes of each function when it is first called by an instance of the module,
+    /// which does not exist yet.
+    pub(crate) fn new(
         module: &Module,
-        closure: impl Fn(Access) + Send + Sync + 'static,
+        specs: impl Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         let made = Arc::new(Mutex::new(Made::default()));
-        let callback = Callback::new(move |values| {
-            if let [what, address, size] = *values {
-                closure(Access { is_read: what & 1 != 0, memory: (what >> 1) as u32, address, size });
-            }
-        });
         let (observed, to) = (module.clone(), made.clone());
         let called = move |index| {
-            let function = observed.function(index);
-            let specs = function.map(|function| specs(&function, &callback)).unwrap_or_default();
+            let specs = observed.function(index).map(|function| specs(&function)).unwrap_or_default();
             let result = make(&observed, &specs);
             let mut made = lock(&to);
             match result {
@@ -66,11 +104,11 @@ impl Accesses {
         Ok(Self { _watch: watch, made })
     }
 
-    /// Whether all accesses so far were observed.
+    /// Whether all functions so far have their probes.
     ///
     /// # Errors
-    /// Why some were not.
-    pub(crate) fn were_observed(&self) -> Result<(), Error> {
+    /// Why some have none.
+    pub(crate) fn is_complete(&self) -> Result<(), Error> {
         lock(&self.made).failed.take().map_or(Ok(()), |error| Err(refused(error)))
     }
 }
@@ -79,31 +117,12 @@ fn lock(made: &Mutex<Made>) -> MutexGuard<'_, Made> {
     made.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn refused(error: ProbeError) -> Error {
+pub(crate) fn refused(error: ProbeError) -> Error {
     Error::Engine(wasm_jit::Error::host(error.to_string()))
 }
 
-/// The probes of a function.
-fn specs(function: &FunctionInfo<'_>, callback: &Callback) -> Vec<ProbeSpec> {
-    let Some(body) = function.body() else { return Vec::new() };
-    let start = body.range().start;
-    let mut specs = Vec::new();
-    for instruction in body.instructions() {
-        let place = Place::Instruction { offset: (instruction.offset() - start) as u32 };
-        let location = Location { function: function.index(), place };
-        for access in accesses(instruction.operator()) {
-            let is_read = access.kind != AccessKind::Store;
-            let what = u64::from(access.memory) << 1 | u64::from(is_read);
-            let values = [Bound::Const(what), access.address, access.size];
-            let kind = Kind::Callback { function: callback.clone(), values: values.into() };
-            specs.push(ProbeSpec { location, kind });
-        }
-    }
-    specs
-}
-
 /// Makes those that can be reached, and activates them.
-fn make(module: &Module, specs: &[ProbeSpec]) -> Result<Vec<Probe>, ProbeError> {
+pub(crate) fn make(module: &Module, specs: &[ProbeSpec]) -> Result<Vec<Probe>, ProbeError> {
     let made = module.probes(specs).into_iter();
     let reached = made.filter(|probe| !matches!(probe, Err(ProbeError::Unreachable { .. })));
     let probes: Vec<Probe> = reached.collect::<Result<_, _>>()?;

@@ -31,6 +31,20 @@ pub enum Error {
         /// What does not fit.
         what: &'static str,
     },
+    /// A trace in the text format is wrong, or does not fit the program.
+    #[error("line {line}: {what}")]
+    Text {
+        /// The line, from 1 on.
+        line: u64,
+        /// What is wrong there.
+        what: String,
+    },
+    /// The run has no calls of the function.
+    #[error("function {function} is not called in this run")]
+    NotCalled {
+        /// Its index.
+        function: u32,
+    },
     /// The module is not valid.
     #[error("{0}")]
     Module(#[from] wasm_jit::wasmparser::BinaryReaderError),

@@ -64,6 +64,22 @@ pub enum Event {
         /// The new value.
         value: Value,
     },
+    /// The host has grown a table; the new elements are null.
+    GrowTable {
+        /// Its index in the module.
+        table: u32,
+        /// Number of elements that were added.
+        elements: u64,
+    },
+    /// The host has set an element of a table.
+    SetElement {
+        /// The table's index in the module.
+        table: u32,
+        /// The element's index.
+        element: u64,
+        /// The new value.
+        value: Value,
+    },
     /// The imported function that was called last returns.
     Return {
         /// The results.
@@ -123,6 +139,17 @@ impl Event {
                 put_values(out, results);
             }
             Self::Fail => out.push(8),
+            Self::GrowTable { table, elements } => {
+                out.push(9);
+                put(out, (*table).into());
+                put(out, *elements);
+            }
+            Self::SetElement { table, element, value } => {
+                out.push(10);
+                put(out, (*table).into());
+                put(out, *element);
+                put_value(out, value);
+            }
         }
     }
 
@@ -145,6 +172,8 @@ impl Event {
             6 => Self::Return { results: rest.values()? },
             7 => Self::Leave { results: rest.values()? },
             8 => Self::Fail,
+            9 => Self::GrowTable { table: rest.u32()?, elements: rest.u64()? },
+            10 => Self::SetElement { table: rest.u32()?, element: rest.u64()?, value: rest.value()? },
             _ => return Err("an unknown kind of event"),
         })
     }
@@ -162,6 +191,10 @@ impl fmt::Display for Event {
                 Hexadecimal(bytes).fmt(f)
             }
             Self::SetGlobal { global, value } => write!(f, "set global={global} {value}"),
+            Self::GrowTable { table, elements } => write!(f, "grow table={table} elements={elements}"),
+            Self::SetElement { table, element, value } => {
+                write!(f, "set table={table} element={element} {value}")
+            }
             Self::Return { results } => write!(f, "return{}", List(results)),
             Self::Leave { results } => write!(f, "leave{}", List(results)),
             Self::Fail => f.write_str("fail"),

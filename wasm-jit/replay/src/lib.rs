@@ -4,7 +4,7 @@
 //! 1. A [`Recorder`] instantiates a module so that every host function that it imports is wrapped,
 //!    and observes the calls of the host (`record.rs`). It writes to the trace: calls in both
 //!    directions, also nested ones, their arguments and results, and what the host has changed in
-//!    memories and globals before the program continues.
+//!    memories, tables and globals before the program continues.
 //! 2. A trace is a sequence of [`Event`]s (`event.rs`) in a compressed file (`trace.rs`): one whose
 //!    writer crashed is readable up to the last call that ended. All values are stored as bits.
 //! 3. [`generate`] makes a standalone module from the program and the trace (`generate/`): the
@@ -13,6 +13,9 @@
 //! 4. [`reduce`] makes a trace smaller (section 3.3 of the paper): it runs the program with a host
 //!    that does what the trace says (`rerun.rs`), observes all accesses to memories
 //!    (`accesses.rs`), and keeps the bytes that the program reads before they are overwritten.
+//! 5. [`slice()`] runs the program in the same way, and writes a trace in which the host calls only
+//!    one of its functions.
+//! 6. [`import()`] makes a trace from one in the text format of Wasm-R3 (`import/`).
 //!
 //! # Example
 //! Recording calls of a program, and replaying them without its host:
@@ -74,18 +77,21 @@
 //! announces the ranges of its results, a slice of the complete memory costs a copy of it.
 //!
 //! # Not supported
-//! [`Error::Unsupported`] names it: imports other than functions, shared memories, exported tables,
-//! start functions, a second instance; at the moment that they occur, references to values of the
-//! host or to functions of other modules, and exceptions that cross the boundary. A run that goes
-//! on after a trap can be recorded, but not replayed.
+//! [`Error::Unsupported`] names it: imports other than functions, shared memories, start functions,
+//! a second instance; at the moment that they occur, references to values of the host or to
+//! functions of other modules, and exceptions that cross the boundary. A run that goes on after a
+//! trap can be recorded, but not replayed.
 
 mod accesses;
+mod dirty;
 mod error;
 mod event;
 mod generate;
+mod import;
 mod record;
 mod reduce;
 mod rerun;
+mod slice;
 mod trace;
 mod value;
 mod writes;
@@ -93,7 +99,9 @@ mod writes;
 pub use error::Error;
 pub use event::Event;
 pub use generate::{DIFFERENCE, LAST, POSITION, generate};
+pub use import::import;
 pub use record::Recorder;
 pub use reduce::{Reduced, reduce};
+pub use slice::slice;
 pub use trace::{Reader, Writer};
 pub use value::Value;

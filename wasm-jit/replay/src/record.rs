@@ -1,13 +1,14 @@
 //! [`Recorder`].
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wasm_jit::wasmparser::{ExternalKind, Parser, Payload};
 use wasm_jit::{
-    AsContext, AsContextMut, CallObserver, Caller, Extern, ExternType, Func, Global, Instance, Linker,
-    Memory, Module, Mutability, Store, StoreContextMut, Val, WriteLog,
+    AsContext, AsContextMut, CallObserver, Caller, ChangedElements, Extern, ExternType, Func, Global,
+    Instance, Linker, Memory, Module, Mutability, Store, StoreContextMut, Table, Val, WriteLog,
 };
 
 use super::error::{Error, unsupported};
@@ -21,6 +22,8 @@ struct Recorded {
     instance: Instance,
     /// All memories, with their sizes in pages when the program left off.
     memories: Vec<(Memory, u64)>,
+    /// All tables, with their sizes when the program left off.
+    tables: Vec<(Table, u64)>,
     /// Exported mutable globals by their indices in the module, with their values.
     globals: Vec<(u32, Global, Value)>,
     log: WriteLog,
@@ -32,6 +35,9 @@ impl Recorded {
         self.log.restart(store.as_context());
         for (memory, pages) in &mut self.memories {
             *pages = memory.size(store.as_context());
+        }
+        for (table, size) in &mut self.tables {
+            *size = table.size(store.as_context());
         }
         for (_, global, value) in &mut self.globals {
             let now = global.get(store.as_context_mut());
@@ -64,6 +70,31 @@ impl Recorded {
             let value = recorded(&now, &self.instance, store.as_context())?;
             if value != *before {
                 out.write(&Event::SetGlobal { global: *index, value })?;
+            }
+        }
+        self.end_tables(store, out)
+    }
+
+    fn end_tables(&mut self, mut store: impl AsContextMut, out: &mut Writer) -> Result<(), Error> {
+        for (index, (table, before)) in (0..).zip(&self.tables) {
+            let elements = table.size(store.as_context()) - before;
+            if elements > 0 {
+                out.write(&Event::GrowTable { table: index, elements })?;
+            }
+        }
+        let mut changed = BTreeSet::new();
+        for ChangedElements { table, first, length } in self.log.take_elements() {
+            if let Some(index) = self.tables.iter().position(|(known, _)| *known == table) {
+                changed.extend((first..first + length).map(|element| (index, element)));
+            }
+        }
+        for (index, element) in changed {
+            let (table, before) = self.tables[index];
+            let now = table.get(store.as_context_mut(), element).expect("tables do not shrink");
+            let value = recorded(&now, &self.instance, store.as_context())?;
+            // New elements are null.
+            if element < before || !value.is_null() {
+                out.write(&Event::SetElement { table: index as u32, element, value })?;
             }
         }
         Ok(())
@@ -153,9 +184,10 @@ impl Recorder {
         }
         let instance = Instance::new(&mut *store, &self.module, &imports)?;
         let memories = (0..).map_while(|index| Some((instance.memory(&*store, index)?, 0))).collect();
+        let tables = (0..).map_while(|index| Some((instance.table(&*store, index)?, 0))).collect();
         let globals = globals(&self.module, store, &instance)?;
         let log = WriteLog::start(&mut *store);
-        let mut recorded = Recorded { instance, memories, globals, log };
+        let mut recorded = Recorded { instance, memories, tables, globals, log };
         recorded.begin_host(&mut *store)?;
         self.lock().recorded = Some(recorded);
         store.observe_calls(Some(Arc::new(self.clone())));
@@ -278,12 +310,9 @@ fn check(module: &Module) -> Result<(), Error> {
         }
     }
     for export in module.exports() {
-        let refused = match export.ty() {
-            ExternType::Memory(ty) if ty.is_shared() => "a shared memory",
-            ExternType::Table(_) => "a table",
-            _ => continue,
-        };
-        return Err(unsupported(format!("the export {}, {refused}", export.name())));
+        if matches!(export.ty(), ExternType::Memory(ty) if ty.is_shared()) {
+            return Err(unsupported(format!("the export {}, a shared memory", export.name())));
+        }
     }
     for payload in Parser::new(0).parse_all(module.bytes()) {
         if let Payload::MemorySection(memories) = payload?

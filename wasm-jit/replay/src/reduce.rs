@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 use wasm_jit::Module;
 
-use super::accesses::{Access, Accesses};
+use super::accesses::{self, Access, Probed};
 use super::error::Error;
 use super::event::Event;
 use super::rerun::{Observer, rerun};
@@ -45,9 +45,10 @@ pub fn reduce(
     let shadow = Shared(Arc::new(Mutex::new(Shadow::default())));
     let trace = Arc::new(Mutex::new(trace));
     let observed = shadow.clone();
-    let accesses = Accesses::observe(module, move |access| observed.lock(|shadow| shadow.access(access)))?;
-    rerun(module, Handle(trace.clone()), shadow.clone())?;
-    accesses.were_observed()?;
+    let callback = accesses::callback(move |access| observed.lock(|shadow| shadow.access(access)));
+    let probed = Probed::new(module, move |function| accesses::specs(function, &callback, |_| true))?;
+    rerun(module, Handle(trace.clone()), shadow.clone(), |_, _| Ok(()))?;
+    probed.is_complete()?;
     let mut trace = Handle(trace);
     trace.0.lock().unwrap_or_else(PoisonError::into_inner).seek(SeekFrom::Start(start))?;
     shadow.lock(|shadow| copy(&mut trace, Writer::new(out)?, &shadow.needed))

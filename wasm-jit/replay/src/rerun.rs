@@ -4,7 +4,7 @@ use std::io::Read;
 
 use wasm_jit::{
     AsContext, AsContextMut, Caller, ExternType, Func, FuncType, Instance, Module, Store, StoreContextMut,
-    Val,
+    Val, ValType,
 };
 
 use super::error::{Error, unsupported};
@@ -12,14 +12,19 @@ use super::event::Event;
 use super::trace::Reader;
 use super::value::Value;
 
-/// Is told what the host has written.
+/// Is told what happens in the run.
 pub(crate) trait Observer: 'static {
+    /// The next event was read, and has not happened; `None` at the end of the trace.
+    fn reads(&mut self, _event: Option<&Event>) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// The host has written bytes to a memory.
     fn writes(&mut self, memory: u32, address: u64, length: usize);
 }
 
 /// The state of the run.
-struct Run<R, O> {
+pub(crate) struct Run<R, O> {
     events: Reader<R>,
     /// Number of the event that is read next.
     number: u64,
@@ -29,11 +34,13 @@ struct Run<R, O> {
     observer: O,
 }
 
-impl<R: Read, O> Run<R, O> {
+impl<R: Read, O: Observer> Run<R, O> {
     /// The next event; `None` at the end.
     fn next(&mut self) -> Result<Option<Event>, Error> {
         self.number += 1;
-        self.events.next().transpose()
+        let event = self.events.next().transpose()?;
+        self.observer.reads(event.as_ref())?;
+        Ok(event)
     }
 
     /// The event that was read last does not fit.
@@ -56,14 +63,16 @@ enum Ended {
     Trace,
 }
 
-/// Runs a module with the host of a trace, to its end.
+/// Runs a module with the host of a trace, to its end. `begin` is called with the new instance,
+/// before it runs.
 ///
 /// # Errors
-/// Those of [`Reader`], [`Error::OtherModule`], [`Error::Mismatch`].
+/// Those of [`Reader`], [`Error::OtherModule`], [`Error::Mismatch`], and those of `begin`.
 pub(crate) fn rerun<R: Read + 'static, O: Observer>(
     module: &Module,
     trace: R,
     observer: O,
+    begin: impl FnOnce(&mut Store<Run<R, O>>, Instance) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let run = Run { events: Reader::new(trace), number: 0, instance: None, stopped: None, observer };
     let mut store = Store::new(module.engine(), run);
@@ -84,6 +93,7 @@ pub(crate) fn rerun<R: Read + 'static, O: Observer>(
     }
     let instance = Instance::new(&mut store, module, &imports)?;
     store.data_mut().instance = Some(instance);
+    begin(&mut store, instance)?;
     let ended = act(&mut store.as_context_mut(), None);
     if let Some(stopped) = store.data_mut().stopped.take() {
         return stopped;
@@ -178,9 +188,28 @@ fn act<R: Read + 'static, O: Observer>(
                 let value = val(store, value)?;
                 global.set(store.as_context_mut(), value)?;
             }
+            Event::GrowTable { table, elements } => {
+                let table = instance.table(store.as_context(), table);
+                let table = table.ok_or_else(|| store.data().mismatch("there is no such table"))?;
+                let null = Val::default_for_ty(ValType::Ref(table.ty(store.as_context()).element()));
+                table.grow(store.as_context_mut(), elements, null)?;
+            }
+            Event::SetElement { table, element, value } => {
+                let table = instance.table(store.as_context(), table);
+                let table = table.ok_or_else(|| store.data().mismatch("there is no such table"))?;
+                let value = val(store, value)?;
+                table.set(store.as_context_mut(), element, value)?;
+            }
             Event::Enter { function, arguments } => {
-                if let Some(ended) = enter(store, function, arguments)? {
-                    return Ok(ended);
+                match enter(store, function, arguments)? {
+                    None => {}
+                    // The host passes the failure on.
+                    Some(Ended::Failed) if import.is_some() => match store.data_mut().next()? {
+                        Some(Event::Fail) => return Ok(Ended::Failed),
+                        None => return Ok(Ended::Trace),
+                        Some(_) => return Err(store.data().mismatch("the run continues after a failure")),
+                    },
+                    Some(ended) => return Ok(ended),
                 }
             }
             Event::Return { results } if import.is_some() => return Ok(Ended::Returned(results)),
@@ -215,10 +244,10 @@ fn enter<R: Read + 'static, O: Observer>(
     }
 }
 
-fn values<R, O: 'static>(store: &StoreContextMut<'_, Run<R, O>>, values: &[Val]) -> Option<Vec<Value>>
-where
-    R: Read + 'static,
-{
+fn values<R: Read + 'static, O: Observer>(
+    store: &StoreContextMut<'_, Run<R, O>>,
+    values: &[Val],
+) -> Option<Vec<Value>> {
     let instance = store.data().instance();
     values
         .iter()
@@ -226,7 +255,7 @@ where
         .collect()
 }
 
-fn val<R: Read + 'static, O: 'static>(
+fn val<R: Read + 'static, O: Observer>(
     store: &StoreContextMut<'_, Run<R, O>>,
     value: Value,
 ) -> Result<Val, Error> {

@@ -29,6 +29,11 @@ pub enum Value {
 }
 
 impl Value {
+    /// Whether it is a null reference.
+    pub(crate) fn is_null(self) -> bool {
+        matches!(self, Self::Func(None) | Self::NullExtern)
+    }
+
     /// The recorded value; `None` for a reference to a value of the host, to an exception, or to a
     /// function that is not of the module.
     pub(crate) fn of(value: &Val, index: impl FnOnce(&wasm_jit::Func) -> Option<u32>) -> Option<Self> {

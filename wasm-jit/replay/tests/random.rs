@@ -1,5 +1,6 @@
-//! Random hosts: they write everywhere, grow memories, set globals, call back, and return values of
-//! all kinds. A replay must equal its recording, in this engine and in wasmi.
+//! Random hosts: they write everywhere, grow memories and tables, set globals and elements, call
+//! back, and return values of all kinds. A replay must equal its recording, in this engine and in
+//! wasmi.
 
 mod support;
 
@@ -18,7 +19,7 @@ const PROGRAM: &str = r#"(module
     (import "h" "g" (func $g (param funcref) (result funcref)))
     (memory $a (export "a") 1 20)
     (memory $b 1 20)
-    (table $t 1 funcref)
+    (table $t (export "t") 1 8 funcref)
     (global $s (export "s") (mut i64) (i64.const 1))
     (global $x (export "x") (mut f32) (f32.const 0))
     (type $seven (func (result i32)))
@@ -43,6 +44,9 @@ const PROGRAM: &str = r#"(module
             (call $mix (i64.reinterpret_f64 (local.get $f)))
             (call $mix (i64.extend_i32_u (i32.reinterpret_f32 (global.get $x))))
             (call $mix (i64x2.extract_lane 1 (call $v (i64x2.splat (global.get $s)))))
+            (call $mix (i64.extend_i32_u (table.size $t)))
+            (call $mix (i64.extend_i32_u (ref.is_null
+                (table.get $t (i32.sub (table.size $t) (i32.const 1))))))
             (local.set $p (call $g (ref.func $seven)))
             (if (i32.eqz (ref.is_null (local.get $p)))
                 (then
@@ -71,7 +75,7 @@ fn act(caller: &mut Caller<'_, Host>) {
         let Some(Extern::Memory(memory)) = caller.get_export("a") else { panic!("a memory") };
         let size = memory.data_size(&*caller) as u64;
         let at = caller.data_mut().next(size - 64) as usize;
-        match caller.data_mut().next(7) {
+        match caller.data_mut().next(9) {
             0 => {
                 let bytes = caller.data_mut().next(1 << 31).to_le_bytes();
                 memory.write(&mut *caller, at, &bytes).unwrap();
@@ -96,6 +100,19 @@ fn act(caller: &mut Caller<'_, Host>) {
                 let bits = 0x7f80_0000 | caller.data_mut().next(1 << 31) as u32;
                 let Some(Extern::Global(global)) = caller.get_export("x") else { panic!("a global") };
                 global.set(&mut *caller, Val::F32(bits)).unwrap();
+            }
+            6 => {
+                let Some(Extern::Table(table)) = caller.get_export("t") else { panic!("a table") };
+                let Some(Extern::Func(seven)) = caller.get_export("seven") else { panic!("a function") };
+                let size = table.size(&*caller);
+                let element = caller.data_mut().next(size);
+                let func = (caller.data_mut().next(2) == 0).then_some(seven);
+                table.set(&mut *caller, element, Val::FuncRef(func)).unwrap();
+            }
+            7 => {
+                let Some(Extern::Table(table)) = caller.get_export("t") else { panic!("a table") };
+                // Refused beyond the maximum.
+                let _ = table.grow(&mut *caller, 1, Val::FuncRef(None));
             }
             _ if caller.data().depth < 3 => {
                 caller.data_mut().depth += 1;

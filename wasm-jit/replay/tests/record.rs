@@ -3,9 +3,12 @@
 
 mod support;
 
+use std::io::Cursor;
+
 use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
+use wasm_jit::wasmparser::{Parser, Payload};
 use wasm_jit::{Caller, Engine, Extern, Linker, Module, Store, Val};
-use wasm_jit_replay::{Error, Event, Reader, Recorder, Value, generate};
+use wasm_jit_replay::{Error, Event, Reader, Recorder, Value, generate, reduce};
 
 /// `run` calls the host `n` times and returns a checksum of results and of memory.
 const PROGRAM: &str = r#"(module
@@ -86,6 +89,29 @@ fn a_replay_equals_its_recording() {
         assert_eq!(replay(&checked), Replayed::Complete { returned: true }, "{calls} calls");
         assert_eq!(replay_in_wasmi(&checked), Replayed::Complete { returned: true }, "{calls} calls");
     }
+}
+
+/// Added functions have no names, and change no index.
+#[test]
+fn names_remain() {
+    let (program, trace, _) = recorded(3);
+    let engine = Engine::default();
+    let names = |binary: &[u8]| -> Vec<Option<String>> {
+        let module = Module::from_binary(&engine, binary).unwrap();
+        module.functions().map(|function| function.name().map(str::to_owned)).collect()
+    };
+    let named = names(&program);
+    assert_eq!(named, [Some("next".to_owned()), Some("float".to_owned()), None]);
+    let bench = generate(&program, &trace[..], false).unwrap();
+    let (kept, added) =
+        names(&bench).split_at_checked(3).map(|(kept, added)| (kept.to_vec(), added.to_vec())).unwrap();
+    assert_eq!(kept, named);
+    assert!(!added.is_empty() && added.iter().all(Option::is_none), "{added:?}");
+    let sections = Parser::new(0).parse_all(&bench).filter_map(|payload| match payload.unwrap() {
+        Payload::CustomSection(section) => Some(section.name().to_owned()),
+        _ => None,
+    });
+    assert_eq!(sections.collect::<Vec<_>>(), ["name"]);
 }
 
 #[test]
@@ -241,13 +267,107 @@ fn failures_are_replayed() {
     assert_eq!(recorded_failure(&text), Replayed::Complete { returned: false });
 }
 
+/// The host grows tables, and sets elements that the program calls and looks at.
+#[test]
+fn changes_of_tables_are_replayed() {
+    let text = r#"(module (import "h" "f" (func $f (param i32)))
+        (table $t (export "t") 2 10 funcref)
+        (table $x (export "x") 1 externref)
+        (type $number (func (result i32)))
+        (func $one (export "one") (type $number) (i32.const 1))
+        (func $two (export "two") (type $number) (i32.const 20))
+        (elem (table $t) (i32.const 0) func $one $one)
+        (func (export "run") (result i32) (local $sum i32) (local $n i32)
+            (loop $again
+                (call $f (local.get $n))
+                (local.set $sum (i32.add (i32.mul (local.get $sum) (i32.const 3))
+                    (i32.add (table.size $t) (table.size $x))))
+                (if (i32.eqz (ref.is_null (table.get $t (local.get $n)))) (then
+                    (local.set $sum (i32.add (local.get $sum)
+                        (call_indirect $t (type $number) (local.get $n))))))
+                (br_if $again (i32.lt_u (local.tee $n (i32.add (local.get $n) (i32.const 1))) (i32.const 6))))
+            (local.get $sum)))"#;
+    let engine = Engine::default();
+    let module = Module::new(&engine, text).unwrap();
+    let mut linker: Linker<()> = Linker::new(&engine);
+    linker
+        .func_wrap("h", "f", |mut caller: Caller<'_, ()>, n: i32| {
+            let get = |caller: &mut Caller<'_, ()>, name| caller.get_export(name).unwrap();
+            let (Extern::Table(t), Extern::Table(x)) = (get(&mut caller, "t"), get(&mut caller, "x")) else {
+                panic!("tables")
+            };
+            let Extern::Func(two) = get(&mut caller, "two") else { panic!("a function") };
+            let two = || Val::FuncRef(Some(two));
+            match n {
+                0 => t.set(&mut caller, 0, Val::FuncRef(None)).unwrap(),
+                1 => drop(t.grow(&mut caller, 1, Val::FuncRef(None)).unwrap()),
+                2 => {
+                    t.grow(&mut caller, 3, two()).unwrap();
+                    x.grow(&mut caller, 2, Val::ExternRef(None)).unwrap();
+                    t.grow(&mut caller, 100, two()).unwrap_err();
+                }
+                3 => t.fill(&mut caller, 4, Val::FuncRef(None), 2).unwrap(),
+                // As they were.
+                _ => t.set(&mut caller, 1, two()).unwrap(),
+            }
+        })
+        .unwrap();
+    let trace = Trace::default();
+    let recorder = Recorder::new(&module, trace.clone()).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = recorder.instantiate(&mut store, &linker).unwrap();
+    let run = instance.get_typed_func::<(), i32>(&mut store, "run").unwrap();
+    run.call(&mut store, ()).unwrap();
+    // Between two calls.
+    let table = instance.get_table(&store, "t").unwrap();
+    let element = table.get(&mut store, 1).unwrap();
+    table.set(&mut store, 5, element).unwrap();
+    run.call(&mut store, ()).unwrap();
+    let all = events(&trace.bytes());
+    let kinds = |wanted: fn(&Event) -> bool| all.iter().filter(|event| wanted(event)).count();
+    assert_eq!(kinds(|event| matches!(event, Event::GrowTable { .. })), 6, "{all:?}");
+    let set = |element, index| Event::SetElement { table: 0, element, value: Value::Func(index) };
+    for expected in [set(0, None), set(3, Some(2)), set(4, None), set(5, Some(2)), set(1, Some(2))] {
+        assert!(all.contains(&expected), "{expected}: {all:?}");
+    }
+    let small = Trace::default();
+    reduce(&module, Cursor::new(trace.bytes()), small.clone()).unwrap();
+    let expected = Replayed::Complete { returned: true };
+    for trace in [trace.bytes(), small.bytes()] {
+        let bench = generate(module.bytes(), &trace[..], true).unwrap();
+        assert_eq!((replay(&bench), replay_in_wasmi(&bench)), (expected, expected));
+    }
+    // An element that was not changed is a difference.
+    let mut changed = all.clone();
+    let at = all.iter().position(|event| *event == set(3, Some(2))).unwrap();
+    changed[at] = set(3, Some(1));
+    let bench = generate(module.bytes(), &trace_of(&changed)[..], true).unwrap();
+    assert!(matches!(replay(&bench), Replayed::Differs(event) if event > at as i32));
+    // What the module does not have.
+    for (wrong, what) in [
+        (Event::GrowTable { table: 2, elements: 1 }, "there is no such table"),
+        (Event::SetElement { table: 1, element: 0, value: Value::Func(None) }, "values of other types"),
+        (
+            Event::SetElement { table: 0, element: 0, value: Value::Func(Some(9)) },
+            "there is no such function",
+        ),
+        (
+            Event::SetElement { table: 0, element: 1 << 32, value: Value::Func(None) },
+            "an element that is not",
+        ),
+    ] {
+        changed[at] = wrong;
+        let error = generate(module.bytes(), &trace_of(&changed)[..], true).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+    }
+}
+
 #[test]
 fn what_cannot_be_recorded_is_refused() {
     let engine = Engine::default();
     for (text, expected) in [
         ("(module (import \"m\" \"t\" (table 1 funcref)))", "m.t"),
         ("(module (func) (start 0))", "a start function"),
-        ("(module (table (export \"t\") 1 funcref))", "a table"),
         ("(module (memory (export \"m\") 1 1 shared))", "a shared memory"),
     ] {
         let module = Module::new(&engine, text).unwrap();

@@ -251,6 +251,13 @@ impl Instance {
         self.inner(store).globals.get(index as usize).map(|at| Global(Handle::at(store, *at)))
     }
 
+    /// A table by its index in the module, imports first, whether it is exported or not; `None` if
+    /// there is none. For tools that know the module's contents.
+    pub fn table(&self, store: impl AsContext, index: u32) -> Option<Table> {
+        let store = &store.as_context().0.opaque;
+        self.inner(store).tables.get(index as usize).map(|at| Table(Handle::at(store, *at)))
+    }
+
     /// A function by its index in the module, imports first, whether it is exported or not; `None`
     /// if there is none. For tools that know the module's contents.
     pub fn func(&self, store: impl AsContext, index: u32) -> Option<Func> {

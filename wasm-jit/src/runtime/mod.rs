@@ -54,7 +54,7 @@ pub use limits::StoreLimits;
 pub use linker::Linker;
 pub use memory::{Memory, SharedMemory};
 pub use numeric::NumericFunc;
-pub use observe::{Announced, Before, CallObserver, WriteLog};
+pub use observe::{Announced, Before, CallObserver, ChangedElements, WriteLog};
 pub use references::ExternRef;
 pub use stack::prepare_thread;
 pub use store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut, StoreId};

@@ -12,7 +12,8 @@
 //! complete memory (`data_mut`) costs a copy of the complete memory. Code that takes
 //! [`Memory::data_ptr`] can write at any time later; a memory whose address was given to anyone is
 //! copied each time that the log starts again. A host that writes through an address without this
-//! cost announces its writes: [`Memory::announced`].
+//! cost announces its writes: [`Memory::announced`]. Of tables, the log knows which elements were
+//! set or added; these are not copied.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -24,6 +25,7 @@ use super::instance::InstanceData;
 use super::linear_memory::{LinearMemory, copy_atomically};
 use super::memory::Memory;
 use super::store::{AsContext, AsContextMut, Handle, Store, StoreContextMut, StoreInner, StoreOpaque};
+use super::table::Table;
 use super::value::{Val, read_words};
 use crate::error::Error;
 use crate::types::ValType;
@@ -124,12 +126,30 @@ pub struct Before {
     pub bytes: Vec<u8>,
 }
 
-/// The bytes that the host may have written since the log was started. A clone is the same log.
+/// Elements of a table that the host has set or added.
+#[derive(Clone, Copy, Debug)]
+pub struct ChangedElements {
+    /// The table.
+    pub table: Table,
+    /// The index of the first one.
+    pub first: u64,
+    /// How many there are.
+    pub length: u64,
+}
+
+/// The bytes that the host may have written since the log was started, and the elements of tables
+/// that it has changed. A clone is the same log.
 ///
 /// The ranges may overlap. A byte that differs from none of the copies of it has not been changed;
 /// what differs from one may have been.
 #[derive(Clone, Debug)]
-pub struct WriteLog(Arc<Mutex<Vec<Before>>>);
+pub struct WriteLog(Arc<Mutex<Logged>>);
+
+#[derive(Debug, Default)]
+struct Logged {
+    bytes: Vec<Before>,
+    elements: Vec<ChangedElements>,
+}
 
 impl WriteLog {
     /// Starts a log of what the host writes to the memories of a store. There is one at a time: the
@@ -147,9 +167,14 @@ impl WriteLog {
         self.restart_in(&store.as_context().0.opaque);
     }
 
-    /// What was logged, in order; forgets it.
+    /// The bytes that were logged, in order; forgets them.
     pub fn take(&self) -> Vec<Before> {
-        std::mem::take(&mut *self.ranges())
+        std::mem::take(&mut self.logged().bytes)
+    }
+
+    /// The elements of tables that were logged, in order; forgets them.
+    pub fn take_elements(&self) -> Vec<ChangedElements> {
+        std::mem::take(&mut self.logged().elements)
     }
 
     /// Ends the log of a store, if there is one.
@@ -158,7 +183,7 @@ impl WriteLog {
     }
 
     fn restart_in(&self, store: &StoreOpaque) {
-        self.ranges().clear();
+        *self.logged() = Logged::default();
         for (index, memory) in store.memories.iter().enumerate().filter(|(_, memory)| memory.is_exposed()) {
             let memory_of_store = Memory(Handle::at(store, index as u32));
             // SAFETY: this many bytes are accessible, and compiled code is not running.
@@ -169,13 +194,18 @@ impl WriteLog {
 
     /// The host may change these bytes from now on.
     pub(super) fn add(&self, memory: Memory, offset: usize, bytes: &[u8]) {
-        self.ranges().push(Before { memory, offset, bytes: bytes.to_vec() });
+        self.logged().bytes.push(Before { memory, offset, bytes: bytes.to_vec() });
+    }
+
+    /// The host has changed these elements.
+    pub(super) fn add_elements(&self, table: Table, first: u64, length: u64) {
+        self.logged().elements.push(ChangedElements { table, first, length });
     }
 
     /// The host may change all of these bytes from now on: those that are not logged as a complete
     /// memory already.
     pub(super) fn add_all(&self, memory: Memory, bytes: &[u8]) {
-        let mut ranges = self.ranges();
+        let ranges = &mut self.logged().bytes;
         let known = ranges.iter().filter(|range| range.memory == memory);
         // Each of them continues where the previous one ends.
         let from =
@@ -190,7 +220,7 @@ impl WriteLog {
         }
     }
 
-    fn ranges(&self) -> MutexGuard<'_, Vec<Before>> {
+    fn logged(&self) -> MutexGuard<'_, Logged> {
         // Never held while foreign code runs.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -223,7 +253,7 @@ impl Announced {
             // SAFETY: the bytes are accessible, and read atomically: nothing prevents a caller from
             // keeping this while the program runs.
             unsafe { copy_atomically(from, copy.as_mut_ptr(), length) };
-            log.ranges().push(Before { memory: *memory, offset, bytes: copy });
+            log.logged().bytes.push(Before { memory: *memory, offset, bytes: copy });
         }
     }
 }

@@ -176,6 +176,9 @@ impl Table {
         let table = self.0.index_in(store);
         let range = store.tables[table].range_mut(index, length);
         range.map_err(|_| Error::OutOfBounds { of: "table", offset: index, length, size })?.fill(raw);
+        if let Some(log) = &store.writes {
+            log.add_elements(*self, index, length);
+        }
         Ok(())
     }
 
@@ -189,7 +192,11 @@ impl Table {
         let (element, size) = (self.data(store).ty.element(), self.data(store).length());
         collect::if_due(store, collect::From::Host, &[]);
         let raw = store.lower(ValType::Ref(element), &init)? as u64;
-        store.grow_table(self.0.index_in(store) as u32, by, raw).ok_or(Error::Grow { of: "table", size, by })
+        let grown = store.grow_table(self.0.index_in(store) as u32, by, raw);
+        if let (Some(_), Some(log)) = (grown, &store.writes) {
+            log.add_elements(*self, size, by);
+        }
+        grown.ok_or(Error::Grow { of: "table", size, by })
     }
 
     #[track_caller]

@@ -215,6 +215,15 @@ impl<'a> Functions<'a> {
                     constant(code, *value);
                     code.global_set(*global);
                 }
+                Action::GrowTable { table, elements, null } => {
+                    constant(code, *null);
+                    code.i32_const(*elements as i32).table_grow(*table).drop();
+                }
+                Action::SetElement { table, element, value } => {
+                    code.i32_const(*element as i32);
+                    constant(code, *value);
+                    code.table_set(*table);
+                }
                 Action::Enter(enter) => self.enter(code, enter),
             }
         }

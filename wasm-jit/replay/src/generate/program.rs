@@ -46,6 +46,8 @@ pub(super) struct Program {
     pub(super) functions: Vec<u32>,
     pub(super) imports: u32,
     pub(super) exports: Vec<(String, wp::ExternalKind, u32)>,
+    /// The types of elements of all tables.
+    pub(super) tables: Vec<wp::RefType>,
     /// Whether addresses have 64 bits, for each memory.
     pub(super) memories: Vec<bool>,
     pub(super) globals: Vec<wp::GlobalType>,
@@ -88,6 +90,15 @@ impl Program {
             wp::Payload::FunctionSection(functions) => {
                 for ty in functions {
                     self.functions.push(ty?);
+                }
+            }
+            wp::Payload::TableSection(tables) => {
+                for table in tables {
+                    let ty = table?.ty;
+                    if ty.table64 {
+                        return Err(unsupported("a table of 64 bits"));
+                    }
+                    self.tables.push(ty.element_type);
                 }
             }
             wp::Payload::MemorySection(memories) => {

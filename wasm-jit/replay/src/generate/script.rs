@@ -21,6 +21,10 @@ pub(super) enum Action {
     Write { memory: u32, address: u64, from: u32, length: u32 },
     /// Sets a global.
     SetGlobal { global: u32, value: Value },
+    /// Adds null elements to a table.
+    GrowTable { table: u32, elements: u32, null: Value },
+    /// Sets an element of a table.
+    SetElement { table: u32, element: u32, value: Value },
     /// Calls a function of the program.
     Enter(Enter),
 }
@@ -105,8 +109,12 @@ impl Script {
         // The trace of a process that was killed: it is replayed as far as it goes.
         let end = events.script.events;
         while let Some(running) = events.running.pop() {
-            if let Running::Program(enter) = running {
-                events.act(Action::Enter(Enter { end, ..enter }));
+            match running {
+                Running::Program(enter) => events.act(Action::Enter(Enter { end, ..enter })),
+                // After what the host did in this call.
+                Running::Import(import, call) => {
+                    events.script.imports[import as usize][call].end = events.script.last;
+                }
             }
         }
         Ok(events.script)
@@ -169,12 +177,15 @@ impl Events<'_> {
                 _ => return Err("no function of the program is running"),
             },
             Event::Fail => {
-                self.failed = true;
+                let is_first = !std::mem::replace(&mut self.failed, true);
                 match self.running.pop() {
                     Some(Running::Program(enter)) => self.act(Action::Enter(Enter { end: number, ..enter })),
                     Some(Running::Import(import, call)) => {
                         self.script.imports[import as usize][call].end = number;
-                        self.script.last = number;
+                        // Otherwise what it has called has failed, and so does the replay there.
+                        if is_first {
+                            self.script.last = number;
+                        }
                     }
                     None => return Err("nothing is running"),
                 }
@@ -228,6 +239,22 @@ impl Events<'_> {
                 }
                 self.check(&[value], &[ty.content_type])?;
                 Ok(Action::SetGlobal { global, value })
+            }
+            Event::GrowTable { table, elements } => {
+                let ty = *self.program.tables.get(table as usize).ok_or("there is no such table")?;
+                let elements = u32::try_from(elements).map_err(|_| "a table that cannot grow so much")?;
+                let null = match ty {
+                    wp::RefType::FUNCREF => Value::Func(None),
+                    wp::RefType::EXTERNREF => Value::NullExtern,
+                    _ => return Err("a table of another type"),
+                };
+                Ok(Action::GrowTable { table, elements, null })
+            }
+            Event::SetElement { table, element, value } => {
+                let ty = *self.program.tables.get(table as usize).ok_or("there is no such table")?;
+                let element = u32::try_from(element).map_err(|_| "an element that is not in the table")?;
+                self.check(&[value], &[wp::ValType::Ref(ty)])?;
+                Ok(Action::SetElement { table, element, value })
             }
             _ => Err("there is no such memory, or it cannot grow so much"),
         }

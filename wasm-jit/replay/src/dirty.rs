@@ -1,0 +1,80 @@
+//! [`Dirty`]: which parts of a memory may have been written.
+
+use std::ops::Range;
+
+/// Bytes of a block.
+const BLOCK: u64 = 256;
+
+/// Addresses beyond the end of every memory.
+const END: u64 = 1 << 32;
+
+/// A set of blocks of a memory.
+#[derive(Debug, Default)]
+pub(crate) struct Dirty {
+    /// A bit for each block.
+    bits: Vec<u64>,
+    /// The indices of the words that are not 0, each once.
+    words: Vec<usize>,
+}
+
+impl Dirty {
+    /// Adds the blocks of a range of bytes, which may be out of bounds.
+    pub(crate) fn insert(&mut self, address: u64, size: u64) {
+        if size == 0 {
+            return;
+        }
+        let end = address.saturating_add(size).min(END);
+        for block in address / BLOCK..end.div_ceil(BLOCK) {
+            let (word, bit) = ((block / 64) as usize, 1 << (block % 64));
+            if word >= self.bits.len() {
+                self.bits.resize(word + 1, 0);
+            }
+            if self.bits[word] == 0 {
+                self.words.push(word);
+            }
+            self.bits[word] |= bit;
+        }
+    }
+
+    /// The bytes of all blocks as ranges, in order and as long as possible; the set is empty then.
+    pub(crate) fn take(&mut self) -> Vec<Range<u64>> {
+        let mut words = std::mem::take(&mut self.words);
+        words.sort_unstable();
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for word in words {
+            let bits = std::mem::take(&mut self.bits[word]);
+            for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
+                let start = (word as u64 * 64 + bit) * BLOCK;
+                match ranges.last_mut() {
+                    Some(last) if last.end == start => last.end += BLOCK,
+                    _ => ranges.push(start..start + BLOCK),
+                }
+            }
+        }
+        ranges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(written: &[(u64, u64)], expected: &[(u64, u64)]) {
+        let mut dirty = Dirty::default();
+        written.iter().for_each(|(address, size)| dirty.insert(*address, *size));
+        let taken: Vec<_> = dirty.take().into_iter().map(|range| (range.start, range.end)).collect();
+        assert_eq!(taken, expected, "{written:?}");
+        assert_eq!(dirty.take(), [], "{written:?}");
+    }
+
+    #[test]
+    fn blocks_that_are_next_to_each_other_are_one_range() {
+        check(&[], &[]);
+        check(&[(0, 0), (70_000, 0)], &[]);
+        check(&[(255, 1)], &[(0, 256)]);
+        check(&[(255, 2)], &[(0, 512)]);
+        check(&[(100_000, 8), (16_383, 2), (3, 1)], &[(0, 256), (16_128, 16_640), (99_840, 100_096)]);
+        check(&[(END - 1, u64::MAX), (u64::MAX, 1)], &[(END - 256, END)]);
+    }
+}

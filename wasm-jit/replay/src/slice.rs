@@ -1,0 +1,398 @@
+//! [`slice()`]: the trace of one function's calls.
+//!
+//! 1. The program runs with the host of the trace. Probes at the function's entry and exit, and a
+//!    watch of frames that are left otherwise, delimit its outermost calls.
+//! 2. What happens inside of such a call is copied: the events of the trace, also calls by the host
+//!    and recursive calls.
+//! 3. Outside, everything counts as the host's. A copy of the memories and mutable globals is kept
+//!    as they are when the slice is replayed; at the next entry, what differs becomes events, which
+//!    are followed by one for the call. Only blocks of memory that were written are compared:
+//!    probes at all stores know them ([`Dirty`]).
+//!
+//! Tables are not compared: a program that changes one outside of the calls is refused.
+
+use std::io::{Read, Write};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wasm_jit::probes::{Bound, Callback, GenericFn, Kind, Location, Place, ProbeSpec};
+use wasm_jit::wasmparser::Operator;
+use wasm_jit::{AsContext, AsContextMut, FunctionInfo, Instance, Module, Mutability, Val};
+use wasm_jit_hooks::{AccessKind, FunctionEventKind, functions};
+
+use super::accesses::{self, Access, Probed};
+use super::dirty::Dirty;
+use super::error::{Error, unsupported};
+use super::event::Event;
+use super::rerun::{Observer, Run, rerun};
+use super::trace::Writer;
+use super::value::Value;
+use super::writes;
+
+/// Bytes of a page of memory.
+const PAGE: u64 = 1 << 16;
+
+/// Writes a trace in which the host calls only this function, as often as it was called from
+/// outside of itself in the recorded run, and with the memories and globals that it found then.
+/// Returns the number of calls. Runs the program, on this thread, several times slower than usual;
+/// takes memory for a copy of its memories.
+///
+/// [`reduce`](super::reduce) removes bytes from the slice that the function does not read, and
+/// verifies that the slice repeats.
+///
+/// # Errors
+/// Those of [`generate`](super::generate) for the trace; [`Error::Mismatch`] names the first event
+/// that does not repeat. [`Error::NotCalled`]. [`Error::Unsupported`] if the function is imported
+/// or ends in tail calls, if a table is changed outside of the calls, if a global contains a
+/// reference to something that is not the module's, and if the function is called again after a
+/// trap or an exception has left it.
+pub fn slice(
+    module: &Module,
+    function: u32,
+    trace: impl Read + 'static,
+    out: impl Write + Send + 'static,
+) -> Result<u64, Error> {
+    let found = module.function(function).filter(|function| function.body().is_some());
+    let found = found.ok_or_else(|| unsupported(format!("function {function}, which has no code")))?;
+    let is_tail_call = |operator: &Operator<'_>| {
+        matches!(operator, Operator::ReturnCall { .. } | Operator::ReturnCallIndirect { .. })
+    };
+    if accesses::instructions(&found).any(|(_, operator)| is_tail_call(&operator)) {
+        return Err(unsupported(format!("function {function}, which ends in tail calls")));
+    }
+    let slice = Shared(Arc::new(Mutex::new(Slice::new(function, Writer::new(out)?))));
+    slice.lock(|slice| {
+        slice.out.write(&Event::Start {
+            module: crc32fast::hash(module.bytes()),
+            length: module.bytes().len() as u64,
+        })
+    })?;
+    let result = run(module, &found, trace, &slice);
+    slice.lock(|slice| {
+        // The reason why the run has failed.
+        slice.failed.take().map_or(result, Err)?;
+        slice.out.flush()?;
+        match slice.calls {
+            0 => Err(Error::NotCalled { function }),
+            calls => Ok(calls),
+        }
+    })
+}
+
+fn run<R: Read + 'static>(
+    module: &Module,
+    function: &FunctionInfo<'_>,
+    trace: R,
+    slice: &Shared,
+) -> Result<(), Error> {
+    let (index, observed) = (function.index(), slice.clone());
+    // Their probes come before those below at the same places.
+    let _calls = functions(
+        module,
+        |called| called == index,
+        move |event| {
+            observed.lock(|slice| match event.kind {
+                FunctionEventKind::Entry => slice.depth += 1,
+                FunctionEventKind::Unwound => slice.unwound(),
+                _ => slice.depth -= 1,
+            });
+        },
+    )
+    .map_err(accesses::refused)?;
+    let _values = accesses::make(module, &boundary::<R>(function, slice)).map_err(accesses::refused)?;
+    let observed = slice.clone();
+    let stored = accesses::callback(move |access| observed.lock(|slice| slice.stores(access)));
+    let observed = slice.clone();
+    let table_changes = Callback::new(move |values| {
+        observed.lock(|slice| slice.changes_table(|| format!("function {}", values[0])));
+    });
+    let probed = Probed::new(module, move |function| {
+        let mut specs = accesses::specs(function, &stored, |kind| {
+            matches!(kind, AccessKind::Store | AccessKind::ReadModifyWrite)
+        });
+        let changes = accesses::instructions(function).filter(|(_, operator)| changes_table(operator));
+        specs.extend(changes.map(|(place, _)| {
+            let values = [Bound::Const(function.index().into())].into();
+            let kind = Kind::Callback { function: table_changes.clone(), values };
+            ProbeSpec { location: Location { function: function.index(), place }, kind }
+        }));
+        specs
+    })?;
+    rerun(module, trace, slice.clone(), |store, instance| slice.lock(|slice| slice.begin(store, instance)))?;
+    probed.is_complete()
+}
+
+/// Probes with the arguments and the results of the function.
+fn boundary<R: Read + 'static>(function: &FunctionInfo<'_>, slice: &Shared) -> Vec<ProbeSpec> {
+    let (parameters, results) = (function.ty().params().len() as u32, function.ty().results().len() as u32);
+    let (entered, left) = (slice.clone(), slice.clone());
+    let at_entry = GenericFn::new(move |frame| {
+        let locals = (0..parameters).map(|local| frame.local(local));
+        let arguments: Vec<Val> = locals.collect::<Result<_, _>>().map_err(wasm_jit::Error::host)?;
+        let instance = frame.instance();
+        let store = frame.store::<Run<R, Shared>>().expect("only the rerun has an instance");
+        entered.checked(|slice| slice.enter(store, instance, &arguments))
+    });
+    let at_exit = GenericFn::new(move |frame| {
+        let operands = (0..results).rev().map(|operand| frame.operand(operand));
+        let results: Vec<Val> = operands.collect::<Result<_, _>>().map_err(wasm_jit::Error::host)?;
+        let instance = frame.instance();
+        let store = frame.store::<Run<R, Shared>>().expect("only the rerun has an instance");
+        left.checked(|slice| slice.leave(store, instance, &results))
+    });
+    [(Place::Entry, at_entry), (Place::Exit, at_exit)]
+        .map(|(place, closure)| ProbeSpec {
+            location: Location { function: function.index(), place },
+            kind: Kind::Generic(closure),
+        })
+        .into()
+}
+
+fn changes_table(operator: &Operator<'_>) -> bool {
+    matches!(
+        operator,
+        Operator::TableSet { .. }
+            | Operator::TableGrow { .. }
+            | Operator::TableFill { .. }
+            | Operator::TableCopy { .. }
+            | Operator::TableInit { .. }
+    )
+}
+
+/// A memory.
+struct Memory {
+    /// As it is when the slice is replayed, but for blocks that are dirty.
+    known: Vec<u8>,
+    dirty: Dirty,
+}
+
+impl Memory {
+    /// The dirty parts of the memory, which has this length now. Nothing is dirty then.
+    fn take_dirty(&mut self, length: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        self.known.resize(length, 0);
+        let within = move |address: u64| (address as usize).min(length);
+        self.dirty.take().into_iter().map(move |range| within(range.start)..within(range.end))
+    }
+}
+
+struct Slice {
+    function: u32,
+    out: Writer,
+    /// Number of frames of the function.
+    depth: u32,
+    /// Whether one of its calls is being copied.
+    is_inside: bool,
+    memories: Vec<Memory>,
+    /// The mutable globals by their indices, as they are when the slice is replayed; `None` for a
+    /// reference that has no recorded form.
+    globals: Vec<(u32, Option<Value>)>,
+    /// Who has changed a table outside of the calls.
+    table_changed: Option<String>,
+    /// Whether a call was left by a failure.
+    has_failed: bool,
+    /// Whether the trace has ended, and the program with it.
+    has_ended: bool,
+    calls: u64,
+    failed: Option<Error>,
+}
+
+impl Slice {
+    fn new(function: u32, out: Writer) -> Self {
+        Self {
+            function,
+            out,
+            depth: 0,
+            is_inside: false,
+            memories: Vec::new(),
+            globals: Vec::new(),
+            table_changed: None,
+            has_failed: false,
+            has_ended: false,
+            calls: 0,
+            failed: None,
+        }
+    }
+
+    /// Copies the state of a new instance.
+    fn begin(&mut self, mut store: impl AsContextMut, instance: Instance) -> Result<(), Error> {
+        let memories = (0..).map_while(|index| instance.memory(store.as_context(), index));
+        let known = memories.map(|memory| memory.data(store.as_context()).to_vec());
+        self.memories = known.map(|known| Memory { known, dirty: Dirty::default() }).collect();
+        for index in 0.. {
+            let Some(global) = instance.global(store.as_context(), index) else { break };
+            if global.ty(store.as_context()).mutability() == Mutability::Var {
+                let value = global_of(&mut store, instance, index);
+                self.globals.push((index, value));
+            }
+        }
+        Ok(())
+    }
+
+    /// The program stores bytes, inside or outside.
+    fn stores(&mut self, access: Access) {
+        if let Some(memory) = self.memories.get_mut(access.memory as usize) {
+            memory.dirty.insert(access.address, access.size);
+        }
+    }
+
+    fn changes_table(&mut self, by: impl FnOnce() -> String) {
+        if !self.is_inside {
+            self.table_changed.get_or_insert_with(by);
+        }
+    }
+
+    /// The function was entered.
+    fn enter(
+        &mut self,
+        mut store: impl AsContextMut,
+        instance: Instance,
+        arguments: &[Val],
+    ) -> Result<(), Error> {
+        let function = self.function;
+        if self.is_inside {
+            return Ok(());
+        }
+        if self.has_failed {
+            let what = format!("function {function}, which is called again after it has failed");
+            return Err(unsupported(what));
+        }
+        if let Some(by) = &self.table_changed {
+            return Err(unsupported(format!("a table that {by} changes outside of the calls")));
+        }
+        let arguments = values(&store, instance, arguments)?;
+        self.changed_outside(&mut store, instance)?;
+        self.out.write(&Event::Enter { function, arguments })?;
+        self.is_inside = true;
+        self.calls += 1;
+        Ok(())
+    }
+
+    /// What was changed outside of the calls becomes events of the host.
+    fn changed_outside(&mut self, mut store: impl AsContextMut, instance: Instance) -> Result<(), Error> {
+        for (index, memory) in (0..).zip(&mut self.memories) {
+            let handle = instance.memory(store.as_context(), index).expect("memories remain");
+            let now = handle.data(store.as_context());
+            let pages = (now.len() - memory.known.len()) as u64 / PAGE;
+            if pages > 0 {
+                self.out.write(&Event::Grow { memory: index, pages })?;
+            }
+            for range in memory.take_dirty(now.len()) {
+                let start = range.start;
+                let (known, now) = (&mut memory.known[range.clone()], &now[range]);
+                for (from, to) in writes::changed(known, now) {
+                    let (address, bytes) = ((start + from) as u64, now[from..to].to_vec());
+                    self.out.write(&Event::Write { memory: index, address, bytes })?;
+                }
+                known.copy_from_slice(now);
+            }
+        }
+        for (global, known) in &mut self.globals {
+            let now = global_of(&mut store, instance, *global);
+            let value = now.ok_or_else(|| unsupported(format!("the reference in global {global}")))?;
+            if now != *known {
+                self.out.write(&Event::SetGlobal { global: *global, value })?;
+                *known = now;
+            }
+        }
+        Ok(())
+    }
+
+    /// The function returns.
+    fn leave(
+        &mut self,
+        mut store: impl AsContextMut,
+        instance: Instance,
+        results: &[Val],
+    ) -> Result<(), Error> {
+        if self.depth > 0 || !self.is_inside {
+            return Ok(());
+        }
+        self.out.write(&Event::Leave { results: values(&store, instance, results)? })?;
+        self.is_inside = false;
+        // The replay has changed all of this as well.
+        for (index, memory) in (0..).zip(&mut self.memories) {
+            let handle = instance.memory(store.as_context(), index).expect("memories remain");
+            let now = handle.data(store.as_context());
+            for range in memory.take_dirty(now.len()) {
+                memory.known[range.clone()].copy_from_slice(&now[range]);
+            }
+        }
+        for (global, known) in &mut self.globals {
+            *known = global_of(&mut store, instance, *global);
+        }
+        Ok(())
+    }
+
+    /// A trap, an exception, a failure of the host or the end of the trace leaves the function.
+    fn unwound(&mut self) {
+        self.depth -= 1;
+        if self.depth > 0 || !self.is_inside {
+            return;
+        }
+        self.is_inside = false;
+        self.has_failed = true;
+        if !self.has_ended
+            && let Err(error) = self.out.write(&Event::Fail)
+        {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Copies an event of the trace.
+    fn reads(&mut self, event: Option<&Event>) -> Result<(), Error> {
+        match event {
+            None => self.has_ended = true,
+            Some(event) if self.is_inside => self.out.write(event)?,
+            Some(Event::GrowTable { .. } | Event::SetElement { .. }) => {
+                self.changes_table(|| "the host".to_owned());
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+}
+
+/// The value of a global, if it has a recorded form.
+fn global_of(mut store: impl AsContextMut, instance: Instance, index: u32) -> Option<Value> {
+    let global = instance.global(store.as_context(), index).expect("globals remain");
+    let value = global.get(store.as_context_mut());
+    Value::of(&value, |func| instance.func_index(store.as_context(), func))
+}
+
+fn values(store: impl AsContext, instance: Instance, values: &[Val]) -> Result<Vec<Value>, Error> {
+    let recorded = |value| Value::of(value, |func| instance.func_index(store.as_context(), func));
+    let recorded = values.iter().map(|value| {
+        recorded(value).ok_or_else(|| unsupported(format!("a reference ({}) that is passed", value.ty())))
+    });
+    recorded.collect()
+}
+
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Slice>>);
+
+impl Shared {
+    fn lock<R>(&self, run: impl FnOnce(&mut Slice) -> R) -> R {
+        run(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Keeps an error, which ends the program.
+    fn checked(&self, run: impl FnOnce(&mut Slice) -> Result<(), Error>) -> Result<(), wasm_jit::Error> {
+        self.lock(|slice| {
+            run(slice).map_err(|error| {
+                slice.failed.get_or_insert(error);
+                wasm_jit::Error::host("the slice ends here")
+            })
+        })
+    }
+}
+
+impl Observer for Shared {
+    fn reads(&mut self, event: Option<&Event>) -> Result<(), Error> {
+        self.lock(|slice| slice.reads(event))
+    }
+
+    fn writes(&mut self, memory: u32, address: u64, length: usize) {
+        let size = length as u64;
+        self.lock(|slice| slice.stores(Access { is_read: false, memory, address, size }));
+    }
+}

@@ -1,0 +1,262 @@
+//! Slices: replays of the calls of one function.
+
+mod support;
+
+use std::io::Cursor;
+
+use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
+use wasm_jit::{Caller, Engine, Extern, Func, Instance, Linker, Module, Store, Val};
+use wasm_jit_replay::{Error, Event, Recorder, Value, generate, reduce, slice};
+
+/// A run of `run`, whose host mixes its argument into the byte at 3000, and calls `back`.
+fn recorded(text: &str, argument: i32) -> (Module, Vec<u8>) {
+    let engine = Engine::default();
+    let module = Module::new(&engine, text).unwrap();
+    let mut linker: Linker<u32> = Linker::new(&engine);
+    linker
+        .func_wrap("h", "f", |mut caller: Caller<'_, u32>, value: i32| -> Result<i32, wasm_jit::Error> {
+            *caller.data_mut() += 1;
+            let calls = *caller.data();
+            if let Some(Extern::Memory(memory)) = caller.get_export("memory") {
+                memory.data_mut(&mut caller)[3000] ^= value as u8;
+                if calls == 3 {
+                    memory.grow(&mut caller, 1).unwrap();
+                }
+            }
+            if let Some(Extern::Table(table)) = caller.get_export("t") {
+                table.set(&mut caller, 0, Val::FuncRef(None))?;
+            }
+            if let Some(Extern::Func(back)) = caller.get_export("back")
+                && calls.is_multiple_of(2)
+            {
+                let mut results = [Val::I32(0)];
+                back.call(&mut caller, &[Val::I32(1)], &mut results)?;
+                return Ok(results[0].unwrap_i32());
+            }
+            Ok(calls as i32)
+        })
+        .unwrap();
+    linker
+        .func_wrap("h", "fail", |_: Caller<'_, u32>| -> Result<(), wasm_jit::Error> {
+            Err(wasm_jit::Error::host("the host fails"))
+        })
+        .unwrap();
+    let trace = Trace::default();
+    let recorder = Recorder::new(&module, trace.clone()).unwrap();
+    let mut store = Store::new(&engine, 0);
+    let instance = recorder.instantiate(&mut store, &linker).unwrap();
+    run(&mut store, instance, argument);
+    (module, trace.bytes())
+}
+
+/// Twice, as far as it goes.
+fn run(store: &mut Store<u32>, instance: Instance, argument: i32) {
+    let run: Func = instance.get_func(&mut *store, "run").unwrap();
+    for argument in [argument, 2] {
+        if run.call(&mut *store, &[Val::I32(argument)], &mut [Val::I32(0)]).is_err() {
+            return;
+        }
+    }
+}
+
+/// The slice of a function.
+fn sliced(module: &Module, trace: &[u8], function: u32) -> Result<(u64, Vec<u8>), Error> {
+    let out = Trace::default();
+    let calls = slice(module, function, Cursor::new(trace.to_vec()), out.clone())?;
+    Ok((calls, out.bytes()))
+}
+
+/// Checks that a slice has these calls, and repeats; returns its events.
+#[track_caller]
+fn check(module: &Module, trace: &[u8], function: u32, calls: u64, expected: Replayed) -> Vec<Event> {
+    let (found, slice) = sliced(module, trace, function).unwrap();
+    assert_eq!(found, calls);
+    let small = Trace::default();
+    let reduced = reduce(module, Cursor::new(slice.clone()), small.clone()).unwrap();
+    assert!(reduced.bytes[1] <= reduced.bytes[0], "{reduced:?}");
+    for trace in [&slice, &small.bytes()] {
+        let bench = generate(module.bytes(), &trace[..], true).unwrap();
+        assert_eq!(replay(&bench), expected);
+        assert_eq!(replay_in_wasmi(&bench), expected);
+    }
+    let events = events(&slice);
+    let entered = events.iter().filter_map(|event| match event {
+        Event::Enter { function, .. } => Some(*function),
+        _ => None,
+    });
+    assert!(entered.clone().filter(|entered| *entered == function).count() as u64 >= calls, "{events:?}");
+    assert_eq!(entered.take(1).collect::<Vec<_>>(), [function]);
+    events
+}
+
+const COMPLETE: Replayed = Replayed::Complete { returned: true };
+
+/// `sum` (4) reads memories and a global, which `run` (3), `back` (5) and the host have changed,
+/// calls the host, itself and others.
+const PROGRAM: &str = r#"(module
+    (import "h" "f" (func $f (param i32) (result i32)))
+    (memory (export "memory") 1 10)
+    (memory $other 1 10)
+    (global $hidden (mut i64) (i64.const 5))
+    (global $constant i64 (i64.const 6))
+    (global $float (mut f64) (f64.const 0.5))
+    (data (i32.const 300) "abc")
+    (func $grow (drop (memory.grow $other (i32.const 1))))
+    (func $fill (param i32)
+        (memory.fill (i32.const 1000) (local.get 0) (i32.const 600))
+        (v128.store $other (i32.const 65520) (i8x16.splat (local.get 0))))
+    (func $run (export "run") (param $n i32) (result i32) (local $sum i32)
+        (loop $again
+            (call $fill (local.get $n))
+            (i32.store8 (i32.add (local.get $n) (i32.const 20)) (local.get $n))
+            (global.set $hidden (i64.add (global.get $hidden) (i64.const 3)))
+            (if (i32.eq (local.get $n) (i32.const 2)) (then (call $grow)))
+            (local.set $sum (i32.add (local.get $sum) (call $f (local.get $n))))
+            (local.set $sum (i32.add (local.get $sum)
+                (call $sum (local.get $n) (f64.const nan:0x4000000000001))))
+            (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+        (local.get $sum))
+    (func $sum (param $n i32) (param f64) (result i32) (local $result i32)
+        (local.set $result (i32.add (i32.load8_u (i32.const 3000)) (i32.load (i32.const 20))))
+        (local.set $result (i32.add (local.get $result) (i32.load (i32.const 298))))
+        (local.set $result (i32.add (local.get $result) (i32.load (i32.const 1598))))
+        (local.set $result (i32.add (local.get $result) (i32.load $other (i32.const 65532))))
+        (local.set $result (i32.add (local.get $result) (memory.size $other)))
+        (local.set $result (i32.add (local.get $result) (i32.wrap_i64 (global.get $hidden))))
+        (i32.store (i32.const 1200) (local.get $result))
+        (global.set $float (f64.convert_i32_u (local.get $result)))
+        (if (i32.gt_u (local.get $n) (i32.const 3))
+            (then
+                (local.set $result (i32.xor (local.get $result) (call $f (local.get $result))))
+                (local.set $result (i32.xor (local.get $result)
+                    (call $sum (i32.const 0) (global.get $float))))))
+        (i32.store16 (i32.const 20) (local.get $result))
+        (local.get $result))
+    (func (export "back") (param i32) (result i32)
+        (call $fill (local.get 0))
+        (i32.add (call $sum (local.get 0) (f64.const 1)) (i32.load (i32.const 1200)))))"#;
+
+#[test]
+fn a_slice_replays_the_calls_of_one_function() {
+    let (module, trace) = recorded(PROGRAM, 6);
+    let names: Vec<_> = module.functions().map(|function| function.name().unwrap_or("-")).collect();
+    assert_eq!(names, ["f", "grow", "fill", "run", "sum", "-"]);
+    // Eight by `run`, and two by `back` outside of a call of `sum`.
+    let found = check(&module, &trace, 4, 10, COMPLETE);
+    let kinds = |wanted: fn(&Event) -> bool| found.iter().filter(|event| wanted(event)).count();
+    assert!(kinds(|event| matches!(event, Event::Grow { memory: 0, .. })) == 1, "{found:?}");
+    assert!(kinds(|event| matches!(event, Event::Grow { memory: 1, .. })) == 2, "{found:?}");
+    assert!(kinds(|event| matches!(event, Event::SetGlobal { global: 0, .. })) > 2, "{found:?}");
+    // Only the function changes it.
+    assert!(kinds(|event| matches!(event, Event::SetGlobal { global: 2, .. })) == 0, "{found:?}");
+    // The host is called inside of `sum` only: three times by `run` with more than 3.
+    assert_eq!(kinds(|event| matches!(event, Event::Call { .. })), 3, "{found:?}");
+    // Others: one that calls nothing, one that the host calls, the one that is the complete run.
+    check(&module, &trace, 2, 13, COMPLETE);
+    check(&module, &trace, 5, 5, COMPLETE);
+    let all = check(&module, &trace, 3, 2, COMPLETE);
+    assert_eq!(all, events(&trace));
+}
+
+#[test]
+fn a_planted_difference_in_a_slice_is_found() {
+    let (module, trace) = recorded(PROGRAM, 6);
+    let (_, slice) = sliced(&module, &trace, 4).unwrap();
+    let all = events(&slice);
+    let replayed = |events: &[Event]| replay(&generate(module.bytes(), &trace_of(events)[..], true).unwrap());
+    assert_eq!(replayed(&all), COMPLETE);
+    let mut planted = 0;
+    for (number, event) in all.iter().enumerate() {
+        let mut changed = all.clone();
+        match &mut changed[number] {
+            Event::Leave { results } => results[0] = Value::I32(12_345),
+            Event::Write { memory: 0, address: 3000, bytes } => bytes[0] ^= 1,
+            Event::SetGlobal { global: 0, value } => *value = Value::I64(1 << 30),
+            _ => continue,
+        }
+        planted += 1;
+        match (event, replayed(&changed)) {
+            (Event::Leave { .. }, Replayed::Differs(at)) => assert_eq!(at, number as i32),
+            (_, Replayed::Differs(at)) => assert!(at > number as i32, "{event:?}: {at}"),
+            (_, other) => panic!("{event:?}: {other:?}"),
+        }
+        let error = reduce(&module, Cursor::new(trace_of(&changed)), Trace::default()).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    }
+    assert!(planted > 20, "{planted}");
+}
+
+#[test]
+fn a_slice_of_a_run_that_was_cut_or_failed() {
+    let (module, trace) = recorded(PROGRAM, 6);
+    let all = events(&trace);
+    // Wherever the recorded process was killed.
+    for length in (2..all.len()).step_by(7) {
+        let cut = trace_of(&all[..length]);
+        match sliced(&module, &cut, 4) {
+            Ok((_, slice)) => {
+                let bench = generate(module.bytes(), &slice[..], true).unwrap();
+                assert!(matches!(replay(&bench), Replayed::Complete { .. }), "{length}");
+                assert!(!events(&slice).contains(&Event::Fail), "{length}");
+            }
+            Err(error) => assert!(matches!(error, Error::NotCalled { function: 4 }), "{length}: {error}"),
+        }
+    }
+    // By a trap in the function, by the host, and in a function that the host calls.
+    let text = |body: &str| {
+        format!(
+            r#"(module (import "h" "fail" (func $fail)) (import "h" "f" (func $f (param i32) (result i32)))
+                (memory 1)
+                (func (export "back") (param i32) (result i32) (unreachable))
+                (func $in (param i32) (result i32) {body} (i32.load (i32.const 4)))
+                (func (export "run") (param i32) (result i32)
+                    (i32.store (i32.const 4) (i32.const 9))
+                    (i32.add (call $in (i32.const 1)) (call $in (i32.const 0)))))"#
+        )
+    };
+    for body in [
+        "(drop (i32.div_u (i32.const 1) (local.get 0)))",
+        "(if (i32.eqz (local.get 0)) (then (call $fail)))",
+        "(drop (call $f (local.get 0)))",
+    ] {
+        let (module, trace) = recorded(&text(body), 0);
+        let events = check(&module, &trace, 3, 2, Replayed::Complete { returned: false });
+        assert_eq!(events.last(), Some(&Event::Fail), "{events:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_sliced_is_refused() {
+    #[track_caller]
+    fn check(text: &str, function: u32, expected: &str) {
+        let (module, trace) = recorded(text, 3);
+        let error = sliced(&module, &trace, function).map(|(calls, _)| calls).unwrap_err().to_string();
+        assert_eq!(error, expected, "{text}");
+    }
+    let run = r#"(func (export "run") (param i32) (result i32)"#;
+    let import = r#"(import "h" "f" (func $f (param i32) (result i32)))"#;
+    check(
+        &format!("(module {import} {run} (local.get 0)))"),
+        0,
+        "cannot be recorded: function 0, which has no code",
+    );
+    check(&format!("(module {run} (local.get 0)))"), 7, "cannot be recorded: function 7, which has no code");
+    let text = format!("(module {run} (local.get 0)) (func))");
+    check(&text, 1, "function 1 is not called in this run");
+    let text = format!(
+        "(module {run} (call $g (local.get 0))) (func $g (param i32) (result i32) (return_call $h (local.get 0))) (func $h (param i32) (result i32) (local.get 0)))"
+    );
+    check(&text, 1, "cannot be recorded: function 1, which ends in tail calls");
+    let text = format!(
+        "(module (table $t 1 funcref) {run} (table.set $t (i32.const 0) (ref.func $g)) (call $g) (local.get 0)) (func $g) (elem declare func $g))"
+    );
+    check(&text, 1, "cannot be recorded: a table that function 0 changes outside of the calls");
+    let text = format!(
+        "(module {import} (table (export \"t\") 1 funcref) {run} (drop (call $f (i32.const 1))) (call $g) (local.get 0)) (func $g))"
+    );
+    check(&text, 2, "cannot be recorded: a table that the host changes outside of the calls");
+    let text = format!(
+        "(module (tag $e) {run} (block $caught (try_table (catch $e $caught) (call $g))) (block $again (try_table (catch $e $again) (call $g))) (local.get 0)) (func $g (throw $e)))"
+    );
+    check(&text, 1, "cannot be recorded: function 1, which is called again after it has failed");
+}
