@@ -136,6 +136,10 @@ const TABLE: &[(&str, InC)] = &[
     ("fastinst/src/provider/mod.rs::begin", Left("fastinst_register_callback has every site looked for")),
     ("fastinst/src/provider/mod.rs::memory_bytes", Left("for reports of tools")),
     ("fastinst/src/provider/mod.rs::take_early_calls", Left("for the profiler; in C, no calls come early")),
+    (
+        "fastinst/src/provider/mod.rs::has_code",
+        Left("for the profiler, which starts nothing without code to observe"),
+    ),
     ("fastinst/src/provider/mod.rs::function_at", Left("for early calls: see take_early_calls")),
     ("fastinst/src/provider/cyg_profile/mod.rs::start", Left("the library registers this provider")),
     (

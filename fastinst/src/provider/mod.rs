@@ -59,6 +59,10 @@ pub trait Provider: Sync {
     /// the parent may have been lost.
     fn service_starts(&self) {}
 
+    /// Whether any code is known that may contain sites, whether they are probes yet or not.
+    /// Must not be called from callbacks.
+    fn has_code(&self) -> bool;
+
     /// Calls that could not be made probes: one line for each reason and object.
     fn notes(&self) -> Vec<String>;
 
@@ -140,6 +144,12 @@ pub(crate) fn discover(discovery: &Discovery) -> Option<Instant> {
 /// [`Provider::service_starts`] of every provider.
 pub(crate) fn service_starts() {
     PROVIDERS.iter().for_each(|provider| provider.service_starts());
+}
+
+/// Whether any provider knows code that may contain sites, whether they are probes yet or not: a
+/// process without it has nothing to observe. Must not be called from callbacks.
+pub fn has_code() -> bool {
+    PROVIDERS.iter().any(|provider| provider.has_code())
 }
 
 /// Calls that could not be made probes, from all providers: one line for each reason and object.

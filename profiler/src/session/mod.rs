@@ -125,9 +125,21 @@ pub fn start(options: Options) -> Result<(), Error> {
     fastinst::register_callback(probes::discovered).map_err(failed)?;
     with_session(|session| session.governor.started(governor::of_thread() - before));
     start_service_thread().map_err(failed)?;
-    // Not before: the service thread is not sampled.
-    with_session(Session::sample_stacks);
+    sample_stacks();
     Ok(())
+}
+
+/// Begins to sample stacks, unless that was done. Not in a process without instrumented code, as
+/// most children of a program are, and not before the service thread exists, which would be sampled
+/// as well.
+fn sample_stacks() {
+    // Without our lock: callbacks of the provider, which holds its own, take it.
+    if provider::has_code() {
+        with_session(|session| {
+            let budget = session.settings.budget.fraction().filter(|_| !session.settings.is_exact());
+            session.stacks.start(budget);
+        });
+    }
 }
 
 pub(crate) fn governor(settings: &Settings, ticks_per_ns: f64) -> Governor {
@@ -176,17 +188,11 @@ impl Session {
         }
     }
 
-    fn sample_stacks(&mut self) {
-        self.stacks.start(self.settings.budget.fraction().filter(|_| !self.settings.is_exact()));
-    }
-
     fn tick(&mut self) -> Duration {
         let begin = governor::of_thread();
         self.take_new_settings();
         self.take_early_calls();
         let unwinding = governor::of_thread();
-        // In a forked child, most of which call exec before this tick.
-        self.sample_stacks();
         self.stacks.drain();
         self.governor.unwound(unwinding, self.stacks.cost());
         let is_busy = self.schedule.tick();
@@ -217,6 +223,9 @@ fn tick(wake: Wake) -> Duration {
         // rows for the calls that were counted. An error means that there are no more probes.
         let _ = provider::begin(Extent::Executed);
     }
+    // In a forked child, most of which call exec before their first tick; and if instrumented code
+    // was loaded after the start.
+    sample_stacks();
     let next = with_session(|session| {
         let next = session.tick();
         if requested.is_some() || wake == Wake::Last && !OVER.swap(true, Ordering::Relaxed) {

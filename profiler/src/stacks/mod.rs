@@ -109,8 +109,10 @@ impl Stacks {
     /// done in this process. Profiling may take this part of the processor time; `None` if every
     /// call is timed, and samples would add nothing.
     pub(crate) fn start(&mut self, budget: Option<f64>) {
-        let Some(budget) = budget.filter(|_| !self.has_started) else { return };
-        self.has_started = true;
+        if std::mem::replace(&mut self.has_started, true) {
+            return;
+        }
+        let Some(budget) = budget else { return };
         let wanted = (COST_OF_SAMPLE + COST_OF_UNWINDING) / (SHARE * budget);
         self.period =
             (wanted.clamp(*PERIODS.start(), *PERIODS.end()) * rand::rng().random_range(JITTER)).round();

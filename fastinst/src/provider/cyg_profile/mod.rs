@@ -197,6 +197,10 @@ impl provider::Provider for CygProfile {
 
     /// Does not include the memory for writing text, which is a copy of the text of each object
     /// with probes, nor memory that is only used during a discovery.
+    fn has_code(&self) -> bool {
+        with_provider(|provider| provider.objects.iter().any(|object| object.instrumented.is_some()))
+    }
+
     fn memory_bytes(&self) -> usize {
         HELD.load(Ordering::Relaxed) + PROBES.len() * size_of::<Probe>() + arrivals::memory()
     }
