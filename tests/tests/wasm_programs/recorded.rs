@@ -1,5 +1,5 @@
 //! The programs with small workloads are recorded: output and exit code are those of `run`, and
-//! replays equal the recordings, event by event.
+//! replays equal the recordings, event by event, in three engines: this one, wasmi, and node.
 
 use std::fs;
 use std::path::Path;
@@ -20,8 +20,11 @@ fn command(arguments: &[&str], folder: &Path) -> Run {
     run
 }
 
-/// Runs a replay with checks; returns the number of the event that differs, the last one that it
-/// reached, and that of the end of the recording.
+/// The exported globals of a replay with checks: the number of the event that differs, the last one
+/// that it reached, and that of the end of the recording.
+const GLOBALS: [&str; 3] = ["replay.difference", "replay.position", "replay.last"];
+
+/// Runs a replay with checks; returns its globals.
 fn replay(file: &Path) -> [i32; 3] {
     let engine = Engine::default();
     let module = Module::from_file(&engine, file).unwrap();
@@ -30,8 +33,85 @@ fn replay(file: &Path) -> [i32; 3] {
     let start = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap();
     // A run that has ended by exit traps.
     let _ = start.call(&mut store, ());
-    ["replay.difference", "replay.position", "replay.last"]
-        .map(|name| instance.get_global(&mut store, name).unwrap().get(&mut store).unwrap_i32())
+    GLOBALS.map(|name| instance.get_global(&mut store, name).unwrap().get(&mut store).unwrap_i32())
+}
+
+/// The same in wasmi; `None` for a program with exceptions, which wasmi does not support: that is
+/// said.
+fn replay_in_wasmi(file: &Path) -> Option<[i32; 3]> {
+    let engine = wasmi::Engine::default();
+    let module = match wasmi::Module::new(&engine, fs::read(file).unwrap()) {
+        Ok(module) => module,
+        Err(error) if error.to_string().contains("exceptions proposal") => {
+            eprintln!("not replayed in wasmi: {error}");
+            return None;
+        }
+        Err(error) => panic!("wasmi: {error}"),
+    };
+    let mut store = wasmi::Store::new(&engine, ());
+    let instance = wasmi::Linker::new(&engine).instantiate_and_start(&mut store, &module).unwrap();
+    let start = instance.get_typed_func::<(), ()>(&store, "_start").unwrap();
+    let _ = start.call(&mut store, ());
+    Some(GLOBALS.map(|name| match instance.get_global(&store, name).unwrap().get(&store) {
+        wasmi::Val::I32(value) => value,
+        other => panic!("{name}: {other:?}"),
+    }))
+}
+
+/// Runs a replay with checks in V8, and prints its globals.
+const IN_NODE: &str = "
+const [file, ...names] = process.argv.slice(1);
+const module = new WebAssembly.Module(require('fs').readFileSync(file));
+const { exports } = new WebAssembly.Instance(module);
+try { exports._start(); } catch (error) {
+  if (!(error instanceof WebAssembly.RuntimeError)) throw error;
+}
+console.log(JSON.stringify(names.map((name) => exports[name].value)));
+";
+
+/// The same in node; `None` if there is no node, which is said.
+fn replay_in_node(file: &Path) -> Option<[i32; 3]> {
+    let mut command = Command::new("node");
+    if command.arg("--version").output().is_err() {
+        eprintln!("node is not installed: not replayed in node");
+        return None;
+    }
+    let mut command = Command::new("node");
+    let run = run_within(command.args(["-e", IN_NODE]).arg(file).args(GLOBALS), TIME_LIMIT);
+    assert!(run.status.success(), "{}\n{}", run.status, run.stderr);
+    Some(serde_json::from_slice(&run.stdout).expect("three numbers"))
+}
+
+/// Replays with checks in all engines.
+#[track_caller]
+fn check_replay(file: &Path, what: &str) {
+    let [difference, position, last] = replay(file);
+    assert_eq!((difference, position), (0, last), "{what}");
+    for (engine, replayed) in [("wasmi", replay_in_wasmi(file)), ("node", replay_in_node(file))] {
+        if let Some(replayed) = replayed {
+            assert_eq!(replayed, [0, last, last], "{what} in {engine}");
+        }
+    }
+}
+
+/// The calls of one function are a replay of their own.
+#[track_caller]
+fn check_slice(workload: &Workload, function: &str) {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let folder = folder.path();
+    let (_, program) = workload.recorded(&folder.join("app.trace"));
+    let program = program.to_str().expect("a UTF-8 path");
+    let slice = ["reduce", "--json", "--slice", function, "app.trace", program, "-o", "slice.trace"];
+    let sliced = command(&slice, folder);
+    let figures: serde_json::Value = serde_json::from_slice(&sliced.stdout).expect("JSON");
+    let calls = figures["calls"].as_u64().expect("a number");
+    let dump = command(&["trace", "dump", "slice.trace"], folder);
+    let dump = String::from_utf8(dump.stdout).expect("UTF-8");
+    let left = dump.lines().filter(|line| line.contains(" leave")).count() as u64;
+    assert!(calls > 1 && left >= calls, "{function}: {calls} calls, {left} returns");
+    let generate = ["replay-gen", "--check", "slice.trace", program, "-o", "check.wasm"];
+    command(&generate, folder);
+    check_replay(&folder.join("check.wasm"), function);
 }
 
 #[track_caller]
@@ -51,8 +131,7 @@ fn check(workload: &Workload) {
     let reduced = command(&["reduce", "app.trace", program, "-o", "small.trace"], folder);
     for trace in ["app.trace", "small.trace"] {
         command(&["replay-gen", "--check", trace, program, "-o", "check.wasm"], folder);
-        let [difference, position, last] = replay(&folder.join("check.wasm"));
-        assert_eq!((difference, position), (0, last), "{program}: {trace}");
+        check_replay(&folder.join("check.wasm"), &format!("{program}: {trace}"));
     }
     let text = |run: &Run| String::from_utf8_lossy(&run.stdout).into_owned();
     let (reduced, dump) = (text(&reduced), text(&command(&["trace", "dump", "small.trace"], folder)));
@@ -94,4 +173,17 @@ fn recorded_rust() {
 #[test]
 fn recorded_python() {
     check(&PYTHON);
+}
+
+#[test]
+fn slices_of_lua() {
+    check_slice(&LUA, "luaV_finishget");
+    // It calls functions of the host that change memory.
+    check_slice(&LUA, "fread");
+}
+
+#[test]
+fn slices_of_sqlite() {
+    check_slice(&SQLITE, "sqlite3BtreeIndexMoveto");
+    check_slice(&SQLITE, "memcpy");
 }

@@ -32,6 +32,7 @@ pub struct Reduced {
 
 /// Writes a trace of the same run of the program, without the bytes that the program does not read
 /// before they are overwritten. Runs the program, on this thread, some ten times slower than usual.
+/// No other instance of the module may run meanwhile.
 ///
 /// # Errors
 /// Those of [`generate`](super::generate); [`Error::Mismatch`] names the first event that does not

@@ -35,7 +35,7 @@ const PAGE: u64 = 1 << 16;
 /// Writes a trace in which the host calls only this function, as often as it was called from
 /// outside of itself in the recorded run, and with the memories and globals that it found then.
 /// Returns the number of calls. Runs the program, on this thread, several times slower than usual;
-/// takes memory for a copy of its memories.
+/// takes memory for a copy of its memories. No other instance of the module may run meanwhile.
 ///
 /// [`reduce`](super::reduce) removes bytes from the slice that the function does not read, and
 /// verifies that the slice repeats.
@@ -130,14 +130,14 @@ fn boundary<R: Read + 'static>(function: &FunctionInfo<'_>, slice: &Shared) -> V
         let locals = (0..parameters).map(|local| frame.local(local));
         let arguments: Vec<Val> = locals.collect::<Result<_, _>>().map_err(wasm_jit::Error::host)?;
         let instance = frame.instance();
-        let store = frame.store::<Run<R, Shared>>().expect("only the rerun has an instance");
+        let store = frame.store::<Run<R, Shared>>().expect("no other instance runs");
         entered.checked(|slice| slice.enter(store, instance, &arguments))
     });
     let at_exit = GenericFn::new(move |frame| {
         let operands = (0..results).rev().map(|operand| frame.operand(operand));
         let results: Vec<Val> = operands.collect::<Result<_, _>>().map_err(wasm_jit::Error::host)?;
         let instance = frame.instance();
-        let store = frame.store::<Run<R, Shared>>().expect("only the rerun has an instance");
+        let store = frame.store::<Run<R, Shared>>().expect("no other instance runs");
         left.checked(|slice| slice.leave(store, instance, &results))
     });
     [(Place::Entry, at_entry), (Place::Exit, at_exit)]
