@@ -28,6 +28,9 @@
 //! the variance, not the mean. Time on is a stratum with w = L; it may end after a number of calls,
 //! because what it stands for ends with it.
 //!
+//! Times of functions that are called often have a second estimate, from samples of stacks
+//! ([`crate::stacks`]), which does not depend on windows.
+//!
 //! The variance is that between strata, not that of the calls in a window, which belong together;
 //! see [`crate::strata`].
 //!

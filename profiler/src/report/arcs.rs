@@ -114,7 +114,7 @@ pub fn render(report: &Report, function: &FunctionReport, direction: Direction, 
         text.push_str("no call was observed\n");
         return text;
     }
-    text.push_str("share is of this time; ±, >= and <= are 95% intervals\n\n");
+    text.push_str("share is of this time; ±, >=, <= and a-b are 95% intervals\n\n");
     let limit = view.limit.unwrap_or(arcs.len()).min(arcs.len());
     let whole = function.total_ns.map_or(0, |total| total.value as u64);
     let cells: Vec<[[String; 2]; 3]> = arcs[..limit]
@@ -173,7 +173,7 @@ mod tests {
             Direction::Callers,
             "\
 callers of hash: 12.3M ±9% calls, 1.19s ±10% in all
-share is of this time; ±, >= and <= are 95% intervals
+share is of this time; ±, >=, <= and a-b are 95% intervals
 
 caller           calls        total  share
 ──────────────────────────────────────────
@@ -186,7 +186,7 @@ main         12.3M ±9%   1.19s ±10%   100%
             Direction::Callees,
             "\
 callees of main: 1 calls, 2.10s in all
-share is of this time; ±, >= and <= are 95% intervals
+share is of this time; ±, >=, <= and a-b are 95% intervals
 
 callee            calls       total  share
 ──────────────────────────────────────────
