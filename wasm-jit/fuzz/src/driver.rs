@@ -17,7 +17,7 @@ use crate::bytes;
 use crate::case::{Case, Kind};
 use crate::engine::{Engine, load_and_run};
 use crate::ours::Ours;
-use crate::probes::{self, Done};
+use crate::probed::{self, Done};
 use crate::program::{self, Features, Form};
 use crate::record::{Difference, Event, Outcome, Record, difference};
 use crate::reduce;
@@ -114,7 +114,7 @@ impl Options {
     /// An engine of its own for a case with probes.
     fn with_probes(&self, seed: u64) -> Ours {
         let mut config = self.config();
-        probes::configure(&mut config, seed);
+        probed::configure(&mut config, seed);
         Ours::with_config(config)
     }
 }
@@ -137,7 +137,7 @@ fn try_seed(
         .map_err(|error| format!("{} refuses the module: {error}", theirs.name()))?;
     if options.probes {
         counts.modules += 1;
-        let done = probes::run(&options.with_probes(seed), theirs, &case, |our| {
+        let done = probed::run(&options.with_probes(seed), theirs, &case, |our| {
             counts.count(&our);
             compared(&case, our, their.clone()).map_or(Ok(()), |difference| Err(difference.to_string()))
         })?;
@@ -157,7 +157,7 @@ fn try_seed(
 /// Runs a case with probes once.
 fn try_probes(case: &Case, options: &Options, theirs: &impl Engine) -> Result<(), String> {
     let their = load_and_run(theirs, case)?;
-    probes::run(&options.with_probes(case.seed), theirs, case, |our| {
+    probed::run(&options.with_probes(case.seed), theirs, case, |our| {
         compared(case, our, their.clone()).map_or(Ok(()), |difference| Err(difference.to_string()))
     })
     .map(drop)

@@ -18,7 +18,7 @@
 //! hang, or take much memory.
 //!
 //! With `--probes`, the code of wasm-jit has random probes, which are switched while it runs
-//! ([`probes`]).
+//! ([`probed`]).
 //!
 //! With the feature `few-cached-locals` the compiler caches only a few locals in registers, so that
 //! loops compete for them; small functions then reach cases that otherwise only large ones do.
@@ -32,7 +32,8 @@ pub mod case;
 pub mod driver;
 pub mod engine;
 pub mod ours;
-pub mod probes;
+pub mod probed;
+mod probes;
 pub mod program;
 pub mod random;
 pub mod record;

@@ -10,7 +10,7 @@ use wasm_jit::{
 
 use crate::case::Case;
 use crate::engine::{Contents, Engine, Host, Instantiated};
-use crate::probes::{Set, disturb};
+use crate::probes::{Set, change_sometimes};
 use crate::record::{Outcome, Trap, Type, Value};
 
 /// Fuel of a store: more than any case consumes.
@@ -129,7 +129,7 @@ impl Engine for Ours {
 
     fn call(&self, store: &mut Store<()>, function: &Extern, arguments: &[Value]) -> Result<Outcome, String> {
         let Extern::Func(func) = function else { return Err("not a function".to_owned()) };
-        disturb();
+        change_sometimes();
         let given: Vec<Val> = arguments.iter().map(to_val).collect();
         let mut results = vec![Val::I32(0); func.ty(&*store).results().len()];
         Ok(match func.call(store, &given, &mut results) {
@@ -163,7 +163,7 @@ fn define(store: &mut Store<()>, name: &str, ty: &ExternType, host: &Host) -> Re
             let (name, host) = (name.to_owned(), host.clone());
             let results: Vec<Type> = ty.results().map(type_of).collect();
             let call = move |_: wasm_jit::Caller<'_, ()>, given: &[Val], answer: &mut [Val]| {
-                disturb();
+                change_sometimes();
                 let values = host.call(&name, given.iter().map(from_val).collect(), &results);
                 for (answer, value) in answer.iter_mut().zip(values) {
                     *answer = to_val(&value);

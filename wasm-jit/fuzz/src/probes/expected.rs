@@ -13,11 +13,11 @@ use crate::engine::{Engine, load_and_run};
 use crate::record::{Event, Outcome, Value};
 
 /// Counts by function, and the module offset of the instruction; none for the entry.
-pub(super) type Expected = HashMap<Counted, u64>;
+pub(crate) type Expected = HashMap<Counted, u64>;
 
 /// The counts of all rounds; `None` if they cannot be known: there is no instance to read them
 /// from, a stack was exhausted, or the engine does not support the module that is compared.
-pub(super) fn of(engine: &impl Engine, case: &Case) -> Result<Option<Expected>, String> {
+pub(crate) fn of(engine: &impl Engine, case: &Case) -> Result<Option<Expected>, String> {
     if case.legacy.is_some() {
         return Ok(None);
     }

@@ -17,7 +17,7 @@ use wasm_jit::probes::{
 use wasm_jit::{Module, Val, ValType};
 
 use super::monitor::Functions;
-use super::{disturb, is_noisy, with_current};
+use super::{change_sometimes, is_changing, with_current};
 use crate::random::Random;
 
 /// A place for probes.
@@ -155,7 +155,7 @@ fn fired(counter: u64) {
     // SAFETY: the probe has the address from a reference to one of the counters, which the case
     // keeps until its last run has ended.
     unsafe { (*counter).fetch_add(1, Ordering::Relaxed) };
-    disturb();
+    change_sometimes();
 }
 
 extern "C" fn native_1(counter: u64) {
@@ -210,11 +210,11 @@ fn callback(making: &Making<'_>, bounds: Vec<Bound>) -> Kind {
     let values = Values::from(&bounds[..]);
     let function = Callback::new(move |values| {
         counters[number].fetch_add(1, Ordering::Relaxed);
-        if is_ordered && !is_noisy() {
+        if is_ordered && !is_changing() {
             let values = bounds.iter().copied().zip(values.iter().copied()).collect();
             SEEN.set(Some(Seen { location, number, values }));
         }
-        disturb();
+        change_sometimes();
     });
     Kind::Callback { function, values }
 }
@@ -231,7 +231,7 @@ pub(super) fn global(
         let counters = Arc::clone(counters);
         let function = Callback::new(move |_| {
             counters[counters.len() - 1].fetch_add(1, Ordering::Relaxed);
-            disturb();
+            change_sometimes();
         });
         Kind::Callback { function, values: [Bound::Function, Bound::Offset].into() }
     };
@@ -244,7 +244,7 @@ fn generic(making: &Making<'_>) -> GenericFn {
     let counters = Arc::clone(counters);
     GenericFn::new(move |frame| {
         counters[number].fetch_add(1, Ordering::Relaxed);
-        if is_ordered && !is_noisy() {
+        if is_ordered && !is_changing() {
             compare(frame, &site, number);
         }
         let mut choices = None;
@@ -254,7 +254,7 @@ fn generic(making: &Making<'_>) -> GenericFn {
         {
             panic!("{:?}: {error}", site.location);
         }
-        disturb();
+        change_sometimes();
         Ok(())
     })
 }

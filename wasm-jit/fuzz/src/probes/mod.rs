@@ -1,181 +1,55 @@
-//! Cases with probes: a program must behave as without them, and what they count must be exact.
+//! The probes of a case: at random places, of random kinds ([`kinds`]), with functions of their
+//! store ([`monitor`]), and changed at random ([`set`]).
 //!
-//! For each seed:
-//! 1. The reference engine runs the module, rewritten so that it counts by itself
-//!    ([`expected`]).
-//! 2. Random places of the module get probes of random kinds ([`set`]). While the program runs
-//!    several times, another thread, the closures of firing probes, and the program's thread
-//!    between them switch, make and drop probes. Every run must have the results of the reference
-//!    engine.
-//! 3. All probes are on, and nothing is switched: another run counts what the rewritten module has
-//!    counted.
-//! 4. All probes are off: another run counts nothing.
-//!
-//! A third of the seeds begins with step 3. What probes of several kinds see of a frame must agree
-//! ([`kinds`]).
+//! The thread that runs a program knows its probes, since functions of firing probes change some,
+//! as calls of the host do.
 
-mod expected;
+pub(crate) mod expected;
 mod kinds;
 mod monitor;
 mod set;
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use wasm_jit::{Config, ProbeSites};
-
-use crate::case::Case;
-use crate::engine::{Engine, run_loaded};
-use crate::ours::Ours;
-use crate::random::{Random, mixed};
-use crate::record::Record;
-use set::Phase;
-pub(crate) use set::Set;
-
-/// How long and how often a program runs while its probes are switched.
-const NOISY_TIME: Duration = Duration::from_millis(40);
-const NOISY_RUNS: u32 = 40;
+use crate::random::Random;
+pub(crate) use set::{Phase, Set};
 
 thread_local! {
     /// The probes of the program that this thread runs, if they are to be switched.
     static CURRENT: RefCell<Option<(Arc<Set>, Random)>> = const { RefCell::new(None) };
 }
 
-/// What was done for a case.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Done {
-    /// How many probes were made at first.
-    pub probes: u64,
-    /// How many changes were made while the program ran.
-    pub changes: u64,
-    /// How many counts were compared with the rewritten module's.
-    pub counts: u64,
-}
+/// While it exists, this thread runs a program with these probes.
+pub(crate) struct Running;
 
-/// Chooses where the code of a seed's module has places for probes, and which functions count by
-/// themselves.
-pub fn configure(config: &mut Config, seed: u64) {
-    let mut random = Random::new(mixed(seed) ^ 0x636f_6e66);
-    config.probe_sites(random.choose(&[
-        ProbeSites::None,
-        ProbeSites::None,
-        ProbeSites::Functions,
-        ProbeSites::Branches,
-        ProbeSites::All,
-    ]));
-    if random.one_in(2) {
-        config.counter_stubs(random.choose(&[0, 3, u32::MAX]));
+impl Running {
+    pub(crate) fn new(set: &Arc<Set>, random: Random) -> Self {
+        CURRENT.set(Some((set.clone(), random)));
+        Self
     }
 }
 
-/// Runs a case with probes in `ours`. Each run's record must pass `check`.
-///
-/// # Errors
-/// What is different, or not exact.
-pub fn run(
-    ours: &Ours,
-    theirs: &impl Engine,
-    case: &Case,
-    mut check: impl FnMut(Record) -> Result<(), String>,
-) -> Result<Done, String> {
-    let expected = expected::of(theirs, case)?;
-    let mut loaded = ours.load(case)?;
-    let mut random = Random::new(mixed(case.seed) ^ 0x7072_6f62);
-    let set = Arc::new(Set::of(loaded.module(), &mut random)?);
-    loaded.attach(set.clone());
-    let mut done = Done { probes: set.len() as u64, ..Done::default() };
-    let mut exhausted = false;
-    let mut once = || {
-        let record = run_loaded(ours, &loaded, case)?;
-        exhausted |= record.is_exhausted();
-        check(record)
-    };
-
-    if !random.one_in(3) {
-        CURRENT.set(Some((set.clone(), Random::new(random.number()))));
-        let outcome = noisy(&set, random.number(), &mut once);
-        CURRENT.set(None);
-        done.changes = outcome?;
-    }
-    set.activate_all_in_order()?;
-    CURRENT.set(Some((set.clone(), Random::new(random.number()))));
-    let before = set.counts()?;
-    let outcome = once();
-    CURRENT.set(None);
-    outcome?;
-    let counted = set.counts()?;
-    set.deactivate_all(&mut random)?;
-    once()?;
-    // Where a stack was exhausted depends on the engine, the version of a function, and its probes.
-    if exhausted {
-        return Ok(done);
-    }
-    if let (Some(expected), false) = (&expected, set.is_full()) {
-        done.counts = set.check(&before, &counted, expected)?;
-    }
-    if set.is_full() {
-        return Ok(done);
-    }
-    match set.counts()? == counted {
-        true => Ok(done),
-        false => Err("probes have counted that were off".to_owned()),
-    }
-}
-
-/// Runs the program while probes are switched; returns how many changes were made.
-fn noisy(set: &Arc<Set>, seed: u64, once: &mut impl FnMut() -> Result<(), String>) -> Result<u64, String> {
-    let is_over = AtomicBool::new(false);
-    let ends = Ends(&is_over);
-    set.begin(Phase::Noisy);
-    thread::scope(|scope| {
-        let toggler = scope.spawn(|| {
-            let mut random = Random::new(seed);
-            while !is_over.load(Ordering::Acquire) {
-                set.change(&mut random);
-            }
-        });
-        let end = Instant::now() + NOISY_TIME;
-        let mut outcome = Ok(());
-        for _ in 0..NOISY_RUNS {
-            outcome = once();
-            if outcome.is_err() || Instant::now() > end {
-                break;
-            }
-        }
-        drop(ends);
-        let toggled = toggler.join();
-        outcome?;
-        toggled.map_err(|_| "the thread that switches probes has panicked".to_owned())?;
-        Ok(set.changes())
-    })
-}
-
-/// Sets a flag when it goes, also by a panic.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
+impl Drop for Running {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
+        CURRENT.set(None);
     }
 }
 
 /// Lets the thread that runs a program switch some of its probes, at random.
-pub(crate) fn disturb() {
+pub(crate) fn change_sometimes() {
     with_current(|set, random| {
-        if set.is_noisy() && random.one_in(8) {
+        if set.is_changing() && random.one_in(8) {
             set.change(random);
         }
     });
 }
 
 /// Whether the probes of the program that this thread runs are switched meanwhile.
-fn is_noisy() -> bool {
-    let mut is_noisy = false;
-    with_current(|set, _| is_noisy = set.is_noisy());
-    is_noisy
+fn is_changing() -> bool {
+    let mut is_changing = false;
+    with_current(|set, _| is_changing = set.is_changing());
+    is_changing
 }
 
 /// Calls a function with the probes of the program that this thread runs.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use wasm_jit::probes::WasmFn;
 use wasm_jit::{Engine, Func, Instance, MemoryType, Module, SharedMemory, Store, ValType};
 
-use super::disturb;
+use super::change_sometimes;
 
 /// Counts in a memory that all stores share, and overwrites registers.
 const TEXT: &str = r#"(module
@@ -67,7 +67,7 @@ impl Functions {
         let counters = counters.clone();
         let host = Func::wrap(&mut *store, move |slot: i32| {
             counters[slot as usize].fetch_add(1, Ordering::Relaxed);
-            disturb();
+            change_sometimes();
         })
         .map_err(|error| error.to_string())?;
         let host = WasmFn::new(&*store, host).map_err(|error| error.to_string())?;

@@ -22,9 +22,9 @@ const _: () = assert!(MAX_PROBES < monitor::SLOTS);
 /// What happens to the probes while the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     /// They are switched, made and dropped.
-    Noisy,
+    Changing,
     /// All are on.
     On,
     /// All are off.
@@ -84,7 +84,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Set {
     /// Chooses places and kinds, and makes some of the probes, off.
-    pub(super) fn of(module: &Module, random: &mut Random) -> Result<Self, String> {
+    pub(crate) fn of(module: &Module, random: &mut Random) -> Result<Self, String> {
         let mut sites = sites(module);
         let wanted = random.choose(&[1, 10, 100, MAX_PROBES, MAX_PROBES]);
         while sites.len() > wanted {
@@ -132,12 +132,12 @@ impl Set {
     }
 
     /// How many probes there may be.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
     /// From now on, this happens to the probes.
-    pub(super) fn begin(&self, phase: Phase) {
+    pub(crate) fn begin(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Release);
     }
 
@@ -146,17 +146,17 @@ impl Set {
     }
 
     /// Whether they are switched meanwhile.
-    pub(super) fn is_noisy(&self) -> bool {
-        self.is_in(Phase::Noisy)
+    pub(crate) fn is_changing(&self) -> bool {
+        self.is_in(Phase::Changing)
     }
 
-    /// How many changes were made in the noisy phase.
-    pub(super) fn changes(&self) -> u64 {
+    /// How many changes were made while the program ran.
+    pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
     /// Whether counts cannot be exact.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 
@@ -259,7 +259,7 @@ impl Set {
     ///
     /// # Panics
     /// If it is refused.
-    pub(super) fn change(&self, random: &mut Random) {
+    pub(crate) fn change(&self, random: &mut Random) {
         self.try_to_change(random).unwrap_or_else(|problem| panic!("{problem}"));
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
@@ -303,7 +303,7 @@ impl Set {
 
     /// Switches all probes on, so that they fire in the order of their slots. Those of stores
     /// follow when there is one.
-    pub(super) fn activate_all_in_order(&self) -> Result<(), String> {
+    pub(crate) fn activate_all_in_order(&self) -> Result<(), String> {
         self.begin(Phase::On);
         forget();
         let mut random = Random::new(0);
@@ -327,7 +327,7 @@ impl Set {
     }
 
     /// Switches all probes off, in one of two ways.
-    pub(super) fn deactivate_all(&self, random: &mut Random) -> Result<(), String> {
+    pub(crate) fn deactivate_all(&self, random: &mut Random) -> Result<(), String> {
         self.begin(Phase::Off);
         if random.one_in(2) {
             self.switch_all(|probes| deactivate_all(probes))?;
@@ -341,7 +341,7 @@ impl Set {
     }
 
     /// What each slot has counted so far, and the global probe.
-    pub(super) fn counts(&self) -> Result<Vec<u64>, String> {
+    pub(crate) fn counts(&self) -> Result<Vec<u64>, String> {
         let mut shared = vec![0; 8 * self.slots.len()];
         self.memory.read(0, &mut shared).map_err(|error| error.to_string())?;
         let called = |number: usize| self.counters[number].load(Ordering::Relaxed);
@@ -363,7 +363,7 @@ impl Set {
 
     /// Compares what was counted between two times with what was executed. Returns how many counts
     /// were compared.
-    pub(super) fn check(&self, before: &[u64], after: &[u64], expected: &Expected) -> Result<u64, String> {
+    pub(crate) fn check(&self, before: &[u64], after: &[u64], expected: &Expected) -> Result<u64, String> {
         let mut compared = 0;
         let mut problems = Vec::new();
         for (number, slot) in self.slots.iter().enumerate() {
