@@ -23,7 +23,8 @@ pub enum BoundsChecks {
     Automatic,
     /// By the processor: 8 GiB of addresses are reserved for each memory, which is all that an
     /// access can address, so that accesses need no check. A memory whose reservation is refused
-    /// cannot be created.
+    /// cannot be created. Accesses to memories of 64 bits, and to those with pages of one byte, are
+    /// checked by instructions.
     Reservation,
     /// By instructions before each access. A memory takes no more addresses than it has bytes, and
     /// code is slower.

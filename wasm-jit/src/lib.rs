@@ -68,7 +68,9 @@
 //! # Addresses
 //! A memory reserves 8 GiB of addresses, and its accesses need no check. If the system refuses that
 //! when an [`Engine`] is created, the engine's modules check their accesses by instructions
-//! ([`BoundsChecks`]).
+//! ([`BoundsChecks`]). Accesses to memories of 64 bits, and to those with pages of one byte, are
+//! always checked; such a memory reserves its maximum size, but at most 64 GiB unless its initial
+//! size is larger, and does not grow beyond that.
 //!
 //! # Safety
 //! The API is safe, except for functions that read a memory which programs may write concurrently,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use wasm_jit_codegen::PAGE_SIZE_LOG2;
 use wasmparser as wp;
 
 /// A reference type; all of them can be null.
@@ -213,15 +214,21 @@ impl fmt::Display for GlobalType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TableType {
     element: RefType,
-    minimum: u32,
-    maximum: Option<u32>,
+    minimum: u64,
+    maximum: Option<u64>,
+    is_64: bool,
 }
 
 impl TableType {
     /// The type of tables of this kind of reference, with at least `minimum` elements and at most
     /// `maximum`.
     pub fn new(element: RefType, minimum: u32, maximum: Option<u32>) -> Self {
-        Self { element, minimum, maximum }
+        Self { element, minimum: minimum.into(), maximum: maximum.map(u64::from), is_64: false }
+    }
+
+    /// The type of tables whose indices have 64 bits.
+    pub fn new64(element: RefType, minimum: u64, maximum: Option<u64>) -> Self {
+        Self { element, minimum, maximum, is_64: true }
     }
 
     /// The type of its elements.
@@ -230,21 +237,31 @@ impl TableType {
     }
 
     /// Its initial number of elements.
-    pub fn minimum(&self) -> u32 {
+    pub fn minimum(&self) -> u64 {
         self.minimum
     }
 
     /// Its maximum number of elements.
-    pub fn maximum(&self) -> Option<u32> {
+    pub fn maximum(&self) -> Option<u64> {
         self.maximum
     }
 
+    /// Whether its indices have 64 bits, not 32.
+    pub fn is_64(&self) -> bool {
+        self.is_64
+    }
+
+    /// This type with another minimum.
+    pub(crate) fn with_minimum(self, minimum: u64) -> Self {
+        Self { minimum, ..self }
+    }
+
     pub(crate) fn of(ty: wp::TableType) -> Self {
-        let size = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         Self {
             element: RefType::of(ty.element_type),
-            minimum: size(ty.initial),
-            maximum: ty.maximum.map(size),
+            minimum: ty.initial,
+            maximum: ty.maximum,
+            is_64: ty.table64,
         }
     }
 }
@@ -252,36 +269,56 @@ impl TableType {
 impl fmt::Display for TableType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         limits(f, self.minimum, self.maximum)?;
-        write!(f, "{}", self.element)
+        write!(f, "{}", self.element)?;
+        f.write_str(if self.is_64 { " with indices of 64 bits" } else { "" })
     }
 }
 
-/// The type of a linear memory. Sizes are in pages of 64 KiB.
+/// The type of a linear memory. Sizes are in pages, of 64 KiB unless
+/// [`page_size`](Self::page_size) is another size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryType {
-    minimum: u32,
-    maximum: Option<u32>,
+    minimum: u64,
+    maximum: Option<u64>,
     shared: bool,
+    is_64: bool,
+    page_size_log2: u8,
 }
 
 impl MemoryType {
     /// The type of memories of one store, with at least `minimum` pages and at most `maximum`.
     pub fn new(minimum: u32, maximum: Option<u32>) -> Self {
-        Self { minimum, maximum, shared: false }
+        let (minimum, maximum) = (minimum.into(), maximum.map(u64::from));
+        Self { is_64: false, ..Self::new64(minimum, maximum) }
+    }
+
+    /// The type of memories whose addresses have 64 bits.
+    pub fn new64(minimum: u64, maximum: Option<u64>) -> Self {
+        Self { minimum, maximum, shared: false, is_64: true, page_size_log2: PAGE_SIZE_LOG2 }
     }
 
     /// The type of memories that threads may share.
     pub fn shared(minimum: u32, maximum: u32) -> Self {
-        Self { minimum, maximum: Some(maximum), shared: true }
+        Self { shared: true, ..Self::new(minimum, Some(maximum)) }
+    }
+
+    /// The type of memories that threads may share, and whose addresses have 64 bits.
+    pub fn shared64(minimum: u64, maximum: u64) -> Self {
+        Self { shared: true, ..Self::new64(minimum, Some(maximum)) }
+    }
+
+    /// The type of such memories with pages of one byte: their sizes are in bytes.
+    pub fn with_pages_of_one_byte(self) -> Self {
+        Self { page_size_log2: 0, ..self }
     }
 
     /// Its initial number of pages.
-    pub fn minimum(&self) -> u32 {
+    pub fn minimum(&self) -> u64 {
         self.minimum
     }
 
     /// Its maximum number of pages.
-    pub fn maximum(&self) -> Option<u32> {
+    pub fn maximum(&self) -> Option<u64> {
         self.maximum
     }
 
@@ -290,20 +327,64 @@ impl MemoryType {
         self.shared
     }
 
+    /// Whether its addresses have 64 bits, not 32.
+    pub fn is_64(&self) -> bool {
+        self.is_64
+    }
+
+    /// The size of a page in bytes.
+    pub fn page_size(&self) -> u64 {
+        1 << self.page_size_log2
+    }
+
+    /// This type with another minimum.
+    pub(crate) fn with_minimum(self, minimum: u64) -> Self {
+        Self { minimum, ..self }
+    }
+
+    /// How many pages its addresses can reach.
+    pub(crate) fn addressable_pages(&self) -> u64 {
+        match (self.is_64, self.page_size_log2) {
+            (true, 0) => u64::MAX,
+            (true, log2) => 1 << (64 - log2),
+            (false, 0) => u32::MAX.into(),
+            (false, log2) => 1 << (32 - log2),
+        }
+    }
+
+    /// The size of its pages at first, or `u64::MAX` if it has more than 2^64 bytes.
+    pub(crate) fn minimum_bytes(&self) -> u64 {
+        self.minimum.saturating_mul(self.page_size())
+    }
+
+    /// Whether code always compares addresses in such memories with their length: see
+    /// [`ModuleInfo::checks_bounds`](wasm_jit_codegen::ModuleInfo::checks_bounds).
+    pub(crate) fn is_always_checked(&self) -> bool {
+        self.is_64 || self.page_size_log2 != PAGE_SIZE_LOG2
+    }
+
     pub(crate) fn of(ty: wp::MemoryType) -> Self {
-        let pages = |pages: u64| u32::try_from(pages).unwrap_or(u32::MAX);
-        Self { minimum: pages(ty.initial), maximum: ty.maximum.map(pages), shared: ty.shared }
+        Self {
+            minimum: ty.initial,
+            maximum: ty.maximum,
+            shared: ty.shared,
+            is_64: ty.memory64,
+            page_size_log2: ty.page_size_log2.map_or(PAGE_SIZE_LOG2, |log2| log2 as u8),
+        }
     }
 }
 
 impl fmt::Display for MemoryType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         limits(f, self.minimum, self.maximum)?;
-        f.write_str(if self.shared { "pages shared" } else { "pages" })
+        f.write_str("pages")?;
+        f.write_str(if self.page_size_log2 == 0 { " of one byte" } else { "" })?;
+        f.write_str(if self.is_64 { " with addresses of 64 bits" } else { "" })?;
+        f.write_str(if self.shared { " shared" } else { "" })
     }
 }
 
-fn limits(f: &mut fmt::Formatter<'_>, minimum: u32, maximum: Option<u32>) -> fmt::Result {
+fn limits(f: &mut fmt::Formatter<'_>, minimum: u64, maximum: Option<u64>) -> fmt::Result {
     match maximum {
         Some(maximum) => write!(f, "{minimum} to {maximum} "),
         None => write!(f, "{minimum} or more "),

@@ -134,6 +134,22 @@ fn operators() -> Vec<Operator> {
         add(format!("memory.copy{memory}{}", if memory.is_empty() { "" } else { " 0" }), &["i32"; 3], None);
         add(format!("memory.grow{memory}"), &["i32"], Some("i32"));
     }
+    for at in [" $wide", " $wide offset=8", " $wide offset=0x90000000", " $wide offset=0xfffffffffffffff0"] {
+        add(format!("i32.load{at}"), &["i64"], Some("i32"));
+        add(format!("f64.load{at}"), &["i64"], Some("f64"));
+        add(format!("i64.store{at}"), &["i64", "i64"], None);
+        add(format!("v128.load16_lane{at} 3"), &["i64", "v128"], Some("v128"));
+        for rmw in ["rmw.add", "rmw.and", "rmw8.xchg_u"] {
+            add(format!("i64.atomic.{rmw}{at}"), &["i64", "i64"], Some("i64"));
+        }
+        add(format!("i64.atomic.rmw16.cmpxchg_u{at}"), &["i64", "i64", "i64"], Some("i64"));
+        add(format!("memory.atomic.notify{at}"), &["i64", "i32"], Some("i32"));
+    }
+    add("memory.copy $wide 0".to_owned(), &["i64", "i32", "i32"], None);
+    add("memory.fill $wide".to_owned(), &["i64", "i32", "i64"], None);
+    add("i32.load $bytes offset=8".to_owned(), &["i32"], Some("i32"));
+    add("i64.atomic.rmw.or $bytes".to_owned(), &["i32", "i64"], Some("i64"));
+    add("call_indirect $wide-table (type $i32)".to_owned(), &["i32", "i32", "i64"], Some("i32"));
     add("call_indirect (type $i32)".to_owned(), &["i32"; 3], Some("i32"));
     for what in "add sub mul and or xor eq lt_s ge_u".split(' ') {
         let result = if what.contains(['e', 't']) { "i32" } else { "i64" };
@@ -358,7 +374,9 @@ fn alone(operator: &Operator) -> String {
 
 fn module(operator: &Operator) -> (String, Vec<(Vec<From>, After)>) {
     let mut text = String::from(
-        "(module (memory (export \"memory\") 1 2) (memory $other 1 2 shared) (memory $operands 1)\n (table funcref (elem $f64 $i32 $i64 $f32 $v128))\n",
+        "(module (memory (export \"memory\") 1 2) (memory $other 1 2 shared) (memory $operands 1) \
+         (memory $wide i64 1 2 shared) (memory $bytes 1000 (pagesize 1)) \
+         (table funcref (elem $f64 $i32 $i64 $f32 $v128)) (table $wide-table i64 funcref (elem $i32 $i32))\n",
     );
     for ty in ["i32", "i64", "f32", "f64", "v128"] {
         let _ = write!(
@@ -385,7 +403,9 @@ fn module(operator: &Operator) -> (String, Vec<(Vec<From>, After)>) {
     }
     out.push_str(
         "(func (export \"reset\") (memory.fill (i32.const 0) (i32.const 7) (i32.const 100))\n\
-         (memory.fill $other (i32.const 0) (i32.const 9) (i32.const 100)))\n",
+         (memory.fill $other (i32.const 0) (i32.const 9) (i32.const 100))\n\
+         (memory.fill $wide (i64.const 0) (i32.const 5) (i64.const 100))\n\
+         (memory.fill $bytes (i32.const 0) (i32.const 3) (i32.const 100)))\n",
     );
     out.push_str(&alone(operator));
     let mut cases = Vec::new();

@@ -33,4 +33,4 @@ pub use compiler::{
     SiteState, Sites, State, TryRegion, Ty, Value, ValueAt, Wanted, access, callee_saved_slot, counter_stub,
     enter_stubs, entry_trampoline, host_trampoline, is_control, list_stub, move_last,
 };
-pub use module::{CodeSettings, CompiledSites, ModuleInfo};
+pub use module::{CodeSettings, CompiledSites, ModuleInfo, PAGE_SIZE_LOG2};

@@ -2,11 +2,14 @@
 
 use wasmparser::{FuncType, GlobalType, MemoryType, TableType};
 
+/// The binary logarithm of the size of a page, unless a memory has pages of its own size.
+pub const PAGE_SIZE_LOG2: u8 = 16;
+
 /// Settings of the engine that affect the generated code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodeSettings {
-    /// Accesses to memories compare the address with the memory's length: nothing is assumed about
-    /// addresses beyond it.
+    /// Accesses to all memories compare the address with the memory's length: nothing is assumed
+    /// about addresses beyond it.
     pub checks_bounds: bool,
     /// Indices that are compared with a bound are set to 0 after the comparison if they exceed it,
     /// because the processor may speculatively continue past a mispredicted branch.
@@ -69,6 +72,19 @@ pub struct ModuleInfo {
 }
 
 impl ModuleInfo {
+    /// Whether accesses to a memory compare the address with the memory's length. Addresses of 32
+    /// bits need no comparison if all of them are reserved, in memories whose ends are those of
+    /// pages of the system.
+    pub fn checks_bounds(&self, memory: u32) -> bool {
+        let memory64 = self.memories[memory as usize].memory64;
+        self.settings.checks_bounds || memory64 || self.page_size_log2(memory) != PAGE_SIZE_LOG2
+    }
+
+    /// The binary logarithm of a memory's page size.
+    pub fn page_size_log2(&self, memory: u32) -> u8 {
+        self.memories[memory as usize].page_size_log2.map_or(PAGE_SIZE_LOG2, |log2| log2 as u8)
+    }
+
     /// The type of a function.
     pub fn function_type(&self, function: u32) -> &FuncType {
         &self.types[self.functions[function as usize] as usize]

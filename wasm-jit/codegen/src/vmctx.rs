@@ -246,14 +246,15 @@ pub const FUNC_REF_TYPE: i32 = offset_of!(VmFuncRef, type_id) as i32;
 pub const FUNC_REF_SIZE: i32 = size_of::<VmFuncRef>() as i32;
 const _: () = assert!(FUNC_REF_SIZE == 32);
 
-/// A memory as an instance sees it. The base never moves: the whole range that an access can name
-/// is reserved (8 GiB for the index and the offset, and a guard).
+/// A memory as an instance sees it. The base never moves. For code that does not check bounds, the
+/// whole range that an access can name is reserved (8 GiB for the index and the offset, and a
+/// guard).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VmMemory {
     /// Its first byte.
     pub base: *mut u8,
-    /// Its length in bytes, a multiple of the page size of 65,536.
+    /// Its length in bytes, a multiple of its page size.
     pub length: *const AtomicU64,
 }
 
@@ -361,7 +362,8 @@ pub struct Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Libcall {
-    /// `(context, memory, pages) -> Answer`: the old size in pages, or `u32::MAX`.
+    /// `(context, memory, pages) -> Answer`: the old size in pages; or `u32::MAX`, of a memory of
+    /// 64 bits `u64::MAX`.
     MemoryGrow,
     /// `(context, two(to_memory, from_memory), to, from, length) -> Answer`
     MemoryCopy,
@@ -371,7 +373,8 @@ pub enum Libcall {
     MemoryInit,
     /// `(context, segment)`
     DataDrop,
-    /// `(context, table, value, elements) -> Answer`: the old size, or `u32::MAX`.
+    /// `(context, table, value, elements) -> Answer`: the old size; or `u32::MAX`, of a table of 64
+    /// bits `u64::MAX`.
     TableGrow,
     /// `(context, table, at, value, length) -> Answer`
     TableFill,

@@ -140,12 +140,11 @@ fn config(random: &mut Random, features: Features) -> Config {
         gc_enabled: false,
         simd_enabled: random.one_in(2),
         relaxed_simd_enabled: false,
-        memory64_enabled: false,
         compact_imports_enabled: false,
-        custom_page_sizes_enabled: false,
         memory_max_size_required: true,
         table_max_size_required: true,
         max_memory32_bytes: 3 * 65536,
+        max_memory64_bytes: 3 * 65536,
         max_table_elements: 500,
         max_data_segments: 10,
         max_imports: 12,
@@ -180,6 +179,8 @@ fn config(random: &mut Random, features: Features) -> Config {
     config.memory_offset_choices =
         if random.one_in(2) { MemoryOffsetChoices(90, 8, 2) } else { MemoryOffsetChoices(60, 30, 10) };
     config.wide_arithmetic_enabled = random.one_in(3);
+    config.memory64_enabled = random.one_in(3);
+    config.custom_page_sizes_enabled = random.one_in(3);
     config
 }
 

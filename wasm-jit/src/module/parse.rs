@@ -35,7 +35,9 @@ pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::THREADS)
     .union(WasmFeatures::SIMD)
     .union(WasmFeatures::RELAXED_SIMD)
-    .union(WasmFeatures::WIDE_ARITHMETIC);
+    .union(WasmFeatures::WIDE_ARITHMETIC)
+    .union(WasmFeatures::MEMORY64)
+    .union(WasmFeatures::CUSTOM_PAGE_SIZES);
 
 /// One item of a module's index spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,26 +106,6 @@ pub(crate) struct Parsed {
 
 /// Decodes and validates a module, except for its function bodies.
 pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec<ToCompile<'a>>), Error> {
-    decode(engine, bytes).map_err(|error| match error {
-        Error::Invalid { .. } => wide_limits(bytes).unwrap_or(error),
-        error => error,
-    })
-}
-
-/// Refuses a module whose 64-bit limits cannot be decoded without the feature that they belong to,
-/// by the feature's name.
-fn wide_limits(bytes: &[u8]) -> Option<Error> {
-    let mut validator = Validator::new_with_features(FEATURES);
-    let mut parser = Parser::new(0);
-    parser.set_features(FEATURES.union(WasmFeatures::MEMORY64));
-    let refused = parser.parse_all(bytes).find_map(|payload| match payload {
-        Ok(payload) => validator.payload(&payload).err(),
-        Err(error) => Some(error),
-    })?;
-    refused.missing_wasm_feature().map(|_| refused.into())
-}
-
-fn decode<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec<ToCompile<'a>>), Error> {
     // Offsets in the module are stored in 32 bits.
     if u32::try_from(bytes.len()).is_err() {
         return Err(Error::Invalid { message: "the module is larger than 4 GiB".to_owned(), offset: 0 });

@@ -108,6 +108,7 @@ impl Extern {
             (Self::Table(table), Item::Table(index)) => {
                 let (found, wanted) = (table.current_type(store), TableType::of(info.tables[index as usize]));
                 found.element() == wanted.element()
+                    && found.is_64() == wanted.is_64()
                     && limits_match((found.minimum(), found.maximum()), (wanted.minimum(), wanted.maximum()))
             }
             (Self::Memory(memory), Item::Memory(index)) => memory_matches(
@@ -127,12 +128,14 @@ impl Extern {
 
 fn memory_matches(found: MemoryType, wanted: MemoryType) -> bool {
     found.is_shared() == wanted.is_shared()
+        && found.is_64() == wanted.is_64()
+        && found.page_size() == wanted.page_size()
         && limits_match((found.minimum(), found.maximum()), (wanted.minimum(), wanted.maximum()))
 }
 
 /// Whether an item with the limits `found` (minimum and maximum) can be imported with the limits
 /// `wanted`.
-fn limits_match(found: (u32, Option<u32>), wanted: (u32, Option<u32>)) -> bool {
+fn limits_match(found: (u64, Option<u64>), wanted: (u64, Option<u64>)) -> bool {
     let maximum_fits = match (found.1, wanted.1) {
         (_, None) => true,
         (Some(found), Some(wanted)) => found <= wanted,

@@ -99,7 +99,8 @@ fn allocate(
         }
     }
     let has_reservation = |index: &u32| store.memories[*index as usize].is_reserved();
-    if !info.settings.checks_bounds && !memories.iter().all(has_reservation) {
+    let fits = |(number, index)| info.checks_bounds(number) || has_reservation(index);
+    if !(0..).zip(&memories).all(fits) {
         return Err(linear_memory::not_reserved(io::ErrorKind::OutOfMemory.into()));
     }
     for ty in &info.memories[memories.len()..] {

@@ -20,8 +20,10 @@ use super::wait::{self, Outcome};
 use crate::trap::{self, Trap};
 use crate::vmctx::{Answer, LIBCALLS_COUNT, Libcall, VmContext};
 
-/// The result of a refused growth.
-const REFUSED: u64 = u32::MAX as u64;
+/// The result of a refused growth of a memory or table whose sizes have 64 bits, or 32.
+fn refused(is_64: bool) -> u64 {
+    if is_64 { u64::MAX } else { u32::MAX.into() }
+}
 
 /// The addresses, in the order of [`Libcall`].
 pub(crate) fn table() -> *const usize {
@@ -128,8 +130,9 @@ fn halves(two: u64) -> (u32, u32) {
 unsafe extern "sysv64" fn memory_grow(context: *mut VmContext, memory: u64, pages: u64) -> Answer {
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
+    let is_64 = running.memory(memory as u32).ty().is_64();
     let memory = running.instance.memories[memory as usize];
-    let grown = running.store.grow_memory(memory, pages).unwrap_or(REFUSED);
+    let grown = running.store.grow_memory(memory, pages).unwrap_or(refused(is_64));
     running.answer(Ok(grown))
 }
 
@@ -245,7 +248,8 @@ unsafe extern "sysv64" fn table_grow(
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
     let table = running.table(table as u32);
-    let grown = running.store.grow_table(table, elements, value).unwrap_or(REFUSED);
+    let is_64 = running.store.tables[table as usize].ty.is_64();
+    let grown = running.store.grow_table(table, elements, value).unwrap_or(refused(is_64));
     running.answer(Ok(grown))
 }
 

@@ -5,10 +5,14 @@
 //! instruction, and a guard for the width of the access. Growing makes further pages accessible, so
 //! the base never moves.
 //!
-//! If the system refuses that many addresses (`ulimit -v`), compiled code does compare
-//! ([`CodeSettings`](wasm_jit_codegen::CodeSettings)), and a memory has no more addresses than
-//! bytes. Its base does not move either: it is in a range of addresses in which the kernel places
-//! nothing by itself, 8 GiB from the next memory, and grows into the gap.
+//! Compiled code does compare addresses of 64 bits, and those in a memory whose size is no multiple
+//! of 64 KiB. Then fewer addresses are reserved: those of the memory's maximum, but at most 64 GiB,
+//! and less if the system refuses that. The memory does not grow beyond them.
+//!
+//! If the system refuses to reserve so much (`ulimit -v`), compiled code compares addresses in all
+//! memories ([`CodeSettings`](wasm_jit_codegen::CodeSettings)), and a memory has no more addresses
+//! than bytes. Its base does not move either: it is in a range of addresses in which the kernel
+//! places nothing by itself, 8 GiB from the next memory, and grows into the gap.
 //!
 //! Several threads may use a shared memory: its length is atomic and never shrinks, and a lock
 //! serializes growth.
@@ -25,12 +29,13 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 use crate::error::Error;
 use crate::types::MemoryType;
 
-/// Bytes in a page.
-pub(crate) const PAGE: u64 = 1 << 16;
-/// Pages in 4 GiB.
-pub(crate) const MAX_PAGES: u64 = 1 << 16;
+/// Bytes in a page of the system.
+const SYSTEM_PAGE: u64 = 4096;
 const GUARD: usize = 1 << 16;
 const RESERVED: usize = (8 << 30) + GUARD;
+/// The largest reservation of a memory whose addresses are compared, unless its initial size is
+/// larger.
+const MAX_PARTIAL: u64 = 64 << 30;
 
 /// Number of memories for which the system must be able to reserve addresses.
 const MEMORIES: usize = 8;
@@ -48,8 +53,17 @@ const MAX_TRIES: usize = 1024;
 pub(crate) enum Extent {
     /// All addresses that an access can reach.
     Reserved,
+    /// Those that it may grow to: for code that checks bounds.
+    Partial,
     /// Only those of its pages, and a guard before them: for code that checks bounds.
     Exact,
+}
+
+impl Extent {
+    /// The extent of memories of this type where addresses can be reserved.
+    pub(crate) fn reserved_for(ty: MemoryType) -> Self {
+        if ty.is_always_checked() { Self::Partial } else { Self::Reserved }
+    }
 }
 
 /// Whether the system lets this process reserve the addresses of some memories.
@@ -79,6 +93,8 @@ pub(crate) struct LinearMemory {
     maximum: u64,
     ty: MemoryType,
     extent: Extent,
+    /// In bytes, from the base on; 0 if addresses are mapped when they are needed.
+    reserved: usize,
     growing: Mutex<()>,
     /// Whether its address was given to the embedder.
     exposed: AtomicBool,
@@ -93,33 +109,38 @@ unsafe impl Sync for LinearMemory {}
 
 impl LinearMemory {
     pub(crate) fn new(ty: MemoryType, extent: Extent) -> Result<Self, Error> {
-        let maximum = ty.maximum().map_or(MAX_PAGES, u64::from);
-        if u64::from(ty.minimum()) > maximum || maximum > MAX_PAGES {
+        let addressable = ty.addressable_pages();
+        let maximum = ty.maximum().unwrap_or(addressable);
+        if ty.minimum() > maximum || maximum > addressable {
             return Err(Error::InvalidType { of: "memory" });
         }
-        let base = match extent {
-            Extent::Reserved => {
-                // SAFETY: a new mapping at an address that the kernel chooses.
-                let mapped = unsafe { mmap_anonymous(null_mut(), RESERVED, ProtFlags::empty(), MAP_FLAGS) };
-                mapped.map_err(|errno| not_reserved(errno.into()))?
+        let (base, reserved) = match extent {
+            Extent::Reserved => (reserve(RESERVED).map_err(|errno| not_reserved(errno.into()))?, RESERVED),
+            Extent::Partial => {
+                let maximum = maximum.saturating_mul(ty.page_size());
+                reserve_partially(ty.minimum_bytes(), maximum).map_err(no_memory)?
             }
-            Extent::Exact => map_slot().map_err(no_memory)?,
+            Extent::Exact => (map_slot().map_err(no_memory)?, 0),
         };
         let base = NonNull::new(base.cast()).expect("the kernel maps nothing at address 0 by itself");
         let (length, growing, exposed) = (AtomicU64::new(0), Mutex::new(()), AtomicBool::new(false));
-        let memory = Self { base, length, maximum, ty, extent, growing, exposed };
-        memory.make_accessible(0, u64::from(ty.minimum()) * PAGE).map_err(no_memory)?;
-        memory.length.store(u64::from(ty.minimum()) * PAGE, Ordering::Release);
+        let memory = Self { base, length, maximum, ty, extent, reserved, growing, exposed };
+        memory.make_accessible(0, ty.minimum_bytes()).map_err(no_memory)?;
+        memory.length.store(ty.minimum_bytes(), Ordering::Release);
         Ok(memory)
     }
 
-    /// Makes the pages at `from..to`, in bytes, readable and writable. They are zero, because they
-    /// were not writable before.
+    /// Makes the bytes at `from..to` readable and writable. They are zero, because nothing has
+    /// written to them: up to the end of a page of the system, they were accessible, but not in the
+    /// memory.
     ///
     /// Mapping new pages over the reserved ones would have the same effect, but if the kernel
     /// refuses that, it may already have unmapped the old ones: compiled code could then access an
     /// unrelated mapping. Without a reservation, the new pages replace nothing.
     fn make_accessible(&self, from: u64, to: u64) -> rustix::io::Result<()> {
+        let (Some(from), Some(to)) = (whole_pages(from), whole_pages(to)) else {
+            return Err(rustix::io::Errno::NOMEM);
+        };
         if from == to {
             return Ok(());
         }
@@ -127,7 +148,7 @@ impl LinearMemory {
         // SAFETY: an address for the kernel, beyond the memory's length.
         let start = unsafe { self.base.as_ptr().add(from as usize).cast() };
         match self.extent {
-            Extent::Reserved => {
+            Extent::Reserved | Extent::Partial => {
                 let access = MprotectFlags::READ | MprotectFlags::WRITE;
                 // SAFETY: the range is in this value's reservation, beyond the memory's length,
                 // where nothing reads or writes.
@@ -148,11 +169,7 @@ impl LinearMemory {
 
     /// The type for importers: the minimum is the current size.
     pub(crate) fn current_type(&self) -> MemoryType {
-        let pages = self.pages() as u32;
-        match (self.ty.is_shared(), self.ty.maximum()) {
-            (true, Some(maximum)) => MemoryType::shared(pages, maximum),
-            (_, maximum) => MemoryType::new(pages, maximum),
-        }
+        self.ty.with_minimum(self.pages())
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
@@ -180,22 +197,26 @@ impl LinearMemory {
     }
 
     pub(crate) fn pages(&self) -> u64 {
-        self.length() / PAGE
+        self.length() / self.ty.page_size()
     }
 
-    /// Adds pages; returns their previous number. `None` if the maximum is exceeded, or
-    /// `allow(new size in bytes)` refuses.
+    /// Adds pages; returns their previous number. `None` if the maximum or the reservation is
+    /// exceeded, or `allow(new size in bytes)` refuses.
     pub(crate) fn grow(&self, pages: u64, allow: impl FnOnce(u64) -> bool) -> Option<u64> {
         let _alone = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.length();
-        let new_pages = (old / PAGE).checked_add(pages).filter(|new| *new <= self.maximum)?;
-        let new = new_pages * PAGE;
+        let page = self.ty.page_size();
+        let new_pages = (old / page).checked_add(pages).filter(|new| *new <= self.maximum)?;
+        let new = new_pages.checked_mul(page)?;
+        if self.extent == Extent::Partial && new > self.reserved as u64 {
+            return None;
+        }
         if pages > 0 && !allow(new) {
             return None;
         }
         self.make_accessible(old, new).ok()?;
         self.length.store(new, Ordering::Release);
-        Some(old / PAGE)
+        Some(old / page)
     }
 
     /// The address of `length` bytes at `offset`, or `None` if they are not all in the memory.
@@ -209,13 +230,40 @@ impl LinearMemory {
 impl Drop for LinearMemory {
     fn drop(&mut self) {
         let (start, length) = match self.extent {
-            Extent::Reserved => (self.base(), RESERVED),
+            Extent::Reserved | Extent::Partial => (self.base(), self.reserved),
+            // The system unmaps whole pages.
             Extent::Exact => (self.base().wrapping_sub(GUARD), GUARD + self.length() as usize),
         };
         // SAFETY: the mapping is this value's own, and nothing else has its address. Unmapping a
         // mapped range succeeds.
         let unmapped = unsafe { munmap(start.cast(), length) };
         debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// The size of as many pages of the system as these bytes have a part in; `None` if that is larger
+/// than 2^64.
+fn whole_pages(bytes: u64) -> Option<u64> {
+    bytes.checked_next_multiple_of(SYSTEM_PAGE)
+}
+
+/// Reserves addresses, inaccessible.
+fn reserve(length: usize) -> rustix::io::Result<*mut c_void> {
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    unsafe { mmap_anonymous(null_mut(), length, ProtFlags::empty(), MAP_FLAGS) }
+}
+
+/// Reserves as many addresses as the system permits, from `minimum` to `maximum` bytes, but no more
+/// than [`MAX_PARTIAL`] unless the minimum is larger. Returns how many.
+fn reserve_partially(minimum: u64, maximum: u64) -> rustix::io::Result<(*mut c_void, usize)> {
+    let least = whole_pages(minimum.max(1)).ok_or(rustix::io::Errno::NOMEM)?;
+    let mut length = whole_pages(maximum.min(MAX_PARTIAL)).ok_or(rustix::io::Errno::NOMEM)?.max(least);
+    loop {
+        match reserve(length as usize) {
+            Ok(base) => return Ok((base, length as usize)),
+            Err(errno) if length == least => return Err(errno),
+            Err(_) => length = whole_pages(length / 2).ok_or(rustix::io::Errno::NOMEM)?.max(least),
+        }
     }
 }
 
@@ -320,6 +368,8 @@ pub(crate) fn system_refuses(purpose: &'static str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PAGE: u64 = 1 << 16;
 
     #[test]
     fn growing_keeps_base_and_contents_and_zeroes_new_pages() {

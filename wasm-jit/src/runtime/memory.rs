@@ -32,7 +32,7 @@ impl Memory {
         self.inner(&store.as_context().0.opaque).ty()
     }
 
-    /// Its size in pages of 64 KiB.
+    /// Its size in pages.
     pub fn size(&self, store: impl AsContext) -> u64 {
         self.inner(&store.as_context().0.opaque).pages()
     }
@@ -155,10 +155,10 @@ fn out_of_bounds(size: usize, offset: usize, length: usize) -> Error {
 impl StoreOpaque {
     /// Returns its index.
     pub(crate) fn create_memory(&mut self, ty: MemoryType) -> Result<u32, Error> {
-        if !self.limits.allows_memory(u64::from(ty.minimum()) << 16) {
+        if !self.limits.allows_memory(ty.minimum_bytes()) {
             return Err(Error::StoreLimit { what: "memory" });
         }
-        let extent = if self.engine.checks_bounds() { Extent::Exact } else { Extent::Reserved };
+        let extent = if self.engine.checks_bounds() { Extent::Exact } else { Extent::reserved_for(ty) };
         Ok(self.add_memory(Arc::new(LinearMemory::new(ty, extent)?)))
     }
 
@@ -189,7 +189,7 @@ impl SharedMemory {
             return Err(Error::InvalidType { of: "memory" });
         }
         // Without a reservation, only modules compiled with bounds checks can use it.
-        let memory = match LinearMemory::new(ty, Extent::Reserved) {
+        let memory = match LinearMemory::new(ty, Extent::reserved_for(ty)) {
             Err(Error::Memory { .. }) => LinearMemory::new(ty, Extent::Exact),
             memory => memory,
         };
@@ -201,7 +201,7 @@ impl SharedMemory {
         self.0.ty()
     }
 
-    /// Its size in pages of 64 KiB.
+    /// Its size in pages.
     pub fn size(&self) -> u64 {
         self.0.pages()
     }

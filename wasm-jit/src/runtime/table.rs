@@ -26,16 +26,14 @@ pub(crate) struct TableData {
 
 impl TableData {
     pub(crate) fn new(ty: TableType, initial: u64) -> Result<Self, Error> {
-        if ty.maximum().is_some_and(|maximum| ty.minimum() > maximum)
-            || u64::from(ty.minimum()) > MAX_ELEMENTS
-        {
+        if ty.maximum().is_some_and(|maximum| ty.minimum() > maximum) || ty.minimum() > MAX_ELEMENTS {
             return Err(Error::InvalidType { of: "table" });
         }
         let vm = NonNull::from(Box::leak(Box::new(VmTable { elements: std::ptr::null_mut(), length: 0 })));
         let mut table = Self { ty, vm, elements: Vec::new() };
         let made = match initial {
             0 => zeroed(ty.minimum() as usize).map(|elements| table.elements = elements),
-            _ => table.extend(u64::from(ty.minimum()), initial).map(drop),
+            _ => table.extend(ty.minimum(), initial).map(drop),
         };
         made.ok_or_else(|| system_refuses("a table"))?;
         table.publish();
@@ -45,7 +43,7 @@ impl TableData {
     /// Adds elements; returns their previous number. `None` if the limit is exceeded.
     pub(crate) fn grow(&mut self, by: u64, value: u64) -> Option<u64> {
         let new = self.length().checked_add(by)?;
-        let maximum = self.ty.maximum().map_or(MAX_ELEMENTS, |maximum| MAX_ELEMENTS.min(u64::from(maximum)));
+        let maximum = self.ty.maximum().map_or(MAX_ELEMENTS, |maximum| MAX_ELEMENTS.min(maximum));
         if new > maximum { None } else { self.extend(by, value) }
     }
 
@@ -202,14 +200,14 @@ impl Table {
     /// The type for importers: the minimum is the current size.
     pub(crate) fn current_type(&self, store: &StoreOpaque) -> TableType {
         let table = self.data(store);
-        TableType::new(table.ty.element(), table.length() as u32, table.ty.maximum())
+        table.ty.with_minimum(table.length())
     }
 }
 
 impl StoreOpaque {
     /// Returns its index.
     pub(crate) fn create_table(&mut self, ty: TableType, initial: u64) -> Result<u32, Error> {
-        if !self.limits.allows_table(u64::from(ty.minimum())) {
+        if !self.limits.allows_table(ty.minimum()) {
             return Err(Error::StoreLimit { what: "table elements" });
         }
         self.tables.push(TableData::new(ty, initial)?);

@@ -225,10 +225,11 @@ unsafe fn is_wasm_access(image: &CodeImage, context: *const VmContext, info: &li
         return true;
     }
     // SAFETY: the caller's obligation.
-    if unsafe { (*context).is_host } != 0 || image.module.settings.checks_bounds {
+    if unsafe { (*context).is_host } != 0 {
         return false;
     }
-    (0..image.module.memories.len() as u32).any(|memory| {
+    let memories = (0..image.module.memories.len() as u32).filter(|it| !image.module.checks_bounds(*it));
+    memories.into_iter().any(|memory| {
         // SAFETY: the instance belongs to this image's module while one of its functions runs, so
         // the layout is right.
         let base = unsafe {

@@ -34,7 +34,9 @@ impl Ty {
 
 pub(crate) fn program(seed: u64) -> String {
     let mut random = SmallRng::seed_from_u64(seed);
-    let mut text = String::from("(module (memory (export \"memory\") 1)\n");
+    let memory64 = random.random_range(0..4) == 0;
+    let index = if memory64 { "i64 " } else { "" };
+    let mut text = format!("(module (memory (export \"memory\") {index}1)\n");
     for index in 0..=FUNCTIONS {
         let result = [I64, I32, I64, F64][index];
         let mut locals = if index == 0 { Vec::new() } else { vec![I32, I64, F64] };
@@ -43,7 +45,8 @@ pub(crate) fn program(seed: u64) -> String {
             locals.push(TYPES[random.random_range(0..3)]);
         }
         let budget = random.random_range(10..60);
-        let mut function = Function { random: &mut random, index, locals, counters: 0, labels: 0, budget };
+        let random = &mut random;
+        let mut function = Function { random, index, memory64, locals, counters: 0, labels: 0, budget };
         let body = function.statements(0);
         let value = function.expression(result, 3);
         let Function { locals, counters, .. } = function;
@@ -64,6 +67,8 @@ pub(crate) fn program(seed: u64) -> String {
 struct Function<'r> {
     random: &'r mut SmallRng,
     index: usize,
+    /// Whether the addresses of the memory have 64 bits.
+    memory64: bool,
     locals: Vec<Ty>,
     /// Counters of loops, which are locals after the others.
     counters: usize,
@@ -89,7 +94,8 @@ impl Function<'_> {
     }
 
     fn address(&mut self) -> String {
-        format!("(i32.and {} (i32.const 504))", self.expression(I32, 1))
+        let (ty, name) = if self.memory64 { (I64, "i64") } else { (I32, "i32") };
+        format!("({name}.and {} ({name}.const 504))", self.expression(ty, 1))
     }
 
     fn statements(&mut self, depth: u32) -> String {

@@ -25,7 +25,7 @@ pub(super) enum Rmw {
 impl FunctionCompiler<'_> {
     /// The address of an atomic access, which traps if misaligned.
     fn atomic_address(&mut self, operand: &Operand, size: Size, arg: &MemArg) -> Mem {
-        if self.module.settings.checks_bounds && size != Size::B1 {
+        if self.module.checks_bounds(memory_of(arg)) && size != Size::B1 {
             // Checked before the bounds.
             self.to_this(operand, SCRATCH);
             self.asm.alu_imm(Alu::Add, Width::W32, SCRATCH, arg.offset as i32 & 7);
@@ -172,7 +172,7 @@ impl FunctionCompiler<'_> {
         self.to_this(&operand, whole);
         if arg.offset != 0 {
             self.asm.mov_imm(SCRATCH, arg.offset);
-            self.asm.alu(Alu::Add, Width::W64, whole, SCRATCH);
+            self.add_to_address(memory_of(arg), whole, SCRATCH);
         }
         self.push(Ty::I64, Val::Reg(whole));
         for Operand { ty, val } in rest.into_iter().rev() {

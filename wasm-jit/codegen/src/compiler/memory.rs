@@ -2,8 +2,10 @@
 //!
 //! An access to a 32-bit memory needs no check: the base plus a 32-bit index plus a 32-bit offset
 //! stays inside the reserved range, and an access beyond the memory's size faults. If there is no
-//! reservation ([`CodeSettings`](crate::module::CodeSettings)), the end of the access is compared
-//! with the memory's length.
+//! such reservation ([`ModuleInfo::checks_bounds`](crate::module::ModuleInfo::checks_bounds)), the
+//! end of the access is compared with the memory's length. In a memory of 64 bits, the sum of index
+//! and offset may overflow, which traps; where it is computed at compile time, it saturates, and is
+//! then larger than any memory.
 
 use wasmparser::{MemArg, MemArgTarget};
 
@@ -14,13 +16,9 @@ use super::instruction::Next;
 use super::register_file::Holder;
 use super::state::{Operand, Place, Val, immediate};
 use crate::asm::{Alu, Cond, Mem, Reg, RegClass, Shift, Size, Width};
-use crate::module::CodeSettings;
 use crate::vmctx::{
     FUNC_REF_SIZE, FUNC_REFS, Libcall, MEMORY_BASE, MEMORY_LENGTH, TABLE_ELEMENTS, TABLE_LENGTH, TrapCode,
 };
-
-/// Log2 of the page size.
-const PAGE: u8 = 16;
 
 impl FunctionCompiler<'_> {
     /// The register with a memory's base.
@@ -64,17 +62,26 @@ impl FunctionCompiler<'_> {
 
     /// The minimum length of a memory, in bytes.
     fn least_length(&self, memory: u32) -> u64 {
-        self.module.memories[memory as usize].initial << PAGE
+        let page = 1 << self.module.page_size_log2(memory);
+        self.module.memories[memory as usize].initial.saturating_mul(page)
+    }
+
+    /// `reg += add`, an address in a memory; traps if that overflows.
+    pub(super) fn add_to_address(&mut self, memory: u32, reg: Reg, add: Reg) {
+        self.asm.alu(Alu::Add, Width::W64, reg, add);
+        if self.module.memories[memory as usize].memory64 {
+            self.trap_if(Cond::Below, TrapCode::MemoryOutOfBounds);
+        }
     }
 
     /// The address of an access of `bytes` bytes.
     pub(super) fn address(&mut self, operand: &Operand, arg: &MemArg, bytes: u32) -> Mem {
         let memory = memory_of(arg);
         let base = self.memory_base(memory);
-        let CodeSettings { checks_bounds, masks_indices, .. } = self.module.settings;
+        let checks_bounds = self.module.checks_bounds(memory);
         if let Val::Const(index) = operand.val {
-            let whole = index + arg.offset;
-            let end = whole + u64::from(bytes);
+            let whole = index.saturating_add(arg.offset);
+            let end = whole.saturating_add(u64::from(bytes));
             // A memory never shrinks.
             if checks_bounds && end > self.least_length(memory) {
                 let far = self.alloc(RegClass::General);
@@ -95,7 +102,7 @@ impl FunctionCompiler<'_> {
                 return Mem::indexed(base, index, 0, disp);
             }
             if let Some(end) = disp.checked_add(bytes as i32)
-                && !masks_indices
+                && !self.module.settings.masks_indices
             {
                 self.check_bounds(memory, index, end);
                 return Mem::indexed(base, index, 0, disp);
@@ -103,8 +110,8 @@ impl FunctionCompiler<'_> {
         }
         let far = self.alloc(RegClass::General);
         if checks_bounds {
-            self.asm.mov_imm(far, arg.offset + u64::from(bytes));
-            self.asm.alu(Alu::Add, Width::W64, far, index);
+            self.asm.mov_imm(far, arg.offset.saturating_add(u64::from(bytes)));
+            self.add_to_address(memory, far, index);
             self.check_end(memory, far, bytes);
         } else {
             self.asm.mov_imm(far, arg.offset);
@@ -117,16 +124,16 @@ impl FunctionCompiler<'_> {
     /// others.
     pub(super) fn address_in_one(&mut self, operand: &Operand, arg: &MemArg, size: Size) -> Mem {
         let memory = memory_of(arg);
-        let CodeSettings { checks_bounds, masks_indices, .. } = self.module.settings;
+        let checks_bounds = self.module.checks_bounds(memory);
         let near = i32::try_from(arg.offset).ok();
-        if memory == 0 && near.is_some() && !(checks_bounds && masks_indices) {
+        if memory == 0 && near.is_some() && !(checks_bounds && self.module.settings.masks_indices) {
             return self.address(operand, arg, size.bytes());
         }
         let whole = self.to_own_reg(operand);
         let mut disp = near.unwrap_or(0);
         if checks_bounds {
-            self.asm.mov_imm(SCRATCH, arg.offset + u64::from(size.bytes()));
-            self.asm.alu(Alu::Add, Width::W64, whole, SCRATCH);
+            self.asm.mov_imm(SCRATCH, arg.offset.saturating_add(u64::from(size.bytes())));
+            self.add_to_address(memory, whole, SCRATCH);
             self.check_end(memory, whole, size.bytes());
             disp = 0;
         } else if near.is_none() {
@@ -214,8 +221,21 @@ impl FunctionCompiler<'_> {
         let dst = self.alloc(RegClass::General);
         self.asm.mov(Width::W64, dst, Mem::base(CONTEXT, self.layout.memory(memory) + MEMORY_LENGTH));
         self.asm.mov(Width::W64, dst, Mem::base(dst, 0));
-        self.asm.shift_imm(Shift::Shr, Width::W64, dst, PAGE);
-        self.push(Ty::I32, Val::Reg(dst));
+        let page = self.module.page_size_log2(memory);
+        if page != 0 {
+            self.asm.shift_imm(Shift::Shr, Width::W64, dst, page);
+        }
+        self.push(self.memory_index(memory), Val::Reg(dst));
+    }
+
+    /// The type of a memory's addresses and sizes.
+    fn memory_index(&self, memory: u32) -> Ty {
+        if self.module.memories[memory as usize].memory64 { Ty::I64 } else { Ty::I32 }
+    }
+
+    /// The type of a table's indices and sizes.
+    fn table_index(&self, table: u32) -> Ty {
+        if self.module.tables[table as usize].table64 { Ty::I64 } else { Ty::I32 }
     }
 
     // Globals.
@@ -299,7 +319,7 @@ impl FunctionCompiler<'_> {
         let dst = self.alloc(RegClass::General);
         self.asm.mov(Width::W64, dst, Mem::base(CONTEXT, self.layout.table(table)));
         self.asm.mov(Width::W64, dst, Mem::base(dst, TABLE_LENGTH));
-        self.push(Ty::I32, Val::Reg(dst));
+        self.push(self.table_index(table), Val::Reg(dst));
     }
 
     pub(super) fn ref_func(&mut self, function: u32) {
@@ -324,12 +344,12 @@ impl FunctionCompiler<'_> {
 
     pub(super) fn memory_grow(&mut self, memory: u32) {
         self.bulk(Libcall::MemoryGrow, &[u64::from(memory)], 1);
-        self.push_answer(Ty::I32);
+        self.push_answer(self.memory_index(memory));
     }
 
     pub(super) fn table_grow(&mut self, table: u32) {
         self.bulk(Libcall::TableGrow, &[u64::from(table)], 2);
-        self.push_answer(Ty::I32);
+        self.push_answer(self.table_index(table));
     }
 
     /// Pushes the result of a libcall, in `rax`.

@@ -206,7 +206,9 @@ impl Events<'_> {
     fn change(&mut self, event: Event) -> Result<Action, &'static str> {
         let memories = &self.program.memories;
         match event {
-            Event::Grow { memory, pages } if (memory as usize) < memories.len() && pages <= 65536 => {
+            Event::Grow { memory, pages }
+                if memories.get(memory as usize).is_some_and(|is_64| *is_64 || pages <= u32::MAX.into()) =>
+            {
                 Ok(Action::Grow { memory, pages })
             }
             Event::Write { memory, address, bytes } => {
