@@ -111,7 +111,9 @@ pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec
         return Err(Error::Invalid { message: "the module is larger than 4 GiB".to_owned(), offset: 0 });
     }
     if Parser::is_component(bytes) {
-        let message = "this is a component, not a core module".to_owned();
+        let message = "this is a component, not a core module: build the program for the target \
+                       wasm32-wasip1, or extract the core modules by `wasm-tools component unbundle`"
+            .to_owned();
         return Err(Error::Unsupported { message, offset: 4 });
     }
     let mut validator = Validator::new_with_features(FEATURES);

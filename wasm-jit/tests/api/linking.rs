@@ -260,7 +260,7 @@ fn unsupported_features_are_refused_by_name() {
     let cases = [
         ("(module (type (struct)))", "gc"),
         ("(module (func (param (ref func))))", "function references"),
-        ("(component)", "component"),
+        ("(component)", "build the program for the target wasm32-wasip1"),
     ];
     for (text, feature) in cases {
         let error = Module::new(&engine, text).unwrap_err();
