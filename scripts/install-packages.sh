@@ -53,6 +53,3 @@ if ((${#packages[@]})); then
 fi
 
 command -v cargo >/dev/null || { say "Rust is missing: see https://rustup.rs"; exit 1; }
-
-# One test uses it, and says so if it is missing.
-scripts/lldb.sh >/dev/null || say "there is no LLDB for WebAssembly"

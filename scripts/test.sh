@@ -42,6 +42,8 @@ fi
 # Before the tests, which would build all this without output.
 scripts/build.sh
 scripts/third-party.sh >/dev/null
+# One test uses it, and says so if it is missing.
+scripts/lldb.sh >/dev/null || echo "test.sh: there is no LLDB for WebAssembly" >&2
 scripts/wasm-programs.sh >/dev/null
 
 # wordpatch by itself: its tests have the feature fault-injection, with which everything that
