@@ -56,12 +56,15 @@ impl ModuleSectionInfo<Contents> for UnwindTables {
     }
 }
 
+/// The code of an object, by its addresses in memory.
+type Text = Vec<(Range<u64>, Contents)>;
+
 /// The unwinder, with the objects that it knows.
 pub(super) struct Unwinder {
     unwinder: UnwinderX86_64<Contents>,
     cache: CacheX86_64,
     changes: Option<Changes>,
-    objects: Vec<(Object, Vec<(Range<u64>, Contents)>)>,
+    objects: Vec<(Object, Text)>,
     /// An address in the profiler's object.
     own: u64,
 }
