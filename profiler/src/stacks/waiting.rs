@@ -2,7 +2,7 @@
 //! ready to run.
 //!
 //! How long a thread was ready without a processor is known to the kernel as long as the thread
-//! exists (Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat"). Of threads that have
+//! exists (Documentation/scheduler/sched-stats.rst, `schedstat` of /proc). Of threads that have
 //! ended, and without /proc, only what probes have seen of it is known
 //! ([`crate::preemption`]); the rest counts as waiting.
 

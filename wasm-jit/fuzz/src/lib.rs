@@ -2,10 +2,10 @@
 //!
 //! A [`Case`] is generated from a seed alone: a module, with a selection of the features that both
 //! engines support, by wasm-smith or by [`program`], and the arguments of its calls.
-//! [`engine::run`] runs it in an [`Engine`] and keeps a [`Record`] of all observable behaviour: how
-//! each call of an exported function ended and with which values, which host functions were called
-//! with which values, and the final contents of exported memories, globals and tables. The two
-//! records must agree; [`record`] describes the permitted differences.
+//! [`engine::run_loaded`] runs it in an [`Engine`] and keeps a [`Record`] of all observable
+//! behaviour: how each call of an exported function ended and with which values, which host
+//! functions were called with which values, and the final contents of exported memories, globals
+//! and tables. The two records must agree; [`record`] describes the permitted differences.
 //!
 //! Every loop and function of a module decrements a budget and traps when it is used up, so that
 //! both engines stop at the same point.
