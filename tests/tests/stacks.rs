@@ -23,6 +23,14 @@ fn measure(binary: &std::path::Path) -> Result<(), String> {
     let profiled = profiled(binary, &["1"], "budget=2%");
     assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
     let report = profiled.report();
+    if report.json["stacks"] == 0 {
+        let refused =
+            |note: &&serde_json::Value| note.as_str().is_some_and(|note| note.contains("perf_event_open"));
+        let notes = report.json["notes"].as_array();
+        let note = notes.and_then(|notes| notes.iter().find(refused)).expect("the reason is in the report");
+        println!("not tested: {note}");
+        return Ok(());
+    }
     let output = String::from_utf8_lossy(&profiled.run.stdout).into_owned();
     let all: f64 = 1.5e9;
     let mut lines = 0;
