@@ -43,6 +43,9 @@ fn an_endless_loop_is_interrupted_again_and_again() {
     }
 }
 
+/// Interrupts of one test, at most.
+const MAX_ROUNDS: usize = 20_000;
+
 #[test]
 fn an_interrupt_at_any_instruction_leaves_cleanly() {
     // Calls and returns only: the signal also arrives in prologues and at RET.
@@ -56,7 +59,11 @@ fn an_interrupt_at_any_instruction_leaves_cleanly() {
     ]);
     let (mut instance, handle) = interruptible(DEFAULT_SIGNAL);
     let mut seen = [0; 2];
-    for _ in 0..300 {
+    // Where a signal arrives is up to the processor: one of the two functions may be rare.
+    for round in 0..MAX_ROUNDS {
+        if round >= 300 && !seen.contains(&0) {
+            break;
+        }
         let timeout = handle.interrupt_after(Duration::from_micros(200)).unwrap();
         let (trap, backtrace) = trap_of(instance.run(&image, 0));
         assert_eq!(trap, Trap::Interrupt);
@@ -68,7 +75,7 @@ fn an_interrupt_at_any_instruction_leaves_cleanly() {
         }
         assert!(timeout.has_fired());
     }
-    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+    assert!(!seen.contains(&0), "{seen:?}");
 }
 
 static IN_HOST: AtomicBool = AtomicBool::new(false);
