@@ -816,8 +816,10 @@ fn a_library_loaded_repeatedly_leaks_nothing() {
     let plugin = plugin.to_str().expect("a path in UTF-8");
     let profiled =
         check_build("dlopen_cycles.c", &[plugin], (Gcc, &["-O2"]), Expect::Report, &["plugin_a_leaf"]);
-    // Four functions, entry and exit, and the same ids each time.
-    assert!(profiled.report().json["probes"].as_u64() <= Some(8), "{}", profiled.report().json["probes"]);
+    // Four functions, entry and exit, and the same ids each time that the library is at the same
+    // address: for 60 loads it is at a few, because the profiler maps the files of sampled objects
+    // in between.
+    assert!(profiled.report().json["probes"].as_u64() <= Some(32), "{}", profiled.report().json["probes"]);
 }
 
 /// Waits until the child has stopped itself.
