@@ -47,7 +47,10 @@ fn frames_that_become_plain_go_on_as_before() {
     let mut written = 0;
     for (number, bytes) in random_programs.chain(special).enumerate() {
         let engine = engine();
-        let (expected, counts, places) = reference(&engine, &bytes, 3);
+        let (_, counts, places) = reference(&engine, &bytes, 3);
+        // Each run finds the memory as the one before has left it.
+        let (first, mut store, instance) = outcome(&Module::from_binary(&engine, &bytes).unwrap());
+        let expected = [first, call_main(&mut store, &instance), call_main(&mut store, &instance)];
         let module = Module::from_binary(&engine, &bytes).unwrap();
         let locals: HashMap<u32, u32> =
             values::places(&bytes).iter().map(|((function, _), place)| (*function, place.locals())).collect();
@@ -75,10 +78,8 @@ fn frames_that_become_plain_go_on_as_before() {
         let all = closures.iter().map(|(.., probe)| probe).chain(probes.iter().map(|(_, probe)| probe));
         activate_all(all).into_iter().for_each(|on| on.unwrap());
         let (first, mut store, instance) = outcome(&module);
-        assert_eq!(first, expected, "program {number}");
-        for _ in 0..2 {
-            assert_eq!(call_main(&mut store, &instance).0, expected.0, "program {number}");
-        }
+        let found = [first, call_main(&mut store, &instance), call_main(&mut store, &instance)];
+        assert_eq!(found, expected, "program {number}");
         for (at, probe) in &probes {
             assert_eq!(probe.count(), counts[*at], "program {number}: {:x?}", places[*at]);
         }
