@@ -65,7 +65,7 @@ impl Loaded {
         &self.module
     }
 
-    /// Its probes are told about new stores.
+    /// Its probes are notified of new stores.
     pub(crate) fn attach(&mut self, probes: Arc<Set>) {
         self.probes = Some(probes);
     }

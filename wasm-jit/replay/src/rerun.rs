@@ -12,7 +12,7 @@ use super::event::Event;
 use super::trace::Reader;
 use super::value::Value;
 
-/// Is told what happens in the run.
+/// Is notified of what happens in the run.
 pub(crate) trait Observer: 'static {
     /// The next event was read, and has not happened; `None` at the end of the trace.
     fn reads(&mut self, _event: Option<&Event>) -> Result<(), Error> {
