@@ -63,7 +63,8 @@
 //! * [`register_callback`]; [`activate`] and [`deactivate`], and their batch forms
 //!   [`activate_all`] and [`deactivate_all`]; [`with_metadata`], [`lasting_metadata`].
 //! * [`provider::Provider`], [`Discovery`]; [`group::Sites`], [`group::Group`]: for providers.
-//! * [`service`]: the thread that runs later discoveries, and the handling of forks.
+//! * [`service`]: the thread that runs later discoveries, and the handling of forks. [`loaded`]:
+//!   the objects that the dynamic loader has mapped.
 //!
 //! # Safety
 //! [`activate`] is `unsafe`: the probe function must stay callable for as long as any thread may
@@ -90,6 +91,7 @@
 mod discovery;
 mod error;
 pub mod group;
+pub mod loaded;
 mod permanent;
 mod probe;
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //!
 //! # How
 //! 1. The kernel takes the samples ([`events`]), and the service thread reads them in each tick.
-//! 2. [`unwinding`] finds the frames, by the unwind tables of the objects' files ([`objects`]).
+//! 2. [`unwinding`] finds the frames, by the unwind tables of the objects' files ([`contents`]).
 //! 3. [`contexts`] knows which functions have been entered and not left at each address, inlined
 //!    ones included. Samples wait for [`DELAY`], until the probes of code that was executed for the
 //!    first time are known.
@@ -17,9 +17,9 @@
 //!
 //! If the kernel refuses the events, times are those of windows alone, and the report has a note.
 
+mod contents;
 mod contexts;
 mod events;
-mod objects;
 mod tally;
 mod unwinding;
 pub(crate) mod waiting;
@@ -36,7 +36,7 @@ use tally::{Functions, Tally};
 use unwinding::{End, Unwinder};
 
 #[cfg(test)]
-pub(crate) use tally::of_chains;
+pub(crate) use tally::tests::of_chains;
 pub(crate) use tally::{FunctionTime, Times};
 
 use crate::own_time;
@@ -86,6 +86,8 @@ pub(crate) struct Stacks {
     /// The program's processor time when sampling began.
     running_before: f64,
     frames: Vec<u64>,
+    /// Whether the objects must be brought up to date, because some may be new.
+    has_new_sites: bool,
 }
 
 impl Stacks {
@@ -102,6 +104,7 @@ impl Stacks {
             tally: Tally::default(),
             running_before: 0.0,
             frames: Vec::new(),
+            has_new_sites: false,
         }
     }
 
@@ -130,23 +133,34 @@ impl Stacks {
 
     /// Adds a site: of this function, in the body with these addresses.
     pub(crate) fn add_site(&mut self, site: usize, kind: ProbeType, function: u32, body: Range<usize>) {
+        self.has_new_sites = true;
         self.contexts.add(site as u64, kind, function, body.start as u64..body.end as u64);
     }
 
     /// Reads the samples that have been taken.
     pub(crate) fn drain(&mut self) {
         let Some(events) = &mut self.events else { return };
-        for range in self.unwinder.refresh() {
-            self.contexts.remove(&range);
-        }
-        let (unwinder, frames, tally, waiting) =
-            (&mut self.unwinder, &mut self.frames, &mut self.tally, &mut self.waiting);
+        let (unwinder, contexts, frames, tally, waiting) =
+            (&mut self.unwinder, &mut self.contexts, &mut self.frames, &mut self.tally, &mut self.waiting);
         let at = Instant::now();
+        let mut refresh = |unwinder: &mut Unwinder| {
+            unwinder.refresh().iter().for_each(|range| contexts.remove(range));
+        };
+        // Before an object with known sites is unloaded, and another one loaded in its place.
+        let mut is_current = std::mem::take(&mut self.has_new_sites);
+        if is_current {
+            refresh(unwinder);
+        }
         events.drain(|record| match record {
-            Record::Sample(sample) => match unwinder.frames(&sample, frames) {
-                End::Profiler => tally.profiler += 1,
-                end => waiting.push_back(Sample { at, frames: frames.as_slice().into(), end }),
-            },
+            Record::Sample(sample) => {
+                if !std::mem::replace(&mut is_current, true) {
+                    refresh(unwinder);
+                }
+                match unwinder.frames(&sample, frames) {
+                    End::Profiler => tally.profiler += 1,
+                    end => waiting.push_back(Sample { at, frames: frames.as_slice().into(), end }),
+                }
+            }
             Record::Unreadable => tally.add_unreadable(),
             Record::Lost(number) => tally.lost += number,
         });

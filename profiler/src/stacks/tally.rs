@@ -183,21 +183,8 @@ fn limits(seen: u64, all: u64) -> (f64, f64) {
     (low, high)
 }
 
-/// Samples in which these functions, innermost first, had been entered, and how often each was
-/// taken.
 #[cfg(test)]
-pub(crate) fn of_chains(samples: &[(&[u32], u64)]) -> Tally {
-    let mut tally = Tally::default();
-    for (chain, number) in samples {
-        let chain = chain.iter().map(|function| Some(*function)).collect();
-        let functions = Functions { chain, ..Functions::default() };
-        (0..*number).for_each(|_| tally.add(&functions));
-    }
-    tally
-}
-
-#[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
 
@@ -208,6 +195,11 @@ mod tests {
             chain: functions.iter().map(|function| Some(*function)).collect(),
             ..Functions::default()
         }
+    }
+
+    /// Counts samples with these functions, innermost first.
+    pub(crate) fn of_chains(samples: &[(&[u32], u64)]) -> Tally {
+        added(&samples.iter().map(|(functions, number)| (chain(functions), *number)).collect::<Vec<_>>())
     }
 
     fn added(samples: &[(Functions, u64)]) -> Tally {

@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
+use fastinst::loaded::{self, Counters, LoadedObject};
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
-use framehop::{Module, ModuleSectionInfo, Unwinder as _};
 
+use framehop::{FrameAddress, Module, ModuleSectionInfo, Unwinder as _};
+
+use super::contents::{Contents, Sections};
 use super::events::RawSample;
-use super::objects::{self, Changes, Contents, Object};
 
 /// Frames of a stack that are looked at, at most: a deeper recursion has the same functions in all
 /// of them.
@@ -56,17 +58,30 @@ impl ModuleSectionInfo<Contents> for UnwindTables {
     }
 }
 
-/// The code of an object, by its addresses in memory.
-type Text = Vec<(Range<u64>, Contents)>;
+/// A loaded object.
+struct Known {
+    object: LoadedObject,
+    contents: State,
+}
+
+/// What is known of an object's contents.
+enum State {
+    /// No frame has been in it.
+    Unread,
+    /// Its segments, by their addresses in memory; the unwinder has its table.
+    Read(Vec<(Range<u64>, Contents)>),
+    /// They cannot be read, or have no unwind table.
+    Unusable,
+}
 
 /// The unwinder, with the objects that it knows.
 pub(super) struct Unwinder {
     unwinder: UnwinderX86_64<Contents>,
     cache: CacheX86_64,
-    changes: Option<Changes>,
-    objects: Vec<(Object, Text)>,
+    counters: Option<Counters>,
+    objects: Vec<Known>,
     /// An address in the profiler's object.
-    own: u64,
+    own: usize,
 }
 
 impl Unwinder {
@@ -74,93 +89,113 @@ impl Unwinder {
         Self {
             unwinder: UnwinderX86_64::new(),
             cache: CacheX86_64::new(),
-            changes: None,
+            counters: None,
             objects: Vec::new(),
-            own: Self::new as *const () as u64,
+            own: Self::new as *const () as usize,
         }
     }
 
     /// Brings the objects up to date. Returns the ranges of those that were unloaded.
     pub(super) fn refresh(&mut self) -> Vec<Range<u64>> {
-        let changes = objects::changes();
-        if self.changes.replace(changes) == Some(changes) {
+        let counters = loaded::counters();
+        if self.counters.replace(counters) == Some(counters) {
             return Vec::new();
         }
-        let loaded = objects::loaded();
+        let mut loaded = loaded::objects();
         let mut gone = Vec::new();
-        self.objects.retain(|(object, _)| {
-            let stays = loaded.contains(object);
-            if !stays {
-                gone.push(object.range.clone());
+        let unwinder = &mut self.unwinder;
+        self.objects.retain(|known| {
+            if let Some(at) = loaded.iter().position(|object| *object == known.object) {
+                loaded.swap_remove(at);
+                return true;
             }
-            stays
+            let range = addresses(&known.object);
+            if matches!(known.contents, State::Read(_)) {
+                unwinder.remove_module(range.start);
+            }
+            gone.push(range);
+            false
         });
-        for range in &gone {
-            self.unwinder.remove_module(range.start);
-        }
         if !gone.is_empty() {
             self.cache = CacheX86_64::new();
         }
-        for object in loaded {
-            if !self.objects.iter().any(|(known, _)| *known == object) {
-                self.add(object);
-            }
-        }
+        self.objects.extend(loaded.into_iter().map(|object| Known { object, contents: State::Unread }));
         gone
     }
 
-    fn add(&mut self, object: Object) {
-        let Some(sections) = object.sections() else { return };
-        let tables = UnwindTables {
-            bias: object.bias,
-            index: (sections.unwind_index.0, Some(sections.unwind_index.1)),
-            table: (sections.unwind_table.0, Some(sections.unwind_table.1)),
-        };
-        let module = Module::new(String::new(), object.range.clone(), object.bias, tables);
-        self.unwinder.add_module(module);
-        self.objects.push((object, sections.text));
+    /// The object that contains this address.
+    fn object_at(&self, address: u64) -> Option<usize> {
+        let address = usize::try_from(address).ok()?;
+        self.objects.iter().position(|known| known.object.range.contains(&address))
     }
 
-    fn object_at(&self, address: u64) -> Option<&Object> {
-        self.objects.iter().map(|(object, _)| object).find(|object| object.range.contains(&address))
+    /// Reads the contents of an object unless that was done. Returns whether it has an unwind
+    /// table.
+    fn read(&mut self, at: usize) -> bool {
+        let known = &mut self.objects[at];
+        if matches!(known.contents, State::Unread) {
+            known.contents = match Sections::of(&known.object) {
+                Some(sections) => {
+                    let bias = known.object.bias as u64;
+                    let (index, table) = (sections.unwind_index, sections.unwind_table);
+                    let (index, table) = ((index.0, Some(index.1)), (table.0, Some(table.1)));
+                    let tables = UnwindTables { bias, index, table };
+                    let module = Module::new(String::new(), addresses(&known.object), bias, tables);
+                    self.unwinder.add_module(module);
+                    State::Read(sections.segments)
+                }
+                None => State::Unusable,
+            };
+        }
+        matches!(known.contents, State::Read(_))
     }
 
-    /// The code at these addresses, as in the file of the object.
+    /// The code at these addresses, as in the file of the object. Only code of frames is known.
     pub(super) fn code(&self, range: &Range<u64>) -> Option<&[u8]> {
-        let texts = self.objects.iter().flat_map(|(_, text)| text);
-        let (text, bytes) =
-            texts.into_iter().find(|(text, _)| text.start <= range.start && range.end <= text.end)?;
-        bytes.get((range.start - text.start) as usize..(range.end - text.start) as usize)
+        let State::Read(segments) = &self.objects[self.object_at(range.start)?].contents else { return None };
+        let (memory, bytes) =
+            segments.iter().find(|(memory, _)| memory.start <= range.start && range.end <= memory.end)?;
+        bytes.get((range.start - memory.start) as usize..(range.end - memory.start) as usize)
     }
 
     /// Replaces `frames` by those of the sample, innermost first: addresses in the instruction that
     /// each of them executes.
     pub(super) fn frames(&mut self, sample: &RawSample<'_>, frames: &mut Vec<u64>) -> End {
         frames.clear();
-        let own = self.object_at(self.own).map_or(0..0, |object| object.range.clone());
+        let own = self.objects.iter().position(|known| known.object.range.contains(&self.own));
         let mut read_stack = |address: u64| {
             let offset = usize::try_from(address.wrapping_sub(sample.sp)).map_err(drop)?;
             let word = offset.checked_add(8).and_then(|end| sample.stack.get(offset..end)).ok_or(())?;
             word.try_into().map(u64::from_le_bytes).map_err(drop)
         };
-        let registers = UnwindRegsX86_64::new(sample.ip, sample.sp, sample.bp);
-        let objects = &self.objects;
-        let mut walk = self.unwinder.iter_frames(sample.ip, registers, &mut self.cache, &mut read_stack);
+        let mut registers = UnwindRegsX86_64::new(sample.ip, sample.sp, sample.bp);
+        let mut address = FrameAddress::from_instruction_pointer(sample.ip);
         loop {
-            let address = match walk.next() {
-                Ok(Some(frame)) => frame.address_for_lookup(),
-                Ok(None) => return End::Outermost,
-                Err(_) => return End::Unknown,
-            };
-            if own.contains(&address) {
+            let executed = address.address_for_lookup();
+            let object = self.object_at(executed);
+            if object.is_some() && object == own {
                 return End::Profiler;
             }
-            frames.push(address);
+            frames.push(executed);
             // Beyond code without a table, frames are guesses.
-            let is_known = objects.iter().any(|(object, _)| object.range.contains(&address));
-            if !is_known || frames.len() == MAX_FRAMES {
+            if !object.is_some_and(|object| self.read(object)) || frames.len() == MAX_FRAMES {
                 return End::Unknown;
             }
+            let caller =
+                self.unwinder.unwind_frame(address, &mut registers, &mut self.cache, &mut read_stack);
+            address = match caller {
+                Ok(None) => return End::Outermost,
+                Ok(Some(caller)) => match FrameAddress::from_return_address(caller) {
+                    Some(caller) => caller,
+                    None => return End::Unknown,
+                },
+                Err(_) => return End::Unknown,
+            };
         }
     }
+}
+
+/// The addresses of an object.
+fn addresses(object: &LoadedObject) -> Range<u64> {
+    object.range.start as u64..object.range.end as u64
 }

@@ -14,9 +14,9 @@ use object::{
     Object as _, ObjectSection, ObjectSymbol, ObjectSymbolTable, ReadCache, ReadRef, RelocationTarget,
 };
 
-use super::loaded::LoadedObject;
 use super::names::Names;
 use crate::error::Error;
+use crate::loaded::LoadedObject;
 use crate::probe::ProbeKind;
 
 /// The symbols that gcc and clang call.

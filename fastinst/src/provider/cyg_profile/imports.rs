@@ -12,7 +12,7 @@ use object::read::elf::ElfFile64;
 use object::{Object as _, ObjectSymbol, ObjectSymbolTable, RelocationTarget};
 
 use super::elf::{self, Elf, View};
-use super::loaded::LoadedObject;
+use crate::loaded::LoadedObject;
 
 /// The names of these functions, by address.
 #[derive(Debug, Default)]

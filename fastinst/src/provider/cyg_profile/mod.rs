@@ -4,9 +4,9 @@
 //! the entry and at every exit of each function. This provider finds these calls in the loaded
 //! objects and makes a probe of each:
 //!
-//! 1. `loaded` lists the loaded objects; `elf` finds an object's pointers to the two functions;
-//!    `unwind` finds the starts of its own functions. `index` stores the starts, sorted: eight
-//!    bytes for each function.
+//! 1. [`crate::loaded`] lists the loaded objects; `elf` finds an object's pointers to the two
+//!    functions; `unwind` finds the starts of its own functions. `index` stores the starts, sorted:
+//!    eight bytes for each function.
 //! 2. `arrivals`: a call that arrives at the exported `__cyg_profile_func_*` marks the code that it
 //!    comes from in the index.
 //! 3. `scan` decodes marked code that contains a call of either function, in every form: CALL and
@@ -44,7 +44,6 @@ mod arrivals;
 mod elf;
 mod imports;
 mod index;
-mod loaded;
 mod names;
 mod naming;
 mod object;
@@ -64,11 +63,11 @@ pub use arrivals::arrival;
 
 use crate::discovery::Discovery;
 use crate::error::Error;
+use crate::loaded::{self, LoadedObject, ObjectKind};
 use crate::permanent::{ObjectInfo, PROBES, Probe};
 use crate::provider::{self, EarlyCalls, Extent, KnownFunction, Provider as _};
 use arrivals::{ARRIVALS_PENDING, KNOWN, KnownObject, STARTED, TOO_MANY_ARRIVALS};
 use index::{Blocks, Index};
-use loaded::LoadedObject;
 use names::Names;
 use naming::leak;
 use object::{Instrumented, Object, Work, is_sparse, starts};
@@ -356,7 +355,8 @@ impl State {
         if counters == self.counters {
             return;
         }
-        let objects = loaded::objects();
+        let mut objects = loaded::objects();
+        objects.retain(|object| object.kind != ObjectKind::Vdso);
         if counters.unloads != self.counters.unloads {
             self.retire(&objects);
         }

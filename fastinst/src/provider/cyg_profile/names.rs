@@ -12,7 +12,7 @@ use object::read::elf::{ElfFile64, SectionHeader as _, Sym as _};
 use object::{ReadCache, elf as constants};
 
 use super::elf::{self, Elf, FileId};
-use super::loaded::LoadedObject;
+use crate::loaded::LoadedObject;
 
 /// A function. Its address is relative to the object's lowest one.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::imports::Imports;
-use super::{Instrumented, NAME, Object, State, loaded};
+use super::{Instrumented, NAME, Object, State};
+use crate::loaded;
 use crate::permanent::{ObjectInfo, Probe};
 
 impl State {

@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 use super::arrivals::{self, KnownObject};
 use super::imports::Imports;
 use super::index::{Index, PriorState};
-use super::loaded::{self, LoadedObject};
 use super::names::Names;
 use super::scan::{self, FoundSites, Scanner};
 use super::stubs::{RestoreExtent, Stubs};
 use super::unwind::Table;
 use super::{HELD, Scan, elf};
 use crate::error::Error;
+use crate::loaded::{self, LoadedObject};
 use crate::permanent::{ObjectInfo, PROBES, Probe};
 
 /// Number of sites of which probes are made at a time. With more, more sites share the two waits of

@@ -11,7 +11,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, 
 
 use super::arguments::Analysis;
 use super::elf::View;
-use super::loaded::LoadedObject;
+use crate::loaded::LoadedObject;
 use crate::probe::ProbeKind;
 
 /// A call of an instrumentation function.

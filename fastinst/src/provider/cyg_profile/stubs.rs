@@ -18,11 +18,11 @@ use callpatch::{CallSite, Clobbers, Shape, State, Switch};
 use fastinst_sigsafe::Segments;
 use wordpatch::near::NearBlock;
 
-use super::loaded::LoadedObject;
 use super::relays::{Relays, SLOTS};
 use super::scan::Site;
 use super::{Scan, arrivals, resolve};
 use crate::error::Error;
+use crate::loaded::LoadedObject;
 use crate::permanent::{Cell, ObjectInfo, PROBES, Probe};
 use crate::probe::{ProbeFn, ProbeKind};
 

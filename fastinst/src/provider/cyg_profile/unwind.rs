@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use gimli::{BaseAddresses, EhFrame, EhFrameOffset, NativeEndian, UnwindSection};
 
-use super::loaded::LoadedObject;
+use crate::loaded::LoadedObject;
 
 /// Version 1; a pointer to `.eh_frame`, relative to itself; the number of entries; pairs relative
 /// to the table.
@@ -33,8 +33,8 @@ pub(super) struct Table<'a> {
 /// # Safety
 /// The object must stay loaded while they are used.
 unsafe fn mapped<'a>(loaded: &LoadedObject, range: Range<usize>) -> Option<&'a [u8]> {
-    let inside = |segment: &&Range<usize>| segment.start <= range.start && range.end <= segment.end;
-    loaded.segments.iter().find(inside)?;
+    let inside = |memory: &&Range<usize>| memory.start <= range.start && range.end <= memory.end;
+    loaded.segments.iter().map(|segment| &segment.memory).find(inside)?;
     // SAFETY: inside a segment that the loader has mapped readable; by the caller's obligation, it
     // still is.
     Some(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(range.start), range.len()) })
@@ -63,9 +63,9 @@ impl<'a> Table<'a> {
         let entries = unsafe { mapped(loaded, start..start.checked_add(count.checked_mul(8)?)?) }?;
         // SAFETY: `entries` is `count` times 8 mapped bytes, aligned to 4; any bytes are numbers.
         let entries = unsafe { std::slice::from_raw_parts(entries.as_ptr().cast(), count) };
-        let segment = loaded.segments.iter().find(|segment| segment.contains(&frames_address))?;
+        let segment = loaded.segments.iter().find(|segment| segment.memory.contains(&frames_address))?;
         // SAFETY: the caller's obligation.
-        let frames = unsafe { mapped(loaded, frames_address..segment.end) }?;
+        let frames = unsafe { mapped(loaded, frames_address..segment.memory.end) }?;
         Some(Self { address, entries, frames, frames_address })
     }
 

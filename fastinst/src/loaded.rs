@@ -1,0 +1,197 @@
+//! The objects that the dynamic loader has mapped: the executable, its libraries, and the vDSO.
+//!
+//! All functions call `dl_iterate_phdr(3)`, which blocks while the loader maps or unmaps an object,
+//! and blocks the loader meanwhile. They must not be called by a signal handler.
+
+use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// A loaded object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadedObject {
+    /// The path of its file, as the loader knows it; the name of the vDSO, which has none.
+    pub path: PathBuf,
+    /// What kind of object it is.
+    pub kind: ObjectKind,
+    /// The difference between an address in memory and the address in the file.
+    pub bias: usize,
+    /// Its range of addresses, from the lowest to the highest.
+    pub range: Range<usize>,
+    /// The addresses of its executable segments.
+    pub text: Vec<Range<usize>>,
+    /// Its readable segments.
+    pub segments: Vec<Segment>,
+    /// The address of its unwind table (`PT_GNU_EH_FRAME`), if it has one.
+    pub unwind: Option<usize>,
+    /// Whether it was loaded with the program, so that it is never unloaded.
+    pub stays: bool,
+}
+
+/// The kinds of loaded objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectKind {
+    /// The program itself.
+    Executable,
+    /// A shared library, or the loader.
+    Library,
+    /// The code that the kernel maps into each process, `vdso(7)`.
+    Vdso,
+}
+
+/// A readable segment of an object, as far as it is mapped from the object's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its addresses.
+    pub memory: Range<usize>,
+    /// Where it begins in the file, in bytes.
+    pub offset: u64,
+}
+
+/// The loader's name of the vDSO.
+const VDSO: &[u8] = b"linux-vdso.so.1";
+
+/// The numbers of objects that the loader has loaded and unloaded so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Objects loaded.
+    pub loads: u64,
+    /// Objects unloaded.
+    pub unloads: u64,
+}
+
+type Visit<'a> = &'a mut dyn FnMut(&libc::dl_phdr_info) -> c_int;
+
+fn visit(mut visit: impl FnMut(&libc::dl_phdr_info) -> c_int) {
+    unsafe extern "C" fn call(
+        info: *mut libc::dl_phdr_info,
+        _size: libc::size_t,
+        visit: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader passes a valid `info`, and `visit` points to the closure passed below.
+        unsafe { (*visit.cast::<Visit<'_>>())(&*info) }
+    }
+    let mut visit: Visit<'_> = &mut visit;
+    // SAFETY: the callback has the right type, and the closure lives during the call. A panic in it
+    // does not unwind into the loader, but aborts, since the callback is `extern "C"`.
+    unsafe { libc::dl_iterate_phdr(Some(call), std::ptr::from_mut(&mut visit).cast()) };
+}
+
+/// The current values of the loader's counters.
+#[must_use]
+pub fn counters() -> Counters {
+    let mut counters = Counters::default();
+    visit(|info| {
+        counters = Counters { loads: info.dlpi_adds, unloads: info.dlpi_subs };
+        1
+    });
+    counters
+}
+
+/// All loaded objects.
+///
+/// The list begins with the objects that were loaded with the program, including the loader itself,
+/// and ends with those that were opened later.
+#[must_use]
+pub fn objects() -> Vec<LoadedObject> {
+    // SAFETY: reads the auxiliary vector.
+    let loader = unsafe { libc::getauxval(libc::AT_BASE) };
+    let mut objects: Vec<LoadedObject> = Vec::new();
+    let mut of_program = 0;
+    visit(|info| {
+        if loader != 0 && info.dlpi_addr == loader {
+            of_program = objects.len();
+        }
+        objects.extend(object(info));
+        0
+    });
+    objects[..of_program].iter_mut().for_each(|object| object.stays = true);
+    objects
+}
+
+/// Runs `act` if this object is loaded, and keeps it loaded meanwhile: the loader makes the call
+/// while it holds the lock that it needs for unmapping objects. `act` must call neither the loader
+/// nor code of the program.
+pub fn while_loaded<R>(wanted: &LoadedObject, act: impl FnOnce() -> R) -> Option<R> {
+    let mut act = Some(act);
+    let mut result = None;
+    visit(|info| {
+        let is_wanted = info.dlpi_addr as usize == wanted.bias
+            && object(info).is_some_and(|object| LoadedObject { stays: wanted.stays, ..object } == *wanted);
+        if is_wanted && let Some(act) = act.take() {
+            result = Some(act());
+        }
+        is_wanted.into()
+    });
+    result
+}
+
+/// The file of the executable. It is cached, because the kernel no longer reports it once the main
+/// thread has ended.
+fn executable() -> Option<PathBuf> {
+    static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
+    if EXECUTABLE.get().is_none() {
+        let _ = EXECUTABLE.set(std::fs::read_link("/proc/self/exe").ok()?);
+    }
+    EXECUTABLE.get().cloned()
+}
+
+fn object(info: &libc::dl_phdr_info) -> Option<LoadedObject> {
+    // SAFETY: the loader's name is a C string or null.
+    let name = if info.dlpi_name.is_null() { c"" } else { unsafe { CStr::from_ptr(info.dlpi_name) } };
+    let name = name.to_bytes();
+    let (kind, path) = match name {
+        b"" => (ObjectKind::Executable, executable()?),
+        VDSO => (ObjectKind::Vdso, PathBuf::from(OsStr::from_bytes(name))),
+        _ => (ObjectKind::Library, PathBuf::from(OsStr::from_bytes(name))),
+    };
+    // SAFETY: the loader's program headers, in the number that it reports.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let bias = info.dlpi_addr as usize;
+    let loads = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let addresses = |header: &libc::Elf64_Phdr, size: u64| {
+        let start = bias.wrapping_add(header.p_vaddr as usize);
+        start..start.saturating_add(size as usize)
+    };
+    let in_memory = |header: &libc::Elf64_Phdr| addresses(header, header.p_memsz);
+    let range = loads.clone().map(in_memory).reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))?;
+    let with = |flag| loads.clone().filter(move |header| header.p_flags & flag != 0);
+    let text = with(libc::PF_X).map(in_memory).collect();
+    let segment = |header: &libc::Elf64_Phdr| Segment {
+        memory: addresses(header, header.p_filesz),
+        offset: header.p_offset,
+    };
+    let segments = with(libc::PF_R).map(segment).collect();
+    let unwind = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME);
+    let unwind = unwind.map(|header| bias.wrapping_add(header.p_vaddr as usize));
+    Some(LoadedObject { path, kind, bias, range, text, segments, unwind, stays: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ObjectKind, objects, while_loaded};
+
+    /// The addresses are those of the process's map.
+    #[test]
+    fn finds_the_executable_the_vdso_and_the_libraries() {
+        let objects = objects();
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("the map of this process");
+        let of_kind = |kind| objects.iter().filter(move |object| object.kind == kind);
+        let executable = of_kind(ObjectKind::Executable).next().expect("an executable");
+        let here = finds_the_executable_the_vdso_and_the_libraries as fn() as usize;
+        assert!(executable.text.iter().any(|text| text.contains(&here)));
+        let vdso = of_kind(ObjectKind::Vdso).next().expect("a vDSO");
+        assert!(maps.lines().any(|line| line.starts_with(&format!("{:x}-", vdso.range.start)) && line.ends_with("[vdso]")));
+        assert!(of_kind(ObjectKind::Library).count() > 0);
+        for object in of_kind(ObjectKind::Library).chain([executable]) {
+            let path = object.path.canonicalize().expect("the file of an object");
+            let (path, start) = (path.to_str().expect("a path in UTF-8"), object.range.start & !0xfff);
+            let is_start = |line: &str| line.starts_with(&format!("{start:x}-")) && line.ends_with(path);
+            assert!(maps.lines().any(is_start), "{path} at {start:#x} is not in\n{maps}");
+            assert_eq!(object.segments[0].offset, 0, "the first segment has the header of the file");
+            assert_eq!(while_loaded(object, || 7), Some(7));
+        }
+    }
+}
