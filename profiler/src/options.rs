@@ -20,11 +20,12 @@ use crate::settings::Settings;
 pub const VARIABLE: &str = "FASTINST_OPTIONS";
 
 /// Every key in the order of the help text.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "output",
     "merge",
     "budget",
     "counts",
+    "stacks",
     "only",
     "skip",
     "tool",
@@ -44,6 +45,9 @@ pub struct Options {
     pub merge: bool,
     /// What is measured, and what it may cost: can be changed later.
     pub settings: Settings,
+    /// Whether the kernel samples stacks, for the times of functions that are called often.
+    /// Default: yes.
+    pub stacks: bool,
     /// What uses the probes. Default: the profiler.
     pub tool: Tool,
     /// How text is written. Default: through a writable alias.
@@ -170,6 +174,9 @@ keys:
   counts=sampled|exact How calls are counted (default sampled: in windows at random instants; functions that are
                        called rarely, all the time). exact counts every call, independently of the budget; functions
                        that are called often become several times slower.
+  stacks=0|1           0 takes no samples of stacks (default 1), which need perf_event_open and lock 516 KiB of memory
+                       for each processor. Without them, total and self times of functions that are called often
+                       have no upper limit in short runs.
   only=PATTERN,...     Functions to measure (default all). PATTERN is a name, object:NAME or file:NAME, in which *
                        matches any text and ? any character. A function's name is matched mangled, demangled, and
                        demangled without parameters; object is its executable or library, file its source file.
@@ -201,6 +208,7 @@ impl Default for Options {
             output: Output::Stderr,
             merge: false,
             settings: Settings::default(),
+            stacks: true,
             tool: Tool::Profiler,
             text: TextAccess::Private,
             discovery: Discovery::Auto,
@@ -257,6 +265,9 @@ impl Options {
             items.push("merge=1".to_owned());
         }
         items.extend(self.settings.to_items());
+        if !self.stacks {
+            items.push("stacks=0".to_owned());
+        }
         if self.tool != default.tool {
             items.push(format!("tool={}", self.tool.name()));
         }
@@ -296,6 +307,7 @@ impl Options {
             "merge" => self.merge = choice("merge", value, &[("0", false), ("1", true)])?,
             "budget" => self.settings.budget = value.parse()?,
             "counts" => self.settings.counts = value.parse()?,
+            "stacks" => self.stacks = choice("stacks", value, &[("0", false), ("1", true)])?,
             "only" => self.settings.filter.only = Patterns::parse("only", value)?,
             "skip" => self.settings.filter.skip = Patterns::parse("skip", value)?,
             "samples" | "epoch_ms" => return Err(Error::RemovedKey { key: key.to_owned() }),
@@ -590,6 +602,8 @@ mod tests {
             "output=a.json:merge=1",
         );
         check("begun=1:merge=0", Options { begun: true, ..default() }, "begun=1");
+        check("stacks=0:tool=profiler", Options { stacks: false, ..default() }, "stacks=0");
+        check("stacks=1", default(), "");
         check("tool=none", Options { tool: Tool::None, ..default() }, "tool=none");
         check(
             "text=mprotect:discovery=lazy:help=1",
@@ -622,7 +636,7 @@ mod tests {
         }
         check(
             "bugdet=3%",
-            "unknown option `bugdet`; the options are output, merge, budget, counts, only, skip, tool, discovery, text, \
+            "unknown option `bugdet`; the options are output, merge, budget, counts, stacks, only, skip, tool, discovery, text, \
              run, begun, help",
         );
         check("budget", "option `budget` has no value; write key=value, and a colon in a value as `\\:`");

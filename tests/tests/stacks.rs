@@ -94,3 +94,14 @@ fn times_of_millions_of_calls_without_optimization() {
 fn times_of_millions_of_calls_while_others_have_the_processors() {
     check(Gcc, "-O2", 2);
 }
+
+#[test]
+fn samples_can_be_switched_off() {
+    let binary = compile("fixtures/stacks.c", &["-O2", "-pthread"], Gcc);
+    let profiled = profiled(&binary, &["1"], "budget=2%:stacks=0");
+    assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
+    let report = profiled.report();
+    assert_eq!((&report.json["stacks"], &report.json["cost"]["stacks_ns"]), (&0.into(), &0.into()));
+    let notes = report.json["notes"].to_string();
+    assert!(notes.contains("not sampled") && notes.contains("(stacks=0)"), "{notes}");
+}

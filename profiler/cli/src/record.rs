@@ -90,6 +90,11 @@ pub(crate) struct Record {
     #[arg(long, value_name = "sampled|exact")]
     counts: Option<Counts>,
 
+    /// Take no samples of stacks, which need perf_event_open. Without them, total and self times of
+    /// functions that are called often have no upper limit in short runs
+    #[arg(long)]
+    no_stacks: bool,
+
     /// Functions to measure (default: all): a name, object:NAME (executable or library) or
     /// file:NAME (source file); * matches any text, ? any character. May be given several times
     #[arg(long, value_name = "PATTERN,...", value_parser = |text: &str| Patterns::parse("only", text))]
@@ -158,6 +163,7 @@ fn merged_options(arguments: &Record, environment: Option<&OsStr>) -> Result<Opt
         options.output = output.clone();
     }
     options.merge |= arguments.merge;
+    options.stacks &= !arguments.no_stacks;
     let settings = &mut options.settings;
     settings.budget = arguments.budget.unwrap_or(settings.budget);
     settings.counts = arguments.counts.unwrap_or(settings.counts);
@@ -318,6 +324,7 @@ mod tests {
             merge: false,
             budget: None,
             counts: None,
+            no_stacks: false,
             only: Vec::new(),
             skip: Vec::new(),
             text: None,
@@ -344,6 +351,7 @@ mod tests {
         check(Record { only, ..arguments() }, "only=z:skip=y", r"only=a,b*,file\:c:skip=y");
         check(Record { skip, ..arguments() }, "only=z:skip=y", "only=z:skip=d");
         check(Record { merge: true, ..arguments() }, "output=/tmp/a.json", "output=/tmp/a.json:merge=1");
+        check(Record { no_stacks: true, ..arguments() }, "stacks=1", "stacks=0");
         check(Record { text: Some(TextAccess::Mprotect), ..arguments() }, "text=private", "text=mprotect");
         check(Record { output: Some(Output::Stderr), ..arguments() }, "output=/tmp/a.txt", "");
         check(
@@ -362,7 +370,7 @@ mod tests {
         }
         check(
             b"bugdet=3%",
-            "FASTINST_OPTIONS: unknown option `bugdet`; the options are output, merge, budget, counts, only, skip, tool, \
+            "FASTINST_OPTIONS: unknown option `bugdet`; the options are output, merge, budget, counts, stacks, only, skip, tool, \
              discovery, text, run, begun, help",
         );
         check(b"tool=\xff", "FASTINST_OPTIONS: the value is not UTF-8; set key=value:key=value or unset it");

@@ -174,7 +174,7 @@ impl Session {
             command: arguments.map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
             clock,
             schedule: Schedule::new(),
-            stacks: Stacks::new(),
+            stacks: Stacks::new(options.stacks),
             locations: Locations::default(),
             indices: HashMap::new(),
             by_address: HashMap::new(),

@@ -72,6 +72,8 @@ struct Sample {
 
 /// The samples of a session.
 pub(crate) struct Stacks {
+    /// Whether the user wants samples.
+    is_wanted: bool,
     events: Option<Events>,
     /// Whether [`Stacks::start`] was called in this process.
     has_started: bool,
@@ -90,10 +92,18 @@ pub(crate) struct Stacks {
     has_new_sites: bool,
 }
 
+/// What a report without samples says.
+fn without_samples(reason: &str) -> String {
+    format!(
+        "processor time is not sampled, so the total times of many functions have no upper limit ({reason})"
+    )
+}
+
 impl Stacks {
-    /// No samples yet.
-    pub(crate) fn new() -> Self {
+    /// No samples yet; never any unless they are wanted.
+    pub(crate) fn new(is_wanted: bool) -> Self {
         Self {
+            is_wanted,
             events: None,
             has_started: false,
             refusal: None,
@@ -116,6 +126,10 @@ impl Stacks {
             return;
         }
         let Some(budget) = budget else { return };
+        if !self.is_wanted {
+            self.refusal = Some(without_samples("stacks=0"));
+            return;
+        }
         let wanted = (COST_OF_SAMPLE + COST_OF_UNWINDING) / (SHARE * budget);
         self.period =
             (wanted.clamp(*PERIODS.start(), *PERIODS.end()) * rand::rng().random_range(JITTER)).round();
@@ -123,10 +137,9 @@ impl Stacks {
         match Events::open(self.period as u64) {
             Ok(events) => self.events = Some(events),
             Err(error) => {
-                self.refusal = Some(format!(
-                    "processor time is not sampled, so the total times of many functions have no upper limit \
-                     (perf_event_open: {error}; a container may forbid it, or the setting kernel.perf_event_paranoid)"
-                ));
+                self.refusal = Some(without_samples(&format!(
+                    "perf_event_open: {error}; a container may forbid it, or the setting kernel.perf_event_paranoid"
+                )));
             }
         }
     }
