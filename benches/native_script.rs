@@ -28,7 +28,7 @@ __attribute__((no_instrument_function)) int main(int argc, char **argv) {
 ";
 
 /// A configuration.
-struct Way {
+struct Configuration {
     name: &'static str,
     what: &'static str,
     command: Box<dyn Fn() -> Command>,
@@ -41,18 +41,18 @@ fn main() {
     let calls: u64 = options.either(3_000_000, 20_000);
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let program = compiled::compile(&folder, "program", PROGRAM, &["-finstrument-functions"]);
-    let mut ways = ways(&program, folder.path(), calls);
+    let mut configurations = configurations(&program, folder.path(), calls);
     let runs = options.runs(7);
     // The first turn loads the files into memory, and is not counted.
     for turn in 0..=runs {
         options.progress(format!("turn {turn} of {runs}"));
-        for way in &mut ways {
-            let Run { status, cpu_seconds, elapsed, .. } = child::run((way.command)());
-            assert!(status.success(), "{}: {status}", way.name);
+        for configuration in &mut configurations {
+            let Run { status, cpu_seconds, elapsed, .. } = child::run((configuration.command)());
+            assert!(status.success(), "{}: {status}", configuration.name);
             if turn > 0 {
                 let per_call =
                     [cpu_seconds, elapsed.as_secs_f64()].map(|seconds| seconds * 1e9 / calls as f64);
-                way.results.iter_mut().zip(per_call).for_each(|(results, one)| results.push(one));
+                configuration.results.iter_mut().zip(per_call).for_each(|(results, one)| results.push(one));
             }
         }
     }
@@ -62,9 +62,9 @@ fn main() {
          of all threads, and elapsed time; median, and the fastest run.",
         &["under", "what happens at a call", "CPU ns", "fastest", "elapsed ns", "fastest"],
     );
-    for way in ways {
-        let mut row = vec![way.name.into(), way.what.into()];
-        for results in way.results {
+    for configuration in configurations {
+        let mut row = vec![configuration.name.into(), configuration.what.into()];
+        for results in configuration.results {
             let fastest = results.iter().copied().fold(f64::INFINITY, f64::min);
             row.extend([Distribution::of(results).median.into(), fastest.into()]);
         }
@@ -75,11 +75,11 @@ fn main() {
     options.print(&report);
 }
 
-fn ways(program: &Path, folder: &Path, calls: u64) -> Vec<Way> {
+fn configurations(program: &Path, folder: &Path, calls: u64) -> Vec<Configuration> {
     let arguments = [calls.to_string()];
     let library = preload::library();
     let scripts = host::repo_root().join("profiler/script/scripts");
-    let of_way = |name, what, command: Box<dyn Fn() -> Command>| Way {
+    let configuration = |name, what, command: Box<dyn Fn() -> Command>| Configuration {
         name,
         what,
         command,
@@ -113,13 +113,13 @@ fn ways(program: &Path, folder: &Path, calls: u64) -> Vec<Way> {
             command
         })
     };
-    let mut ways = vec![
-        of_way("nothing", "empty instrumentation functions of the C library", alone),
-        of_way("tool=none", "nothing: all probes are off", preloaded("tool=none")),
-        of_way("run --control", "nothing: no script is attached", control),
-        of_way("run calls.mm", "an event; a rule increments a counter", under("calls.mm")),
-        of_way("run latency.mm", "two events; a rule adds to a histogram", under("latency.mm")),
-        of_way("counts=exact", "the profiler counts it; some are timed", preloaded("counts=exact")),
+    let mut configurations = vec![
+        configuration("nothing", "empty instrumentation functions of the C library", alone),
+        configuration("tool=none", "nothing: all probes are off", preloaded("tool=none")),
+        configuration("run --control", "nothing: no script is attached", control),
+        configuration("run calls.mm", "an event; a rule increments a counter", under("calls.mm")),
+        configuration("run latency.mm", "two events; a rule adds to a histogram", under("latency.mm")),
+        configuration("counts=exact", "the profiler counts it; some are timed", preloaded("counts=exact")),
     ];
     let data = folder.join("uftrace.data");
     let exists = Command::new("uftrace").arg("--version").stdout(Stdio::null()).status();
@@ -131,7 +131,7 @@ fn ways(program: &Path, folder: &Path, calls: u64) -> Vec<Way> {
             command.args(["record", "--no-libcall", "-d"]).arg(&data).arg(&program).args(&arguments);
             command
         };
-        ways.push(of_way(
+        configurations.push(configuration(
             "uftrace record",
             "two records in a buffer, which is written to a file",
             Box::new(record),
@@ -139,5 +139,5 @@ fn ways(program: &Path, folder: &Path, calls: u64) -> Vec<Way> {
     } else {
         eprintln!("uftrace is not installed: not measured");
     }
-    ways
+    configurations
 }

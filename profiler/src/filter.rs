@@ -29,7 +29,7 @@ impl Filter {
         if self.is_empty() {
             return true;
         }
-        let mut function = Asked::new(name, object, file);
+        let mut function = LazyFunction::new(name, object, file);
         (self.only.0.is_empty() || self.only.match_any(&mut function)) && !self.skip.match_any(&mut function)
     }
 
@@ -84,7 +84,7 @@ impl Patterns {
     pub fn match_report(&self, function: &FunctionReport) -> bool {
         let file =
             || function.location.as_ref().and_then(|location| Some(location.rsplit_once(':')?.0.to_owned()));
-        self.match_any(&mut Asked {
+        self.match_any(&mut LazyFunction {
             // Instead of the linker's name, the one shown in tables.
             mangled: short(&function.name),
             demangled: function.name.clone(),
@@ -94,7 +94,7 @@ impl Patterns {
         })
     }
 
-    fn match_any<F: FnOnce() -> Option<String>>(&self, function: &mut Asked<'_, F>) -> bool {
+    fn match_any<F: FnOnce() -> Option<String>>(&self, function: &mut LazyFunction<'_, F>) -> bool {
         self.0.iter().any(|pattern| pattern.matches(function))
     }
 }
@@ -129,7 +129,7 @@ enum Part {
 }
 
 impl Pattern {
-    fn matches<F: FnOnce() -> Option<String>>(&self, function: &mut Asked<'_, F>) -> bool {
+    fn matches<F: FnOnce() -> Option<String>>(&self, function: &mut LazyFunction<'_, F>) -> bool {
         match self.part {
             Part::Name => matches_name(&self.glob, &function.mangled, &function.demangled),
             Part::Object => matches_path(&self.glob, &function.object),
@@ -139,7 +139,7 @@ impl Pattern {
 }
 
 /// A function, whose properties are looked up lazily, once.
-struct Asked<'a, F> {
+struct LazyFunction<'a, F> {
     mangled: String,
     demangled: String,
     object: std::borrow::Cow<'a, str>,
@@ -147,7 +147,7 @@ struct Asked<'a, F> {
     file: Option<String>,
 }
 
-impl<'a, F: FnOnce() -> Option<String>> Asked<'a, F> {
+impl<'a, F: FnOnce() -> Option<String>> LazyFunction<'a, F> {
     fn new(name: &CStr, object: &'a CStr, ask: F) -> Self {
         let mangled = name.to_string_lossy().into_owned();
         let demangled = demangle(&mangled);

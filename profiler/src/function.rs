@@ -57,10 +57,10 @@ pub(crate) struct ProbeLink {
 }
 
 impl ProbeLink {
-    fn next(&self, which: Which) -> u32 {
-        match which {
-            Which::All => self.next.load(Acquire),
-            Which::Executed => self.next_executed.load(Acquire),
+    fn next(&self, set: ProbeSet) -> u32 {
+        match set {
+            ProbeSet::All => self.next.load(Acquire),
+            ProbeSet::Executed => self.next_executed.load(Acquire),
         }
     }
 }
@@ -70,7 +70,7 @@ const NOT_EXECUTED: u32 = u32::MAX;
 
 /// Probes of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Which {
+enum ProbeSet {
     All,
     Executed,
 }
@@ -317,20 +317,20 @@ impl Function {
     }
 
     /// Calls `act` for each of these probes of a kind.
-    fn for_each_probe(&self, kind: ProbeType, which: Which, mut act: impl FnMut(ProbeId)) {
+    fn for_each_probe(&self, kind: ProbeType, set: ProbeSet, mut act: impl FnMut(ProbeId)) {
         let ids = self.ids.load(Acquire);
         if ids != 0 {
             return act(ProbeId(ids + u32::from(kind == ProbeType::Exit)));
         }
         let lists = self.probes(kind);
-        let first = match which {
-            Which::All => &lists.all,
-            Which::Executed => &lists.executed,
+        let first = match set {
+            ProbeSet::All => &lists.all,
+            ProbeSet::Executed => &lists.executed,
         };
         let mut next = first.load(Acquire);
         while let Some(id) = next.checked_sub(1) {
             act(ProbeId(id));
-            next = LINKS.get(id as usize).map_or(0, |link| link.next(which));
+            next = LINKS.get(id as usize).map_or(0, |link| link.next(set));
         }
     }
 
@@ -359,10 +359,10 @@ impl Function {
         }
     }
 
-    fn switch_off(&self, kind: ProbeType, which: Which) {
+    fn switch_off(&self, kind: ProbeType, set: ProbeSet) {
         // After an error (an unloaded library, text still shared with the parent process), the
         // probe continues to fire, which costs time; its entries do not count.
-        self.for_each_probe(kind, which, |id| _ = fastinst::deactivate(id));
+        self.for_each_probe(kind, set, |id| _ = fastinst::deactivate(id));
     }
 
     /// A call in a counting window.
@@ -381,7 +381,7 @@ impl Function {
     /// off.
     pub(crate) fn begin_counting(&self, switch_on: impl Fn(ProbeId)) -> bool {
         self.entry_switch.begin_counting(|| {
-            self.for_each_probe(ProbeType::Entry, Which::Executed, switch_on);
+            self.for_each_probe(ProbeType::Entry, ProbeSet::Executed, switch_on);
         })
     }
 
@@ -391,7 +391,7 @@ impl Function {
     pub(crate) fn stop(&self) -> bool {
         self.opens.store(u64::MAX, SeqCst);
         self.pending_since.store(0, SeqCst);
-        let is_off = self.entry_switch.end_any(|| self.switch_off(ProbeType::Entry, Which::Executed));
+        let is_off = self.entry_switch.end_any(|| self.switch_off(ProbeType::Entry, ProbeSet::Executed));
         if is_off {
             self.end_exits_if_unused(self.observation());
         }
@@ -403,7 +403,7 @@ impl Function {
     pub(crate) fn suspend(&self) {
         self.stop();
         self.are_all_off.store(true, Relaxed);
-        self.switch_off(ProbeType::Entry, Which::All);
+        self.switch_off(ProbeType::Entry, ProbeSet::All);
     }
 
     /// As [`Function::suspend`]; all exit probes are switched off as well, whichever calls are
@@ -411,7 +411,7 @@ impl Function {
     pub(crate) fn end(&self) {
         self.suspend();
         self.end_exits(self.exit_period(), || true);
-        self.switch_off(ProbeType::Exit, Which::All);
+        self.switch_off(ProbeType::Exit, ProbeSet::All);
     }
 
     /// Whether a thread is switching probes off, or determines the times of a window: no
@@ -423,7 +423,7 @@ impl Function {
 
     /// Ends what [`Function::begin_counting`] has begun.
     pub(crate) fn end_counting(&self) {
-        self.entry_switch.end_counting(|| self.switch_off(ProbeType::Entry, Which::Executed));
+        self.entry_switch.end_counting(|| self.switch_off(ProbeType::Entry, ProbeSet::Executed));
     }
 
     /// Handles an entry that is not observed. If the function's probes are off, this one was
@@ -555,7 +555,7 @@ impl Function {
     /// open.
     #[cold]
     fn close(&self, observation: u32) {
-        if self.entry_switch.end(observation, || self.switch_off(ProbeType::Entry, Which::Executed)) {
+        if self.entry_switch.end(observation, || self.switch_off(ProbeType::Entry, ProbeSet::Executed)) {
             self.end_exits_if_unused(observation);
         }
     }
@@ -610,7 +610,7 @@ impl Function {
             self.own_since_middle.store(own, Relaxed);
             self.ended.store(now, SeqCst);
             self.opens.store(u64::MAX, SeqCst);
-            self.switch_off(ProbeType::Entry, Which::Executed);
+            self.switch_off(ProbeType::Entry, ProbeSet::Executed);
             self.exceeded_in.store(observation, SeqCst);
         });
         // A window that was cut short is looked at when its stratum is over.
@@ -686,7 +686,7 @@ impl Function {
 
     #[cold]
     fn end_exits(&self, period: u32, is_due: impl Fn() -> bool) {
-        self.exit_switch.end(period, is_due, || self.switch_off(ProbeType::Exit, Which::Executed));
+        self.exit_switch.end(period, is_due, || self.switch_off(ProbeType::Exit, ProbeSet::Executed));
     }
 
     fn put_on_list(&self, index: u32) {
@@ -767,18 +767,18 @@ impl Function {
         self.middle.store(limit / 2, Relaxed);
         self.closes.store(u64::MAX, Relaxed);
         self.entry_switch.begin(number);
-        let which = if self.are_all_off.load(Relaxed) { Which::All } else { Which::Executed };
+        let set = if self.are_all_off.load(Relaxed) { ProbeSet::All } else { ProbeSet::Executed };
         // After that step: see `ExitSwitch::end`.
         let begin_exits = || {
             self.open.store(0, Relaxed);
-            self.for_each_probe(ProbeType::Exit, which, |id| switch_on(id, ProbeType::Exit));
+            self.for_each_probe(ProbeType::Exit, set, |id| switch_on(id, ProbeType::Exit));
         };
         if self.exit_switch.phase() != Phase::On && !self.exit_switch.begin(begin_exits) {
             self.entry_switch.cancel(number, before);
             return None;
         }
         if before.phase == Phase::Off {
-            self.for_each_probe(ProbeType::Entry, which, |id| switch_on(id, ProbeType::Entry));
+            self.for_each_probe(ProbeType::Entry, set, |id| switch_on(id, ProbeType::Entry));
         }
         self.are_all_off.store(false, Relaxed);
         Some(number)

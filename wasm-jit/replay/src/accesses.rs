@@ -72,11 +72,11 @@ pub(crate) fn instructions<'a>(
 /// Probes of all functions that are called, as long as this lives.
 pub(crate) struct Probed {
     _watch: FirstCallWatch,
-    made: Arc<Mutex<Made>>,
+    probes: Arc<Mutex<Probes>>,
 }
 
 #[derive(Default)]
-struct Made {
+struct Probes {
     probes: Vec<Probe>,
     /// Why a function has none.
     failed: Option<ProbeError>,
@@ -89,7 +89,7 @@ impl Probed {
         module: &Module,
         specs: impl Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync + 'static,
     ) -> Result<Self, Error> {
-        let made = Arc::new(Mutex::new(Made::default()));
+        let made = Arc::new(Mutex::new(Probes::default()));
         let (observed, to) = (module.clone(), made.clone());
         let called = move |index| {
             let specs = observed.function(index).map(|function| specs(&function)).unwrap_or_default();
@@ -101,7 +101,7 @@ impl Probed {
             }
         };
         let watch = module.watch_first_calls(called).map_err(refused)?;
-        Ok(Self { _watch: watch, made })
+        Ok(Self { _watch: watch, probes: made })
     }
 
     /// Whether all functions so far have their probes.
@@ -109,12 +109,12 @@ impl Probed {
     /// # Errors
     /// Why some have none.
     pub(crate) fn is_complete(&self) -> Result<(), Error> {
-        lock(&self.made).failed.take().map_or(Ok(()), |error| Err(refused(error)))
+        lock(&self.probes).failed.take().map_or(Ok(()), |error| Err(refused(error)))
     }
 }
 
-fn lock(made: &Mutex<Made>) -> MutexGuard<'_, Made> {
-    made.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(probes: &Mutex<Probes>) -> MutexGuard<'_, Probes> {
+    probes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn refused(error: ProbeError) -> Error {
