@@ -4,7 +4,7 @@
 //! have the guarantees of [`crate::policy`]. A caller is the instrumented function whose code
 //! contains the return address.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use crate::report::Estimate;
 
@@ -47,7 +47,13 @@ impl Callers {
                 self.places[index].1.add(&call);
                 self.places.swap(0, index);
             }
-            None if self.places.len() < MAX_PLACES => self.places.push((caller, call)),
+            None if self.places.len() < MAX_PLACES => {
+                if self.places.is_empty() {
+                    // Most functions have one caller.
+                    self.places.reserve_exact(1);
+                }
+                self.places.push((caller, call));
+            }
             // Address 0 stands for unknown callers.
             None => {
                 self.places[MAX_PLACES - 1].0 = 0;
@@ -69,20 +75,46 @@ impl Callers {
 /// The code ranges of functions.
 #[derive(Debug, Default)]
 pub(crate) struct Bodies {
-    /// By start: end, and the function's index.
-    bodies: BTreeMap<usize, (usize, u32)>,
+    /// By start, if they are sorted. Of several with the same start, the last one counts.
+    bodies: Vec<Body>,
+    is_sorted: bool,
+}
+
+/// A function's code: there may be a million of them.
+#[derive(Clone, Copy, Debug)]
+struct Body {
+    start: usize,
+    length: u32,
+    function: u32,
 }
 
 impl Bodies {
     /// Adds the code range of this function.
     pub(crate) fn insert(&mut self, start: usize, end: usize, function: u32) {
-        self.bodies.insert(start, (end, function));
+        let length = u32::try_from(end.saturating_sub(start)).unwrap_or(u32::MAX);
+        self.bodies.push(Body { start, length, function });
+        self.is_sorted = false;
+    }
+
+    /// Prepares it for [`Bodies::function_at`].
+    pub(crate) fn sort(&mut self) {
+        if !std::mem::replace(&mut self.is_sorted, true) {
+            self.bodies.sort_by_key(|body| body.start);
+        }
     }
 
     /// The function whose code contains the return address: the call is the instruction before it.
+    /// After [`Bodies::sort`].
     pub(crate) fn function_at(&self, return_address: usize) -> Option<u32> {
-        let (_, (end, function)) = self.bodies.range(..return_address).next_back()?;
-        (return_address <= *end).then_some(*function)
+        debug_assert!(self.is_sorted);
+        let after = self.bodies.partition_point(|body| body.start < return_address);
+        let body = self.bodies.get(after.checked_sub(1)?)?;
+        (return_address - body.start <= body.length as usize).then_some(body.function)
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory(&self) -> usize {
+        self.bodies.capacity() * size_of::<Body>()
     }
 }
 
@@ -130,8 +162,11 @@ mod tests {
     #[test]
     fn a_return_address_belongs_to_the_function_that_made_the_call() {
         let mut bodies = Bodies::default();
-        bodies.insert(100, 200, 1);
+        // A library that was loaded again, at the address of another one.
+        bodies.insert(200, 250, 3);
         bodies.insert(200, 300, 2);
+        bodies.insert(100, 200, 1);
+        bodies.sort();
         #[track_caller]
         fn check(bodies: &Bodies, address: usize, expected: Option<u32>) {
             assert_eq!(bodies.function_at(address), expected);

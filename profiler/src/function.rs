@@ -75,6 +75,11 @@ enum ProbeSet {
     Executed,
 }
 
+/// Bytes of memory that say which function each probe belongs to.
+pub(crate) fn memory_of_links() -> usize {
+    LINKS.len() * size_of::<ProbeLink>()
+}
+
 /// A probe that is being executed.
 #[derive(Clone, Copy)]
 pub(crate) struct Executed {

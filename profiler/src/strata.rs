@@ -36,6 +36,7 @@
 //! give, with the variance of a uniform distribution from zero to all of them.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 
 use crate::interval::{least_for, most_for, student};
 use crate::report::Estimate;
@@ -166,8 +167,24 @@ pub(crate) struct Strata {
     between_ticks: f64,
     between_half: f64,
     between_least: f64,
+    sampled: Sampled,
+    gap_calls: f64,
+    /// Length of all gaps, in nanoseconds.
+    unobserved: f64,
+    /// Sum of the standard deviations: the gaps of a function are assumed to be correlated.
+    gap_deviation: f64,
+}
+
+/// The sums over sampled strata. Most functions of a program have none, and need no memory for
+/// them.
+#[derive(Clone, Debug, Default)]
+struct Sampled(Option<Box<Sums>>);
+
+/// Sums over sampled strata, of calls and time weighted.
+#[derive(Clone, Debug)]
+struct Sums {
     pending: VecDeque<Window>,
-    /// Sums over sampled strata, weighted: their number, calls, timed calls, time.
+    /// The number of strata.
     windows: f64,
     calls: f64,
     timed: f64,
@@ -190,11 +207,49 @@ pub(crate) struct Strata {
     /// cost of probes.
     calls_systematic: f64,
     ticks_systematic: f64,
-    gap_calls: f64,
-    /// Length of all gaps, in nanoseconds.
-    unobserved: f64,
-    /// Sum of the standard deviations: the gaps of a function are assumed to be correlated.
-    gap_deviation: f64,
+}
+
+impl Sums {
+    const NONE: Self = Self {
+        pending: VecDeque::new(),
+        windows: 0.0,
+        calls: 0.0,
+        timed: 0.0,
+        ticks: 0.0,
+        seen: 0.0,
+        strata_time: 0.0,
+        window_time: 0.0,
+        largest_weight: 0.0,
+        last: None,
+        differences: Differences {
+            calls: 0.0,
+            calls_fourth: 0.0,
+            ticks: 0.0,
+            ticks_fourth: 0.0,
+            products: 0.0,
+        },
+        squared_calls: 0.0,
+        squared_ticks: 0.0,
+        calls_variance: 0.0,
+        ticks_variance: 0.0,
+        calls_systematic: 0.0,
+        ticks_systematic: 0.0,
+    };
+}
+
+impl Deref for Sampled {
+    type Target = Sums;
+
+    fn deref(&self) -> &Sums {
+        static NONE: Sums = Sums::NONE;
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+}
+
+impl DerefMut for Sampled {
+    fn deref_mut(&mut self) -> &mut Sums {
+        self.0.get_or_insert_with(|| Box::new(Sums::NONE))
+    }
 }
 
 impl Strata {
@@ -248,7 +303,7 @@ impl Strata {
         self.between_ticks += weight * middle;
         self.between_half += weight * (most - least) / 2.0;
         if weight > 1.0 {
-            self.ticks_variance += weight * (weight - 1.0) * middle * middle;
+            self.sampled.ticks_variance += weight * (weight - 1.0) * middle * middle;
         } else {
             self.between_least += least;
         }
@@ -261,7 +316,7 @@ impl Strata {
         self.end_series();
         // The time of these calls is unknown, so that of the next window is an outlier until other
         // windows agree with it.
-        self.last = Some(Last { rates: [rate, 0.0], square: 0.0, difference: None });
+        self.sampled.last = Some(Last { rates: [rate, 0.0], square: 0.0, difference: None });
         let most = length.max(0.0) * rate;
         self.unobserved += length.max(0.0);
         self.gap_calls += most / 2.0;
@@ -280,19 +335,19 @@ impl Strata {
 
     /// Removes the last window, which did not open.
     pub(crate) fn forget_last(&mut self) {
-        self.pending.pop_back();
+        self.sampled.pending.pop_back();
     }
 
     /// Corrects the last window, whose stratum was `length` nanoseconds long instead of its planned
     /// length, and so has another weight.
     pub(crate) fn resize_last(&mut self, length: f64, weight: f64) {
-        if let Some(last) = self.pending.back_mut() {
+        if let Some(last) = self.sampled.pending.back_mut() {
             (last.length, last.weight) = (length, weight);
         }
     }
 
     fn fold_all(&mut self) {
-        while let Some(window) = self.pending.pop_front() {
+        while let Some(window) = self.sampled.pending.pop_front() {
             self.fold(&window);
         }
     }
@@ -309,8 +364,8 @@ impl Strata {
     }
 
     fn open(&mut self, observation: u32, weight: f64, length: f64, counting: Counting) {
-        if self.pending.len() == PENDING
-            && let Some(window) = self.pending.pop_front()
+        if self.sampled.pending.len() == PENDING
+            && let Some(window) = self.sampled.pending.pop_front()
         {
             self.fold(&window);
         }
@@ -327,13 +382,13 @@ impl Strata {
             cold: 0.0,
             cold_ticks: 0.0,
         };
-        self.pending.push_back(window);
+        self.sampled.pending.push_back(window);
     }
 
     /// Sets the counts of the last window: its entries, the calls that it may have missed at its
     /// end, and the relative uncertainty of its length.
     pub(crate) fn closed(&mut self, entries: u64, cut_off: f64, uncertain: f64) {
-        if let Some(window) = self.pending.back_mut() {
+        if let Some(window) = self.sampled.pending.back_mut() {
             window.uncertain = uncertain;
             window.entries = entries as f64;
             window.cut_off = cut_off;
@@ -343,7 +398,7 @@ impl Strata {
     /// Adds a call that was timed in a window. `is_usual` says that its code was not just
     /// rewritten.
     pub(crate) fn timed_in_window(&mut self, observation: u32, weight: f64, ticks: f64, is_usual: bool) {
-        match self.pending.iter_mut().find(|window| window.observation == observation) {
+        match self.sampled.pending.iter_mut().find(|window| window.observation == observation) {
             Some(window) if window.counting == Counting::SeparateWindow && !is_usual => {
                 window.cold += 1.0;
                 window.cold_ticks += ticks;
@@ -353,10 +408,10 @@ impl Strata {
                 window.ticks += ticks;
             }
             None => {
-                self.timed += weight;
-                self.ticks += weight * ticks;
-                self.squared_ticks += (weight * ticks).powi(2);
-                self.ticks_variance += weight * (weight - 1.0) * ticks * ticks;
+                self.sampled.timed += weight;
+                self.sampled.ticks += weight * ticks;
+                self.sampled.squared_ticks += (weight * ticks).powi(2);
+                self.sampled.ticks_variance += weight * (weight - 1.0) * ticks * ticks;
             }
         }
     }
@@ -365,10 +420,10 @@ impl Strata {
         let Window { weight, length, .. } = *window;
         let (calls, timed, ticks) = window.weighted();
         let rates = [calls / length, ticks / length];
-        let difference = self.last.map(|last| {
+        let difference = self.sampled.last.map(|last| {
             let part = match last.difference {
                 Some((before, factor)) => {
-                    self.differences.add(before, factor + OF_BOTH_NEIGHBOURS * last.square);
+                    self.sampled.differences.add(before, factor + OF_BOTH_NEIGHBOURS * last.square);
                     OF_BOTH_NEIGHBOURS
                 }
                 None => OF_ONLY_NEIGHBOUR,
@@ -376,27 +431,27 @@ impl Strata {
             ([0, 1].map(|index| rates[index] - last.rates[index]), part * last.square)
         });
         if window.cut_off > 0.0 {
-            self.calls_variance += (weight * window.cut_off).powi(2) / 12.0 + calls * calls;
+            self.sampled.calls_variance += (weight * window.cut_off).powi(2) / 12.0 + calls * calls;
         }
-        self.calls_systematic += window.uncertain * calls;
-        self.ticks_systematic += window.uncertain * ticks;
-        self.last = Some(Last { rates, square: length * length, difference });
-        self.windows += 1.0;
-        self.calls += calls;
-        self.squared_calls += calls * calls;
-        self.timed += timed;
-        self.ticks += ticks;
-        self.squared_ticks += ticks * ticks;
-        self.seen += window.entries;
-        self.strata_time += length;
-        self.window_time += length / weight;
-        self.largest_weight = self.largest_weight.max(weight);
+        self.sampled.calls_systematic += window.uncertain * calls;
+        self.sampled.ticks_systematic += window.uncertain * ticks;
+        self.sampled.last = Some(Last { rates, square: length * length, difference });
+        self.sampled.windows += 1.0;
+        self.sampled.calls += calls;
+        self.sampled.squared_calls += calls * calls;
+        self.sampled.timed += timed;
+        self.sampled.ticks += ticks;
+        self.sampled.squared_ticks += ticks * ticks;
+        self.sampled.seen += window.entries;
+        self.sampled.strata_time += length;
+        self.sampled.window_time += length / weight;
+        self.sampled.largest_weight = self.sampled.largest_weight.max(weight);
     }
 
     /// The last stratum has no neighbour after it.
     fn end_series(&mut self) {
-        if let Some(Last { square, difference: Some((difference, factor)), .. }) = self.last.take() {
-            self.differences.add(difference, factor + OF_ONLY_NEIGHBOUR * square);
+        if let Some(Last { square, difference: Some((difference, factor)), .. }) = self.sampled.last.take() {
+            self.sampled.differences.add(difference, factor + OF_ONLY_NEIGHBOUR * square);
         }
     }
 
@@ -427,45 +482,45 @@ impl Strata {
     /// The time of the timed calls, and their number, including those of windows whose calls are
     /// still being collected.
     fn known(&self) -> [f64; 2] {
-        self.pending.iter().map(Window::weighted).fold(
-            [self.exact_ticks + self.ticks, self.exact_timed + self.timed],
+        self.sampled.pending.iter().map(Window::weighted).fold(
+            [self.exact_ticks + self.sampled.ticks, self.exact_timed + self.sampled.timed],
             |[ticks, timed], (_, more_timed, more_ticks)| [ticks + more_ticks, timed + more_timed],
         )
     }
 
     /// Whether every call was counted.
     pub(crate) fn is_exact(&self) -> bool {
-        self.windows == 0.0 && self.gap_calls == 0.0
+        self.sampled.windows == 0.0 && self.gap_calls == 0.0
     }
 
     /// The possible number of calls whose time is unknown, as a multiple of the timed calls. For
     /// finished strata; calls that have not returned represent `open` calls.
     pub(crate) fn unknown_part(&self, open: f64) -> f64 {
-        let timed = self.exact_timed + self.timed;
+        let timed = self.exact_timed + self.sampled.timed;
         if self.is_hardly_observed() || timed <= 0.0 {
             return f64::INFINITY;
         }
-        let counted = (self.exact_calls + self.calls - timed).max(open);
+        let counted = (self.exact_calls + self.sampled.calls - timed).max(open);
         // An estimate from windows is not exact, even if no call is missing.
-        let least = if self.windows > 0.0 { f64::MIN_POSITIVE } else { 0.0 };
+        let least = if self.sampled.windows > 0.0 { f64::MIN_POSITIVE } else { 0.0 };
         ((counted + 2.0 * self.gap_calls) / timed).max(least)
     }
 
     /// The number of observed calls, unweighted.
     #[cfg(test)]
     pub(crate) fn observed(&self) -> f64 {
-        self.exact_calls + self.seen
+        self.exact_calls + self.sampled.seen
     }
 
     /// The number of windows, which are independent observations.
     pub(crate) fn windows(&self) -> f64 {
-        self.windows
+        self.sampled.windows
     }
 
     /// The estimated variance of a weighted sum, from the differences. With a single window, it is
     /// the square of the sum.
     fn variance(&self, differences: f64, sum: f64) -> f64 {
-        if self.windows >= 2.0 { differences } else { sum * sum }
+        if self.sampled.windows >= 2.0 { differences } else { sum * sum }
     }
 
     /// The degrees of freedom of a sum of squared differences: a third of their number if they are
@@ -476,22 +531,31 @@ impl Strata {
 
     /// The number of calls. For finished strata.
     pub(crate) fn calls(&self) -> Estimate {
-        let value = self.exact_calls + self.calls + self.gap_calls;
+        let value = self.exact_calls + self.sampled.calls + self.gap_calls;
         if self.is_exact() {
             return limited(value, value, value + self.missed_calls(), value);
         }
-        let weight = if self.window_time > 0.0 { self.strata_time / self.window_time } else { 1.0 };
-        let poisson = self.seen * weight * (weight - 1.0).max(0.0);
-        let between = self.variance(self.differences.calls, self.calls).max(poisson) + self.calls_variance;
-        let degrees = Self::degrees(self.differences.calls, self.differences.calls_fourth);
+        let weight = if self.sampled.window_time > 0.0 {
+            self.sampled.strata_time / self.sampled.window_time
+        } else {
+            1.0
+        };
+        let poisson = self.sampled.seen * weight * (weight - 1.0).max(0.0);
+        let between = self.variance(self.sampled.differences.calls, self.sampled.calls).max(poisson)
+            + self.sampled.calls_variance;
+        let degrees = Self::degrees(self.sampled.differences.calls, self.sampled.differences.calls_fourth);
         let error = (student(degrees).powi(2) * between + (1.96 * self.gap_deviation).powi(2)).sqrt();
-        let error = error + self.calls_systematic;
-        let sampled = lower_part(self.calls, self.squared_calls, between, student(degrees));
-        let low = self.exact_calls + (sampled * self.calls - self.calls_systematic).max(self.seen);
+        let error = error + self.sampled.calls_systematic;
+        let sampled = lower_part(self.sampled.calls, self.sampled.squared_calls, between, student(degrees));
+        let low = self.exact_calls
+            + (sampled * self.sampled.calls - self.sampled.calls_systematic).max(self.sampled.seen);
         let mut high = value + error + self.missed_calls();
-        if self.windows > 0.0 && self.seen < 30.0 {
-            high =
-                high.max(self.exact_calls + 2.0 * self.gap_calls + most_for(self.seen) * self.largest_weight);
+        if self.sampled.windows > 0.0 && self.sampled.seen < 30.0 {
+            high = high.max(
+                self.exact_calls
+                    + 2.0 * self.gap_calls
+                    + most_for(self.sampled.seen) * self.sampled.largest_weight,
+            );
         }
         let high = if self.is_hardly_observed() { f64::INFINITY } else { high };
         limited(value, value - error, high, low)
@@ -500,52 +564,55 @@ impl Strata {
     /// Whether the observations are too few for an upper limit: then, estimates have a lower limit
     /// only.
     fn is_hardly_observed(&self) -> bool {
-        let estimated_time = self.strata_time + self.unobserved;
+        let estimated_time = self.sampled.strata_time + self.unobserved;
         let is_mostly_exact = estimated_time < MOSTLY_EXACT * (estimated_time + self.exact_time)
-            && self.calls + 2.0 * self.gap_calls < self.exact_calls;
+            && self.sampled.calls + 2.0 * self.gap_calls < self.exact_calls;
         if is_mostly_exact {
             return false;
         }
         // Most of the time between two calls is that of probes.
-        let is_too_fast = self.calls_systematic > TOO_FAST * self.calls;
-        let has_long_gaps =
-            self.unobserved > MAX_GAPS * (self.strata_time + self.unobserved) && self.unobserved > SHORT_GAP;
+        let is_too_fast = self.sampled.calls_systematic > TOO_FAST * self.sampled.calls;
+        let has_long_gaps = self.unobserved > MAX_GAPS * (self.sampled.strata_time + self.unobserved)
+            && self.unobserved > SHORT_GAP;
         is_too_fast
             || has_long_gaps
-            || (self.windows > 0.0 && self.windows < MIN_WINDOWS && self.strata_time > SHORT_GAP)
+            || (self.sampled.windows > 0.0
+                && self.sampled.windows < MIN_WINDOWS
+                && self.sampled.strata_time > SHORT_GAP)
     }
 
     /// The time of all calls in ticks, and the mean; `None` if no call was timed. For finished
     /// strata. Calls that have not returned, which represent `open` calls, are not included.
     pub(crate) fn ticks(&self, open: f64) -> Option<Times> {
-        let timed = self.exact_timed + self.timed + self.between;
+        let timed = self.exact_timed + self.sampled.timed + self.between;
         if timed <= 0.0 {
             return None;
         }
-        let known = self.exact_ticks + self.ticks + self.between_ticks;
+        let known = self.exact_ticks + self.sampled.ticks + self.between_ticks;
         let mean = known / timed;
         if self.is_exact() && self.between == 0.0 && self.exact_timed + open >= self.exact_calls {
             return Some(Times { total: Estimate::exact(known), mean: Estimate::exact(mean) });
         }
         // Calls that were counted but not timed: in gaps, or left by an exception or a longjmp.
-        let untimed = (self.exact_calls + self.calls - timed - open).max(0.0);
+        let untimed = (self.exact_calls + self.sampled.calls - timed - open).max(0.0);
         let unknown = untimed + self.gap_calls;
         let unknown_variance = self.gap_deviation.powi(2) + untimed * untimed / 3.0;
 
-        let Differences { calls, ticks, ticks_fourth, products, .. } = self.differences;
+        let Differences { calls, ticks, ticks_fourth, products, .. } = self.sampled.differences;
         let factor = student(Self::degrees(ticks, ticks_fourth)).powi(2);
-        let of_total = self.variance(ticks, self.ticks) + self.ticks_variance;
+        let of_total = self.variance(ticks, self.sampled.ticks) + self.sampled.ticks_variance;
         let value = known + unknown * mean;
         let error = (factor * of_total + 1.96_f64.powi(2) * mean * mean * unknown_variance).sqrt();
-        let error = error + self.ticks_systematic + self.between_half;
+        let error = error + self.sampled.ticks_systematic + self.between_half;
         let unknown = if self.is_hardly_observed() { f64::INFINITY } else { 0.0 };
-        let sampled = lower_part(self.ticks, self.squared_ticks, of_total, factor.sqrt());
-        let low =
-            self.exact_ticks + self.between_least + (sampled * self.ticks - self.ticks_systematic).max(0.0);
+        let sampled = lower_part(self.sampled.ticks, self.sampled.squared_ticks, of_total, factor.sqrt());
+        let low = self.exact_ticks
+            + self.between_least
+            + (sampled * self.sampled.ticks - self.sampled.ticks_systematic).max(0.0);
         let total = limited(value, value - error, value + error + unknown, low);
 
         let residual = (ticks - 2.0 * mean * products + mean * mean * calls).max(0.0);
-        let of_mean = self.variance(residual, self.ticks) + self.ticks_variance;
+        let of_mean = self.variance(residual, self.sampled.ticks) + self.sampled.ticks_variance;
         let of_unknown = mean * mean * unknown_variance;
         let error = ((factor * of_mean + 1.96_f64.powi(2) * of_unknown).sqrt() + self.between_half) / timed;
         Some(Times { total, mean: limited(mean, mean - error, mean + error, 0.0) })
@@ -719,8 +786,8 @@ mod tests {
         strata.timed_in_window(0, 2.0, 500.0, true);
         strata.timed_in_window(9, 2.0, 500.0, true);
         let finished = strata.finished();
-        assert_eq!(finished.ticks, 2000.0);
-        assert_eq!(finished.timed, 4.0);
+        assert_eq!(finished.sampled.ticks, 2000.0);
+        assert_eq!(finished.sampled.timed, 4.0);
     }
 
     #[test]

@@ -855,3 +855,24 @@ fn gdb_attaches_in_the_middle_and_detaches_again() {
     let reports = reports_in(folder.path());
     assert!(reports.iter().any(|report| report.samples("stopped_work") > 0), "{output}{}", run.stderr);
 }
+
+/// The report says what memory profiling takes: measured against what the kernel counts, with and
+/// without the library.
+#[test]
+fn the_memory_that_a_report_states_is_what_the_process_has_more() {
+    let binary = compile("fixtures/memory.c", &["-O1"], Gcc);
+    let anonymous = |stdout: &[u8]| -> f64 {
+        let text = String::from_utf8_lossy(stdout).into_owned();
+        text.split(' ').next().and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+    };
+    let without = run(&mut Command::new(&binary));
+    let with = profiled(&binary, &[], "discovery=eager");
+    assert!(with.run.status.success(), "{}", with.run.stderr);
+    let report = with.report();
+    let stated = report.json["cost"]["memory_bytes"].as_f64().expect("a number");
+    let added = anonymous(&with.run.stdout) - anonymous(&without.stdout);
+    println!("stated {stated:.0} bytes, measured {added:.0}, {} probes", report.json["probes"]);
+    assert!(report.json["probes"].as_u64() >= Some(16_384));
+    // Buffers are in the statement as a whole, and in memory as far as they were used.
+    assert!((0.75..1.5).contains(&(stated / added)), "stated {stated:.0} bytes, measured {added:.0}");
+}

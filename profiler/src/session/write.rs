@@ -1,5 +1,6 @@
 //! The report of a session: everything measured so far, in the format and place of the options.
 
+use std::ffi::CStr;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,7 @@ use crate::report::{Cost, Report, View, text};
 use crate::settings::Settings;
 use crate::stacks::waiting::Preempted;
 use crate::stderr::stderr;
-use crate::{clock, fire, own_time, stacks, summary, thread};
+use crate::{clock, fire, function, own_time, stacks, summary, thread};
 
 /// Set in the process that the user started: only that one reports that there is nothing to report.
 pub(super) static SPEAKS_FOR_THE_RUN: AtomicBool = AtomicBool::new(false);
@@ -28,6 +29,19 @@ pub fn speak_for_the_run() {
 }
 
 impl Session {
+    /// The memory that profiling uses, in bytes, except for what is only needed to write a report,
+    /// and for the copies of rewritten text.
+    fn memory(&self) -> usize {
+        let indices = self.indices.capacity() * size_of::<((&CStr, usize), u32)>()
+            + self.by_address.capacity() * size_of::<(usize, u32)>()
+            + self.bodies.memory();
+        indices
+            + self.schedule.memory()
+            + self.stacks.memory()
+            + function::memory_of_links()
+            + fastinst::provider::memory_bytes()
+    }
+
     /// The report of everything measured so far.
     fn report(&mut self) -> Report {
         self.schedule.drain();
@@ -40,6 +54,7 @@ impl Session {
         let units = Units { ticks_per_ns, resolution: fire::resolution(), thread_time };
         self.stacks.finish();
         let times = self.stacks.times(self.waiting(thread_time));
+        self.bodies.sort();
         let function_at = |address| self.bodies.function_at(address);
         let (mut functions, arcs) = summary::of(&self.schedule, &function_at, &units, times.as_ref());
         disambiguate(&mut functions, &mut self.locations);
@@ -67,7 +82,7 @@ impl Session {
                 stacks_ns: spent.stacks as u64,
                 startup_ns: spent.start as u64,
                 error: spent.error(),
-                memory_bytes: (self.schedule.memory() + self.stacks.memory()) as u64,
+                memory_bytes: self.memory() as u64,
             },
             notes: (notes().into_iter().chain(self.note_of_change()))
                 .chain(self.stacks.note().map(str::to_owned))

@@ -26,7 +26,7 @@
 //! A body whose sites all belong to one function needs no such analysis for a frame that has called
 //! another: it is in that function after its first entry.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -46,23 +46,33 @@ const EMPTY: Context = 0;
 /// Passes over a body, at most: one for each level of nested jumps against the order of addresses.
 const MAX_PASSES: usize = 16;
 
-/// A site.
+/// A site: there may be a million of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Site {
-    address: u64,
-    kind: ProbeType,
+    /// The first address of the body.
+    body: u64,
+    /// The length of the body.
+    length: u32,
+    /// Offset from the start of the body.
+    offset: u32,
     function: u32,
+    kind: ProbeType,
 }
 
-/// Code with sites.
+const _: () = assert!(size_of::<Site>() == 24);
+
+impl Site {
+    fn address(&self) -> u64 {
+        self.body + u64::from(self.offset)
+    }
+}
+
+/// The contexts of a body in which a frame has been.
 #[derive(Debug)]
-struct Body {
-    end: u64,
-    /// In no order.
-    sites: Vec<Site>,
-    /// Made when a frame needs them, and when they were.
-    contexts: Option<(Ranges, Instant)>,
-    /// Whether there are sites that they do not contain.
+struct Analyzed {
+    ranges: Ranges,
+    made: Instant,
+    /// Whether there are sites that were added later.
     is_stale: bool,
 }
 
@@ -72,8 +82,11 @@ type Ranges = Box<[(u64, Option<Context>)]>;
 /// All sites, and the contexts that were computed from them.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
-    /// By start.
-    bodies: BTreeMap<u64, Body>,
+    /// By body, then by offset; those that were added since they were last sorted are at the end.
+    sites: Vec<Site>,
+    is_sorted: bool,
+    /// By the first address of the body.
+    bodies: HashMap<u64, Analyzed>,
     chains: Chains,
 }
 
@@ -114,22 +127,49 @@ pub(super) enum FrameState {
 impl Contexts {
     /// Adds a site, in the body with these addresses.
     pub(super) fn add(&mut self, site: u64, kind: ProbeType, function: u32, body: Range<u64>) {
-        let entry = self.bodies.entry(body.start).or_insert_with(|| Body {
-            end: body.end,
-            sites: Vec::new(),
-            contexts: None,
-            is_stale: false,
-        });
-        entry.end = body.end;
-        entry.is_stale = true;
-        // A library that is loaded again has the same sites.
-        entry.sites.retain(|known| known.address != site);
-        entry.sites.push(Site { address: site, kind, function });
+        let small = |number: u64| u32::try_from(number).ok();
+        let offset = site.checked_sub(body.start).and_then(small);
+        let (Some(offset), Some(length)) = (offset, body.end.checked_sub(body.start).and_then(small)) else {
+            return;
+        };
+        self.sites.push(Site { body: body.start, length, offset, function, kind });
+        self.is_sorted = false;
+        if let Some(analyzed) = self.bodies.get_mut(&body.start) {
+            analyzed.is_stale = true;
+        }
     }
 
     /// Forgets the code of an object that was unloaded.
     pub(super) fn remove(&mut self, range: &Range<u64>) {
+        self.sites.retain(|site| !range.contains(&site.body));
         self.bodies.retain(|start, _| !range.contains(start));
+    }
+
+    fn sort(&mut self) {
+        if std::mem::replace(&mut self.is_sorted, true) {
+            return;
+        }
+        // Stable, and fast if most of it is sorted. A library that is loaded again has the same
+        // sites: the last one is kept.
+        self.sites.sort_by_key(|site| (site.body, site.offset));
+        self.sites.dedup_by(|later, earlier| {
+            let is_same = (later.body, later.offset) == (earlier.body, earlier.offset);
+            if is_same {
+                *earlier = *later;
+            }
+            is_same
+        });
+    }
+
+    /// The addresses of the body at this address, and where its sites are in the list.
+    fn body_at(&mut self, address: u64) -> Option<(Range<u64>, Range<usize>)> {
+        self.sort();
+        let end = self.sites.partition_point(|site| site.body <= address);
+        let start = self.sites[end.checked_sub(1)?].body;
+        let sites = self.sites.partition_point(|site| site.body < start)..end;
+        let length = self.sites[sites.clone()].iter().map(|site| site.length).max()?;
+        let body = start..start + u64::from(length);
+        body.contains(&address).then_some((body, sites))
     }
 
     /// The context at this address; `None` if it is unknown. `code` gives the bytes of a range, as
@@ -140,27 +180,24 @@ impl Contexts {
         state: FrameState,
         code: impl FnOnce(&Range<u64>) -> Option<&'a [u8]>,
     ) -> Option<Context> {
-        let Some((&start, body)) = self.bodies.range_mut(..=address).next_back() else { return Some(EMPTY) };
-        if address >= body.end {
-            return Some(EMPTY);
-        }
+        let Some((body, sites)) = self.body_at(address) else { return Some(EMPTY) };
+        let sites = &self.sites[sites];
+        let analyzed = self.bodies.get(&body.start);
         if state == FrameState::Calling
-            && body.contexts.is_none()
-            && let Some(function) = body.only_function()
+            && analyzed.is_none()
+            && let Some(function) = only_function(sites)
         {
-            let first = body.sites.iter().map(|site| site.address).min()?;
+            let first = sites.first()?.address();
             return Some(if address > first { self.chains.entered(EMPTY, function) } else { EMPTY });
         }
-        let is_current = |(_, made): &(Ranges, Instant)| !body.is_stale || made.elapsed() < LIFETIME;
-        if !body.contexts.as_ref().is_some_and(is_current) {
-            let range = start..body.end;
-            body.sites.sort_unstable_by_key(|site| site.address);
+        let is_current = |known: &Analyzed| !known.is_stale || known.made.elapsed() < LIFETIME;
+        if !analyzed.is_some_and(is_current) {
             let known =
-                code(&range).and_then(|code| Analysis::new(code, start, &body.sites)?.run(&mut self.chains));
-            body.contexts = Some((known.unwrap_or_else(|| Box::new([(start, None)])), Instant::now()));
-            body.is_stale = false;
+                code(&body).and_then(|code| Analysis::new(code, body.start, sites)?.run(&mut self.chains));
+            let ranges = known.unwrap_or_else(|| Box::new([(body.start, None)]));
+            self.bodies.insert(body.start, Analyzed { ranges, made: Instant::now(), is_stale: false });
         }
-        let (ranges, _) = body.contexts.as_ref()?;
+        let ranges = &self.bodies.get(&body.start)?.ranges;
         let next = ranges.partition_point(|(first, _)| *first <= address);
         ranges.get(next.checked_sub(1)?)?.1
     }
@@ -175,25 +212,21 @@ impl Contexts {
 
     /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
-        let of_body = |body: &Body| {
-            let ranges = body.contexts.as_ref().map_or(0, |(ranges, _)| size_of_val::<[_]>(ranges));
-            size_of::<(u64, Body)>() + body.sites.capacity() * size_of::<Site>() + ranges
-        };
-        self.bodies.values().map(of_body).sum::<usize>()
+        let of_body = |body: &Analyzed| size_of::<(u64, Analyzed)>() + size_of_val::<[_]>(&body.ranges);
+        self.sites.capacity() * size_of::<Site>()
+            + self.bodies.values().map(of_body).sum::<usize>()
             + self.chains.links.len() * 2 * size_of::<(Context, u32)>()
     }
 }
 
-impl Body {
-    /// The function of all sites, if it is one, and the body is not a part that was split off: then
-    /// it has an entry before all exits.
-    fn only_function(&self) -> Option<u32> {
-        let first = self.sites.iter().min_by_key(|site| site.address)?;
-        let is_only = first.kind == ProbeType::Entry
-            && self.sites.iter().all(|site| site.function == first.function)
-            && of_kind(&self.sites, ProbeType::Entry).count() == 1;
-        is_only.then_some(first.function)
-    }
+/// The function of all sites of a body, ascending, if it is one, and the body is not a part that
+/// was split off: then it has an entry before all exits.
+fn only_function(sites: &[Site]) -> Option<u32> {
+    let first = sites.first()?;
+    let is_only = first.kind == ProbeType::Entry
+        && sites.iter().all(|site| site.function == first.function)
+        && of_kind(sites, ProbeType::Entry).count() == 1;
+    is_only.then_some(first.function)
 }
 
 /// The functions of the sites of one kind.
@@ -257,7 +290,7 @@ impl Analysis {
         let index_of = |address: u64| addresses.binary_search(&address).ok().map(|index| index as u32);
         let mut by_index = vec![None; instructions.len()];
         for site in sites {
-            let index = index_of(site.address)?;
+            let index = index_of(site.address())?;
             let is_transfer = matches!(
                 instructions[index as usize].flow_control(),
                 FlowControl::Call
