@@ -31,7 +31,7 @@ PREFIXES = {
 CHECKED = (
     ".ci", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "Cargo.toml", "README.md",
     "SECURITY.md", "deny.toml", "docs", "rust-toolchain.toml", "scripts", "wordpatch", "callpatch", "fastinst",
-    "profiler", "tmax-probe", "wasm-jit", "benches", "tests",
+    "profiler", "tmax-probe", "wasm-jit", "benches", "tests", "examples",
 )
 
 # Files that are not checked: any change, even of a comment, would fetch and build third-party

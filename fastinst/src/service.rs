@@ -20,7 +20,7 @@ use crate::provider;
 use crate::registry::probe_count;
 
 /// The number of notifications; the futex that the thread sleeps on.
-static NEWS: AtomicU32 = AtomicU32::new(0);
+static NOTIFICATIONS: AtomicU32 = AtomicU32::new(0);
 
 /// How often the thread checks whether it is the last one, and, if nothing else wakes it, for
 /// loaded and unloaded libraries.
@@ -29,8 +29,8 @@ const IDLE: Duration = Duration::from_millis(100);
 /// Wakes the service thread, if there is one. May be called from signal handlers and probe
 /// functions.
 pub fn notify() {
-    NEWS.fetch_add(1, Ordering::Release);
-    wake(&NEWS);
+    NOTIFICATIONS.fetch_add(1, Ordering::Release);
+    wake(&NOTIFICATIONS);
 }
 
 /// The process whose service thread was started last; 0 for none. A forked child has none at first.
@@ -103,7 +103,7 @@ const UNTIL_IT_RUNS: Duration = Duration::from_secs(1);
 /// [`Error::Thread`].
 pub fn start(tick: Option<Tick>) -> Result<(), Error> {
     // Read here and not by the thread, so that notifications before it runs are not lost.
-    let seen = NEWS.load(Ordering::Acquire);
+    let seen = NOTIFICATIONS.load(Ordering::Acquire);
     provider::service_starts();
     let runs = Arc::new(AtomicU32::new(0));
     let has_begun = Arc::clone(&runs);
@@ -131,8 +131,8 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
     let mut ran = Duration::ZERO;
     let mut look_again = None;
     loop {
-        wait(&NEWS, seen, look_again.map_or(next, |again| next.min(again)));
-        seen = NEWS.load(Ordering::Acquire);
+        wait(&NOTIFICATIONS, seen, look_again.map_or(next, |again| next.min(again)));
+        seen = NOTIFICATIONS.load(Ordering::Acquire);
         let now = Instant::now();
         let _working = WORKING.lock().unwrap_or_else(|e| e.into_inner());
         let before = processor_time();
@@ -291,9 +291,9 @@ mod tests {
         let guard = before_fork();
         has_ticked.store(false, Ordering::SeqCst);
         notify();
-        // After the notification, the thread either waits for another futex than `NEWS`, or it
-        // works.
-        let is_kept_out = || waited_for().iter().any(|address| *address != NEWS.as_ptr() as usize);
+        // After the notification, the thread either waits for another futex than `NOTIFICATIONS`,
+        // or it works.
+        let is_kept_out = || waited_for().iter().any(|address| *address != NOTIFICATIONS.as_ptr() as usize);
         while !is_kept_out() && !has_ticked.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }

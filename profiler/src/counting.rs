@@ -45,7 +45,7 @@ const WARM_UP: Range<f64> = 2e3..4e3;
 const LOAD: f64 = 0.15;
 
 /// The minimum part of a window for which the program must have run.
-const LEAST: f64 = 0.25;
+const MIN_RUNNING: f64 = 0.25;
 
 /// The part of a counting probe's cost, as measured in a loop, by which it delays the program:
 /// less, if the processor executes the program's instructions meanwhile, or more, if these wait for
@@ -172,7 +172,7 @@ impl Reading {
     /// The result of a window in which counting probes delayed the program by this time, give or
     /// take `error`.
     fn counts(self, counting: f64, error: f64) -> Option<Vec<Count>> {
-        if self.processor < LEAST * self.time {
+        if self.processor < MIN_RUNNING * self.time {
             return None;
         }
         let own = (self.processor - self.timing - counting).max(self.processor / 10.0);

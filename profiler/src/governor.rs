@@ -62,7 +62,7 @@ const FOR_WINDOWS: f64 = 0.25;
 
 /// The minimum that is spent while the budget is exceeded, as a part of the budget: the report must
 /// contain something.
-const LEAST: f64 = 0.25;
+const MIN_BUDGET: f64 = 0.25;
 
 /// Minimum processor time of the program between two changes, in nanoseconds.
 const PERIOD: f64 = 3e6;
@@ -165,7 +165,7 @@ pub(crate) fn of_thread() -> f64 {
 /// The cost of profiling so far, in nanoseconds of processor time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
-    /// Of the whole process.
+    /// Processor time of the whole process.
     pub(crate) process: f64,
     pub(crate) probes: f64,
     pub(crate) service: f64,
@@ -398,10 +398,10 @@ impl Governor {
         (fastinst::service::discovery_time() - self.discovery_before).as_nanos() as f64
     }
 
-    /// A tick has begun when the service thread had this processor time, and is over. Gives the
-    /// time to the next, at least, in nanoseconds. `is_busy` says that functions have used their
-    /// allowances up: more will, and one that has is unobserved until the next tick. They need not
-    /// wake the service thread then.
+    /// Records the end of a tick that began when the service thread had this processor time.
+    /// Returns the mean time to the next one, in nanoseconds. `is_busy` says that functions have
+    /// used their allowances up: more will, and one that has is unobserved until the next tick.
+    /// They need not wake the service thread then.
     pub(crate) fn ticked(&mut self, begin: f64, is_busy: bool) -> f64 {
         let can_hurry = self.scale > ENOUGH_TO_HURRY;
         IS_WOKEN.store(is_busy || !can_hurry, Relaxed);
@@ -467,7 +467,7 @@ impl Governor {
             self.learning = (now.running() - self.entitled(budget, now)).max(0.0);
         }
         let left = (self.entitled(budget, now) - self.cost(now)) / HORIZON;
-        let wanted = (budget + left).clamp(LEAST * budget, 2.0 * budget);
+        let wanted = (budget + left).clamp(MIN_BUDGET * budget, 2.0 * budget);
         let scale = self.recent.scale(wanted, importance).unwrap_or_else(|| {
             // All functions are on.
             self.scale * wanted * since.own / (since.fixed + since.rest).max(1.0)

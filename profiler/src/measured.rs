@@ -274,9 +274,8 @@ impl Measured {
 /// call.
 const OVERLAP: f64 = 0.5;
 
-/// An estimate with this much on either side, in the same unit, that is not known for another
-/// reason than sampling. Nothing is added to what it would not change by half a percent. As
-/// everywhere, there is no upper limit if the error would exceed 100 %.
+/// Widens an estimate by a systematic error in the same unit, if that is at least half a percent of
+/// it. As everywhere, there is no upper limit if the error would exceed 100 %.
 fn widened(estimate: Estimate, by: f64) -> Estimate {
     let value = estimate.value.max(0.0);
     if by < 0.005 * value {

@@ -19,10 +19,10 @@ use crate::thread::Seen;
 const MEMORY: f64 = 0.2e9;
 
 /// The minimum time between measurements, in nanoseconds: a scheduler's time slice.
-const SHORTEST: f64 = 3e6;
+const MIN_INTERVAL: f64 = 3e6;
 
 /// The minimum of the program's own part.
-const LEAST: f64 = 0.02;
+const MIN_PART: f64 = 0.02;
 
 /// Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -56,7 +56,7 @@ impl Times {
             return 1.0;
         }
         let nobody_runs = if ready < 1.0 { preempted } else { (preempted / ready).powf(ready) };
-        (1.0 - nobody_runs).clamp(LEAST, 1.0)
+        (1.0 - nobody_runs).clamp(MIN_PART, 1.0)
     }
 }
 
@@ -83,7 +83,7 @@ impl OwnPart {
     fn add(&mut self, now: Times) {
         let since = |of: fn(&Times) -> f64| (of(&now) - of(&self.last)).max(0.0);
         let passed = since(|times| times.passed);
-        if passed < SHORTEST {
+        if passed < MIN_INTERVAL {
             return;
         }
         let left = (-passed / MEMORY).exp();
@@ -133,7 +133,7 @@ mod tests {
         // Four threads on two processors, and eight more that wait.
         check(4.0, 2.0, 2.0, 1.0 - 0.0625);
         check(12.0, 2.0, 2.0, 1.0 - 0.0625);
-        check(1.0, 0.0, 1.0, LEAST);
+        check(1.0, 0.0, 1.0, MIN_PART);
     }
 
     #[test]

@@ -70,16 +70,15 @@ const FIRST_STRATUM: f64 = 0.1;
 const MIN_STRATUM: f64 = 1e6;
 const GROWTH: f64 = 1.5;
 
-/// A stratum is at most so many times as long as the one before: whether a function matters less
-/// than others is known from a few windows only, and if one of them was empty by chance, the next
-/// window must not stand for most of the run.
+/// Maximum ratio of the lengths of successive strata: a window that is empty by chance must not
+/// cause the next one to represent most of the run.
 const LENGTHEN: f64 = 3.0;
 
 /// Below this part of the usual importance, a function's first strata are not shorter than others.
 const UNIMPORTANT: f64 = 0.3;
 
-/// A function may be on at this multiple of the calls that its windows would observe, and with so
-/// many calls per nanosecond (100 a second) in any case.
+/// A function may be on at this multiple of the calls that its windows would observe, and at
+/// [`MIN_REFILL`] calls per nanosecond (100 a second) in any case.
 const ON_FOR_SAMPLED: f64 = 10.0;
 const MIN_REFILL: f64 = 1e-7;
 
@@ -131,7 +130,7 @@ impl Allowance {
     /// `inside`.
     pub(crate) fn refilled(elapsed: f64, inside: f64, intensity: &Intensity) -> Self {
         let calls = (elapsed * intensity.refill() + inside * intensity.earned).min(intensity.allowance);
-        // Less is not worth the look.
+        // A smaller refill is not worth its cost.
         if calls < (intensity.allowance / 4.0).max(1.0) { Self::Exhausted } else { Self::More(calls as u32) }
     }
 }

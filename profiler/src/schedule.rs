@@ -26,36 +26,36 @@ use crate::probe_type::ProbeType;
 use crate::strata::Strata;
 use crate::{counting, displaced, fire, own_time, thread};
 
-/// A window opens so much of the program's own time after the service thread has begun it, in
-/// nanoseconds: not in step with the call that is the first to see it.
+/// Delay, in nanoseconds of own time, from the service thread's start of a window to its opening:
+/// random, so that it does not coincide with the first call after the start.
 const DELAY: std::ops::Range<f64> = 500.0..2_500.0;
 
 /// The maximum number of ticks for which windows wait for a program that is displaced.
 const MAX_POSTPONED: u32 = 6;
 
-/// What probes take is known to this part of it: some nanoseconds for each, because what the
-/// processor would have done at the same time is not the same everywhere.
+/// Relative error of the cost of probes: some nanoseconds for each, because how much of it the
+/// processor overlaps with other instructions depends on the code.
 pub(crate) const OVERHEAD_ERROR: f64 = 0.3;
 
-/// What a pair of probes takes at least, in ticks.
+/// Minimum cost of a pair of probes, in ticks.
 const MIN_OVERHEAD: u64 = 100;
 
-/// Ticks between two looks at which functions matter most, at most.
-const LOOK_EVERY: u32 = 8;
+/// Maximum number of ticks between two updates of the functions' importance.
+const WEIGH_EVERY: u32 = 8;
 
-/// How much more, or less, than the average a function may be observed.
+/// Range of a function's importance; the mean is 1.
 const IMPORTANCE: std::ops::RangeInclusive<f64> = 0.03..=20.0;
 
 /// See [`of_probes`].
 const PROBES_OF_WINDOW: f64 = 10.0;
 
-/// What a call takes at least, in ticks, even if that is below the resolution.
+/// Minimum time of a call in ticks, even if that is below the resolution.
 const MIN_CALL: f64 = 10.0;
 
-/// How much more a function matters for the time that its calls take: to this power.
+/// The exponent of the time of a function's calls in its importance.
 const VALUE_OF_TIME: f64 = 0.7;
 
-/// Nanoseconds after which a function is looked at again that a thread is busy with
+/// Nanoseconds until a function is tried again whose probes a thread is switching
 /// ([`crate::switching`]).
 const BUSY: f64 = 1e5;
 
@@ -185,7 +185,7 @@ impl Schedule {
         self.turn_waiting_on();
         let exhausted = take_exhausted();
         exhausted.iter().for_each(|index| self.exhausted(*index));
-        if self.ticks.is_multiple_of(LOOK_EVERY) || !exhausted.is_empty() {
+        if self.ticks.is_multiple_of(WEIGH_EVERY) || !exhausted.is_empty() {
             self.weigh();
         }
         while let Some(Reverse((time, index))) = self.due.peek().copied()
@@ -652,9 +652,9 @@ impl Schedule {
     }
 }
 
-/// How much less a function is to be observed for the number of its probes that have been executed,
-/// which a window switches: where cost differs, the variance of the whole is least with
-/// observations in inverse proportion to the root of their cost (Neyman, 1934). The rest of a
+/// The factor that reduces a function's sampling rate for the number of its executed probes, which
+/// each window switches: with different costs, the variance of the whole is least if observations
+/// are in inverse proportion to the root of their cost (Neyman allocation, 1934). The rest of a
 /// window costs about as much as [`PROBES_OF_WINDOW`].
 fn of_probes(function: &Function) -> f64 {
     ((2.0 + PROBES_OF_WINDOW) / (f64::from(function.executed_probes()) + PROBES_OF_WINDOW)).sqrt()

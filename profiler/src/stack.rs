@@ -29,7 +29,7 @@ pub(crate) struct Stack {
     thread_control_block: AtomicUsize,
     /// A [`State`], by the thread and by the service thread.
     state: AtomicUsize,
-    /// The first address behind the stack.
+    /// The end of the stack: the first address after it.
     end: AtomicUsize,
 }
 

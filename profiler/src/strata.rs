@@ -18,8 +18,8 @@
 //! differences; Wolter, "Introduction to Variance Estimation", 2007, chapter 8), for each stratum
 //! the mean of that to both its neighbours, times the square of its length: correct if neighbours
 //! have the same expected value, too large if the rate changes from one to the next. So a stratum
-//! that is much longer than the others, and whose window has seen nothing, is doubted if there were
-//! calls before it or after it. Calls in one window are never assumed to be independent.
+//! that is much longer than the others, and whose window has seen nothing, has a large variance if
+//! there were calls before it or after it. Calls in one window are never assumed to be independent.
 //!
 //! If few windows contain most of the calls, intervals of a normal distribution would be too
 //! narrow. The degrees of freedom of Student's distribution are estimated from the differences

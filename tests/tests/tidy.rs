@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("fastinst", &["fastinst-sigsafe", "wordpatch", "callpatch"]),
     ("fastinst/command-line", &[]),
     ("tmax-probe", &["wordpatch", "fastinst-command-line"]),
-    ("profiler", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst"]),
+    ("profiler", &["fastinst-sigsafe", "wordpatch", "fastinst"]),
     ("profiler/cli", &["profiler", "fastinst-command-line", "wasm-jit-whamm"]),
     ("profiler/preload", &["fastinst-sigsafe", "wordpatch", "callpatch", "fastinst", "profiler"]),
     (
@@ -314,6 +314,8 @@ fn layers(file: &File) -> Vec<String> {
         "callpatch",
         "fastinst",
         "fastinst-sigsafe",
+        "fastinst-command-line",
+        "wordpatch-model",
         "profiler",
         "fastinst-cli",
         "fastinst-preload",

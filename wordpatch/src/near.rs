@@ -24,10 +24,10 @@ const FIXED: MapFlags = MapFlags::MAP_FIXED_NOREPLACE;
 const REACH: usize = (1 << 31) - (1 << 20);
 
 /// The lowest address that can be mapped (vm.mmap_min_addr).
-const LOWEST: usize = 1 << 16;
+const MIN_ADDRESS: usize = 1 << 16;
 
 /// The end of the user address space.
-const HIGHEST: usize = 1 << 47;
+const MAX_ADDRESS: usize = 1 << 47;
 
 /// A block near some text, which is not sealed yet.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ fn pages(bytes: usize) -> usize {
 fn gaps() -> Result<Vec<Range<usize>>, Error> {
     let mappings = maps::mappings().map_err(|source| Error::MemoryMap { address: 0, source })?;
     let mut free = Vec::new();
-    let mut end_of_last = LOWEST;
-    for range in mappings.into_iter().map(|mapping| mapping.range).filter(|range| range.end <= HIGHEST) {
+    let mut end_of_last = MIN_ADDRESS;
+    for range in mappings.into_iter().map(|mapping| mapping.range).filter(|range| range.end <= MAX_ADDRESS) {
         if range.start > end_of_last {
             free.push(end_of_last..range.start);
         }

@@ -25,7 +25,7 @@ use wasm_jit_monitors::{Setup, make, switch};
 
 const RESULTS: Description = Description {
     name: "results",
-    summary: "How often functions return something else than 0",
+    summary: "How often functions return something other than 0",
     details: "Calls that end in a trap, an exception or a tail call do not return.",
     options: &[],
     example: "results app.wasm",

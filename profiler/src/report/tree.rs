@@ -26,9 +26,9 @@ use super::text::{View, shortened};
 use super::{Arc, Caller, FunctionRef, Report, names, units};
 
 /// The smallest share of the total that is shown.
-const SMALLEST: f64 = 0.005;
+const MIN_SHARE: f64 = 0.005;
 /// Maximum number of levels of indentation.
-const DEEPEST: usize = 40;
+const MAX_DEPTH: usize = 40;
 /// Maximum length of a node's name.
 const MAX_NAME_LENGTH: usize = 100;
 
@@ -49,7 +49,7 @@ pub fn render(report: &Report, view: &View) -> String {
     // Nodes to be shown, with time and depth, in reverse order.
     let mut open: Vec<(usize, f64, usize)> = Vec::new();
     let push = |open: &mut Vec<(usize, f64, usize)>, mut nodes: Vec<(usize, f64)>, depth| {
-        nodes.retain(|(_, time)| *time > 0.0 && *time >= SMALLEST * whole);
+        nodes.retain(|(_, time)| *time > 0.0 && *time >= MIN_SHARE * whole);
         nodes.sort_by(|(left, left_time), (right, right_time)| {
             left_time
                 .total_cmp(right_time)
@@ -62,7 +62,7 @@ pub fn render(report: &Report, view: &View) -> String {
         let node = &graph.nodes[index];
         let (share, shown) = (units::share(time, report.thread_time_ns), units::time(time));
         let name = shortened(&node.name, MAX_NAME_LENGTH);
-        lines.push(format!("{share:>6}  {shown:>7}  {}{name}", "  ".repeat(depth.min(DEEPEST))));
+        lines.push(format!("{share:>6}  {shown:>7}  {}{name}", "  ".repeat(depth.min(MAX_DEPTH))));
         let part = if node.time > 0.0 { (time / node.time).min(1.0) } else { 0.0 };
         let callees = node.callees.iter().map(|(callee, of_arc)| (*callee, (of_arc * part).min(time)));
         push(&mut open, callees.collect(), depth + 1);

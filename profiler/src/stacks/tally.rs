@@ -122,9 +122,9 @@ pub(crate) struct Times<'a> {
 /// What is known of the processor time of one function, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FunctionTime {
-    /// Of its calls.
+    /// Processor time of its calls.
     pub(crate) total: Estimate,
-    /// Of that, what it spent in no other instrumented function.
+    /// The part of it that was spent in no other instrumented function.
     pub(crate) own: Estimate,
 }
 

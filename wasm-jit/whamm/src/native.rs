@@ -2,7 +2,7 @@
 //!
 //! A script with rules such as `native:func:entry` is compiled to a module of WebAssembly by
 //! [`Script::native`], as scripts for WebAssembly are. This module calls its functions; the caller
-//! else discovers functions of the program and observes their calls:
+//! discovers functions of the program and observes their calls:
 //!
 //! 1. [`NativeMonitor::function`] is called for each function that is discovered. It evaluates the
 //!    static parts of predicates, which need names only, and makes what belongs to the places that

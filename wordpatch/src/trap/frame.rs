@@ -26,7 +26,7 @@ const _: () = assert!(offset_of!(Context, machine) == offset_of!(libc::ucontext_
 const _: () = assert!(offset_of!(Context, mask) == offset_of!(libc::ucontext_t, uc_sigmask));
 
 /// Lower addresses are never mapped (`vm.mmap_min_addr`).
-const LOWEST: usize = 1 << 16;
+const MIN_ADDRESS: usize = 1 << 16;
 
 /// Whether a handler that was entered with this stack pointer and this context was called by the
 /// kernel. (A handler that the kernel has called and that makes a tail call to ours looks the same.
@@ -40,7 +40,9 @@ pub(super) fn is_call_by_kernel(context: *const Context, stack: usize) -> bool {
 pub(super) fn is_frame(info: *const libc::siginfo_t, context: *const Context) -> bool {
     // The kernel aligns the frame so that the stack is aligned as after a call.
     let is_aligned = context.addr().is_multiple_of(16);
-    is_aligned && context.addr() >= LOWEST && info.addr() == context.addr().wrapping_add(size_of::<Context>())
+    is_aligned
+        && context.addr() >= MIN_ADDRESS
+        && info.addr() == context.addr().wrapping_add(size_of::<Context>())
 }
 
 #[cfg(test)]
