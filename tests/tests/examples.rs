@@ -165,6 +165,26 @@ fn readmes_show_the_examples() {
     }
 }
 
+/// The first program of a README is that of the crate's front page, which its documentation tests
+/// run.
+#[test]
+fn readmes_show_the_programs_of_front_pages() {
+    for name in ["wasm-jit/hooks", "wasm-jit/debug", "wasm-jit/monitors"] {
+        let read = |file: &str| {
+            let path = repo_root().join(name).join(file);
+            fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        };
+        let (readme, front) = (read("README.md"), read("src/lib.rs"));
+        let shown = readme.split("```").nth(1).and_then(|block| block.strip_prefix("rust\n"));
+        let comment = |line: &str| Some(line.strip_prefix("//!")?.trim_start_matches(' ').to_owned());
+        let run = front.lines().skip_while(|line| *line != "//! ```").skip(1);
+        let run = run.take_while(|line| *line != "//! ```").filter_map(comment);
+        let run: Vec<String> = run.filter(|line| !line.starts_with("# ")).collect();
+        let shown: Vec<&str> = shown.expect("a program").lines().map(str::trim_start).collect();
+        assert_eq!(shown, run, "{name}/README.md");
+    }
+}
+
 /// The program in the guide is an example, too.
 #[test]
 fn the_guide_to_wasm_jit_shows_an_example() {
