@@ -1,16 +1,19 @@
 //! [`Engine`]: state that modules and stores share.
 
-use std::collections::HashMap;
+mod type_registry;
+
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use type_registry::TypeRegistry;
+pub(crate) use type_registry::{GroupFuncType, GroupValType};
 use wasm_jit_codegen::{CodeSettings, CompiledSites};
-use wasmparser::FuncType;
 
 use crate::code::CodeImage;
 use crate::error::Error;
 use crate::runtime::linear_memory;
 use crate::trap::DEFAULT_SIGNAL;
+use crate::types::{FuncType, FuncTypeId};
 
 /// How an access beyond the end of a memory is detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -215,24 +218,6 @@ impl std::fmt::Debug for Images {
     }
 }
 
-/// Function types in use. Compiled code compares their ids.
-#[derive(Debug, Default)]
-struct TypeRegistry {
-    ids: HashMap<FuncType, u32>,
-    types: HashMap<u32, TypeEntry>,
-    /// Ids that are no longer in use.
-    free: Vec<u32>,
-}
-
-#[derive(Debug)]
-struct TypeEntry {
-    ty: FuncType,
-    /// Number of [`TypeId`]s.
-    users: usize,
-    /// Trampolines for host functions.
-    trampolines: Option<Arc<CodeImage>>,
-}
-
 /// The engine-wide id of a function type. It identifies this type as long as there is a `TypeId` of
 /// it, in a module or in a host object of a store.
 #[derive(Debug)]
@@ -250,33 +235,16 @@ impl TypeId {
 
 impl Clone for TypeId {
     fn clone(&self) -> Self {
-        self.engine.types().entry(self.id).users += 1;
+        self.engine.types().add_user(self.id);
         Self { engine: self.engine.clone(), id: self.id }
     }
 }
 
 impl Drop for TypeId {
     fn drop(&mut self) {
-        let mut registry = self.engine.types();
-        let entry = registry.entry(self.id);
-        entry.users -= 1;
-        if entry.users > 0 {
-            return;
-        }
-        let unused = registry.types.remove(&self.id);
-        registry.ids.remove(&unused.as_ref().expect("just found").ty);
-        registry.free.push(self.id);
+        let unused = self.engine.types().remove_user(self.id);
         // Code is freed without holding the lock.
-        drop(registry);
         drop(unused);
-    }
-}
-
-impl TypeRegistry {
-    /// # Panics
-    /// If there is no [`TypeId`] for this id.
-    fn entry(&mut self, id: u32) -> &mut TypeEntry {
-        self.types.get_mut(&id).expect("an id that is known is in use")
     }
 }
 
@@ -347,22 +315,48 @@ impl Engine {
         self.0.types.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The engine-wide id of a function type.
-    pub(crate) fn register_type(&self, ty: &FuncType) -> TypeId {
-        let mut registry = self.types();
-        let id = match registry.ids.get(ty) {
-            Some(id) => *id,
-            None => {
-                let used = registry.types.len();
-                let next = || u32::try_from(used).expect("fewer than 2^32 function types");
-                let id = registry.free.pop().unwrap_or_else(next);
-                registry.types.insert(id, TypeEntry { ty: ty.clone(), users: 0, trampolines: None });
-                registry.ids.insert(ty.clone(), id);
-                id
-            }
-        };
-        registry.entry(id).users += 1;
-        TypeId { engine: self.clone(), id }
+    /// The id of a type of the host's functions, for references to functions of this type. From now
+    /// on the engine knows it as long as it exists.
+    ///
+    /// ```
+    /// use wasm_jit::{Engine, FuncType, HeapType, RefType, ValType};
+    ///
+    /// let engine = Engine::default();
+    /// let unary = engine.func_type_id(&FuncType::new([ValType::I32], [ValType::I32]))?;
+    /// let reference = RefType::new(false, HeapType::ConcreteFunc(unary));
+    /// let apply = FuncType::new([ValType::Ref(reference), ValType::I32], [ValType::I32]);
+    /// assert!(reference.matches(&RefType::FUNCREF));
+    /// assert_eq!(engine.func_type(unary).expect("it is known").to_string(), "[i32] -> [i32]");
+    /// # Ok::<(), wasm_jit::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidType`]: it refers to a type that the engine does not know.
+    pub fn func_type_id(&self, ty: &FuncType) -> Result<FuncTypeId, Error> {
+        let id = self.register_type(ty, "function")?;
+        self.types().keep(id.get());
+        Ok(FuncTypeId(id.get()))
+    }
+
+    /// The type with this id, if the engine knows it.
+    pub fn func_type(&self, id: FuncTypeId) -> Option<FuncType> {
+        self.types().get(id.0).map(|entry| entry.ty.clone())
+    }
+
+    /// The engine-wide id of the type of an item of the host.
+    ///
+    /// # Errors
+    /// [`Error::InvalidType`]: it refers to a type that the engine does not know.
+    pub(crate) fn register_type(&self, ty: &FuncType, of: &'static str) -> Result<TypeId, Error> {
+        let id = self.types().add(ty).ok_or(Error::InvalidType { of })?;
+        Ok(TypeId { engine: self.clone(), id })
+    }
+
+    /// The engine-wide ids of the types of a recursion group. The types to which it refers must be
+    /// in use.
+    pub(crate) fn register_group(&self, types: Vec<GroupFuncType>) -> impl Iterator<Item = TypeId> {
+        let ids = if types.is_empty() { Box::default() } else { self.types().add_group(types) };
+        ids.into_iter().map(|id| TypeId { engine: self.clone(), id })
     }
 
     /// The type that has this id, which is in use.
@@ -373,12 +367,12 @@ impl Engine {
     /// Code with the trampolines of this type, as its type 0.
     pub(crate) fn trampolines(&self, id: &TypeId) -> Result<Arc<CodeImage>, Error> {
         let mut registry = self.types();
-        let TypeEntry { ty, trampolines, .. } = registry.entry(id.get());
-        if let Some(image) = trampolines {
+        let entry = registry.entry(id.get());
+        if let Some(image) = &entry.trampolines {
             return Ok(image.clone());
         }
-        let image = CodeImage::of_trampolines(std::slice::from_ref(ty))?;
-        Ok(trampolines.insert(image).clone())
+        let image = CodeImage::of_trampolines(&[entry.ty.to_wasm()])?;
+        Ok(entry.trampolines.insert(image).clone())
     }
 }
 
@@ -453,30 +447,86 @@ fn check_signal(signal: i32) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use wasmparser::ValType;
-
     use super::*;
-    use crate::types::{self, ExternType, TagType};
+    use crate::types::{ExternType, HeapType, RefType, TagType, ValType};
     use crate::{Func, Instance, Module, Store, Tag};
 
     #[test]
-    fn equal_types_have_equal_ids() {
+    fn equal_types_have_equal_ids() -> Result<(), Error> {
         let engine = Engine::default();
         let unary = FuncType::new([ValType::I32], [ValType::I64]);
-        let id = engine.register_type(&unary);
-        let other = engine.register_type(&FuncType::new([ValType::I64], [ValType::I32]));
+        let id = engine.register_type(&unary, "function")?;
+        let other = engine.register_type(&FuncType::new([ValType::I64], [ValType::I32]), "function")?;
         assert_ne!(id.get(), other.get());
-        assert_eq!(engine.register_type(&FuncType::new([ValType::I32], [ValType::I64])).get(), id.get());
+        let same = FuncType::new([ValType::I32], [ValType::I64]);
+        assert_eq!(engine.register_type(&same, "function")?.get(), id.get());
         assert_eq!(engine.registered_type(id.get()), unary);
+        Ok(())
+    }
+
+    #[test]
+    fn groups_are_compared_by_their_structure() -> Result<(), Error> {
+        let engine = Engine::default();
+        let module = |types: &str| Module::new(&engine, format!("(module {types})"));
+        let ids = |module: &Module| -> Vec<u32> { module.info().type_ids.clone() };
+        let pair = "(rec (type $a (func (param (ref $b)))) (type $b (func (result (ref null $a)))))";
+        let first = module(&format!("(type (func)) {pair}"))?;
+        let second = module(&format!("{pair} (type (func))"))?;
+        assert_eq!(ids(&first)[1..], ids(&second)[..2], "the same group, at other indices");
+        assert_eq!(ids(&first)[0], ids(&second)[2]);
+        let single = module("(type $a (func (param (ref $a))))")?;
+        let explicit = module("(rec (type $x (func (param (ref $x)))))")?;
+        assert_eq!(ids(&single), ids(&explicit), "a type without a group is one of its own");
+        for other in [
+            "(rec (type $b (func (result (ref null $a)))) (type $a (func (param (ref $b)))))",
+            "(rec (type $a (func (param (ref $b)))) (type $b (func (result (ref $a)))))",
+            "(rec (type $a (func (param (ref $b)))) (type $b (func (result (ref null $b)))))",
+            "(rec (type $a (func (param (ref $b)))) (type $b (func (result (ref null $a)))) (type (func)))",
+        ] {
+            let other = module(other)?;
+            assert!(ids(&other).iter().all(|id| !ids(&first)[1..].contains(id)), "{:?}", ids(&other));
+        }
+        let grouped = module("(rec (type (func)) (type (func)))")?;
+        assert_ne!(ids(&grouped)[0], ids(&grouped)[1], "places in a group");
+        assert_ne!(ids(&grouped)[0], ids(&first)[0], "a type in a group is not that type alone");
+        Ok(())
+    }
+
+    #[test]
+    fn mentioned_types_are_forgotten_after_those_that_mention_them() -> Result<(), Error> {
+        let engine = Engine::default();
+        let count = || engine.types().counts();
+        // Each type mentions the previous one.
+        let length = 20_000;
+        let chain: String = (1..length).map(|at| format!("(type (func (param (ref {}))))", at - 1)).collect();
+        let module = Module::new(&engine, format!("(module (type (func)) {chain})"))?;
+        let last = FuncTypeId(*module.info().type_ids.last().expect("there are types"));
+        let last = ValType::Ref(RefType::new(true, HeapType::ConcreteFunc(last)));
+        let user = engine.register_type(&FuncType::new([last], []), "function")?;
+        drop(module);
+        assert_eq!(count(), (length + 1, length + 1));
+        drop(user);
+        assert_eq!(count(), (0, 0));
+        let error = engine.register_type(&FuncType::new([last], []), "function").expect_err("it is gone");
+        assert!(matches!(error, Error::InvalidType { of: "function" }), "{error}");
+        Ok(())
+    }
+
+    #[test]
+    fn types_that_the_host_registers_stay_known() -> Result<(), Error> {
+        let engine = Engine::default();
+        let unary = FuncType::new([ValType::I32], []);
+        let id = engine.func_type_id(&unary)?;
+        assert_eq!(engine.func_type_id(&unary)?, id);
+        assert_eq!(engine.func_type(id), Some(unary));
+        assert_eq!(engine.types().counts(), (1, 1));
+        Ok(())
     }
 
     #[test]
     fn types_are_forgotten_with_the_last_module_and_store_that_use_them() -> Result<(), Error> {
         let engine = Engine::default();
-        let count = || {
-            let registry = engine.types();
-            (registry.types.len(), registry.ids.len())
-        };
+        let count = || engine.types().counts();
         for number in 0..10 {
             let params = "i32 ".repeat(number);
             let text = format!(
@@ -493,12 +543,11 @@ mod tests {
             drop(module);
             assert_eq!(count(), (3, 3), "the instance keeps its module alive");
             assert_eq!(instance.get_func(&store, "f").expect("exported").ty(&store), ty);
-            let other = Tag::new(&mut store, &TagType::new(types::FuncType::new([], [])))?;
+            let other = Tag::new(&mut store, &TagType::new(FuncType::new([], [])))?;
             assert_eq!(count(), (4, 4));
             assert_eq!(other.ty(&store).ty().params().len(), 0);
         }
         assert_eq!(count(), (0, 0));
-        assert!(engine.types().free.len() <= 4, "ids are reused");
         Ok(())
     }
 }

@@ -200,7 +200,8 @@ pub enum Error {
         /// The requested growth.
         by: u64,
     },
-    /// A type is contradictory, or exceeds the limits of WebAssembly.
+    /// A type is contradictory, exceeds the limits of WebAssembly, or refers to a function type
+    /// that the engine does not know.
     #[error("the type of the {of} is invalid")]
     InvalidType {
         /// A function, a memory, a table or a tag.

@@ -132,8 +132,8 @@ pub use runtime::{
 pub use symbols::Symbols;
 pub use trap::{FrameInfo, FrameSymbol, InterruptHandle, Timeout, Trap, WasmBacktrace};
 pub use types::{
-    ExportType, ExternType, FuncType, GlobalType, ImportType, MemoryType, Mutability, RefType, TableType,
-    TagType, ValType,
+    ExportType, ExternType, FuncType, FuncTypeId, GlobalType, HeapType, ImportType, MemoryType, Mutability,
+    RefType, TableType, TagType, ValType,
 };
 /// The crate whose types represent instructions: see [`Instruction::operator`].
 pub use wasmparser;

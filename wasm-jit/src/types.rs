@@ -1,20 +1,14 @@
 //! Types of values, functions and all other items that modules import and export.
 
+mod reference;
+
 use std::fmt;
+use std::sync::Arc;
+
+pub use reference::{FuncTypeId, HeapType, RefType};
 
 use wasm_jit_codegen::PAGE_SIZE_LOG2;
 use wasmparser as wp;
-
-/// A reference type; all of them can be null.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RefType {
-    /// A function: `funcref`.
-    Func,
-    /// A value of the host: `externref`.
-    Extern,
-    /// An exception: `exnref`.
-    Exn,
-}
 
 /// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,27 +29,35 @@ pub enum ValType {
 
 impl ValType {
     /// A function, or null.
-    pub const FUNCREF: Self = Self::Ref(RefType::Func);
+    pub const FUNCREF: Self = Self::Ref(RefType::FUNCREF);
     /// A value of the host, or null.
-    pub const EXTERNREF: Self = Self::Ref(RefType::Extern);
+    pub const EXTERNREF: Self = Self::Ref(RefType::EXTERNREF);
     /// An exception, or null.
-    pub const EXNREF: Self = Self::Ref(RefType::Exn);
+    pub const EXNREF: Self = Self::Ref(RefType::EXNREF);
 
-    /// `None` for an unsupported type.
-    pub(crate) fn from_wasm(ty: wp::ValType) -> Option<Self> {
+    /// Whether every value of this type is one of type `other`, too.
+    pub fn matches(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Ref(reference), Self::Ref(other)) => reference.matches(other),
+            _ => self == other,
+        }
+    }
+
+    /// The type in a module whose types have these ids; `None` for an unsupported type.
+    pub(crate) fn from_wasm(ty: wp::ValType, ids: &[u32]) -> Option<Self> {
         Some(match ty {
             wp::ValType::I32 => Self::I32,
             wp::ValType::I64 => Self::I64,
             wp::ValType::F32 => Self::F32,
             wp::ValType::F64 => Self::F64,
             wp::ValType::V128 => Self::V128,
-            wp::ValType::Ref(reference) => Self::Ref(RefType::from_wasm(reference)?),
+            wp::ValType::Ref(reference) => Self::Ref(RefType::from_wasm(reference, ids)?),
         })
     }
 
     /// The type in an accepted module, which has no unsupported types.
-    pub(crate) fn of(ty: wp::ValType) -> Self {
-        Self::from_wasm(ty).expect("parsing refuses the types that this engine does not have")
+    pub(crate) fn of(ty: wp::ValType, ids: &[u32]) -> Self {
+        Self::from_wasm(ty, ids).expect("parsing refuses the types that this engine does not have")
     }
 
     /// How many quadwords a value has in compiled code.
@@ -63,6 +65,7 @@ impl ValType {
         if self == Self::V128 { 2 } else { 1 }
     }
 
+    /// The type that its values have in compiled code, in any module.
     pub(crate) fn to_wasm(self) -> wp::ValType {
         match self {
             Self::I32 => wp::ValType::I32,
@@ -70,37 +73,8 @@ impl ValType {
             Self::F32 => wp::ValType::F32,
             Self::F64 => wp::ValType::F64,
             Self::V128 => wp::ValType::V128,
-            Self::Ref(reference) => wp::ValType::Ref(reference.to_wasm()),
+            Self::Ref(reference) => wp::ValType::Ref(reference.top_to_wasm()),
         }
-    }
-}
-
-impl RefType {
-    pub(crate) fn from_wasm(ty: wp::RefType) -> Option<Self> {
-        [Self::Func, Self::Extern, Self::Exn].into_iter().find(|known| known.to_wasm() == ty)
-    }
-
-    /// The type in an accepted module, which has no unsupported types.
-    pub(crate) fn of(ty: wp::RefType) -> Self {
-        Self::from_wasm(ty).expect("parsing refuses the types that this engine does not have")
-    }
-
-    pub(crate) fn to_wasm(self) -> wp::RefType {
-        match self {
-            Self::Func => wp::RefType::FUNCREF,
-            Self::Extern => wp::RefType::EXTERNREF,
-            Self::Exn => wp::RefType::EXNREF,
-        }
-    }
-}
-
-impl fmt::Display for RefType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Func => "funcref",
-            Self::Extern => "externref",
-            Self::Exn => "exnref",
-        })
     }
 }
 
@@ -118,8 +92,18 @@ impl fmt::Display for ValType {
 }
 
 /// The parameters and results of a function.
+///
+/// A type of a recursion group with other types, or that refers to itself, equals only the
+/// corresponding type of an equal group. Such types come from modules, not from
+/// [`new`](Self::new).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct FuncType(pub(crate) wp::FuncType);
+pub struct FuncType {
+    /// The parameters, then the results.
+    types: Arc<[ValType]>,
+    params: usize,
+    /// If its recursion group is a part of its identity.
+    recursive: Option<FuncTypeId>,
+}
 
 impl FuncType {
     /// The type of functions with these parameters and results.
@@ -127,24 +111,50 @@ impl FuncType {
         params: impl IntoIterator<Item = ValType>,
         results: impl IntoIterator<Item = ValType>,
     ) -> Self {
-        let wasm = |types: Vec<ValType>| types.into_iter().map(ValType::to_wasm).collect::<Vec<_>>();
-        Self(wp::FuncType::new(wasm(params.into_iter().collect()), wasm(results.into_iter().collect())))
+        let mut types: Vec<ValType> = params.into_iter().collect();
+        let params = types.len();
+        types.extend(results);
+        Self { types: types.into(), params, recursive: None }
+    }
+
+    /// The same, with a recursion group.
+    pub(crate) fn recursive(types: Arc<[ValType]>, params: usize, id: Option<FuncTypeId>) -> Self {
+        Self { types, params, recursive: id }
+    }
+
+    /// Its id, if its recursion group is a part of its identity.
+    pub(crate) fn recursive_id(&self) -> Option<FuncTypeId> {
+        self.recursive
     }
 
     /// Types of the parameters.
     pub fn params(&self) -> impl ExactSizeIterator<Item = ValType> + '_ {
-        self.0.params().iter().map(|ty| ValType::of(*ty))
-    }
-
-    /// How many quadwords an array has that holds the arguments and then the results.
-    pub(crate) fn value_words(&self) -> usize {
-        let words = |types: &[wp::ValType]| types.iter().map(|ty| ValType::of(*ty).words()).sum::<usize>();
-        words(self.0.params()).max(words(self.0.results()))
+        self.types[..self.params].iter().copied()
     }
 
     /// Types of the results.
     pub fn results(&self) -> impl ExactSizeIterator<Item = ValType> + '_ {
-        self.0.results().iter().map(|ty| ValType::of(*ty))
+        self.types[self.params..].iter().copied()
+    }
+
+    /// Whether functions of type `other` accept arguments of this type's parameters, and return
+    /// values of its results.
+    pub(crate) fn can_call(&self, other: &Self) -> bool {
+        let counts = |ty: &Self| (ty.params, ty.types.len());
+        counts(self) == counts(other)
+            && self.params().zip(other.params()).all(|(given, wanted)| given.matches(&wanted))
+            && other.results().zip(self.results()).all(|(given, wanted)| given.matches(&wanted))
+    }
+
+    /// How many quadwords an array has that holds the arguments and then the results.
+    pub(crate) fn value_words(&self) -> usize {
+        let words = |types: &[ValType]| types.iter().map(|ty| ty.words()).sum::<usize>();
+        words(&self.types[..self.params]).max(words(&self.types[self.params..]))
+    }
+
+    /// A type whose values have the same representation in compiled code, in any module.
+    pub(crate) fn to_wasm(&self) -> wp::FuncType {
+        wp::FuncType::new(self.params().map(ValType::to_wasm), self.results().map(ValType::to_wasm))
     }
 }
 
@@ -195,9 +205,9 @@ impl GlobalType {
         self.mutability
     }
 
-    pub(crate) fn of(ty: wp::GlobalType) -> Self {
+    pub(crate) fn of(ty: wp::GlobalType, ids: &[u32]) -> Self {
         let mutability = if ty.mutable { Mutability::Var } else { Mutability::Const };
-        Self { content: ValType::of(ty.content_type), mutability }
+        Self { content: ValType::of(ty.content_type, ids), mutability }
     }
 }
 
@@ -256,9 +266,9 @@ impl TableType {
         Self { minimum, ..self }
     }
 
-    pub(crate) fn of(ty: wp::TableType) -> Self {
+    pub(crate) fn of(ty: wp::TableType, ids: &[u32]) -> Self {
         Self {
-            element: RefType::of(ty.element_type),
+            element: RefType::of(ty.element_type, ids),
             minimum: ty.initial,
             maximum: ty.maximum,
             is_64: ty.table64,

@@ -73,7 +73,18 @@ fn every_trap_has_its_own_error() {
         (func (export "type") (result i32) (call_indirect (type $int) (i32.const 1)))
         (func (export "table") (result i32) (ref.is_null (table.get (i32.const 3))))
         (func $deep (export "deep") (result i32) (i32.add (call $deep) (i32.const 1)))
-        (func (export "throw null") (result i32) (throw_ref (ref.null exn))))"#,
+        (func (export "throw null") (result i32) (throw_ref (ref.null exn)))
+        (global $no_function (mut (ref null $int)) (ref.null $int))
+        (func (export "call null") (result i32) (call_ref $int (global.get $no_function)))
+        (func (export "call null in try") (result i32)
+            (block $caught (try_table (catch_all $caught)
+                (return (call_ref $int (global.get $no_function)))))
+            (i32.const 1))
+        (func (export "tail call null") (result i32) (return_call_ref $int (global.get $no_function)))
+        (func (export "as non-null") (result i32)
+            (call_ref $int (ref.as_non_null (global.get $no_function))))
+        (func (export "extern as non-null") (result i32)
+            (drop (ref.as_non_null (ref.null extern))) (i32.const 1)))"#,
     );
     for (name, expected) in [
         ("unreachable", Trap::UnreachableCodeReached),
@@ -93,6 +104,11 @@ fn every_trap_has_its_own_error() {
         ("table", Trap::TableOutOfBounds),
         ("deep", Trap::StackOverflow),
         ("throw null", Trap::NullReference),
+        ("call null", Trap::NullReference),
+        ("call null in try", Trap::NullReference),
+        ("tail call null", Trap::NullReference),
+        ("as non-null", Trap::NullReference),
+        ("extern as non-null", Trap::NullReference),
     ] {
         assert_eq!(program.trap(name).0, expected, "{name}");
     }

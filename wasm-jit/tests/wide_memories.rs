@@ -332,8 +332,8 @@ fn memories_and_tables_of_another_kind_cannot_be_imported() {
     }
     let module = Module::new(&engine, r#"(module (import "a" "b" (table i64 1 2 funcref)))"#).unwrap();
     for (ty, fits) in [
-        (TableType::new(RefType::Func, 1, Some(2)), false),
-        (TableType::new64(RefType::Func, 1, Some(2)), true),
+        (TableType::new(RefType::FUNCREF, 1, Some(2)), false),
+        (TableType::new64(RefType::FUNCREF, 1, Some(2)), true),
     ] {
         let table = Table::new(&mut store, ty, Val::FuncRef(None)).unwrap();
         assert_eq!(Instance::new(&mut store, &module, &[table.into()]).is_ok(), fits);
@@ -352,7 +352,7 @@ fn types_are_described() {
         assert_eq!(ty.to_string(), text);
     }
     assert_eq!(
-        TableType::new64(RefType::Func, 1, None).to_string(),
+        TableType::new64(RefType::FUNCREF, 1, None).to_string(),
         "1 or more funcref with indices of 64 bits"
     );
     assert_eq!((described[0].0.page_size(), described[3].0.page_size()), (65_536, 1));

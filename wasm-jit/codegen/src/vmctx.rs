@@ -462,7 +462,8 @@ impl TrapCode {
 }
 
 // Traps that the hardware detects, without checks in compiled code:
-// - SIGSEGV at an address below FUNC_REF_SIZE: a null element was called. Elsewhere: memory out of
-//   bounds.
+// - SIGSEGV at FUNC_REF_CONTEXT: a null reference was called by `call_ref`, which reads the context
+//   first. At another address below FUNC_REF_SIZE: a null element was called by `call_indirect`,
+//   which reads the type first. Elsewhere: memory out of bounds.
 // - SIGFPE (DIV and IDIV): division by zero if the divisor is zero, else integer overflow.
 // - SIGILL (UD2): the byte after it is a TrapCode.

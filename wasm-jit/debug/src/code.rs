@@ -317,8 +317,8 @@ impl Body {
         let called = |operator: &Operator<'_>| match operator {
             Operator::Call { function_index } => Some((Some(*function_index), false)),
             Operator::ReturnCall { function_index } => Some((Some(*function_index), true)),
-            Operator::CallIndirect { .. } => Some((None, false)),
-            Operator::ReturnCallIndirect { .. } => Some((None, true)),
+            Operator::CallIndirect { .. } | Operator::CallRef { .. } => Some((None, false)),
+            Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. } => Some((None, true)),
             _ => None,
         };
         let instructions = || flow.instructions.iter().map(|(_, operator)| operator).enumerate();

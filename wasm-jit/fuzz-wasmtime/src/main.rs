@@ -1,5 +1,5 @@
-//! The command `wasm-jit-fuzz-wasmtime`: compares wasm-jit with Wasmtime, also in exceptions and
-//! atomic accesses.
+//! The command `wasm-jit-fuzz-wasmtime`: compares wasm-jit with Wasmtime, also in exceptions,
+//! function references and atomic accesses.
 //!
 //! ```text
 //! cargo run --release --manifest-path wasm-jit/fuzz-wasmtime/Cargo.toml -- --seconds 600 --seed 1
@@ -12,6 +12,6 @@ use std::process::ExitCode;
 use wasm_jit_fuzz::Features;
 
 fn main() -> ExitCode {
-    let features = Features { exceptions: true, threads: true, fuel: true };
+    let features = Features { exceptions: true, threads: true, function_references: true, fuel: true };
     wasm_jit_fuzz::driver::main(theirs::Wasmtime::new(false), features)
 }

@@ -15,6 +15,7 @@ impl Wasmtime {
         config.wasm_exceptions(true).wasm_threads(true).shared_memory(true).wasm_multi_memory(true);
         config.wasm_simd(true).wasm_relaxed_simd(false).cranelift_opt_level(OptLevel::None);
         config.wasm_memory64(true).wasm_custom_page_sizes(true).wasm_wide_arithmetic(true);
+        config.wasm_function_references(true);
         config.consume_fuel(consumes_fuel);
         // Memories with Wasmtime's defaults: without reservations of 4 GiB, version 48 takes
         // aligned addresses in an empty memory for misaligned ones, cannot grow shared memories,

@@ -4,8 +4,8 @@ use std::num::NonZero;
 use std::sync::Arc;
 
 use wasm_jit::{
-    Config, Engine as JitEngine, Error, Extern, ExternRef, ExternType, Func, Global, Instance, Memory,
-    Module, SharedMemory, Store, Table, Tag, Val, ValType,
+    Config, Engine as JitEngine, Error, Extern, ExternRef, ExternType, Func, Global, HeapType, Instance,
+    Memory, Module, SharedMemory, Store, Table, Tag, Val, ValType,
 };
 
 use crate::case::Case;
@@ -190,9 +190,11 @@ fn type_of(ty: ValType) -> Type {
         ValType::F32 => Type::F32,
         ValType::F64 => Type::F64,
         ValType::V128 => Type::V128,
-        ValType::FUNCREF => Type::Func,
-        ValType::EXTERNREF => Type::Extern,
-        ValType::EXNREF => Type::Exn,
+        ValType::Ref(ty) => match ty.heap_type() {
+            HeapType::Extern => Type::Extern,
+            HeapType::Exn => Type::Exn,
+            _ => Type::Func,
+        },
     }
 }
 

@@ -5,18 +5,20 @@
 //! work of a register allocator. Every program terminates: a loop counts in a local that nothing
 //! else assigns, and functions call only later ones.
 //!
-//! Control flow with values is in `values.rs`, exceptions are in `exceptions.rs`; this file has all
-//! other statements, and the expressions.
+//! Control flow with values is in `values.rs`, exceptions are in `exceptions.rs`, references to
+//! functions in `references.rs`; this file has all other statements, and the expressions.
 //!
 //! The bits of a NaN differ between engines, so none becomes observable (memory, integers, signs),
 //! and [`Case::same_nans`](crate::Case::same_nans) is set, so that those of results are ignored.
 
 mod exceptions;
+mod references;
 mod values;
 
 use std::fmt::Write as _;
 
 pub use exceptions::Form;
+use references::Places;
 
 use crate::random::{Random, mixed};
 
@@ -27,6 +29,8 @@ pub struct Features {
     pub exceptions: bool,
     /// Atomic accesses, and shared memories.
     pub threads: bool,
+    /// Typed references to functions.
+    pub function_references: bool,
     /// Instructions consume as much fuel as wasm-jit's.
     pub fuel: bool,
 }
@@ -112,10 +116,13 @@ fn text(random: &mut Random, features: Features, form: Form) -> String {
     if features.exceptions {
         out.push_str(" (tag $t0 (param i32))\n (tag $t1 (param f64 i64))\n");
     }
+    if features.function_references {
+        references::declare(&mut out, &signatures);
+    }
     for (index, signature) in signatures.iter().enumerate() {
         Function::write(&mut out, random, features, form, &signatures, index, signature, mixed_types);
     }
-    let _ = write!(out, " (table funcref (elem (ref.null func)");
+    let _ = write!(out, " (table $table funcref (elem (ref.null func)");
     for index in 0..functions {
         let _ = write!(out, " (ref.func $f{index})");
     }
@@ -134,6 +141,8 @@ struct Function<'r> {
     counters: usize,
     /// Labels of the handlers that have a local for their exception, after the counters.
     exceptions: Vec<usize>,
+    /// Locals for references.
+    references: Places,
     /// Labels of the enclosing blocks without values.
     labels: Vec<usize>,
     /// Labels of the enclosing blocks with one value, and their types.
@@ -176,6 +185,7 @@ impl Function<'_> {
             locals,
             counters: 0,
             exceptions: Vec::new(),
+            references: Places::default(),
             labels: Vec::new(),
             value_labels: Vec::new(),
             loops: Vec::new(),
@@ -193,9 +203,10 @@ impl Function<'_> {
             }
             Form::Legacy => String::new(),
         };
+        let references = function.references.locals();
         let _ = writeln!(
             out,
-            " (func $f{index} (export \"f{index}\") (param{}) (result{})\n  (local{}{}){exceptions}\n{body}  {})",
+            " (func $f{index} (export \"f{index}\") (param{}) (result{})\n  (local{}{}){exceptions}{references}\n{body}  {})",
             names(&signature.params),
             names(&signature.results),
             names(&function.locals[signature.params.len()..]),
@@ -236,6 +247,9 @@ impl Function<'_> {
         self.budget -= 1;
         let choices = if depth > 4 || self.budget < 0 { 7 } else { 20 };
         let line = match self.random.below(choices) {
+            _ if self.features.function_references && choices > 7 && self.random.one_in(6) => {
+                self.reference_statement(depth)
+            }
             0..=2 => self.assignment(),
             3 => {
                 let address = self.address();
@@ -389,10 +403,12 @@ impl Function<'_> {
         let signature = self.signatures[callee].clone();
         let arguments: String =
             signature.params.iter().map(|ty| format!(" {}", self.expression(*ty, 2))).collect();
-        if self.random.one_in(4) {
+        if self.features.function_references && self.random.one_in(3) {
+            self.call_by_reference(callee, &arguments)
+        } else if self.random.one_in(4) {
             let names = |types: &[Ty]| types.iter().map(|ty| format!(" {}", ty.name())).collect::<String>();
             format!(
-                "call_indirect (param{}) (result{}){arguments} (i32.const {})",
+                "call_indirect $table (param{}) (result{}){arguments} (i32.const {})",
                 names(&signature.params),
                 names(&signature.results),
                 callee + 1
@@ -564,7 +580,12 @@ impl Function<'_> {
                         F32 | F64 => self.constant(ty),
                     },
                 );
-                format!("(call ${host} {number} {value})")
+                match self.features.function_references && self.random.one_in(4) {
+                    true => {
+                        format!("(call_ref $h{} {number} {value} (ref.func ${host}))", ty.name())
+                    }
+                    false => format!("(call ${host} {number} {value})"),
+                }
             }
             _ => match self.call() {
                 Some((call, results)) if results == [ty] => call,

@@ -2,6 +2,9 @@
 
 use std::process::Command;
 
+use wasm_jit::{Engine, Module};
+use wasm_jit_fuzz::{Case, Features};
+
 #[test]
 fn some_seconds_of_random_modules() {
     run(&["--seconds", "15"]);
@@ -14,6 +17,22 @@ fn some_seconds_of_random_modules() {
 fn some_seconds_of_random_modules_with_probes() {
     run(&["--probes", "--seconds", "15"]);
     run(&["--probes", "--seconds", "6", "--seed", "1000000", "--bounds-checks"]);
+}
+
+/// Those that are compared with Wasmtime only.
+#[test]
+fn programs_with_all_features_are_valid() {
+    let features = Features { exceptions: true, threads: true, function_references: true, fuel: false };
+    let engine = Engine::default();
+    let mut branches = 0;
+    for seed in 0..400 {
+        let Some(case) = Case::new(seed, features).filter(|case| case.same_nans) else { continue };
+        for wasm in [Some(&case.wasm), case.legacy.as_ref()].into_iter().flatten() {
+            Module::validate(&engine, wasm).unwrap_or_else(|error| panic!("{seed}: {error}"));
+        }
+        branches += usize::from(case.text().contains("br_on_non_null"));
+    }
+    assert!(branches > 20, "only {branches} programs compare references with null");
 }
 
 fn run(arguments: &[&str]) {

@@ -97,8 +97,8 @@ fn known(operator: &Operator<'_>) -> Option<(Option<u32>, bool)> {
     match operator {
         Operator::Call { function_index } => Some((Some(*function_index), false)),
         Operator::ReturnCall { function_index } => Some((Some(*function_index), true)),
-        Operator::CallIndirect { .. } => Some((None, false)),
-        Operator::ReturnCallIndirect { .. } => Some((None, true)),
+        Operator::CallIndirect { .. } | Operator::CallRef { .. } => Some((None, false)),
+        Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. } => Some((None, true)),
         _ => None,
     }
 }

@@ -138,5 +138,8 @@ pub fn functions(
 }
 
 fn is_tail_call(operator: &Operator<'_>) -> bool {
-    matches!(operator, Operator::ReturnCall { .. } | Operator::ReturnCallIndirect { .. })
+    matches!(
+        operator,
+        Operator::ReturnCall { .. } | Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. }
+    )
 }

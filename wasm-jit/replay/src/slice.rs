@@ -55,7 +55,12 @@ pub fn slice(
     let found = module.function(function).filter(|function| function.body().is_some());
     let found = found.ok_or_else(|| unsupported(format!("function {function}, which has no code")))?;
     let is_tail_call = |operator: &Operator<'_>| {
-        matches!(operator, Operator::ReturnCall { .. } | Operator::ReturnCallIndirect { .. })
+        matches!(
+            operator,
+            Operator::ReturnCall { .. }
+                | Operator::ReturnCallIndirect { .. }
+                | Operator::ReturnCallRef { .. }
+        )
     };
     if accesses::instructions(&found).any(|(_, operator)| is_tail_call(&operator)) {
         return Err(unsupported(format!("function {function}, which ends in tail calls")));

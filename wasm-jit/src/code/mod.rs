@@ -17,6 +17,7 @@
 //! ([`probed`]).
 
 pub(crate) mod compile;
+mod features;
 pub(crate) mod gdb;
 pub(crate) mod link;
 pub(crate) mod perf;
@@ -31,6 +32,7 @@ use wasmparser::{BinaryReader, FuncType, FunctionBody, ValType};
 use wordpatch::code_memory::{CodeMemory, CodeRoom};
 
 pub(crate) use compile::{CompileError, ToCompile, compile_all};
+pub(crate) use features::{DECLARATION_FEATURES, FEATURES};
 
 use wasm_jit_codegen::{
     Catch, Chunk, CompiledFunction, Compiler, Counting, Limit, ModuleInfo, Observer, Position, Positions,

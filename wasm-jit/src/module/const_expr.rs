@@ -1,7 +1,9 @@
 //! Constant expressions: the initial values of globals, the offsets of segments, the elements of
 //! tables.
 
-use wasmparser::{BinaryReaderError, ConstExpr as WasmExpr, Operator};
+use wasmparser::{ConstExpr as WasmExpr, Operator};
+
+use crate::error::Error;
 
 /// A constant expression, decoded. Values are as in compiled code.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,10 +42,14 @@ pub(crate) trait ConstSource {
 
 impl ConstExpr {
     /// Decodes an expression; the validator checks that it is valid.
-    pub(crate) fn decode(expr: &WasmExpr<'_>) -> Result<Self, BinaryReaderError> {
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for operators of garbage collection.
+    pub(crate) fn decode(expr: &WasmExpr<'_>) -> Result<Self, Error> {
         let mut ops = Vec::new();
-        for operator in expr.get_operators_reader() {
-            ops.push(match operator? {
+        for operator in expr.get_operators_reader().into_iter_with_offsets() {
+            let (operator, offset) = operator?;
+            ops.push(match operator {
                 Operator::I32Const { value } => ConstOp::Value(u128::from(value as u32)),
                 Operator::I64Const { value } => ConstOp::Value(u128::from(value as u64)),
                 Operator::F32Const { value } => ConstOp::Value(u128::from(value.bits())),
@@ -59,7 +65,10 @@ impl ConstExpr {
                 Operator::I64Sub => ConstOp::I64Sub,
                 Operator::I64Mul => ConstOp::I64Mul,
                 Operator::End => break,
-                other => unreachable!("{other:?} in a constant expression that was validated"),
+                _ => {
+                    let message = "garbage collection is not supported".to_owned();
+                    return Err(Error::Unsupported { message, offset });
+                }
             });
         }
         Ok(match ops[..] {

@@ -67,7 +67,7 @@ impl<'m> FunctionInfo<'m> {
 
     /// Its type.
     pub fn ty(&self) -> FuncType {
-        FuncType(self.module.info().function_type(self.index).clone())
+        self.module.function_type(self.index)
     }
 
     /// Its name in the name section, if there is one, unchanged: it may contain any characters.
@@ -139,7 +139,7 @@ impl<'m> FunctionBody<'m> {
         let groups = self.module.code().body(self.index).get_locals_reader().expect(VALIDATED);
         groups.into_iter().flat_map(|group| {
             let (count, ty) = group.expect(VALIDATED);
-            std::iter::repeat_n(ValType::of(ty), count as usize)
+            std::iter::repeat_n(ValType::of(ty, &self.module.info().type_ids), count as usize)
         })
     }
 

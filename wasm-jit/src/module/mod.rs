@@ -153,18 +153,27 @@ impl Module {
     /// The type of one of its items.
     pub(crate) fn type_of(&self, item: Item) -> ExternType {
         let info = self.info();
+        let ids = &info.type_ids;
         match item {
-            Item::Func(index) => ExternType::Func(FuncType(info.function_type(index).clone())),
-            Item::Table(index) => ExternType::Table(TableType::of(info.tables[index as usize])),
+            Item::Func(index) => ExternType::Func(self.function_type(index)),
+            Item::Table(index) => ExternType::Table(TableType::of(info.tables[index as usize], ids)),
             Item::Memory(index) => ExternType::Memory(MemoryType::of(info.memories[index as usize])),
-            Item::Global(index) => ExternType::Global(GlobalType::of(info.globals[index as usize])),
+            Item::Global(index) => ExternType::Global(GlobalType::of(info.globals[index as usize], ids)),
             Item::Tag(index) => ExternType::Tag(TagType::new(self.tag_type(index))),
         }
     }
 
     pub(crate) fn tag_type(&self, tag: u32) -> FuncType {
-        let info = self.info();
-        FuncType(info.types[info.tags[tag as usize] as usize].clone())
+        self.func_type(self.info().tags[tag as usize])
+    }
+
+    pub(crate) fn function_type(&self, function: u32) -> FuncType {
+        self.func_type(self.info().functions[function as usize])
+    }
+
+    /// The type of this index.
+    pub(crate) fn func_type(&self, type_index: u32) -> FuncType {
+        self.engine().registered_type(self.type_id(type_index).get())
     }
 
     /// The engine-wide id of one of its types.

@@ -8,36 +8,15 @@ use std::ops::Range;
 
 use wasm_jit_codegen::ModuleInfo;
 use wasmparser::{
-    self as wp, ElementItems, ElementKind, ExternalKind, Parser, Payload, TypeRef, ValidPayload, Validator,
-    WasmFeatures,
+    self as wp, CompositeInnerType, ElementItems, ElementKind, ExternalKind, FuncToValidate, Parser, Payload,
+    TableInit, TypeRef, ValidPayload, Validator,
 };
 
 use super::const_expr::ConstExpr;
-use crate::code::ToCompile;
-use crate::engine::{Engine, TypeId};
+use crate::code::{DECLARATION_FEATURES, FEATURES, ToCompile};
+use crate::engine::{Engine, GroupFuncType, GroupValType, TypeId};
 use crate::error::Error;
 use crate::types::{RefType, ValType};
-
-/// The supported features: WebAssembly 2.0, and the proposals that real programs use.
-pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
-    .union(WasmFeatures::SATURATING_FLOAT_TO_INT)
-    .union(WasmFeatures::SIGN_EXTENSION)
-    .union(WasmFeatures::REFERENCE_TYPES)
-    .union(WasmFeatures::MULTI_VALUE)
-    .union(WasmFeatures::BULK_MEMORY)
-    .union(WasmFeatures::FLOATS)
-    .union(WasmFeatures::GC_TYPES)
-    .union(WasmFeatures::TAIL_CALL)
-    .union(WasmFeatures::EXTENDED_CONST)
-    .union(WasmFeatures::MULTI_MEMORY)
-    .union(WasmFeatures::EXCEPTIONS)
-    .union(WasmFeatures::LEGACY_EXCEPTIONS)
-    .union(WasmFeatures::THREADS)
-    .union(WasmFeatures::SIMD)
-    .union(WasmFeatures::RELAXED_SIMD)
-    .union(WasmFeatures::WIDE_ARITHMETIC)
-    .union(WasmFeatures::MEMORY64)
-    .union(WasmFeatures::CUSTOM_PAGE_SIZES);
 
 /// One item of a module's index spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +78,8 @@ pub(crate) struct Parsed {
     pub export_index: HashMap<Box<str>, usize>,
     /// Initial values of the module's own globals.
     pub globals: Vec<ConstExpr>,
+    /// Initial values of the elements of the module's own tables, if they are not null.
+    pub tables: Vec<Option<ConstExpr>>,
     pub start: Option<u32>,
     pub elements: Vec<ElementSegment>,
     pub data: Vec<DataSegment>,
@@ -116,16 +97,16 @@ pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec
             .to_owned();
         return Err(Error::Unsupported { message, offset: 4 });
     }
-    let mut validator = Validator::new_with_features(FEATURES);
+    let mut validator = Validator::new_with_features(DECLARATION_FEATURES);
     let mut parser = Parser::new(0);
-    parser.set_features(FEATURES);
+    parser.set_features(DECLARATION_FEATURES);
     let mut parsed = Parsed::default();
     parsed.info.settings = engine.code_settings();
     let mut bodies = Vec::new();
     for payload in parser.parse_all(bytes) {
         let payload = payload?;
         if let ValidPayload::Func(validate, body) = validator.payload(&payload)? {
-            bodies.push((validate, body));
+            bodies.push((FuncToValidate { features: FEATURES, ..validate }, body));
         }
         section(engine, &mut parsed, payload)?;
     }
@@ -137,16 +118,9 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
     let info = &mut parsed.info;
     match payload {
         Payload::TypeSection(section) => {
-            let offset = section.range().start;
-            for ty in section.into_iter_err_on_gc_types() {
-                let ty = ty?;
-                for value in ty.params().iter().chain(ty.results()) {
-                    known(*value, offset)?;
-                }
-                let id = engine.register_type(&ty);
-                info.type_ids.push(id.get());
-                parsed.type_ids.push(id);
-                info.types.push(ty);
+            for group in section.into_iter_with_offsets() {
+                let (offset, group) = group?;
+                parsed.group(engine, group, offset)?;
             }
         }
         Payload::ImportSection(section) => {
@@ -163,8 +137,12 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
         Payload::TableSection(section) => {
             for table in section.into_iter_with_offsets() {
                 let (offset, table) = table?;
-                known(wp::ValType::Ref(table.ty.element_type), offset)?;
+                known(wp::ValType::Ref(table.ty.element_type), &info.type_ids, offset)?;
                 info.tables.push(table.ty);
+                parsed.tables.push(match table.init {
+                    TableInit::RefNull => None,
+                    TableInit::Expr(expr) => Some(ConstExpr::decode(&expr)?),
+                });
             }
         }
         Payload::MemorySection(section) => {
@@ -180,7 +158,7 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
         Payload::GlobalSection(section) => {
             for global in section.into_iter_with_offsets() {
                 let (offset, global) = global?;
-                known(global.ty.content_type, offset)?;
+                known(global.ty.content_type, &info.type_ids, offset)?;
                 info.globals.push(global.ty);
                 parsed.globals.push(ConstExpr::decode(&global.init_expr)?);
             }
@@ -203,7 +181,7 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
         Payload::ElementSection(section) => {
             for element in section.into_iter_with_offsets() {
                 let (offset, element) = element?;
-                parsed.elements.push(element_segment(element, offset)?);
+                parsed.elements.push(element_segment(element, &info.type_ids, offset)?);
             }
         }
         Payload::DataSection(section) => {
@@ -225,6 +203,43 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
 }
 
 impl Parsed {
+    /// Adds the types of a recursion group.
+    fn group(&mut self, engine: &Engine, group: wp::RecGroup, offset: u64) -> Result<(), Error> {
+        let ids = &self.info.type_ids;
+        let first = ids.len() as u32;
+        let value = |ty: &wp::ValType| {
+            if let wp::ValType::Ref(reference) = ty
+                && let wp::HeapType::Concrete(index) = reference.heap_type()
+                && let Some(place) = index.as_module_index().and_then(|index| index.checked_sub(first))
+            {
+                return Ok(GroupValType::Own { nullable: reference.is_nullable(), place });
+            }
+            known(*ty, ids, offset).map(GroupValType::Known)
+        };
+        let mut types = Vec::new();
+        let mut group_types = Vec::new();
+        for ty in group.into_types() {
+            if !ty.is_final || !ty.supertype_idxs.is_empty() {
+                let message = "subtypes of function types are not supported".to_owned();
+                return Err(Error::Unsupported { message, offset });
+            }
+            let CompositeInnerType::Func(ty) = ty.composite_type.inner else {
+                let message = "structs and arrays (garbage collection) are not supported".to_owned();
+                return Err(Error::Unsupported { message, offset });
+            };
+            let values = ty.params().iter().chain(ty.results()).map(value);
+            group_types
+                .push(GroupFuncType { types: values.collect::<Result<_, _>>()?, params: ty.params().len() });
+            types.push(ty);
+        }
+        for id in engine.register_group(group_types) {
+            self.info.type_ids.push(id.get());
+            self.type_ids.push(id);
+        }
+        self.info.types.append(&mut types);
+        Ok(())
+    }
+
     fn import(&mut self, import: wp::Import<'_>, offset: u64) -> Result<(), Error> {
         let info = &mut self.info;
         let item = match import.ty {
@@ -234,7 +249,7 @@ impl Parsed {
                 Item::Func(info.imported_functions - 1)
             }
             TypeRef::Table(ty) => {
-                known(wp::ValType::Ref(ty.element_type), offset)?;
+                known(wp::ValType::Ref(ty.element_type), &info.type_ids, offset)?;
                 info.tables.push(ty);
                 info.imported_tables += 1;
                 Item::Table(info.imported_tables - 1)
@@ -245,7 +260,7 @@ impl Parsed {
                 Item::Memory(info.imported_memories - 1)
             }
             TypeRef::Global(ty) => {
-                known(ty.content_type, offset)?;
+                known(ty.content_type, &info.type_ids, offset)?;
                 info.globals.push(ty);
                 info.imported_globals += 1;
                 Item::Global(info.imported_globals - 1)
@@ -261,7 +276,7 @@ impl Parsed {
     }
 }
 
-fn element_segment(element: wp::Element<'_>, offset: u64) -> Result<ElementSegment, Error> {
+fn element_segment(element: wp::Element<'_>, ids: &[u32], offset: u64) -> Result<ElementSegment, Error> {
     let mode = match element.kind {
         ElementKind::Passive => SegmentMode::Passive,
         ElementKind::Declared => SegmentMode::Declared,
@@ -271,21 +286,20 @@ fn element_segment(element: wp::Element<'_>, offset: u64) -> Result<ElementSegme
     };
     let (ty, items) = match element.items {
         ElementItems::Functions(functions) => {
-            (RefType::Func, Elements::Functions(functions.into_iter().collect::<Result<_, _>>()?))
+            (RefType::FUNCREF, Elements::Functions(functions.into_iter().collect::<Result<_, _>>()?))
         }
         ElementItems::Expressions(ty, expressions) => {
-            known(wp::ValType::Ref(ty), offset)?;
+            known(wp::ValType::Ref(ty), ids, offset)?;
             let decoded = expressions.into_iter().map(|expr| ConstExpr::decode(&expr?));
-            (RefType::of(ty), Elements::Expressions(decoded.collect::<Result<_, _>>()?))
+            (RefType::of(ty, ids), Elements::Expressions(decoded.collect::<Result<_, _>>()?))
         }
     };
     Ok(ElementSegment { mode, ty, items })
 }
 
-/// Refuses a type that the validator accepts and this engine does not support.
-fn known(ty: wp::ValType, offset: u64) -> Result<(), Error> {
-    match ValType::from_wasm(ty) {
-        Some(_) => Ok(()),
-        None => Err(Error::Unsupported { message: format!("the type {ty} is not supported"), offset }),
-    }
+/// The type, which refers to types with these ids. Refuses one that the validator accepts and this
+/// engine does not support.
+fn known(ty: wp::ValType, ids: &[u32], offset: u64) -> Result<ValType, Error> {
+    let unsupported = || Error::Unsupported { message: format!("the type {ty} is not supported"), offset };
+    ValType::from_wasm(ty, ids).ok_or_else(unsupported)
 }

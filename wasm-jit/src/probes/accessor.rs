@@ -174,7 +174,8 @@ impl FrameAccessor {
         Ok(self.values(frame)?.located.operands.len())
     }
 
-    /// A parameter or local.
+    /// A parameter or local. One of a type of references without null is null before the program
+    /// has assigned it.
     ///
     /// # Errors
     /// [`AccessError::FrameGone`], [`AccessError::OtherStore`], [`AccessError::NoLocal`].
@@ -243,11 +244,11 @@ pub(super) fn operand_type(values: &Values, height: usize, ty: Ty) -> ValType {
         Ty::V128 => ValType::V128,
         Ty::Ref if values.position == values.image.body_range(values.function).end => {
             let results = values.image.module.function_type(values.function).results();
-            ValType::of(results[height])
+            ValType::of(results[height], &values.image.module.type_ids)
         }
         Ty::Ref => {
             let found = values.image.operand_type(values.function, values.position, height);
-            ValType::Ref(found.and_then(RefType::from_wasm).unwrap_or(RefType::Func))
+            ValType::Ref(found.unwrap_or(RefType::FUNCREF))
         }
     }
 }

@@ -137,7 +137,8 @@ impl<'a> Frame<'a> {
         self.generic.located.operands.len()
     }
 
-    /// A parameter or local.
+    /// A parameter or local. One of a type of references without null is null before the program
+    /// has assigned it.
     ///
     /// # Errors
     /// [`AccessError::NoLocal`].
@@ -330,7 +331,7 @@ impl Values {
 
     fn local_type(&self, index: u32) -> Result<ValType, AccessError> {
         let ty = self.image.local_type(self.function, index).ok_or(AccessError::NoLocal { index })?;
-        Ok(ValType::of(ty))
+        Ok(ValType::of(ty, &self.image.module.type_ids))
     }
 
     fn find_operand(&self, depth: u32) -> Result<(ValueAt, ValType), AccessError> {

@@ -37,19 +37,22 @@ impl Frame<'_> {
         self.walk().map(location).collect()
     }
 
-    /// The function that an indirect call (`call_indirect`, `return_call_indirect`) is about to
-    /// call, as for [`Bound::Callee`](super::Bound::Callee); `None` at any other instruction.
+    /// The function that an indirect call (`call_indirect`, `call_ref`, and their tail calls) is
+    /// about to call, as for [`Bound::Callee`](super::Bound::Callee); `None` at any other
+    /// instruction.
     pub fn callee(&mut self) -> Option<u64> {
         let (function, position) = self.position();
-        let table = *indirect_calls(self.image(), function).get(&position)?;
-        let index = match self.operand(0).ok()? {
+        let by = *indirect_calls(self.image(), function).get(&position)?;
+        let value = match self.operand(0).ok()? {
             Val::I32(index) => u64::from(index as u32),
             Val::I64(index) => index as u64,
+            Val::FuncRef(func) => self.opaque().lower_func(func.as_ref()).ok()?,
             _ => return None,
         };
         let context: *mut VmContext = self.instance_data().block.context();
-        // SAFETY: the context of the running instance, whose module has the table.
-        Some(unsafe { callee(context, table, index) })
+        // SAFETY: the context of the running instance, whose module has the table; the reference is
+        // lowered.
+        Some(unsafe { callee(context, by, value) })
     }
 
     /// Size of a memory of the running instance in bytes, by its index in the module, imports

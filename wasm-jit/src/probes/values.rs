@@ -11,10 +11,10 @@ use super::native::NativeFn;
 use super::wasm::WasmFn;
 use super::{Callback, Location, Place, ProbeError, ValueError};
 use crate::code::CodeImage;
-use crate::code::probed::{Argument, RequestedKind};
+use crate::code::probed::{Argument, CalledBy, RequestedKind};
 use crate::runtime::callback::call_back;
 pub use crate::runtime::callback::{NO_FUNCTION, OTHER_FUNCTION};
-use crate::types::ValType;
+use crate::types::{RefType, ValType};
 
 /// A value that is passed to the function of a probe.
 ///
@@ -47,11 +47,11 @@ pub enum Bound {
     Address,
     /// At the [exit](super::Place::Exit) of a function, one of its results, by its index.
     Result(u32),
-    /// The function that an indirect call (`call_indirect`, `return_call_indirect`) is about to
-    /// call, by its index in the module of the running instance, imports included.
+    /// The function that an indirect call (`call_indirect`, `call_ref`, and their tail calls) is
+    /// about to call, by its index in the module of the running instance, imports included.
     /// [`OTHER_FUNCTION`] if the module does not know it by an index, [`NO_FUNCTION`] if the table
-    /// has none at this index. The call may trap because the function has another type. Only for
-    /// [closures](super::Kind::Callback).
+    /// has none at this index, or the reference is null. A `call_indirect` may trap because the
+    /// function has another type. Only for [closures](super::Kind::Callback).
     Callee,
     /// A number that identifies the frame among those that the thread has at the time.
     Frame,
@@ -103,7 +103,7 @@ pub(super) struct Body<'a> {
     /// By position.
     accesses: Option<HashMap<u32, Access>>,
     /// The tables of indirect calls, by position.
-    calls: Option<HashMap<u32, u32>>,
+    calls: Option<HashMap<u32, CalledBy>>,
 }
 
 impl<'a> Body<'a> {
@@ -166,7 +166,7 @@ impl<'a> Body<'a> {
         let mut arguments = Vec::with_capacity(values.0.len());
         for (number, &value) in values.0.iter().enumerate() {
             let argument = if value == Bound::Callee {
-                callees.push((number, self.table(location, position)?));
+                callees.push((number, self.called_by(location, position)?));
                 Argument::Of(Wanted::Operand(0), None)
             } else {
                 self.argument(value, location, position, types.map(|types| types[number]))?
@@ -178,11 +178,11 @@ impl<'a> Body<'a> {
         Ok(RequestedKind::CallBack { routine, callback, arguments, callees: callees.into(), types })
     }
 
-    /// The table of an indirect call.
-    fn table(&mut self, location: Location, position: u32) -> Result<u32, ProbeError> {
-        let tables = || indirect_calls(self.image, self.function);
-        let table = self.calls.get_or_insert_with(tables).get(&position).copied();
-        table.ok_or_else(|| self.error(Bound::Callee, location, ValueError::NoCallee))
+    /// How an indirect call names its callee.
+    fn called_by(&mut self, location: Location, position: u32) -> Result<CalledBy, ProbeError> {
+        let calls = || indirect_calls(self.image, self.function);
+        let by = self.calls.get_or_insert_with(calls).get(&position).copied();
+        by.ok_or_else(|| self.error(Bound::Callee, location, ValueError::NoCallee))
     }
 
     fn error(&self, value: Bound, location: Location, reason: ValueError) -> ProbeError {
@@ -208,15 +208,19 @@ impl<'a> Body<'a> {
             Some(parameter) if !fits(parameter) => Err(error(ValueError::Type { parameter })),
             _ => Ok(()),
         };
-        let has_type = |ty| match parameter {
-            Some(parameter) if parameter != ValType::of(ty) => Err(error(ValueError::Type { parameter })),
+        let ids = &self.image.module.type_ids;
+        let has_type = |ty: ValType| match parameter {
+            Some(parameter) if !ty.matches(&parameter) => Err(error(ValueError::Type { parameter })),
             _ => Ok(()),
         };
         let constant = |value: u64| Argument::Known(Value::constant(value));
         let is_integer = |ty| matches!(ty, ValType::I32 | ValType::I64);
         Ok(match value {
             Bound::Const(value) => {
-                check(if value == 0 { |_| true } else { |ty| !matches!(ty, ValType::Ref(_)) })?;
+                check(match value {
+                    0 => |ty| !matches!(ty, ValType::Ref(ty) if !ty.is_nullable()),
+                    _ => |ty| !matches!(ty, ValType::Ref(_)),
+                })?;
                 constant(value)
             }
             Bound::Function => {
@@ -238,7 +242,7 @@ impl<'a> Body<'a> {
             Bound::Result(index) => {
                 let results = self.image.module.function_type(self.function).results();
                 let result = results.get(index as usize).filter(|_| location.place == Place::Exit);
-                has_type(*result.ok_or_else(|| error(ValueError::NoResult))?)?;
+                has_type(ValType::of(*result.ok_or_else(|| error(ValueError::NoResult))?, ids))?;
                 Argument::Of(Wanted::Result(index), None)
             }
             Bound::Callee => return Err(error(ValueError::NoCallee)),
@@ -248,7 +252,14 @@ impl<'a> Body<'a> {
             Bound::Operand(depth) => Argument::Of(Wanted::Operand(depth), None),
             Bound::Local(index) => {
                 let ty = self.image.local_type(self.function, index);
-                has_type(ty.ok_or_else(|| error(ValueError::NoLocal))?)?;
+                let ty = ValType::of(ty.ok_or_else(|| error(ValueError::NoLocal))?, ids);
+                let is_parameter =
+                    (index as usize) < self.image.module.function_type(self.function).params().len();
+                has_type(match ty {
+                    // Null before the program has assigned it.
+                    ValType::Ref(ty) if !is_parameter => ValType::Ref(RefType::new(true, ty.heap_type())),
+                    other => other,
+                })?;
                 Argument::Of(Wanted::Local(index), None)
             }
             Bound::Address => {
@@ -272,12 +283,13 @@ fn accesses(image: &CodeImage, function: u32) -> HashMap<u32, Access> {
     by_position(image, function, access)
 }
 
-/// The tables of the indirect calls of a function, by their positions.
-pub(super) fn indirect_calls(image: &CodeImage, function: u32) -> HashMap<u32, u32> {
+/// How the indirect calls of a function name their callees, by their positions.
+pub(super) fn indirect_calls(image: &CodeImage, function: u32) -> HashMap<u32, CalledBy> {
     by_position(image, function, |operator| match operator {
         Operator::CallIndirect { table_index, .. } | Operator::ReturnCallIndirect { table_index, .. } => {
-            Some(*table_index)
+            Some(CalledBy::Table(*table_index))
         }
+        Operator::CallRef { .. } | Operator::ReturnCallRef { .. } => Some(CalledBy::Reference),
         _ => None,
     })
 }

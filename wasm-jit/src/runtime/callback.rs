@@ -5,11 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::host::note_panic;
 use super::instance::InstanceData;
 use super::store::StoreArea;
-use crate::code::probed::CallBack;
+use crate::code::probed::{CallBack, CalledBy};
 use crate::vmctx::{VmContext, VmFuncRef, VmTable};
 
-/// The [callee](crate::probes::Bound::Callee) of a call for which the table has no function: it
-/// traps.
+/// The [callee](crate::probes::Bound::Callee) of a call for which the table has no function, or
+/// whose reference is null: it traps.
 pub const NO_FUNCTION: u64 = u64::MAX;
 /// The [callee](crate::probes::Bound::Callee) of a call, if the running instance does not know it
 /// by an index.
@@ -30,9 +30,10 @@ pub(crate) unsafe extern "sysv64" fn call_back(
     let call = unsafe { &*call };
     // SAFETY: the caller's obligation: the values belong to this call.
     let values = unsafe { std::slice::from_raw_parts_mut(values, call.values.len()) };
-    for (number, table) in &call.callees {
-        // SAFETY: the running context, and a table of its module.
-        values[*number] = unsafe { callee(context, *table, values[*number]) };
+    for (number, by) in &call.callees {
+        // SAFETY: the running context; a table of its module, or a value that the stub has found in
+        // place of a reference.
+        values[*number] = unsafe { callee(context, *by, values[*number]) };
     }
     // Nothing observes state that the closure may have left inconsistent: as for host functions.
     match catch_unwind(AssertUnwindSafe(|| call.callback.call(values))) {
@@ -45,23 +46,31 @@ pub(crate) unsafe extern "sysv64" fn call_back(
     }
 }
 
-/// The function at an index of a table, by its index in the module of the running instance.
+/// The function at an index of a table, or to which a reference refers, by its index in the module
+/// of the running instance.
 ///
 /// # Safety
-/// The context is that of the running instance, and its module has the table.
-pub(crate) unsafe fn callee(context: *mut VmContext, table: u32, index: u64) -> u64 {
-    // SAFETY: the caller's obligation; only this thread changes the store's tables.
-    let (instance, reference) = unsafe {
-        let instance = &*((*context).owner as *const InstanceData);
-        let offset = instance.module.code().layout.table(table);
-        let VmTable { elements, length } = **instance.block.at::<*const VmTable>(offset).as_ptr();
-        if index >= length {
-            return NO_FUNCTION;
+/// The context is that of the running instance. Its module has the table; a reference is one in
+/// compiled code.
+pub(crate) unsafe fn callee(context: *mut VmContext, by: CalledBy, value: u64) -> u64 {
+    // SAFETY: the caller's obligation: instances live as long as their store.
+    let instance = unsafe { &*((*context).owner as *const InstanceData) };
+    let reference = match by {
+        CalledBy::Reference => value,
+        CalledBy::Table(table) => {
+            let offset = instance.module.code().layout.table(table);
+            // SAFETY: the caller's obligation; only this thread changes the store's tables.
+            unsafe {
+                let VmTable { elements, length } = **instance.block.at::<*const VmTable>(offset).as_ptr();
+                if value >= length {
+                    return NO_FUNCTION;
+                }
+                *elements.add(value as usize)
+            }
         }
-        (instance, *elements.add(index as usize))
     };
     let function: *const VmFuncRef = std::ptr::with_exposed_provenance(reference as usize);
-    // SAFETY: an element is null or the address of a function, which lives as long as the store.
+    // SAFETY: a reference is null or the address of a function, which lives as long as the store.
     let Some(function) = (unsafe { function.as_ref() }) else { return NO_FUNCTION };
     if function.context == context {
         return function.index.into();

@@ -22,7 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use super::references::ExternRef;
 use super::store::StoreOpaque;
 use crate::trap::Activation;
-use crate::types::RefType;
+use crate::types::{HeapType, RefType};
 
 /// Minimum number of objects before a collection.
 const MINIMUM: usize = 1024;
@@ -119,7 +119,7 @@ fn drop_all(values: Vec<ExternRef>) {
 
 /// Whether a value of this type may be subject to collection.
 fn is_collected(ty: RefType) -> bool {
-    ty != RefType::Func
+    ty.heap_type().top() != HeapType::Func
 }
 
 fn mark_store(marks: &mut Marks<'_>) {
@@ -233,7 +233,7 @@ mod tests {
         let outer = ExnRef::new(&mut store, &tag, &[inner.clone().into()])?;
         let ty = GlobalType::new(ValType::EXNREF, Mutability::Const);
         let global = Global::new(&mut store, ty, inner.clone().into())?;
-        let table = Table::new(&mut store, TableType::new(RefType::Exn, 1, None), inner.into())?;
+        let table = Table::new(&mut store, TableType::new(RefType::EXNREF, 1, None), inner.into())?;
         for _ in 0..10_000 {
             assert!(global.get(&mut store).unwrap_exn_ref().is_some());
             assert!(table.get(&mut store, 0).is_some_and(|value| value.unwrap_exn_ref().is_some()));

@@ -9,7 +9,7 @@ use super::store::{AsContext, Handle, StoreOpaque};
 use super::table::Table;
 use super::tag::Tag;
 use crate::module::{Item, Module};
-use crate::types::{ExternType, GlobalType, MemoryType, TableType, TagType};
+use crate::types::{ExternType, GlobalType, MemoryType, Mutability, TableType, TagType};
 
 /// A handle of an item that can be imported or exported.
 #[derive(Clone, Debug)]
@@ -103,10 +103,16 @@ impl Extern {
                 func.type_id(store) == info.type_ids[info.functions[index as usize] as usize]
             }
             (Self::Global(global), Item::Global(index)) => {
-                global.data(store).ty == GlobalType::of(info.globals[index as usize])
+                let (found, wanted) =
+                    (global.data(store).ty, GlobalType::of(info.globals[index as usize], &info.type_ids));
+                match (found.mutability(), wanted.mutability()) {
+                    (Mutability::Const, Mutability::Const) => found.content().matches(&wanted.content()),
+                    _ => found == wanted,
+                }
             }
             (Self::Table(table), Item::Table(index)) => {
-                let (found, wanted) = (table.current_type(store), TableType::of(info.tables[index as usize]));
+                let (found, wanted) =
+                    (table.current_type(store), TableType::of(info.tables[index as usize], &info.type_ids));
                 found.element() == wanted.element()
                     && found.is_64() == wanted.is_64()
                     && limits_match((found.minimum(), found.maximum()), (wanted.minimum(), wanted.maximum()))

@@ -33,7 +33,7 @@ impl Func {
     ///
     /// # Errors
     /// [`Error::Code`] if there is no memory for its trampoline; [`Error::InvalidType`] for more
-    /// than 1000 parameters or results.
+    /// than 1000 parameters or results, or one that refers to a type that the engine does not know.
     pub fn new<T: 'static>(
         mut store: impl AsContextMut<Data = T>,
         ty: FuncType,
@@ -106,7 +106,8 @@ impl Func {
         Ok(())
     }
 
-    /// The same function, with arguments and results of Rust types.
+    /// The same function, with arguments and results of Rust types. Results may be of subtypes: an
+    /// `Option<Func>` is any reference to a function.
     ///
     /// # Errors
     /// [`Error::FuncType`] if the function has another type.
@@ -116,7 +117,7 @@ impl Func {
     ) -> Result<TypedFunc<P, R>, Error> {
         let found = self.type_in(&store.as_context().0.opaque);
         let expected = FuncType::new(P::types(), R::types());
-        match found == expected {
+        match expected.can_call(&found) {
             true => Ok(TypedFunc::new(*self)),
             false => Err(Error::FuncType(Box::new(Mismatch { expected, found }))),
         }
@@ -156,7 +157,7 @@ impl Func {
 
     #[track_caller]
     pub(crate) fn type_in(&self, store: &StoreOpaque) -> FuncType {
-        FuncType(store.engine.registered_type(self.type_id(store)))
+        store.engine.registered_type(self.type_id(store))
     }
 
     pub(crate) fn belongs_to(&self, store: &StoreOpaque) -> bool {

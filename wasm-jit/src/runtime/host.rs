@@ -78,7 +78,7 @@ impl HostFunc {
         if self.ty.params().len() > MAX_RESULTS || self.ty.results().len() > MAX_RESULTS {
             return Err(Error::InvalidType { of: "function" });
         }
-        let type_id = store.engine.register_type(&self.ty.0);
+        let type_id = store.engine.register_type(&self.ty, "function")?;
         let image = store.engine.trampolines(&type_id)?;
         Ok(self.insert_with(store, type_id, image, 0))
     }

@@ -3,9 +3,10 @@
 //! 1. *Link*: every import is matched with the supplied item, which must have a compatible type.
 //! 2. *Allocate*: the module's own memories, tables, globals and tags are added to the store, all
 //!    or none; the context is filled in.
-//! 3. *Initialize*: globals in order, then the values of element segments; then active element
-//!    segments are copied to their tables, active data segments to their memories. A segment that
-//!    does not fit traps; earlier writes remain.
+//! 3. *Initialize*: globals in order, then elements of tables whose initial value is not null, then
+//!    the values of element segments; then active element segments are copied to their tables,
+//!    active data segments to their memories. A segment that does not fit traps; earlier writes
+//!    remain.
 //! 4. *Start*: the start function is called.
 
 use std::io;
@@ -23,7 +24,7 @@ use super::tag::{Tag, TagData};
 use crate::code::probed::counters::Counting;
 use crate::error::{Error, Mismatch};
 use crate::module::{ConstExpr, ConstSource, Elements, Module, SegmentMode};
-use crate::types::{FuncType, GlobalType, MemoryType, TableType};
+use crate::types::{GlobalType, MemoryType, TableType};
 use crate::vmctx::{VmContext, VmFuncRef, VmLayout, VmMemory, VmTable};
 
 pub(crate) fn instantiate<T: 'static>(
@@ -107,7 +108,7 @@ fn allocate(
         memories.push(store.create_memory(MemoryType::of(*ty))?);
     }
     for ty in &info.tables[tables.len()..] {
-        tables.push(store.create_table(TableType::of(*ty), 0)?);
+        tables.push(store.create_table(TableType::of(*ty, &info.type_ids), 0)?);
     }
     let layout = VmLayout::new(info);
     let mut block = ContextBlock::new(&layout);
@@ -117,11 +118,11 @@ fn allocate(
     block.set_number(counting.instance().number());
     for (number, ty) in info.globals.iter().enumerate().skip(globals.len()) {
         let cell = block.at(layout.global(number as u32));
-        globals.push(store.add_global(GlobalData::of_instance(GlobalType::of(*ty), cell)));
+        globals.push(store.add_global(GlobalData::of_instance(GlobalType::of(*ty, &info.type_ids), cell)));
     }
     for ty in &info.tags[tags.len()..] {
         // A tag has no results.
-        let words = FuncType(info.types[*ty as usize].clone()).value_words();
+        let words = module.func_type(*ty).value_words();
         let (type_id, values) = (module.type_id(*ty), words as u32);
         tags.push(store.add_tag(TagData { type_id: type_id.clone(), values }));
     }
@@ -221,6 +222,15 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
         // SAFETY: as above.
         let global = unsafe { instance.as_ref() }.globals[module.info().imported_globals as usize + number];
         store.globals[global as usize].set_raw(value);
+    }
+    let own_tables = parsed.tables.iter().zip(module.info().imported_tables..);
+    for (init, number) in own_tables {
+        if let Some(init) = init {
+            let value = evaluate(store, init) as u64;
+            // SAFETY: as above.
+            let table = unsafe { instance.as_ref() }.tables[number as usize];
+            store.tables[table as usize].fill(value);
+        }
     }
     let segment_values = |store: &StoreOpaque, elements: &Elements| -> Box<[u64]> {
         match elements {

@@ -232,7 +232,7 @@ fn import_host<T: 'static>(
     let expected = module.type_of(import.item);
     let info = module.info();
     match import.item {
-        Item::Func(index) if *info.function_type(index) == host.ty.0 => {
+        Item::Func(index) if module.function_type(index) == host.ty => {
             let type_index = info.functions[index as usize];
             let type_id = module.type_id(type_index).clone();
             Ok(host.insert_with(&mut store.opaque, type_id, module.code().clone(), type_index))

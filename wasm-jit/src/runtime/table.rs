@@ -82,6 +82,11 @@ impl TableData {
         Ok(&mut self.elements[at as usize..end as usize])
     }
 
+    /// Replaces all elements.
+    pub(crate) fn fill(&mut self, value: u64) {
+        self.elements.fill(value);
+    }
+
     /// Copies elements within the table; the ranges may overlap.
     pub(crate) fn copy_within(&mut self, to: u64, from: u64, length: u64) -> Result<(), Trap> {
         self.range(from, length)?;

@@ -23,13 +23,14 @@ impl Tag {
     /// A new tag, distinct from all others.
     ///
     /// # Errors
-    /// [`Error::InvalidType`] if the type has results, or more than 1000 parameters.
+    /// [`Error::InvalidType`] if the type has results, more than 1000 parameters, or
+    /// refers to a type that the engine does not know.
     pub fn new(mut store: impl AsContextMut, ty: &TagType) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         if ty.ty().results().len() != 0 || ty.ty().params().len() > MAX_RESULTS {
             return Err(Error::InvalidType { of: "tag" });
         }
-        let type_id = store.engine.register_type(&ty.ty().0);
+        let type_id = store.engine.register_type(ty.ty(), "tag")?;
         let values = ty.ty().value_words() as u32;
         let index = store.add_tag(TagData { type_id, values });
         Ok(Self(Handle::at(store, index)))
@@ -42,7 +43,7 @@ impl Tag {
 
     #[track_caller]
     pub(crate) fn type_in(&self, store: &StoreOpaque) -> FuncType {
-        FuncType(store.engine.registered_type(self.data(store).type_id.get()))
+        store.engine.registered_type(self.data(store).type_id.get())
     }
 
     #[track_caller]

@@ -11,7 +11,7 @@ use super::func::Func;
 use super::references::ExternRef;
 use super::store::StoreOpaque;
 use crate::error::{Error, Mismatch};
-use crate::types::{RefType, ValType};
+use crate::types::{FuncTypeId, HeapType, RefType, ValType};
 use crate::vmctx::VmFuncRef;
 
 /// A value of WebAssembly. Floats are represented by their bits, so that they are never changed.
@@ -59,7 +59,7 @@ macro_rules! accessors {
 }
 
 impl Val {
-    /// Its type.
+    /// Its type; of a reference, the most general one of its kind.
     pub fn ty(&self) -> ValType {
         match self {
             Self::I32(_) => ValType::I32,
@@ -73,7 +73,7 @@ impl Val {
         }
     }
 
-    /// Zero, or null.
+    /// Zero, or null, which is no value of a type of references without null.
     pub fn default_for_ty(ty: ValType) -> Self {
         match ty {
             ValType::I32 => Self::I32(0),
@@ -85,12 +85,12 @@ impl Val {
         }
     }
 
-    /// The null reference of a type.
+    /// The null reference of the kind of values that a type has.
     pub fn null_ref(ty: RefType) -> Self {
-        match ty {
-            RefType::Func => Self::FuncRef(None),
-            RefType::Extern => Self::ExternRef(None),
-            RefType::Exn => Self::ExnRef(None),
+        match ty.heap_type() {
+            HeapType::Func | HeapType::ConcreteFunc(_) => Self::FuncRef(None),
+            HeapType::Extern => Self::ExternRef(None),
+            HeapType::Exn => Self::ExnRef(None),
         }
     }
 
@@ -178,7 +178,7 @@ impl StoreOpaque {
     /// store. Never runs the collector.
     pub(crate) fn lower(&mut self, ty: ValType, value: &Val) -> Result<u128, Error> {
         if value.ty() != ty {
-            return Err(Error::ValueType(Mismatch { expected: ty, found: value.ty() }));
+            self.check_type(ty, value)?;
         }
         let word = match value {
             Val::V128(bits) => return Ok(*bits),
@@ -191,6 +191,30 @@ impl StoreOpaque {
             Val::ExnRef(exception) => exception.as_ref().map_or(Ok(0), |exception| exception.lower(self))?,
         };
         Ok(word.into())
+    }
+
+    /// Refuses a value that is not of this type.
+    fn check_type(&self, expected: ValType, value: &Val) -> Result<(), Error> {
+        let concrete = |func: &Func| -> Result<HeapType, Error> {
+            // One of another store has another type.
+            func.lower(self)?;
+            Ok(HeapType::ConcreteFunc(FuncTypeId(func.type_id(self))))
+        };
+        let found = match value {
+            Val::FuncRef(Some(func)) => ValType::Ref(RefType::new(false, concrete(func)?)),
+            Val::ExternRef(Some(_)) => ValType::Ref(RefType::new(false, HeapType::Extern)),
+            Val::ExnRef(Some(_)) => ValType::Ref(RefType::new(false, HeapType::Exn)),
+            other => other.ty(),
+        };
+        let is_null = matches!(value, Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None));
+        let fits = match (expected, found) {
+            // Null is a value of all nullable types of its kind.
+            (ValType::Ref(expected), ValType::Ref(found)) if is_null => {
+                expected.is_nullable() && expected.heap_type().top() == found.heap_type()
+            }
+            _ => found.matches(&expected),
+        };
+        if fits { Ok(()) } else { Err(Error::ValueType(Mismatch { expected, found })) }
     }
 
     pub(crate) fn lower_func(&self, func: Option<&Func>) -> Result<u64, Error> {
@@ -227,9 +251,11 @@ impl StoreOpaque {
             ValType::I64 => Val::I64(raw as i64),
             ValType::F32 => Val::F32(raw as u32),
             ValType::F64 => Val::F64(raw),
-            ValType::Ref(RefType::Func) => Val::FuncRef(self.lift_func(raw)),
-            ValType::Ref(RefType::Extern) => Val::ExternRef(self.extern_refs.lift(raw)),
-            ValType::Ref(RefType::Exn) => Val::ExnRef((raw != 0).then(|| self.root_exception(raw as usize))),
+            ValType::Ref(reference) => match reference.heap_type() {
+                HeapType::Func | HeapType::ConcreteFunc(_) => Val::FuncRef(self.lift_func(raw)),
+                HeapType::Extern => Val::ExternRef(self.extern_refs.lift(raw)),
+                HeapType::Exn => Val::ExnRef((raw != 0).then(|| self.root_exception(raw as usize))),
+            },
         }
     }
 

@@ -9,7 +9,7 @@ use super::signals::trap_code;
 use super::unwind::{Frame, Frames, activation_left};
 use super::{ExecutionState, Raised, Trap, WasmBacktrace};
 use crate::code::registry::{image_at, share_image_at};
-use crate::vmctx::{FUNC_REF_SIZE, VmStoreContext};
+use crate::vmctx::{FUNC_REF_CONTEXT, FUNC_REF_SIZE, VmStoreContext};
 
 /// The longest instruction, in bytes.
 const MAX_LENGTH: usize = 15;
@@ -113,6 +113,9 @@ unsafe fn classify(store: &VmStoreContext) -> Trap {
                 Some(0) => Trap::IntegerDivisionByZero,
                 _ => Trap::IntegerOverflow,
             }
+        }
+        libc::SIGSEGV | libc::SIGBUS if store.raised_address == FUNC_REF_CONTEXT as usize => {
+            Trap::NullReference
         }
         libc::SIGSEGV | libc::SIGBUS if store.raised_address < FUNC_REF_SIZE as usize => {
             Trap::IndirectCallToNull

@@ -74,7 +74,7 @@ fn limits_of_imported_memories_and_tables_must_fit() {
     let mut store = Store::new(&engine, ());
     let memory = Memory::new(&mut store, MemoryType::new(2, Some(4))).unwrap();
     let table =
-        Table::new(&mut store, TableType::new(RefType::Func, 2, Some(4)), Val::FuncRef(None)).unwrap();
+        Table::new(&mut store, TableType::new(RefType::FUNCREF, 2, Some(4)), Val::FuncRef(None)).unwrap();
     let mut fits = |text: &str, item: Extern| {
         let module = Module::new(&engine, format!(r#"(module (import "a" "b" {text}))"#)).unwrap();
         Instance::new(&mut store, &module, &[item]).is_ok()
@@ -133,7 +133,8 @@ fn unused_segments_remain_usable_when_another_does_not_fit() {
     )
     .unwrap();
     let mut store = Store::new(&engine, ());
-    let table = Table::new(&mut store, TableType::new(RefType::Func, 4, None), Val::FuncRef(None)).unwrap();
+    let table =
+        Table::new(&mut store, TableType::new(RefType::FUNCREF, 4, None), Val::FuncRef(None)).unwrap();
     let error = Instance::new(&mut store, &module, &[table.into()]).unwrap_err();
     assert_eq!(error.trap(), Some(Trap::TableOutOfBounds));
     let at = |store: &mut Store<()>, index| {
@@ -258,8 +259,12 @@ fn a_module_lists_its_imports_and_exports() {
 fn unsupported_features_are_refused_by_name() {
     let engine = Engine::default();
     let cases = [
-        ("(module (type (struct)))", "gc"),
-        ("(module (func (param (ref func))))", "function references"),
+        ("(module (type (struct)))", "garbage collection"),
+        ("(module (type (sub (func))))", "subtypes of function types"),
+        ("(module (func (param anyref)))", "anyref is not supported"),
+        ("(module (func (drop (ref.i31 (i32.const 1)))))", "gc"),
+        ("(module (global externref (extern.convert_any (ref.null any))))", "garbage collection"),
+        ("(module (global nullfuncref (ref.null nofunc)))", "nullfuncref"),
         ("(component)", "build the program for the target wasm32-wasip1"),
     ];
     for (text, feature) in cases {

@@ -2,6 +2,7 @@
 
 mod drops;
 mod fuel;
+mod function_references;
 mod functions;
 mod inspection;
 mod instantiation;

@@ -153,6 +153,56 @@ fn callees_of_indirect_calls_are_resolved() {
     }
 }
 
+/// So are those of calls through references.
+#[test]
+fn callees_of_references_are_resolved() {
+    let text = "(module (type $t (func (result i32)))
+        (import \"host\" \"f\" (func $host (type $t)))
+        (import \"host\" \"global\" (global $g (mut (ref null $t))))
+        (elem declare func $host $own)
+        (func $own (type $t) (i32.const 7))
+        (func (export \"run\") (result i32) (call_ref $t (global.get $g)))
+        (func (export \"tail\") (result i32) (return_call_ref $t (global.get $g)))
+        (func (export \"own\") (global.set $g (ref.func $own)))
+        (func (export \"host\") (global.set $g (ref.func $host))))";
+    let module = Module::new(&engine(), text).unwrap();
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let is_call = |operator: &Operator<'_>| {
+        matches!(operator, Operator::CallRef { .. } | Operator::ReturnCallRef { .. })
+    };
+    let kind = || callback(logging(&log), [Bound::Const(5), Bound::Callee]);
+    let probes = [2, 3].map(|function| module.probe(spec(&module, function, is_call, kind())).unwrap());
+    probes.iter().for_each(|probe| probe.activate().unwrap());
+    let mut store = Store::new(module.engine(), ());
+    let host = Func::wrap(&mut store, || 8_i32).unwrap();
+    let other = Func::wrap(&mut store, || 9_i32).unwrap();
+    let ty = module.imports().nth(1).unwrap().ty().clone();
+    let wasm_jit::ExternType::Global(ty) = ty else { panic!("{ty}") };
+    let global = wasm_jit::Global::new(&mut store, ty, wasm_jit::Val::FuncRef(None)).unwrap();
+    let instance = Instance::new(&mut store, &module, &[host.into(), global.into()]).unwrap();
+    for export in ["run", "tail"] {
+        let run = instance.get_typed_func::<(), i32>(&mut store, export).unwrap();
+        let call = |store: &mut Store<()>| {
+            let result = run.call(store, ());
+            let values = log.lock().unwrap().drain(..).collect::<Vec<_>>();
+            let [values] = &values[..] else { panic!("{values:?}") };
+            assert_eq!(values[0], 5);
+            (values[1], result.map_err(|error: Error| error.trap().unwrap()))
+        };
+        let set = |store: &mut Store<()>, name: &str| {
+            instance.get_typed_func::<(), ()>(&mut *store, name).unwrap().call(&mut *store, ()).unwrap();
+        };
+        global.set(&mut store, wasm_jit::Val::FuncRef(None)).unwrap();
+        assert_eq!(call(&mut store), (NO_FUNCTION, Err(Trap::NullReference)));
+        set(&mut store, "own");
+        assert_eq!(call(&mut store), (1, Ok(7)));
+        set(&mut store, "host");
+        assert_eq!(call(&mut store), (0, Ok(8)));
+        global.set(&mut store, other.into()).unwrap();
+        assert_eq!(call(&mut store), (OTHER_FUNCTION, Ok(9)));
+    }
+}
+
 /// A closure may run other stores, and switch its own probe off.
 #[test]
 fn closures_run_other_stores() {

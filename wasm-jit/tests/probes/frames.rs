@@ -553,6 +553,42 @@ fn references_are_read_and_written() {
     assert_eq!(call(&mut store, &instance, 4).unwrap(), 5);
 }
 
+/// A reference keeps the properties on which its calls rely: its type, and that it is not null.
+#[test]
+fn typed_references_are_checked_when_written() {
+    let text = "(module (type $unary (func (param i32) (result i32)))
+        (func $run (export \"run\") (param i32) (result i32) (local $sure (ref $unary))
+            (local.set $sure (ref.func $inc))
+            (call_ref $unary (local.get 0) (local.get $sure)))
+        (func $inc (type $unary) (i32.add (local.get 0) (i32.const 1)))
+        (func $twice (type $unary) (i32.mul (local.get 0) (i32.const 2)))
+        (func $other (export \"other\") (param i64))
+        (func (export \"twice\") (result funcref) (ref.func $twice))
+        (elem declare func $inc $twice))";
+    let (module, mut store, instance) = program(text);
+    let twice = instance.get_typed_func::<(), Option<Func>>(&mut store, "twice").unwrap();
+    let twice = twice.call(&mut store, ()).unwrap();
+    let other = instance.get_func(&mut store, "other");
+    let is_call = |operator: &Operator<'_>| matches!(operator, Operator::CallRef { .. });
+    let wrong = move || [Val::FuncRef(None), Val::FuncRef(other), Val::ExternRef(None)];
+    let before_call = generic(move |frame| {
+        for value in wrong() {
+            let error = frame.set_operand(0, &value).unwrap_err();
+            assert!(matches!(error, AccessError::Value(_)), "{error}");
+            let error = frame.set_local(1, &value).unwrap_err();
+            assert!(matches!(error, AccessError::Value(_)), "{error}");
+        }
+        assert_eq!(frame.callee(), Some(1));
+        frame.set_operand(0, &Val::FuncRef(twice))?;
+        assert_eq!(frame.callee(), Some(2));
+        Ok(())
+    });
+    let probe = module.probe(at(0, offset_of(&module, 0, is_call), before_call)).unwrap();
+    assert_eq!(call(&mut store, &instance, 7).unwrap(), 8);
+    probe.activate().unwrap();
+    assert_eq!(call(&mut store, &instance, 7).unwrap(), 14);
+}
+
 /// The closures of a place are called in the order of activation, for their scopes only, and see
 /// what those before them have written.
 #[test]

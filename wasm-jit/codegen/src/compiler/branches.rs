@@ -33,6 +33,11 @@ impl FunctionCompiler<'_> {
             Err(true) => return self.br(depth),
             Err(false) => return,
         };
+        self.branch_if(flag, depth);
+    }
+
+    /// Branches if the flag holds. The register-cached locals must be loaded.
+    pub(super) fn branch_if(&mut self, flag: Flag, depth: u32) {
         let moves = self.edge(depth);
         let Control { kind, label: target, .. } = *self.control.at(depth);
         if moves.is_empty() {

@@ -52,6 +52,15 @@ impl<'a> FunctionCompiler<'a> {
         self.push_results(ty);
     }
 
+    /// A null reference faults when the callee's context is read.
+    pub(super) fn call_ref(&mut self, type_index: u32) {
+        let ty = &self.module.types[type_index as usize];
+        self.load_reference();
+        self.arguments(ty);
+        self.call_callee(ty);
+        self.push_results(ty);
+    }
+
     /// Calls the function in [`CALLEE`], which most likely belongs to this instance: then context
     /// and memory are preserved, and no reload delays the code after the call.
     fn call_callee(&mut self, ty: &'a FuncType) {
@@ -90,8 +99,20 @@ impl<'a> FunctionCompiler<'a> {
     pub(super) fn return_call_indirect(&mut self, table: u32, type_index: u32) {
         let ty = &self.module.types[type_index as usize];
         self.load_callee(table, type_index);
+        self.return_call_callee(ty);
+    }
+
+    pub(super) fn return_call_ref(&mut self, type_index: u32) {
+        let ty = &self.module.types[type_index as usize];
+        self.load_reference();
+        self.return_call_callee(ty);
+    }
+
+    /// A tail call of the function in [`CALLEE`]. If it is null, that faults when its context is
+    /// read, while this frame is still there.
+    fn return_call_callee(&mut self, ty: &'a FuncType) {
         self.arguments(ty);
-        // The same, if the callee turns out to belong to another instance.
+        // As for an import, if the callee turns out to belong to another instance.
         let other = self.asm.new_label();
         self.asm.alu(Alu::Cmp, Width::W64, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
         self.asm.jcc(Cond::NotEqual, other);
@@ -163,6 +184,14 @@ impl<'a> FunctionCompiler<'a> {
         self.registers.unpin_all();
         self.take(CALLEE);
         self.asm.mov(Width::W64, CALLEE, SCRATCH);
+    }
+
+    /// Pops the reference to the callee.
+    fn load_reference(&mut self) {
+        let reference = self.pop();
+        let source = self.place(&reference);
+        self.take(CALLEE);
+        self.move_value(Ty::Ref, Place::Reg(CALLEE), source);
     }
 
     /// Pops the arguments and moves them to their locations; saves what the callee may clobber.

@@ -15,9 +15,9 @@
 //! 3. `function.rs` reserves space for the prologue and compiles operator after operator;
 //!    `enter.rs` has moved the parameters to their locations.
 //! 4. `operators.rs` dispatches to the families: `int.rs`, `division.rs`, `float.rs`, `memory.rs`,
-//!    `atomics.rs`, `vector.rs`, `calls.rs`, `locals.rs`, `control.rs`, `branches.rs`,
-//!    `exceptions.rs`. Registers come from `registers.rs` (`register_file.rs` tracks their use),
-//!    slots from `frame.rs`. Code that rarely runs is collected in `cold.rs`.
+//!    `atomics.rs`, `vector.rs`, `calls.rs`, `references.rs`, `locals.rs`, `control.rs`,
+//!    `branches.rs`, `exceptions.rs`. Registers come from `registers.rs` (`register_file.rs` tracks
+//!    their use), slots from `frame.rs`. Code that rarely runs is collected in `cold.rs`.
 //! 5. `function.rs` appends epilogue, cold code and constants, and writes the prologue, when frame
 //!    size and saved registers are known.
 //!
@@ -84,6 +84,7 @@ mod observe;
 mod operators;
 mod output;
 mod plain;
+mod references;
 mod register_file;
 mod registers;
 mod runs;

@@ -34,10 +34,14 @@ impl FunctionCompiler<'_> {
             O::End => self.end(),
             O::Br { relative_depth } => self.br(*relative_depth),
             O::BrIf { relative_depth } => self.br_if(*relative_depth),
+            O::BrOnNull { relative_depth } => self.br_on_null(*relative_depth),
+            O::BrOnNonNull { relative_depth } => self.br_on_non_null(*relative_depth),
             O::BrTable { targets } => self.br_table(targets)?,
             O::Return => self.br(self.control.outermost()),
             O::Call { function_index } => self.call(*function_index),
             O::CallIndirect { type_index, table_index } => self.call_indirect(*table_index, *type_index),
+            O::CallRef { type_index } => self.call_ref(*type_index),
+            O::ReturnCallRef { type_index } => self.return_call_ref(*type_index),
             O::ReturnCall { function_index } => self.return_call(*function_index),
             O::ReturnCallIndirect { type_index, table_index } => {
                 self.return_call_indirect(*table_index, *type_index)
@@ -68,6 +72,7 @@ impl FunctionCompiler<'_> {
             O::F64Const { value } => self.push_const(Ty::F64, value.bits()),
             O::RefNull { .. } => self.push_const(Ty::Ref, 0),
             O::RefIsNull => self.int_eqz(W64),
+            O::RefAsNonNull => self.ref_as_non_null(),
             O::RefFunc { function_index } => self.ref_func(*function_index),
 
             O::I32Load { memarg } => self.load(Ty::I32, memarg),

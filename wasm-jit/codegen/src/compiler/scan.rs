@@ -168,7 +168,7 @@ impl Visitor<'_> {
                 self.call();
                 self.note_type(self.module.functions[*function_index as usize]);
             }
-            Operator::CallIndirect { type_index, .. } => {
+            Operator::CallIndirect { type_index, .. } | Operator::CallRef { type_index } => {
                 self.call();
                 self.note_type(*type_index);
             }

@@ -138,8 +138,10 @@ fn over(executed: &[Executed], at: usize, module: &Module) -> Option<usize> {
     let start = body.range().start;
     let mut instructions = body.instructions();
     let here = instructions.find(|of| of.offset() - start == offset as usize).unwrap();
-    let is_tail =
-        matches!(here.operator(), Operator::ReturnCall { .. } | Operator::ReturnCallIndirect { .. });
+    let is_tail = matches!(
+        here.operator(),
+        Operator::ReturnCall { .. } | Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. }
+    );
     let ends = |of: &usize| *of < depth || (*of == depth && !is_tail);
     (at + 1..executed.len()).find(|next| ends(&executed[*next].1))
 }

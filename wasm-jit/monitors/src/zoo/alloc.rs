@@ -230,7 +230,9 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         for instruction in body.instructions() {
             if matches!(
                 instruction.operator(),
-                Operator::ReturnCall { .. } | Operator::ReturnCallIndirect { .. }
+                Operator::ReturnCall { .. }
+                    | Operator::ReturnCallIndirect { .. }
+                    | Operator::ReturnCallRef { .. }
             ) {
                 let offset = (instruction.offset() - body.range().start) as u32;
                 add(Place::Instruction { offset }, &tail_calls, &[Bound::Frame]);

@@ -169,8 +169,12 @@ fn sites_of(function: &FunctionInfo<'_>) -> Vec<(Location, Site)> {
         let (callee, is_tail) = match operator {
             Operator::Call { function_index } => (Callee::Direct(*function_index), false),
             Operator::ReturnCall { function_index } => (Callee::Direct(*function_index), true),
-            Operator::CallIndirect { .. } => (Callee::Indirect(Arc::new(Targets::new())), false),
-            Operator::ReturnCallIndirect { .. } => (Callee::Indirect(Arc::new(Targets::new())), true),
+            Operator::CallIndirect { .. } | Operator::CallRef { .. } => {
+                (Callee::Indirect(Arc::new(Targets::new())), false)
+            }
+            Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. } => {
+                (Callee::Indirect(Arc::new(Targets::new())), true)
+            }
             _ => return None,
         };
         let site = Site { function: graph.function, offset: *offset, is_tail, callee };

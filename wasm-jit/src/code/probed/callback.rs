@@ -109,6 +109,15 @@ impl fmt::Debug for Callback {
     }
 }
 
+/// How an instruction names the function that it calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CalledBy {
+    /// By the index in a table.
+    Table(u32),
+    /// By a reference.
+    Reference,
+}
+
 /// A closure that a probe calls, with its values. Stubs refer to it, so the lists of a site keep
 /// it.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -119,7 +128,7 @@ pub(crate) struct CallBack {
     pub values: Box<[Value]>,
     /// Values that are indices of tables, by their number, with the table: the closure gets the
     /// function there.
-    pub callees: Box<[(usize, u32)]>,
+    pub callees: Box<[(usize, CalledBy)]>,
     /// The instances in which it is called, if not in all.
     pub only: Option<Only>,
 }

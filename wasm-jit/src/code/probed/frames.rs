@@ -9,11 +9,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use wasm_jit_codegen::{Callee, Located, Observer, Position, Positions, State};
-use wasmparser::{Parser, RefType, ValType, ValidPayload, Validator, WasmFeatures};
+use wasmparser::{self as wp, Parser, ValidPayload, Validator};
 
 use super::request::{Request, RequestedKind};
 use super::{MakeError, PLAIN, Plain};
-use crate::code::{CodeImage, ObserveError};
+use crate::code::{CodeImage, DECLARATION_FEATURES, ObserveError};
+use crate::types::{FuncTypeId, HeapType, RefType};
 
 /// The locations that were found so far.
 #[derive(Debug, Default)]
@@ -119,31 +120,45 @@ impl CodeImage {
 
     /// The types of references among the operands in front of an instruction, the bottom one first.
     fn operand_types(&self, function: u32, position: u32) -> Vec<Option<RefType>> {
-        let mut validator = Validator::new_with_features(WasmFeatures::all());
+        let mut validator = Validator::new_with_features(DECLARATION_FEATURES);
         for payload in Parser::new(0).parse_all(&self.bytes) {
             let Ok(payload) = payload else { break };
             let Ok(ValidPayload::Func(of, body)) = validator.payload(&payload) else { continue };
             if of.index != function {
                 continue;
             }
-            let mut validator = of.into_validator(Default::default());
+            let mut operators = of.into_validator(Default::default());
             for (count, ty) in body.get_locals_reader().into_iter().flatten().flatten() {
-                let _ = validator.define_locals(body.range().start, count, ty);
+                let _ = operators.define_locals(body.range().start, count, ty);
             }
-            let operators = body.get_operators_reader().into_iter();
-            for (operator, at) in operators.flat_map(|reader| reader.into_iter_with_offsets()).flatten() {
-                if at >= u64::from(position) || validator.op(at, &operator).is_err() {
+            let reader = body.get_operators_reader().into_iter();
+            for (operator, at) in reader.flat_map(|reader| reader.into_iter_with_offsets()).flatten() {
+                if at >= u64::from(position) || operators.op(at, &operator).is_err() {
                     break;
                 }
             }
-            let reference = |ty| match ty {
-                Some(Some(ValType::Ref(ty))) => Some(ty),
-                _ => None,
-            };
-            let height = validator.operand_stack_height() as usize;
-            return (0..height).rev().map(|depth| reference(validator.get_operand_type(depth))).collect();
+            let height = operators.operand_stack_height() as usize;
+            let operands = (0..height).rev().map(|depth| operators.get_operand_type(depth));
+            return operands.map(|ty| self.reference_type(&validator, ty??)).collect();
         }
         Vec::new()
+    }
+
+    /// The type, if it is one of references. The validator, which has read the declarations, has
+    /// its own numbers for function types.
+    fn reference_type(&self, validator: &Validator, ty: wp::ValType) -> Option<RefType> {
+        let wp::ValType::Ref(ty) = ty else { return None };
+        let ids = &self.module.type_ids;
+        match ty.heap_type() {
+            wp::HeapType::Concrete(wp::UnpackedIndex::Id(id)) => {
+                let types = validator.types(0)?;
+                let is_it = |index: &u32| types.core_type_at_in_module(*index) == id;
+                let index = (0..ids.len() as u32).find(is_it)?;
+                let concrete = HeapType::ConcreteFunc(FuncTypeId(ids[index as usize]));
+                Some(RefType::new(ty.is_nullable(), concrete))
+            }
+            _ => RefType::from_wasm(ty, ids),
+        }
     }
 
     /// Makes sure that frames of a function can have accessors: gives it a version whose frames end

@@ -69,8 +69,8 @@ use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
 use super::{CodeImage, ObserveError};
 use blocks::{Arenas, Block, Blocks};
-pub(crate) use callback::CallBack;
 pub use callback::Callback;
+pub(crate) use callback::{CallBack, CalledBy};
 use counting::{RunCells, Tally};
 pub(crate) use listed::{Listed, ListedSite};
 use make::Needs;

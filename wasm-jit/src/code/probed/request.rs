@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::{At, Callee, Located, NoValue, Only, Ty, Value, Wanted};
 
-use super::callback::{CallBack, Callback};
+use super::callback::{CallBack, Callback, CalledBy};
 use super::counting::Choice;
 use super::stubs::{Call, Generic, ProbeAction};
 use super::version::ValueAtSite;
@@ -35,7 +35,7 @@ pub(crate) enum RequestedKind {
         callback: Callback,
         arguments: Vec<Argument>,
         /// As in the [`CallBack`].
-        callees: Box<[(usize, u32)]>,
+        callees: Box<[(usize, CalledBy)]>,
         /// Of the values, if operands of other types are refused.
         types: Option<Box<[Ty]>>,
     },

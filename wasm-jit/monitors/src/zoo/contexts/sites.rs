@@ -103,13 +103,13 @@ impl Sites {
                     add(at(*offset), &self.tail_call, &[Bound::Frame]);
                 }
                 Operator::ReturnCall { .. } => add(at(*offset), &self.leave, &[Bound::Frame]),
-                Operator::ReturnCallIndirect { .. } => {
+                Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. } => {
                     add(at(*offset), &self.tail_call_indirect, &[Bound::Callee, Bound::Frame]);
                 }
                 Operator::Call { function_index } if *function_index < self.imported => {
                     add(at(*offset), &self.enter_host, &[callee(*function_index), Bound::Frame]);
                 }
-                Operator::CallIndirect { .. } if self.host_in_tables => {
+                Operator::CallIndirect { .. } | Operator::CallRef { .. } if self.calls_host(operator) => {
                     add(at(*offset), &self.enter_host_indirect, &[Bound::Callee, Bound::Frame]);
                 }
                 _ => {}
@@ -122,6 +122,8 @@ impl Sites {
         match operator {
             Operator::Call { function_index } => *function_index < self.imported,
             Operator::CallIndirect { .. } => self.host_in_tables,
+            // Where a reference comes from is not known.
+            Operator::CallRef { .. } => true,
             _ => false,
         }
     }

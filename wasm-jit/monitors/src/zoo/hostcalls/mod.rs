@@ -443,13 +443,16 @@ fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSp
             Operator::ReturnCall { function_index } if (*function_index as usize) < imports => {
                 (&begins_tail, Bound::Const((*function_index).into()), 0..params, true)
             }
-            // The index is on top of the arguments.
+            // The index or the reference is on top of the arguments.
             Operator::CallIndirect { .. } if host_in_tables => {
                 (&begins_indirect, Bound::Callee, 1..params, false)
             }
             Operator::ReturnCallIndirect { .. } if host_in_tables => {
                 (&begins_indirect_tail, Bound::Callee, 1..params, true)
             }
+            // Where a reference comes from is not known.
+            Operator::CallRef { .. } => (&begins_indirect, Bound::Callee, 1..params, false),
+            Operator::ReturnCallRef { .. } => (&begins_indirect_tail, Bound::Callee, 1..params, true),
             _ => return,
         };
         let (of_shared, number) = (shared.clone(), sites);

@@ -1,0 +1,30 @@
+//! The features of WebAssembly that modules may use.
+
+use wasmparser::WasmFeatures;
+
+/// The supported features: WebAssembly 2.0, and the proposals that real programs use.
+pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
+    .union(WasmFeatures::SATURATING_FLOAT_TO_INT)
+    .union(WasmFeatures::SIGN_EXTENSION)
+    .union(WasmFeatures::REFERENCE_TYPES)
+    .union(WasmFeatures::MULTI_VALUE)
+    .union(WasmFeatures::BULK_MEMORY)
+    .union(WasmFeatures::FLOATS)
+    .union(WasmFeatures::GC_TYPES)
+    .union(WasmFeatures::FUNCTION_REFERENCES)
+    .union(WasmFeatures::TAIL_CALL)
+    .union(WasmFeatures::EXTENDED_CONST)
+    .union(WasmFeatures::MULTI_MEMORY)
+    .union(WasmFeatures::EXCEPTIONS)
+    .union(WasmFeatures::LEGACY_EXCEPTIONS)
+    .union(WasmFeatures::THREADS)
+    .union(WasmFeatures::SIMD)
+    .union(WasmFeatures::RELAXED_SIMD)
+    .union(WasmFeatures::WIDE_ARITHMETIC)
+    .union(WasmFeatures::MEMORY64)
+    .union(WasmFeatures::CUSTOM_PAGE_SIZES);
+
+/// The features of declarations. Recursion groups, and constant expressions that read any preceding
+/// global, are parts of the proposal of garbage collection; of the others, which the validator
+/// accepts too, types and operators are refused here, and operators of bodies by their validators.
+pub(crate) const DECLARATION_FEATURES: WasmFeatures = FEATURES.union(WasmFeatures::GC);
