@@ -53,7 +53,7 @@
 //! stub of 17 to 35 bytes; the engine stores some 100 bytes about each site and each probe. A stub
 //! that calls functions takes about 100 to 200 bytes for the first and 20 to 130 for each further
 //! one; with closures, 200 to 450 and about 90. A generic probe takes 24 bytes for each local and
-//! operand at its place. Such stubs are kept, and limited to 16 MiB and 16 times the module's code
+//! operand at its place. Such stubs are kept, and limited to 16 MiB and 32 times the module's code
 //! ([`ProbeError::StubMemory`]). Each instance has a counter of 8 bytes for each site, and reserves
 //! addresses for as many as the module can have (24 bytes for each byte of its functions) from the
 //! module's first probe on. A version that counts by itself has 20 bytes for each instruction in
@@ -576,7 +576,7 @@ impl Module {
         if !image.indices().contains(&function) {
             return Err(ProbeError::NoFunction { function });
         }
-        image.enter(function);
+        image.before_probing(function);
         let body = image.body_range(function);
         let id = image.probe_id(function, location.position(body.clone()));
         id.map_err(|error| match error {
@@ -592,7 +592,7 @@ impl Module {
             return specs.iter().map(|_| Err(ProbeError::NoFunction { function })).collect();
         }
         // A global probe that waits for the function's first call makes its probes first.
-        image.enter(function);
+        image.before_probing(function);
         let range = image.body_range(function);
         let mut body = values::Body::of(image, function);
         let requests: Vec<Result<Request, ProbeError>> = specs

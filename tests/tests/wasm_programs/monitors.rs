@@ -283,7 +283,10 @@ const MEMORY: &str = "memory,cache,hotness";
 #[track_caller]
 fn check_memory(reports: &Reports) {
     let accesses = reports.sums("memory", "by_instruction", "offset", &["accesses"]);
-    let is_access = |opcode: &str| opcode.contains(".load") || opcode.contains(".store");
+    let is_access = |opcode: &str| {
+        let is_atomic = opcode.contains(".atomic.");
+        is_atomic || opcode.contains(".load") || opcode.contains(".store")
+    };
     let mut expected = reports.executed(is_access);
     // A copy loads and stores.
     expected

@@ -132,14 +132,18 @@ impl LazyProbes {
         switch(lock(&self.shared.state).at(location), false)
     }
 
-    /// Lists in a report the functions that could not be observed.
+    /// Lists in a report the functions that could not be observed, and counts them.
     pub fn report_refused(&self, report: &mut Report) {
         self.report_refused_as(report, "was not observed");
     }
 
     /// As [`report_refused`](Self::report_refused), with a text that states the consequence.
     pub(crate) fn report_refused_as(&self, report: &mut Report, what: &str) {
-        for (function, reason) in &lock(&self.shared.state).refused {
+        let refused = &lock(&self.shared.state).refused;
+        if !refused.is_empty() {
+            report.value("functions_not_observed", refused.len());
+        }
+        for (function, reason) in refused {
             report.text(format!("function {function} {what}: {reason}\n"));
         }
     }

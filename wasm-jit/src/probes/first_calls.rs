@@ -19,6 +19,10 @@ pub struct FirstCallWatch {
 struct Watcher<F>(F);
 
 impl<F: Fn(u32) + Send + Sync> Enters for Watcher<F> {
+    fn comes_first(&self) -> bool {
+        false
+    }
+
     fn entered(&self, _: &Arc<CodeImage>, function: u32) {
         (self.0)(function);
     }
@@ -27,14 +31,12 @@ impl<F: Fn(u32) + Send + Sync> Enters for Watcher<F> {
 impl Module {
     /// Calls a closure with the index of each function of the module that is called for the first
     /// time, until the result is dropped: to make probes only in functions that run. Each function
-    /// is reported once, also if it was called before there was the watch.
+    /// is reported once, also if it was called or probed before there was the watch.
     ///
     /// The thread that calls the function calls the closure, and no instruction of the function is
     /// executed before it returns: the probes that it makes and activates in this function observe
     /// the call. Other threads that are about to call a function for the first time wait meanwhile,
-    /// and so do those that make probes in one. Functions that have been probed are reported at
-    /// once, by this function: calls that run observe their probes later, as described for
-    /// [probes](super#consistency).
+    /// and so do those that make probes in one.
     ///
     /// The closure may do what a [`Callback`](super::Callback) may, but it must not make probes in
     /// other modules, nor wait for a thread that makes probes or runs the module. If it panics, the
@@ -69,8 +71,7 @@ impl Module {
         let image = self.code().clone();
         let number = enter::new_number();
         let watcher: Arc<dyn Enters> = Arc::new(Watcher(closure));
-        let probed = image.wait_for_entries(number, Arc::downgrade(&watcher), |_| false)?;
-        probed.into_iter().for_each(|function| watcher.entered(&image, function));
+        image.wait_for_entries(number, Arc::downgrade(&watcher), |_| false)?;
         Ok(FirstCallWatch { image, number, _watcher: watcher })
     }
 }

@@ -290,6 +290,11 @@ impl Global {
 }
 
 impl Enters for Global {
+    /// Its probes fire in the order in which it was activated.
+    fn comes_first(&self) -> bool {
+        true
+    }
+
     fn entered(&self, image: &Arc<CodeImage>, function: u32) {
         let state = &mut *self.state();
         let is_it = |of: &OfImage| std::ptr::eq(of.image.as_ptr(), Arc::as_ptr(image));

@@ -97,12 +97,17 @@ fn watches_begin_and_end() {
     assert_eq!(take(), [], "they have been called");
     drop(both);
     let location = super::Location { function: 1, place: Place::Entry };
-    let _probe = module.probe(ProbeSpec { location, kind: Kind::Count }).unwrap();
+    let probe = module.probe(ProbeSpec { location, kind: Kind::Count }).unwrap();
+    probe.activate().unwrap();
     let watch = watch();
-    assert_eq!(take(), [1], "it has been probed");
+    assert_eq!(take(), [], "one that is probed waits, too");
     outcome(&module).0.0.unwrap();
-    assert_eq!(take(), [0]);
+    assert_eq!(take(), [0, 1]);
+    outcome(&module).0.0.unwrap();
+    assert_eq!(take(), []);
     drop(watch);
+    outcome(&module).0.0.unwrap();
+    assert_eq!(probe.count(), 3);
 }
 
 /// A closure may make probes in other functions, whether these have been called or not.
@@ -124,7 +129,7 @@ fn closures_may_probe_other_functions() {
         })
         .unwrap();
     outcome(&module).0.0.unwrap();
-    assert_eq!(*order.lock().unwrap(), [0, 2, 1]);
+    assert_eq!(*order.lock().unwrap(), [0, 1, 2]);
     assert_eq!(probes.lock().unwrap()[0].count(), 1);
 }
 

@@ -1,9 +1,10 @@
 //! Functions that are changed when they are first entered.
 //!
-//! A *waiting* function was never probed. Its entry leads to a stub that asks its watchers
-//! to make their probes, and then enters it again: by the jump to its new version, or, if there is
-//! none, by its first instruction. Functions that have versions do not wait: they are changed at
-//! once.
+//! The entry of a *waiting* function leads to a stub that asks its watchers to make their probes,
+//! and then enters it again: by the jump to its current version, or, if that is the original, by
+//! its first instruction. The probes of a watcher that fires in the order of activation must be
+//! there before others are: for such a watcher, functions that have versions do not wait, and a
+//! function that gets other probes waits no longer ([`Enters::comes_first`]).
 //!
 //! While a function is being changed, other threads that enter it wait. A thread holds no lock when
 //! it comes here, and the stub leaves no trace: the state is that of the call.
@@ -24,6 +25,10 @@ use crate::code::CodeImage;
 
 /// A watcher that makes probes in functions when they are first entered.
 pub(crate) trait Enters: Send + Sync {
+    /// Whether its probes in a function must be made before others, of which there may be some
+    /// already.
+    fn comes_first(&self) -> bool;
+
     /// A function is about to be entered. Nothing of it is executed before this returns.
     fn entered(&self, image: &Arc<CodeImage>, function: u32);
 }
@@ -106,8 +111,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl CodeImage {
-    /// Makes `who` wait for the functions of an image that were never probed, except for those that
-    /// `is_done` names. Returns the others.
+    /// Makes `who` wait for the functions of an image, except for those that `is_done` names.
+    /// Returns those that are left to be changed at once: if it comes first, those that were
+    /// probed.
     ///
     /// # Errors
     /// Entries cannot be patched. It waits for none.
@@ -123,10 +129,11 @@ impl CodeImage {
         let stubs = self.stubs_of_entries(changes)?;
         let mut waiting = lock(&self.probed().entered.waiting);
         let (mut functions, mut others) = (Vec::new(), Vec::new());
+        let comes_first = who.upgrade().is_some_and(|who| who.comes_first());
         for index in self.indices().filter(|index| !is_done(*index)) {
             // One with an original that is known was probed.
             let is_new = self.probed().function(self, index).is_none_or(|function| function.made() == 0);
-            if is_new { functions.push(index) } else { others.push(index) }
+            if is_new || !comes_first { functions.push(index) } else { others.push(index) }
         }
         let mut all = vec![false; self.indices().len()].into_boxed_slice();
         functions.iter().for_each(|index| all[(index - first) as usize] = true);
@@ -154,9 +161,14 @@ impl CodeImage {
         }
     }
 
-    /// A function is about to be entered, or to be probed otherwise: its watchers make
-    /// their probes. Returns its first bytes if its entry leads to its stub and cannot be changed.
-    pub(crate) fn enter(self: &Arc<Self>, index: u32) -> Option<Bytes> {
+    /// A function is about to get probes of others: the watchers that come first make theirs.
+    pub(crate) fn before_probing(self: &Arc<Self>, index: u32) {
+        self.release(index, |who| who.comes_first());
+    }
+
+    /// Makes the chosen watchers of a function make their probes. Returns its first bytes if its
+    /// entry leads to its stub and cannot be changed.
+    fn release(self: &Arc<Self>, index: u32, is_chosen: impl Fn(&dyn Enters) -> bool) -> Option<Bytes> {
         let probed = self.probed.get()?;
         probed.entered.stubs.get()?;
         let number = (index - self.indices().start) as usize;
@@ -165,7 +177,9 @@ impl CodeImage {
         // Another thread may be changing it.
         let _turn = probed.entered.turn.take(index)?;
         let of_function = |waiting: &mut Waiting| {
-            std::mem::take(&mut waiting.functions[number]).then(|| waiting.who.upgrade()).flatten()
+            let who = waiting.who.upgrade().filter(|who| waiting.functions[number] && is_chosen(&**who))?;
+            waiting.functions[number] = false;
+            Some(who)
         };
         all = lock(&probed.entered.waiting).iter_mut().filter_map(of_function).collect();
         if !all.is_empty() {
@@ -243,7 +257,7 @@ unsafe extern "sysv64" fn enter(image: *const CodeImage, function: u32) -> Conti
         Arc::from_raw(image)
     };
     let entry = image.at(image.function(function).entry);
-    match image.enter(function) {
+    match image.release(function, |_| true) {
         None => Continue { address: entry as usize, after_entry: 0 },
         Some(first) => {
             let first = first.as_slice();

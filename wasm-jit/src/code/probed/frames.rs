@@ -172,7 +172,7 @@ impl CodeImage {
             return Ok(());
         }
         // Global probes that wait for its entry make their probes first.
-        self.enter(index);
+        self.before_probing(index);
         let ends = || {
             let versions = function().into_iter().flat_map(|function| &function.versions[..PLAIN]);
             versions.filter_map(|version| version.get()).last().is_some_and(|last| last.sites.end_accessors())

@@ -292,7 +292,7 @@ pub(super) struct StubMemory(usize);
 impl StubMemory {
     /// The limit for probes that are switched on.
     fn limit(image: &CodeImage) -> usize {
-        (16 << 20) + 16 * image.code_length()
+        (16 << 20) + 32 * image.code_length()
     }
 
     /// Counts `length` bytes more. To switch probes off, as much again as the limit may be used.
