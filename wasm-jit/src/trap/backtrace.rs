@@ -98,8 +98,9 @@ impl FrameInfo {
         self.func_name.as_deref()
     }
 
-    /// The instruction's offset in the binary module. `None` only after a defect of the compiler,
-    /// which `Display` reports.
+    /// The instruction's offset in the binary module: of a function that was stopped before its
+    /// first instruction, that one. `None` only after a defect of the compiler, which `Display`
+    /// reports.
     pub fn module_offset(&self) -> Option<usize> {
         self.instruction
     }
@@ -171,7 +172,11 @@ impl<'a> Module<'a> {
         let positions = self.positions.entry((index, version));
         let positions = positions.or_insert_with(|| self.image.positions_at(pc, index));
         let (instruction, problem) = match positions {
-            Ok(positions) => (self.image.position_among(pc, positions).map(|at| at as usize), None),
+            Ok(positions) => {
+                let at = self.image.position_among(pc, positions).map(|at| at as usize);
+                // In the prologue, the first instruction is about to be executed.
+                (at.or_else(|| first_instruction(self.image, index)), None)
+            }
             Err(error) => (None, Some(error.to_string())),
         };
         let symbols = self.lines.as_ref().zip(instruction).map(|(lines, at)| lines.symbols(at as u64));
@@ -185,6 +190,12 @@ impl<'a> Module<'a> {
             symbols: symbols.unwrap_or_default(),
         }
     }
+}
+
+/// The offset in the module of a function's first instruction.
+fn first_instruction(image: &CodeImage, index: u32) -> Option<usize> {
+    let operators = image.body(index).get_operators_reader().ok()?;
+    Some(operators.original_position() as usize)
 }
 
 impl fmt::Display for WasmBacktrace {

@@ -1,0 +1,250 @@
+//! Interrupts at the machine instructions of functions with probes, stubs included: the program is
+//! run again and again, and single-stepped to an instruction that is a few further each time, or
+//! one with `WASM_STEPPING=all`, where it is interrupted. Whatever that instruction is,
+//!
+//! * the backtrace has the frames of the program, and the instruction that fires its probes, or has
+//!   fired them, or is executed;
+//! * each probe has fired once for each instruction up to there, in order, and none twice;
+//! * the program can be run again, with its probes.
+
+use std::arch::asm;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex};
+
+use wasm_jit::probes::{
+    Bound, Callback, GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec, Values, activate_all,
+};
+use wasm_jit::{Config, Engine, Error, Instance, InterruptHandle, Module, Store, Trap};
+
+/// Operands in registers, in memory, in the flags, constants, and loads that are still to be done.
+const PROGRAM: &str = r#"(module (memory 1) (global $g (mut i64) (i64.const 0))
+    (func $leaf (param i32) (result i32)
+        (i32.store (i32.const 8) (local.get 0))
+        (if (i32.lt_u (i32.load (i32.const 8)) (i32.const 2)) (then (global.set $g (i64.const 5))))
+        (i32.add (i32.load (i32.const 8)) (i32.const 3)))
+    (func $main (export "main") (result i32) (local i32)
+        (loop $again
+            (local.set 0 (call $leaf (local.get 0)))
+            (br_if $again (i32.lt_s (local.get 0) (i32.const 5))))
+        (i32.add (local.get 0) (i32.wrap_i64 (global.get $g)))))"#;
+
+/// 0, 3, 6; and 5.
+const RESULT: i32 = 11;
+
+/// What the signal handler needs.
+struct Stepper<'a> {
+    module: &'a Module,
+    interrupt: InterruptHandle,
+    /// Machine instructions of the module, its versions and stubs until the interrupt.
+    left: usize,
+}
+
+static STEPPER: AtomicPtr<Stepper<'static>> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether code outside of the module is about to come back into it: it is stepped, too.
+static COMES_BACK: AtomicBool = AtomicBool::new(false);
+
+const TRAP_FLAG: u64 = 0x100;
+
+/// Called after each instruction. In code of the module, the thread has no locks of the runtime.
+extern "C" fn step(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel's pointer.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let flags = &mut registers[libc::REG_EFL as usize];
+    // SAFETY: set by this thread, which waits for the call of the program meanwhile.
+    let stepper = unsafe { STEPPER.load(Ordering::Relaxed).as_mut() };
+    let Some(stepper) = stepper else {
+        *flags &= !(TRAP_FLAG as i64);
+        return;
+    };
+    let pc = registers[libc::REG_RIP as usize] as u64;
+    // It takes return addresses.
+    if stepper.module.function_at(pc + 1).is_none() {
+        if !COMES_BACK.load(Ordering::Relaxed) {
+            registers[libc::REG_EFL as usize] &= !(TRAP_FLAG as i64);
+        }
+        return;
+    }
+    COMES_BACK.store(false, Ordering::Relaxed);
+    match stepper.left.checked_sub(1) {
+        Some(left) => stepper.left = left,
+        // The signal arrives when this handler, which blocks it, returns.
+        None => {
+            stepper.interrupt.interrupt();
+            registers[libc::REG_EFL as usize] &= !(TRAP_FLAG as i64);
+            STEPPER.store(ptr::null_mut(), Ordering::Relaxed);
+        }
+    }
+}
+
+fn install() {
+    // SAFETY: the handler does what it may, see there.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = step as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigfillset(&mut action.sa_mask);
+        assert_eq!(libc::sigaction(libc::SIGTRAP, &action, ptr::null_mut()), 0);
+    }
+}
+
+/// From now on, code of the module is stepped, which is about to be entered.
+fn enter() {
+    if !STEPPER.load(Ordering::Relaxed).is_null() {
+        COMES_BACK.store(true, Ordering::Relaxed);
+        // SAFETY: the handler is installed.
+        unsafe { asm!("pushfq", "or qword ptr [rsp], {flag}", "popfq", flag = const TRAP_FLAG) };
+    }
+}
+
+/// A module with two probes at each instruction, a counter and a closure that appends the number of
+/// the instruction to a log, in this order.
+struct Probed {
+    module: Module,
+    /// Functions and offsets in the module, by number.
+    functions: Vec<u32>,
+    offsets: Vec<usize>,
+    counters: Vec<Probe>,
+    _closures: Vec<Probe>,
+    log: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Probed {
+    fn new(counter_stubs: u32) -> Self {
+        let engine = Engine::new(Config::new().counter_stubs(counter_stubs)).unwrap();
+        let module = Module::new(&engine, PROGRAM).unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (mut functions, mut offsets) = (Vec::new(), Vec::new());
+        let (mut counters, mut closures) = (Vec::new(), Vec::new());
+        for function in module.functions() {
+            let body = function.body().unwrap();
+            for instruction in body.instructions() {
+                let offset = (instruction.offset() - body.range().start) as u32;
+                let location = Location { function: function.index(), place: Place::Instruction { offset } };
+                let number = offsets.len();
+                let fired = {
+                    let log = log.clone();
+                    move || {
+                        log.lock().unwrap().push(number);
+                        enter();
+                    }
+                };
+                let kind = match number % 2 {
+                    0 => Kind::Callback {
+                        function: Callback::new(move |_| fired()),
+                        values: Values::from([Bound::Frame]),
+                    },
+                    _ => Kind::Generic(GenericFn::new(move |_| {
+                        fired();
+                        Ok(())
+                    })),
+                };
+                let made =
+                    module.probes(&[ProbeSpec { location, kind: Kind::Count }, ProbeSpec { location, kind }]);
+                let mut made = made.into_iter();
+                match (made.next().unwrap(), made.next().unwrap()) {
+                    (Ok(counter), Ok(closure)) => {
+                        functions.push(function.index());
+                        offsets.push(instruction.offset());
+                        counters.push(counter);
+                        closures.push(closure);
+                    }
+                    (counter, _) => {
+                        assert!(matches!(counter, Err(ProbeError::Unreachable { .. })), "{counter:?}");
+                    }
+                }
+            }
+        }
+        let all = activate_all(counters.iter().chain(&closures));
+        all.into_iter().for_each(|on| on.unwrap());
+        Self { module, functions, offsets, counters, _closures: closures, log }
+    }
+
+    /// The counts, without those before; and what was logged.
+    fn observed(&self, before: &mut [u64]) -> (Vec<u64>, Vec<usize>) {
+        let counts = self.counters.iter().zip(before).map(|(counter, before)| {
+            let count = counter.count();
+            count - std::mem::replace(before, count)
+        });
+        (counts.collect(), std::mem::take(&mut *self.log.lock().unwrap()))
+    }
+
+    fn counts_of(&self, log: &[usize]) -> Vec<u64> {
+        let mut counts = vec![0; self.counters.len()];
+        log.iter().for_each(|number| counts[*number] += 1);
+        counts
+    }
+
+    /// Runs the program to this step; returns the number of steps that it has left if it ends.
+    fn run(&self, steps: usize) -> (Result<i32, Error>, usize) {
+        let mut store = Store::new(self.module.engine(), ());
+        let instance = Instance::new(&mut store, &self.module, &[]).unwrap();
+        let main = instance.get_typed_func::<(), i32>(&mut store, "main").unwrap();
+        let interrupt = store.interrupt_handle();
+        let mut stepper = Stepper { module: &self.module, interrupt, left: steps };
+        STEPPER.store((&raw mut stepper).cast(), Ordering::Relaxed);
+        enter();
+        let result = main.call(&mut store, ());
+        STEPPER.store(ptr::null_mut(), Ordering::Relaxed);
+        (result, stepper.left)
+    }
+}
+
+fn interrupt_everywhere(counter_stubs: u32) {
+    let probed = Probed::new(counter_stubs);
+    let mut before = vec![0; probed.counters.len()];
+    let (result, left) = probed.run(usize::MAX);
+    assert_eq!(result.unwrap(), RESULT);
+    let steps = usize::MAX - left;
+    let (counts, reference) = probed.observed(&mut before);
+    assert_eq!(counts, probed.counts_of(&reference));
+    assert!(reference.len() > 40 && steps > 20 * reference.len(), "{} {steps}", reference.len());
+    let (mut last, mut in_both) = (0, [0; 2]);
+    let is_long = std::env::var_os("WASM_STEPPING").is_some_and(|value| value == "all");
+    let stride = if is_long { 1 } else { 7 };
+    for step in (0..steps).step_by(stride) {
+        let (result, _) = probed.run(step);
+        let error = result.expect_err("it is interrupted");
+        assert_eq!(error.trap(), Some(Trap::Interrupt), "step {step}: {error}");
+        let (counts, log) = probed.observed(&mut before);
+        assert_eq!(log, reference[..log.len()], "step {step}");
+        assert!(log.len() >= last, "step {step}: at least what had fired before");
+        last = log.len();
+        // The counter of the next instruction comes before its closure.
+        let next = reference.get(..last + 1).unwrap_or(&reference);
+        let is_right = [probed.counts_of(&log), probed.counts_of(next)].contains(&counts);
+        assert!(is_right, "step {step}: {counts:?} after {log:?}");
+
+        let backtrace = error.backtrace().unwrap_or_else(|| panic!("step {step}: a backtrace"));
+        let frames: Vec<_> = backtrace.frames().iter().map(|frame| frame.func_name().unwrap()).collect();
+        assert!(frames == ["main"] || frames == ["leaf", "main"], "step {step}: {frames:?}");
+        in_both[frames.len() - 1] += 1;
+        let at = backtrace.frames()[0].module_offset().unwrap();
+        // What the frame has begun last: a call, if its callee has returned.
+        let function = backtrace.frames()[0].func_index();
+        let begun = log.iter().rev().find(|number| probed.functions[**number] == function);
+        let mut around = begun.into_iter().chain(reference.get(last)).map(|number| probed.offsets[*number]);
+        assert!(around.any(|offset| offset == at), "step {step}: at {at:#x} after {log:?}");
+    }
+    assert!(in_both.iter().all(|count| *count > 500 / stride), "{in_both:?}");
+    // Nothing of it has stayed.
+    assert_eq!(probed.run(usize::MAX).0.unwrap(), RESULT);
+    assert_eq!(probed.observed(&mut before), (counts, reference));
+}
+
+static TURN: Mutex<()> = Mutex::new(());
+
+#[test]
+fn stubs_are_interrupted_anywhere() {
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    install();
+    interrupt_everywhere(u32::MAX);
+}
+
+#[test]
+fn versions_that_count_are_interrupted_anywhere() {
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    install();
+    interrupt_everywhere(0);
+}
