@@ -34,7 +34,10 @@ const BYTES: usize = 10;
 /// Which code of a function is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
+    /// The original, as it stands now.
     Original,
+    /// The original, as it was compiled.
+    Compiled,
     /// The version that was made last, where there is one.
     LastVersion,
 }
@@ -49,6 +52,30 @@ pub(crate) fn write(
     wanted: impl Fn(u32, Option<&str>) -> bool,
     out: &mut dyn Write,
 ) -> io::Result<()> {
+    write_to(image, code, wanted, Margin { out, figure: None, text: String::new(), is_written: false })
+}
+
+/// As [`write`], with a figure in front of each instruction that has one, and in front of its
+/// machine code. `figure` gets an offset in the module.
+///
+/// # Errors
+/// Those of `out`.
+pub(crate) fn write_with_figures(
+    image: &CodeImage,
+    wanted: impl Fn(u32, Option<&str>) -> bool,
+    figure: &dyn Fn(u64) -> Option<u64>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let margin = Margin { out, figure: Some(figure), text: String::new(), is_written: false };
+    write_to(image, Code::Compiled, wanted, margin)
+}
+
+fn write_to(
+    image: &CodeImage,
+    code: Code,
+    wanted: impl Fn(u32, Option<&str>) -> bool,
+    out: Margin<'_>,
+) -> io::Result<()> {
     let sections = Sections::of(&image.bytes);
     let mut functions: Vec<u32> = image.indices().collect();
     functions.retain(|index| wanted(*index, sections.function_names.get(index).copied()));
@@ -61,7 +88,10 @@ pub(crate) fn write(
         listed: code,
         functions: functions.into_iter().rev().collect(),
         current: None,
-        originals: image.memory().code(),
+        originals: match code {
+            Code::Compiled => image.code_without_versions(),
+            Code::Original | Code::LastVersion => image.memory().code(),
+        },
         disassembler: Disassembler {
             formatter: formatter(names),
             code: Vec::new(),
@@ -78,6 +108,51 @@ pub(crate) fn write(
     listing.finish_function()?;
     // Returns an error of `out` unchanged.
     printed.map_err(|error| error.downcast::<io::Error>().unwrap_or_else(io::Error::other))
+}
+
+/// Lines with figures in front of them, if there are any.
+struct Margin<'a> {
+    out: &'a mut dyn Write,
+    figure: Option<&'a dyn Fn(u64) -> Option<u64>>,
+    /// In front of each line; empty without figures.
+    text: String,
+    /// Whether it is in front of the current line.
+    is_written: bool,
+}
+
+/// Width of figures, and the space after them.
+const MARGIN: usize = 16;
+
+impl Margin<'_> {
+    /// The lines that follow belong to this instruction, or to none.
+    fn begin(&mut self, offset: Option<u64>) {
+        let Some(figure) = self.figure else { return };
+        self.text = match offset.and_then(figure) {
+            Some(figure) => format!("{figure:>width$} ", width = MARGIN - 1),
+            None => " ".repeat(MARGIN),
+        };
+    }
+}
+
+impl Write for Margin<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes).map(|()| bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if !self.is_written && part != b"\n" {
+                self.out.write_all(self.text.as_bytes())?;
+            }
+            self.out.write_all(part)?;
+            self.is_written = !part.ends_with(b"\n");
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// A name that fits on one line and contains no control characters, whatever the module's name is.
@@ -207,7 +282,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The listing of a module, written while its text is produced.
-struct Listing<'a> {
+struct Listing<'a, 'o> {
     image: &'a CodeImage,
     listed: Code,
     originals: Vec<u8>,
@@ -219,7 +294,7 @@ struct Listing<'a> {
     line: String,
     offset: Option<u64>,
     sections: &'a Sections<'a>,
-    out: &'a mut dyn Write,
+    out: Margin<'o>,
 }
 
 /// The code of a function. Offsets are from the disassembler's base.
@@ -252,7 +327,7 @@ struct Current {
     stubs: HashMap<u64, Stubs>,
 }
 
-impl Print for Listing<'_> {
+impl Print for Listing<'_, '_> {
     fn write_str(&mut self, text: &str) -> io::Result<()> {
         self.line.push_str(text);
         Ok(())
@@ -272,7 +347,7 @@ impl Print for Listing<'_> {
     }
 }
 
-impl Listing<'_> {
+impl Listing<'_, '_> {
     /// Writes the line if it belongs to a wanted function, followed by its code.
     fn finish_line(&mut self) -> io::Result<()> {
         let line = std::mem::take(&mut self.line);
@@ -293,25 +368,26 @@ impl Listing<'_> {
         }
         let Some(current) = &mut self.current else { return Ok(()) };
         if let Some((_, prologue)) = current.prologue.take_if(|(first, _)| *first <= offset) {
-            self.disassembler.write(prologue, self.out)?;
+            self.disassembler.write(prologue, &mut self.out)?;
             if let Some(stubs) = current.stubs.remove(&current.wasm.start) {
-                self.disassembler.write_stubs(&stubs, self.out)?;
+                self.disassembler.write_stubs(&stubs, &mut self.out)?;
             }
         }
+        self.out.begin(Some(offset));
         writeln!(self.out, "{line}")?;
         for range in current.code.remove(&offset).unwrap_or_default() {
-            self.disassembler.write(range, self.out)?;
+            self.disassembler.write(range, &mut self.out)?;
         }
         if offset != current.wasm.start
             && let Some(stubs) = current.stubs.remove(&offset)
         {
-            self.disassembler.write_stubs(&stubs, self.out)?;
+            self.disassembler.write_stubs(&stubs, &mut self.out)?;
         }
         // After the last `end`, of one byte, that of the exit.
         if offset + 1 == current.wasm.end
             && let Some(stubs) = current.stubs.remove(&current.wasm.end)
         {
-            self.disassembler.write_stubs(&stubs, self.out)?;
+            self.disassembler.write_stubs(&stubs, &mut self.out)?;
         }
         Ok(())
     }
@@ -319,7 +395,7 @@ impl Listing<'_> {
     /// The code of a function that is listed.
     fn code_of(&mut self, index: u32) -> io::Result<Shown> {
         let version = match self.listed {
-            Code::Original => None,
+            Code::Original | Code::Compiled => None,
             Code::LastVersion => self.image.last_version(index).map_err(io::Error::other)?,
         };
         let disassembler = &mut self.disassembler;
@@ -346,6 +422,7 @@ impl Listing<'_> {
     fn begin_function(&mut self, index: u32) -> io::Result<()> {
         let function = *self.image.function(index);
         let Shown { entry, end, positions, stubs } = self.code_of(index)?;
+        self.out.begin(None);
         let starts = positions.iter().map(|position| position.code);
         let ends = starts.clone().skip(1).chain([end]);
         let mut code: HashMap<u64, Vec<Range<u32>>> = HashMap::new();
@@ -379,6 +456,7 @@ impl Listing<'_> {
     /// that are not printed.
     fn finish_function(&mut self) -> io::Result<()> {
         let Some(current) = self.current.take() else { return Ok(()) };
+        self.out.begin(None);
         let is_data = |wasm: u64| wasm == u64::from(Position::DATA);
         let ranges = |(wasm, ranges): (u64, Vec<Range<u32>>)| {
             ranges.into_iter().map(move |range| (range, is_data(wasm)))
@@ -387,13 +465,13 @@ impl Listing<'_> {
         rest.sort_unstable_by_key(|(range, _)| range.start);
         for (range, is_data) in rest {
             match is_data {
-                true => self.disassembler.write_data(range, self.out)?,
-                false => self.disassembler.write(range, self.out)?,
+                true => self.disassembler.write_data(range, &mut self.out)?,
+                false => self.disassembler.write(range, &mut self.out)?,
             }
         }
         let mut stubs: Vec<Stubs> = current.stubs.into_values().collect();
         stubs.sort_unstable_by_key(|stubs| stubs.own.start);
-        stubs.iter().try_for_each(|stubs| self.disassembler.write_stubs(stubs, self.out))
+        stubs.iter().try_for_each(|stubs| self.disassembler.write_stubs(stubs, &mut self.out))
     }
 }
 

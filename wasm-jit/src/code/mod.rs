@@ -219,6 +219,13 @@ impl CodeImage {
         (offset < self.functions[number].end).then_some(self.module.imported_functions + number as u32)
     }
 
+    /// The function whose body is at this offset in the module.
+    pub(crate) fn function_with_body_at(&self, offset: u32) -> Option<u32> {
+        let after = self.functions.partition_point(|function| function.wasm_start <= offset);
+        let index = self.indices().start + after.checked_sub(1)? as u32;
+        self.body_range(index).contains(&offset).then_some(index)
+    }
+
     /// Where the body of a function is in the binary module.
     pub(crate) fn body_range(&self, function: u32) -> std::ops::Range<u32> {
         let Function { wasm_start, wasm_end, .. } = *self.function(function);

@@ -1,5 +1,6 @@
 //! Inspection of compiled modules.
 
+use std::cell::RefCell;
 use std::io::{self, Write};
 
 use super::Module;
@@ -24,6 +25,35 @@ impl Module {
         out: &mut dyn Write,
     ) -> io::Result<()> {
         objdump::write(self.code(), objdump::Code::Original, wanted, out)
+    }
+
+    /// As [`Module::write_objdump`], with a figure in front of each instruction and of its machine
+    /// code, such as how often it was executed. `figure` gets a function's index, and an offset
+    /// from the start of its body. Machine code that does the work of several instructions is that
+    /// of the last one.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_objdump_with_figures(
+        &self,
+        wanted: impl Fn(u32, Option<&str>) -> bool,
+        figure: impl Fn(u32, u32) -> Option<u64>,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        // The body that was asked for last: its function, and the offsets of its instructions.
+        let last: RefCell<(Option<u32>, Vec<u64>)> = RefCell::default();
+        let of_offset = |offset: u64| {
+            let index = self.code().function_with_body_at(u32::try_from(offset).ok()?)?;
+            let (of, offsets) = &mut *last.borrow_mut();
+            let body = self.function(index)?.body()?;
+            if of.replace(index) != Some(index) {
+                *offsets = body.instructions().map(|instruction| instruction.offset() as u64).collect();
+            }
+            // Declarations of locals have offsets, too.
+            offsets.binary_search(&offset).ok()?;
+            figure(index, (offset - body.range().start as u64) as u32)
+        };
+        objdump::write_with_figures(self.code(), wanted, &of_offset, out)
     }
 
     /// As [`Module::write_objdump`], but functions that [have probes](Module::probes), or had some,

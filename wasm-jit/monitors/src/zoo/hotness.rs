@@ -1,6 +1,7 @@
 //! `hotness`: how often each instruction was executed, and the hottest paths.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use wasm_jit::probes::Location;
 
@@ -13,7 +14,9 @@ pub(super) const DESCRIPTION: Description = Description {
     summary: "How often each instruction was executed, and the hottest paths",
     details: "A path is a sequence of instructions without a branch into or out of it that was taken: all of \
               them were executed equally often. Paths are ranked by the number of instructions that were \
-              executed in them. The file listing.wat has the module's text with the counts.",
+              executed in them. The file listing.wat has the module's text with the counts, the file \
+              listing.asm the machine code of the functions that were executed: that of several instructions is \
+              listed at the last one.",
     options: &[],
     example: "hotness{function=main,rows=50} app.wasm",
     start: |setup| Ok(Box::new(Hotness(Counts::of(setup)))),
@@ -57,6 +60,19 @@ impl Monitor for Hotness {
             at.ok().map(|at| counts[at].1).or_else(|| self.0.observes(function).then_some(0))
         };
         report.file("listing.wat", || annotated(program.module, count));
+        report.file("listing.asm", || {
+            let executed: BTreeSet<u32> = counts
+                .iter()
+                .filter(|(_, count)| *count > 0)
+                .map(|(location, _)| location.function)
+                .collect();
+            let mut text = Vec::new();
+            let is_wanted = |function: u32, _: Option<&str>| executed.contains(&function);
+            match program.module.write_objdump_with_figures(is_wanted, count, &mut text) {
+                Ok(()) => text,
+                Err(error) => format!("The machine code cannot be listed: {error}\n").into(),
+            }
+        });
     }
 }
 

@@ -1,5 +1,7 @@
 //! Monitors that count instructions.
 
+use wasm_jit::{Engine, Module};
+
 use super::{LOOP, Observed, integers, texts};
 
 #[test]
@@ -36,6 +38,33 @@ fn hotness_ranks_paths_and_lists_the_module() {
         listing.lines().any(|line| line.trim_start().starts_with("0 ") && line.ends_with("drop")),
         "{listing}"
     );
+}
+
+/// The machine code has the counts of its instructions, and is that without probes, which are on.
+#[test]
+fn hotness_lists_machine_code() {
+    let observed = Observed::by(LOOP, "hotness");
+    observed.call("run", 10).unwrap();
+    let report = observed.report("hotness");
+    let (name, listing) = &report.files()[1];
+    assert_eq!(name, "listing.asm");
+    let listing = String::from_utf8(listing.clone()).unwrap();
+    let lines: Vec<&str> = listing.lines().collect();
+    let multiplied = lines.iter().position(|line| line.ends_with("i32.mul")).unwrap();
+    for line in &lines[multiplied..multiplied + 2] {
+        assert!(line.trim_start().starts_with("10 "), "{listing}");
+    }
+    assert!(lines[multiplied + 1].contains("lea "), "{listing}");
+    assert!(!listing.contains("unused"), "only functions that were executed: {listing}");
+    // Without the figures, it is what the module listed before.
+    let mut plain = Vec::new();
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    module.write_objdump(|_, name| name != Some("unused"), &mut plain).unwrap();
+    let without = |line: &&str| line.get(16..).unwrap_or("").to_owned() + "\n";
+    assert_eq!(lines.iter().map(without).collect::<String>(), String::from_utf8(plain).unwrap());
+    for line in lines.iter().filter(|line| line.trim_start().starts_with("(") || line.contains("push rbp")) {
+        assert!(line.starts_with("                "), "no instruction: {line}");
+    }
 }
 
 #[test]

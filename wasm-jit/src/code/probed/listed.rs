@@ -55,6 +55,27 @@ impl CodeImage {
         Ok(Some(version.listed(positions, wasm_start..wasm_end, blocks)))
     }
 
+    /// The code of all functions as it was compiled: without jumps to versions, and without traps
+    /// at transfer points.
+    pub(crate) fn code_without_versions(&self) -> Vec<u8> {
+        let mut code = self.memory().code();
+        let Some(probed) = self.probed.get() else { return code };
+        let base = self.memory().address();
+        let changes = self.changes();
+        for index in self.indices() {
+            if let Some(entry) = changes.functions.get(index).and_then(|state| state.entry) {
+                let first = entry.first.as_slice();
+                code[entry.address - base..][..first.len()].copy_from_slice(first);
+            }
+            let function = probed.function(self, index);
+            let Some(original) = function.and_then(|function| function.versions[0].get()) else { continue };
+            for (point, byte) in original.points.iter().zip(&original.first_bytes) {
+                code[original.at(*point) - base] = *byte;
+            }
+        }
+        code
+    }
+
     /// All versions with sites; of an original, its stubs only. Then all stubs of lists.
     pub(in crate::code) fn versions(&self) -> impl Iterator<Item = VersionCode> {
         let versions = self.indices().flat_map(|function| {
