@@ -75,4 +75,4 @@ pub use calls::{Call, CallKind, Callee, calls};
 pub use flow::Flow;
 pub use functions::{FunctionEvent, FunctionEventKind, functions};
 pub use hook::Hook;
-pub use memory::{Access, AccessInfo, AccessKind, accesses, memory};
+pub use memory::{Access, AccessInfo, AccessKind, accesses, memory, memory_probes};

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use wasm_jit::Module;
-use wasm_jit::probes::{Bound, Callback, Place, ProbeError};
+use wasm_jit::probes::{Bound, Callback, Place, ProbeError, ProbeSpec};
 use wasm_jit::wasmparser::{MemArg, MemArgTarget, Operator};
+use wasm_jit::{FunctionInfo, Module};
 
 use crate::attach::{Probes, Site, each_site};
+use crate::flow::Flow;
 use crate::hook::Hook;
 use crate::pending::Records;
 
@@ -82,18 +83,49 @@ pub fn memory(
     filter: impl Fn(&Site<'_>) -> bool,
     hook: impl Fn(&Access) + Send + Sync + 'static,
 ) -> Result<Hook, ProbeError> {
-    let mut found: Vec<(u32, u32, Known)> = Vec::new();
-    // The places after instructions with results, and the numbers of those.
-    let mut followers: BTreeMap<(u32, Place), usize> = BTreeMap::new();
-    each_site(module, filter, |site, flow, index| {
+    let mut found = Found::default();
+    each_site(module, filter, |site, flow, index| found.add(site, flow, index));
+    Hook::new(probes(found, hook).make(module)?)
+}
+
+/// The probes by which [`memory`] observes all accesses of a function, for those who make probes
+/// themselves: in this order, without those that are unreachable.
+pub fn memory_probes(
+    function: &FunctionInfo<'_>,
+    hook: impl Fn(&Access) + Send + Sync + 'static,
+) -> Vec<ProbeSpec> {
+    let Some(body) = function.body() else { return Vec::new() };
+    let (flow, mut found) = (Flow::of(body), Found::default());
+    for (index, (offset, operator)) in flow.instructions.iter().enumerate() {
+        found.add(&Site { function: function.index(), offset: *offset, operator }, &flow, index);
+    }
+    probes(found, hook).into_specs()
+}
+
+/// Accesses to observe.
+#[derive(Debug, Default)]
+struct Found {
+    sites: Vec<(u32, u32, Known)>,
+    /// The places after instructions with results, and the numbers of those.
+    followers: BTreeMap<(u32, Place), usize>,
+}
+
+impl Found {
+    fn add(&mut self, site: &Site<'_>, flow: &Flow<'_>, index: usize) {
         for known in known_accesses(site.operator) {
             if matches!(known.form, Form::Result { .. }) {
                 // Such an instruction has one successor, which has no other way from a load.
-                followers.insert((site.function, flow.place(flow.successors[index][0])), found.len());
+                let place = flow.place(flow.successors[index][0]);
+                self.followers.insert((site.function, place), self.sites.len());
             }
-            found.push((site.function, site.offset, known));
+            self.sites.push((site.function, site.offset, known));
         }
-    });
+    }
+}
+
+/// The probes of accesses.
+fn probes(found: Found, hook: impl Fn(&Access) + Send + Sync + 'static) -> Probes {
+    let Found { sites: found, followers } = found;
     let sites = found.clone();
     let event = move |number: usize, address: u64, size: u64, value: Option<u64>| {
         let (function, offset, Known { kind, memory, .. }) = found[number];
@@ -144,7 +176,7 @@ pub fn memory(
             }
         }
     }
-    Hook::new(probes.make(module)?)
+    probes
 }
 
 /// How an instruction accesses a memory, and where probes at it find what it accesses.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wasm_jit::probes::{Bound, Callback, Kind, ProbeSpec};
-use wasm_jit_hooks::{AccessInfo, AccessKind, accesses};
+use wasm_jit_hooks::{AccessInfo, AccessKind, accesses, memory_probes};
 
 use super::graph::Graph;
 use crate::{Error, LazyProbes, Report, Setup};
@@ -27,13 +27,15 @@ pub(super) struct Site {
     pub(super) memory: u32,
 }
 
-/// An access that is about to be made.
+/// An access that is about to be made, or, if values are observed, perhaps has been.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access {
     /// The number of its site.
     pub(super) site: usize,
     pub(super) address: u64,
     pub(super) size: u64,
+    /// If values are observed: that of [`wasm_jit_hooks::Access`].
+    pub(super) value: Option<u64>,
 }
 
 /// What uses the accesses.
@@ -48,7 +50,7 @@ pub(super) trait Consumer: Send + 'static {
 
 /// The accesses of a thread that were not consumed yet.
 struct Ring {
-    /// Three words for each: site, address, size.
+    /// Four words for each: site and [`HAS_VALUE`], address, size, value.
     words: Box<[AtomicU64]>,
     /// How many were put into it, by its thread only.
     head: AtomicUsize,
@@ -56,9 +58,12 @@ struct Ring {
     tail: AtomicUsize,
 }
 
+/// Marks the site of an access with a value.
+const HAS_VALUE: u64 = 1 << 63;
+
 impl Ring {
     fn new() -> Self {
-        let words = (0..3 * CAPACITY).map(|_| AtomicU64::new(0)).collect();
+        let words = (0..4 * CAPACITY).map(|_| AtomicU64::new(0)).collect();
         Self { words, head: AtomicUsize::new(0), tail: AtomicUsize::new(0) }
     }
 
@@ -66,8 +71,11 @@ impl Ring {
         // Pairs with the release of `put`: the words of accesses before it are there.
         let head = self.head.load(Ordering::Acquire);
         for at in self.tail.load(Ordering::Relaxed)..head {
-            let word = |number: usize| self.words[3 * (at % CAPACITY) + number].load(Ordering::Relaxed);
-            let access = Access { site: word(0) as usize, address: word(1), size: word(2) };
+            let word = |number: usize| self.words[4 * (at % CAPACITY) + number].load(Ordering::Relaxed);
+            let site = word(0);
+            let value = (site & HAS_VALUE != 0).then(|| word(3));
+            let site = (site & !HAS_VALUE) as usize;
+            let access = Access { site, address: word(1), size: word(2), value };
             consumer.consume(&sites[access.site], access);
         }
         // Pairs with the acquire of `put`: the words have been read.
@@ -94,12 +102,24 @@ thread_local! {
     static RINGS: RefCell<Vec<(u64, Arc<Ring>)>> = const { RefCell::new(Vec::new()) };
 }
 
+impl<C> Shared<C> {
+    /// The number of an access's site among those of its function, the first of which is `first`.
+    fn number_in_function(&self, first: usize, access: &wasm_jit_hooks::Access) -> usize {
+        let key = |site: &Site| (site.function, site.offset);
+        let sites = &self.sites[first..];
+        let at = sites.partition_point(|site| key(site) < (access.function, access.offset));
+        // memory.copy has two, of different kinds.
+        at + sites[at..].iter().position(|site| site.kind == access.kind).unwrap_or(0)
+    }
+}
+
 impl<C: Consumer> Shared<C> {
     fn state(&self) -> MutexGuard<'_, Option<State<C>>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, access: [u64; 3]) {
+    /// Puts an access into the thread's ring: three words, or four with a value.
+    fn put<const N: usize>(&self, access: [u64; N]) {
         // Programs that run while their thread ends are not observed.
         let _ = RINGS.try_with(|rings| {
             let mut rings = rings.borrow_mut();
@@ -121,8 +141,8 @@ impl<C: Consumer> Shared<C> {
                     None => ring.tail.store(head, Ordering::Relaxed),
                 }
             }
-            let first = 3 * (head % CAPACITY);
-            for (word, value) in ring.words[first..first + 3].iter().zip(access) {
+            let first = 4 * (head % CAPACITY);
+            for (word, value) in ring.words[first..first + N].iter().zip(access) {
                 word.store(value, Ordering::Relaxed);
             }
             ring.head.store(head + 1, Ordering::Release);
@@ -137,9 +157,11 @@ pub(super) struct Accesses<C: Consumer> {
 }
 
 impl<C: Consumer> Accesses<C> {
-    /// Those of the chosen functions; `consumer` gets the sites.
+    /// Those of the chosen functions; `consumer` gets the sites. With values, accesses with a
+    /// result are observed when they have been made.
     pub(super) fn of(
         setup: &Setup<'_>,
+        has_values: bool,
         consumer: impl FnOnce(&[Site]) -> Result<C, Error>,
     ) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -160,6 +182,23 @@ impl<C: Consumer> Accesses<C> {
         let consumer = consumer(&sites)?;
         let state = Mutex::new(Some(State { consumer, rings: Vec::new() }));
         let shared = Arc::new(Shared { number: NEXT.fetch_add(1, Ordering::Relaxed), sites, state });
+        if has_values {
+            let shared_by_functions = shared.clone();
+            let probes = LazyProbes::new(setup, move |function| {
+                let Some(first) = first.get(&function.index()).copied() else { return Vec::new() };
+                let shared = shared_by_functions.clone();
+                memory_probes(function, move |access| {
+                    let site = first + shared.number_in_function(first, access);
+                    match access.value {
+                        Some(value) => {
+                            shared.put([site as u64 | HAS_VALUE, access.address, access.size, value]);
+                        }
+                        None => shared.put([site as u64, access.address, access.size]),
+                    }
+                })
+            });
+            return Ok(Self { shared, probes });
+        }
         let of_closure = shared.clone();
         let closure = Callback::new(move |values| {
             if let [site, address, size] = values {

@@ -35,7 +35,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         let counts = vec![Counts { accesses: 0, misses: vec![0; levels.len()] }; sites.len()];
         Ok(Simulation { levels, counts })
     };
-    Ok(Box::new(Cache(Accesses::of(setup, consumer)?)))
+    Ok(Box::new(Cache(Accesses::of(setup, false, consumer)?)))
 }
 
 /// The levels of the options.
@@ -128,7 +128,7 @@ struct Counts {
 }
 
 impl Consumer for Simulation {
-    fn consume(&mut self, site: &Site, Access { site: number, address, size }: Access) {
+    fn consume(&mut self, site: &Site, Access { site: number, address, size, .. }: Access) {
         // Such accesses do not touch the memory, or trap, or wait.
         if size == 0 || site.kind == AccessKind::Notify {
             return;

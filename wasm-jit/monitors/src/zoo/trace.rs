@@ -48,6 +48,11 @@ pub(super) const DESCRIPTION: Description = Description {
             value: "N",
             help: "ends after this many instructions [default: no limit]",
         },
+        OptionInfo {
+            name: "json",
+            value: "",
+            help: "writes lines of JSON, to the file trace.jsonl; operands are texts",
+        },
     ],
     example: "trace{function=main,opcode=call*} app.wasm",
     start,
@@ -165,19 +170,21 @@ impl Drop for Local {
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let limit = setup.options.parse::<u64>("limit", "a number")?;
+    let is_json = setup.options.flag("json");
     let instructions = Instructions {
         chosen: setup.functions().map(|function| function.index()).collect(),
         opcodes: setup.options.globs("opcode"),
         excerpts: Excerpts::of(setup.module),
         types: OperandTypes::of(setup.module),
         module: setup.module.clone(),
+        is_json,
     };
     if !instructions.exist() {
         return Err(Error::Nothing("no instruction matches the options `function` and `opcode`".to_owned()));
     }
     let shared = Arc::new(Shared {
         number: NEXT.fetch_add(1, Ordering::Relaxed),
-        stream: Mutex::new(setup.stream("trace.log")?),
+        stream: Mutex::new(setup.stream(if is_json { "trace.jsonl" } else { "trace.log" })?),
         threads: Mutex::default(),
         threads_so_far: AtomicU64::new(0),
         left: AtomicU64::new(limit.unwrap_or(u64::MAX)),
@@ -219,6 +226,8 @@ struct Instructions {
     opcodes: Option<Vec<WildMatch>>,
     excerpts: Excerpts,
     types: OperandTypes,
+    /// Whether lines are JSON.
+    is_json: bool,
 }
 
 impl Instructions {
@@ -246,8 +255,12 @@ impl Instructions {
         let module = &self.module;
         let listing = Listing::of_function(module, &self.excerpts, index);
         let start = function.body()?.range().start as u64;
-        let (name, texts) = (function.display_name(), String::new());
-        let mut sites = Sites { function: index, start, name, texts, all: Vec::new() };
+        let name = match self.is_json {
+            true => quoted(&function.display_name()),
+            false => function.display_name(),
+        };
+        let (is_json, texts) = (self.is_json, String::new());
+        let mut sites = Sites { function: index, start, name, texts, is_json, all: Vec::new() };
         self.types.visit(function, |offset, operator, operands, _| {
             let text = listing.text(module, index, offset).unwrap_or("?");
             // Without comments, and the last `end` by its name.
@@ -265,7 +278,10 @@ impl Instructions {
                 _ => (operands, None),
             };
             let from = sites.texts.len();
-            sites.texts.push_str(text);
+            match self.is_json {
+                true => sites.texts.push_str(&quoted(text)),
+                false => sites.texts.push_str(text),
+            }
             let (text, operands) = (from..sites.texts.len(), operands.into());
             sites.all.push(Site { offset, text, operands, local });
         });
@@ -281,6 +297,8 @@ struct Sites {
     name: String,
     /// The texts of all instructions, concatenated.
     texts: String,
+    /// Whether lines are JSON; then name and texts are in quotes.
+    is_json: bool,
     all: Vec<Site>,
 }
 
@@ -334,6 +352,20 @@ impl Sites {
     fn write(&self, site: usize, thread: u64, depth: usize, values: &[u64], lines: &mut String) {
         let Site { offset, text, operands, local } = &self.all[site];
         let (offset, text) = (self.start + u64::from(*offset), &self.texts[text.clone()]);
+        if self.is_json {
+            let _ = write!(
+                lines,
+                "{{\"thread\":{thread},\"depth\":{depth},\"offset\":{offset},\"function\":{},\"instruction\":{text}",
+                self.name
+            );
+            lines.push_str(",\"operands\":[");
+            for (at, (value, ty)) in values.iter().zip(operands).enumerate() {
+                let comma = if at > 0 { "," } else { "" };
+                let _ = write!(lines, "{comma}\"{}\"", Operand(*value, *ty));
+            }
+            lines.push_str("]}\n");
+            return;
+        }
         let _ = write!(lines, "{thread} {depth:>4} {offset:#08x} {}: {text}", self.name);
         if local.is_some() {
             lines.push_str(" =");
@@ -343,6 +375,11 @@ impl Sites {
         }
         lines.push('\n');
     }
+}
+
+/// A text of JSON.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 fn local_type(function: &FunctionInfo<'_>, local: u32) -> Option<ValType> {

@@ -184,6 +184,91 @@ fn accesses_have_addresses_and_pages() {
     assert_eq!(svg.matches("<rect").count(), 1 + 4 + 1 + 2, "{svg}");
 }
 
+const VALUES: &str = "(module (memory 2)
+    (func (export \"run\") (param i32)
+        (loop
+            (i64.store offset=8 (i32.const 64) (i64.extend_i32_s (i32.sub (local.get 0) (i32.const 3))))
+            (drop (i32.load8_s offset=1 (i32.const 71)))
+            (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))
+        (f32.store (i32.const 0) (f32.const 1))
+        (drop (i32.atomic.rmw.add (i32.const 0) (i32.const 1)))
+        (memory.fill (i32.const 60) (i32.const 7) (i32.const 8))
+        (memory.copy (i32.const 8192) (i32.const 0) (i32.const 65))
+        (drop (i32.load (i32.const -1)))))";
+
+/// What is stored, and what loads and atomic operations result in. The last one traps.
+#[test]
+fn accesses_have_values() {
+    let directory = tempfile::tempdir().unwrap();
+    let module = Module::new(&Engine::default(), VALUES).unwrap();
+    let session = Session::new(&module, Output::directory(directory.path()).unwrap());
+    session.enable("memory{trace,values}".parse().unwrap()).unwrap();
+    let observed = Observed { module, session };
+    observed.call("run", 2).unwrap_err();
+    observed.session.write().unwrap();
+    let trace = std::fs::read_to_string(directory.path().join("memory.trace")).unwrap();
+    // Without the instruction's offset.
+    let fields = |line: &str| {
+        let fields: Vec<_> = line.split(' ').collect();
+        let [kind, address, size, _, value] = fields[..] else { panic!("{line}") };
+        format!("{kind} {address} {size} {value}")
+    };
+    let lines: Vec<_> = trace.lines().map(fields).collect();
+    assert_eq!(
+        lines,
+        [
+            "store 0x48 8 0xffffffffffffffff",
+            "load 0x48 1 0xffffffff",
+            "store 0x48 8 0xfffffffffffffffe",
+            "load 0x48 1 0xfffffffe",
+            "store 0x0 4 0x3f800000",
+            "modify 0x0 4 0x3f800000",
+            "store 0x3c 8 0x7",
+            "load 0x0 65 -",
+            "store 0x2000 65 -"
+        ]
+    );
+    let report = observed.report("memory");
+    let table = report.get_table("by_instruction").unwrap();
+    let column = |name: &str| table.column(name).cloned().collect::<Vec<_>>();
+    let (least, greatest) = (column("least value"), column("greatest value"));
+    assert_eq!(least[..2], [Cell::Hex(u64::MAX - 1), Cell::Hex(0xffff_fffe)]);
+    assert_eq!(greatest[..2], [Cell::Hex(u64::MAX), Cell::Hex(0xffff_ffff)]);
+    assert_eq!(least.iter().filter(|cell| **cell == Cell::None).count(), 2, "both of the copy");
+}
+
+/// Lines of JSON have the figures of the text.
+#[test]
+fn accesses_are_json_on_request() {
+    let directory = tempfile::tempdir().unwrap();
+    let traces =
+        [("memory{trace,values}", "memory.trace"), ("memory{trace,values,json}", "memory.trace.jsonl")];
+    let [text, json] = traces.map(|(request, file)| {
+        let module = Module::new(&Engine::default(), VALUES).unwrap();
+        let session = Session::new(&module, Output::directory(directory.path()).unwrap());
+        session.enable(request.parse().unwrap()).unwrap();
+        let observed = Observed { module, session };
+        observed.call("run", 2).unwrap_err();
+        observed.session.write().unwrap();
+        std::fs::read_to_string(directory.path().join(file)).unwrap()
+    });
+    let line = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!((line["memory"].as_u64(), line["function"].as_u64()), (Some(0), Some(0)), "{line}");
+        let number = |name: &str| line[name].as_u64().unwrap();
+        let value = line["value"].as_u64().map_or("-".to_owned(), |value| format!("{value:#x}"));
+        let (kind, address) = (line["kind"].as_str().unwrap(), number("address"));
+        format!("{kind} {address:#x} {} {:#x} {value}\n", number("size"), number("offset"))
+    };
+    assert_eq!(json.lines().map(line).collect::<String>(), text);
+    let module = Module::new(&Engine::default(), VALUES).unwrap();
+    let refused = Session::new(&module, Output::none()).enable("memory{json}".parse().unwrap());
+    assert_eq!(
+        refused.unwrap_err().to_string(),
+        "the option json is about the trace: it needs the option trace"
+    );
+}
+
 #[test]
 fn bulk_instructions_that_trap_take_no_memory() {
     let text = "(module (memory 1) (func (export \"run\") (param i32)

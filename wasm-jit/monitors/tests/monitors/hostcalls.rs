@@ -31,7 +31,8 @@ fn run(text: &str, request: &str) -> (Report, Vec<String>) {
     let instance = linker.instantiate(&mut store, &module).unwrap();
     let _ = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap().call(&mut store, ());
     let report = session.report("hostcalls").unwrap();
-    let lines = fs::read_to_string(directory.path().join("hostcalls.log")).unwrap_or_default();
+    let read = |file: &str| fs::read_to_string(directory.path().join(file));
+    let lines = read("hostcalls.log").or(read("hostcalls.jsonl")).unwrap_or_default();
     // Without times.
     let lines = lines.lines().map(|line| line.split(" <").next().unwrap().to_owned()).collect();
     (report, lines)
@@ -112,6 +113,21 @@ fn lines_have_arguments_and_results() {
         "proc_exit(code=7) = ?",
     ];
     assert_eq!(lines, expected);
+}
+
+#[test]
+fn lines_are_json_on_request() {
+    let (_, text) = run(FILES, "hostcalls{trace}");
+    let (_, json) = run(FILES, "hostcalls{trace,json}");
+    let line = |line: &String| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let [function, arguments, results] =
+            ["function", "arguments", "results"].map(|name| line[name].as_str().unwrap());
+        assert_eq!(line["thread"].as_u64(), Some(1));
+        assert_eq!(line["seconds"].is_number(), results != "?", "{line}");
+        format!("{function}({arguments}) = {results}")
+    };
+    assert_eq!(json.iter().map(line).collect::<Vec<_>>(), text);
 }
 
 #[test]

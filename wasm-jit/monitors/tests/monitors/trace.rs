@@ -67,6 +67,36 @@ const OPERANDS: &str = "(module
         (unreachable)))";
 
 #[test]
+fn lines_are_json_on_request() {
+    let text = Traced::by(OPERANDS, "trace");
+    text.call(1).unwrap_err();
+    let json = Traced::by(OPERANDS, "trace{json}");
+    json.call(1).unwrap_err();
+    json.session.report("trace").unwrap();
+    let lines = fs::read_to_string(json.directory.path().join("trace.jsonl")).unwrap();
+    let lines: Vec<String> = lines
+        .lines()
+        .map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            let operands = line["operands"].as_array().unwrap().iter();
+            let operands: String =
+                operands.map(|operand| format!(" {}", operand.as_str().unwrap())).collect();
+            let (function, instruction) = (&line["function"], &line["instruction"]);
+            let instruction = instruction.as_str().unwrap();
+            let equals = if instruction.starts_with("local.get") { " =" } else { "" };
+            let (thread, depth, offset) = (&line["thread"], &line["depth"], line["offset"].as_u64().unwrap());
+            let function = function.as_str().unwrap();
+            format!(
+                "{thread} {depth:>4} {offset:#08x} {function}: {instruction}{equals}{operands}",
+                depth = depth.to_string()
+            )
+        })
+        .collect();
+    assert_eq!(lines, text.lines());
+    assert!(lines.len() > 20);
+}
+
+#[test]
 fn lines_have_operands_and_depth() {
     let traced = Traced::by(OPERANDS, "trace");
     traced.call(1).unwrap_err();

@@ -41,7 +41,14 @@ pub(super) const DESCRIPTION: Description = Description {
               for each call when it has returned, with arguments and results; those of WASI preview 1 by names, \
               with texts and the beginnings of buffers. Lines go to the file hostcalls.log of --monitor-out, or \
               else to standard error.",
-    options: &[OptionInfo { name: "trace", value: "", help: "writes a line for each call" }],
+    options: &[
+        OptionInfo { name: "trace", value: "", help: "writes a line for each call" },
+        OptionInfo {
+            name: "json",
+            value: "",
+            help: "writes the trace as lines of JSON, to the file hostcalls.jsonl; arguments and results are texts",
+        },
+    ],
     example: "hostcalls{trace} app.wasm",
     start,
 };
@@ -62,6 +69,8 @@ struct Shared {
     errors: Mutex<BTreeMap<(usize, u64), u64>>,
     /// For lines, if there are any.
     stream: Option<Mutex<Stream>>,
+    /// Whether lines are JSON.
+    is_json: bool,
     threads: AtomicU64,
 }
 
@@ -242,13 +251,28 @@ impl Shared {
         results: &str,
         ticks: Option<u64>,
     ) {
+        if self.is_json {
+            let line = serde_json::json!({
+                "thread": local.thread,
+                "function": self.functions[function].name,
+                "arguments": arguments,
+                "results": results,
+                "seconds": ticks.map(|ticks| self.seconds(ticks)),
+            });
+            let line = format!("{line}\n");
+            let _ = stream.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+            return;
+        }
         let thread = if local.thread > 1 { format!("[{}] ", local.thread) } else { String::new() };
         let results = if results.is_empty() { String::new() } else { format!(" = {results}") };
-        let seconds = |ticks: u64| ticks as f64 * self.clock.nanoseconds_per_tick() / 1e9;
-        let time = ticks.map_or(String::new(), |ticks| format!(" <{:.6}>", seconds(ticks)));
+        let time = ticks.map_or(String::new(), |ticks| format!(" <{:.6}>", self.seconds(ticks)));
         let line = format!("{thread}{}({arguments}){results}{time}\n", self.functions[function].name);
         // The program continues, even if the lines cannot be written.
         let _ = stream.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+    }
+
+    fn seconds(&self, ticks: u64) -> f64 {
+        ticks as f64 * self.clock.nanoseconds_per_tick() / 1e9
     }
 
     /// Reads what the arguments of a call lead to.
@@ -336,8 +360,13 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         .collect();
     let imports = functions.len();
     functions.push(Function::new("<function of the host>".to_owned(), None, Vec::new(), Vec::new()));
-    let stream = match setup.options.flag("trace") {
-        true => Some(Mutex::new(setup.stream("hostcalls.log")?)),
+    let [is_traced, is_json] = ["trace", "json"].map(|option| setup.options.flag(option));
+    let stream = match is_traced {
+        true => Some(Mutex::new(setup.stream(if is_json { "hostcalls.jsonl" } else { "hostcalls.log" })?)),
+        false if is_json => {
+            let reason = "the option json is about the trace: it needs the option trace";
+            return Err(Error::Nothing(reason.to_owned()));
+        }
         false => None,
     };
     let shared = Arc::new(Shared {
@@ -346,6 +375,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         functions,
         errors: Mutex::default(),
         stream,
+        is_json,
         threads: AtomicU64::new(0),
     });
     let specs = specs(setup, &shared, imports);

@@ -24,36 +24,65 @@ pub(super) const DESCRIPTION: Description = Description {
               page of 4 KiB that was accessed (or, of many, for several), and a column for each line of 64 bytes in \
               it. All instances share it. Its counts take an eighth of the memory that is accessed; of addresses \
               beyond 64 GiB, and of bulk instructions with more than 64 MiB, it shows nothing. The trace has a line for each access: load, store or \
-              modify, the address, the number of bytes, and the instruction's offset in the module.",
-    options: &[OptionInfo {
-        name: "trace",
-        value: "",
-        help: "writes each access to the file memory.trace, or to standard error",
-    }],
+              modify, the address, the number of bytes, and the instruction's offset in the module. With the option \
+              values, the value follows, or `-` for vectors and copies; an access that loads counts when it has \
+              been made, so those that trap are left out, and the table has the least and the greatest \
+              value as unsigned numbers. Values are those of stores, and results of other instructions.",
+    options: &[
+        OptionInfo {
+            name: "trace",
+            value: "",
+            help: "writes each access to the file memory.trace, or to standard error",
+        },
+        OptionInfo { name: "values", value: "", help: "observes what is loaded and stored, too" },
+        OptionInfo {
+            name: "json",
+            value: "",
+            help: "writes the trace as lines of JSON, to the file memory.trace.jsonl",
+        },
+    ],
     example: "memory app.wasm",
     start,
 };
 
-struct Memory(Accesses<Seen>);
+struct Memory {
+    accesses: Accesses<Seen>,
+    has_values: bool,
+}
 
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
+    let [has_values, is_json] = ["values", "json"].map(|option| setup.options.flag(option));
     let trace = if setup.options.flag("trace") {
         let start = |function| {
             let body = setup.module.function(function).and_then(|function| function.body());
             body.map_or(0, |body| body.range().start as u64)
         };
-        Some((setup.stream("memory.trace")?, start))
+        Some((setup.stream(if is_json { "memory.trace.jsonl" } else { "memory.trace" })?, start))
+    } else if is_json {
+        return Err(Error::Nothing(
+            "the option json is about the trace: it needs the option trace".to_owned(),
+        ));
     } else {
         None
     };
     let seen = |sites: &[Site]| {
         let trace = trace.map(|(stream, start)| {
-            let line_end = |site: &Site| format!(" {:#x}\n", start(site.function) + u64::from(site.offset));
-            Trace { stream, text: Vec::new(), ends: sites.iter().map(line_end).collect(), problem: None }
+            let offset = |site: &Site| start(site.function) + u64::from(site.offset);
+            let line_end = |site: &Site| match is_json {
+                true => format!(
+                    ",\"memory\":{},\"offset\":{},\"function\":{}",
+                    site.memory,
+                    offset(site),
+                    site.function
+                ),
+                false => format!(" {:#x}", offset(site)),
+            };
+            let ends = sites.iter().map(line_end).collect();
+            Trace { stream, text: Vec::new(), ends, is_json, has_values, problem: None }
         });
         Ok(Seen { counts: vec![Counts::default(); sites.len()], heat: Heat::default(), trace })
     };
-    Ok(Box::new(Memory(Accesses::of(setup, seen)?)))
+    Ok(Box::new(Memory { accesses: Accesses::of(setup, has_values, seen)?, has_values }))
 }
 
 /// The observed accesses.
@@ -71,20 +100,28 @@ struct Counts {
     /// The least address, and the greatest of a last byte.
     least: u64,
     greatest: u64,
+    /// The least and the greatest value.
+    values: Option<(u64, u64)>,
 }
 
 struct Trace {
     stream: Stream,
     /// Text that is not written yet.
     text: Vec<u8>,
-    /// By site.
+    /// By site: the end of a line, without the value.
     ends: Vec<String>,
+    is_json: bool,
+    has_values: bool,
     /// The first reason for which something could not be written.
     problem: Option<String>,
 }
 
 impl Trace {
-    fn add(&mut self, kind: AccessKind, Access { site, address, size }: Access) {
+    fn add(&mut self, kind: AccessKind, access: Access) {
+        if self.is_json {
+            return self.add_json(kind, access);
+        }
+        let Access { site, address, size, value } = access;
         let kind = match kind {
             AccessKind::Load | AccessKind::Wait => b"load 0x",
             AccessKind::Store => b"store 0x" as &[u8],
@@ -100,6 +137,28 @@ impl Trace {
             _ => self.text.extend(size.to_string().bytes()),
         }
         self.text.extend(self.ends[site].bytes());
+        if self.has_values {
+            let value = value.map_or("-".to_owned(), |value| format!("{value:#x}"));
+            self.text.push(b' ');
+            self.text.extend(value.bytes());
+        }
+        self.text.push(b'\n');
+    }
+
+    fn add_json(&mut self, kind: AccessKind, Access { site, address, size, value }: Access) {
+        let kind = match kind {
+            AccessKind::Load | AccessKind::Wait => "load",
+            AccessKind::Store => "store",
+            _ => "modify",
+        };
+        let end = &self.ends[site];
+        let value = match (self.has_values, value) {
+            (false, _) => String::new(),
+            (true, None) => ",\"value\":null".to_owned(),
+            (true, Some(value)) => format!(",\"value\":{value}"),
+        };
+        let line = format!("{{\"kind\":\"{kind}\",\"address\":{address},\"size\":{size}{end}{value}}}\n");
+        self.text.extend(line.bytes());
     }
 
     fn write(&mut self, flush: bool) {
@@ -116,13 +175,17 @@ impl Trace {
 
 impl Consumer for Seen {
     fn consume(&mut self, site: &Site, access: Access) {
-        let Access { address, size, .. } = access;
+        let Access { address, size, value, .. } = access;
         let counts = &mut self.counts[access.site];
         let last = address.saturating_add(size.saturating_sub(1));
         counts.least = if counts.accesses == 0 { address } else { counts.least.min(address) };
         counts.greatest = counts.greatest.max(last);
         counts.accesses += 1;
         counts.bytes += size;
+        if let Some(value) = value {
+            let (least, greatest) = counts.values.unwrap_or((value, value));
+            counts.values = Some((least.min(value), greatest.max(value)));
+        }
         self.heat.add(site.memory, address, last);
         if let Some(trace) = &mut self.trace {
             trace.add(site.kind, access);
@@ -138,15 +201,15 @@ impl Consumer for Seen {
 
 impl Monitor for Memory {
     fn activate(&self) -> Result<(), Error> {
-        self.0.switch(true)
+        self.accesses.switch(true)
     }
 
     fn deactivate(&self) -> Result<(), Error> {
-        self.0.switch(false)
+        self.accesses.switch(false)
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
-        let (mut rows, pages, rest, problem) = self.0.with(|sites, seen| {
+        let (mut rows, pages, rest, problem) = self.accesses.with(|sites, seen| {
             if let Some(trace) = &mut seen.trace {
                 trace.write(true);
             }
@@ -178,10 +241,13 @@ impl Monitor for Memory {
         rows.sort_by_key(|(site, counts)| (Reverse(counts.accesses), site.function, site.offset));
         let columns =
             ["accesses", "share", "bytes", "from", "to", "offset", "function", "instruction", "source"];
-        let mut table = Table::new("by_instruction", columns);
+        let of_values: &[&str] = if self.has_values { &["least value", "greatest value"] } else { &[] };
+        let mut table = Table::new("by_instruction", columns.iter().chain(of_values).copied());
         let listing = Listing::of(program.module, rows.iter().map(|(site, _)| (site.function, site.offset)));
         for (Site { function, offset, .. }, counts) in rows {
-            table.row([
+            let of_values =
+                |of: fn((u64, u64)) -> u64| counts.values.map_or(Cell::None, |both| Cell::Hex(of(both)));
+            let cells = [
                 counts.accesses.into(),
                 Cell::share(counts.accesses, total),
                 counts.bytes.into(),
@@ -191,7 +257,9 @@ impl Monitor for Memory {
                 program.name(function),
                 listing.cell(program, function, offset),
                 program.line(function, offset),
-            ]);
+            ];
+            let values = [of_values(|(least, _)| least), of_values(|(_, greatest)| greatest)];
+            table.row(cells.into_iter().chain(values.into_iter().filter(|_| self.has_values)));
         }
         report.table(table);
         report.file("heat.svg", || picture::draw(&pages));
@@ -213,6 +281,6 @@ impl Monitor for Memory {
             ]);
         }
         report.table(table);
-        self.0.report_refused(report);
+        self.accesses.report_refused(report);
     }
 }
