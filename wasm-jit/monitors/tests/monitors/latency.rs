@@ -11,7 +11,7 @@ use wasm_jit_monitors::{Cell, Output, Report, Session};
 
 use super::{LOOP, Observed, integers, texts};
 
-fn alone() -> MutexGuard<'static, ()> {
+pub(super) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }

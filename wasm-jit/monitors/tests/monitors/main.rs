@@ -18,6 +18,7 @@ mod profile;
 mod programs;
 mod rewritten;
 mod sessions;
+mod switching;
 mod trace;
 
 /// A module, and the monitors that observe it.

@@ -1,0 +1,157 @@
+//! Each monitor goes on and off while threads run the program, in functions that run all the time
+//! and in others. Then the code is the original again, and nothing more is observed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+use wasm_jit::{Engine, Linker, Module, Store};
+use wasm_jit_monitors::control::{Control, request};
+use wasm_jit_monitors::{ALL, Format, Output, Session};
+
+/// A program that has something for each monitor, and ends when the host says so.
+const PROGRAM: &str = r#"(module
+    (import "host" "go_on" (func $go_on (result i32)))
+    (memory 1)
+    (global $g (mut i32) (i32.const 0))
+    (table funcref (elem $leaf))
+    (func $malloc (export "malloc") (param i32) (result i32) (i32.const 64))
+    (func $free (export "free") (param i32))
+    (func $leaf (param i32) (result i32)
+        (select (i32.mul (local.get 0) (i32.const 3)) (i32.const 1) (i32.and (local.get 0) (i32.const 1))))
+    (func $work (param $n i32)
+        (loop $again
+            (i32.store (i32.const 16) (i32.add (i32.load (i32.const 16)) (call $leaf (local.get $n))))
+            (memory.fill (i32.const 32) (i32.const 7) (i32.const 4))
+            (global.set $g (i32.add (global.get $g) (i32.const 1)))
+            (drop (call_indirect (param i32) (result i32) (local.get $n) (i32.const 0)))
+            (call $free (call $malloc (i32.const 8)))
+            (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1))))))
+    (func (export "run") (result i32)
+        (loop $again
+            (call $work (i32.const 20))
+            (br_if $again (call $go_on)))
+        (global.get $g)))"#;
+
+/// How often a thread has called the host.
+#[derive(Default)]
+struct Progress {
+    calls: Mutex<u64>,
+    changed: Condvar,
+    ends: AtomicBool,
+}
+
+impl Progress {
+    /// The host function.
+    fn go_on(&self) -> i32 {
+        *self.calls.lock().unwrap() += 1;
+        self.changed.notify_all();
+        i32::from(!self.ends.load(Ordering::Relaxed))
+    }
+
+    /// Waits until code that runs now has been left, and all of the loop has been executed again.
+    fn wait(&self) {
+        let calls = self.calls.lock().unwrap();
+        let enough = *calls + 3;
+        drop(self.changed.wait_while(calls, |calls| *calls < enough).unwrap());
+    }
+}
+
+/// Ends the threads, also if a check fails.
+struct Ends<'a>(&'a [Arc<Progress>]);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|progress| progress.ends.store(true, Ordering::Relaxed));
+    }
+}
+
+fn listing(module: &Module) -> String {
+    let mut text = Vec::new();
+    module.write_objdump(|_, _| true, &mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+/// Switches each monitor on and off by `switch`, while a thread runs the program.
+fn check(session: &Session, module: &Module, switch: impl Fn(&str, bool)) {
+    let progress: [Arc<Progress>; 2] = Default::default();
+    let of_text = |name: &str| Format::Json.print(&[session.report(name).unwrap()]);
+    // Times depend on the calibration of the clock, which goes on.
+    let counts = |name: &str| match name {
+        "calltree" | "profile" | "hostcalls" => {
+            session.report(name).unwrap().get("calls").unwrap().to_string()
+        }
+        "latency" => session.report(name).unwrap().get("timed").unwrap().to_string(),
+        _ => of_text(name),
+    };
+    let original = listing(module);
+    thread::scope(|scope| {
+        let run = |progress: Arc<Progress>| {
+            scope.spawn(move || {
+                let mut linker = Linker::new(module.engine());
+                let of_host = progress.clone();
+                linker.func_wrap("host", "go_on", move || of_host.go_on()).unwrap();
+                let mut store = Store::new(module.engine(), ());
+                let instance = linker.instantiate(&mut store, module).unwrap();
+                let run = instance.get_typed_func::<(), i32>(&mut store, "run").unwrap();
+                let result = run.call(&mut store, ()).unwrap();
+                let calls = *progress.calls.lock().unwrap();
+                assert_eq!(result as u64, 20 * calls, "the program computes what it always does");
+            })
+        };
+        let threads = progress.clone().map(run);
+        let ends = Ends(&progress);
+        progress.iter().for_each(|progress| progress.wait());
+        for monitor in ALL {
+            let name = monitor.name;
+            for round in 0..2 {
+                switch(name, true);
+                let before = of_text(name);
+                assert_ne!(listing(module), original, "{name}: there is something on");
+                progress.iter().for_each(|progress| progress.wait());
+                // Coverage has perhaps seen everything already.
+                match name {
+                    "coverage" => {
+                        assert!(session.report(name).unwrap().get("instructions_covered") > Some(0))
+                    }
+                    _ => assert_ne!(of_text(name), before, "{name}, {round}: something is observed"),
+                }
+                switch(name, false);
+                assert_eq!(listing(module), original, "{name}, {round}: the code is the original");
+                progress.iter().for_each(|progress| progress.wait());
+                let after = counts(name);
+                progress.iter().for_each(|progress| progress.wait());
+                assert_eq!(counts(name), after, "{name}, {round}: nothing is observed while it is off");
+            }
+        }
+        drop(ends);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn each_monitor_goes_on_and_off_while_the_program_runs() {
+    #[cfg(feature = "latency")]
+    let _alone = super::latency::alone();
+    let module = Module::new(&Engine::default(), PROGRAM).unwrap();
+    let session = Session::new(&module, Output::none());
+    check(&session, &module, |name, on| match on {
+        true => session.enable(name.parse().unwrap()).unwrap(),
+        false => session.disable(name).unwrap(),
+    });
+}
+
+#[test]
+fn each_monitor_is_switched_over_a_socket_while_the_program_runs() {
+    #[cfg(feature = "latency")]
+    let _alone = super::latency::alone();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let module = Module::new(&Engine::default(), PROGRAM).unwrap();
+    let session = Arc::new(Session::new(&module, Output::none()));
+    let _control = Control::listen(session.clone(), &path).unwrap();
+    check(&session, &module, |name, on| {
+        let line = format!("{} {name}", if on { "enable" } else { "disable" });
+        assert_eq!(request(&path, &line).unwrap(), Ok(String::new()), "{line}");
+    });
+}
