@@ -159,6 +159,19 @@ impl Loaded {
     }
 }
 
+/// Size of the machine code of a variant, with the versions and stubs that its probes have made.
+fn code_size(loaded: &Loaded) -> usize {
+    let mut map = Vec::new();
+    loaded.module.write_perf_map(&mut map).expect("memory is writable");
+    let text = String::from_utf8(map).expect("a map is text");
+    let made = text.lines().filter(|line| line.ends_with(" [probed]") || line.ends_with(" [stub]"));
+    let size = |line: &str| {
+        let size = line.split(' ').nth(1).and_then(|size| usize::from_str_radix(size, 16).ok());
+        size.expect("a line has an address, a size and a name")
+    };
+    loaded.module.code_size() + made.map(size).sum::<usize>()
+}
+
 /// Probes at the places of a variant.
 fn probes(module: &Module, variant: Variant) -> Vec<Probe> {
     let mut specs = Vec::new();
@@ -202,6 +215,7 @@ fn main() {
         .collect();
     report.push(times(&measured));
     report.push(ratios(&measured));
+    report.push(sizes(&measured));
     options.progress("firing");
     report.push(firing::table(&options));
     options.progress("counters");
@@ -215,6 +229,8 @@ struct Measured {
     least: f64,
     /// The median of what each turn took, times what the code without probes took in the same turn.
     ratio: f64,
+    /// Bytes of code.
+    size: usize,
 }
 
 /// The times of each variant.
@@ -235,6 +251,7 @@ fn measure(options: &Options, built: &Built, turns: u32) -> Vec<Measured> {
         Measured {
             least: loaded.times.iter().copied().fold(f64::INFINITY, f64::min),
             ratio: Distribution::of(ratios.collect()).median,
+            size: code_size(loaded),
         }
     };
     variants.iter().map(measured).collect()
@@ -250,6 +267,29 @@ fn times(measured: &[(Kernel, Vec<Measured>)]) -> Table {
         let ms = variants.iter().map(|variant| Cell::from(variant.least / 1e6));
         table.push([Cell::from(kernel.name)].into_iter().chain(ms).collect());
     }
+    table
+}
+
+fn sizes(measured: &[(Kernel, Vec<Measured>)]) -> Table {
+    let mut table = Table::new(
+        "Code size",
+        "The code of each variant, and of all versions and stubs that its probes have made, times the bytes in the \
+         first column, which are those of the original. Below: the geometric mean.",
+        &columns(),
+    );
+    let ratio =
+        |variants: &[Measured], variant: usize| variants[variant].size as f64 / variants[0].size as f64;
+    let mut row = |name: &str, first: Cell, ratio: &dyn Fn(usize) -> f64| {
+        let ratios = (1..Variant::ALL.len()).map(|variant| Cell::from(ratio(variant)));
+        table.push([Cell::from(name), first].into_iter().chain(ratios).collect());
+    };
+    for (kernel, variants) in measured {
+        row(kernel.name, Cell::from(variants[0].size), &|variant| ratio(variants, variant));
+    }
+    row("geometric mean", Cell::from(""), &|variant| {
+        let sum: f64 = measured.iter().map(|(_, variants)| ratio(variants, variant).ln()).sum();
+        (sum / measured.len() as f64).exp()
+    });
     table
 }
 
