@@ -134,16 +134,16 @@ impl LazyProbes {
 
     /// Lists in a report the functions that could not be observed, and counts them.
     pub fn report_refused(&self, report: &mut Report) {
+        let refused = lock(&self.shared.state).refused.len();
+        if refused > 0 {
+            report.value("functions_not_observed", refused);
+        }
         self.report_refused_as(report, "was not observed");
     }
 
     /// As [`report_refused`](Self::report_refused), with a text that states the consequence.
     pub(crate) fn report_refused_as(&self, report: &mut Report, what: &str) {
-        let refused = &lock(&self.shared.state).refused;
-        if !refused.is_empty() {
-            report.value("functions_not_observed", refused.len());
-        }
-        for (function, reason) in refused {
+        for (function, reason) in &lock(&self.shared.state).refused {
             report.text(format!("function {function} {what}: {reason}\n"));
         }
     }
