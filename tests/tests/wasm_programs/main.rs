@@ -11,6 +11,7 @@
 //! ```
 
 mod monitors;
+mod probes;
 mod recorded;
 mod scripts;
 

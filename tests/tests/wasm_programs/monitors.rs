@@ -20,13 +20,14 @@ pub(super) type Figures = BTreeMap<String, u64>;
 
 /// A program with its workload.
 pub(super) struct Workload {
-    fetched: &'static str,
+    pub(super) fetched: &'static str,
     files: &'static [&'static str],
-    step: Step,
+    pub(super) step: Step,
 }
 
 impl Workload {
-    fn folder(&self) -> TempDir {
+    /// A folder with its files, in `work`.
+    pub(super) fn folder(&self) -> TempDir {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         for part in ["work", "tmp"] {
             fs::create_dir(folder.path().join(part)).expect("a folder can be made");
@@ -345,7 +346,7 @@ pub(super) const PYTHON: Workload = Workload {
 };
 
 /// With workloads, and with arguments for which they do little.
-const LARGE: [(Workload, &[&str]); 3] = [
+pub(super) const LARGE: [(Workload, &[&str]); 3] = [
     (
         Workload {
             fetched: "yosys",
@@ -388,7 +389,7 @@ const LARGE: [(Workload, &[&str]); 3] = [
 ];
 
 /// Whether all programs run under all monitors.
-fn is_long() -> bool {
+pub(super) fn is_long() -> bool {
     std::env::var_os("WASM_MONITORS").is_some_and(|value| value == "all")
 }
 
