@@ -340,7 +340,9 @@ pub enum ProbeError {
         reason: String,
     },
     /// The instruction is none of those whose choices can be counted.
-    #[error("the instruction at offset {offset:#x} of the body of function {function} does not choose")]
+    #[error(
+        "the instruction at offset {offset:#x} of the body of function {function} is not br_if, if, br_table or select"
+    )]
     NoBranch {
         /// The function.
         function: u32,
@@ -398,7 +400,7 @@ pub enum ProbeError {
         limit: usize,
     },
     /// The system refuses addresses for counters.
-    #[error("no addresses for counters: {source}")]
+    #[error("cannot reserve addresses for counters: {source}")]
     Memory {
         /// Why.
         source: io::Error,

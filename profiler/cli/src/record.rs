@@ -432,8 +432,8 @@ mod tests {
         #[track_caller]
         fn check(present: Option<&str>, expected: &str) {
             assert_eq!(preload(None, Path::new("/l.so"), present.map(OsStr::new)), OsStr::new(expected));
-            let behind = preload(Some("asan.so".into()), Path::new("/l.so"), present.map(OsStr::new));
-            assert_eq!(behind, OsString::from(format!("asan.so:{expected}")));
+            let after = preload(Some("asan.so".into()), Path::new("/l.so"), present.map(OsStr::new));
+            assert_eq!(after, OsString::from(format!("asan.so:{expected}")));
         }
         check(None, "/l.so");
         check(Some(""), "/l.so");

@@ -57,9 +57,8 @@ pub(super) struct Run {
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     pub(super) timeout: Option<Duration>,
 
-    /// Stops each thread of the program with a trap when its instructions have consumed so much
-    /// fuel: 1 for each, and 1 for each call of a function; at the same instruction in every run
-    /// [default: unlimited]
+    /// Stops each thread of the program with a trap after N units of fuel: 1 for each instruction,
+    /// and 1 for each call of a function; at the same instruction in every run [default: unlimited]
     #[arg(long, value_name = "N")]
     pub(super) fuel: Option<u64>,
 

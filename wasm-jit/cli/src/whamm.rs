@@ -124,11 +124,11 @@ impl Source {
         let problems = |error: ScriptError| problems(&self.script, &error);
         let mut libraries = Vec::new();
         for library in lang::libraries(&name, &source).map_err(problems)? {
-            let beside = ["wasm", "wat"]
+            let adjacent = ["wasm", "wat"]
                 .map(|extension| self.script.with_file_name(&library).with_extension(extension));
             let named = self.libraries.iter().find(|file| library_name(file) == library);
             // One that is missing is a problem of the script.
-            if let Some(file) = named.or_else(|| beside.iter().find(|file| file.exists())) {
+            if let Some(file) = named.or_else(|| adjacent.iter().find(|file| file.exists())) {
                 libraries.push((library, super::load(engine, file)?));
             }
         }

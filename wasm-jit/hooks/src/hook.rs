@@ -13,7 +13,7 @@ use wasm_jit::probes::{Probe, ProbeError, UnwoundWatch, activate_all, deactivate
 /// The probes of a hook are switched one after the other, while other threads run the program: what
 /// they execute meanwhile may be reported in part.
 pub struct Hook {
-    /// In the order in which they have to fire, if several are at one place.
+    /// In the order in which they must fire, if several are at one place.
     probes: Vec<Probe>,
     /// Whether frames that are left are reported.
     is_active: Arc<AtomicBool>,

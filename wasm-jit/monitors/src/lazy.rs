@@ -37,8 +37,8 @@ type Around = dyn Fn(&mut dyn FnMut()) + Send + Sync;
 #[derive(Default)]
 struct State {
     is_on: bool,
-    /// The functions whose probes a thread makes or has made. Two would find one at the same time:
-    /// that which switches the probes on, and one that calls the function for the first time.
+    /// The functions whose probes a thread makes or has made: the thread that switches the probes
+    /// on may find a function at the same time as one that calls it for the first time.
     claimed: BTreeSet<u32>,
     /// In the order of their places.
     made: BTreeMap<u32, Vec<Probe>>,
@@ -60,7 +60,7 @@ impl LazyProbes {
     }
 
     /// Probes of these functions, off. A thread whose call waits until its probes are made calls
-    /// `around`, which must call what it gets: this makes them.
+    /// `around` with the closure that makes them; `around` must call it.
     pub(crate) fn of(
         module: &Module,
         functions: impl IntoIterator<Item = u32>,

@@ -13,7 +13,7 @@
 //! 3. The values of a marked exception are roots too.
 //!
 //! It may only run when every live reference is in one of these places: in
-//! [`Libcall::NewException`]( crate::vmctx::Libcall::NewException), and in host calls before
+//! [`Libcall::NewException`](crate::vmctx::Libcall::NewException), and in host calls before
 //! arguments or results are lowered.
 
 use std::arch::asm;

@@ -247,9 +247,9 @@ fn check_originals(version: &Version, body: &FunctionBody<'_>) -> [usize; 2] {
     while decoder.can_decode() && (decoder.ip() as u32) < end {
         let instruction = decoder.decode();
         if instruction.mnemonic() == Mnemonic::Ud2 {
-            let behind = decoder.position() + 1;
-            decoder.set_position(behind).unwrap();
-            decoder.set_ip(u64::from(function.entry) + behind as u64);
+            let next = decoder.position() + 1;
+            decoder.set_position(next).unwrap();
+            decoder.set_ip(u64::from(function.entry) + next as u64);
         }
         decoded.insert(instruction.ip() as u32, (instruction, before));
         before = instruction;
@@ -345,9 +345,9 @@ fn check_loops(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, loops: &[
     while decoder.can_decode() {
         let instruction = decoder.decode();
         if instruction.mnemonic() == Mnemonic::Ud2 {
-            let behind = decoder.position() + 1;
-            decoder.set_position(behind).unwrap();
-            decoder.set_ip(u64::from(function.entry) + behind as u64);
+            let next = decoder.position() + 1;
+            decoder.set_position(next).unwrap();
+            decoder.set_ip(u64::from(function.entry) + next as u64);
         }
         let is_jump = matches!(
             instruction.flow_control(),

@@ -21,7 +21,7 @@ use super::address::{Address, Listener};
 use super::commands::{Answer, Session};
 use crate::Failure;
 
-/// How often a new connection is looked at until it says something.
+/// Polling interval until the first byte of a new client.
 const POLL: Duration = Duration::from_millis(5);
 
 /// The longest line of a client.

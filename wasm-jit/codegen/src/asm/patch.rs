@@ -35,7 +35,7 @@ pub struct SiteJump {
 }
 
 impl SiteJump {
-    /// Bytes that have to be known to decode it.
+    /// Bytes that must be known to decode it.
     pub const MAX_LENGTH: usize = 6;
 
     /// Decodes JMP or Jcc with a displacement of 32 bits.

@@ -95,8 +95,8 @@ impl<'a> RunState<'a> {
     }
 }
 
-/// Whether the instruction after this one begins a run, whatever they are. It also does after a
-/// label and after a call: see [`FunctionCompiler::end_run`].
+/// Whether a run ends after this instruction, regardless of the next one. Runs also end at labels
+/// and after calls: see [`FunctionCompiler::end_run`].
 pub(super) fn ends_run(operator: &Operator<'_>) -> bool {
     let continues = matches!(operator, Operator::Block { .. } | Operator::Loop { .. } | Operator::End);
     is_control(operator) && !continues
@@ -123,7 +123,7 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Begins the run in front of a loop's label, if there has to be one.
+    /// Begins the run in front of a loop's label, if one is needed there.
     pub(super) fn begin_run_before_loop(&mut self) {
         if self.runs.as_ref().is_some_and(|runs| runs.after_condition) {
             self.begin_run(self.instruction.position);

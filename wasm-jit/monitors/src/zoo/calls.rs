@@ -1,7 +1,7 @@
 //! `calls`: which functions were called from where, and how often.
 //!
 //! A counter at each direct call, a closure at each indirect one, and a counter at the entry of
-//! each function that something else than direct calls may call: the host, or another instance.
+//! each function that something other than direct calls may call: the host, or another instance.
 //! They are made in functions that are called.
 
 use std::cmp::Reverse;

@@ -1,4 +1,4 @@
-//! `latency`: how long calls of functions take, estimated from samples, at a fixed price.
+//! `latency`: how long calls of functions take, estimated from samples, within a budget.
 //!
 //! The crate `profiler` decides when the probes of a function are on, and makes the estimates.
 
@@ -20,7 +20,7 @@ use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setu
 
 pub(super) const DESCRIPTION: Description = Description {
     name: "latency",
-    summary: "How long calls of functions take, estimated from samples, at a fixed price",
+    summary: "How long calls of functions take, estimated from samples, within a budget",
     details: "The profiler of fastinst, for functions of WebAssembly: calls, time, time in the function itself, \
               and percentiles of the latency, with 95% intervals. Functions that are called rarely are \
               observed all the time, the others in windows at random instants, within the \

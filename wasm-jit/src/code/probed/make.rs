@@ -16,7 +16,7 @@ use super::{
 use crate::code::CodeImage;
 
 impl CodeImage {
-    /// Makes probes in a function, off. Gives for each its number, or why there is none.
+    /// Makes probes in a function, off. Returns the number of each, or why there is none.
     ///
     /// # Errors
     /// None is made.

@@ -103,7 +103,7 @@ pub(crate) enum MakeError {
     Compile(#[from] ObserveError),
     #[error(transparent)]
     Code(#[from] Error),
-    #[error("no addresses for counters: {0}")]
+    #[error("cannot reserve addresses for counters: {0}")]
     Counters(io::Error),
     #[error("the stubs of the module's probes take more than {limit} bytes")]
     StubMemory { limit: usize },

@@ -125,7 +125,7 @@ pub enum NameError {
     #[error("no value has this name")]
     Value,
     /// Calls are nested too deeply.
-    #[error("more than {limit} calls in each other")]
+    #[error("calls are nested more than {limit} deep")]
     Nested {
         /// The maximum number.
         limit: usize,
@@ -149,7 +149,7 @@ pub enum SignatureError {
     #[error("the function of a rule has no results")]
     Results,
     /// The number of values differs from the number of parameters.
-    #[error("`{function}` has {parameters} parameters, for values that take {values}")]
+    #[error("`{function}` has {parameters} parameters, but its values take {values}")]
     Count {
         /// The export.
         function: String,

@@ -14,7 +14,7 @@ use crate::{Cell, Program, Report, Table};
 pub(super) const LISTING: &str = "listing.wat";
 
 /// Larger source files are not read.
-const LARGEST_SOURCE: u64 = 16 << 20;
+const MAX_SOURCE_SIZE: u64 = 16 << 20;
 
 /// The lines of a module.
 pub(super) struct Lines {
@@ -140,7 +140,7 @@ impl Lines {
         let mut out = String::new();
         for (name, file) in &self.files {
             let is_readable = |path: &Path| {
-                path.metadata().is_ok_and(|found| found.is_file() && found.len() <= LARGEST_SOURCE)
+                path.metadata().is_ok_and(|found| found.is_file() && found.len() <= MAX_SOURCE_SIZE)
             };
             let source = Some(Path::new(name)).filter(|path| is_readable(path)).map(fs::read);
             let Some(Ok(source)) = source else {

@@ -14,7 +14,7 @@ const END: u64 = 64 << 30;
 
 /// Accesses of this number of bytes or more are only counted: bulk instructions that trap may name
 /// any number.
-const LARGEST: u64 = 64 << 20;
+const MAX_ACCESS: u64 = 64 << 20;
 
 /// Counts accesses by line. An access of several lines counts for each.
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl Page {
 impl Heat {
     /// Adds an access from one byte to another.
     pub(super) fn add(&mut self, memory: u32, first: u64, last: u64) {
-        if last >= END || last - first >= LARGEST {
+        if last >= END || last - first >= MAX_ACCESS {
             // It traps, or the program is very large.
             self.beyond += 1;
             return;
