@@ -11,7 +11,7 @@ use wasm_jit_codegen::{CodeSettings, CompiledSites};
 
 use crate::code::CodeImage;
 use crate::error::Error;
-use crate::runtime::linear_memory;
+use crate::linear_memory;
 use crate::trap::DEFAULT_SIGNAL;
 use crate::types::{FuncType, FuncTypeId};
 

@@ -8,7 +8,7 @@ use wasm_jit_codegen::Limit;
 
 use crate::code::CompileError;
 use crate::code::sections::{printable, printable_lines};
-use crate::runtime::ExnRef;
+use crate::exn_ref::ExnRef;
 use crate::trap::{Trap, WasmBacktrace};
 use crate::types::{ExternType, FuncType, ValType};
 

@@ -109,10 +109,13 @@
 pub(crate) mod code;
 mod engine;
 mod error;
+mod exn_ref;
+mod linear_memory;
 pub(crate) mod module;
 pub(crate) mod objdump;
 pub mod probes;
 mod runtime;
+mod store_id;
 mod symbols;
 mod trap;
 mod types;
@@ -122,10 +125,11 @@ use wasm_jit_codegen::vmctx;
 pub use code::gdb::GdbRegistration;
 pub use engine::{BoundsChecks, Config, Engine, ProbeSites};
 pub use error::{Error, Mismatch};
+pub use exn_ref::ExnRef;
 pub use module::{FunctionBody, FunctionInfo, Instruction, Instructions, Module};
 pub use runtime::{
-    Announced, AsContext, AsContextMut, Before, CallObserver, Caller, ChangedElements, ExnRef, Export,
-    Extern, ExternRef, Func, Global, Instance, IntoFunc, Linker, Memory, NumericFunc, SharedMemory, Store,
+    Announced, AsContext, AsContextMut, Before, CallObserver, Caller, ChangedElements, Export, Extern,
+    ExternRef, Func, Global, Instance, IntoFunc, Linker, Memory, NumericFunc, SharedMemory, Store,
     StoreContext, StoreContextMut, StoreLimits, Table, Tag, TypedFunc, Val, WasmParams, WasmResults, WasmRet,
     WasmTy, WriteLog, prepare_thread,
 };

@@ -139,7 +139,7 @@ mod wasm;
 
 pub use crate::code::probed::Callback;
 pub use crate::code::probed::counters::InstanceId;
-pub use crate::runtime::StoreId;
+pub use crate::store_id::StoreId;
 pub use accessor::{AccessError, FrameAccessor};
 pub use first_calls::FirstCallWatch;
 pub use frame::Frame;

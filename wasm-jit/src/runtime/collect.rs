@@ -193,7 +193,8 @@ fn mark_frames(marks: &mut Marks<'_>, from: usize, activation_fp: usize) {
 
 #[cfg(test)]
 mod tests {
-    use crate::runtime::{AsContextMut, ExnRef, ExternRef, Global, Store, Table, Tag, Val};
+    use crate::exn_ref::ExnRef;
+    use crate::runtime::{AsContextMut, ExternRef, Global, Store, Table, Tag, Val};
     use crate::types::{FuncType, GlobalType, Mutability, RefType, TableType, TagType, ValType};
     use crate::{Engine, Error};
 

@@ -8,23 +8,15 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use super::collect;
-use super::store::{AsContext, AsContextMut, StoreId, StoreOpaque};
+use super::store::{AsContext, AsContextMut, StoreOpaque};
 use super::tag::Tag;
 use super::value::{Val, read_words};
 use crate::error::Error;
+use crate::exn_ref::ExnRef;
 use crate::types::ValType;
 use crate::vmctx::VmException;
 
 const HEAD_WORDS: usize = size_of::<VmException>() / 8;
-
-/// An exception, held by the host. A clone refers to the same exception.
-#[derive(Clone, Debug)]
-pub struct ExnRef {
-    store: StoreId,
-    address: usize,
-    /// Keeps the exception alive.
-    _root: Arc<()>,
-}
 
 impl ExnRef {
     /// An exception of this tag that carries these values, as if it had been thrown.

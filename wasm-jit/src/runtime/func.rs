@@ -7,10 +7,11 @@ use super::caller::Caller;
 use super::collect;
 use super::host::HostFunc;
 use super::instance::InstanceData;
-use super::store::{AsContext, AsContextMut, StoreId, StoreInner, StoreOpaque};
+use super::store::{AsContext, AsContextMut, StoreInner, StoreOpaque};
 use super::typed::{IntoFunc, TypedFunc, WasmParams, WasmResults};
 use super::value::{Val, read_words};
 use crate::error::{Error, Mismatch};
+use crate::store_id::StoreId;
 use crate::types::FuncType;
 use crate::vmctx::VmFuncRef;
 

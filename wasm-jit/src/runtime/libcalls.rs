@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use super::collect;
 use super::instance::InstanceData;
-use super::linear_memory::{LinearMemory, copy_atomically, fill_atomically};
 use super::store::{Failure, Handle, StoreArea, StoreOpaque};
 use super::tag::Tag;
 use super::wait::{self, Outcome};
+use crate::linear_memory::{LinearMemory, copy_atomically, fill_atomically};
 use crate::trap::{self, Trap};
 use crate::vmctx::{Answer, LIBCALLS_COUNT, Libcall, VmContext};
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::linear_memory::{Extent, LinearMemory, copy_atomically};
 use super::observe::Announced;
 use super::store::{AsContext, AsContextMut, Handle, StoreContext, StoreContextMut, StoreOpaque};
 use crate::error::Error;
+use crate::linear_memory::{Extent, LinearMemory, copy_atomically};
 use crate::types::MemoryType;
 
 /// A handle of a memory that belongs to one store. It must be used with that store; otherwise its

@@ -7,7 +7,8 @@
 //!    `typed.rs` are its two interfaces.
 //! 4. `host.rs`: a call from WebAssembly to the host; `libcalls.rs`: operations of the runtime that
 //!    compiled code calls; `callback.rs`: calls of closures by probes.
-//! 5. `linear_memory.rs`: why accesses need no checks. `wait.rs`: threads that wait at an address.
+//! 5. `linear_memory.rs` of the crate: why accesses need no checks. `wait.rs`: threads that wait at
+//!    an address.
 //! 6. `collect.rs`: collection of unreachable exceptions and host values.
 //! 7. `observe.rs`: what a recorder observes: calls from the host, and its writes.
 //!
@@ -28,7 +29,6 @@ pub(crate) mod instance;
 mod instantiate;
 mod libcalls;
 mod limits;
-pub(crate) mod linear_memory;
 mod linker;
 mod memory;
 mod numeric;
@@ -45,7 +45,6 @@ mod variance;
 mod wait;
 
 pub use caller::Caller;
-pub use exception::ExnRef;
 pub use externs::{Export, Extern};
 pub use func::Func;
 pub use global::Global;
@@ -57,7 +56,7 @@ pub use numeric::NumericFunc;
 pub use observe::{Announced, Before, CallObserver, ChangedElements, WriteLog};
 pub use references::ExternRef;
 pub use stack::prepare_thread;
-pub use store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut, StoreId};
+pub use store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};
 pub use table::Table;
 pub use tag::Tag;
 pub use typed::{IntoFunc, TypedFunc, WasmParams, WasmResults, WasmRet, WasmTy};

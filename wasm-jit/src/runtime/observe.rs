@@ -22,12 +22,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::activation;
 use super::func::Func;
 use super::instance::InstanceData;
-use super::linear_memory::{LinearMemory, copy_atomically};
 use super::memory::Memory;
 use super::store::{AsContext, AsContextMut, Handle, Store, StoreContextMut, StoreInner, StoreOpaque};
 use super::table::Table;
 use super::value::{Val, read_words};
 use crate::error::Error;
+use crate::linear_memory::{LinearMemory, copy_atomically};
 use crate::types::ValType;
 
 /// Is called around each call that the host makes of a function of WebAssembly. An error that it

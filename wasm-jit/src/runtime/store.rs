@@ -14,7 +14,6 @@ use std::any::TypeId;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::accessors::Accessors;
 use super::collect::{self, Threshold};
@@ -23,32 +22,16 @@ use super::global::GlobalData;
 use super::host::HostFuncData;
 use super::instance::InstanceData;
 use super::limits::StoreLimits;
-use super::linear_memory::LinearMemory;
 use super::observe::{Observer, WriteLog};
 use super::references::ExternRefs;
 use super::table::TableData;
 use super::tag::TagData;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::linear_memory::LinearMemory;
+use crate::store_id::StoreId;
 use crate::trap::{ExecutionState, InterruptHandle, Interruption};
 use crate::vmctx::VmStoreContext;
-
-/// The identity of a store ([`Store::id`]). No other store of the process has the same, even after
-/// this one has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StoreId(u64);
-
-impl StoreId {
-    /// The number that compiled code finds in the store.
-    pub(crate) fn number(self) -> u64 {
-        self.0
-    }
-
-    fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
 
 /// A handle of the public API: an index in one of its store's vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +112,7 @@ impl StoreOpaque {
     fn new(engine: &Engine, data_type: TypeId) -> Self {
         let id = StoreId::next();
         let mut execution = ExecutionState::new();
-        execution.vm.number = id.0;
+        execution.vm.number = id.number();
         let area = StoreArea { execution, store: std::ptr::null_mut(), stack_top: 0 };
         Self {
             id,

@@ -4,10 +4,10 @@ use std::alloc::{Layout, alloc_zeroed};
 use std::ptr::NonNull;
 
 use super::collect;
-use super::linear_memory::system_refuses;
 use super::store::{AsContext, AsContextMut, Handle, StoreOpaque};
 use super::value::Val;
 use crate::error::Error;
+use crate::linear_memory::system_refuses;
 use crate::trap::Trap;
 use crate::types::{TableType, ValType};
 use crate::vmctx::VmTable;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::caller::Caller;
 use super::collect;
-use super::exception::ExnRef;
 use super::func::Func;
 use super::host::{HostCall, HostFunc};
 use super::references::ExternRef;
 use super::store::{AsContextMut, StoreContextMut};
 use super::value::{read_words, write_words};
 use crate::error::Error;
+use crate::exn_ref::ExnRef;
 use crate::types::ValType;
 
 /// Quadwords of the maximum number of parameters or results, 16.

@@ -6,11 +6,11 @@
 
 use std::ptr::NonNull;
 
-use super::exception::ExnRef;
 use super::func::Func;
 use super::references::ExternRef;
 use super::store::StoreOpaque;
 use crate::error::{Error, Mismatch};
+use crate::exn_ref::ExnRef;
 use crate::types::{FuncTypeId, HeapType, RefType, ValType};
 use crate::vmctx::VmFuncRef;
 

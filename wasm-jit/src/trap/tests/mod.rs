@@ -10,7 +10,7 @@ use self::kit::{FRAME, Function, Instance, exception, image};
 use super::{Raised, Trap, WasmBacktrace};
 use crate::code::CodeImage;
 use crate::trap::ExecutionState;
-use crate::vmctx::{Libcall, TrapCode, VmContext};
+use crate::vmctx::{FUNC_REF_CONTEXT, FUNC_REF_TYPE, Libcall, TrapCode, VmContext};
 
 fn functions(backtrace: &WasmBacktrace) -> Vec<u32> {
     backtrace.functions().collect()
@@ -75,13 +75,18 @@ fn an_access_beyond_the_memory_traps_wherever_the_index_may_point() {
     }
 }
 
+/// The field that is read first says what the code was about to do.
 #[test]
 fn a_null_function_traps() {
-    let image = image(&[&|f| {
-        f.asm.xor(eax, eax).unwrap();
-        f.asm.call(qword_ptr(rax + 8)).unwrap();
-    }]);
-    assert_eq!(trap_of(Instance::new().run(&image, 0)).0, Trap::IndirectCallToNull);
+    for (field, expected) in
+        [(FUNC_REF_TYPE, Trap::IndirectCallToNull), (FUNC_REF_CONTEXT, Trap::NullReference)]
+    {
+        let image = image(&[&|f| {
+            f.asm.xor(eax, eax).unwrap();
+            f.asm.call(qword_ptr(rax + field)).unwrap();
+        }]);
+        assert_eq!(trap_of(Instance::new().run(&image, 0)).0, expected);
+    }
 }
 
 #[test]
