@@ -35,8 +35,8 @@ pub(crate) use compile::{CompileError, ToCompile, compile_all};
 pub(crate) use features::{DECLARATION_FEATURES, FEATURES};
 
 use wasm_jit_codegen::{
-    Catch, Chunk, CompiledFunction, Compiler, Counting, Limit, ModuleInfo, Observer, Position, Positions,
-    Sites,
+    Catch, Chunk, CompiledFunction, Compiler, Instrumentation, Limit, ModuleInfo, Observer, Position,
+    Positions,
 };
 
 use crate::vmctx::VmLayout;
@@ -273,8 +273,9 @@ impl CodeImage {
         function: u32,
         observer: &mut dyn Observer,
     ) -> Result<CompiledFunction, ObserveError> {
+        let sites = self.module.settings.sites.into();
         let (_, again) =
-            self.compile_again(function, (&self.module.settings.sites.into(), None), observer)?;
+            self.compile_again(function, Instrumentation { sites: &sites, counting: None }, observer)?;
         let first = self.function(function);
         let sizes = |entry: u32, body: u32, end: u32, frame| (body - entry, end - entry, frame);
         let is_same = sizes(first.entry, first.body, first.end, first.frame_size)
@@ -282,22 +283,17 @@ impl CodeImage {
         if is_same { Ok(again) } else { Err(ObserveError::Differs { function }) }
     }
 
-    /// Compiles a function with these sites, possibly as a version that counts, and an observer.
+    /// Compiles a function with this instrumentation, and an observer.
     fn compile_again(
         &self,
         function: u32,
-        (sites, counting): (&Sites, Option<&Counting>),
+        instrumentation: Instrumentation<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(Chunk, CompiledFunction), Limit> {
         let mut chunk = Chunk::default();
         let mut compiler = Compiler::new(&self.module);
         let body = self.body(function);
-        match counting {
-            None => compiler.compile_with_sites(function, &body, &mut chunk, sites, observer)?,
-            Some(counting) => {
-                compiler.compile_counting(function, &body, &mut chunk, (sites, counting), observer)?;
-            }
-        }
+        compiler.compile_version(function, &body, &mut chunk, instrumentation, observer)?;
         let again = chunk.functions.pop().expect("a function was compiled");
         Ok((chunk, again))
     }

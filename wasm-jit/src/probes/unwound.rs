@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::ProbeError;
 use crate::code::CodeImage;
 use crate::code::probed::unwound::FrameToUnwind;
 use crate::module::Module;
@@ -30,10 +31,14 @@ impl UnwoundFrame<'_> {
     /// if no instruction has begun.
     ///
     /// It may compile the function again, which takes some microseconds to milliseconds.
-    pub fn offset(&self) -> Option<u32> {
-        let position = self.left.image.position_at(self.left.pc, self.function)?;
+    ///
+    /// # Errors
+    /// [`ProbeError::Compile`], after a defect of the compiler.
+    pub fn offset(&self) -> Result<Option<u32>, ProbeError> {
+        let position = self.left.image.position_at(self.left.pc, self.function);
+        let position = position.map_err(|error| ProbeError::compile(&error))?;
         let start = self.left.image.body_range(self.function).start;
-        position.checked_sub(start).filter(|offset| *offset > 0)
+        Ok(position.and_then(|position| position.checked_sub(start)).filter(|offset| *offset > 0))
     }
 }
 

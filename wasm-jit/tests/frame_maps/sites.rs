@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use wasm_jit::{Engine, Module};
 use wasm_jit_codegen::{
-    Chunk, CompiledFunction, Compiler, Counting, ENTRY_LENGTH, FrameMap, LocalPlace, MAX_SHARED, ModuleInfo,
-    Observer, OperandPlace, Placed, Position, Run, SITE_LENGTH, SITE_WINDOW, Sites, State, is_control,
+    Chunk, CompiledFunction, Compiler, Counting, ENTRY_LENGTH, FrameMap, Instrumentation, LocalPlace,
+    MAX_SHARED, ModuleInfo, Observer, OperandPlace, Placed, Position, Run, SITE_LENGTH, SITE_WINDOW, Sites,
+    State, is_control,
 };
 use wasmparser::{FunctionBody, Operator};
 
@@ -64,7 +65,9 @@ struct Version {
 impl Version {
     fn of(info: &ModuleInfo, index: u32, body: &FunctionBody<'_>, sites: &Sites) -> Self {
         let (mut chunk, mut seen) = (Chunk::default(), Seen::default());
-        Compiler::new(info).compile_with_sites(index, body, &mut chunk, sites, &mut seen).unwrap();
+        Compiler::new(info)
+            .compile_version(index, body, &mut chunk, Instrumentation { sites, counting: None }, &mut seen)
+            .unwrap();
         Self { chunk, seen }
     }
 
@@ -79,7 +82,8 @@ impl Version {
         let choices = choices.map(|(_, at)| (at as u32, 5)).collect();
         let counting = Counting { first_cell: 100, choices, runs: None };
         let mut compiler = Compiler::new(info);
-        compiler.compile_counting(index, body, &mut chunk, (sites, &counting), &mut seen).unwrap();
+        let instrumentation = Instrumentation { sites, counting: Some(&counting) };
+        compiler.compile_version(index, body, &mut chunk, instrumentation, &mut seen).unwrap();
         Self { chunk, seen }
     }
 

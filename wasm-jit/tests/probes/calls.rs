@@ -1,6 +1,6 @@
 //! What functions of probes may do, in which order they are called, and what others see of them.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
@@ -511,12 +511,11 @@ fn functions_fire_exactly_once_it_is_quiet() {
     static QUIET: AtomicBool = AtomicBool::new(true);
     extern "C" fn fire(number: u64) {
         thread_local! {
-            static RANDOM: Cell<u64> = const { Cell::new(1) };
+            static RANDOM: RefCell<SmallRng> = RefCell::new(SmallRng::seed_from_u64(1));
         }
         let fired = &FIRED[number as usize];
         fired.fetch_add(1, Ordering::Relaxed);
-        let random = RANDOM.get().wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        RANDOM.set(random);
+        let random: u64 = RANDOM.with_borrow_mut(SmallRng::random);
         if !QUIET.load(Ordering::Relaxed) && random >> 54 == 0 {
             let probes = *PROBES.read().unwrap();
             let probe = &probes[(random >> 32) as usize % probes.len()].1;

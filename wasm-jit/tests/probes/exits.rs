@@ -180,7 +180,7 @@ fn frames_that_are_left_say_where_they_are() {
     let places = Arc::new(Mutex::new(Vec::new()));
     let of_watch = places.clone();
     let _watch = module.watch_unwound(move |left| {
-        of_watch.lock().unwrap().push((left.function, left.offset().unwrap(), left.is_call()));
+        of_watch.lock().unwrap().push((left.function, left.offset().unwrap().unwrap(), left.is_call()));
     });
     // nop, local.get, i32.load, drop, i32.const, local.get, i32.div_s, drop, throw; local.get,
     // call.

@@ -21,13 +21,13 @@ use super::instruction::{Instruction, Next};
 use super::observe::Observer;
 use super::output::{Chunk, CompiledFunction, DirectCall};
 use super::register_file::RegisterFile;
-use super::runs::{Counting, RunState};
+use super::runs::RunState;
 use super::scan::Scan;
 use super::site_layout::SiteLayout;
-use super::sites::{ENTRY_LENGTH, SITE_WINDOW, SiteKind, Sites};
+use super::sites::{ENTRY_LENGTH, SITE_WINDOW, SiteKind};
 use super::state::{Local, Vectors, ZeroFlag};
 use super::value_stack::ValueStack;
-use super::{Compiler, Limit};
+use super::{Compiler, Instrumentation, Limit};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size, Width};
 use crate::module::ModuleInfo;
 use crate::vmctx::{ACCESSOR_FP, ACCESSOR_NEXT, ACCESSORS, STACK_LIMIT, STORE, TrapCode, VmLayout};
@@ -126,7 +126,7 @@ pub(super) fn compile<'a>(
     index: u32,
     body: &'a FunctionBody<'_>,
     chunk: &'a mut Chunk,
-    (sites, counting): (&'a Sites, Option<&'a Counting>),
+    Instrumentation { sites, counting }: Instrumentation<'a>,
     observer: Option<&'a mut (dyn Observer + 'a)>,
 ) -> Result<(), Limit> {
     let Compiler { module, layout, vector_types, scratch } = compiler;

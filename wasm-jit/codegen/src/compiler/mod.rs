@@ -153,6 +153,15 @@ pub struct Compiler<'m> {
     scratch: function::Scratch,
 }
 
+/// What a version of a function contains for probes.
+#[derive(Clone, Copy, Debug)]
+pub struct Instrumentation<'a> {
+    /// Its sites.
+    pub sites: &'a Sites,
+    /// In a version that counts: what it counts.
+    pub counting: Option<&'a Counting>,
+}
+
 impl<'m> Compiler<'m> {
     /// A compiler for the functions of a module.
     pub fn new(module: &'m ModuleInfo) -> Self {
@@ -169,7 +178,8 @@ impl<'m> Compiler<'m> {
     /// The function exceeds a limit of the compiler. The chunk must be discarded.
     pub fn compile(&mut self, index: u32, body: &FunctionBody<'_>, chunk: &mut Chunk) -> Result<(), Limit> {
         let sites = self.module.settings.sites.into();
-        function::compile(self, index, body, chunk, (&sites, None), None)
+        let instrumentation = Instrumentation { sites: &sites, counting: None };
+        function::compile(self, index, body, chunk, instrumentation, None)
     }
 
     /// Like [`Compiler::compile`], with an observer, which does not change the code.
@@ -184,36 +194,22 @@ impl<'m> Compiler<'m> {
         observer: &mut dyn Observer,
     ) -> Result<(), Limit> {
         let sites = self.module.settings.sites.into();
-        self.compile_with_sites(index, body, chunk, &sites, observer)
+        let instrumentation = Instrumentation { sites: &sites, counting: None };
+        self.compile_version(index, body, chunk, instrumentation, observer)
     }
 
-    /// As [`Compiler::compile_observed`], with other sites.
+    /// As [`Compiler::compile_observed`], with other instrumentation.
     ///
     /// # Errors
     /// As [`Compiler::compile`].
-    pub fn compile_with_sites(
+    pub fn compile_version(
         &mut self,
         index: u32,
         body: &FunctionBody<'_>,
         chunk: &mut Chunk,
-        sites: &Sites,
+        instrumentation: Instrumentation<'_>,
         observer: &mut dyn Observer,
     ) -> Result<(), Limit> {
-        function::compile(self, index, body, chunk, (sites, None), Some(observer))
-    }
-
-    /// As [`Compiler::compile_with_sites`], for a version that counts.
-    ///
-    /// # Errors
-    /// As [`Compiler::compile`].
-    pub fn compile_counting(
-        &mut self,
-        index: u32,
-        body: &FunctionBody<'_>,
-        chunk: &mut Chunk,
-        (sites, counting): (&Sites, &Counting),
-        observer: &mut dyn Observer,
-    ) -> Result<(), Limit> {
-        function::compile(self, index, body, chunk, (sites, Some(counting)), Some(observer))
+        function::compile(self, index, body, chunk, instrumentation, Some(observer))
     }
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use profiler::report::{Caller, FunctionReport, Report as Latencies, json};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 use wasm_jit::probes::{Kind, Location, Place, Probe, ProbeSpec};
 use wasm_jit::{Engine, Linker, Module, Store};
 use wasm_jit_monitors::{Cell, Output, Report, Session};
@@ -290,11 +292,9 @@ fn estimates_are_near_exact_counts() {
 
 /// Functions that call others, in a random acyclic order, by calls and tail calls, trap at random
 /// and catch exceptions; a seed gives a module.
-fn random_module(mut seed: u64) -> String {
-    let mut random = |limit: u64| {
-        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (seed >> 33) % limit
-    };
+fn random_module(seed: u64) -> String {
+    let mut source = SmallRng::seed_from_u64(seed);
+    let mut random = |limit: u64| source.random_range(..limit);
     const FUNCTIONS: u64 = 12;
     let mut text = "(module (tag $tag)".to_owned();
     for function in 0..FUNCTIONS {

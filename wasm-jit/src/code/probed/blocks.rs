@@ -8,7 +8,7 @@
 //! entries never change.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use wordpatch::code_memory::CodeArena;
@@ -44,44 +44,60 @@ pub(super) struct Block {
 /// that fit into the arena; its pages are allocated as they are written.
 #[derive(Debug)]
 struct Entries {
-    /// For each block its start; its function and version; its length, and the position of a stub
-    /// or 0, where no instruction is.
-    words: Box<[[AtomicU64; 3]]>,
+    entries: Box<[Entry]>,
     length: AtomicUsize,
 }
 
-/// Bits for the number of a version.
-const VERSION_BITS: u32 = 8;
+/// A block.
+#[derive(Debug)]
+struct Entry {
+    start: AtomicUsize,
+    length: AtomicU32,
+    function: AtomicU32,
+    version: AtomicU32,
+    /// The position of a stub's instruction, or 0, where no instruction is.
+    stub: AtomicU32,
+}
+
+impl Entry {
+    fn load(&self) -> Block {
+        let small = |number: &AtomicU32| number.load(Ordering::Relaxed);
+        let start = self.start.load(Ordering::Relaxed);
+        Block {
+            start,
+            end: start + small(&self.length) as usize,
+            function: small(&self.function),
+            version: small(&self.version) as usize,
+            stub: Some(small(&self.stub)).filter(|position| *position != 0),
+        }
+    }
+
+    fn store(&self, block: Block) {
+        self.start.store(block.start, Ordering::Relaxed);
+        self.length.store((block.end - block.start) as u32, Ordering::Relaxed);
+        self.function.store(block.function, Ordering::Relaxed);
+        self.version.store(block.version as u32, Ordering::Relaxed);
+        self.stub.store(block.stub.unwrap_or(0), Ordering::Relaxed);
+    }
+}
 
 impl Entries {
     fn of(arena: &Range<usize>) -> Self {
-        let zeroed = Box::<[[AtomicU64; 3]]>::new_zeroed_slice(arena.len() / ALIGNMENT);
-        // SAFETY: zero is a valid value of an atomic.
-        Self { words: unsafe { zeroed.assume_init() }, length: AtomicUsize::new(0) }
+        let zeroed = Box::<[Entry]>::new_zeroed_slice(arena.len() / ALIGNMENT);
+        // SAFETY: zero is a valid value of each atomic of an entry.
+        Self { entries: unsafe { zeroed.assume_init() }, length: AtomicUsize::new(0) }
     }
 
     fn get(&self, index: usize) -> Option<Block> {
         // Acquire: below the length, entries are complete.
-        let words = self.words[..self.length.load(Ordering::Acquire)].get(index)?;
-        let [start, of, rest] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let start = start as usize;
-        Some(Block {
-            start,
-            end: start + (rest >> 32) as usize,
-            function: (of >> VERSION_BITS) as u32,
-            version: of as usize & ((1 << VERSION_BITS) - 1),
-            stub: Some(rest as u32).filter(|position| *position != 0),
-        })
+        let complete = &self.entries[..self.length.load(Ordering::Acquire)];
+        complete.get(index).map(Entry::load)
     }
 
     /// Appends a block; callers take turns.
     fn push(&self, block: Block) {
         let index = self.length.load(Ordering::Relaxed);
-        let [start, of, rest] = &self.words[index];
-        start.store(block.start as u64, Ordering::Relaxed);
-        of.store(u64::from(block.function) << VERSION_BITS | block.version as u64, Ordering::Relaxed);
-        let length = (block.end - block.start) as u64;
-        rest.store(length << 32 | u64::from(block.stub.unwrap_or(0)), Ordering::Relaxed);
+        self.entries[index].store(block);
         self.length.store(index + 1, Ordering::Release);
     }
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use wasm_jit_codegen::{Callee, Located, Observer, Position, Positions, State};
+use wasm_jit_codegen::{Callee, Instrumentation, Located, Observer, Position, Positions, State};
 use wasmparser::{self as wp, Parser, ValidPayload, Validator};
 
 use super::request::{Request, RequestedKind};
@@ -92,7 +92,11 @@ impl CodeImage {
         let (entry, again) = match self.version_at(pc) {
             Some((_, version)) => {
                 let counting = version.runs.as_ref().map(|runs| &runs.counting);
-                let (_, again) = self.compile_again(function, (&version.sites, counting), &mut calls)?;
+                let (_, again) = self.compile_again(
+                    function,
+                    Instrumentation { sites: &version.sites, counting },
+                    &mut calls,
+                )?;
                 (version.at(version.entry), again)
             }
             None => {

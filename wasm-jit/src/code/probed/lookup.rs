@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use wasm_jit_codegen::{Position, Positions};
+use wasm_jit_codegen::{Instrumentation, Position, Positions};
 
 use super::blocks::Block;
 use super::{Function, Version, is_plain};
@@ -116,7 +116,11 @@ impl CodeImage {
             let entry = version.entry;
             return Ok(own.map(|at| Position { code: at.code - entry, ..*at }).collect());
         }
-        let (_, again) = self.compile_again(function, (&version.sites, None), &mut positions)?;
+        let (_, again) = self.compile_again(
+            function,
+            Instrumentation { sites: &version.sites, counting: None },
+            &mut positions,
+        )?;
         let is_same =
             (again.entry, again.body, again.frame_size) == (version.entry, version.body, version.frame_size);
         if is_same { Ok(positions.in_function(&again)) } else { Err(ObserveError::Differs { function }) }
@@ -135,11 +139,14 @@ impl CodeImage {
     }
 
     /// The position of the instruction that the address in a function is in; `None` if it is in
-    /// none, or after a defect of the compiler.
-    pub(crate) fn position_at(&self, pc: usize, function: u32) -> Option<u32> {
+    /// none.
+    ///
+    /// # Errors
+    /// As [`CodeImage::positions_at`].
+    pub(crate) fn position_at(&self, pc: usize, function: u32) -> Result<Option<u32>, ObserveError> {
         if let Some(instruction) = self.stub_at(pc) {
-            return Some(instruction);
+            return Ok(Some(instruction));
         }
-        self.position_among(pc, &self.positions_at(pc, function).ok()?)
+        Ok(self.position_among(pc, &self.positions_at(pc, function)?))
     }
 }

@@ -20,7 +20,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wasm_jit_codegen::{CompiledFunction, Counting, GenericPart, Located, Observer, Position, Sites, State};
+use wasm_jit_codegen::{
+    CompiledFunction, Counting, GenericPart, Instrumentation, Located, Observer, Position, Sites, State,
+};
 
 use super::counting::RunCells;
 use super::stubs::{Form, generate};
@@ -146,7 +148,12 @@ impl CodeImage {
             let again = match version {
                 Some(version) => {
                     let counting = version.runs.as_ref().map(|runs| &runs.counting);
-                    self.compile_again(index, (&version.sites, counting), &mut returns)?.1
+                    self.compile_again(
+                        index,
+                        Instrumentation { sites: &version.sites, counting },
+                        &mut returns,
+                    )?
+                    .1
                 }
                 None => self.observe(index, &mut returns)?,
             };
@@ -191,7 +198,7 @@ impl CodeImage {
         let compiled = self.observe(index, &mut original)?;
         let sites = Sites::Plain { saved: compiled.saved };
         let mut all = Observations::default();
-        self.compile_again(index, (&sites, None), &mut all)?;
+        self.compile_again(index, Instrumentation { sites: &sites, counting: None }, &mut all)?;
         let needs = |position: u32| {
             let choice = if is_counting { self.choice(index, position) } else { None };
             Needs { choice, ..Needs::default() }
@@ -238,7 +245,7 @@ impl CodeImage {
         if seen.located.is_empty() {
             return Ok(());
         }
-        self.compile_again(index, (&plain.sites, None), &mut seen)?;
+        self.compile_again(index, Instrumentation { sites: &plain.sites, counting: None }, &mut seen)?;
         for (position, located) in seen.located {
             if let Some(site) = changes.functions.site_mut(index, position) {
                 site.more_mut().plain = located;

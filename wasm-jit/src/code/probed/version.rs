@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{
-    AtSite, Catch, CompiledFunction, CounterStub, Counting, Limit, Located, NoValue, Observer, Position, Run,
-    SITE_LENGTH, SITE_OFF, SiteJump, SiteState, Sites, State, Ty, Value, Wanted, counter_stub, move_last,
-    site_jump,
+    AtSite, Catch, CompiledFunction, CounterStub, Counting, Instrumentation, Limit, Located, NoValue,
+    Observer, Position, Run, SITE_LENGTH, SITE_OFF, SiteJump, SiteState, Sites, State, Ty, Value, Wanted,
+    counter_stub, move_last, site_jump,
 };
 use wordpatch::Bytes;
 
@@ -332,7 +332,11 @@ impl Version {
         (arenas, blocks): (&mut Arenas, &Blocks),
         mut seen: Observations,
     ) -> Result<(Self, LocatedAt), MakeError> {
-        let (chunk, compiled) = image.compile_again(function, (&sites, counting.as_ref()), &mut seen)?;
+        let (chunk, compiled) = image.compile_again(
+            function,
+            Instrumentation { sites: &sites, counting: counting.as_ref() },
+            &mut seen,
+        )?;
         if original.is_some_and(|original| !are_alike(original, (&compiled, &seen))) {
             return Err(ObserveError::Differs { function }.into());
         }

@@ -154,7 +154,9 @@ fn watch(setup: &Setup<'_>, functions: &Arc<Functions>) -> UnwoundWatch {
         if left.is_call() || !functions.is_on.load(Ordering::Relaxed) {
             return;
         }
-        let Some((function, offset)) = functions.get(left.function).zip(left.offset()) else { return };
+        // Where it is not known, the backtrace of the trap reports it.
+        let offset = left.offset().ok().flatten();
+        let Some((function, offset)) = functions.get(left.function).zip(offset) else { return };
         let Ok(instruction) = function.offsets.binary_search(&offset) else { return };
         let segment = &function.segments[function.segment_of(instruction)];
         let executed = (instruction - segment.instructions.start + 1) as u32;
