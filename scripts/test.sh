@@ -9,7 +9,7 @@
 # cache).
 #
 # --quick checks the formatting and the lints, and runs the tests that need neither the network nor
-# much time: less than three minutes once everything is built. It installs nothing. It skips
+# much time: some five minutes once everything is built. It installs nothing. It skips
 # documentation examples, random modules, and the tests of the package `tests` that profile or run
 # complete programs.
 set -euo pipefail
