@@ -287,10 +287,14 @@ fn sizes(measured: &[(Kernel, Vec<Measured>)]) -> Table {
         row(kernel.name, Cell::from(variants[0].size), &|variant| ratio(variants, variant));
     }
     row("geometric mean", Cell::from(""), &|variant| {
-        let sum: f64 = measured.iter().map(|(_, variants)| ratio(variants, variant).ln()).sum();
-        (sum / measured.len() as f64).exp()
+        geometric_mean(measured, &|variants| ratio(variants, variant))
     });
     table
+}
+
+/// Of what `of` gives for each kernel.
+fn geometric_mean(measured: &[(Kernel, Vec<Measured>)], of: &dyn Fn(&[Measured]) -> f64) -> f64 {
+    (measured.iter().map(|(_, variants)| of(variants).ln()).sum::<f64>() / measured.len() as f64).exp()
 }
 
 fn ratios(measured: &[(Kernel, Vec<Measured>)]) -> Table {
@@ -308,9 +312,7 @@ fn ratios(measured: &[(Kernel, Vec<Measured>)]) -> Table {
     for (kernel, variants) in measured {
         row(kernel.name, &|variant| ratio(variants, variant));
     }
-    let mean = |of: &dyn Fn(&[Measured]) -> f64| {
-        (measured.iter().map(|(_, variants)| of(variants).ln()).sum::<f64>() / measured.len() as f64).exp()
-    };
+    let mean = |of: &dyn Fn(&[Measured]) -> f64| geometric_mean(measured, of);
     row("geometric mean", &|variant| mean(&|variants| ratio(variants, variant)));
     row("largest", &|variant| {
         measured.iter().map(|(_, variants)| ratio(variants, variant)).fold(0.0, f64::max)

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use wasm_jit::Module;
 use wasm_jit::probes::{Location, Place};
 use wasm_jit::wasmparser::{KnownCustom, Name, Parser, Payload};
-use wasm_jit_hooks::Flow;
+use wasm_jit_hooks::{CallForm, Flow};
 
 use crate::Error;
 use crate::dwarf::Dwarf;
@@ -33,19 +33,10 @@ pub(crate) struct Body {
     /// The places at which exceptions are caught, as indices.
     pub handlers: Vec<usize>,
     /// The callees of the instructions that call.
-    pub calls: HashMap<usize, Called>,
+    pub calls: HashMap<usize, CallForm>,
     /// Whether a branch may lead back to the first instruction.
     pub starts_with_loop: bool,
     pub loops: Vec<usize>,
-}
-
-/// The form of a call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Called {
-    /// The function, or `None` if it is found in a table.
-    pub function: Option<u32>,
-    /// Whether it replaces the frame.
-    pub is_tail: bool,
 }
 
 /// The names of locals and globals in the name section.
@@ -314,18 +305,8 @@ pub(crate) fn number(text: &str) -> Option<u64> {
 impl Body {
     fn of(flow: &Flow<'_>) -> Self {
         use wasm_jit::wasmparser::Operator;
-        let called = |operator: &Operator<'_>| match operator {
-            Operator::Call { function_index } => Some((Some(*function_index), false)),
-            Operator::ReturnCall { function_index } => Some((Some(*function_index), true)),
-            Operator::CallIndirect { .. } | Operator::CallRef { .. } => Some((None, false)),
-            Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. } => Some((None, true)),
-            _ => None,
-        };
         let instructions = || flow.instructions.iter().map(|(_, operator)| operator).enumerate();
-        let calls = instructions().filter_map(|(at, operator)| {
-            let (function, is_tail) = called(operator)?;
-            Some((at, Called { function, is_tail }))
-        });
+        let calls = instructions().filter_map(|(at, operator)| Some((at, CallForm::of(operator)?)));
         let loops = instructions().filter(|(_, operator)| matches!(operator, Operator::Loop { .. }));
         let loops: Vec<usize> = loops.map(|(at, _)| at).collect();
         Self {

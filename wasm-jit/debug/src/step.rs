@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::thread::ThreadId;
 
 use wasm_jit::probes::{Frame, GenericFn, Location};
+use wasm_jit_hooks::CallForm;
 
 use crate::Error;
-use crate::code::{Called, Code};
+use crate::code::Code;
 use crate::places::Places;
 
 /// The way in which a stopped thread continues.
@@ -152,8 +153,8 @@ impl Plan {
     }
 
     /// The frame is about to make a call, into which the step goes.
-    fn call(&mut self, frame: &mut Frame<'_>, called: Called, site: &mut Site<'_>) -> Result<(), Error> {
-        let callee = called.function.map(u64::from).or_else(|| frame.callee());
+    fn call(&mut self, frame: &mut Frame<'_>, called: CallForm, site: &mut Site<'_>) -> Result<(), Error> {
+        let callee = called.callee.map(u64::from).or_else(|| frame.callee());
         let callee = callee.and_then(|callee| u32::try_from(callee).ok());
         let Some(callee) = callee.filter(|callee| site.code.has_body(*callee)) else { return Ok(()) };
         let mut first = site.code.first(callee)?;

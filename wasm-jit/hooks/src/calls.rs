@@ -2,9 +2,9 @@
 
 use wasm_jit::Module;
 use wasm_jit::probes::{Bound, Callback, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeError};
-use wasm_jit::wasmparser::Operator;
 
 use crate::attach::{Probes, Site, each_site};
+use crate::call_form::CallForm;
 use crate::hook::Hook;
 
 /// How a function is called.
@@ -65,9 +65,9 @@ pub fn calls(
     };
     // An indirect call has the callee when it is executed.
     let mut found: Vec<Call> = Vec::new();
-    let is_wanted = |site: &Site<'_>| known(site.operator).is_some() && filter(site);
+    let is_wanted = |site: &Site<'_>| CallForm::of(site.operator).is_some() && filter(site);
     each_site(module, is_wanted, |site, _, _| {
-        let (direct, is_tail) = known(site.operator).expect("chosen");
+        let CallForm { callee: direct, is_tail } = CallForm::of(site.operator).expect("chosen");
         found.push(Call {
             function: site.function,
             offset: site.offset,
@@ -90,15 +90,4 @@ pub fn calls(
         probes.add((function, Place::Instruction { offset }), &callback, number, values);
     }
     Hook::new(probes.make(module)?)
-}
-
-/// Of a call: the callee, if the instruction names it; and whether it is a tail call.
-fn known(operator: &Operator<'_>) -> Option<(Option<u32>, bool)> {
-    match operator {
-        Operator::Call { function_index } => Some((Some(*function_index), false)),
-        Operator::ReturnCall { function_index } => Some((Some(*function_index), true)),
-        Operator::CallIndirect { .. } | Operator::CallRef { .. } => Some((None, false)),
-        Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. } => Some((None, true)),
-        _ => None,
-    }
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 
 use wasm_jit::Module;
 use wasm_jit::probes::{Bound, Callback, Place, ProbeError};
-use wasm_jit::wasmparser::Operator;
 
 use crate::attach::{Probes, bodies};
+use crate::call_form::CallForm;
 use crate::hook::Hook;
 
 /// How control enters or leaves a function.
@@ -119,7 +119,7 @@ pub fn functions(
         let number = function as usize;
         probes.add((function, Place::Entry), &entry, number, &[Bound::Frame]);
         probes.add((function, Place::Exit), &exit, number, &[Bound::Frame]);
-        let tails = flow.instructions.iter().filter(|(_, operator)| is_tail_call(operator));
+        let tails = flow.instructions.iter().filter(|(_, operator)| CallForm::is_tail_call(operator));
         for (offset, _) in tails {
             let place = Place::Instruction { offset: *offset };
             probes.add((function, place), &tail, number, &[Bound::Frame]);
@@ -135,11 +135,4 @@ pub fn functions(
         }
     });
     Hook::with_watch(probes.make(module)?, is_active, Some(watch))
-}
-
-fn is_tail_call(operator: &Operator<'_>) -> bool {
-    matches!(
-        operator,
-        Operator::ReturnCall { .. } | Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. }
-    )
 }

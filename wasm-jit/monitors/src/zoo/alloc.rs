@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, ProbeSpec, UnwoundWatch, Values};
-use wasm_jit::wasmparser::Operator;
 use wasm_jit::{FunctionInfo, ValType};
+use wasm_jit_hooks::CallForm;
 
 use super::contexts::{CONTEXTS_OPTION, Contexts, Current, Measure, name};
 use super::stacks::{Function, Node, Stacks};
@@ -228,12 +228,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         add(Place::Exit, &ends, &values);
         let Some(body) = function.body() else { continue };
         for instruction in body.instructions() {
-            if matches!(
-                instruction.operator(),
-                Operator::ReturnCall { .. }
-                    | Operator::ReturnCallIndirect { .. }
-                    | Operator::ReturnCallRef { .. }
-            ) {
+            if CallForm::is_tail_call(instruction.operator()) {
                 let offset = (instruction.offset() - body.range().start) as u32;
                 add(Place::Instruction { offset }, &tail_calls, &[Bound::Frame]);
             }

@@ -28,6 +28,7 @@ mod operands;
 mod profile;
 mod stacks;
 mod trace;
+mod trace_stream;
 
 pub use self::profile::CallArcs;
 use crate::Description;

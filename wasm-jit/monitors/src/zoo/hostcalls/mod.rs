@@ -26,6 +26,7 @@ use wasm_jit::wasmparser::{Operator, ValType};
 use super::clock::Clock;
 use super::contexts::host_in_tables;
 use super::operands::{Operand, OperandTypes};
+use super::trace_stream::trace_stream;
 use crate::{
     Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Stream, Table, make, switch,
 };
@@ -360,22 +361,14 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         .collect();
     let imports = functions.len();
     functions.push(Function::new("<function of the host>".to_owned(), None, Vec::new(), Vec::new()));
-    let [is_traced, is_json] = ["trace", "json"].map(|option| setup.options.flag(option));
-    let stream = match is_traced {
-        true => Some(Mutex::new(setup.stream(if is_json { "hostcalls.jsonl" } else { "hostcalls.log" })?)),
-        false if is_json => {
-            let reason = "the option json is about the trace: it needs the option trace";
-            return Err(Error::Nothing(reason.to_owned()));
-        }
-        false => None,
-    };
+    let stream = trace_stream(setup, ["hostcalls.log", "hostcalls.jsonl"])?.map(Mutex::new);
     let shared = Arc::new(Shared {
         number: NEXT.fetch_add(1, Ordering::Relaxed),
         clock: Clock::get(),
         functions,
         errors: Mutex::default(),
         stream,
-        is_json,
+        is_json: setup.options.flag("json"),
         threads: AtomicU64::new(0),
     });
     let specs = specs(setup, &shared, imports);

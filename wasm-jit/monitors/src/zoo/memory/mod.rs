@@ -12,6 +12,7 @@ use wasm_jit_hooks::AccessKind;
 
 use super::accesses::{Access, Accesses, Consumer, Site};
 use super::listing::Listing;
+use super::trace_stream::trace_stream;
 use crate::output::Stream;
 use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table};
 use heat::Heat;
@@ -52,19 +53,13 @@ struct Memory {
 
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     let [has_values, is_json] = ["values", "json"].map(|option| setup.options.flag(option));
-    let trace = if setup.options.flag("trace") {
+    let trace = trace_stream(setup, ["memory.trace", "memory.trace.jsonl"])?.map(|stream| {
         let start = |function| {
             let body = setup.module.function(function).and_then(|function| function.body());
             body.map_or(0, |body| body.range().start as u64)
         };
-        Some((setup.stream(if is_json { "memory.trace.jsonl" } else { "memory.trace" })?, start))
-    } else if is_json {
-        return Err(Error::Nothing(
-            "the option json is about the trace: it needs the option trace".to_owned(),
-        ));
-    } else {
-        None
-    };
+        (stream, start)
+    });
     let seen = |sites: &[Site]| {
         let trace = trace.map(|(stream, start)| {
             let offset = |site: &Site| start(site.function) + u64::from(site.offset);
@@ -116,18 +111,23 @@ struct Trace {
     problem: Option<String>,
 }
 
+/// The word for an access in the trace.
+fn name_of(kind: AccessKind) -> &'static str {
+    match kind {
+        AccessKind::Load | AccessKind::Wait => "load",
+        AccessKind::Store => "store",
+        _ => "modify",
+    }
+}
+
 impl Trace {
     fn add(&mut self, kind: AccessKind, access: Access) {
         if self.is_json {
             return self.add_json(kind, access);
         }
         let Access { site, address, size, value } = access;
-        let kind = match kind {
-            AccessKind::Load | AccessKind::Wait => b"load 0x",
-            AccessKind::Store => b"store 0x" as &[u8],
-            _ => b"modify 0x",
-        };
-        self.text.extend(kind);
+        self.text.extend(name_of(kind).bytes());
+        self.text.extend(b" 0x");
         let digits = (16 - address.leading_zeros() / 4).max(1);
         let digit = |number: u32| b"0123456789abcdef"[(address >> (4 * number) & 0xf) as usize];
         self.text.extend((0..digits).rev().map(digit));
@@ -146,11 +146,7 @@ impl Trace {
     }
 
     fn add_json(&mut self, kind: AccessKind, Access { site, address, size, value }: Access) {
-        let kind = match kind {
-            AccessKind::Load | AccessKind::Wait => "load",
-            AccessKind::Store => "store",
-            _ => "modify",
-        };
+        let kind = name_of(kind);
         let end = &self.ends[site];
         let value = match (self.has_values, value) {
             (false, _) => String::new(),
