@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use wasm_jit_codegen::{Callee, Instrumentation, Located, Observer, Position, Positions, State};
+use wasm_jit_codegen::{Callee, Located, Observer, Position, Positions, State};
 use wasmparser::{self as wp, Parser, ValidPayload, Validator};
 
 use super::request::{Request, RequestedKind};
@@ -91,12 +91,7 @@ impl CodeImage {
         let pc = return_address - 1;
         let (entry, again) = match self.version_at(pc) {
             Some((_, version)) => {
-                let counting = version.runs.as_ref().map(|runs| &runs.counting);
-                let (_, again) = self.compile_again(
-                    function,
-                    Instrumentation { sites: &version.sites, counting },
-                    &mut calls,
-                )?;
+                let (_, again) = self.compile_again(function, version.instrumentation(), &mut calls)?;
                 (version.at(version.entry), again)
             }
             None => {

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use wasm_jit_codegen::{Instrumentation, Position, Positions};
+use wasm_jit_codegen::{Position, Positions};
 
 use super::blocks::Block;
 use super::{Function, Version, is_plain};
@@ -116,11 +116,7 @@ impl CodeImage {
             let entry = version.entry;
             return Ok(own.map(|at| Position { code: at.code - entry, ..*at }).collect());
         }
-        let (_, again) = self.compile_again(
-            function,
-            Instrumentation { sites: &version.sites, counting: None },
-            &mut positions,
-        )?;
+        let (_, again) = self.compile_again(function, version.instrumentation(), &mut positions)?;
         let is_same =
             (again.entry, again.body, again.frame_size) == (version.entry, version.body, version.frame_size);
         if is_same { Ok(positions.in_function(&again)) } else { Err(ObserveError::Differs { function }) }

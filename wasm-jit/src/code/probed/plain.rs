@@ -146,15 +146,7 @@ impl CodeImage {
         let returns = |version: Option<&Version>| -> Result<(Returns, CompiledFunction), MakeError> {
             let mut returns = Returns::default();
             let again = match version {
-                Some(version) => {
-                    let counting = version.runs.as_ref().map(|runs| &runs.counting);
-                    self.compile_again(
-                        index,
-                        Instrumentation { sites: &version.sites, counting },
-                        &mut returns,
-                    )?
-                    .1
-                }
+                Some(version) => self.compile_again(index, version.instrumentation(), &mut returns)?.1,
                 None => self.observe(index, &mut returns)?,
             };
             Ok((returns, again))

@@ -211,6 +211,11 @@ pub(super) fn jump(from: usize, to: usize) -> Bytes {
 }
 
 impl Version {
+    /// What it was compiled with.
+    pub(super) fn instrumentation(&self) -> Instrumentation<'_> {
+        Instrumentation { sites: &self.sites, counting: self.runs.as_ref().map(|runs| &runs.counting) }
+    }
+
     /// Whether its code counts how often control comes to a place.
     pub(super) fn counts(&self, position: u32) -> bool {
         self.runs.as_ref().is_some_and(|runs| runs.counts(position))
