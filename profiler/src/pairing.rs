@@ -36,7 +36,8 @@
 //! The stack is written by its thread only. The service thread reads it for the calls that are open
 //! when the report is made, so it consists of atomics, which cost nothing extra here.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 /// Maximum depth of the stack. Unused pages are never allocated.
 pub(crate) const DEPTH: usize = 4096;
@@ -81,55 +82,60 @@ impl Entry {
     }
 }
 
-/// The stored form of an entry on the stack.
+/// The stored form of an [`Entry`] on the stack.
 #[derive(Debug, Default)]
-struct Slot([AtomicU64; 9]);
+struct Slot {
+    function: AtomicU32,
+    observation: AtomicU32,
+    period: AtomicU32,
+    /// The bits of an f32.
+    weight: AtomicU32,
+    call_site: AtomicUsize,
+    stack_pointer: AtomicUsize,
+    ticks: AtomicU64,
+    overhead: AtomicU64,
+    preempted: AtomicU64,
+    cold: AtomicU64,
+    is_nested: AtomicBool,
+    held: AtomicU64,
+}
 
 impl Slot {
     fn store(&self, entry: &Entry) {
-        let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
-        let words = [
-            pair(entry.function, entry.observation),
-            pair(entry.period, entry.weight.to_bits()),
-            entry.call_site as u64,
-            entry.stack_pointer as u64,
-            entry.ticks,
-            entry.overhead,
-            entry.preempted,
-            entry.cold << 1 | u64::from(entry.is_nested),
-            entry.held,
-        ];
-        self.0.iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
+        self.function.store(entry.function, Relaxed);
+        self.observation.store(entry.observation, Relaxed);
+        self.period.store(entry.period, Relaxed);
+        self.weight.store(entry.weight.to_bits(), Relaxed);
+        self.call_site.store(entry.call_site, Relaxed);
+        self.stack_pointer.store(entry.stack_pointer, Relaxed);
+        self.ticks.store(entry.ticks, Relaxed);
+        self.overhead.store(entry.overhead, Relaxed);
+        self.preempted.store(entry.preempted, Relaxed);
+        self.cold.store(entry.cold, Relaxed);
+        self.is_nested.store(entry.is_nested, Relaxed);
+        self.held.store(entry.held, Relaxed);
     }
 
     fn load(&self) -> Entry {
-        let [who, how, call_site, stack_pointer, ticks, overhead, preempted, cold, held] =
-            self.0.each_ref().map(|word| word.load(Relaxed));
         Entry {
-            function: (who >> 32) as u32,
-            observation: who as u32,
-            period: (how >> 32) as u32,
-            weight: f32::from_bits(how as u32),
-            call_site: call_site as usize,
-            stack_pointer: stack_pointer as usize,
-            ticks,
-            overhead,
-            preempted,
-            cold: cold >> 1,
-            is_nested: cold & 1 == 1,
-            held,
+            function: self.function.load(Relaxed),
+            observation: self.observation.load(Relaxed),
+            period: self.period.load(Relaxed),
+            weight: f32::from_bits(self.weight.load(Relaxed)),
+            call_site: self.call_site.load(Relaxed),
+            stack_pointer: self.stack_pointer.load(Relaxed),
+            ticks: self.ticks.load(Relaxed),
+            overhead: self.overhead.load(Relaxed),
+            preempted: self.preempted.load(Relaxed),
+            cold: self.cold.load(Relaxed),
+            is_nested: self.is_nested.load(Relaxed),
+            held: self.held.load(Relaxed),
         }
-    }
-
-    fn function(&self) -> u32 {
-        let [who, ..] = &self.0;
-        (who.load(Relaxed) >> 32) as u32
     }
 
     /// The call was open at this time.
     fn hold(&self, time: u64) {
-        let [.., held] = &self.0;
-        held.store(held.load(Relaxed).max(time), Relaxed);
+        self.held.store(self.held.load(Relaxed).max(time), Relaxed);
     }
 }
 
@@ -269,7 +275,7 @@ impl Own<'_> {
         let height = self.height();
         let mut outer = None;
         for index in (height.saturating_sub(LOOK)..height).rev() {
-            if self.0.slots[index].function() != exit.function {
+            if self.0.slots[index].function.load(Relaxed) != exit.function {
                 continue;
             }
             let entry = self.at(index);

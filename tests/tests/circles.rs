@@ -2,8 +2,9 @@
 //! so that a folder can be understood, moved and tested without those above it; and in most crates
 //! not within a folder either.
 //!
-//! Read from the source: paths that begin with `crate` or `super`. Tests are not looked at. A
-//! module's children are its own parts: what a module takes from them is no import.
+//! Read from the source: paths that begin with `crate` or `super`; re-exports are followed. Tests
+//! are not looked at. A module's children are its own parts: what a module takes from them is no
+//! import.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -105,35 +106,90 @@ fn expand<'t>(mut text: &'t str, mut path: Vec<String>, found: &mut Vec<Vec<Stri
     }
 }
 
-/// The imports of each module.
-fn imports(files: &[PathBuf], source: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
-    let modules: BTreeSet<Module> = files.iter().map(|file| module_of(file, source)).collect();
-    let mut all = BTreeMap::new();
-    for file in files {
-        let text = fs::read_to_string(repo_root().join(file)).expect("a UTF-8 file");
-        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or(&text);
-        let code = code.split("#[cfg(all(test").next().unwrap_or(code);
-        let code: Vec<&str> = code.lines().map(|line| line.split("//").next().unwrap_or(line)).collect();
-        let module = module_of(file, source);
-        let mut imported = BTreeSet::new();
-        for path in paths(&code.join("\n")) {
-            let mut absolute = if path[0] == "crate" { Vec::new() } else { module.clone() };
-            for part in path {
-                match part.as_str() {
-                    "crate" => {}
-                    "super" => _ = absolute.pop(),
-                    _ => absolute.push(part),
+/// A file's code, without comments and tests.
+fn code(file: &Path) -> String {
+    let text = fs::read_to_string(repo_root().join(file)).expect("a UTF-8 file");
+    let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or(&text);
+    let code = code.split("#[cfg(all(test").next().unwrap_or(code);
+    let lines: Vec<&str> = code.lines().map(|line| line.split("//").next().unwrap_or(line)).collect();
+    lines.join("\n")
+}
+
+/// What a path in a module stands for, from the crate's root.
+fn absolute(path: Vec<String>, module: &Module) -> Module {
+    let mut absolute = if path[0] == "crate" { Vec::new() } else { module.clone() };
+    for part in path {
+        match part.as_str() {
+            "crate" | "self" => {}
+            "super" => _ = absolute.pop(),
+            _ => absolute.push(part),
+        }
+    }
+    absolute
+}
+
+/// The modules of a crate, and the items that they re-export: where each really is.
+struct Modules {
+    all: BTreeSet<Module>,
+    reexports: BTreeMap<Module, Module>,
+}
+
+impl Modules {
+    fn new(code: &BTreeMap<Module, String>) -> Self {
+        let mut reexports = BTreeMap::new();
+        for (module, code) in code {
+            for statement in code.split_inclusive(';') {
+                let uses = ["pub use ", "pub(crate) use ", "pub(super) use "];
+                let used = uses.iter().find_map(|start| Some(statement.split_once(start)?.1));
+                let Some(used) = used else { continue };
+                let mut found = Vec::new();
+                expand(used, Vec::new(), &mut found);
+                for path in found {
+                    let target = absolute(path, module);
+                    let mut exported = module.clone();
+                    exported.extend(target.last().cloned());
+                    if exported != target {
+                        reexports.insert(exported, target);
+                    }
                 }
             }
-            // Its last parts are items.
-            while !absolute.is_empty() && !modules.contains(&absolute) {
-                absolute.pop();
-            }
-            // Items of the root are re-exported from elsewhere.
-            if !absolute.is_empty() && !absolute.starts_with(&module) {
-                imported.insert(absolute);
-            }
         }
+        Self { all: code.keys().cloned().collect(), reexports }
+    }
+
+    /// The module in which an item is defined; the root for one of another crate.
+    fn of(&self, mut item: Module) -> Module {
+        // Each step leads to another module, in which the item may be re-exported again.
+        for _ in 0..10 {
+            let prefixes = (1..=item.len()).map(|length| &item[..length]);
+            let Some((prefix, target)) =
+                prefixes.filter_map(|prefix| self.reexports.get_key_value(prefix)).next()
+            else {
+                break;
+            };
+            item = target.iter().chain(&item[prefix.len()..]).cloned().collect();
+        }
+        // Its last parts are items.
+        while !item.is_empty() && !self.all.contains(&item) {
+            item.pop();
+        }
+        item
+    }
+}
+
+/// The imports of each module.
+fn imports(files: &[PathBuf], source: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
+    imports_of(files.iter().map(|file| (module_of(file, source), code(file))).collect())
+}
+
+/// The imports of each module with this code.
+fn imports_of(code: BTreeMap<Module, String>) -> BTreeMap<Module, BTreeSet<Module>> {
+    let modules = Modules::new(&code);
+    let mut all = BTreeMap::new();
+    for (module, code) in code {
+        let imported = paths(&code).into_iter().map(|path| modules.of(absolute(path, &module)));
+        // An item of the root belongs to another crate.
+        let imported = imported.filter(|other| !other.is_empty() && !other.starts_with(&module)).collect();
         if !module.is_empty() {
             all.insert(module, imported);
         }
@@ -228,6 +284,13 @@ fn circles_are_found() {
     assert_eq!(of(&[("a", "b"), ("b", "a")]), <[&str; 0]>::default(), "of one folder");
     assert_eq!(of(&[("a", "group"), ("group::x", "a")]), <[&str; 0]>::default(), "not back");
     assert_eq!(of(&[("a", "b"), ("b", "group::x"), ("group::x", "a")]).len(), 2, "through another one");
+    let crate_with = |two: &str| {
+        let code = [("", "pub use one::{Item, self};"), ("one", "use crate::two;"), ("two", two)];
+        let module = |path: &str| path.split_terminator("::").map(str::to_owned).collect::<Module>();
+        circles(&imports_of(code.map(|(path, code)| (module(path), code.to_owned())).into()), |_| true)
+    };
+    assert_eq!(crate_with("use crate::Item;"), ["one and two"], "by a re-export");
+    assert_eq!(crate_with("use crate::Other;"), <[&str; 0]>::default(), "of another crate");
     let mut all = paths("use crate::{a, b::{self, c as d,},}; super::super::e::f(); xcrate::no");
     all.sort();
     let text = |path: &Vec<String>| path.join("::");

@@ -21,6 +21,14 @@ const PROGRAM: &str = r#"(module
             (memory.fill (i32.const 0) (i32.const 1) (i32.const 0x10000000))
             (br $again))))"#;
 
+/// An endless loop that announces itself in its memory.
+const ANNOUNCED: &str = r#"(module
+    (memory (export "memory") 1 1 shared)
+    (func (export "endless")
+        (loop $again
+            (i32.atomic.store (i32.const 0) (i32.const 1))
+            (br $again))))"#;
+
 /// The way in which a child ends.
 #[derive(Debug, PartialEq)]
 enum End {
@@ -73,14 +81,24 @@ fn is_stopped_in_time(name: &str, signal: i32, time: Duration) -> bool {
 
 /// Sends this thread a signal while it runs an endless loop.
 fn send_into_loop(signal: i32) -> bool {
+    let engine = Engine::default();
+    let module = Module::new(&engine, ANNOUNCED).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let memory = instance.get_shared_memory(&store, "memory").unwrap();
     // SAFETY: the thread lives until the signal ends it.
     let this = unsafe { libc::pthread_self() };
     thread::spawn(move || {
-        thread::sleep(Duration::from_millis(100));
+        let mut announced = [0];
+        while announced == [0] {
+            thread::yield_now();
+            memory.read(0, &mut announced).unwrap();
+        }
         // SAFETY: as above.
         unsafe { libc::pthread_kill(this, signal) };
     });
-    is_stopped_in_time("endless", libc::SIGURG, Duration::from_secs(1))
+    let endless = instance.get_typed_func::<(), ()>(&mut store, "endless").unwrap();
+    endless.call(&mut store, ()).is_ok()
 }
 
 /// Makes the kernel send SIGALRM shortly, and waits until it has arrived.

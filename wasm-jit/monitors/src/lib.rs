@@ -38,14 +38,14 @@
 //! # Own monitors
 //! A monitor is a type that implements [`Monitor`], and a [`Description`] with a function that
 //! starts it. It needs nothing but the public interfaces of [`wasm_jit`] and, for events with
-//! values, [`wasm_jit_hooks`]. Each monitor of this crate is
-//! a file of `src/zoo/`, and an example; the repository's `examples/own-monitor` is one outside of
-//! it, with its program.
+//! values, [`wasm_jit_hooks`]. Each monitor of this crate is a file of `src/builtin/`, and an
+//! example; the repository's `examples/own-monitor` is one outside of it, with its program.
 //!
 //! # Cost
 //! Each file describes its probes. See [`wasm_jit::probes`] for what they cost, and when other
 //! threads observe that they are switched.
 
+mod builtin;
 pub mod control;
 mod error;
 mod lazy;
@@ -55,8 +55,8 @@ mod output;
 mod program;
 pub mod report;
 mod session;
-mod zoo;
 
+pub use builtin::{ALL, CallArcs};
 pub use error::Error;
 pub use lazy::LazyProbes;
 pub use monitor::{Description, Monitor, Setup, make, switch};
@@ -65,4 +65,3 @@ pub use output::{Format, Output, Stream};
 pub use program::Program;
 pub use report::{Cell, Report, Table};
 pub use session::Session;
-pub use zoo::{ALL, CallArcs};

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use wasm_jit::{Engine, Error, Instance, Module, Store, TypedFunc};
 
 use super::{Contexts, Measure, Shared};
-use crate::zoo::clock::Clock;
+use crate::builtin::clock::Clock;
 
 /// Number of calls that are measured at once.
 const CALLS: i32 = 2000;

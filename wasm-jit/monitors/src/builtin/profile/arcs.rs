@@ -7,7 +7,7 @@ use std::sync::Arc;
 use wasm_jit::{Error as WasmError, ExternType, ImportType, Linker, Module, ValType};
 
 use super::{ArcData, State, lock};
-use crate::zoo::clock::Clock;
+use crate::builtin::clock::Clock;
 use crate::{Program, Session};
 
 /// The results of the monitor `profile`, to be used while the program runs: the interface of

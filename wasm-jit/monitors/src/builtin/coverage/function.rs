@@ -7,7 +7,7 @@ use wasm_jit::probes::{Branches, Location, Place};
 
 use super::branches::{Branch, Evidence, Outcome, branches_of};
 use super::{Figures, Part};
-use crate::zoo::graph::{Completion, Graph};
+use crate::builtin::graph::{Completion, Graph};
 
 /// A function and its parts.
 pub(super) struct Function {

@@ -7,7 +7,7 @@ pub(super) type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
 
 /// The meaning of a parameter, or of two successive ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum Meaning {
     /// A number.
     Number,
     /// An address of something that is not shown.
@@ -41,20 +41,20 @@ enum What {
     Bits,
 }
 
-use What::{
+use Meaning::{
     Address, Bits, Buffer, FdstatAfter, FilestatAfter, Flags, Name, Number, Number32After, Number64After,
     PrestatAfter, Read as ReadInto, Text, TextAfter, Written,
 };
 
-const CLOCK: What = Name(&["REALTIME", "MONOTONIC", "PROCESS_CPUTIME_ID", "THREAD_CPUTIME_ID"]);
-const WHENCE: What = Name(&["SET", "CUR", "END"]);
-const ADVICE: What = Name(&["NORMAL", "SEQUENTIAL", "RANDOM", "WILLNEED", "DONTNEED", "NOREUSE"]);
-const LOOKUP: What = Flags(&["SYMLINK_FOLLOW"]);
-const OFLAGS: What = Flags(&["CREAT", "DIRECTORY", "EXCL", "TRUNC"]);
-const FDFLAGS: What = Flags(&["APPEND", "DSYNC", "NONBLOCK", "RSYNC", "SYNC"]);
-const FSTFLAGS: What = Flags(&["ATIM", "ATIM_NOW", "MTIM", "MTIM_NOW"]);
-const SHUTDOWN: What = Flags(&["RD", "WR"]);
-const RECEIVE: What = Flags(&["PEEK", "WAITALL"]);
+const CLOCK: Meaning = Name(&["REALTIME", "MONOTONIC", "PROCESS_CPUTIME_ID", "THREAD_CPUTIME_ID"]);
+const WHENCE: Meaning = Name(&["SET", "CUR", "END"]);
+const ADVICE: Meaning = Name(&["NORMAL", "SEQUENTIAL", "RANDOM", "WILLNEED", "DONTNEED", "NOREUSE"]);
+const LOOKUP: Meaning = Flags(&["SYMLINK_FOLLOW"]);
+const OFLAGS: Meaning = Flags(&["CREAT", "DIRECTORY", "EXCL", "TRUNC"]);
+const FDFLAGS: Meaning = Flags(&["APPEND", "DSYNC", "NONBLOCK", "RSYNC", "SYNC"]);
+const FSTFLAGS: Meaning = Flags(&["ATIM", "ATIM_NOW", "MTIM", "MTIM_NOW"]);
+const SHUTDOWN: Meaning = Flags(&["RD", "WR"]);
+const RECEIVE: Meaning = Flags(&["PEEK", "WAITALL"]);
 const FILETYPES: [&str; 8] = [
     "UNKNOWN",
     "BLOCK_DEVICE",
@@ -67,7 +67,7 @@ const FILETYPES: [&str; 8] = [
 ];
 
 /// The functions, with their parameters.
-const FUNCTIONS: &[(&str, &[(&str, What)])] = &[
+const FUNCTIONS: &[(&str, &[(&str, Meaning)])] = &[
     ("args_get", &[("argv", Address), ("buf", Address)]),
     ("args_sizes_get", &[("argc", Number32After), ("size", Number32After)]),
     ("clock_res_get", &[("clock", CLOCK), ("resolution", Number64After)]),
@@ -243,7 +243,7 @@ const BUFFERS: u64 = 16;
 
 /// A function of WASI.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Function(&'static [(&'static str, What)]);
+pub(super) struct Function(&'static [(&'static str, Meaning)]);
 
 /// A call that has begun.
 #[derive(Debug, Default)]
@@ -255,7 +255,7 @@ enum Argument {
     /// To be read when the call has returned.
     After {
         name: &'static str,
-        what: What,
+        what: Meaning,
         values: [u64; 2],
     },
 }
@@ -336,7 +336,7 @@ impl Begun {
     }
 }
 
-impl What {
+impl Meaning {
     fn parameters(self) -> usize {
         match self {
             Text | TextAfter | Buffer | Written | ReadInto => 2,
@@ -349,7 +349,7 @@ fn filetype(stat: u64) -> &'static str {
     FILETYPES.get((stat & 0xff) as usize).copied().unwrap_or("?")
 }
 
-fn bits(value: u64, what: What) -> String {
+fn bits(value: u64, what: Meaning) -> String {
     if let Flags(names) = what { flags(value, names) } else { format!("{value:#x}") }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::function::{Covered, Function};
-use crate::zoo::listing::{self, LineNumbers};
+use crate::builtin::listing::{self, LineNumbers};
 use crate::{Cell, Program, Report, Table};
 
 /// The file with the module's text.

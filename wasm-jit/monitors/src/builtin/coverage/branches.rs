@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use wasm_jit::probes::Branches;
 use wasm_jit::wasmparser::Operator;
 
-use crate::zoo::graph::Graph;
+use crate::builtin::graph::Graph;
 
 /// A branch with more than one outcome.
 pub(super) struct Branch {

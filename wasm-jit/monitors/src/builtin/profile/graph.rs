@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
 use super::ArcData;
-use crate::zoo::contexts::{HOST, Merged, name};
+use crate::builtin::contexts::{HOST, Merged, name};
 use crate::{Cell, Program, Table};
 
 /// Functions and the calls between them. Times are in milliseconds.

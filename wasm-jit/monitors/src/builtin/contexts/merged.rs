@@ -6,39 +6,39 @@ use std::collections::{BTreeMap, HashMap};
 use super::calibration::Costs;
 use super::{FOREIGN, HOST, LEFT_OUT, REST, ROOT, Snapshot};
 use crate::Program;
-use crate::zoo::clock::Clock;
+use crate::builtin::clock::Clock;
 
 /// A tree of calling contexts.
 #[derive(Clone, Debug)]
-pub(in crate::zoo) struct Merged {
+pub(in crate::builtin) struct Merged {
     /// Parents before their children. The first is the host, the second has what was left out.
-    pub(in crate::zoo) nodes: Vec<MergedNode>,
+    pub(in crate::builtin) nodes: Vec<MergedNode>,
     children: HashMap<(u32, u32), u32>,
     /// Number of observed threads.
-    pub(in crate::zoo) threads: usize,
+    pub(in crate::builtin) threads: usize,
 }
 
 /// A function on one path.
 #[derive(Clone, Debug, Default)]
-pub(in crate::zoo) struct MergedNode {
-    pub(in crate::zoo) function: u32,
-    pub(in crate::zoo) parent: u32,
+pub(in crate::builtin) struct MergedNode {
+    pub(in crate::builtin) function: u32,
+    pub(in crate::builtin) parent: u32,
     /// Calls on this path.
-    pub(in crate::zoo) calls: u64,
+    pub(in crate::builtin) calls: u64,
     /// Calls from here back to this node or one further up, by that node.
-    pub(in crate::zoo) back: BTreeMap<u32, u64>,
+    pub(in crate::builtin) back: BTreeMap<u32, u64>,
     ticks: u64,
 }
 
 /// Times of the nodes, in nanoseconds.
 #[derive(Debug)]
-pub(in crate::zoo) struct Times {
+pub(in crate::builtin) struct Times {
     /// Of the functions themselves. That of the host, which calls, is 0.
-    pub(in crate::zoo) own: Vec<u64>,
+    pub(in crate::builtin) own: Vec<u64>,
     /// With all that they call.
-    pub(in crate::zoo) total: Vec<u64>,
+    pub(in crate::builtin) total: Vec<u64>,
     /// The time that was subtracted as the cost of observing.
-    pub(in crate::zoo) subtracted: u64,
+    pub(in crate::builtin) subtracted: u64,
 }
 
 impl Default for Merged {
@@ -94,13 +94,13 @@ impl Merged {
     }
 
     /// Whether there was no memory for some contexts.
-    pub(in crate::zoo) fn left_out(&self) -> u64 {
+    pub(in crate::builtin) fn left_out(&self) -> u64 {
         self.nodes[REST as usize].calls
     }
 
     /// The times, without what is known of the cost of observing. None is negative, and the total
     /// of the host is the sum of all of their own.
-    pub(in crate::zoo) fn times(&self) -> Times {
+    pub(in crate::builtin) fn times(&self) -> Times {
         let rate = Clock::get().nanoseconds_per_tick();
         let (mut timed, mut untimed) = (vec![0_u64; self.nodes.len()], vec![0_u64; self.nodes.len()]);
         for (at, node) in self.nodes.iter().enumerate() {
@@ -139,7 +139,7 @@ impl Merged {
 
     /// The children of each node, that of the longest time first. Nodes without a call are left
     /// out.
-    pub(in crate::zoo) fn children(&self, times: &Times) -> Vec<Vec<u32>> {
+    pub(in crate::builtin) fn children(&self, times: &Times) -> Vec<Vec<u32>> {
         let mut is_used: Vec<bool> = self
             .nodes
             .iter()
@@ -163,7 +163,7 @@ impl Merged {
     }
 
     /// Calls that lead back to each node, from itself or further down.
-    pub(in crate::zoo) fn recursive_calls(&self) -> Vec<u64> {
+    pub(in crate::builtin) fn recursive_calls(&self) -> Vec<u64> {
         let mut recursive = vec![0; self.nodes.len()];
         for (target, calls) in self.nodes.iter().flat_map(|node| &node.back) {
             recursive[*target as usize] += calls;
@@ -173,7 +173,7 @@ impl Merged {
 
     /// The nodes that were used with their depths, parents before their children; the host is left
     /// out.
-    pub(in crate::zoo) fn depth_first(&self, times: &Times) -> Vec<(u32, usize)> {
+    pub(in crate::builtin) fn depth_first(&self, times: &Times) -> Vec<(u32, usize)> {
         let children = self.children(times);
         let mut order = Vec::new();
         let mut open: Vec<(u32, usize)> =
@@ -187,7 +187,7 @@ impl Merged {
 }
 
 /// The name of a function, or of a node that represents one.
-pub(in crate::zoo) fn name(program: &Program<'_>, function: u32) -> String {
+pub(in crate::builtin) fn name(program: &Program<'_>, function: u32) -> String {
     match function {
         HOST => "<spontaneous>".to_owned(),
         FOREIGN => "<function of the host>".to_owned(),

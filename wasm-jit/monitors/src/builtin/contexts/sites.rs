@@ -156,7 +156,7 @@ impl Sites {
 }
 
 /// Whether functions of the host may be in tables: imports are, or the host has access to tables.
-pub(in crate::zoo) fn host_in_tables(module: &Module, imported: u32) -> bool {
+pub(in crate::builtin) fn host_in_tables(module: &Module, imported: u32) -> bool {
     let is_imported = |operator: &Operator<'_>| matches!(operator, Operator::RefFunc { function_index } if *function_index < imported);
     // The module is valid.
     Parser::new(0).parse_all(module.bytes()).flatten().any(|payload| match payload {

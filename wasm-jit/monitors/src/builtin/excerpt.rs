@@ -236,7 +236,7 @@ mod tests {
     use wasm_jit::Engine;
 
     use super::*;
-    use crate::zoo::listing::Listing;
+    use crate::builtin::listing::Listing;
 
     /// Each line of each function is the same as in the text of the complete module.
     #[test]
