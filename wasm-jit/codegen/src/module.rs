@@ -45,7 +45,7 @@ pub struct ModuleInfo {
     /// Function types, by type index.
     pub types: Vec<FuncType>,
     /// The engine-wide id of each type: equal types have equal ids. The owner of the module keeps
-    /// the ids in use.
+    /// the ids in use. Code does not contain them: it reads them from its context.
     pub type_ids: Vec<u32>,
     /// Type index of every function.
     pub functions: Vec<u32>,

@@ -303,6 +303,7 @@ pub struct VmLayout {
     /// Bytes of a global: 16 if one of the module's is a vector.
     global_size: u32,
     tags: u32,
+    type_ids: u32,
     /// The total size.
     pub size: u32,
 }
@@ -316,8 +317,9 @@ impl VmLayout {
         let has_vector = module.globals.iter().any(|global| global.content_type == ValType::V128);
         let global_size = if has_vector { 16 } else { 8 };
         let tags = globals + global_size * module.globals.len() as u32;
-        let size = tags + 8 * module.tags.len() as u32;
-        Self { memories, tables, globals, global_size, tags, size }
+        let type_ids = tags + 8 * module.tags.len() as u32;
+        let size = type_ids + (4 * module.types.len() as u32).next_multiple_of(8);
+        Self { memories, tables, globals, global_size, tags, type_ids, size }
     }
 
     /// A [`VmMemory`].
@@ -341,6 +343,11 @@ impl VmLayout {
     /// has it. Not 0.
     pub fn tag(&self, index: u32) -> i32 {
         (self.tags + 8 * index) as i32
+    }
+
+    /// The engine-wide id of a type of the module, 32 bits, as in [`VmFuncRef::type_id`].
+    pub fn type_id(&self, index: u32) -> i32 {
+        (self.type_ids + 4 * index) as i32
     }
 }
 

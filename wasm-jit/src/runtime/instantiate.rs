@@ -189,6 +189,9 @@ unsafe fn fill_context(store: &StoreOpaque, instance: NonNull<InstanceData>) {
             let identity = Tag(Handle::at(store, *index)).identity(store);
             block.at::<usize>(layout.tag(number as u32)).write(identity);
         }
+        for (number, id) in info.type_ids.iter().enumerate() {
+            block.at::<u32>(layout.type_id(number as u32)).write(*id);
+        }
     }
 }
 

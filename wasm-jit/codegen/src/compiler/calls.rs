@@ -171,19 +171,21 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Pops the index, and checks it and the callee's type. A null element faults in the
-    /// comparison.
+    /// Pops the index, and checks it and the callee's type. A null element faults when its type is
+    /// read. The id of the expected type is read from the context, because it differs between
+    /// processes and code does not.
     fn load_callee(&mut self, table: u32, type_index: u32) {
         let index = self.pop();
         let place = self.element(table, &index, TrapCode::UndefinedElement);
         self.asm.mov(Width::W64, SCRATCH, place);
-        let id = self.module.type_ids[type_index as usize];
-        self.asm.alu_imm(Alu::Cmp, Width::W32, Mem::base(SCRATCH, FUNC_REF_TYPE), id as i32);
-        self.trap_if(Cond::NotEqual, TrapCode::IndirectCallType);
         // Index and table are no longer needed.
         self.registers.unpin_all();
         self.take(CALLEE);
         self.asm.mov(Width::W64, CALLEE, SCRATCH);
+        let expected = Mem::base(CONTEXT, self.layout.type_id(type_index));
+        self.asm.mov(Width::W32, SCRATCH, Mem::base(CALLEE, FUNC_REF_TYPE));
+        self.asm.alu(Alu::Cmp, Width::W32, SCRATCH, expected);
+        self.trap_if(Cond::NotEqual, TrapCode::IndirectCallType);
     }
 
     /// Pops the reference to the callee.
