@@ -1,5 +1,7 @@
 //! Errors.
 
+mod precompiled;
+
 use std::error::Error as StdError;
 use std::io;
 use std::path::PathBuf;
@@ -11,6 +13,7 @@ use crate::code::sections::{printable, printable_lines};
 use crate::exn_ref::ExnRef;
 use crate::trap::{Trap, WasmBacktrace};
 use crate::types::{ExternType, FuncType, ValType};
+pub use precompiled::PrecompiledError;
 
 /// A type mismatch.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,6 +73,9 @@ pub enum Error {
     /// The module is valid, but has more machine code than the range of a call.
     #[error("the module has more than 2 GiB of machine code")]
     TooMuchCode,
+    /// A precompiled module cannot be loaded.
+    #[error(transparent)]
+    Precompiled(#[from] PrecompiledError),
     /// A file cannot be read.
     #[error("{path}: {source}", path = path.display())]
     Read {

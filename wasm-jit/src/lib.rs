@@ -124,7 +124,7 @@ use wasm_jit_codegen::vmctx;
 
 pub use code::gdb::GdbRegistration;
 pub use engine::{BoundsChecks, Config, Engine, ProbeSites};
-pub use error::{Error, Mismatch};
+pub use error::{Error, Mismatch, PrecompiledError};
 pub use exn_ref::ExnRef;
 pub use module::{FunctionBody, FunctionInfo, Instruction, Instructions, Module};
 pub use runtime::{

@@ -35,3 +35,7 @@ pub use compiler::{
     move_last,
 };
 pub use module::{CodeSettings, CompiledSites, ModuleInfo, PAGE_SIZE_LOG2};
+
+/// Identifies this code generator: a hash of its sources and features. Equal functions with equal
+/// settings have equal code, which runs with an equal runtime, if it is equal.
+pub const FINGERPRINT: &str = env!("CODEGEN_FINGERPRINT");

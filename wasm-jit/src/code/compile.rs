@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use bytes::Bytes;
 use wasm_jit_codegen::{Chunk, Compiler, Limit, MAX_GROWTH, ModuleInfo};
 use wasmparser::{FuncToValidate, FuncValidatorAllocations, FunctionBody, ValidatorResources};
 
@@ -68,7 +69,7 @@ pub(crate) enum CompileError {
 /// the binary module.
 pub(crate) fn compile_all(
     module: Arc<ModuleInfo>,
-    bytes: Arc<Vec<u8>>,
+    bytes: Bytes,
     functions: &[ToCompile<'_>],
     threads: usize,
 ) -> Result<Arc<CodeImage>, CompileError> {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use bytes::Bytes;
 use wasm_jit_codegen::{
     Catch, Chunk, CompiledFunction, DirectCall, ModuleInfo, entry_trampoline, host_trampoline,
 };
@@ -25,8 +26,48 @@ const ALIGNMENT: usize = 64;
 /// Addresses reserved after code of this size for versions of probed functions and the stubs of
 /// probes: more than they may take (`probed/stubs.rs`), since all must reach each other, and
 /// memories leave no place elsewhere.
-fn room_for_probes(code: usize) -> usize {
+pub(super) fn room_for_probes(code: usize) -> usize {
     (48 << 20) + 64 * code
+}
+
+/// The tables of linked code.
+pub(super) struct Linked {
+    pub functions: Vec<Function>,
+    pub regions: Vec<TryRegion>,
+    pub catches: Vec<Catch>,
+    pub functions_end: u32,
+    pub trampolines: Vec<Option<Trampolines>>,
+}
+
+/// Makes linked code executable, and registers it.
+pub(super) fn seal(
+    code: CodeBuffer,
+    module: Arc<ModuleInfo>,
+    bytes: Bytes,
+    linked: Linked,
+) -> Result<Arc<CodeImage>, CompileError> {
+    let Linked { functions, regions, catches, functions_end, trampolines } = linked;
+    let room = if functions.is_empty() { 0 } else { room_for_probes(functions_end as usize) };
+    let (memory, room) = code.seal_with_room(room)?;
+    let image = CodeImage {
+        _registered: None,
+        probed: OnceLock::new(),
+        counters: Counters::default(),
+        ids: Ids::default(),
+        watchers: Watchers::default(),
+        memory,
+        room: Mutex::new(room),
+        shown: Shown::default(),
+        layout: VmLayout::new(&module),
+        module,
+        bytes,
+        functions,
+        regions,
+        catches,
+        functions_end,
+        trampolines,
+    };
+    Ok(registry::register(image, |image, registered| image._registered = Some(registered)))
 }
 
 #[derive(Debug)]
@@ -119,7 +160,7 @@ impl ImageLinker {
     pub(crate) fn finish(
         mut self,
         module: Arc<ModuleInfo>,
-        bytes: Arc<Vec<u8>>,
+        bytes: Bytes,
         used: &[bool],
     ) -> Result<Arc<CodeImage>, CompileError> {
         for call in std::mem::take(&mut self.pending) {
@@ -128,30 +169,11 @@ impl ImageLinker {
         }
         let functions_end = self.code.len() as u32;
         let trampolines = self.trampolines(&module, used)?;
-        let room = if self.functions.is_empty() { 0 } else { room_for_probes(functions_end as usize) };
-        let (memory, room) = self.code.seal_with_room(room)?;
         self.functions.shrink_to_fit();
         self.regions.shrink_to_fit();
         self.catches.shrink_to_fit();
-        let image = CodeImage {
-            _registered: None,
-            probed: OnceLock::new(),
-            counters: Counters::default(),
-            ids: Ids::default(),
-            watchers: Watchers::default(),
-            memory,
-            room: Mutex::new(room),
-            shown: Shown::default(),
-            layout: VmLayout::new(&module),
-            module,
-            bytes,
-            functions: self.functions,
-            regions: self.regions,
-            catches: self.catches,
-            functions_end,
-            trampolines,
-        };
-        Ok(registry::register(image, |image, registered| image._registered = Some(registered)))
+        let Self { functions, regions, catches, .. } = self;
+        seal(self.code, module, bytes, Linked { functions, regions, catches, functions_end, trampolines })
     }
 
     /// Equal types share their trampolines.

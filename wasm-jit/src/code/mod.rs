@@ -24,10 +24,13 @@ pub(crate) mod perf;
 pub(crate) mod probed;
 pub(crate) mod registry;
 pub(crate) mod sections;
+pub(crate) mod stored;
 mod symbols;
 
 use std::sync::{Arc, Mutex, OnceLock};
 
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use wasmparser::{BinaryReader, FuncType, FunctionBody, ValType};
 use wordpatch::code_memory::{CodeMemory, CodeRoom};
 
@@ -59,7 +62,7 @@ pub(crate) struct CodeImage {
     shown: gdb::Shown,
     pub module: Arc<ModuleInfo>,
     /// The binary module, for lookups on demand: bodies, names, lines.
-    pub bytes: Arc<Vec<u8>>,
+    pub bytes: Bytes,
     pub layout: VmLayout,
     /// In ascending order of code and of index; the first is the first that is not imported.
     functions: Vec<Function>,
@@ -72,7 +75,7 @@ pub(crate) struct CodeImage {
 }
 
 /// The position of a function. Offsets are from the image's start.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Function {
     pub entry: u32,
     /// From here on `rbp` and `rsp` are those of the frame.
@@ -87,7 +90,7 @@ pub(crate) struct Function {
 }
 
 /// A try region, in a table of the image or of a version of a function.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct TryRegion {
     start: u32,
     end: u32,
@@ -118,7 +121,7 @@ fn add_regions(
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Trampolines {
     entry: u32,
     host: u32,
@@ -140,7 +143,7 @@ impl CodeImage {
     pub(crate) fn of_trampolines(types: &[FuncType]) -> Result<Arc<Self>, CompileError> {
         let module = ModuleInfo { types: types.to_vec(), ..ModuleInfo::default() };
         let used = vec![true; types.len()];
-        link::ImageLinker::new(1 << 20, 1 << 20)?.finish(Arc::new(module), Arc::default(), &used)
+        link::ImageLinker::new(1 << 20, 1 << 20)?.finish(Arc::new(module), Bytes::new(), &used)
     }
 
     /// Address of the code of a function, which must not be imported.

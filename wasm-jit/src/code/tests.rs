@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use wasm_jit_codegen::{Callee, Chunk, CompiledFunction, DirectCall, ModuleInfo};
 
 use super::link::ImageLinker;
@@ -32,7 +33,7 @@ pub(super) fn image(lengths: &[u32]) -> Arc<CodeImage> {
         let chunk = Chunk { code: vec![0x90; *length as usize], calls, functions: vec![function] };
         linker.add(&module, &chunk, std::iter::once(0..0)).unwrap();
     }
-    linker.finish(Arc::new(module), Arc::default(), &[]).unwrap()
+    linker.finish(Arc::new(module), Bytes::new(), &[]).unwrap()
 }
 
 /// An image of one function with this body, whose code is not that of the body.
@@ -51,7 +52,7 @@ pub(crate) fn image_of_other_code(body: &[u8]) -> Arc<CodeImage> {
     let chunk = Chunk { code: vec![0x90; 100], calls: Vec::new(), functions: vec![function] };
     let mut linker = ImageLinker::new(1 << 20, 1 << 20).unwrap();
     linker.add(&module, &chunk, std::iter::once(0..body.len())).unwrap();
-    linker.finish(Arc::new(module), Arc::new(body.to_vec()), &[false]).unwrap()
+    linker.finish(Arc::new(module), Bytes::copy_from_slice(body), &[false]).unwrap()
 }
 
 #[test]
@@ -156,7 +157,7 @@ pub(crate) fn compile_with(
     threads: usize,
 ) -> Result<Arc<CodeImage>, CompileError> {
     let engine = Engine::new(config).unwrap();
-    let bytes = Arc::new(bytes);
+    let bytes = Bytes::from(bytes);
     let (mut parsed, bodies) = parse::parse(&engine, &bytes).unwrap();
     let info = Arc::new(std::mem::take(&mut parsed.info));
     compile_all(info, bytes.clone(), &bodies, threads)

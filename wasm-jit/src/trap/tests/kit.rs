@@ -5,6 +5,7 @@ use std::arch::naked_asm;
 use std::mem::offset_of;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use iced_x86::BlockEncoderOptions;
 use iced_x86::code_asm::*;
 use wasm_jit_codegen::{Catch, Chunk, CompiledFunction, DirectCall, ModuleInfo, TryRegion};
@@ -110,7 +111,7 @@ pub(super) fn image_of(functions: &[(bool, Build<'_>)]) -> Arc<CodeImage> {
     let mut linker = ImageLinker::new(1 << 20, 1 << 20).unwrap();
     let module = module();
     linker.add(&module, &chunk, functions.iter().map(|_| 0..0)).unwrap();
-    linker.finish(Arc::new(module), Arc::default(), &[]).unwrap()
+    linker.finish(Arc::new(module), Bytes::new(), &[]).unwrap()
 }
 
 fn module() -> ModuleInfo {

@@ -1,0 +1,82 @@
+//! Code that is stored and loaded again, in another process.
+//!
+//! # What an image consists of
+//! * The code: that of functions, their constants and jump tables, and that of trampolines. It
+//!   refers to itself by distances, and to everything else through the context in `r14`: routines
+//!   of the runtime, functions, tables, memories, ids of types. So it is the same at all addresses
+//!   and in all processes, and nothing is relocated.
+//! * The tables: positions of functions, try regions and their catches, positions of trampolines.
+//!   All of them are offsets.
+//! * The module's declarations, from which the layout of contexts follows, and its bytes. They come
+//!   from the binary module.
+//!
+//! What is recorded while a module is used is not stored: versions and stubs of probes, counters,
+//! ids. Positions of instructions, frame maps and sites are no part of an image: they are computed
+//! by compiling a function again, from the module's bytes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use wasm_jit_codegen::{Catch, ModuleInfo};
+use wordpatch::code_memory::CodeBuffer;
+
+use super::link::{Linked, seal};
+use super::{CodeImage, CompileError, Function, Trampolines, TryRegion};
+
+/// The tables of an image.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct StoredTables {
+    functions: Vec<Function>,
+    regions: Vec<TryRegion>,
+    /// Tag and handler.
+    catches: Vec<(Option<u32>, u32)>,
+    functions_end: u32,
+    trampolines: Vec<Option<Trampolines>>,
+}
+
+impl CodeImage {
+    /// The code as it was compiled; `None` if a function has been probed, which changes code.
+    pub(crate) fn original_code(&self) -> Option<Vec<u8>> {
+        let code = self.memory.code();
+        // After the copy: probes that are inserted meanwhile may be in it.
+        self.probed.get().is_none().then_some(code)
+    }
+
+    pub(crate) fn stored_tables(&self) -> StoredTables {
+        StoredTables {
+            functions: self.functions.clone(),
+            regions: self.regions.clone(),
+            catches: self.catches.iter().map(|catch| (catch.tag, catch.handler)).collect(),
+            functions_end: self.functions_end,
+            trampolines: self.trampolines.clone(),
+        }
+    }
+
+    /// An image of code that was stored. `None` if code and tables do not belong to the module.
+    pub(crate) fn load(
+        module: Arc<ModuleInfo>,
+        bytes: Bytes,
+        code: &[u8],
+        tables: StoredTables,
+    ) -> Result<Option<Arc<Self>>, CompileError> {
+        let own_functions = module.functions.len() - module.imported_functions as usize;
+        let belongs = tables.functions.len() == own_functions
+            && tables.trampolines.len() == module.types.len()
+            && tables.functions_end as usize <= code.len();
+        if !belongs {
+            return Ok(None);
+        }
+        let room = super::link::room_for_probes(code.len());
+        let mut buffer = CodeBuffer::new(code.len() + room).or_else(|_| CodeBuffer::new(code.len()))?;
+        buffer.append(code, 1).expect("the buffer is as long as the code");
+        let linked = Linked {
+            functions: tables.functions,
+            regions: tables.regions,
+            catches: tables.catches.into_iter().map(|(tag, handler)| Catch { tag, handler }).collect(),
+            functions_end: tables.functions_end,
+            trampolines: tables.trampolines,
+        };
+        seal(buffer, module, bytes, linked).map(Some)
+    }
+}

@@ -1,0 +1,162 @@
+//! The format of a precompiled module.
+//!
+//! | offset | what it is |
+//! | --- | --- |
+//! | 0 | [`MAGIC`] |
+//! | 8 | [`FORMAT`], 32 bits, little-endian like all numbers here |
+//! | 12 | CRC-32 of everything that follows |
+//! | 16 | [`Header`], then the tables of the code, both in the encoding of the crate postcard |
+//! | `code.start` | the machine code, from a multiple of [`PAGE`] on, and zeros up to the next |
+//! | `module.start` | the binary module, up to the end |
+//!
+//! The checksum finds accidents: bits that have changed, parts that are missing or are those of an
+//! older version of the file. It is not meant to find changes that somebody wants to be accepted;
+//! those are a matter of who can write the file.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use wasm_jit_codegen::{CodeSettings, FINGERPRINT};
+
+use crate::code::CodeImage;
+use crate::code::stored::StoredTables;
+use crate::engine::Engine;
+use crate::error::PrecompiledError;
+
+/// The first bytes. The first one is in no text and in no binary module.
+pub(super) const MAGIC: [u8; 8] = *b"\xffwasmjit";
+
+/// Incremented when this format, or the tables of an image, change.
+const FORMAT: u32 = 1;
+
+/// Length of what precedes the header.
+const PREAMBLE: usize = 16;
+
+/// Code begins and ends at multiples of this, so that it can be mapped.
+const PAGE: usize = 4096;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    /// The names and values of [`requirements`].
+    requirements: Vec<(String, String)>,
+    /// Where the machine code is, without what fills its last page.
+    code: Range<u64>,
+    /// Where the binary module is.
+    module: Range<u64>,
+    tables: StoredTables,
+}
+
+/// A precompiled module that this engine can load.
+pub(super) struct Contents {
+    /// The binary module.
+    pub module: Bytes,
+    pub code: Bytes,
+    pub tables: StoredTables,
+}
+
+/// What affects the code of a module, and what it relies on, with the values of this engine.
+pub(super) fn requirements(engine: &Engine) -> Vec<(&'static str, String)> {
+    let CodeSettings { checks_bounds, masks_indices, relaxes_vectors, uses_fuel, sites, counter_stubs } =
+        engine.code_settings();
+    let is_on = |on: bool| if on { "on" } else { "off" }.to_owned();
+    vec![
+        ("version", format!("{}-{FINGERPRINT}", env!("CARGO_PKG_VERSION"))),
+        // `Engine::new` has checked that the processor has it. Code uses nothing else.
+        ("processor", "x86-64-v3".to_owned()),
+        ("bounds checks by instructions", is_on(checks_bounds)),
+        ("hardening of speculation", is_on(masks_indices)),
+        ("deterministic relaxed vectors", is_on(!relaxes_vectors)),
+        ("fuel", is_on(uses_fuel)),
+        ("probe sites", format!("{sites:?}").to_lowercase()),
+        // Versions of probed functions depend on it, but one setting less is not worth a rule.
+        ("counter stubs", counter_stubs.to_string()),
+    ]
+}
+
+/// The image as a precompiled module; `code` is its code.
+pub(super) fn encode(engine: &Engine, image: &CodeImage, code: &[u8]) -> Vec<u8> {
+    let requirements = requirements(engine).into_iter().map(|(name, value)| (name.to_owned(), value));
+    let mut header = Header {
+        requirements: requirements.collect(),
+        code: 0..0,
+        module: 0..0,
+        tables: image.stored_tables(),
+    };
+    // Positions take at most this much more than those that are zero.
+    let longest = 4 * (10 - 1);
+    let start = (PREAMBLE + encoded(&header).len() + longest).next_multiple_of(PAGE);
+    let end = start + code.len();
+    let module = end.next_multiple_of(PAGE);
+    header.code = start as u64..end as u64;
+    header.module = module as u64..(module + image.bytes.len()) as u64;
+    let mut bytes = Vec::with_capacity(module + image.bytes.len());
+    bytes.extend(MAGIC);
+    bytes.extend(FORMAT.to_le_bytes());
+    bytes.extend([0; 4]);
+    bytes.append(&mut encoded(&header));
+    bytes.resize(start, 0);
+    bytes.extend(code);
+    bytes.resize(module, 0);
+    bytes.extend(&image.bytes[..]);
+    let checksum = crc32fast::hash(&bytes[PREAMBLE..]);
+    bytes[PREAMBLE - 4..PREAMBLE].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+fn encoded(header: &Header) -> Vec<u8> {
+    postcard::to_allocvec(header).expect("vectors, strings and numbers can be encoded")
+}
+
+/// The contents of a precompiled module, which are parts of `bytes`, not copies.
+///
+/// # Errors
+/// It is not one, is damaged, or not for this engine.
+pub(super) fn decode(engine: &Engine, bytes: &Bytes) -> Result<Contents, PrecompiledError> {
+    let damaged = |what| PrecompiledError::Damaged { what };
+    let preamble = bytes.strip_prefix(&MAGIC).ok_or(PrecompiledError::NotPrecompiled)?;
+    let incomplete = "it is incomplete";
+    let (format, rest) = preamble.split_first_chunk().ok_or(damaged(incomplete))?;
+    let (checksum, rest) = rest.split_first_chunk().ok_or(damaged(incomplete))?;
+    let format = u32::from_le_bytes(*format);
+    if format != FORMAT {
+        let (expected, found) = (FORMAT.to_string(), format.to_string());
+        return Err(PrecompiledError::Incompatible { what: "format", expected, found });
+    }
+    if crc32fast::hash(rest) != u32::from_le_bytes(*checksum) {
+        return Err(damaged("its checksum is wrong"));
+    }
+    // Not a part of the header's type: those that were compiled by another version are recognized
+    // although the rest of their header differs.
+    let malformed = |_| damaged("its header is malformed");
+    let found: Vec<(String, String)> = postcard::take_from_bytes(rest).map_err(malformed)?.0;
+    check(engine, &found)?;
+    let header: Header = postcard::take_from_bytes(rest).map_err(malformed)?.0;
+    let part = |range: &Range<u64>| {
+        let range = usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?;
+        bytes.get(range.clone())?;
+        Some(bytes.slice(range))
+    };
+    let parts = part(&header.code).zip(part(&header.module));
+    let (code, module) = parts.ok_or(damaged(incomplete))?;
+    Ok(Contents { module, code, tables: header.tables })
+}
+
+/// Compares the requirements of a precompiled module with those of this engine.
+fn check(engine: &Engine, found: &[(String, String)]) -> Result<(), PrecompiledError> {
+    let mut found = found.iter();
+    for (what, expected) in requirements(engine) {
+        let of_module = found.next().filter(|(name, _)| name == what);
+        match of_module {
+            Some((_, value)) if *value == expected => {}
+            other => {
+                let found = other.map_or_else(|| "of another kind".to_owned(), |(_, value)| value.clone());
+                return Err(PrecompiledError::Incompatible { what, expected, found });
+            }
+        }
+    }
+    match found.next() {
+        None => Ok(()),
+        Some(_) => Err(PrecompiledError::Damaged { what: "it has unknown requirements" }),
+    }
+}

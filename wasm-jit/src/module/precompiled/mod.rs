@@ -1,0 +1,109 @@
+//! Precompiled modules: machine code in a file, which is loaded instead of being compiled.
+//!
+//! A precompiled module has the binary module, its machine code, and the tables of the code
+//! (`code/stored.rs` says why nothing else is needed). `format.rs` has its layout and its checks.
+//! Declarations are decoded again from the binary module, without validation; function bodies are
+//! not looked at. So a loaded module is like one that was just compiled: names, lines, probes,
+//! versions and listings are computed from the same bytes, with the same code.
+//!
+//! Code runs with the engine's own code around it: everything that affects the code, or on which it
+//! relies, is a [requirement](format::requirements), and a module with other requirements is
+//! refused.
+
+mod format;
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use memmap2::Mmap;
+
+use super::{Module, compile_binary, parse};
+use crate::code::CodeImage;
+use crate::engine::Engine;
+use crate::error::{Error, PrecompiledError};
+use format::Contents;
+
+impl Module {
+    /// The module with its machine code, for [`Module::deserialize`] and
+    /// [`Module::deserialize_file`]. If its functions have been probed, it is compiled once more,
+    /// because probes change code.
+    ///
+    /// ```
+    /// use wasm_jit::{Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::default();
+    /// let module = Module::new(&engine, r#"(module (func (export "answer") (result i32) i32.const 42))"#)?;
+    /// let bytes = module.serialize()?;
+    ///
+    /// // SAFETY: they come from `serialize`, and were not accessible to anybody else.
+    /// let module = unsafe { Module::deserialize(&engine, &bytes)? };
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let answer = instance.get_typed_func::<(), i32>(&store, "answer")?;
+    /// assert_eq!(answer.call(&mut store, ())?, 42);
+    /// # Ok::<(), wasm_jit::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Module::new`], if it is compiled once more.
+    pub fn serialize(&self) -> Result<Vec<u8>, Error> {
+        let image = self.code();
+        if let Some(code) = image.original_code() {
+            return Ok(format::encode(self.engine(), image, &code));
+        }
+        let (_, image) = compile_binary(self.engine(), image.bytes.clone())?;
+        let code = image.original_code().expect("nobody else knows the new code");
+        Ok(format::encode(self.engine(), &image, &code))
+    }
+
+    /// Whether the first bytes are those of a [precompiled](Module::serialize) module.
+    pub fn is_precompiled(bytes: &[u8]) -> bool {
+        bytes.starts_with(&format::MAGIC)
+    }
+
+    /// Loads a module that [`Module::serialize`] returned, in this process or another one. The
+    /// engine must have the same version and the same settings of code as the one that compiled it;
+    /// names of functions, source lines, probes, traps and listings are the same as if the module
+    /// was compiled.
+    ///
+    /// # Safety
+    /// The bytes must be those that [`Module::serialize`] returned. Accidental changes are
+    /// detected; changes by somebody who wants them to be accepted are not, and the code that is
+    /// loaded can do whatever the process can.
+    ///
+    /// # Errors
+    /// [`Error::Precompiled`]: it is damaged, or was compiled by an engine of another version or
+    /// with other settings. [`Error::Code`]: the system refused memory.
+    pub unsafe fn deserialize(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self, Error> {
+        load(engine, format::decode(engine, &Bytes::copy_from_slice(bytes.as_ref()))?)
+    }
+
+    /// As [`Module::deserialize`], from a file. It is mapped, not read: what is not needed does not
+    /// take memory.
+    ///
+    /// # Safety
+    /// As [`Module::deserialize`]; and the file must not be written or truncated as long as the
+    /// module exists. It may be removed, or replaced by another file of this name.
+    ///
+    /// # Errors
+    /// As [`Module::deserialize`], and [`Error::Read`].
+    pub unsafe fn deserialize_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        // SAFETY: the file stays unchanged, by the caller's obligation.
+        let map = File::open(path).and_then(|file| unsafe { Mmap::map(&file) });
+        let map = map.map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        load(engine, format::decode(engine, &Bytes::from_owner(map))?)
+    }
+}
+
+/// The module with these contents.
+fn load(engine: &Engine, contents: Contents) -> Result<Module, Error> {
+    let Contents { module: bytes, code, tables } = contents;
+    let mut parsed = parse::declarations(engine, &bytes)?;
+    let info = Arc::new(std::mem::take(&mut parsed.info));
+    let image = CodeImage::load(info, bytes, &code, tables)?;
+    let image = image.ok_or(PrecompiledError::Damaged { what: "its code is not that of its module" })?;
+    Ok(Module::of(engine, parsed, image))
+}
