@@ -1,32 +1,53 @@
-//! `wasm-jit compile`: compiles a module and prints statistics.
+//! `wasm-jit compile`: compiles a module, writes it with its code, and prints statistics.
 
+use std::fs::Permissions;
+use std::io::{self, Write};
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use wasm_jit::{Config, Engine};
+use wasm_jit::{BoundsChecks, Config, Engine};
 
 use super::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
   wasm-jit compile app.wasm                           is it valid, and supported?
+  wasm-jit compile -o app.cwasm app.wasm              for wasm-jit run --allow-precompiled app.cwasm
   wasm-jit compile --stats app.wasm                   how large, how fast
   wasm-jit compile --stats --json --threads 1 app.wasm";
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0   the module was compiled
-  1   it is invalid or not supported, or cannot be read
+  1   it is invalid or not supported, or cannot be read, or FILE cannot be written
   2   mistake in the command line";
 
-/// Compiles a module and discards the code
+/// Compiles a module; writes it with its code, or discards the code
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 pub(super) struct Compile {
+    /// Writes the module and its machine code to this file, which wasm-jit run --allow-precompiled
+    /// loads without compiling it, if version and settings of code are the same
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Compiles for wasm-jit run --bounds-checks
+    #[arg(long)]
+    bounds_checks: bool,
+
+    /// Compiles for wasm-jit run --harden-speculation
+    #[arg(long)]
+    harden_speculation: bool,
+
+    /// Compiles for wasm-jit run --fuel
+    #[arg(long)]
+    fuel: bool,
+
     /// Prints sizes and times
     #[arg(long)]
     stats: bool,
@@ -80,6 +101,10 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
     let available = || std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
     let threads = arguments.threads.unwrap_or_else(available);
     config.compile_threads(threads);
+    config.harden_speculation(arguments.harden_speculation).consume_fuel(arguments.fuel);
+    if arguments.bounds_checks {
+        config.bounds_checks(BoundsChecks::Instructions);
+    }
     let engine = Engine::new(&config).map_err(Failure::new)?;
     let of_file = |error: &dyn std::fmt::Display| Failure::of_file(&arguments.file, error);
     let bytes = std::fs::read(&arguments.file).map_err(|error| of_file(&error))?;
@@ -89,6 +114,10 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let module = wasm_jit::Module::from_binary(&engine, &bytes).map_err(|error| of_file(&error))?;
     let time = start.elapsed();
+    if let Some(output) = &arguments.output {
+        let bytes = module.serialize().map_err(|error| of_file(&error))?;
+        write_whole(output, &bytes).map_err(|error| Failure::of_file(output, error))?;
+    }
     if arguments.stats {
         let stats = stats(&module, bytes.len(), time, threads.get());
         let text = match arguments.json {
@@ -98,6 +127,18 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
         super::print(|out| out.write_all(text.as_bytes()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a file so that it is never seen incomplete, and never changes while it is in use: another
+/// file takes its place.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut file = tempfile::Builder::new()
+        .permissions(Permissions::from_mode(0o644))
+        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    file.write_all(bytes)?;
+    file.persist(path)?;
+    Ok(())
 }
 
 fn stats(module: &wasm_jit::Module, bytes_in: usize, time: Duration, threads: usize) -> Stats {

@@ -24,6 +24,7 @@ Examples:
   wasm-jit run --count malloc --count main:0x2c1 app.wasm
   wasm-jit run --monitors=icount,'hotness{function=main}' --monitor-out report app.wasm
   wasm-jit run --monitors=./monitor.wasm+whamm_core.wasm app.wasm
+  wasm-jit run --allow-precompiled app.cwasm
   wasm-jit run --timeout 10s untrusted.wasm < input";
 
 const EXIT_CODES: &str = "\
@@ -84,6 +85,11 @@ pub(super) struct Run {
     /// Hardens the code against speculative bypassing of bounds checks
     #[arg(long)]
     harden_speculation: bool,
+
+    /// Accepts a precompiled module (wasm-jit compile -o) as FILE: its machine code is not confined
+    /// to the sandbox, so it must be from somebody who may run programs as you
+    #[arg(long)]
+    allow_precompiled: bool,
 
     /// Counts how often this function (name or index) is called, or the instruction at this offset
     /// of the module, as backtraces print it, is executed; prints the counts to stderr when the
@@ -152,7 +158,7 @@ impl Run {
             config.bounds_checks(BoundsChecks::Instructions);
         }
         let engine = Engine::new(&config).map_err(Failure::new)?;
-        let module = super::load(&engine, self.file())?;
+        let module = super::loading::load_program(&engine, self.file(), self.allow_precompiled)?;
         if self.invoke.is_none() {
             check_main(&module).map_err(|failure| failure.about(self.file().display()))?;
         }

@@ -10,6 +10,7 @@ mod compile;
 mod count;
 mod debug;
 mod execution;
+mod loading;
 mod monitor_modules;
 mod monitors;
 mod objdump;
@@ -30,7 +31,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use fastinst_command_line::Generate;
-use wasm_jit::{Engine, Error, Module};
+use loading::load;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,6 +42,7 @@ Examples:
   wasm-jit debug app.wasm                        breakpoints, steps, values
   wasm-jit record -o app.trace app.wasm          what the host does, for replay-gen
   wasm-jit compile --stats app.wasm              how large the code gets, and how fast
+  wasm-jit compile -o app.cwasm app.wasm         code for run --allow-precompiled, which starts at once
   wasm-jit objdump --function main app.wasm      WebAssembly and machine code side by side";
 
 const TEMPLATE: &str = "{about}\n\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
@@ -114,15 +116,6 @@ fn generate(what: &Generate) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Loads a module in binary or text format.
-fn load(engine: &Engine, file: &Path) -> Result<Module, Failure> {
-    Module::from_file(engine, file).map_err(|error| match error {
-        // The error already names the file.
-        Error::Read { .. } => Failure::new(error),
-        _ => Failure::of_file(file, error),
-    })
-}
-
 /// Parses the command line, runs the subcommand and returns the exit code.
 fn main() -> ExitCode {
     let done = match Cli::parse().verb {
@@ -179,6 +172,7 @@ mod tests {
         check("wasm-jit run --max-stack 1T a.wasm", "expected a number of bytes such as 65536, 512K or 8M");
         check("wasm-jit compile --threads 0 a.wasm", "invalid value '0' for '--threads <N>'");
         check("wasm-jit compile --json a.wasm", "--stats");
+        check("wasm-jit compile --fuel 5 a.wasm", "unexpected argument");
         check("wasm-jit objdump", "<FILE>");
     }
 

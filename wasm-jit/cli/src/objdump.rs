@@ -36,6 +36,11 @@ pub(super) struct Objdump {
     #[arg(long, value_enum, value_name = "PLACES")]
     sites: Option<Sites>,
 
+    /// Accepts a precompiled module (wasm-jit compile -o), from somebody who may run programs as
+    /// you
+    #[arg(long)]
+    allow_precompiled: bool,
+
     /// The module, .wasm or .wat
     file: PathBuf,
 }
@@ -78,7 +83,7 @@ impl Sites {
 pub(super) fn run(arguments: &Objdump) -> Result<ExitCode, Failure> {
     // Counters have sites, however many they are.
     let engine = Engine::new(Config::new().counter_stubs(u32::MAX)).map_err(Failure::new)?;
-    let module = super::load(&engine, &arguments.file)?;
+    let module = super::loading::load_program(&engine, &arguments.file, arguments.allow_precompiled)?;
     let is_wanted = |function: &FunctionInfo<'_>| match &arguments.function {
         None => true,
         Some(wanted) => function.name() == Some(wanted) || wanted.parse() == Ok(function.index()),

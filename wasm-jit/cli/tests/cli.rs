@@ -571,6 +571,49 @@ fn threads_share_a_memory() {
 }
 
 #[test]
+fn precompiled_modules_run_if_they_are_allowed_to() {
+    let place = Place::new();
+    place.text("math.wat", MATH);
+    place.run(&["compile", "-o", "math.cwasm", "math.wat"]).check(0, "");
+    let run = ["run", "--allow-precompiled", "--invoke", "fib", "math.cwasm", "10"];
+    place.run(&run).check(0, "55\n");
+    place
+        .run(&["run", "--invoke", "fib", "math.cwasm", "10"])
+        .check(1, "")
+        .says(&["math.cwasm: this is a precompiled module", "--allow-precompiled"]);
+    let hardened = ["run", "--allow-precompiled", "--harden-speculation", "--invoke", "fib", "math.cwasm"];
+    place.run(&[&hardened[..], &["10"]].concat()).check(1, "").says(&[
+        "math.cwasm: the module was precompiled with hardening of speculation off, which is on here",
+    ]);
+    place.run(&["compile", "--harden-speculation", "-o", "math.cwasm", "math.wat"]).check(0, "");
+    place.run(&[&hardened[..], &["10"]].concat()).check(0, "55\n");
+    place.run(&run).check(1, "").says(&["compile it again"]);
+    place
+        .run(&["compile", "-o", "missing/math.cwasm", "math.wat"])
+        .check(1, "")
+        .says(&["missing/math.cwasm: "]);
+}
+
+#[test]
+fn damaged_precompiled_modules_are_refused() {
+    let place = Place::new();
+    place.text("math.wat", MATH).run(&["compile", "-o", "math.cwasm", "math.wat"]).check(0, "");
+    let mut bytes = std::fs::read(place.path("math.cwasm")).unwrap();
+    bytes[5000] ^= 1;
+    std::fs::write(place.path("math.cwasm"), &bytes).unwrap();
+    let run = ["run", "--allow-precompiled", "--invoke", "fib", "math.cwasm", "10"];
+    place.run(&run).check(1, "").says(&["math.cwasm: the precompiled module is damaged"]);
+}
+
+#[test]
+fn listings_of_precompiled_modules_are_those_of_the_modules() {
+    let place = Place::new();
+    place.text("math.wat", MATH).run(&["compile", "-o", "math.cwasm", "math.wat"]).check(0, "");
+    let of_module = place.run(&["objdump", "math.wat"]);
+    place.run(&["objdump", "--allow-precompiled", "math.cwasm"]).check(0, &of_module.stdout);
+}
+
+#[test]
 fn compile_prints_sizes_and_times() {
     let place = Place::new();
     place.text("math.wat", MATH);

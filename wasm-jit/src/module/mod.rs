@@ -98,6 +98,10 @@ impl Module {
     }
 
     fn from_text(engine: &Engine, path: Option<&Path>, text: &[u8]) -> Result<Self, Error> {
+        if Self::is_precompiled(text) {
+            let message = "this is a precompiled module: see Module::deserialize".to_owned();
+            return Err(Error::Text { message });
+        }
         let neither = "neither a binary module nor a text".to_owned();
         let text = str::from_utf8(text).map_err(|_| Error::Text { message: neither })?;
         let bytes = wat::Parser::new().parse_str(path, text);

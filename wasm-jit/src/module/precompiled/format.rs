@@ -57,7 +57,8 @@ pub(super) struct Contents {
 
 /// What affects the code of a module, and what it relies on, with the values of this engine.
 pub(super) fn requirements(engine: &Engine) -> Vec<(&'static str, String)> {
-    let CodeSettings { checks_bounds, masks_indices, relaxes_vectors, uses_fuel, sites, counter_stubs } =
+    // Versions of probed functions depend on the number of counters in stubs; they are not stored.
+    let CodeSettings { checks_bounds, masks_indices, relaxes_vectors, uses_fuel, sites, counter_stubs: _ } =
         engine.code_settings();
     let is_on = |on: bool| if on { "on" } else { "off" }.to_owned();
     vec![
@@ -69,8 +70,6 @@ pub(super) fn requirements(engine: &Engine) -> Vec<(&'static str, String)> {
         ("deterministic relaxed vectors", is_on(!relaxes_vectors)),
         ("fuel", is_on(uses_fuel)),
         ("probe sites", format!("{sites:?}").to_lowercase()),
-        // Versions of probed functions depend on it, but one setting less is not worth a rule.
-        ("counter stubs", counter_stubs.to_string()),
     ]
 }
 
