@@ -71,8 +71,9 @@ const MODULES: &[(&str, &[Imports])] = &[
             ("exn_ref", &["store_id"]),
             ("error", &["types", "code", "trap", "exn_ref"]),
             ("linear_memory", &["types", "error"]),
-            ("engine", &["types", "code", "trap", "error", "linear_memory"]),
-            ("module", &["types", "code", "objdump", "error", "engine"]),
+            ("cache", &["error"]),
+            ("engine", &["types", "cache", "code", "trap", "error", "linear_memory"]),
+            ("module", &["types", "cache", "code", "objdump", "error", "engine"]),
             (
                 "probes",
                 &["types", "store_id", "code", "engine", "trap", "error", "module", "runtime", "vmctx"],

@@ -9,6 +9,7 @@ use type_registry::TypeRegistry;
 pub(crate) use type_registry::{GroupFuncType, GroupValType};
 use wasm_jit_codegen::{CodeSettings, CompiledSites};
 
+use crate::cache::Cache;
 use crate::code::CodeImage;
 use crate::error::Error;
 use crate::linear_memory;
@@ -73,6 +74,7 @@ pub struct Config {
     uses_fuel: bool,
     probe_sites: ProbeSites,
     counter_stubs: u32,
+    cache: Option<Cache>,
 }
 
 impl Default for Config {
@@ -87,6 +89,7 @@ impl Default for Config {
             uses_fuel: false,
             probe_sites: ProbeSites::default(),
             counter_stubs: COUNTER_STUBS,
+            cache: None,
         }
     }
 }
@@ -183,6 +186,26 @@ impl Config {
     /// for its number of counters.
     pub fn counter_stubs(&mut self, limit: u32) -> &mut Self {
         self.counter_stubs = limit;
+        self
+    }
+
+    /// Where compiled modules are stored, so that a module that was compiled before, by this process
+    /// or another one, is loaded instead of being compiled. By default they are not stored.
+    ///
+    /// ```
+    /// use wasm_jit::{Cache, Config, Engine, Module};
+    ///
+    /// # let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    /// # let folder = folder.path().join("cache");
+    /// let cache = Cache::new(folder, 1 << 30)?;
+    /// let engine = Engine::new(Config::new().cache(cache.clone()))?;
+    /// Module::new(&engine, "(module (func))")?;
+    /// Module::new(&engine, "(module (func))")?;
+    /// assert_eq!((cache.statistics().misses, cache.statistics().hits), (1, 1));
+    /// # Ok::<(), wasm_jit::Error>(())
+    /// ```
+    pub fn cache(&mut self, cache: Cache) -> &mut Self {
+        self.cache = Some(cache);
         self
     }
 }
@@ -301,6 +324,10 @@ impl Engine {
     pub(crate) fn compile_threads(&self) -> NonZero<usize> {
         let available = || std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
         self.0.config.compile_threads.unwrap_or_else(available)
+    }
+
+    pub(crate) fn cache(&self) -> Option<&Cache> {
+        self.0.config.cache.as_ref()
     }
 
     pub(crate) fn max_wasm_stack(&self) -> usize {

@@ -76,6 +76,14 @@ pub enum Error {
     /// A precompiled module cannot be loaded.
     #[error(transparent)]
     Precompiled(#[from] PrecompiledError),
+    /// The folder cannot be used for a [`Cache`](crate::Cache).
+    #[error("the cache {folder} cannot be used: {source}", folder = folder.display())]
+    Cache {
+        /// The folder.
+        folder: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// A file cannot be read.
     #[error("{path}: {source}", path = path.display())]
     Read {

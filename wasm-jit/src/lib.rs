@@ -92,11 +92,12 @@
 //! # The code of this crate
 //! | folder or file | what it is |
 //! | --- | --- |
-//! | `module/` | decoding and validation; the declarations of a module |
+//! | `module/` | decoding and validation; the declarations of a module; precompiled modules |
 //! | `code/` | compiles on several threads, links, and owns the machine code; finds a function by
 //! an address; names for gdb and perf |
 //! | `trap/` | non-local exits from compiled code: signals, exceptions, interrupts, backtraces |
 //! | `runtime/` | stores, instances, host functions: most of the public API |
+//! | `cache.rs` | compiled modules in a folder |
 //! | `engine.rs`, `error.rs`, `types.rs` | the rest of the public API |
 //! | `probes.rs` | probes: the public API; the machinery is in `code/probed/` |
 //! | `symbols.rs` | names and source lines, for reports |
@@ -106,6 +107,7 @@
 //! runtime (`vmctx.rs`: registers, calls, frames, layouts; read it first). WASI and the command
 //! `wasm-jit` use only this crate's public API.
 
+mod cache;
 pub(crate) mod code;
 mod engine;
 mod error;
@@ -122,6 +124,7 @@ mod types;
 
 use wasm_jit_codegen::vmctx;
 
+pub use cache::{Cache, CacheStatistics};
 pub use code::gdb::GdbRegistration;
 pub use engine::{BoundsChecks, Config, Engine, ProbeSites};
 pub use error::{Error, Mismatch, PrecompiledError};

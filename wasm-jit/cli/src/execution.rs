@@ -11,6 +11,7 @@ use wasm_jit::{BoundsChecks, Config, Engine, Error, ExternType, Func, Instance, 
 use wasm_jit_debug::{Killed, Outcome};
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 
+use super::loading::Loading;
 use super::program::{Host, Imports, Limits};
 use super::{Failure, units, values};
 
@@ -24,6 +25,7 @@ Examples:
   wasm-jit run --count malloc --count main:0x2c1 app.wasm
   wasm-jit run --monitors=icount,'hotness{function=main}' --monitor-out report app.wasm
   wasm-jit run --monitors=./monitor.wasm+whamm_core.wasm app.wasm
+  wasm-jit run --cache app.wasm
   wasm-jit run --allow-precompiled app.cwasm
   wasm-jit run --timeout 10s untrusted.wasm < input";
 
@@ -86,10 +88,8 @@ pub(super) struct Run {
     #[arg(long)]
     harden_speculation: bool,
 
-    /// Accepts a precompiled module (wasm-jit compile -o) as FILE: its machine code is not confined
-    /// to the sandbox, so it must be from somebody who may run programs as you
-    #[arg(long)]
-    allow_precompiled: bool,
+    #[command(flatten)]
+    loading: Loading,
 
     /// Counts how often this function (name or index) is called, or the instruction at this offset
     /// of the module, as backtraces print it, is executed; prints the counts to stderr when the
@@ -157,8 +157,11 @@ impl Run {
         if self.bounds_checks {
             config.bounds_checks(BoundsChecks::Instructions);
         }
+        if let Some(cache) = self.loading.cache()? {
+            config.cache(cache);
+        }
         let engine = Engine::new(&config).map_err(Failure::new)?;
-        let module = super::loading::load_program(&engine, self.file(), self.allow_precompiled)?;
+        let module = self.loading.load(&engine, self.file())?;
         if self.invoke.is_none() {
             check_main(&module).map_err(|failure| failure.about(self.file().display()))?;
         }

@@ -2,11 +2,46 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use wasm_jit::{Engine, Error, Module};
+use clap::Args;
+use wasm_jit::{Cache, Engine, Error, Module};
 
-use super::Failure;
+use super::{Failure, folders, units};
+
+/// How a program's modules get their code.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Loading {
+    /// Keeps the machine code of modules in this folder, so that they are not compiled again when
+    /// they are run again [default: none; without DIR: $XDG_CACHE_HOME/wasm-jit or
+    /// ~/.cache/wasm-jit]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    cache: Option<Option<PathBuf>>,
+
+    /// The size of that folder; what was not used for the longest time is removed
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = units::bytes, requires = "cache")]
+    cache_size: usize,
+
+    /// Accepts a precompiled module (wasm-jit compile -o) as FILE: its machine code is not confined
+    /// to the sandbox, so it must be from somebody who may run programs as you
+    #[arg(long)]
+    allow_precompiled: bool,
+}
+
+impl Loading {
+    /// The cache, if there is to be one.
+    pub(super) fn cache(&self) -> Result<Option<Cache>, Failure> {
+        let Some(folder) = &self.cache else { return Ok(None) };
+        let folder = folder.clone().or_else(folders::cache);
+        let folder = folder.ok_or_else(|| Failure::new("there is no home directory: use --cache=DIR"))?;
+        Cache::new(folder, self.cache_size as u64).map(Some).map_err(Failure::new)
+    }
+
+    /// Loads the program.
+    pub(super) fn load(&self, engine: &Engine, file: &Path) -> Result<Module, Failure> {
+        load_program(engine, file, self.allow_precompiled)
+    }
+}
 
 /// Loads a module in binary or text format.
 pub(super) fn load(engine: &Engine, file: &Path) -> Result<Module, Failure> {

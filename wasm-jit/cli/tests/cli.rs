@@ -4,7 +4,9 @@
 //! (`scripts/install-packages.sh`). The expected output is that of wasmtime, except in two places,
 //! which are marked.
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -611,6 +613,32 @@ fn listings_of_precompiled_modules_are_those_of_the_modules() {
     place.text("math.wat", MATH).run(&["compile", "-o", "math.cwasm", "math.wat"]).check(0, "");
     let of_module = place.run(&["objdump", "math.wat"]);
     place.run(&["objdump", "--allow-precompiled", "math.cwasm"]).check(0, &of_module.stdout);
+}
+
+#[test]
+fn code_is_kept_in_a_cache() {
+    let place = Place::new();
+    place.text("math.wat", MATH);
+    let files = |folder: &str| match std::fs::read_dir(place.path(folder)) {
+        Ok(entries) => entries.map(|entry| entry.unwrap().path()).collect(),
+        Err(_) => Vec::new(),
+    };
+    let run = |options: &[&str]| {
+        let line = [&["run"], options, &["--invoke", "fib", "math.wat", "10"]].concat();
+        let mut command = place.command(&line);
+        command.env("XDG_CACHE_HOME", place.path("home")).stdin(Stdio::null());
+        Ran::new(command.output().unwrap())
+    };
+    run(&[]).check(0, "55\n");
+    run(&["--cache=folder"]).check(0, "55\n");
+    let [file] = &files("folder")[..] else { panic!("one file") };
+    let stored = std::fs::metadata(file).unwrap();
+    run(&["--cache=folder"]).check(0, "55\n");
+    assert_eq!(stored.ino(), std::fs::metadata(file).unwrap().ino(), "not replaced");
+    run(&["--cache"]).check(0, "55\n");
+    assert_eq!(files("home/wasm-jit").len(), 1);
+    std::fs::set_permissions(place.path("folder"), Permissions::from_mode(0o777)).unwrap();
+    run(&["--cache=folder"]).check(1, "").says(&["the cache folder cannot be used: others can write to it"]);
 }
 
 #[test]

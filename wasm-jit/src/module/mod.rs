@@ -109,7 +109,11 @@ impl Module {
     }
 
     fn compile(engine: &Engine, bytes: Vec<u8>) -> Result<Self, Error> {
-        let (parsed, code) = compile_binary(engine, Bytes::from(bytes))?;
+        let bytes = Bytes::from(bytes);
+        if let Some(cache) = engine.cache() {
+            return precompiled::cached::module(engine, cache, bytes);
+        }
+        let (parsed, code) = compile_binary(engine, bytes)?;
         Ok(Self::of(engine, parsed, code))
     }
 

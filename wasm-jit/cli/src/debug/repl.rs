@@ -12,7 +12,7 @@ use rustyline::{Config, Context, Editor, Helper};
 
 use super::commands::{Answer, COMMANDS, may_repeat};
 use super::say;
-use crate::Failure;
+use crate::{Failure, folders};
 
 /// How many lines are kept.
 const HISTORY: usize = 1000;
@@ -63,11 +63,9 @@ pub(super) fn read(
     Ok(())
 }
 
-/// `~/.local/state/wasm-jit/debug_history`, or below `XDG_STATE_HOME`.
+/// Where commands of earlier sessions are.
 fn history_file() -> Option<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
-    Some(state?.join("wasm-jit/debug_history"))
+    Some(folders::state()?.join("debug_history"))
 }
 
 /// Completes commands, and names of functions.

@@ -9,7 +9,11 @@
 //! Code runs with the engine's own code around it: everything that affects the code, or on which it
 //! relies, is a [requirement](format::requirements), and a module with other requirements is
 //! refused.
+//!
+//! With a cache ([`Config::cache`](crate::Config::cache)), all of this happens by itself
+//! (`cached.rs`).
 
+pub(super) mod cached;
 mod format;
 
 use std::fs::File;
@@ -77,7 +81,9 @@ impl Module {
     /// [`Error::Precompiled`]: it is damaged, or was compiled by an engine of another version or
     /// with other settings. [`Error::Code`]: the system refused memory.
     pub unsafe fn deserialize(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self, Error> {
-        load(engine, format::decode(engine, &Bytes::copy_from_slice(bytes.as_ref()))?)
+        let contents = format::decode(engine, &Bytes::copy_from_slice(bytes.as_ref()))?;
+        // SAFETY: the caller's obligation.
+        unsafe { load(engine, contents) }
     }
 
     /// As [`Module::deserialize`], from a file. It is mapped, not read: what is not needed does not
@@ -94,12 +100,17 @@ impl Module {
         // SAFETY: the file stays unchanged, by the caller's obligation.
         let map = File::open(path).and_then(|file| unsafe { Mmap::map(&file) });
         let map = map.map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        load(engine, format::decode(engine, &Bytes::from_owner(map))?)
+        let contents = format::decode(engine, &Bytes::from_owner(map))?;
+        // SAFETY: the caller's obligation.
+        unsafe { load(engine, contents) }
     }
 }
 
 /// The module with these contents.
-fn load(engine: &Engine, contents: Contents) -> Result<Module, Error> {
+///
+/// # Safety
+/// They come from [`Module::serialize`], and do not change as long as the module exists.
+unsafe fn load(engine: &Engine, contents: Contents) -> Result<Module, Error> {
     let Contents { module: bytes, code, tables } = contents;
     let mut parsed = parse::declarations(engine, &bytes)?;
     let info = Arc::new(std::mem::take(&mut parsed.info));

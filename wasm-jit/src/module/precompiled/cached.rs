@@ -1,0 +1,45 @@
+//! Modules of engines with a cache: loaded if they are stored, else compiled and stored.
+
+use bytes::Bytes;
+
+use super::format::{decode, encode, requirements};
+use super::load;
+use crate::cache::Cache;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::module::{Module, compile_binary};
+
+/// The module, from the cache or compiled.
+///
+/// # Errors
+/// Those of compilation.
+pub(in crate::module) fn module(engine: &Engine, cache: &Cache, bytes: Bytes) -> Result<Module, Error> {
+    let key = key(engine, &bytes);
+    let loaded = cache.load(&key, |stored| {
+        let contents = decode(engine, &stored).ok()?;
+        // Not only of the same key: files can be copied.
+        let is_same = contents.module == bytes;
+        // SAFETY: the cache vouches for who has written the contents, and that they stay.
+        is_same.then(|| unsafe { load(engine, contents) }.ok()).flatten()
+    });
+    if let Some(module) = loaded {
+        return Ok(module);
+    }
+    let (parsed, image) = compile_binary(engine, bytes)?;
+    // Nobody else knows the image yet, so nothing of it has been probed.
+    if let Some(code) = image.original_code() {
+        cache.store(&key, &encode(engine, &image, &code));
+    }
+    Ok(Module::of(engine, parsed, image))
+}
+
+/// The name of a module in a cache: a hash of all that affects its code.
+fn key(engine: &Engine, module: &[u8]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (what, value) in requirements(engine) {
+        // Both end with a character that is in neither.
+        hasher.update(format!("{what}\n{value}\n").as_bytes());
+    }
+    hasher.update(module);
+    hasher.finalize().to_hex().to_string()
+}
