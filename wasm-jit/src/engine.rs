@@ -189,8 +189,8 @@ impl Config {
         self
     }
 
-    /// Where compiled modules are stored, so that a module that was compiled before, by this process
-    /// or another one, is loaded instead of being compiled. By default they are not stored.
+    /// Where compiled modules are stored, so that a module that was compiled before, by this
+    /// process or another one, is loaded instead of being compiled. By default they are not stored.
     ///
     /// ```
     /// use wasm_jit::{Cache, Config, Engine, Module};

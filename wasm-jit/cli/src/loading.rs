@@ -74,8 +74,8 @@ fn failure(file: &Path, error: Error) -> Failure {
     }
 }
 
-/// Whether it is a file that begins like a precompiled module. Pipes are not read: their first bytes
-/// would be lost.
+/// Whether it is a file that begins like a precompiled module. Pipes are not read: their first
+/// bytes would be lost.
 fn is_precompiled(file: &Path) -> io::Result<bool> {
     if !fs::metadata(file)?.is_file() {
         return Ok(false);
