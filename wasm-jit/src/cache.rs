@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use memmap2::Mmap;
+use memmap2::MmapOptions;
 
 use crate::error::Error;
 
@@ -152,7 +152,7 @@ impl Cache {
         let _ = file.set_modified(SystemTime::now());
         // SAFETY: only this user can write to the file, and files of caches are not written in
         // place.
-        let map = unsafe { Mmap::map(&file)? };
+        let map = unsafe { MmapOptions::new().populate().map(&file)? };
         Ok(Bytes::from_owner(map))
     }
 

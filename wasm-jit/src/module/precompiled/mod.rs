@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use memmap2::Mmap;
+use memmap2::MmapOptions;
 
 use super::{Module, compile_binary, parse};
 use crate::code::CodeImage;
@@ -98,7 +98,7 @@ impl Module {
     pub unsafe fn deserialize_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         // SAFETY: the file stays unchanged, by the caller's obligation.
-        let map = File::open(path).and_then(|file| unsafe { Mmap::map(&file) });
+        let map = File::open(path).and_then(|file| unsafe { MmapOptions::new().populate().map(&file) });
         let map = map.map_err(|source| Error::Read { path: path.to_owned(), source })?;
         let contents = format::decode(engine, &Bytes::from_owner(map))?;
         // SAFETY: the caller's obligation.
