@@ -1,7 +1,8 @@
 //! How long it takes until a module can be instantiated: compiled, or with code that is stored.
 //!
-//! Generated modules of several sizes. The three ways take turns in one process, and the least times
-//! count; files are in the page cache. Each module is checked to compute the same in all ways.
+//! Generated modules of several sizes. The three ways take turns in one process, and the least
+//! times count; files are in the page cache. Each module is checked to compute the same in all
+//! ways.
 
 use std::fmt::Write;
 use std::time::Instant;

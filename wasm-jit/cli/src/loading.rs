@@ -50,20 +50,21 @@ pub(super) fn load(engine: &Engine, file: &Path) -> Result<Module, Failure> {
 
 /// Loads a module in binary or text format, or a precompiled one if `allow_precompiled`.
 pub(super) fn load_program(engine: &Engine, file: &Path, allow_precompiled: bool) -> Result<Module, Failure> {
-    match (is_precompiled(file), allow_precompiled) {
-        // What cannot be read is reported by `load`.
-        (Err(_) | Ok(false), _) => load(engine, file),
-        (Ok(true), false) => Err(Failure::of_file(
+    // What cannot be read is reported by `load`.
+    if !is_precompiled(file).unwrap_or(false) {
+        return load(engine, file);
+    }
+    if !allow_precompiled {
+        return Err(Failure::of_file(
             file,
             "this is a precompiled module, whose machine code is not confined to the sandbox: if it is \
              from somebody who may run programs as you, pass --allow-precompiled",
-        )),
-        // SAFETY: the user answers for the contents, by the option; `wasm-jit compile` replaces
-        // files and does not write into them.
-        (Ok(true), true) => {
-            unsafe { Module::deserialize_file(engine, file) }.map_err(|error| failure(file, error))
-        }
+        ));
     }
+    // SAFETY: the user answers for the contents, by the option; `wasm-jit compile` replaces files
+    // and does not write into them.
+    let module = unsafe { Module::deserialize_file(engine, file) };
+    module.map_err(|error| failure(file, error))
 }
 
 fn failure(file: &Path, error: Error) -> Failure {
