@@ -10,12 +10,18 @@ use std::process::Command;
 
 use tests::{bare, ensure_built, ensure_preload, repo_root, run, target_dir, target_release_dir};
 
+/// Crates with examples. Their READMEs show some of them.
 const CRATES: [&str; 4] = ["wordpatch", "callpatch", "fastinst", "wasm-jit"];
+
+/// Crates with examples, whose READMEs refer to them.
+const REFERRING: [&str; 6] =
+    ["profiler", "wasm-jit/debug", "wasm-jit/hooks", "wasm-jit/replay", "wasm-jit/wasi", "wasm-jit/whamm"];
 
 /// The examples that are programs; `library.c` is loaded by `probes.rs`.
 fn examples(extension: &str) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = CRATES
         .iter()
+        .chain(&REFERRING)
         .flat_map(|name| {
             fs::read_dir(repo_root().join(name).join("examples")).expect("every crate has examples")
         })
@@ -98,7 +104,7 @@ fn examples_in_rust_print_the_documented_output() {
     let flags = ["-fno-inline", "-shared", "-fPIC", "-finstrument-functions"];
     compile("gcc", &repo_root().join("fastinst/examples/library.c"), &flags, &library);
     let found = examples("rs");
-    assert!(found.len() >= 6, "{found:?}");
+    assert!(found.len() >= 13, "{found:?}");
     for example in found {
         let name = example.file_stem().expect("a file has a name");
         let mut command = bare(&target_release_dir().join("examples").join(name), &[]);
