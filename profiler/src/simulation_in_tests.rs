@@ -191,8 +191,8 @@ fn periodic_calls() {
 #[test]
 fn phases() {
     check("300 ms hot, 300 ms silent, 300 ms hot", SECOND, |random| {
-        let mut times = steady(random, 0.0, 0.3 * SECOND, 5e-3);
-        times.extend(steady(random, 0.6 * SECOND, 0.9 * SECOND, 5e-3));
+        let mut times = steady(random, 0.0, 0.3 * SECOND, 5e-4);
+        times.extend(steady(random, 0.6 * SECOND, 0.9 * SECOND, 5e-4));
         times
     });
 }

@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                         debugger.code().name(stop.location.function),
                         stop.depth + 1
                     );
-                    print!("{}", debugger.inspect(|stopped| stack(stopped))??);
+                    print!("{}", debugger.inspect(stack)??);
                     debugger.resume(Resume::Continue)?;
                 }
                 Event::Ended(outcome) => {
