@@ -67,7 +67,26 @@ impl Site {
     }
 }
 
-/// The contexts of a body in which a frame has been.
+/// A body in which a frame has been.
+#[derive(Debug, Default)]
+struct Body {
+    /// `None` if there are sites that were added later.
+    shape: Option<Shape>,
+    analyzed: Option<Analyzed>,
+}
+
+/// What is known of a body without its code.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// The address of its end.
+    end: u64,
+    /// The address of its first site.
+    first: u64,
+    /// The function of all its sites ([`only_function`]).
+    only_function: Option<u32>,
+}
+
+/// The contexts of a body.
 #[derive(Debug)]
 struct Analyzed {
     ranges: Ranges,
@@ -86,7 +105,7 @@ pub(super) struct Contexts {
     sites: Vec<Site>,
     is_sorted: bool,
     /// By the first address of the body.
-    bodies: HashMap<u64, Analyzed>,
+    bodies: HashMap<u64, Body>,
     chains: Chains,
 }
 
@@ -134,8 +153,9 @@ impl Contexts {
         };
         self.sites.push(Site { body: body.start, length, offset, function, kind });
         self.is_sorted = false;
-        if let Some(analyzed) = self.bodies.get_mut(&body.start) {
-            analyzed.is_stale = true;
+        if let Some(known) = self.bodies.get_mut(&body.start) {
+            known.shape = None;
+            known.analyzed.iter_mut().for_each(|analyzed| analyzed.is_stale = true);
         }
     }
 
@@ -161,15 +181,18 @@ impl Contexts {
         });
     }
 
-    /// The addresses of the body at this address, and where its sites are in the list.
-    fn body_at(&mut self, address: u64) -> Option<(Range<u64>, Range<usize>)> {
+    /// The start of the body that may contain this address, and what is known of it.
+    fn body_at(&mut self, address: u64) -> Option<(u64, &mut Body)> {
         self.sort();
         let end = self.sites.partition_point(|site| site.body <= address);
         let start = self.sites[end.checked_sub(1)?].body;
-        let sites = self.sites.partition_point(|site| site.body < start)..end;
-        let length = self.sites[sites.clone()].iter().map(|site| site.length).max()?;
-        let body = start..start + u64::from(length);
-        body.contains(&address).then_some((body, sites))
+        Some((start, self.bodies.entry(start).or_default()))
+    }
+
+    /// The sites of a body, of which there are some, ascending.
+    fn sites_of(&self, start: u64) -> &[Site] {
+        let sites = &self.sites[self.sites.partition_point(|site| site.body < start)..];
+        &sites[..sites.partition_point(|site| site.body == start)]
     }
 
     /// The context at this address; `None` if it is unknown. `code` gives the bytes of a range, as
@@ -180,26 +203,52 @@ impl Contexts {
         state: FrameState,
         code: impl FnOnce(&Range<u64>) -> Option<&'a [u8]>,
     ) -> Option<Context> {
-        let Some((body, sites)) = self.body_at(address) else { return Some(EMPTY) };
-        let sites = &self.sites[sites];
-        let analyzed = self.bodies.get(&body.start);
+        let Some((start, body)) = self.body_at(address) else { return Some(EMPTY) };
+        let shape = match body.shape {
+            Some(shape) => shape,
+            None => self.look_at(start)?,
+        };
+        if address >= shape.end {
+            return Some(EMPTY);
+        }
+        let analyzed = self.bodies.get(&start).and_then(|body| body.analyzed.as_ref());
         if state == FrameState::Calling
             && analyzed.is_none()
-            && let Some(function) = only_function(sites)
+            && let Some(function) = shape.only_function
         {
-            let first = sites.first()?.address();
-            return Some(if address > first { self.chains.entered(EMPTY, function) } else { EMPTY });
+            return Some(if address > shape.first { self.chains.entered(EMPTY, function) } else { EMPTY });
         }
-        let is_current = |known: &Analyzed| !known.is_stale || known.made.elapsed() < LIFETIME;
-        if !analyzed.is_some_and(is_current) {
-            let known =
-                code(&body).and_then(|code| Analysis::new(code, body.start, sites)?.run(&mut self.chains));
-            let ranges = known.unwrap_or_else(|| Box::new([(body.start, None)]));
-            self.bodies.insert(body.start, Analyzed { ranges, made: Instant::now(), is_stale: false });
-        }
-        let ranges = &self.bodies.get(&body.start)?.ranges;
+        let is_current = |known: &&Analyzed| !known.is_stale || known.made.elapsed() < LIFETIME;
+        let ranges = match analyzed.filter(is_current) {
+            Some(analyzed) => &analyzed.ranges,
+            None => self.analyze(start..shape.end, code)?,
+        };
         let next = ranges.partition_point(|(first, _)| *first <= address);
         ranges.get(next.checked_sub(1)?)?.1
+    }
+
+    /// Looks at all sites of a body: there may be thousands.
+    fn look_at(&mut self, start: u64) -> Option<Shape> {
+        let sites = self.sites_of(start);
+        let length = sites.iter().map(|site| site.length).max()?;
+        let first = sites.first()?.address();
+        let end = start + u64::from(length);
+        let shape = Shape { end, first, only_function: only_function(sites) };
+        self.bodies.get_mut(&start)?.shape = Some(shape);
+        Some(shape)
+    }
+
+    /// Computes the contexts of a body.
+    fn analyze<'a>(
+        &mut self,
+        body: Range<u64>,
+        code: impl FnOnce(&Range<u64>) -> Option<&'a [u8]>,
+    ) -> Option<&Ranges> {
+        let analysis = code(&body).and_then(|code| Analysis::new(code, body.start, self.sites_of(body.start)));
+        let known = analysis.and_then(|analysis| analysis.run(&mut self.chains));
+        let ranges = known.unwrap_or_else(|| Box::new([(body.start, None)]));
+        let analyzed = Analyzed { ranges, made: Instant::now(), is_stale: false };
+        Some(&self.bodies.get_mut(&body.start)?.analyzed.insert(analyzed).ranges)
     }
 
     /// Calls `visit` with the functions of a context, innermost first.
@@ -212,7 +261,8 @@ impl Contexts {
 
     /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
-        let of_body = |body: &Analyzed| size_of::<(u64, Analyzed)>() + size_of_val::<[_]>(&body.ranges);
+        let ranges = |body: &Body| body.analyzed.as_ref().map_or(0, |known| size_of_val::<[_]>(&known.ranges));
+        let of_body = |body: &Body| size_of::<(u64, Body)>() + ranges(body);
         self.sites.capacity() * size_of::<Site>()
             + self.bodies.values().map(of_body).sum::<usize>()
             + self.chains.links.len() * 2 * size_of::<(Context, u32)>()

@@ -20,8 +20,8 @@
 use std::ops::Range;
 
 use iced_x86::{
-    Code, FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess,
-    OpKind, Register, UsedRegister,
+    Code, ConditionCode, FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic,
+    OpAccess, OpKind, Register, UsedRegister,
 };
 
 const REGISTERS: usize = 16;
@@ -70,11 +70,52 @@ impl Effects {
 /// The analysis, with buffers that are reused.
 pub(super) struct Analysis {
     info: InstructionInfoFactory,
-    /// For each instruction, whether it is the target of a branch of the function.
-    targets: Vec<bool>,
+    branches: Branches,
     effects: Effects,
     /// The effects of one instruction.
     own: Vec<Effect>,
+}
+
+/// The branches of a function.
+#[derive(Default)]
+struct Branches {
+    /// Its first address.
+    start: u64,
+    /// A bit for each of its bytes, whether it is the target of a branch of the function.
+    targets: Vec<u64>,
+    /// Whether there is a jump through a table, which stays inside the function, unlike a tail call
+    /// through a pointer.
+    has_table: bool,
+}
+
+impl Branches {
+    fn find(&mut self, instructions: &[Instruction]) {
+        let (Some(first), Some(last)) = (instructions.first(), instructions.last()) else { return };
+        self.start = first.ip();
+        let length = last.next_ip() - self.start;
+        self.targets.clear();
+        self.targets.resize(length.div_ceil(64) as usize, 0);
+        self.has_table = false;
+        for instruction in instructions {
+            match instruction.flow_control() {
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+                    let offset = instruction.near_branch_target().wrapping_sub(self.start);
+                    if offset < length {
+                        self.targets[offset as usize / 64] |= 1 << (offset % 64);
+                    }
+                }
+                FlowControl::IndirectBranch => {
+                    self.has_table |= instruction.memory_base() != Register::RIP;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn lead_to(&self, instruction: &Instruction) -> bool {
+        let offset = instruction.ip() - self.start;
+        self.targets[offset as usize / 64] >> (offset % 64) & 1 != 0
+    }
 }
 
 /// The result of a backward search.
@@ -90,7 +131,7 @@ impl Analysis {
     pub(super) fn new() -> Self {
         Self {
             info: InstructionInfoFactory::new(),
-            targets: Vec::new(),
+            branches: Branches::default(),
             effects: Effects::default(),
             own: Vec::new(),
         }
@@ -104,24 +145,26 @@ impl Analysis {
         sites: impl Iterator<Item = usize> + Clone,
         constants: &[Range<usize>],
     ) -> Vec<Option<usize>> {
-        self.find_targets(instructions);
-        let has_table = has_table(instructions);
+        self.branches.find(instructions);
         let looks: Vec<Look> =
-            sites.clone().map(|site| self.look_back(instructions, site, has_table, constants)).collect();
-        if looks.iter().all(|look| matches!(look, Look::Constant(_))) {
-            return looks.into_iter().map(Look::constant).collect();
+            sites.clone().map(|site| self.look_back(instructions, site, constants)).collect();
+        let mut functions: Vec<Option<usize>> = Vec::with_capacity(looks.len());
+        // Most sites that remain have their constant in the same register.
+        let mut unique: [Option<Option<usize>>; REGISTERS] = [None; REGISTERS];
+        for look in looks {
+            functions.push(match look {
+                Look::Constant(value) => Some(value),
+                Look::Stopped(Register::RDI) | Look::Unknown => None,
+                Look::Stopped(register) => number(register).and_then(|number| {
+                    *unique[number]
+                        .get_or_insert_with(|| self.unique_definition(instructions, register, constants))
+                }),
+            });
         }
-        self.find_effects(instructions, constants);
-        let unique = unique_definitions(instructions, &self.effects);
-        let with_unique = |look: &Look| match look {
-            Look::Constant(value) => Some(*value),
-            Look::Stopped(Register::RDI) | Look::Unknown => None,
-            Look::Stopped(register) => number(*register).and_then(|register| unique[register]),
-        };
-        let mut functions: Vec<Option<usize>> = looks.iter().map(with_unique).collect();
         if functions.contains(&None) {
+            self.find_effects(instructions, constants);
             let sites: Vec<usize> = sites.collect();
-            let at_sites = propagate(instructions, &self.targets, &self.effects, &sites, has_table);
+            let at_sites = propagate(instructions, &self.branches, &self.effects, &sites);
             for (function, propagated) in functions.iter_mut().zip(at_sites) {
                 *function = function.or(propagated);
             }
@@ -129,109 +172,111 @@ impl Analysis {
         functions
     }
 
-    fn find_targets(&mut self, instructions: &[Instruction]) {
-        self.targets.clear();
-        self.targets.resize(instructions.len(), false);
-        for instruction in instructions {
-            if let Some(target) = target(instructions, instruction) {
-                self.targets[target] = true;
-            }
-        }
-    }
-
     /// Step 1: the backward search.
-    fn look_back(
-        &mut self,
-        instructions: &[Instruction],
-        site: usize,
-        has_table: bool,
-        constants: &[Range<usize>],
-    ) -> Look {
+    fn look_back(&mut self, instructions: &[Instruction], site: usize, constants: &[Range<usize>]) -> Look {
         let mut wanted = Register::RDI;
         let mut at = site;
         loop {
-            let Some(before) = at.checked_sub(1).filter(|_| !self.targets[at]) else {
+            let Some(before) = at.checked_sub(1).filter(|_| !self.branches.lead_to(&instructions[at])) else {
                 return Look::Stopped(wanted);
             };
             let instruction = &instructions[before];
-            if !falls_through(instruction) || has_table && ends_block(instruction) {
+            if !falls_through(instruction) || self.branches.has_table && ends_block(instruction) {
                 return Look::Stopped(wanted);
             }
             if may_define(instruction, wanted) {
-                let mut own = std::mem::take(&mut self.own);
-                own.clear();
-                self.effects_of(instruction, constants, &mut own);
-                let effect = own.iter().rev().find(|effect| effect.register() == wanted);
+                self.own.clear();
+                effects_of(&mut self.info, instruction, constants, &mut self.own);
+                let effect = self.own.iter().rev().find(|effect| effect.register() == wanted);
                 match effect {
                     Some(Effect::Constant(_, value)) => return Look::Constant(*value),
                     Some(Effect::Copy(_, from)) => wanted = *from,
                     Some(Effect::Unknown(_)) => return Look::Unknown,
                     None => {}
                 }
-                self.own = own;
             }
             at = before;
         }
     }
 
-    fn find_effects(&mut self, instructions: &[Instruction], constants: &[Range<usize>]) {
-        let mut effects = std::mem::take(&mut self.effects);
-        effects.all.clear();
-        effects.ends.clear();
+    /// Step 2: the constant that all definitions of a register in the function are. Restoring it
+    /// from the stack, as at the end of a function, does not count as a definition.
+    fn unique_definition(
+        &mut self,
+        instructions: &[Instruction],
+        register: Register,
+        constants: &[Range<usize>],
+    ) -> Option<usize> {
+        let mut unique = None;
         for instruction in instructions {
-            self.effects_of(instruction, constants, &mut effects.all);
-            effects.ends.push(effects.all.len() as u32);
+            let is_restored = || matches!(instruction.mnemonic(), Mnemonic::Pop | Mnemonic::Leave);
+            if !may_define(instruction, register) || is_restored() {
+                continue;
+            }
+            self.own.clear();
+            effects_of(&mut self.info, instruction, constants, &mut self.own);
+            for effect in self.own.iter().filter(|effect| effect.register() == register) {
+                match effect {
+                    Effect::Constant(_, value) if unique.is_none_or(|unique| unique == *value) => {
+                        unique = Some(*value);
+                    }
+                    _ => return None,
+                }
+            }
         }
-        self.effects = effects;
+        unique
     }
 
-    fn effects_of(
-        &mut self,
-        instruction: &Instruction,
-        constants: &[Range<usize>],
-        effects: &mut Vec<Effect>,
-    ) {
-        if let Some(effect) = definition(instruction, constants) {
-            effects.push(effect);
-            return;
-        }
-        match writes(instruction) {
-            Writes::Nothing => return,
-            Writes::First => {
-                if instruction.op0_kind() == OpKind::Register {
-                    let register = instruction.op0_register().full_register();
-                    effects.extend(register.is_gpr64().then_some(Effect::Unknown(register)));
-                }
-                return;
-            }
-            Writes::Other => {}
-        }
-        let writes = |used: &&UsedRegister| {
-            matches!(
-                used.access(),
-                OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
-            )
-        };
-        let info = self.info.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
-        let used = info.used_registers().iter().filter(writes);
-        effects.extend(
-            used.map(|used| used.register().full_register())
-                .filter(|register| register.is_gpr64())
-                .map(Effect::Unknown),
-        );
-        if is_call(instruction) {
-            effects.extend(CALLER_SAVED.map(Effect::Unknown));
+    fn find_effects(&mut self, instructions: &[Instruction], constants: &[Range<usize>]) {
+        let Effects { all, ends } = &mut self.effects;
+        all.clear();
+        ends.clear();
+        for instruction in instructions {
+            effects_of(&mut self.info, instruction, constants, all);
+            ends.push(all.len() as u32);
         }
     }
 }
 
-impl Look {
-    fn constant(self) -> Option<usize> {
-        match self {
-            Self::Constant(value) => Some(value),
-            Self::Stopped(_) | Self::Unknown => None,
-        }
+/// Appends the effects of an instruction.
+fn effects_of(
+    info: &mut InstructionInfoFactory,
+    instruction: &Instruction,
+    constants: &[Range<usize>],
+    effects: &mut Vec<Effect>,
+) {
+    if let Some(effect) = definition(instruction, constants) {
+        effects.push(effect);
+        return;
     }
+    match writes(instruction) {
+        Writes::Nothing => return,
+        Writes::First => {
+            if instruction.op0_kind() == OpKind::Register {
+                let register = instruction.op0_register().full_register();
+                effects.extend(register.is_gpr64().then_some(Effect::Unknown(register)));
+            }
+            return;
+        }
+        Writes::Called => {
+            effects.extend(CALLER_SAVED.map(Effect::Unknown));
+            return;
+        }
+        Writes::Other => {}
+    }
+    let writes = |used: &&UsedRegister| {
+        matches!(
+            used.access(),
+            OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+        )
+    };
+    let info = info.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
+    let used = info.used_registers().iter().filter(writes);
+    effects.extend(
+        used.map(|used| used.register().full_register())
+            .filter(|register| register.is_gpr64())
+            .map(Effect::Unknown),
+    );
 }
 
 impl Effect {
@@ -247,10 +292,6 @@ fn number(register: Register) -> Option<usize> {
     full.is_gpr64().then(|| full.number())
 }
 
-fn is_call(instruction: &Instruction) -> bool {
-    matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall)
-}
-
 /// The registers that an instruction writes, besides the stack pointer. Known for the most frequent
 /// instructions.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -259,6 +300,8 @@ enum Writes {
     Nothing,
     /// Its first operand, if that is a register.
     First,
+    /// Those that the called function may change.
+    Called,
     /// Must be looked up.
     Other,
 }
@@ -277,12 +320,31 @@ fn writes(instruction: &Instruction) -> Writes {
         | Mnemonic::Xor
         | Mnemonic::Shl
         | Mnemonic::Shr
-        | Mnemonic::Sar => Writes::First,
+        | Mnemonic::Sar
+        | Mnemonic::Inc
+        | Mnemonic::Dec
+        | Mnemonic::Neg
+        | Mnemonic::Not
+        | Mnemonic::Movd
+        | Mnemonic::Movq
+        | Mnemonic::Movss
+        | Mnemonic::Movaps
+        | Mnemonic::Movups
+        | Mnemonic::Movdqa
+        | Mnemonic::Movdqu
+        | Mnemonic::Pxor => Writes::First,
         Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push | Mnemonic::Nop | Mnemonic::Endbr64 => {
             Writes::Nothing
         }
+        // They count in RCX.
+        Mnemonic::Loop | Mnemonic::Loope | Mnemonic::Loopne => Writes::Other,
         _ => match instruction.flow_control() {
             FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => Writes::Nothing,
+            FlowControl::Call | FlowControl::IndirectCall => Writes::Called,
+            // `setcc`, `cmovcc`.
+            _ if instruction.condition_code() != ConditionCode::None && instruction.op_count() <= 2 => {
+                Writes::First
+            }
             _ => Writes::Other,
         },
     }
@@ -296,6 +358,7 @@ fn may_define(instruction: &Instruction, register: Register) -> bool {
     match writes(instruction) {
         Writes::Nothing => false,
         Writes::First => is_first(),
+        Writes::Called => CALLER_SAVED.contains(&register),
         Writes::Other => true,
     }
 }
@@ -331,11 +394,11 @@ fn definition(instruction: &Instruction, constants: &[Range<usize>]) -> Option<E
     Some(effect)
 }
 
-/// The target of a direct branch, if it is an instruction of the function.
-fn target(instructions: &[Instruction], branch: &Instruction) -> Option<usize> {
+/// The target of a direct branch.
+fn target(branch: &Instruction) -> Option<u64> {
     match branch.flow_control() {
         FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-            instructions.binary_search_by_key(&branch.near_branch_target(), Instruction::ip).ok()
+            Some(branch.near_branch_target())
         }
         _ => None,
     }
@@ -350,15 +413,6 @@ fn falls_through(instruction: &Instruction) -> bool {
 
 fn ends_block(instruction: &Instruction) -> bool {
     !matches!(instruction.flow_control(), FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall)
-}
-
-/// Whether there is a jump through a table, which stays inside the function, unlike a tail call
-/// through a pointer.
-fn has_table(instructions: &[Instruction]) -> bool {
-    instructions.iter().any(|instruction| {
-        instruction.flow_control() == FlowControl::IndirectBranch
-            && instruction.memory_base() != Register::RIP
-    })
 }
 
 fn apply(state: &mut State, effects: &[Effect]) {
@@ -377,91 +431,72 @@ fn set(state: &mut State, register: Register, value: Option<usize>) {
     }
 }
 
+/// A basic block.
+struct Block {
+    /// The address of its first instruction.
+    start: u64,
+    /// The index of its first instruction.
+    first: usize,
+    /// What is known at its start; `None` if no way to it was followed yet.
+    entry: Option<State>,
+}
+
+/// The blocks of a function, ascending, and those of them at which nothing is known.
+fn blocks(instructions: &[Instruction], branches: &Branches) -> (Vec<Block>, Vec<usize>) {
+    let (mut blocks, mut unknown) = (Vec::new(), Vec::new());
+    let mut before: Option<&Instruction> = None;
+    for (first, instruction) in instructions.iter().enumerate() {
+        let is_target = branches.lead_to(instruction);
+        if is_target || before.is_none_or(ends_block) {
+            // A branch, or the block before it, leads there.
+            let is_reached = is_target || before.is_some_and(falls_through);
+            let is_unknown = branches.has_table || first == 0 || !is_reached;
+            if is_unknown {
+                unknown.push(blocks.len());
+            }
+            blocks.push(Block { start: instruction.ip(), first, entry: is_unknown.then_some(NOTHING) });
+        }
+        before = Some(instruction);
+    }
+    (blocks, unknown)
+}
+
 /// Step 3: the constant in RDI before each site.
 fn propagate(
     instructions: &[Instruction],
-    targets: &[bool],
+    branches: &Branches,
     effects: &Effects,
     sites: &[usize],
-    has_table: bool,
 ) -> Vec<Option<usize>> {
     let rdi = number(Register::RDI).expect("a general-purpose register");
-    // Blocks by their first instruction, ascending, with whether a branch, or the block before it,
-    // leads there.
-    let mut leaders: Vec<(usize, bool)> = Vec::new();
-    for (index, is_target) in targets.iter().enumerate() {
-        let before = index.checked_sub(1).map(|before| &instructions[before]);
-        let is_after_branch = before.is_none_or(ends_block);
-        if *is_target || is_after_branch {
-            let is_reached = *is_target || before.is_some_and(falls_through);
-            leaders.push((index, is_reached));
-        }
-    }
-    let block_of = |leader: usize| leaders.binary_search_by_key(&leader, |(first, _)| *first);
-    let mut entry: Vec<Option<State>> = vec![None; leaders.len()];
-    let mut work: Vec<usize> = Vec::new();
-    for (block, (leader, is_reached)) in leaders.iter().enumerate() {
-        if has_table || *leader == 0 || !is_reached {
-            entry[block] = Some(NOTHING);
-            work.push(block);
-        }
-    }
+    let (mut blocks, mut work) = blocks(instructions, branches);
     let mut at_sites = vec![None; sites.len()];
-    while let Some(block) = work.pop() {
-        let mut state = entry[block].expect("a block in the work list has an entry state");
-        let mut flow = |to: usize, state: &State| {
-            let Ok(to) = block_of(to) else { return };
-            let merged = entry[to].map_or(*state, |old| {
-                std::array::from_fn(|i| if old[i] == state[i] { old[i] } else { None })
-            });
-            if entry[to].replace(merged) != Some(merged) {
-                work.push(to);
-            }
-        };
-        let first = leaders[block].0;
-        for (index, instruction) in instructions.iter().enumerate().skip(first) {
-            if let Ok(site) = sites.binary_search(&index) {
+    while let Some(number) = work.pop() {
+        let block = &blocks[number];
+        let mut state = block.entry.expect("a block in the work list has an entry state");
+        let end = blocks.get(number + 1).map_or(instructions.len(), |next| next.first);
+        let mut site = sites.partition_point(|site| *site < block.first);
+        for index in block.first..end {
+            if sites.get(site) == Some(&index) {
                 at_sites[site] = state[rdi];
+                site += 1;
             }
             apply(&mut state, effects.of(index));
-            if let Some(target) = target(instructions, instruction) {
-                flow(target, &state);
-            }
-            if !falls_through(instruction) {
-                break;
-            }
-            let next = index + 1;
-            if next < targets.len() && (targets[next] || ends_block(instruction)) {
-                flow(next, &state);
-                break;
+        }
+        let last = &instructions[end - 1];
+        let target = target(last);
+        let target = target.and_then(|target| blocks.binary_search_by_key(&target, |block| block.start).ok());
+        let next = (number + 1 < blocks.len() && falls_through(last)).then_some(number + 1);
+        for to in [target, next].into_iter().flatten() {
+            let entry = &mut blocks[to].entry;
+            let merged = entry
+                .map_or(state, |old| std::array::from_fn(|i| if old[i] == state[i] { old[i] } else { None }));
+            if entry.replace(merged) != Some(merged) {
+                work.push(to);
             }
         }
     }
     at_sites
-}
-
-/// Step 2: the registers whose definitions in the function are all the same constant. Restoring a
-/// register from the stack, as at the end of a function, does not count as a definition.
-fn unique_definitions(instructions: &[Instruction], effects: &Effects) -> State {
-    let mut unique = NOTHING;
-    let mut spoiled = [false; REGISTERS];
-    for (index, instruction) in instructions.iter().enumerate() {
-        if matches!(instruction.mnemonic(), Mnemonic::Pop | Mnemonic::Leave) {
-            continue;
-        }
-        for effect in effects.of(index) {
-            let (register, value) = match effect {
-                Effect::Constant(register, value) => (register, Some(*value)),
-                Effect::Copy(register, _) | Effect::Unknown(register) => (register, None),
-            };
-            let Some(number) = number(*register) else { continue };
-            if value.is_none() || unique[number].is_some_and(|old| Some(old) != value) {
-                spoiled[number] = true;
-            }
-            unique[number] = value.or(unique[number]);
-        }
-    }
-    std::array::from_fn(|i| unique[i].filter(|_| !spoiled[i]))
 }
 
 #[cfg(test)]

@@ -104,9 +104,9 @@ impl Callees<'_> {
     fn of_stub(&self, target: usize) -> Option<ProbeKind> {
         let text = self.code.text.iter().find(|range| range.contains(&target))?;
         let entry = self.code.bytes(&(target..text.end.min(target + PLT_ENTRY)));
-        let opcode = Shape::IndirectJump.opcode();
         // Most targets are not PLT entries, which this shows without decoding.
-        entry[..entry.len().min(7)].windows(opcode.len()).find(|bytes| *bytes == opcode)?;
+        let is_opcode = |bytes: &[u8; 2]| bytes == Shape::IndirectJump.opcode();
+        entry[..entry.len().min(7)].array_windows().find(|bytes| is_opcode(bytes))?;
         let decoder = Decoder::with_ip(64, entry, target as u64, DecoderOptions::NONE);
         let jump = decoder.into_iter().find(|instruction| instruction.code() != Code::Endbr64)?;
         let is_jump = jump.code() == Code::Jmp_rm64 && jump.memory_base() == Register::RIP;
