@@ -244,7 +244,8 @@ impl Contexts {
         body: Range<u64>,
         code: impl FnOnce(&Range<u64>) -> Option<&'a [u8]>,
     ) -> Option<&Ranges> {
-        let analysis = code(&body).and_then(|code| Analysis::new(code, body.start, self.sites_of(body.start)));
+        let analysis =
+            code(&body).and_then(|code| Analysis::new(code, body.start, self.sites_of(body.start)));
         let known = analysis.and_then(|analysis| analysis.run(&mut self.chains));
         let ranges = known.unwrap_or_else(|| Box::new([(body.start, None)]));
         let analyzed = Analyzed { ranges, made: Instant::now(), is_stale: false };
@@ -261,7 +262,8 @@ impl Contexts {
 
     /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
-        let ranges = |body: &Body| body.analyzed.as_ref().map_or(0, |known| size_of_val::<[_]>(&known.ranges));
+        let ranges =
+            |body: &Body| body.analyzed.as_ref().map_or(0, |known| size_of_val::<[_]>(&known.ranges));
         let of_body = |body: &Body| size_of::<(u64, Body)>() + ranges(body);
         self.sites.capacity() * size_of::<Site>()
             + self.bodies.values().map(of_body).sum::<usize>()

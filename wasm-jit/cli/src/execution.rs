@@ -202,7 +202,7 @@ const MAIN: [&str; 2] = ["", "_start"];
 /// Refuses a library, of which only the initialization would run.
 fn check_main(module: &Module) -> Result<(), Failure> {
     let exports = |name| matches!(module.get_export(name), Some(ExternType::Func(_)));
-    let runs_at_once = module.has_start_function() && !exports("_initialize");
+    let runs_at_once = module.start_function().is_some() && !exports("_initialize");
     if MAIN.into_iter().any(exports) || runs_at_once {
         return Ok(());
     }

@@ -158,7 +158,7 @@ impl Recorder {
     }
 
     /// Instantiates the module with the definitions of a linker, wrapped, and observes the calls of
-    /// the host in this store from now on.
+    /// the host in this store from now on, that of the start function included.
     ///
     /// # Errors
     /// Those of [`Linker::instantiate`]; [`Error::Unsupported`] for a second instance.
@@ -182,7 +182,7 @@ impl Recorder {
                 other => other,
             });
         }
-        let instance = Instance::new(&mut *store, &self.module, &imports)?;
+        let instance = Instance::new_unstarted(&mut *store, &self.module, &imports)?;
         let memories = (0..).map_while(|index| Some((instance.memory(&*store, index)?, 0))).collect();
         let tables = (0..).map_while(|index| Some((instance.table(&*store, index)?, 0))).collect();
         let globals = globals(&self.module, store, &instance)?;
@@ -191,6 +191,7 @@ impl Recorder {
         recorded.begin_host(&mut *store)?;
         self.lock().recorded = Some(recorded);
         store.observe_calls(Some(Arc::new(self.clone())));
+        instance.start(&mut *store)?;
         Ok(instance)
     }
 
@@ -300,8 +301,8 @@ impl fmt::Debug for Recorder {
 
 /// Refuses a module that cannot be recorded.
 fn check(module: &Module) -> Result<(), Error> {
-    if module.has_start_function() {
-        return Err(unsupported("a start function"));
+    if module.start_function().is_some_and(|start| start.body().is_none()) {
+        return Err(unsupported("a start function that is imported"));
     }
     for import in module.imports() {
         if !matches!(import.ty(), ExternType::Func(_)) {

@@ -81,9 +81,6 @@ pub(crate) fn rerun<R: Read + 'static, O: Observer>(
     {
         return Err(Error::OtherModule);
     }
-    if module.has_start_function() {
-        return Err(unsupported("a start function"));
-    }
     let mut imports = Vec::new();
     for (index, import) in module.imports().enumerate() {
         let ExternType::Func(ty) = import.ty() else {
@@ -91,7 +88,8 @@ pub(crate) fn rerun<R: Read + 'static, O: Observer>(
         };
         imports.push(host_function(&mut store, index as u32, ty.clone())?.into());
     }
-    let instance = Instance::new(&mut store, module, &imports)?;
+    // The trace has the call of the start function.
+    let instance = Instance::new_unstarted(&mut store, module, &imports)?;
     store.data_mut().instance = Some(instance);
     begin(&mut store, instance)?;
     let ended = act(&mut store.as_context_mut(), None);

@@ -54,7 +54,9 @@ const PROGRAM: &str = r#"(module
                     (call $mix (i64.extend_i32_u (call_indirect $t (type $seven) (i32.const 0))))))
             (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
         (global.get $s))
-    (func (export "run") (param i32) (result i64) (call $rounds (local.get 0))))"#;
+    (func (export "run") (param i32) (result i64) (call $rounds (local.get 0)))
+    (func $begin (drop (call $rounds (i32.const 2))))
+    (start $begin))"#;
 
 struct Host {
     random: u64,
@@ -178,6 +180,7 @@ fn replays_of_random_hosts_equal_their_recordings() {
     for seed in 0..40 {
         let (program, trace) = recorded(seed, 1 + (seed as i32 * 7) % 40);
         let events = events(&trace);
+        assert!(matches!(events[1], Event::Enter { function: 9, .. }), "the start function: {:?}", events[1]);
         nested += events
             .windows(2)
             .filter(|pair| matches!(pair, [Event::Call { .. }, Event::Enter { .. }]))

@@ -267,6 +267,52 @@ fn failures_are_replayed() {
     assert_eq!(recorded_failure(&text), Replayed::Complete { returned: false });
 }
 
+/// It calls the host, which looks at what it has done so far, and fails in the end.
+#[test]
+fn a_start_function_is_replayed() {
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        r#"(module
+            (import "h" "f" (func $f (param i32) (result i32)))
+            (memory (export "memory") 1)
+            (func $start (export "again")
+                (i32.store8 (i32.const 7) (call $f (i32.load8_u (i32.const 7))))
+                (if (i32.eq (i32.load8_u (i32.const 7)) (i32.const 12)) (then unreachable)))
+            (start $start))"#,
+    )
+    .unwrap();
+    for (first, expected) in [(5, true), (12, false)] {
+        let mut linker: Linker<()> = Linker::new(&engine);
+        linker
+            .func_wrap("h", "f", move |mut caller: Caller<'_, ()>, value: i32| -> i32 {
+                let Some(Extern::Memory(memory)) = caller.get_export("memory") else { panic!("a memory") };
+                memory.write(&mut caller, 9, &[1]).unwrap();
+                if value == 0 { first } else { value + 1 }
+            })
+            .unwrap();
+        let trace = Trace::default();
+        let recorder = Recorder::new(&module, trace.clone()).unwrap();
+        let mut store = Store::new(&engine, ());
+        match recorder.instantiate(&mut store, &linker) {
+            Ok(instance) => {
+                instance.get_typed_func::<(), ()>(&store, "again").unwrap().call(&mut store, ()).unwrap();
+            }
+            Err(error) => assert!(!expected, "{error}"),
+        }
+        let calls =
+            events(&trace.bytes()).iter().filter(|event| matches!(event, Event::Enter { .. })).count();
+        assert_eq!(calls, if expected { 2 } else { 1 });
+        let small = Trace::default();
+        reduce(&module, Cursor::new(trace.bytes()), small.clone()).unwrap();
+        for trace in [trace, small] {
+            let bench = generate(module.bytes(), &trace.bytes()[..], true).unwrap();
+            assert_eq!(replay(&bench), Replayed::Complete { returned: expected });
+            assert_eq!(replay_in_wasmi(&bench), Replayed::Complete { returned: expected });
+        }
+    }
+}
+
 /// The host grows tables, and sets elements that the program calls and looks at.
 #[test]
 fn changes_of_tables_are_replayed() {
@@ -367,7 +413,7 @@ fn what_cannot_be_recorded_is_refused() {
     let engine = Engine::default();
     for (text, expected) in [
         ("(module (import \"m\" \"t\" (table 1 funcref)))", "m.t"),
-        ("(module (func) (start 0))", "a start function"),
+        ("(module (import \"m\" \"f\" (func)) (start 0))", "a start function that is imported"),
         ("(module (memory (export \"m\") 1 1 shared))", "a shared memory"),
     ] {
         let module = Module::new(&engine, text).unwrap();

@@ -158,6 +158,16 @@ fn a_slice_replays_the_calls_of_one_function() {
     assert_eq!(all, events(&trace));
 }
 
+/// It calls `sum` once, before `run` does.
+#[test]
+fn calls_of_the_start_function_are_in_a_slice() {
+    let begin = "(func $begin (drop (call $sum (i32.const 1) (f64.const 2)))) (start $begin)";
+    let back = "(func (export \"back\")";
+    let (module, trace) = recorded(&PROGRAM.replace(back, &format!("{begin} {back}")), 6);
+    check(&module, &trace, 4, 11, COMPLETE);
+    check(&module, &trace, 5, 1, COMPLETE);
+}
+
 #[test]
 fn a_planted_difference_in_a_slice_is_found() {
     let (module, trace) = recorded(PROGRAM, 6);

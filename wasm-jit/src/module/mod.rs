@@ -162,9 +162,9 @@ impl Module {
         self.export(name).map(|item| self.type_of(item))
     }
 
-    /// Whether it has a start function, which runs at instantiation.
-    pub fn has_start_function(&self) -> bool {
-        self.parsed().start.is_some()
+    /// The start function, which runs at instantiation, if there is one.
+    pub fn start_function(&self) -> Option<FunctionInfo<'_>> {
+        self.function(self.parsed().start?)
     }
 
     pub(crate) fn export(&self, name: &str) -> Option<Item> {

@@ -104,23 +104,6 @@ pub(super) unsafe fn invoke_unobserved<T: 'static>(
     unsafe { invoke_in(store.cast(), func.vm(), caller, values) }
 }
 
-/// Calls the start function of an instance. If that is a host function, the instance is its caller.
-///
-/// # Errors
-/// Those of [`invoke`].
-///
-/// # Safety
-/// Instance and function belong to this store; the function has neither parameters nor results.
-pub(crate) unsafe fn start<T: 'static>(
-    store: &mut StoreInner<T>,
-    func: Func,
-    instance: NonNull<InstanceData>,
-) -> Result<(), Error> {
-    let store: *mut StoreInner<T> = store;
-    // SAFETY: as in `invoke`.
-    unsafe { invoke_in(store.cast(), func.vm(), Some(instance), [].as_mut_ptr()) }
-}
-
 /// # Safety
 /// Those of [`invoke`]; `store` points to a complete [`StoreInner`], and the caller is an instance
 /// of it.

@@ -181,6 +181,33 @@ impl Instance {
         instantiate::instantiate(store.as_context_mut().into_inner(), module, imports)
     }
 
+    /// As [`Instance::new`], but the start function is not called: that is for [`Instance::start`],
+    /// before the instance is used. A recorder or a debugger gets ready in between.
+    ///
+    /// # Errors
+    /// Those of [`Instance::new`], but for those of the start function.
+    ///
+    /// # Panics
+    /// As [`Instance::new`].
+    pub fn new_unstarted(
+        mut store: impl AsContextMut,
+        module: &Module,
+        imports: &[Extern],
+    ) -> Result<Self, Error> {
+        instantiate::instantiate_unstarted(store.as_context_mut().into_inner(), module, imports)
+    }
+
+    /// Calls the start function, if the module has one. [`Instance::new`] has done that.
+    ///
+    /// # Errors
+    /// A trap, an uncaught exception, an error of a host function.
+    ///
+    /// # Panics
+    /// If the instance is of another store, or a host function panics.
+    pub fn start(&self, mut store: impl AsContextMut) -> Result<(), Error> {
+        instantiate::start(store.as_context_mut().into_inner(), *self)
+    }
+
     /// The module.
     pub fn module<'a, T: 'static>(&self, store: impl Into<super::StoreContext<'a, T>>) -> &'a Module {
         &self.inner(&store.into().0.opaque).module

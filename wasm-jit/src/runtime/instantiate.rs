@@ -7,7 +7,7 @@
 //!    the values of element segments; then active element segments are copied to their tables,
 //!    active data segments to their memories. A segment that does not fit traps; earlier writes
 //!    remain.
-//! 4. *Start*: the start function is called.
+//! 4. *Start*: the start function is called ([`start`]).
 
 use std::io;
 use std::ptr::NonNull;
@@ -27,7 +27,19 @@ use crate::module::{ConstExpr, ConstSource, Elements, Module, SegmentMode};
 use crate::types::{GlobalType, MemoryType, TableType};
 use crate::vmctx::{VmContext, VmFuncRef, VmLayout, VmMemory, VmTable};
 
+/// All steps.
 pub(crate) fn instantiate<T: 'static>(
+    store: &mut StoreInner<T>,
+    module: &Module,
+    imports: &[Extern],
+) -> Result<Instance, Error> {
+    let instance = instantiate_unstarted(store, module, imports)?;
+    start(store, instance)?;
+    Ok(instance)
+}
+
+/// All steps but the last.
+pub(crate) fn instantiate_unstarted<T: 'static>(
     store: &mut StoreInner<T>,
     module: &Module,
     imports: &[Extern],
@@ -49,13 +61,20 @@ pub(crate) fn instantiate<T: 'static>(
     // SAFETY: just created; the store keeps it alive.
     unsafe { fill_context(opaque, data) };
     initialize(opaque, data)?;
-    if let Some(start) = module.parsed().start {
-        let func = Func::at(opaque, instance.inner(opaque).func_ref(start));
-        // SAFETY: the function belongs to this store; a start function has neither parameters nor
-        // results.
-        unsafe { activation::start(store, func, data) }?;
-    }
     Ok(instance)
+}
+
+/// Calls the start function of an instance, if its module has one. If that is a host function, the
+/// instance is its caller.
+pub(crate) fn start<T: 'static>(store: &mut StoreInner<T>, instance: Instance) -> Result<(), Error> {
+    let opaque = &mut store.opaque;
+    let inner = instance.inner(opaque);
+    let Some(start) = inner.module.parsed().start else { return Ok(()) };
+    let func = Func::at(opaque, inner.func_ref(start));
+    let data = opaque.instances[instance.0.index_in(opaque)];
+    // SAFETY: instance and function belong to this store; a start function has neither parameters
+    // nor results.
+    unsafe { activation::invoke_from(store, func, Some(data), [].as_mut_ptr()) }
 }
 
 fn check_imports(store: &StoreOpaque, module: &Module, imports: &[Extern]) -> Result<(), Error> {

@@ -201,6 +201,14 @@ fn the_start_function_runs_last_and_its_trap_is_the_error() {
     );
     let memory = instance.get_memory(&mut store, "memory").unwrap();
     assert_eq!(memory.data(&store)[1], 5);
+    // In two steps.
+    let module = instance.module(&store).clone();
+    let instance = Instance::new_unstarted(&mut store, &module, &[]).unwrap();
+    let memory = instance.get_memory(&mut store, "memory").unwrap();
+    assert_eq!(memory.data(&store)[..2], [5, 0]);
+    memory.write(&mut store, 0, &[6]).unwrap();
+    instance.start(&mut store).unwrap();
+    assert_eq!(memory.data(&store)[1], 6);
     let module = Module::new(store.engine(), "(module (func $start unreachable) (start $start))").unwrap();
     let error = Instance::new(&mut store, &module, &[]).unwrap_err();
     assert_eq!(error.trap(), Some(Trap::UnreachableCodeReached));

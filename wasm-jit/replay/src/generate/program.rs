@@ -117,7 +117,6 @@ impl Program {
                     self.exports.push((export.name.to_owned(), export.kind, export.index));
                 }
             }
-            wp::Payload::StartSection { .. } => return Err(unsupported("a start function")),
             wp::Payload::CustomSection(section) if section.name() == "name" => {
                 self.names = Some(section.data().to_vec());
             }

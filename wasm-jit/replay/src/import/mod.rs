@@ -15,7 +15,7 @@ use wasm_jit::{
     StoreContextMut, Val, ValType,
 };
 
-use super::error::Error;
+use super::error::{Error, unsupported};
 use super::record::Recorder;
 use text::{Change, Effect, Kind, Step};
 
@@ -42,6 +42,10 @@ impl Host {
 /// [`Error::Text`] names the line that cannot be read, or that does not fit to the program;
 /// [`Error::Unsupported`] for a module that cannot be recorded; [`Error::Engine`], [`Error::Io`].
 pub fn import(module: &Module, text: impl BufRead, out: impl Write + Send + 'static) -> Result<(), Error> {
+    if module.start_function().is_some() {
+        // The text does not have the calls that it made.
+        return Err(unsupported("a start function"));
+    }
     let recorder = Recorder::new(module, out)?;
     let host = Host { steps: text::steps(text)?.into_iter().peekable(), instance: None, failed: None };
     let mut store = Store::new(module.engine(), host);
