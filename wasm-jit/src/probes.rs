@@ -219,8 +219,8 @@ pub enum Kind {
     Empty,
     /// Counts how often control comes to its place.
     Count,
-    /// Counts how an instruction chooses: a `br_if`, `if`, `br_table` or `select`
-    /// ([`Probe::branches`]).
+    /// Counts how an instruction chooses: a `br_if`, `if`, `br_table`, `select`, `br_on_null` or
+    /// `br_on_non_null` ([`Probe::branches`]).
     CountBranch,
     /// Calls a function of the host.
     Native {
@@ -248,6 +248,16 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// The values that it passes, if they are chosen one by one.
+    fn values(&self) -> &[Bound] {
+        match self {
+            Self::Native { values, .. } | Self::Wasm { values, .. } | Self::Callback { values, .. } => {
+                values.as_slice()
+            }
+            Self::Empty | Self::Count | Self::CountBranch | Self::Generic(_) => &[],
+        }
+    }
+
     /// Whether it calls a function of this store.
     fn is_of(&self, store: StoreId) -> bool {
         matches!(self, Self::Wasm { function, .. } if function.store() == store.number())
@@ -258,12 +268,12 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Branches {
-    /// A `br_if`, `if` or `select`.
+    /// A `br_if`, `if`, `select`, `br_on_null` or `br_on_non_null`.
     Condition {
-        /// How often the condition was not 0: the branch was taken, the first part of the `if` was
+        /// How often the condition held: the branch was taken, the first part of the `if` was
         /// executed, or the first operand was selected.
         taken: u64,
-        /// How often it was 0.
+        /// How often it did not.
         not_taken: u64,
     },
     /// A `br_table`.
@@ -341,7 +351,7 @@ pub enum ProbeError {
     },
     /// The instruction is none of those whose choices can be counted.
     #[error(
-        "the instruction at offset {offset:#x} of the body of function {function} is not br_if, if, br_table or select"
+        "the instruction at offset {offset:#x} of the body of function {function} is not br_if, if, br_table, select, br_on_null or br_on_non_null"
     )]
     NoBranch {
         /// The function.
@@ -449,6 +459,9 @@ pub enum ValueError {
         /// The parameter's.
         parameter: ValType,
     },
+    /// The operand is no reference.
+    #[error("the operand is no reference")]
+    NotReference,
 }
 
 impl From<MakeError> for ProbeError {
@@ -481,14 +494,18 @@ impl ProbeError {
                 };
                 Self::Value { value, function, offset, reason }
             }
+            NoProbe::NotReference(argument) => {
+                let value = kind.values()[argument];
+                Self::Value { value, function, offset, reason: ValueError::NotReference }
+            }
             NoProbe::Type(argument) => {
-                let (types, values) = match kind {
-                    Kind::Wasm { function, values } => (Some(function.parameters()), values),
-                    Kind::Callback { function, values } => (function.types(), values),
+                let types = match kind {
+                    Kind::Wasm { function, .. } => Some(function.parameters()),
+                    Kind::Callback { function, .. } => function.types(),
                     _ => unreachable!("others have no types"),
                 };
                 let parameter = types.expect("it has types")[argument];
-                let (value, reason) = (values.as_slice()[argument], ValueError::Type { parameter });
+                let (value, reason) = (kind.values()[argument], ValueError::Type { parameter });
                 Self::Value { value, function, offset, reason }
             }
         }

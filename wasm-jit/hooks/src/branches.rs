@@ -19,6 +19,10 @@ pub enum BranchKind {
     BrTable,
     /// `select`.
     Select,
+    /// `br_on_null`.
+    BrOnNull,
+    /// `br_on_non_null`.
+    BrOnNonNull,
 }
 
 /// A decision that is about to take effect.
@@ -31,8 +35,9 @@ pub struct Branch {
     pub offset: u32,
     /// What it is.
     pub kind: BranchKind,
-    /// Whether the condition holds: whether a `br_if` branches, an `if` executes its first part, a
-    /// `select` selects its first operand, and a `br_table` has a target at its index.
+    /// Whether the condition holds: whether a `br_if`, `br_on_null` or `br_on_non_null` branches,
+    /// an `if` executes its first part, a `select` selects its first operand, and a `br_table` has
+    /// a target at its index.
     pub taken: bool,
     /// Which target a `br_table` has chosen, by its number; the default target is the last one. For
     /// the others, 1 if the condition holds, else 0.
@@ -68,12 +73,15 @@ pub fn branches(
         let targets = match kind {
             BranchKind::BrTable => successors.iter().map(|next| flow.offset(*next)).collect(),
             // The true branch is the first successor.
-            BranchKind::BrIf | BranchKind::If => [1, 0].map(|choice| flow.offset(successors[choice])).into(),
+            BranchKind::BrIf | BranchKind::If | BranchKind::BrOnNull | BranchKind::BrOnNonNull => {
+                [1, 0].map(|choice| flow.offset(successors[choice])).into()
+            }
             BranchKind::Select => [flow.offset(successors[0]); 2].into(),
         };
         found.push(Known { function: site.function, offset: site.offset, kind, targets });
     });
-    let places: Vec<_> = found.iter().map(|branch| (branch.function, branch.offset)).collect();
+    let places: Vec<_> =
+        found.iter().map(|branch| (branch.function, branch.offset, branch.kind.operand())).collect();
     let callback = Callback::new(move |values| {
         let Known { function, offset, kind, targets } = &found[values[0] as usize];
         let (function, offset, kind) = (*function, *offset, *kind);
@@ -81,16 +89,29 @@ pub fn branches(
         let last = targets.len() as u64 - 1;
         let (taken, choice) = match kind {
             BranchKind::BrTable => (value < last, value.min(last)),
-            _ => (value != 0, u64::from(value != 0)),
+            BranchKind::BrOnNull => (value == 0, u64::from(value == 0)),
+            BranchKind::BrIf | BranchKind::If | BranchKind::Select | BranchKind::BrOnNonNull => {
+                (value != 0, u64::from(value != 0))
+            }
         };
         let target = targets[choice as usize];
         hook(&Branch { function, offset, kind, taken, choice: choice as u32, target });
     });
     let mut probes = Probes::default();
-    for (number, (function, offset)) in places.into_iter().enumerate() {
-        probes.add((function, Place::Instruction { offset }), &callback, number, &[Bound::Operand(0)]);
+    for (number, (function, offset, value)) in places.into_iter().enumerate() {
+        probes.add((function, Place::Instruction { offset }), &callback, number, &[value]);
     }
     Hook::new(probes.make(module)?)
+}
+
+impl BranchKind {
+    /// The operand that decides.
+    fn operand(self) -> Bound {
+        match self {
+            Self::BrOnNull | Self::BrOnNonNull => Bound::Reference(0),
+            Self::BrIf | Self::If | Self::BrTable | Self::Select => Bound::Operand(0),
+        }
+    }
 }
 
 fn kind(operator: &Operator<'_>) -> Option<BranchKind> {
@@ -98,6 +119,8 @@ fn kind(operator: &Operator<'_>) -> Option<BranchKind> {
         Operator::BrIf { .. } => Some(BranchKind::BrIf),
         Operator::If { .. } => Some(BranchKind::If),
         Operator::BrTable { .. } => Some(BranchKind::BrTable),
+        Operator::BrOnNull { .. } => Some(BranchKind::BrOnNull),
+        Operator::BrOnNonNull { .. } => Some(BranchKind::BrOnNonNull),
         Operator::Select | Operator::TypedSelect { .. } => Some(BranchKind::Select),
         _ => None,
     }

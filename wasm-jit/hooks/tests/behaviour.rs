@@ -298,3 +298,34 @@ fn threads_are_not_disturbed_by_hooks() {
     assert!(first > 10_000, "{first}");
     assert_eq!(run(), first);
 }
+
+#[test]
+fn branches_of_references_decide() {
+    use wasm_jit_hooks::{Branch, BranchKind};
+
+    let module = Module::new(&Engine::default(), include_str!("../../tests/probes/references.wat")).unwrap();
+    let (log, next) = (Log::default(), Log::default());
+    let is_wanted = |site: &wasm_jit_hooks::Site<'_>| {
+        use wasm_jit::wasmparser::Operator;
+        matches!(site.operator, Operator::BrOnNull { .. } | Operator::BrOnNonNull { .. })
+    };
+    let hook = branches(&module, is_wanted, logging::<Branch>(&log)).unwrap();
+    let _after = after(&module, is_wanted, logging(&next)).unwrap();
+    run(&module).unwrap();
+    let log = log.lock().unwrap();
+    assert_eq!((hook.probes(), log.len()), (3, 20));
+    for (number, branch) in log.iter().enumerate() {
+        // Multiples of three are null: 9 to 1, then 3 and 4.
+        let (kind, is_null) = match number {
+            18 | 19 => (BranchKind::BrOnNull, number == 18),
+            _ if number % 2 == 0 => (BranchKind::BrOnNull, (9 - number / 2) % 3 == 0),
+            _ => (BranchKind::BrOnNonNull, (9 - number / 2) % 3 == 0),
+        };
+        let taken = is_null == (kind == BranchKind::BrOnNull);
+        assert_eq!((branch.kind, branch.taken, branch.choice), (kind, taken, u32::from(taken)), "{number}");
+    }
+    // They continue where they say.
+    let next: Vec<u32> =
+        next.lock().unwrap().iter().map(|after: &wasm_jit_hooks::After| after.next).collect();
+    assert_eq!(log.iter().map(|branch| branch.target).collect::<Vec<_>>(), next);
+}

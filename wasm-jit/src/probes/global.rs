@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::values::Body;
-use super::{Bound, Kind, Location, Place, ProbeError, ValueError, Values, requested};
+use super::{Bound, Kind, Location, Place, ProbeError, ValueError, requested};
 use crate::code::CodeImage;
 use crate::code::probed::Request;
 use crate::code::probed::enter::{self, Enters};
@@ -111,16 +111,10 @@ impl Engine {
 
 /// Refuses values that not every instruction has.
 fn check(kind: &Kind) -> Result<(), ProbeError> {
-    let values: &[Bound] = match kind {
-        Kind::Native { values, .. } | Kind::Wasm { values, .. } | Kind::Callback { values, .. } => {
-            Values::as_slice(values)
-        }
-        Kind::Empty | Kind::Count | Kind::CountBranch | Kind::Generic(_) => &[],
-    };
     let is_everywhere = |value: &&Bound| {
         matches!(value, Bound::Const(_) | Bound::Function | Bound::Offset | Bound::Frame | Bound::Context)
     };
-    match values.iter().find(|value| !is_everywhere(value)) {
+    match kind.values().iter().find(|value| !is_everywhere(value)) {
         Some(value) => {
             let reason = ValueError::NotEverywhere;
             Err(ProbeError::Value { value: *value, function: 0, offset: 0, reason })

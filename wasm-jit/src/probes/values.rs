@@ -11,7 +11,7 @@ use super::native::NativeFn;
 use super::wasm::WasmFn;
 use super::{Callback, Location, Place, ProbeError, ValueError};
 use crate::code::CodeImage;
-use crate::code::probed::{Argument, CalledBy, RequestedKind};
+use crate::code::probed::{Argument, CalledBy, RequestedKind, Use};
 use crate::runtime::callback::call_back;
 pub use crate::runtime::callback::{NO_FUNCTION, OTHER_FUNCTION};
 use crate::types::{RefType, ValType};
@@ -23,8 +23,9 @@ use crate::types::{RefType, ValType};
 /// null reference is 0.
 ///
 /// To a [function of WebAssembly](super::WasmFn), it is passed as the parameter's type. A local or
-/// operand must be of this type; an operand must not be a reference. A constant can be of any type:
-/// it is the bits of the value, and of a reference 0. The function, the offset and the address are
+/// operand must be of this type; an operand must not be a reference, but for [`Bound::Reference`],
+/// which is an integer of 64 bits. A constant can be of any type: it is the bits of the value, and
+/// of a reference 0. The function, the offset and the address are
 /// integers of 32 bits (an address modulo 2^32) or 64 bits; [`Bound::Context`], [`Bound::Frame`]
 /// and [`Bound::ReturnAddress`] are of 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +42,9 @@ pub enum Bound {
     Local(u32),
     /// An operand, counted from the top of the stack.
     Operand(u32),
+    /// An operand that is a reference, counted from the top of the stack, as a number of 64 bits: 0
+    /// if it is null, and another one if it is not.
+    Reference(u32),
     /// The address that the instruction accesses in its memory: the address operand plus the
     /// constant offset. Only before loads, stores and atomic operations. An access beyond the end
     /// of the memory traps after the probe has fired.
@@ -167,7 +171,7 @@ impl<'a> Body<'a> {
         for (number, &value) in values.0.iter().enumerate() {
             let argument = if value == Bound::Callee {
                 callees.push((number, self.called_by(location, position)?));
-                Argument::Of(Wanted::Operand(0), None)
+                Argument::Of(Wanted::Operand(0), Use::Value)
             } else {
                 self.argument(value, location, position, types.map(|types| types[number]))?
             };
@@ -243,13 +247,17 @@ impl<'a> Body<'a> {
                 let results = self.image.module.function_type(self.function).results();
                 let result = results.get(index as usize).filter(|_| location.place == Place::Exit);
                 has_type(ValType::of(*result.ok_or_else(|| error(ValueError::NoResult))?, ids))?;
-                Argument::Of(Wanted::Result(index), None)
+                Argument::Of(Wanted::Result(index), Use::Value)
             }
             Bound::Callee => return Err(error(ValueError::NoCallee)),
-            Bound::Operand(_) | Bound::Local(_) if location.place == Place::Exit => {
+            Bound::Operand(_) | Bound::Reference(_) | Bound::Local(_) if location.place == Place::Exit => {
                 return Err(error(ValueError::AtExit));
             }
-            Bound::Operand(depth) => Argument::Of(Wanted::Operand(depth), None),
+            Bound::Operand(depth) => Argument::Of(Wanted::Operand(depth), Use::Value),
+            Bound::Reference(depth) => {
+                check(|ty| ty == ValType::I64)?;
+                Argument::Of(Wanted::Operand(depth), Use::Reference)
+            }
             Bound::Local(index) => {
                 let ty = self.image.local_type(self.function, index);
                 let ty = ValType::of(ty.ok_or_else(|| error(ValueError::NoLocal))?, ids);
@@ -260,14 +268,14 @@ impl<'a> Body<'a> {
                     ValType::Ref(ty) if !is_parameter => ValType::Ref(RefType::new(true, ty.heap_type())),
                     other => other,
                 })?;
-                Argument::Of(Wanted::Local(index), None)
+                Argument::Of(Wanted::Local(index), Use::Value)
             }
             Bound::Address => {
                 check(is_integer)?;
                 let of_body = || accesses(self.image, self.function);
                 let access = self.accesses.get_or_insert_with(of_body).get(&position);
                 let access = access.ok_or_else(|| error(ValueError::NoAccess))?;
-                Argument::Of(Wanted::Operand(access.operand), Some(access.offset))
+                Argument::Of(Wanted::Operand(access.operand), Use::Address(access.offset))
             }
         })
     }

@@ -484,6 +484,55 @@ fn only_instructions_that_choose_have_branches() {
     assert_eq!(count.unwrap().branches(), None);
 }
 
+/// Branches that depend on references choose as others do, whichever version of the function
+/// counts.
+#[test]
+fn references_choose() {
+    use wasm_jit::probes::{Bound, Callback, ValueError};
+    use wasm_jit::wasmparser::Operator;
+
+    for limit in [0, u32::MAX] {
+        let mut config = Config::new();
+        let engine = Engine::new(config.counter_stubs(limit)).unwrap();
+        let module = Module::new(&engine, include_str!("references.wat")).unwrap();
+        let body = module.function(2).unwrap().body().unwrap();
+        let at = |chooses: fn(&Operator<'_>) -> bool| {
+            let all = body.instructions().filter(move |at| chooses(at.operator()));
+            let place = |at: u64| location(&module, (2, Some(at as u32)));
+            all.map(|at| place(at.offset() as u64)).collect::<Vec<_>>()
+        };
+        let branches =
+            at(|operator| matches!(operator, Operator::BrOnNull { .. } | Operator::BrOnNonNull { .. }));
+        let count = |kind: Kind| {
+            move |location: &wasm_jit::probes::Location| ProbeSpec { location: *location, kind: kind.clone() }
+        };
+        let loops = at(|operator| matches!(operator, Operator::Loop { .. }));
+        let values = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let seen = values.clone();
+        let see = Callback::new(move |values| seen.lock().unwrap().push(values[0] != 0));
+        let see = |value| Kind::Callback { function: see.clone(), values: [value].into() };
+        let specs: Vec<ProbeSpec> = branches.iter().map(count(Kind::CountBranch)).collect();
+        let specs: Vec<ProbeSpec> = specs.into_iter().chain(loops.iter().map(count(Kind::Count))).collect();
+        let mut probes: Vec<Probe> = module.probes(&specs).into_iter().map(|made| made.unwrap()).collect();
+        let reference = module.probe(count(see(Bound::Reference(0)))(&branches[0])).unwrap();
+        probes.push(reference);
+        activate_all(&probes).into_iter().for_each(|on| on.unwrap());
+        let mut store = Store::new(&engine, ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
+        run.call(&mut store, ()).unwrap();
+        let ways: Vec<_> = probes.iter().filter_map(|probe| Some(counted(&probe.branches()?))).collect();
+        assert_eq!(ways, [[3, 6], [6, 3], [1, 1]], "{limit}");
+        assert_eq!(probes[3..6].iter().map(Probe::count).collect::<Vec<_>>(), [9, 5, 2], "{limit}");
+        let expected: Vec<bool> = (1..10).rev().map(|n| n % 3 != 0).collect();
+        assert_eq!(*values.lock().unwrap(), expected);
+
+        let br_if = at(|operator| matches!(operator, Operator::BrIf { .. }));
+        let refused = module.probe(count(see(Bound::Reference(0)))(&br_if[0])).unwrap_err();
+        assert!(matches!(refused, ProbeError::Value { reason: ValueError::NotReference, .. }), "{refused}");
+    }
+}
+
 /// A frame that becomes plain in the middle of a run, and traps there. The plain version has a
 /// label in this run, since it does not fold the index of the `br_table`.
 #[test]

@@ -1,5 +1,6 @@
-// The paper's monitor of branches: how select, br, br_if and br_table decide.
-wasm:opcode:br|br_if|if:before {
+// The paper's monitor of branches: how select, br, br_if and br_table decide; and branches that
+// depend on references.
+wasm:opcode:br|br_if|br_on_null|br_on_non_null|if:before {
     report unshared var yes: u64;
     report unshared var no: u64;
     if (taken) {

@@ -234,6 +234,28 @@ fn assert_same(of: &str, counted: &[(String, Vec<u8>)], called: &[(String, Vec<u
     assert_eq!(counted.len(), called.len());
 }
 
+/// Rules that depend on whether the reference of a branch is null.
+#[test]
+fn decisions_by_references_are_counted() {
+    let text = include_str!("../../tests/probes/references.wat")
+        .replace("(export \"run\")", "(export \"main\") (result i64)");
+    let text = format!("{} (i64.const 1)))", text.trim_end().strip_suffix("))").unwrap());
+    let by_way = r#"(func (export "wasm:opcode:br_on_null|br_on_non_null ($eight(), ref0)") (param $at i32) (param i64)
+        (local.set $at (select (local.get $at) (i32.add (local.get $at) (i32.const 4)) (i64.eqz (local.get 1))))
+        (i32.store (local.get $at) (i32.add (i32.load (local.get $at)) (i32.const 1))))"#;
+    for engine in engines() {
+        let module = Module::new(&engine, &text).unwrap();
+        assert!(!check(&text, &module, by_way, true));
+        let mut run = Run::new(&module, &[monitor(&engine, by_way)]);
+        run.call().unwrap();
+        let contents = run.contents();
+        let (_, memory) = contents.iter().find(|(name, _)| name == "memory").unwrap();
+        let counts: Vec<u8> = memory[8..32].iter().copied().step_by(4).collect();
+        // Null, and not null.
+        assert_eq!(counts, [3, 6, 3, 6, 1, 1]);
+    }
+}
+
 /// Runs a program, several times, with a monitor and with the same one that always calls.
 #[track_caller]
 fn check(program: &str, module: &Module, text: &str, is_counted: bool) -> bool {

@@ -18,10 +18,10 @@
 //! Counting changes no decision of the compiler: as for sites, frames are the same as in all other
 //! versions of the function.
 //!
-//! How often a `br_if` was not taken is the count of the run after it; the same is true of the
-//! first part of an `if`. If a loop follows, a run without instructions precedes its label. Targets
-//! of a `br_table` and operands of a `select` have cells of their own, for instructions that
-//! [`Counting`] names.
+//! How often a `br_if`, `br_on_null` or `br_on_non_null` was not taken is the count of the run
+//! after it; the same is true of the first part of an `if`. If a loop follows, a run without
+//! instructions precedes its label. Targets of a `br_table` and operands of a `select` have cells
+//! of their own, for instructions that [`Counting`] names.
 
 use wasmparser::Operator;
 
@@ -119,7 +119,13 @@ impl FunctionCompiler<'_> {
         }
         if let Some(runs) = &mut self.runs {
             runs.is_over |= ends_run(operator);
-            runs.after_condition = matches!(operator, Operator::BrIf { .. } | Operator::If { .. });
+            runs.after_condition = matches!(
+                operator,
+                Operator::BrIf { .. }
+                    | Operator::BrOnNull { .. }
+                    | Operator::BrOnNonNull { .. }
+                    | Operator::If { .. }
+            );
         }
     }
 

@@ -418,6 +418,8 @@ fn sites(module: &Module) -> Vec<Site> {
                 Operator::BrIf { .. }
                     | Operator::If { .. }
                     | Operator::BrTable { .. }
+                    | Operator::BrOnNull { .. }
+                    | Operator::BrOnNonNull { .. }
                     | Operator::Select
                     | Operator::TypedSelect { .. }
             );

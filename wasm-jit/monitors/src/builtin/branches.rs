@@ -15,7 +15,8 @@ pub(super) const DESCRIPTION: Description = Description {
     name: "branches",
     summary: "How often each branch was taken, and each target of br_table chosen",
     details: "A br_if, if or select is taken when its condition holds: the br_if branches, the if executes its \
-              first part, the select selects its first operand. A br_table is taken when its index is not beyond \
+              first part, the select selects its first operand. A br_on_null or br_on_non_null is taken when \
+              it branches. A br_table is taken when its index is not beyond \
               its targets. A branch of which one way is rare may guard a special case; one near 50% is \
               hard to predict. The table targets has the choices of each br_table.",
     options: &[],
@@ -43,6 +44,8 @@ fn chooses(operator: &Operator<'_>) -> bool {
             | O::Select
             | O::TypedSelect { .. }
             | O::TypedSelectMulti { .. }
+            | O::BrOnNull { .. }
+            | O::BrOnNonNull { .. }
     )
 }
 

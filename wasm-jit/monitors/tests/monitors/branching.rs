@@ -30,6 +30,34 @@ fn branches_are_counted_by_way() {
     assert_eq!(indices, ["default".into(), 0.into(), 1.into(), 2.into()]);
 }
 
+#[test]
+fn branches_of_references_are_branches() {
+    let text = include_str!("../../../tests/probes/references.wat");
+    let text = text.replace("(export \"run\") (local $n i32)", "(export \"run\") (param $n i32)");
+    let observed = Observed::by(&text, "branches,coverage{branches},loops");
+    observed.call("run", 0).unwrap();
+    let report = observed.report("branches");
+    // With the select, the br_if of the inner loop, and that of the outer one.
+    assert_eq!(integers(&report, "by_branch", "times"), [20, 9, 9, 9, 5, 2]);
+    assert_eq!(integers(&report, "by_branch", "taken"), [13, 3, 6, 8, 2, 1]);
+    assert_eq!(
+        texts(&report, "by_branch", "instruction"),
+        [
+            "select (result (ref null $number))",
+            "br_on_null $null",
+            "br_on_non_null $other",
+            "br_if $again",
+            "br_if $twice",
+            "br_on_null $up"
+        ]
+    );
+    let coverage = observed.report("coverage");
+    assert_eq!(coverage.get("outcomes_covered"), Some(10));
+    let loops = observed.report("loops");
+    assert_eq!(integers(&loops, "by_loop", "iterations"), [9, 5, 2]);
+    assert_eq!(integers(&loops, "by_loop", "entered"), [1, 3, 1]);
+}
+
 /// A loop with two others in it: one after an instruction that continues with it only, and one
 /// after the end of a block, to which a br_table branches.
 const LOOPS: &str = "(module (func (export \"run\") (param i32) (local $n i32)

@@ -43,9 +43,9 @@ pub(super) fn has_many(counters: usize, instructions: usize, limit: u32) -> bool
 /// The choice of an instruction between ways to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Choice {
-    /// `br_if` and `if`: the next instruction is executed, or not.
+    /// `br_if`, `br_on_null`, `br_on_non_null` and `if`: the next instruction is executed, or not.
     Branch {
-        /// Whether the next instruction is executed if the condition is not 0.
+        /// Whether the next instruction is executed if the condition holds.
         then_follows: bool,
     },
     /// `select`.
@@ -217,7 +217,9 @@ impl CodeImage {
         let end = self.function(function).wasm_end as usize;
         let code = BinaryReader::new(self.bytes.get(position as usize..end)?, position.into());
         Some(match OperatorsReader::new(code).read().ok()? {
-            Operator::BrIf { .. } => Choice::Branch { then_follows: false },
+            Operator::BrIf { .. } | Operator::BrOnNull { .. } | Operator::BrOnNonNull { .. } => {
+                Choice::Branch { then_follows: false }
+            }
             Operator::If { .. } => Choice::Branch { then_follows: true },
             Operator::Select | Operator::TypedSelect { .. } => Choice::Select,
             Operator::BrTable { targets } => Choice::Table { targets: targets.len() },

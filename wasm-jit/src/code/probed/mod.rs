@@ -75,7 +75,7 @@ use counting::{RunCells, Tally};
 pub(crate) use listed::{Listed, ListedSite};
 use make::Needs;
 pub(crate) use plain::Plain;
-pub(crate) use request::{Argument, NoProbe, Request, RequestedKind};
+pub(crate) use request::{Argument, NoProbe, Request, RequestedKind, Use};
 pub(crate) use stubs::Generic;
 use stubs::{Form, ProbeAction, Site, StubMemory};
 pub(crate) use version::Version;

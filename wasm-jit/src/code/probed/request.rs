@@ -49,8 +49,19 @@ pub(crate) enum RequestedKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Argument {
     Known(Value),
-    /// A value of the frame, and what is added to it to get an address.
-    Of(Wanted, Option<u64>),
+    /// A value of the frame.
+    Of(Wanted, Use),
+}
+
+/// What a value of the frame is passed as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Itself, to a parameter of its type.
+    Value,
+    /// An address, the sum of it and this offset.
+    Address(u64),
+    /// An integer of 64 bits; it is a reference.
+    Reference,
 }
 
 impl RequestedKind {
@@ -79,7 +90,7 @@ impl RequestedKind {
     /// the place.
     ///
     /// # Errors
-    /// [`NoProbe::NoChoice`], [`NoProbe::NoValue`], [`NoProbe::Type`].
+    /// [`NoProbe::NoChoice`], [`NoProbe::NoValue`], [`NoProbe::Type`], [`NoProbe::NotReference`].
     pub(super) fn with_values<'a>(
         &self,
         found: impl IntoIterator<Item = &'a Result<ValueAtSite, NoValue>>,
@@ -106,9 +117,9 @@ impl RequestedKind {
             }
         };
         let value = |(number, argument): (usize, &Argument)| {
-            let (wanted, plus) = match argument {
+            let (wanted, used) = match argument {
                 Argument::Known(value) => return Ok(*value),
-                Argument::Of(wanted, plus) => (*wanted, *plus),
+                Argument::Of(wanted, used) => (*wanted, *used),
             };
             let found = found.next().expect("one for each").map_err(|no| NoProbe::NoValue(wanted, no))?;
             let parameters = match self {
@@ -116,14 +127,18 @@ impl RequestedKind {
                 Self::CallBack { types, .. } => types.as_deref(),
                 _ => None,
             };
-            match (parameters, found.operand) {
-                // Addresses were checked; the types of references are not known here.
-                (Some(parameters), Some(ty))
-                    if plus.is_none() && (parameters[number] != ty || ty == Ty::Ref) =>
-                {
-                    Err(NoProbe::Type(number))
-                }
-                _ => Ok(found.value.plus(plus.unwrap_or(0))),
+            let fits = match (used, parameters, found.operand) {
+                // The types of references are not known here.
+                (Use::Value, Some(parameters), Some(ty)) => parameters[number] == ty && ty != Ty::Ref,
+                (Use::Reference, _, operand) => operand == Some(Ty::Ref),
+                // Addresses were checked.
+                _ => true,
+            };
+            match used {
+                Use::Reference if !fits => Err(NoProbe::NotReference(number)),
+                _ if !fits => Err(NoProbe::Type(number)),
+                Use::Address(offset) => Ok(found.value.plus(offset)),
+                Use::Value | Use::Reference => Ok(found.value),
             }
         };
         let values = arguments.iter().enumerate().map(value).collect::<Result<_, _>>()?;
@@ -153,4 +168,6 @@ pub(crate) enum NoProbe {
     NoValue(Wanted, NoValue),
     /// The operand for this argument has another type than the parameter, or is a reference.
     Type(usize),
+    /// The operand for this argument must be a reference, and is none.
+    NotReference(usize),
 }

@@ -117,6 +117,11 @@ pub(super) fn of_opcode(
             let zero = Typed::int(Type::U32, 0);
             Bound::Value(Typed::binary(BinaryOp::Ne, Typed::request(Type::U32, "arg0"), zero))
         }
+        ("br_on_null" | "br_on_non_null", "taken") if mode == Mode::Before => {
+            let decides = if opcode.name == "br_on_null" { BinaryOp::Eq } else { BinaryOp::Ne };
+            let reference = Typed::request(Type::U64, "ref0");
+            Bound::Value(Typed::binary(decides, reference, Typed::int(Type::U64, 0)))
+        }
         ("br_table", "num_targets" | "default_target") => Bound::Value(Typed::request(Type::U32, name)),
         ("br_table", "target") if mode == Mode::Before => {
             let index = || Typed::request(Type::U32, "arg0");

@@ -6,7 +6,7 @@
 //! | `wasm:opcode:NAME:MODE` | `immN`, `opname`, `category_name`, `category_id` |
 //! | `wasm:opcode:NAME:before` | `argN` from the top of the stack |
 //! | loads, stores, atomic operations | `addr`, `effective_addr`, `offset`, `align`, `memory`, `data_size`, `is_write` |
-//! | `br`, `br_if`, `br_table`, `if` | `taken` |
+//! | `br`, `br_if`, `br_table`, `br_on_null`, `br_on_non_null`, `if` | `taken` |
 //! | `br_table` | `num_targets`, `default_target`, `target` |
 //! | divisions and remainders of integers | `trap` |
 //! | `call`, `return_call` | `target_fn_name`, `target_fn_type`, `target_imp_module`, `resolved_fid` |

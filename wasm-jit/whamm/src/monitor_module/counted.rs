@@ -126,7 +126,7 @@ impl RuleMatch {
         let argument = |(value, parameter): (&Bound, &ValType)| match value {
             Bound::Const(value) => Some(Argument::Constant(*value)),
             Bound::Frame => Some(Argument::Unknown),
-            Bound::Operand(0) if self.ways.is_some() && *parameter == ValType::I32 => {
+            value if self.ways.is_some_and(|ways| ways.is_passed_as(*value, *parameter)) => {
                 Some(Argument::Choosing)
             }
             // A place that does not have it, or in another type, is no match.

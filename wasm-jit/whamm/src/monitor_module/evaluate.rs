@@ -8,13 +8,16 @@
 //! do so with several numbers, and call other functions of the monitor.
 //!
 //! If it depends on the operand that decides how the instruction continues, it is evaluated once
-//! for each way: for a condition, once with an operand that is not 0, and once with 0; for a
-//! `br_table`, with each index, and with one that is larger than all.
+//! for each way: for a condition, once with an operand that is not 0, and once with 0, also where
+//! the operand is a reference, which is 0 if it is null; for a `br_table`, with each index, and
+//! with one that is larger than all.
 //!
 //! Functions that do anything else are not understood, and are called.
 
 use std::collections::BTreeMap;
 
+use wasm_jit::ValType;
+use wasm_jit::probes::Bound;
 use wasm_jit::wasmparser::{MemArg, MemArgTarget, Operator};
 
 use super::contents::{Code, Contents, GlobalUse, Width, block_results};
@@ -44,6 +47,10 @@ pub(super) type Adds = Box<[(Cell, u64)]>;
 pub(super) enum Ways {
     /// The operand is not 0, or it is.
     Condition,
+    /// The operand is a reference that is null, or it is not.
+    Null,
+    /// The operand is a reference that is not null, or it is.
+    NotNull,
     /// The operand is less than the number of targets, or not.
     Table(u32),
 }
@@ -55,6 +62,8 @@ impl Ways {
             Operator::BrIf { .. } | Operator::If { .. } | Operator::Select | Operator::TypedSelect { .. } => {
                 Some(Self::Condition)
             }
+            Operator::BrOnNull { .. } => Some(Self::Null),
+            Operator::BrOnNonNull { .. } => Some(Self::NotNull),
             Operator::BrTable { targets } if targets.len() < WAYS => Some(Self::Table(targets.len())),
             _ => None,
         }
@@ -63,16 +72,21 @@ impl Ways {
     /// The operand for each, in the order of
     /// [`Branches`](wasm_jit::probes::Branches).
     fn operands(self) -> impl Iterator<Item = Value> {
-        let (known, least) = match self {
-            // The first way, which is taken, has an operand of which only the lower bound is known.
-            Self::Condition => (0..0, Some(Value::AtLeast(1))),
-            Self::Table(targets) => (0..targets, None),
+        // Of an operand that is not 0, only the lower bound is known.
+        let (first, known, last) = match self {
+            Self::Condition | Self::NotNull => (Some(Value::AtLeast(1)), 0..0, Value::Known(0)),
+            Self::Null => (Some(Value::Known(0)), 0..0, Value::AtLeast(1)),
+            Self::Table(targets) => (None, 0..targets, Value::AtLeast(targets.into())),
         };
-        let last = match self {
-            Self::Condition => Value::Known(0),
-            Self::Table(targets) => Value::AtLeast(targets.into()),
-        };
-        least.into_iter().chain(known.map(|index| Value::Known(index.into()))).chain([last])
+        first.into_iter().chain(known.map(|index| Value::Known(index.into()))).chain([last])
+    }
+
+    /// Whether the operand is passed as this to a parameter of this type.
+    pub(super) fn is_passed_as(self, value: Bound, parameter: ValType) -> bool {
+        match self {
+            Self::Condition | Self::Table(_) => value == Bound::Operand(0) && parameter == ValType::I32,
+            Self::Null | Self::NotNull => value == Bound::Reference(0),
+        }
     }
 }
 

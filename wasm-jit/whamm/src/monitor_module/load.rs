@@ -102,7 +102,7 @@ impl Check<'_> {
         }
         let has_frame = !matches!(rule.event, Event::Exit | Event::Begin | Event::End | Event::LastEnd);
         let of_frame = |value: &Parameter| match value {
-            Parameter::Argument(_) => !has_frame || rule.mode != Mode::Before,
+            Parameter::Argument(_) | Parameter::Reference(_) => !has_frame || rule.mode != Mode::Before,
             Parameter::Result(_) => rule.mode != Mode::After,
             // Control may continue at the end of the call.
             Parameter::Local(_) => !has_frame || rule.mode == Mode::SemanticAfter,
@@ -136,7 +136,7 @@ impl Check<'_> {
                 Parameter::Argument(_) | Parameter::Result(_) | Parameter::Local(_) => {
                     wanted.push(Fits::Number);
                 }
-                Parameter::Frame => wanted.push(Fits::I64),
+                Parameter::Frame | Parameter::Reference(_) => wanted.push(Fits::I64),
                 Parameter::OfCall(_) => wanted.push(Fits::Integer),
                 Parameter::Static(Static::Immediate(_)) => wanted.push(Fits::Number),
                 Parameter::Static(value) if value.is_string() => {
@@ -172,8 +172,8 @@ impl Check<'_> {
             return Err(SignatureError::NoCallee { function: function() });
         };
         let is_dynamic = |value: &Parameter| {
-            use Parameter::{Argument, Frame, Local, OfCall, Result};
-            matches!(value, Argument(_) | Result(_) | Local(_) | Frame | OfCall(_))
+            use Parameter::{Argument, Frame, Local, OfCall, Reference, Result};
+            matches!(value, Argument(_) | Reference(_) | Result(_) | Local(_) | Frame | OfCall(_))
         };
         if call.parameters.iter().any(is_dynamic) {
             return Err(SignatureError::NotStatic { function: function() });

@@ -295,10 +295,12 @@ impl Maker {
 
 /// Whether the place has no such value, or control never comes there.
 fn is_no_match(refused: &ProbeError) -> bool {
-    use ValueError::{NoLocal, NoOperand, Type};
+    use ValueError::{NoLocal, NoOperand, NotReference, Type};
     match refused {
         ProbeError::Unreachable { .. } => true,
-        ProbeError::Value { reason, .. } => matches!(reason, NoOperand | NoLocal | Type { .. }),
+        ProbeError::Value { reason, .. } => {
+            matches!(reason, NoOperand | NoLocal | NotReference | Type { .. })
+        }
         _ => false,
     }
 }

@@ -194,6 +194,7 @@ impl<T: 'static> Matching<'_, T> {
         for (value, ty) in rule.parameters.iter().zip(types) {
             values.push(match value {
                 Parameter::Argument(depth) => Bound::Operand(*depth),
+                Parameter::Reference(depth) => Bound::Reference(*depth),
                 Parameter::Result(depth) if *depth < place.results() => Bound::Operand(*depth),
                 Parameter::Result(_) => return Ok(()),
                 Parameter::Local(index) => Bound::Local(*index),

@@ -16,7 +16,8 @@
 //! not called: the engine counts for it, which takes one addition for a straight run of
 //! instructions, and adds what it has counted before anything reads the numbers. The address may
 //! depend on constants that are bound, and on whether the condition of a `br_if`, `if` or `select`
-//! (`arg0`) is 0, or on the index of a `br_table` with less than 64 targets. The number must be an
+//! (`arg0`) is 0, the reference of a `br_on_null` or `br_on_non_null` (`ref0`) is null, or on the
+//! index of a `br_table` with less than 64 targets. The number must be an
 //! i32 or i64 in a global or memory that the monitor does not import, and no function that must
 //! be called may use the same memory or global: then all are called. A rule that binds other
 //! operands, or locals, is called, too. [`Attached::instance`] and [`Attached::finish`] bring the
@@ -78,6 +79,7 @@
 //! | value | type | |
 //! | --- | --- | --- |
 //! | `argN` | of the operand | the operand number N, counted from the top of the stack |
+//! | `refN` | i64 | the operand number N, which is a reference: 0 if it is null, else another number |
 //! | `resN` | of the result | with the mode `after`: the result number N, counted from the top of the stack |
 //! | `localN` | of the local | a parameter or local of the program's function |
 //! | `frame` | i64 | identifies the call among those that the thread has at the time |
@@ -109,8 +111,8 @@
 //! When a monitor is attached, each place of the program that an event has is a match. First the
 //! predicate between the slashes is called: if its result, an i32, is 0, there is no probe. Then
 //! the calls among the parameters are made, from left to right, once. Their results become
-//! constants in the code of the probe. Only static values can be passed: no `argN`, `localN` or
-//! `frame`, and strings can be passed to no others.
+//! constants in the code of the probe. Only static values can be passed: no `argN`, `refN`,
+//! `localN` or `frame`, and strings can be passed to no others.
 //!
 //! A place that does not have a value that the rule wants, or has it in another type, is no match
 //! for it. In this way, types of operands choose among instructions.

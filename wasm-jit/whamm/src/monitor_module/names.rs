@@ -73,6 +73,8 @@ impl Static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Parameter {
     Argument(u32),
+    /// An operand that is a reference, as a number: 0 if it is null.
+    Reference(u32),
     Result(u32),
     Local(u32),
     Frame,
@@ -319,6 +321,9 @@ fn value(word: &str) -> Option<Parameter> {
     };
     if let Some(index) = number("arg") {
         return Some(Parameter::Argument(index));
+    }
+    if let Some(index) = number("ref") {
+        return Some(Parameter::Reference(index));
     }
     if let Some(index) = number("res") {
         return Some(Parameter::Result(index));

@@ -25,11 +25,12 @@
 use std::collections::HashMap;
 
 use wasm_encoder::reencode::Reencode;
-use wasm_encoder::{BlockType, Encode, Function, Instruction as I, ValType};
+use wasm_encoder::{BlockType, Encode, Function, Instruction as I, RefType, ValType};
 use wasm_jit::probes::{Bound, Place};
 use wasm_jit::wasmparser::Operator;
 use wasmparser::{
-    CompositeInnerType, FuncType, FuncValidator, FunctionBody, ValidatorResources, WasmModuleResources,
+    CompositeInnerType, FuncType, FuncValidator, FunctionBody, HeapType, UnpackedIndex, ValidatorResources,
+    WasmModuleResources,
 };
 
 use super::RewriteError;
@@ -48,6 +49,7 @@ pub(super) struct Bodies<'a> {
     proc_exit: Vec<u32>,
     /// Results of blocks that have several.
     types: Vec<Vec<ValType>>,
+    defined: Option<DefinedTypes>,
 }
 
 impl<'a> Bodies<'a> {
@@ -63,7 +65,14 @@ impl<'a> Bodies<'a> {
         }
         let types = matched.functions.iter().map(|function| function.parameters().iter().map(number));
         let rules = functions.into_iter().zip(types).map(|(function, types)| (function, types.collect()));
-        Self { numbers, rules: rules.collect(), found, proc_exit: proc_exit.to_vec(), types: Vec::new() }
+        Self {
+            numbers,
+            rules: rules.collect(),
+            found,
+            proc_exit: proc_exit.to_vec(),
+            types: Vec::new(),
+            defined: None,
+        }
     }
 
     /// The results of types that are added.
@@ -112,9 +121,41 @@ fn function_type(
     }
 }
 
+/// The program's types, by the names that the validator has for them. Types that are equal have one
+/// name, and may have several numbers.
+struct DefinedTypes(HashMap<HeapType, u32>);
+
+impl DefinedTypes {
+    fn of(resources: &ValidatorResources) -> Self {
+        let mut numbers = HashMap::new();
+        for number in (0..).take_while(|number| resources.sub_type_at(*number).is_some()) {
+            let mut ty = HeapType::Concrete(UnpackedIndex::Module(number));
+            if resources.check_heap_type(&mut ty, 0).is_ok() {
+                numbers.entry(ty).or_insert(number);
+            }
+        }
+        Self(numbers)
+    }
+
+    /// The type of a value, which the validator has named, for the encoder.
+    fn value_type(&self, ty: wasmparser::ValType) -> Result<ValType, RewriteError> {
+        match ty {
+            wasmparser::ValType::Ref(reference) => match self.0.get(&reference.heap_type()) {
+                Some(number) => Ok(ValType::Ref(RefType {
+                    nullable: reference.is_nullable(),
+                    heap_type: wasm_encoder::HeapType::Concrete(*number),
+                })),
+                None => value_type(ty),
+            },
+            _ => value_type(ty),
+        }
+    }
+}
+
 /// A function that is rewritten.
 struct Body<'a, 'v, R> {
     numbers: Numbers,
+    defined: &'a DefinedTypes,
     rules: &'a [(u32, Vec<ValType>)],
     found: HashMap<Place, Vec<&'a RuleMatch>>,
     reencoder: &'v mut R,
@@ -151,18 +192,21 @@ pub(super) fn rewritten<R: Reencode<Error = std::convert::Infallible>>(
     let has_frame = |found: &&RuleMatch| found.values.as_slice().contains(&Bound::Frame);
     let asks_for_frame = by_place.values().flatten().any(has_frame);
     let is_wrapped = asks_for_frame || by_place.contains_key(&Place::Exit);
+    let defined = bodies.defined.take().unwrap_or_else(|| DefinedTypes::of(validator.resources()));
     let mut results = Vec::new();
     if is_wrapped {
         let frame = validator.get_control_frame(0).map(|frame| frame.block_type);
         let ty = frame.and_then(|ty| function_type(validator, ty));
         for ty in ty.into_iter().flat_map(|ty| ty.results().to_vec()) {
-            results.push(value_type(ty)?);
+            results.push(defined.value_type(ty)?);
         }
     }
     let block_type = bodies.block_type(results);
+    let defined = &*bodies.defined.insert(defined);
     let first = validator.len_locals();
     let mut body = Body {
         numbers: bodies.numbers,
+        defined,
         rules: &bodies.rules,
         found: by_place,
         reencoder,
@@ -273,7 +317,8 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
 
     /// The type of an operand of the block that control is in, or around it.
     fn operand(&self, depth: usize) -> Result<Option<ValType>, RewriteError> {
-        self.validator.get_operand_type(depth).flatten().map(value_type).transpose()
+        let ty = self.validator.get_operand_type(depth).flatten();
+        ty.map(|ty| self.defined.value_type(ty)).transpose()
     }
 
     /// Moves operands that the rules of a loop want, and that are no parameters of the loop, to
@@ -342,13 +387,18 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
                     Bound::Const(bits) => constant(*ty, bits),
                     Bound::Local(index) => I::LocalGet(index),
                     Bound::Frame => I::LocalGet(self.frame.expect("a rule asks for it")),
-                    Bound::Operand(depth) => {
+                    Bound::Operand(depth) | Bound::Reference(depth) => {
                         let depth = depth as usize;
                         I::LocalGet(outer.get(&depth).copied().unwrap_or_else(|| places[depth]))
                     }
                     other => unreachable!("matching binds no {other:?}"),
                 };
                 self.push(&instruction);
+                if matches!(value, Bound::Reference(_)) {
+                    // 1 if it is not null.
+                    let code = [I::RefIsNull, I::I32Eqz, I::I64ExtendI32U];
+                    code.iter().for_each(|instruction| self.push(instruction));
+                }
             }
             self.push(&I::Call(*function));
         }
@@ -361,7 +411,16 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
         for (value, ty) in found.values.as_slice().iter().zip(types) {
             let actual = match *value {
                 Bound::Operand(depth) => self.operand(depth as usize)?,
-                Bound::Local(index) => self.validator.get_local_type(index).map(value_type).transpose()?,
+                Bound::Reference(depth) => {
+                    if !matches!(self.operand(depth as usize)?, Some(ValType::Ref(_))) {
+                        return Ok(false);
+                    }
+                    continue;
+                }
+                Bound::Local(index) => {
+                    let ty = self.validator.get_local_type(index);
+                    ty.map(|ty| self.defined.value_type(ty)).transpose()?
+                }
                 _ => continue,
             };
             if actual != Some(*ty) {
@@ -375,7 +434,7 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
 /// The number of operands that these rules bind.
 fn operands(found: &[&RuleMatch]) -> usize {
     let depth = |value: &Bound| match value {
-        Bound::Operand(depth) => *depth as usize + 1,
+        Bound::Operand(depth) | Bound::Reference(depth) => *depth as usize + 1,
         _ => 0,
     };
     let values = found.iter().flat_map(|found| found.values.as_slice());

@@ -134,6 +134,26 @@ fn decisions_of_branches() {
 }
 
 #[test]
+fn decisions_of_branches_by_references() {
+    check(
+        "branches.mm",
+        include_str!("../../../tests/probes/references.wat"),
+        &[
+            "taken_times wasm:opcode:br_on_null:before 2 3",
+            "not_taken wasm:opcode:br_on_null:before 2 6",
+            "taken_times wasm:opcode:br_on_non_null:before 2 6",
+            "not_taken wasm:opcode:br_on_non_null:before 2 3",
+            "taken_times wasm:opcode:br_if:before 2 2",
+            "not_taken wasm:opcode:br_if:before 2 3",
+            "taken_times wasm:opcode:br_if:before 2 8",
+            "not_taken wasm:opcode:br_if:before 2 1",
+            "taken_times wasm:opcode:br_on_null:before 2 1",
+            "not_taken wasm:opcode:br_on_null:before 2 1",
+        ],
+    );
+}
+
+#[test]
 fn instructions_by_place_name_and_category() {
     let program = r#"(module (memory 1) (func (export "run") (i32.store (i32.const 8) (i32.const 1)) nop))"#;
     let places = ["i32.const", "i32.const", "i32.store", "nop", "end"];

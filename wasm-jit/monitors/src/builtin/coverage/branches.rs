@@ -37,8 +37,11 @@ pub(super) fn branches_of(graph: &Graph<'_>) -> Vec<Branch> {
     let mut branches = Vec::new();
     for (index, (_, operator)) in graph.flow.instructions.iter().enumerate() {
         let is_condition = match operator {
-            // The first successor follows if the operand is not 0.
-            Operator::BrIf { .. } | Operator::If { .. } => true,
+            // The first successor follows if the condition holds.
+            Operator::BrIf { .. }
+            | Operator::If { .. }
+            | Operator::BrOnNull { .. }
+            | Operator::BrOnNonNull { .. } => true,
             // The successors are by the operand, the default last.
             Operator::BrTable { .. } => false,
             _ => continue,
