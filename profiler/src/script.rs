@@ -22,19 +22,22 @@ pub enum ScriptFormat {
     Json,
     /// A header and rows for each table.
     Csv,
+    /// Maps by call stack, a line for each.
+    Folded,
 }
 
 impl ScriptFormat {
-    const NAMES: [(&'static str, Self); 3] = [("text", Self::Text), ("json", Self::Json), ("csv", Self::Csv)];
+    const NAMES: [(&'static str, Self); 4] =
+        [("text", Self::Text), ("json", Self::Json), ("csv", Self::Csv), ("folded", Self::Folded)];
 
-    /// The format of a file, by its extension: text, unless that is `json` or `csv`.
+    /// The format of a file, by its extension: text, unless that is `json`, `csv` or `folded`.
     #[must_use]
     pub fn of_file(name: &str) -> Self {
         let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
         Self::NAMES.iter().find(|(name, _)| *name == extension).map_or(Self::Text, |(_, format)| *format)
     }
 
-    /// `text`, `json` or `csv`.
+    /// `text`, `json`, `csv` or `folded`.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, format)| *format == self).map_or("", |(name, _)| *name)

@@ -390,4 +390,60 @@ fn scripts_of_the_manual() {
     let order: Vec<_> = rows(&first).iter().map(|row| row[1].as_str().unwrap().to_owned()).collect();
     assert_eq!(order, ["inner", "leaf"]);
     report_of("slow_calls.mm");
+    assert_eq!(sum(&report_of("stacks.mm"), 1), calls);
+    report_of("time_by_stack.mm");
+    assert!(sum(&report_of("pauses.mm"), 2) > 0);
+}
+
+/// Stacks are the functions that are being called, however deep; reports of them are for programs
+/// that draw flame graphs.
+#[test]
+fn call_stacks_are_folded() {
+    let binary = compile("fixtures/scripted.c", &["-O0"], Gcc);
+    let folder = tempfile::tempdir().unwrap();
+    let script = |name: &str| repo_root().join("profiler/script/scripts").join(name);
+    let stacks = |name: &str, scenario: &str| {
+        let file = folder.path().join(format!("{name}-{scenario}.folded"));
+        assert_eq!(run(&mut command(&script(name), &file, &binary, &[scenario])).stderr, "");
+        let text = fs::read_to_string(&file).unwrap();
+        let line = |line: &str| {
+            let (stack, count) = line.rsplit_once(' ').expect("a stack and a number");
+            (stack.to_owned(), count.parse::<u64>().unwrap())
+        };
+        text.lines().map(line).collect::<BTreeMap<_, _>>()
+    };
+    let found = stacks("stacks.mm", "threads");
+    let all = 8 * 4 * 20_000;
+    assert_eq!(found, BTreeMap::from([("inner".to_owned(), all), ("inner;leaf".to_owned(), 2 * all)]));
+    let found = stacks("stacks.mm", "recursion");
+    let deep = |calls: usize| vec!["descend"; calls].join(";");
+    let mut expected: BTreeMap<String, u64> = (1..=50).map(|calls| (deep(calls), 1)).collect();
+    expected.insert(format!("{};leaf", deep(50)), 1);
+    assert_eq!(found, expected);
+    // Each call's time is spent once.
+    let found = stacks("time_by_stack.mm", "durations");
+    assert!(found["sleeper"] >= 5 * 1_000_000, "{found:?}");
+}
+
+/// Histograms for people have bars, and for programs numbers.
+#[test]
+fn histograms() {
+    let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
+    let script =
+        "report var n: u64; report var d: map<log2, u64>; report var e: map<(str, linear<20000>), u64>;
+        native:func:entry / fname == \"leaf\" / { d[n]++; e[(fname, n)]++; n++; }";
+    let found = scripted(script, &binary, &["many"]);
+    let tables = found.reports[0]["tables"].as_array().unwrap();
+    assert_eq!(tables[0]["columns"], serde_json::json!(["key", "value", "share"]));
+    assert_eq!(tables[0]["rows"][3], serde_json::json!([4, 4, 4.0 / 40_000.0]));
+    let halves = [0, 20_000].map(|start| serde_json::json!(["leaf", start, 20_000, 0.5]));
+    assert_eq!(tables[1]["rows"], serde_json::json!(halves));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("script.mm");
+    fs::write(&file, script).unwrap();
+    let mut to_stderr = bare(&ensure_built().join("fastinst"), &[]);
+    to_stderr.arg("run").arg(&file).arg("--").arg(&binary).arg("many");
+    let text = run(&mut to_stderr).stderr;
+    let bar = "@".repeat(40);
+    assert!(text.contains(&format!("  leaf       [0, 20000)  20000  {bar} 50.0%\n")), "{text}");
 }

@@ -54,7 +54,7 @@ pub(crate) struct Attach {
     output: Option<PathBuf>,
 
     /// The format of the report (default: by the extension of FILE, else text)
-    #[arg(long, value_name = "text|json|csv", value_parser = ScriptFormat::named)]
+    #[arg(long, value_name = "text|json|csv|folded", value_parser = ScriptFormat::named)]
     format: Option<ScriptFormat>,
 
     /// The process, which was started by fastinst run --control or with FASTINST_SCRIPT=control=1

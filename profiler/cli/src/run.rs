@@ -30,7 +30,7 @@ Examples:
   fastinst run calls.mm -- ./app --size 10
       the report goes to stderr when the program ends
   fastinst run -o calls.json calls.mm -- ./app
-      the report goes to a file: .json, .csv, or text
+      the report goes to a file: .json, .csv, .folded, or text
   fastinst run --control -- ./server
       nothing is observed until a script is attached: see fastinst attach
 
@@ -66,7 +66,7 @@ pub(crate) struct Run {
     output: Option<String>,
 
     /// The format of the report (default: by the extension of FILE, else text)
-    #[arg(long, value_name = "text|json|csv", value_parser = ScriptFormat::named)]
+    #[arg(long, value_name = "text|json|csv|folded", value_parser = ScriptFormat::named)]
     format: Option<ScriptFormat>,
 
     /// The library to preload (default: libfastinst_script.so in the folder of this command, in

@@ -59,6 +59,7 @@ mod report;
 mod ring;
 mod running;
 mod socket;
+mod stacks;
 mod worker;
 
 #[path = "../../preload/src/leaving.rs"]

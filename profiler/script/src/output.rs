@@ -8,7 +8,7 @@ use profiler::session;
 use wasm_jit_whamm::lang::ScriptReport;
 
 use crate::observer::Observer;
-use crate::report::{Name, Report};
+use crate::report::{Name, Names, Report};
 use crate::running::{Origin, Running};
 
 /// Writes the report of the options' script.
@@ -38,7 +38,11 @@ pub(crate) fn report(observer: &Observer, script: &Running, values: Option<&Scri
         Some(function) => Name { function: &function.name, object: &objects[number as usize] },
         None => Name { function: "", object: "" },
     };
-    let mut report = Report::new(values, &name);
+    let stack = |number: u32| {
+        let stacks = script.stacks.as_ref();
+        stacks.map_or(String::new(), |stacks| stacks.folded(number, &|function| name(function).function))
+    };
+    let mut report = Report::new(values, &Names { of_function: &name, of_stack: &stack });
     report.script = script.name.clone();
     report.executable = observer.identity.executable.display().to_string();
     report.pid = observer.identity.pid;
@@ -68,7 +72,7 @@ fn notes(observer: &Observer, script: &Running) -> Vec<String> {
             Origin::Client { .. } => "have no beginning, as those of calls that were made before",
         };
         notes.push(format!(
-            "{unpaired} ends of calls {why}, and were not given to rules with `duration` or `depth`: {}",
+            "{unpaired} ends of calls {why}, and were not given to rules with `duration`, `depth` or `stack`: {}",
             names(&mut script.unpaired.keys())
         ));
     }

@@ -13,6 +13,8 @@
 //! A signal handler on a stack of its own may be above or below the frames that it has interrupted.
 //! Entries that are cut off for this reason leave exits without an entry, which are counted.
 
+use crate::stacks::{self, Stacks};
+
 /// An open call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
@@ -21,6 +23,8 @@ pub(crate) struct Open {
     pub(crate) call_site: u64,
     pub(crate) stack_pointer: u64,
     pub(crate) ticks: u64,
+    /// Its number among those of the script, if the script asks for stacks.
+    pub(crate) stack: u32,
 }
 
 /// An exit.
@@ -41,8 +45,8 @@ pub(crate) struct Calls(Vec<Open>);
 const MAX_DEPTH: usize = 1 << 20;
 
 impl Calls {
-    /// Adds a call; returns the number of open calls with it.
-    pub(crate) fn enter(&mut self, call: Open) -> u32 {
+    /// Adds a call; returns the number of open calls with it, and their stack, if there are stacks.
+    pub(crate) fn enter(&mut self, mut call: Open, stacks: Option<&mut Stacks>) -> (u32, u32) {
         let is_over = |below: &Open| {
             below.stack_pointer < call.stack_pointer
                 || below.stack_pointer == call.stack_pointer && below.function == call.function
@@ -50,10 +54,14 @@ impl Calls {
         while self.0.last().is_some_and(is_over) {
             self.0.pop();
         }
+        if let Some(stacks) = stacks {
+            let caller = self.0.last().map_or(stacks::EMPTY, |caller| caller.stack);
+            call.stack = stacks.of_call(caller, call.function);
+        }
         if self.0.len() < MAX_DEPTH {
             self.0.push(call);
         }
-        self.0.len() as u32
+        (self.0.len() as u32, call.stack)
     }
 
     /// Removes the call of an exit, and what is above it; returns it with the number of open calls

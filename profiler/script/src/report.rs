@@ -2,14 +2,15 @@
 //!
 //! Variables that exist once are values. Variables of places are a table by rule, with a row for
 //! each function; a map is a table of its own. Rows of a table are in ascending order of the key,
-//! if that is an integer, otherwise in descending order of the first number.
+//! if that is an integer, otherwise in descending order of the first number. Histograms have a bar
+//! for each bucket in text, and its share in other formats.
 
 use std::cmp::Reverse;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table as TextTable};
 use serde_json::{Map, json};
-use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, Value};
+use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, Value, histogram};
 
 use profiler::script::ScriptFormat;
 
@@ -26,7 +27,7 @@ pub(crate) struct Report {
     pub(crate) script: String,
     pub(crate) executable: String,
     pub(crate) pid: u32,
-    values: Vec<(String, Value)>,
+    values: Row,
     tables: Vec<Table>,
     /// Notes on missing events.
     pub(crate) notes: Vec<String>,
@@ -38,53 +39,105 @@ struct Table {
     /// The rule that its variables belong to.
     rule: Option<String>,
     columns: Vec<String>,
-    rows: Vec<Vec<Value>>,
+    rows: Vec<Vec<Cell>>,
 }
 
-/// A value, or the fields of a tuple, with the names of their columns.
-fn columns(name: &str, value: &Value) -> Vec<(String, Value)> {
-    match value {
-        Value::Tuple(fields) => {
-            let fields = fields.iter().enumerate();
-            fields.flat_map(|(index, field)| columns(&format!("{name}.{index}"), field)).collect()
+/// A field of a table.
+#[derive(Clone, Debug)]
+enum Cell {
+    Value(Value),
+    /// A call stack: names that are separated by semicolons.
+    Stack(String),
+    /// A bucket's share of its histogram, and its bar.
+    Bar(f64, String),
+}
+
+/// A row: its fields, with the names of their columns.
+type Row = Vec<(String, Cell)>;
+
+/// The names of functions and stacks, by their numbers.
+pub(crate) struct Names<'n, 'a> {
+    pub(crate) of_function: &'n dyn Fn(u32) -> Name<'a>,
+    pub(crate) of_stack: &'n dyn Fn(u32) -> String,
+}
+
+impl Names<'_, '_> {
+    /// A value, or the fields of a tuple, with the names of their columns.
+    fn columns(&self, name: &str, value: &Value) -> Row {
+        match value {
+            Value::Tuple(fields) => {
+                let fields = fields.iter().enumerate();
+                fields.flat_map(|(index, field)| self.columns(&format!("{name}.{index}"), field)).collect()
+            }
+            Value::Stack(number) => vec![(name.to_owned(), Cell::Stack((self.of_stack)(*number)))],
+            value => vec![(name.to_owned(), Cell::Value(value.clone()))],
         }
-        value => vec![(name.to_owned(), value.clone())],
+    }
+
+    /// The columns of an entry of a map.
+    fn entry(&self, key: &Value, value: &Value) -> Row {
+        [self.columns("key", key), self.columns("value", value)].concat()
+    }
+
+    /// The rows of a map: of histograms, in order.
+    fn entries(&self, entries: &[(Value, Value)]) -> Entries {
+        match histogram(entries) {
+            Some(bars) => {
+                let row = |bar: wasm_jit_whamm::lang::Bar<'_>| {
+                    let mut row = self.entry(bar.key, bar.count);
+                    row.push(("share".to_owned(), Cell::Bar(bar.share, bar.text)));
+                    row
+                };
+                Entries { rows: bars.into_iter().map(row).collect(), is_ordered: true }
+            }
+            None => {
+                let rows = entries.iter().map(|(key, value)| self.entry(key, value));
+                Entries { rows: rows.collect(), is_ordered: false }
+            }
+        }
+    }
+
+    fn place(&self, function: u32) -> Row {
+        let Name { function, object } = (self.of_function)(function);
+        let text = |text: &str| Cell::Value(Value::Text(text.to_owned()));
+        vec![("function".to_owned(), text(function)), ("object".to_owned(), text(object))]
     }
 }
 
-/// The columns of an entry of a map.
-fn entry(key: &Value, value: &Value) -> Vec<(String, Value)> {
-    [columns("key", key), columns("value", value)].concat()
-}
-
-fn place(name: Name<'_>) -> Vec<(String, Value)> {
-    let text = |text: &str| Value::Text(text.to_owned());
-    vec![("function".to_owned(), text(name.function)), ("object".to_owned(), text(name.object))]
+/// Rows of one or several maps.
+#[derive(Debug, Default)]
+struct Entries {
+    rows: Vec<Row>,
+    is_ordered: bool,
 }
 
 impl Table {
-    fn new(name: &str, rule: Option<&str>, mut rows: Vec<Vec<(String, Value)>>) -> Self {
-        let integer = |value: &Value| match value {
-            Value::Int(value) => Some(*value),
+    fn new(name: &str, rule: Option<&str>, entries: Entries) -> Self {
+        let Entries { mut rows, is_ordered } = entries;
+        let integer = |cell: &Cell| match cell {
+            Cell::Value(Value::Int(value)) => Some(*value),
             _ => None,
         };
-        rows.sort_by_key(|row| {
+        let sort_key = |row: &Row| {
             let key = row.iter().find(|(name, _)| name == "key").and_then(|(_, value)| integer(value));
             let mut others = row.iter().filter(|(name, _)| !name.starts_with("key"));
             (key, Reverse(others.find_map(|(_, value)| integer(value))))
-        });
+        };
+        if !is_ordered {
+            rows.sort_by_key(sort_key);
+        }
         let columns = match rows.first() {
             Some(row) => row.iter().map(|(name, _)| name.clone()).collect(),
             None => vec!["key".to_owned(), "value".to_owned()],
         };
-        let cells = |row: Vec<(String, Value)>| row.into_iter().map(|(_, value)| value).collect();
+        let cells = |row: Row| row.into_iter().map(|(_, value)| value).collect();
         let rows = rows.into_iter().map(cells).collect();
         Self { name: name.to_owned(), rule: rule.map(str::to_owned), columns, rows }
     }
 }
 
 impl Report {
-    pub(crate) fn new<'a>(found: Option<&ScriptReport>, name: &dyn Fn(u32) -> Name<'a>) -> Self {
+    pub(crate) fn new(found: Option<&ScriptReport>, names: &Names<'_, '_>) -> Self {
         let mut report = Self {
             script: String::new(),
             executable: String::new(),
@@ -97,30 +150,32 @@ impl Report {
         for variable in &found.variables {
             let rule = variable.rule.as_deref();
             match &variable.value {
-                ReportedValue::Value(value) => report.values.extend(columns(&variable.name, value)),
+                ReportedValue::Value(value) => report.values.extend(names.columns(&variable.name, value)),
                 ReportedValue::Map(entries) => {
-                    let rows = entries.iter().map(|(key, value)| entry(key, value)).collect();
-                    report.tables.push(Table::new(&variable.name, rule, rows));
+                    report.tables.push(Table::new(&variable.name, rule, names.entries(entries)));
                 }
             }
         }
-        found.rules.iter().for_each(|rule| report.by_function(rule, name));
+        found.rules.iter().for_each(|rule| report.by_function(rule, names));
         report
     }
 
     /// The variables of a rule's places.
-    fn by_function<'a>(&mut self, rule: &RuleReport, name: &dyn Fn(u32) -> Name<'a>) {
+    fn by_function(&mut self, rule: &RuleReport, names: &Names<'_, '_>) {
         let mut values = Vec::new();
-        let mut maps = vec![Vec::new(); rule.variables.len()];
+        let mut maps: Vec<Entries> = rule.variables.iter().map(|_| Entries::default()).collect();
         for site in &rule.sites {
-            let place = place(name(site.function));
+            let place = names.place(site.function);
             let mut row = Vec::new();
             for (number, (name, value)) in rule.variables.iter().zip(&site.values).enumerate() {
                 match value {
-                    ReportedValue::Value(value) => row.extend(columns(name, value)),
-                    ReportedValue::Map(entries) => maps[number].extend(
-                        entries.iter().map(|(key, value)| [entry(key, value), place.clone()].concat()),
-                    ),
+                    ReportedValue::Value(value) => row.extend(names.columns(name, value)),
+                    ReportedValue::Map(entries) => {
+                        let Entries { rows, is_ordered } = names.entries(entries);
+                        maps[number].is_ordered |= is_ordered;
+                        let rows = rows.into_iter().map(|row| [row, place.clone()].concat());
+                        maps[number].rows.extend(rows);
+                    }
                 }
             }
             if !row.is_empty() {
@@ -128,10 +183,14 @@ impl Report {
             }
         }
         if !values.is_empty() {
-            self.tables.push(Table::new("by_function", Some(&rule.rule), values));
+            self.tables.push(Table::new(
+                "by_function",
+                Some(&rule.rule),
+                Entries { rows: values, is_ordered: false },
+            ));
         }
-        for (name, rows) in rule.variables.iter().zip(maps).filter(|(_, rows)| !rows.is_empty()) {
-            self.tables.push(Table::new(name, Some(&rule.rule), rows));
+        for (name, map) in rule.variables.iter().zip(maps).filter(|(_, map)| !map.rows.is_empty()) {
+            self.tables.push(Table::new(name, Some(&rule.rule), map));
         }
     }
 
@@ -140,6 +199,7 @@ impl Report {
             ScriptFormat::Text => self.text(),
             ScriptFormat::Json => self.json(),
             ScriptFormat::Csv => self.csv(),
+            ScriptFormat::Folded => self.folded(),
         }
     }
 
@@ -147,7 +207,7 @@ impl Report {
         let mut text = format!("{}: {}, process {}\n", self.script, self.executable, self.pid);
         let width = self.values.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         for (name, value) in &self.values {
-            text += &format!("  {name:width$}  {}\n", plain(value));
+            text += &format!("  {name:width$}  {}\n", for_people(value));
         }
         for table in &self.tables {
             let rule = table.rule.as_ref().map_or(String::new(), |rule| format!(" ({rule})"));
@@ -155,11 +215,11 @@ impl Report {
             let mut aligned = TextTable::new();
             aligned.load_style(NOTHING).set_header(&table.columns);
             for row in &table.rows {
-                aligned.add_row(row.iter().map(plain));
+                aligned.add_row(row.iter().map(for_people));
             }
             let first = table.rows.first();
             for (number, column) in aligned.column_iter_mut().enumerate() {
-                let is_text = first.is_none_or(|row| matches!(row[number], Value::Text(_) | Value::Bool(_)));
+                let is_text = first.is_none_or(|row| row[number].is_text());
                 column.set_padding((if number == 0 { 2 } else { 1 }, 1));
                 column.set_cell_alignment(if is_text { CellAlignment::Left } else { CellAlignment::Right });
             }
@@ -170,6 +230,17 @@ impl Report {
         }
         for note in &self.notes {
             text += &format!("\nnote: {note}\n");
+        }
+        text
+    }
+
+    /// The maps with a stack as the key, in the format of programs that draw flame graphs.
+    fn folded(&self) -> String {
+        let mut text = String::new();
+        for row in self.tables.iter().flat_map(|table| &table.rows) {
+            if let [Cell::Stack(stack), Cell::Value(Value::Int(count)), ..] = &row[..] {
+                text += &format!("{stack} {count}\n");
+            }
         }
         text
     }
@@ -221,26 +292,48 @@ impl Report {
     }
 }
 
-fn plain(value: &Value) -> String {
-    match value {
-        Value::Int(value) => value.to_string(),
-        Value::Float(value) => value.to_string(),
-        Value::Bool(value) => value.to_string(),
-        Value::Text(text) => text.clone(),
-        Value::Tuple(fields) => fields.iter().map(plain).collect::<Vec<_>>().join(" "),
-        _ => String::new(),
+impl Cell {
+    /// Whether people read it from the left.
+    fn is_text(&self) -> bool {
+        match self {
+            Self::Value(value) => matches!(value, Value::Text(_) | Value::Bool(_)),
+            Self::Stack(_) | Self::Bar(..) => true,
+        }
     }
 }
 
-fn in_json(value: &Value) -> serde_json::Value {
-    match value {
-        Value::Int(value) => match (i64::try_from(*value), u64::try_from(*value)) {
+/// In a table for people.
+fn for_people(cell: &Cell) -> String {
+    match cell {
+        Cell::Value(Value::Bucket(start, end)) => format!("[{start}, {end})"),
+        Cell::Bar(share, bar) => format!("{bar} {:.1}%", share * 100.0),
+        other => plain(other),
+    }
+}
+
+fn plain(cell: &Cell) -> String {
+    match cell {
+        Cell::Value(Value::Int(value)) => value.to_string(),
+        Cell::Value(Value::Float(value)) => value.to_string(),
+        Cell::Value(Value::Bool(value)) => value.to_string(),
+        Cell::Value(Value::Bucket(start, _)) => start.to_string(),
+        Cell::Value(Value::Text(text)) | Cell::Stack(text) => text.clone(),
+        Cell::Bar(share, _) => share.to_string(),
+        // The fields of tuples are cells of their own, and so are stacks.
+        Cell::Value(_) => String::new(),
+    }
+}
+
+fn in_json(cell: &Cell) -> serde_json::Value {
+    match cell {
+        Cell::Value(Value::Int(value)) => match (i64::try_from(*value), u64::try_from(*value)) {
             (Ok(value), _) => value.into(),
             (_, Ok(value)) => value.into(),
             _ => value.to_string().into(),
         },
-        Value::Float(value) => (*value).into(),
-        Value::Bool(value) => (*value).into(),
-        value => plain(value).into(),
+        Cell::Value(Value::Float(value)) | Cell::Bar(value, _) => (*value).into(),
+        Cell::Value(Value::Bool(value)) => (*value).into(),
+        Cell::Value(Value::Bucket(start, _)) => (*start).into(),
+        other => plain(other).into(),
     }
 }

@@ -13,6 +13,7 @@ use crate::observer::{Function, Probe};
 use crate::pairing::{Calls, Exit, Open};
 use crate::ring::Event;
 use crate::socket::Socket;
+use crate::stacks::{self, Stacks};
 use crate::worker::Clock;
 
 /// The recipient of a script's report.
@@ -33,6 +34,8 @@ pub(crate) struct Running {
     monitor: Option<NativeMonitor>,
     pairs_calls: bool,
     measures_time: bool,
+    /// Those of its events, if it asks for them.
+    pub(crate) stacks: Option<Stacks>,
     /// The places that its rules match, by number of the function.
     places: Vec<NativePlaces>,
     /// The time-stamp counter when it began. Earlier events are ignored: they are from a time at
@@ -56,6 +59,7 @@ impl Running {
             monitor: None,
             pairs_calls: false,
             measures_time: false,
+            stacks: None,
             places: Vec::new(),
             began: tsc::now(),
             before: Missing::default(),
@@ -86,6 +90,7 @@ impl Running {
     fn use_monitor(&mut self, monitor: NativeMonitor) {
         self.pairs_calls = monitor.pairs_calls();
         self.measures_time = monitor.measures_time();
+        self.stacks = monitor.tells_stacks().then(Stacks::default);
         self.monitor = Some(monitor);
     }
 
@@ -152,13 +157,15 @@ impl Running {
         if self.failure.is_some() || event.ticks < self.began || !self.matches(probe.function) {
             return Ok(());
         }
-        let Self { monitor: Some(monitor), places, unpaired, .. } = self else { return Ok(()) };
+        let Self { monitor: Some(monitor), places, unpaired, stacks, .. } = self else { return Ok(()) };
         // The rate of the counter takes time to find out.
         let mut clock = self.measures_time.then_some(clock);
         let places = &places[probe.function as usize];
-        let seen =
-            if self.pairs_calls { see(calls, probe, event, clock.as_deref_mut()) } else { Some((0, 0)) };
-        let (depth, duration) = seen.unwrap_or_default();
+        let seen = match self.pairs_calls {
+            true => see(calls, stacks.as_mut(), probe, event, clock.as_deref_mut()),
+            false => Some(OfPair::default()),
+        };
+        let OfPair { depth, duration, stack } = seen.unwrap_or_default();
         let call = NativeCall {
             probe: event.probe,
             thread,
@@ -166,6 +173,7 @@ impl Running {
             nanoseconds: clock.map_or(0, |clock| clock.nanoseconds_between(self.began, event.ticks)),
             depth,
             duration,
+            stack,
         };
         for place in if probe.is_entry { &places.entry } else { &places.exit } {
             if seen.is_none() && monitor.needs_pairs(*place) {
@@ -204,18 +212,35 @@ impl Running {
     }
 }
 
-/// Pairs an event with its call: returns the depth, and at an exit the duration. `None` for an
-/// exit without an entry.
-fn see(calls: &mut Calls, probe: &Probe, event: &Event, clock: Option<&mut Clock>) -> Option<(u32, u64)> {
+/// What is known about an event once it is paired with its call.
+#[derive(Clone, Copy, Debug, Default)]
+struct OfPair {
+    depth: u32,
+    /// At an exit.
+    duration: u64,
+    /// If stacks are asked for.
+    stack: u32,
+}
+
+/// Pairs an event with its call. `None` for an exit without an entry.
+fn see(
+    calls: &mut Calls,
+    stacks: Option<&mut Stacks>,
+    probe: &Probe,
+    event: &Event,
+    clock: Option<&mut Clock>,
+) -> Option<OfPair> {
     let (function, call_site, stack_pointer) = (probe.function, event.call_site, event.stack_pointer);
     if probe.is_entry {
-        let open = Open { function, call_site, stack_pointer, ticks: event.ticks };
-        return Some((calls.enter(open), 0));
+        let open = Open { function, call_site, stack_pointer, ticks: event.ticks, stack: stacks::EMPTY };
+        let (depth, stack) = calls.enter(open, stacks);
+        return Some(OfPair { depth, duration: 0, stack });
     }
     // A call in any of its encodings is shorter than this.
     let after_site = event.continues_at.wrapping_sub(probe.site);
     let is_tail = !(1..=8).contains(&after_site);
     let (open, depth) = calls.exit(Exit { function, call_site, stack_pointer, is_tail })?;
     let ticks = event.ticks.saturating_sub(open.ticks);
-    Some((depth, clock.map_or(0, |clock| clock.nanoseconds(ticks))))
+    let duration = clock.map_or(0, |clock| clock.nanoseconds(ticks));
+    Some(OfPair { depth, duration, stack: open.stack })
 }

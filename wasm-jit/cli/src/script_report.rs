@@ -2,15 +2,16 @@
 //!
 //! Variables that exist once are figures. A rule with variables of places is a table with a row for
 //! each place: a column for each variable, the offset in the module, the function, and the source
-//! line if the module has any. A map is a table of its own. Rows come in the order of
-//! their keys, if they are integers, otherwise in descending order of their first number.
+//! line if the module has any. A map is a table of its own. Rows come in the order of their keys,
+//! if they are integers, otherwise in descending order of their first number. Histograms have a bar
+//! for each bucket.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::path::Path;
 
 use wasm_jit_monitors::{Cell, Program, Report, Table};
-use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value};
+use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value, histogram};
 
 /// The name of the report of a script in this file.
 pub(super) fn name(file: &Path) -> String {
@@ -37,8 +38,7 @@ pub(super) fn fill(report: &mut Report, found: &ScriptReport, program: &Program<
     }
     for variable in &found.variables {
         if let ReportedValue::Map(entries) = &variable.value {
-            let rows = entries.iter().map(|(key, value)| entry(key, value)).collect();
-            add(report, names.unique(&variable.name), None, rows);
+            add(report, names.unique(&variable.name), None, rows(entries));
         }
     }
     for rule in &found.rules {
@@ -76,7 +76,8 @@ fn cells(name: &str, value: &Value) -> Row {
             let fields = fields.iter().enumerate();
             return fields.flat_map(|(index, field)| cells(&format!("{name}.{index}"), field)).collect();
         }
-        // There are no others yet.
+        Value::Bucket(start, end) => Cell::Range(*start, *end),
+        // Stacks are those of native programs, and there are no others yet.
         _ => Cell::None,
     };
     vec![(name.to_owned(), cell)]
@@ -86,6 +87,32 @@ fn entry(key: &Value, value: &Value) -> Row {
     let mut row = cells("key", key);
     row.extend(cells("value", value));
     row
+}
+
+/// Rows of a table.
+#[derive(Default)]
+struct Rows {
+    rows: Vec<Row>,
+    /// Whether they are those of histograms, which are in order.
+    is_ordered: bool,
+}
+
+/// The rows of a map.
+fn rows(entries: &[(Value, Value)]) -> Rows {
+    match histogram(entries) {
+        Some(bars) => {
+            let row = |bar: wasm_jit_whamm::lang::Bar<'_>| {
+                let mut row = entry(bar.key, bar.count);
+                row.push(("share".to_owned(), Cell::Bar(bar.share, bar.text.into())));
+                row
+            };
+            Rows { rows: bars.into_iter().map(row).collect(), is_ordered: true }
+        }
+        None => {
+            let rows = entries.iter().map(|(key, value)| entry(key, value)).collect();
+            Rows { rows, is_ordered: false }
+        }
+    }
 }
 
 fn place(site: &SiteReport, program: &Program<'_>) -> Row {
@@ -101,7 +128,7 @@ fn place(site: &SiteReport, program: &Program<'_>) -> Row {
 
 fn by_site(report: &mut Report, names: &mut Names, rule: &RuleReport, program: &Program<'_>) {
     let mut values = Vec::new();
-    let mut maps: Vec<Vec<Row>> = vec![Vec::new(); rule.variables.len()];
+    let mut maps: Vec<Rows> = rule.variables.iter().map(|_| Rows::default()).collect();
     for site in &rule.sites {
         let place = place(site, program);
         let mut row = Row::new();
@@ -109,9 +136,9 @@ fn by_site(report: &mut Report, names: &mut Names, rule: &RuleReport, program: &
             match value {
                 ReportedValue::Value(value) => row.extend(cells(name, value)),
                 ReportedValue::Map(entries) => {
-                    let entries =
-                        entries.iter().map(|(key, value)| [entry(key, value), place.clone()].concat());
-                    maps[number].extend(entries);
+                    let Rows { rows, is_ordered } = rows(entries);
+                    maps[number].is_ordered |= is_ordered;
+                    maps[number].rows.extend(rows.into_iter().map(|row| [row, place.clone()].concat()));
                 }
             }
         }
@@ -121,24 +148,28 @@ fn by_site(report: &mut Report, names: &mut Names, rule: &RuleReport, program: &
         }
     }
     if !values.is_empty() {
-        add(report, names.unique("by_site"), Some(&rule.rule), values);
+        let rows = Rows { rows: values, is_ordered: false };
+        add(report, names.unique("by_site"), Some(&rule.rule), rows);
     }
     for (name, rows) in rule.variables.iter().zip(maps) {
-        if !rows.is_empty() {
+        if !rows.rows.is_empty() {
             add(report, names.unique(name), Some(&rule.rule), rows);
         }
     }
 }
 
 /// Adds a table, under the text of its rule.
-fn add(report: &mut Report, name: String, rule: Option<&str>, mut rows: Vec<Row>) {
+fn add(report: &mut Report, name: String, rule: Option<&str>, rows: Rows) {
+    let Rows { mut rows, is_ordered } = rows;
     // The value of a map's entry, the first variable of others.
     let number = |row: &Row| {
         let numbers = row.iter().filter(|(name, _)| !name.starts_with("key"));
         numbers.filter_map(|(_, cell)| integer(cell)).next()
     };
     let key = |row: &Row| row.iter().find(|(name, _)| name == "key").and_then(|(_, cell)| integer(cell));
-    rows.sort_by_key(|row| (key(row), Reverse(number(row))));
+    if !is_ordered {
+        rows.sort_by_key(|row| (key(row), Reverse(number(row))));
+    }
     let mut columns = Names::new([]);
     let header: Vec<String> = match rows.first() {
         Some(row) => row.iter().map(|(name, _)| columns.unique(name)).collect(),

@@ -242,6 +242,33 @@ fn a_file_is_a_monitor_module() {
 }
 
 #[test]
+fn histograms_have_bars() {
+    let directory = with_module(
+        r#"(module
+            (func $of (param i32))
+            (func (export "_start") (local i32)
+                (loop
+                    (call $of (local.get 0))
+                    (br_if 0 (i32.lt_u (local.tee 0 (i32.add (local.get 0) (i32.const 1))) (i32.const 6))))))"#,
+    );
+    let script = "report var of: map<log2, u64>;\nwasm:func:entry(local0: i32) / fname == \"of\" / { of[local0 as u32]++; }\n";
+    std::fs::write(directory.path().join("of.mm"), script).unwrap();
+    let ended = run(&directory, &["run", "--monitors=of.mm", "app.wat"]);
+    let bar = |length: usize| "@".repeat(length);
+    let expected = format!(
+        "of.mm\n\nof\n     key  value  share\n  [0, 1)      1  {} 16.7%\n  [1, 2)      1  {} 16.7%\n  [2, 4)      2  {} 33.3%\n  [4, 8)      2  {} 33.3%\n",
+        bar(20),
+        bar(20),
+        bar(40),
+        bar(40)
+    );
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), expected.as_str()));
+    let ended = run(&directory, &["run", "--monitors=of.mm", "--monitor-format=csv", "app.wat"]);
+    let printed = text(&ended.stderr);
+    assert!(printed.contains("key,value,share\n0,1,0.1666"), "{printed}");
+}
+
+#[test]
 fn a_script_is_a_monitor() {
     let directory = with_module(
         r#"(module

@@ -49,6 +49,11 @@ pub struct NativeCall {
     pub depth: u32,
     /// Duration of the call, in nanoseconds: at its end.
     pub duration: u64,
+    /// A number of the caller's for the open calls, with this one: [`Value::Stack`]. It must be the
+    /// same for the same functions.
+    ///
+    /// [`Value::Stack`]: crate::lang::Value::Stack
+    pub stack: u32,
 }
 
 /// A rule at a place.
@@ -140,20 +145,25 @@ impl NativeMonitor {
     }
 
     /// Whether rules ask for what is known only if each call's end is observed with its beginning:
-    /// the duration or the depth.
+    /// the duration, the depth or the stack.
     pub fn pairs_calls(&self) -> bool {
-        let parameters = self.rules.iter().flat_map(|(_, rule)| &rule.parameters);
-        parameters
-            .into_iter()
-            .any(|parameter| matches!(parameter, Parameter::OfCall(OfCall::Depth | OfCall::Duration)))
+        self.binds(OfCall::is_of_pair)
     }
 
     /// Whether rules ask for times in nanoseconds.
     pub fn measures_time(&self) -> bool {
-        let parameters = self.rules.iter().flat_map(|(_, rule)| &rule.parameters);
-        parameters
-            .into_iter()
-            .any(|parameter| matches!(parameter, Parameter::OfCall(OfCall::Nanoseconds | OfCall::Duration)))
+        self.binds(|value| matches!(value, OfCall::Nanoseconds | OfCall::Duration))
+    }
+
+    /// Whether rules ask for stacks.
+    pub fn tells_stacks(&self) -> bool {
+        self.binds(|value| value == OfCall::Stack)
+    }
+
+    /// Whether a rule binds such a value.
+    fn binds(&self, is_such: impl Fn(OfCall) -> bool) -> bool {
+        let mut parameters = self.rules.iter().flat_map(|(_, rule)| &rule.parameters);
+        parameters.any(|parameter| matches!(parameter, Parameter::OfCall(value) if is_such(*value)))
     }
 
     /// Whether the rule at a place binds such a value.
@@ -162,7 +172,7 @@ impl NativeMonitor {
     /// If the place is not one of this monitor.
     pub fn needs_pairs(&self, place: PlaceId) -> bool {
         let is_of_pair =
-            |argument: &Argument| matches!(argument, Argument::OfCall(OfCall::Depth | OfCall::Duration));
+            |argument: &Argument| matches!(argument, Argument::OfCall(value) if value.is_of_pair());
         self.places[place.0 as usize].arguments.iter().any(is_of_pair)
     }
 
@@ -274,6 +284,7 @@ impl NativeMonitor {
                 Argument::OfCall(OfCall::Nanoseconds) => of.nanoseconds,
                 Argument::OfCall(OfCall::Depth) => of.depth.into(),
                 Argument::OfCall(OfCall::Duration) => of.duration,
+                Argument::OfCall(OfCall::Stack) => of.stack.into(),
             };
         }
         function.call(&mut self.store, &mut values)

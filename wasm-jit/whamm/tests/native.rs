@@ -55,6 +55,7 @@ fn rules_get_the_values_of_calls() {
         nanoseconds: 4,
         depth: 5,
         duration: 1 << 40,
+        stack: 0,
     };
     assert!(monitor.needs_pairs(places.exit[0]));
     monitor.fire(places.exit[0], &NativeCall { depth: 1, ..call }).unwrap();
@@ -180,8 +181,8 @@ fn what_is_bound_is_described() {
         (names(&entry, true), names(&exit, true)),
         ("fid fname object".into(), "fid fname object".into())
     );
-    assert_eq!(names(&entry, false), "probe_id tid ticks ns depth");
-    assert_eq!(names(&exit, false), "probe_id tid ticks ns depth duration");
+    assert_eq!(names(&entry, false), "probe_id tid ticks ns depth stack");
+    assert_eq!(names(&exit, false), "probe_id tid ticks ns depth duration stack");
     assert_eq!(lang::info("native:begin").unwrap()[0].event, "native:begin");
 }
 
@@ -195,4 +196,18 @@ fn the_beginning_and_the_end_have_rules() {
     monitor.fire(places.entry[0], &NativeCall::default()).unwrap();
     monitor.finish().unwrap();
     assert_eq!(map(&monitor, "m"), [(1, 10), (3, 1), (2, 11)]);
+}
+
+#[test]
+fn stacks_are_numbers_of_the_observer() {
+    let mut monitor = monitor("report var calls: map<stack, u64>; native:func:entry { calls[stack]++; }");
+    assert!(monitor.pairs_calls() && monitor.tells_stacks() && !monitor.measures_time());
+    let places = monitor.function(function(7, "f", "/x")).unwrap();
+    assert!(monitor.needs_pairs(places.entry[0]));
+    for stack in [5, u32::MAX, 5] {
+        monitor.fire(places.entry[0], &NativeCall { stack, ..NativeCall::default() }).unwrap();
+    }
+    let counts = [(5, 2), (u32::MAX, 1)].map(|(stack, count)| (Value::Stack(stack), Value::Int(count)));
+    let report = monitor.report().unwrap();
+    assert_eq!(report.variables[0].value, ReportedValue::Map(counts.to_vec()));
 }

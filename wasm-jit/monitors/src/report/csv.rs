@@ -34,7 +34,8 @@ fn field(cell: &Cell) -> String {
         Cell::None => String::new(),
         Cell::Int(value) => value.to_string(),
         Cell::Hex(value) => format!("{value:#x}"),
-        Cell::Float(value, _) | Cell::Share(value) => value.to_string(),
+        Cell::Range(start, _) => start.to_string(),
+        Cell::Float(value, _) | Cell::Share(value) | Cell::Bar(value, _) => value.to_string(),
         Cell::Text(text) => text.to_string(),
     }
 }

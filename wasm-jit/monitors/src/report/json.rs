@@ -52,8 +52,10 @@ impl Serialize for Cell {
                     Err(_) => serializer.serialize_f64(*value as f64),
                 },
             },
-            Self::Hex(value) => serializer.serialize_u64(*value),
-            Self::Float(value, _) | Self::Share(value) => serializer.serialize_f64(*value),
+            Self::Hex(value) | Self::Range(value, _) => serializer.serialize_u64(*value),
+            Self::Float(value, _) | Self::Share(value) | Self::Bar(value, _) => {
+                serializer.serialize_f64(*value)
+            }
             Self::Text(text) => serializer.serialize_str(text),
         }
     }

@@ -50,6 +50,11 @@ pub enum Cell {
     Float(f64, usize),
     /// A share: 0.5 is printed as `50.0%` in text.
     Share(f64),
+    /// A range of integers, from the first one to that after the last: `[4, 8)` in text, otherwise
+    /// the first one.
+    Range(u64, i128),
+    /// A share, in text with a bar before it.
+    Bar(f64, Arc<str>),
     /// A text.
     Text(Arc<str>),
 }

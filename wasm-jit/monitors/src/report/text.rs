@@ -55,7 +55,7 @@ fn print_table(table: &Table, rows: usize, hint: &str, out: &mut String) {
         aligned.add_row(row.iter().map(field));
     }
     for (at, column) in aligned.column_iter_mut().enumerate() {
-        let is_number = |row: &Vec<Cell>| !matches!(row[at], Cell::Text(_) | Cell::None);
+        let is_number = |row: &Vec<Cell>| !matches!(row[at], Cell::Text(_) | Cell::Bar(..) | Cell::None);
         let alignment =
             if table.rows.iter().any(is_number) { CellAlignment::Right } else { CellAlignment::Left };
         column.set_cell_alignment(alignment);
@@ -76,6 +76,8 @@ fn field(cell: &Cell) -> String {
         Cell::Int(value) => value.to_string(),
         Cell::Hex(value) => format!("{value:#x}"),
         Cell::Float(value, places) => format!("{value:.places$}"),
+        Cell::Range(start, end) => format!("[{start}, {end})"),
+        Cell::Bar(value, bar) => format!("{bar} {:.1}%", value * 100.0),
         Cell::Share(value) => format!("{:.1}%", value * 100.0),
         Cell::Text(text) => text.to_string(),
     }

@@ -40,6 +40,7 @@ pub(super) const NAMED: &[(&str, &str)] = &[
     ("ns", "time since the start of the script, in nanoseconds"),
     ("depth", "number of open calls of the observed functions in the thread, with this one"),
     ("duration", "duration of the call, in nanoseconds"),
+    ("stack", "open calls of the observed functions in the thread, with this one"),
 ];
 
 /// Names that a number follows.

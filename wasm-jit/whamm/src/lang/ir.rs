@@ -5,7 +5,7 @@ use wasm_encoder::ValType;
 
 use super::ast::{BinaryOp, UnaryOp};
 use super::events::Mode;
-use super::types::Type;
+use super::types::{Buckets, Type};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Const {
@@ -56,6 +56,8 @@ pub(super) enum Kind {
     Length(Box<Typed>),
     /// The position of the highest bit of an unsigned number that is 1, or 0.
     Log2(Box<Typed>),
+    /// The bucket of an unsigned number of 64 bits.
+    Bucket(Buckets, Box<Typed>),
     Unary(UnaryOp, Box<Typed>),
     Binary(BinaryOp, Box<Typed>, Box<Typed>),
     Cast(Box<Typed>),
@@ -117,7 +119,8 @@ impl Typed {
             | Kind::Cast(one)
             | Kind::AtMatch(one)
             | Kind::Length(one)
-            | Kind::Log2(one) => vec![one],
+            | Kind::Log2(one)
+            | Kind::Bucket(_, one) => vec![one],
             Kind::Call(_, all) | Kind::Library(_, all) | Kind::Tuple(all) => all.iter().collect(),
             Kind::Binary(_, left, right) | Kind::Text(_, left, right) => vec![left, right],
             Kind::Ternary(condition, yes, no) => vec![condition, yes, no],
@@ -197,6 +200,20 @@ impl Typed {
         match number.as_const() {
             Some(Const::Int(number)) => Self::int(Type::U32, i128::from((*number).max(1).ilog2())),
             _ => Self::new(Type::U32, Kind::Log2(Box::new(number))),
+        }
+    }
+
+    /// The bucket of an unsigned number.
+    pub(super) fn bucket(buckets: Buckets, number: Typed) -> Self {
+        let number = Self::cast(number, Type::U64);
+        let ty = Type::Bucket(buckets);
+        match (buckets, number.as_const()) {
+            (Buckets::Log2, Some(Const::Int(0))) => Self::int(ty, 0),
+            (Buckets::Log2, Some(Const::Int(number))) => Self::int(ty, 1 << number.ilog2()),
+            (Buckets::Linear(width), Some(Const::Int(number))) => {
+                Self::int(ty, number - number % i128::from(width))
+            }
+            _ => Self::new(ty, Kind::Bucket(buckets, Box::new(number))),
         }
     }
 

@@ -45,6 +45,7 @@ mod check;
 mod diagnostics;
 mod emit;
 mod events;
+mod histogram;
 mod ir;
 mod lexer;
 mod libraries;
@@ -57,6 +58,7 @@ mod split;
 mod types;
 
 pub use diagnostics::{Problem, ProblemKind, ScriptError, Span};
+pub use histogram::{Bar, histogram};
 pub use report::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value, VariableReport};
 
 use self::events::{Event, Matched};

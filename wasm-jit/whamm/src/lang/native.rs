@@ -34,7 +34,7 @@ impl Provider {
 }
 
 /// Variables that differ from call to call.
-pub(super) const OF_CALLS: [&str; 6] = ["probe_id", "tid", "ticks", "ns", "depth", "duration"];
+pub(super) const OF_CALLS: [&str; 7] = ["probe_id", "tid", "ticks", "ns", "depth", "duration", "stack"];
 
 /// A bound variable.
 pub(super) fn bound(name: &str, is_exit: bool) -> Bound {
@@ -42,6 +42,7 @@ pub(super) fn bound(name: &str, is_exit: bool) -> Bound {
         "fid" | "probe_id" | "tid" | "depth" => Type::U32,
         "ticks" | "ns" => Type::U64,
         "duration" if is_exit => Type::U64,
+        "stack" => Type::Stack,
         "fname" | "object" => Type::Str,
         _ => return Bound::Unknown,
     };

@@ -10,7 +10,7 @@ use super::ast::{
 };
 use super::diagnostics::{Problem, ProblemKind, Span};
 use super::lexer::{Lexer, Token};
-use super::types::Type;
+use super::types::{Buckets, Type};
 
 /// Nesting of expressions, blocks and types.
 const MAX_DEPTH: usize = 128;
@@ -358,10 +358,19 @@ impl Parser<'_> {
                 };
                 Ok(Type::Map(Box::new(key), Box::new(value)))
             }
+            (Token::Name(name), _) if name == "linear" => {
+                parser.expect("<")?;
+                let (token, span) = parser.lexer.next()?;
+                let Token::Int(width @ 1..) = token else {
+                    return Err(Problem::new(ProblemKind::Type, span, "the width of buckets is a number above 0"));
+                };
+                parser.expect(">")?;
+                Ok(Type::Bucket(Buckets::Linear(width)))
+            }
             (Token::Name(name), span) => Type::primitive(&name).ok_or_else(|| {
                 Problem::new(ProblemKind::Type, span, format!("unknown type `{name}`")).help(
-                    "types are u8 to u64, i8 to i64, f32, f64, bool, str, tuples such as (u32, bool), and \
-                     map<KEY, VALUE>",
+                    "types are u8 to u64, i8 to i64, f32, f64, bool, str, log2, linear<WIDTH>, stack, tuples such as \
+                     (u32, bool), and map<KEY, VALUE>",
                 )
             }),
             (Token::Mark("("), _) => {

@@ -108,6 +108,11 @@ pub enum Value {
     Bool(bool),
     /// A string; bytes that are not UTF-8 are replaced.
     Text(String),
+    /// A bucket of a histogram: its lower bound, and the first number after it.
+    Bucket(u64, i128),
+    /// A call stack of a native program, by the number that its observer has given it
+    /// ([`NativeCall::stack`](crate::native::NativeCall::stack)).
+    Stack(u32),
     /// A tuple.
     Tuple(Vec<Value>),
 }
@@ -233,6 +238,8 @@ impl Reader<'_> {
         let word = self.word(address)?;
         Ok(match (ty, ty.scalar()) {
             (Type::Str, _) => Value::Text(self.text(word as u32, self.half(address.wrapping_add(8))?)?),
+            (Type::Bucket(buckets), _) => Value::Bucket(word, buckets.end(word)),
+            (Type::Stack, _) => Value::Stack(word as u32),
             (Type::Bool, _) => Value::Bool(word as u32 != 0),
             (_, Some(ValType::F32)) => Value::Float(f32::from_bits(word as u32).into()),
             (_, Some(ValType::F64)) => Value::Float(f64::from_bits(word)),

@@ -97,6 +97,7 @@ fn substitute(expr: &Typed, conditions: &[Typed], outcomes: u32) -> Typed {
         Kind::Text(op, text, pattern) => Kind::Text(*op, Box::new(again(text)), Box::new(again(pattern))),
         Kind::Length(text) => Kind::Length(Box::new(again(text))),
         Kind::Log2(number) => return Typed::log2(again(number)),
+        Kind::Bucket(buckets, number) => return Typed::bucket(*buckets, again(number)),
         // It is computed where the rule is matched.
         leaf @ (Kind::Const(_) | Kind::Variable(..) | Kind::Request(_) | Kind::AtMatch(_)) => leaf.clone(),
     };

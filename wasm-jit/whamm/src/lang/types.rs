@@ -3,7 +3,8 @@
 //! A value is a sequence of components, each of which is a value of WebAssembly. Numbers and
 //! booleans are one component, strings an address and a length, tuples the components of their
 //! fields. Narrow integers are kept extended to 32 bits. A component takes eight bytes in memory.
-//! A map is not a value: it lives at an address.
+//! A map is not a value: it lives at an address. A bucket of a histogram is its lower bound, of 64
+//! bits; a stack is a number by which the observer of a native program knows it.
 
 use std::fmt;
 
@@ -23,8 +24,32 @@ pub(super) enum Type {
     F64,
     Bool,
     Str,
+    /// A bucket of a histogram.
+    Bucket(Buckets),
+    /// The functions that are being called, in a native program.
+    Stack,
     Tuple(Vec<Type>),
     Map(Box<Type>, Box<Type>),
+}
+
+/// How a histogram divides unsigned integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Buckets {
+    /// 0, 1, 2 to 3, 4 to 7, and so on.
+    Log2,
+    /// All of this width, which is not 0.
+    Linear(u64),
+}
+
+impl Buckets {
+    /// The first number after the bucket with this lower bound.
+    pub(super) fn end(self, start: u64) -> i128 {
+        let start = i128::from(start);
+        match self {
+            Self::Log2 => (2 * start).max(1),
+            Self::Linear(width) => start + i128::from(width),
+        }
+    }
 }
 
 /// Components in a tuple, or in the key or value of a map.
@@ -47,6 +72,8 @@ impl Type {
             "f64" => Self::F64,
             "bool" => Self::Bool,
             "str" => Self::Str,
+            "log2" => Self::Bucket(Buckets::Log2),
+            "stack" => Self::Stack,
             _ => return None,
         })
     }
@@ -54,8 +81,15 @@ impl Type {
     /// The type of WebAssembly of a number or boolean.
     pub(super) fn scalar(&self) -> Option<ValType> {
         Some(match self {
-            Self::U8 | Self::I8 | Self::U16 | Self::I16 | Self::U32 | Self::I32 | Self::Bool => ValType::I32,
-            Self::U64 | Self::I64 => ValType::I64,
+            Self::U8
+            | Self::I8
+            | Self::U16
+            | Self::I16
+            | Self::U32
+            | Self::I32
+            | Self::Bool
+            | Self::Stack => ValType::I32,
+            Self::U64 | Self::I64 | Self::Bucket(_) => ValType::I64,
             Self::F32 => ValType::F32,
             Self::F64 => ValType::F64,
             Self::Str | Self::Tuple(_) | Self::Map(..) => return None,
@@ -103,6 +137,11 @@ impl Type {
         })
     }
 
+    /// Whether `as` converts values from it, and to it.
+    pub(super) fn is_converted(&self) -> bool {
+        self.is_integer() || self.is_float() || *self == Self::Bool
+    }
+
     pub(super) fn has_map(&self) -> bool {
         match self {
             Self::Map(..) => true,
@@ -127,6 +166,9 @@ impl fmt::Display for Type {
             Self::F64 => "f64",
             Self::Bool => "bool",
             Self::Str => "str",
+            Self::Bucket(Buckets::Log2) => "log2",
+            Self::Bucket(Buckets::Linear(width)) => return write!(out, "linear<{width}>"),
+            Self::Stack => "stack",
             Self::Map(key, value) => return write!(out, "map<{key}, {value}>"),
             Self::Tuple(fields) => {
                 out.write_str("(")?;

@@ -35,6 +35,14 @@ pub(crate) enum OfCall {
     Nanoseconds,
     Depth,
     Duration,
+    Stack,
+}
+
+impl OfCall {
+    /// Whether it is known only if each call's end is observed with its beginning.
+    pub(crate) fn is_of_pair(self) -> bool {
+        matches!(self, Self::Depth | Self::Duration | Self::Stack)
+    }
 }
 
 /// A value that is static: known at match time.
@@ -308,6 +316,7 @@ fn native_value(word: &str) -> Option<Parameter> {
         "ns" => Parameter::OfCall(OfCall::Nanoseconds),
         "depth" => Parameter::OfCall(OfCall::Depth),
         "duration" => Parameter::OfCall(OfCall::Duration),
+        "stack" => Parameter::OfCall(OfCall::Stack),
         _ => return None,
     })
 }

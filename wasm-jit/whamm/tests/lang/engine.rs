@@ -176,6 +176,7 @@ fn text(value: &Value) -> String {
         Value::Bool(value) => value.to_string(),
         Value::Float(value) => value.to_string(),
         Value::Text(text) => text.clone(),
+        Value::Bucket(start, _) => start.to_string(),
         Value::Tuple(fields) => {
             format!("({})", fields.iter().map(text).collect::<Vec<_>>().join(", "))
         }

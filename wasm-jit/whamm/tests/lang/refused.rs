@@ -21,6 +21,8 @@ fn syntax() {
     check("wasm:opcode:call:before { count++ «}»", Syntax, "expected `;`, found `}`");
     check("var x: i32 = «;»", Syntax, "expected an expression");
     check("var x: «int»;", Type, "unknown type `int`");
+    check("var x: linear<«0»>;", Type, "the width of buckets");
+    check("var x: linear<«u32»>;", Type, "the width of buckets");
     check("var «if»: i32;", Syntax, "the name of a variable");
     check("wasm:opcode:call:before { «»", Syntax, "the end of the script");
     check("«/*» open", Syntax, "comment does not end");
@@ -77,6 +79,13 @@ fn names_and_rules() {
     );
     check("wasm:begin { var x: str = «fname»; }", Name, "`fname`");
     check("wasm:func:entry { var x: bool = fname.«resembles»(\"a\"); }", Name, "no function `resembles`");
+    check(
+        "var h: map<log2, u64>; wasm:func:entry(local0: i32) { h[«local0»]++; }",
+        ProblemKind::Type,
+        "expected a `log2`, this is a `i32`",
+    );
+    check("var s: stack; wasm:begin { var x: u32 = «s as u32»; }", ProblemKind::Type, "cannot be converted");
+    check("wasm:opcode:drop(«arg0»: log2):before { }", ProblemKind::Type, "the type of a number");
     check("wasm:func:entry { var x: bool = «fid».len(); }", ProblemKind::Type, "no functions");
     check("wasm:opcode:call:before { «arg0» = 1; }", ProblemKind::Type, "differs from place to place");
     check("wasm:opcode:br_if:before { «arg0» = 1; }", Name, "cannot be changed");

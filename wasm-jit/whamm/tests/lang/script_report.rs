@@ -39,3 +39,50 @@ fn values_have_their_types() {
     let counts = ReportedValue::Map(vec![(Value::Int(1), Value::Int(-1))]);
     assert_eq!(site.values, [ReportedValue::Value(Value::Int(65535)), counts]);
 }
+
+/// Buckets of all numbers of one and two bits at each position, and of the largest ones.
+#[test]
+fn buckets_are_those_of_their_numbers() {
+    let ones = (0..64).map(|bit| 1_u64 << bit);
+    let numbers: Vec<u64> =
+        ones.clone().chain(ones.map(|one| one - 1)).chain([5, 6, 700, u64::MAX - 1, u64::MAX]).collect();
+    let drops: String =
+        numbers.iter().map(|number| format!("(drop (i64.const {}))", number.cast_signed())).collect();
+    let program = format!("(module (func (export \"run\") {drops}))");
+    let script = "report var log: map<log2, u64>; report var lines: map<(bool, linear<100>), u64>;
+        report var constant: log2 = 100; report var last: linear<7>;
+        wasm:opcode:drop(arg0: i64):before {
+            log[arg0 as u64]++;
+            lines[(arg0 < 0, arg0 as u64)]++;
+            last = arg0 as u64;
+        }";
+    let report = observe(script, &[], &program);
+    let value = |name: &str| {
+        let mut all = report.variables.iter();
+        all.find(|variable| variable.name == name).map(|variable| variable.value.clone()).unwrap()
+    };
+    let log = |number: u64| match number {
+        0 => Value::Bucket(0, 1),
+        _ => Value::Bucket(1 << number.ilog2(), 2 << number.ilog2()),
+    };
+    let line = |number: u64| {
+        let start = number - number % 100;
+        let bucket = Value::Bucket(start, i128::from(start) + 100);
+        Value::Tuple(vec![Value::Bool(number.cast_signed() < 0), bucket])
+    };
+    let of_all = |bucket: &dyn Fn(u64) -> Value| {
+        let mut counts: Vec<(Value, i128)> = Vec::new();
+        for key in numbers.iter().map(|number| bucket(*number)) {
+            match counts.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((key, 1)),
+            }
+        }
+        ReportedValue::Map(counts.into_iter().map(|(key, count)| (key, Value::Int(count))).collect())
+    };
+    assert_eq!(value("log"), of_all(&log));
+    assert_eq!(value("lines"), of_all(&line));
+    assert_eq!(value("constant"), ReportedValue::Value(Value::Bucket(64, 128)));
+    let last = u64::MAX - u64::MAX % 7;
+    assert_eq!(value("last"), ReportedValue::Value(Value::Bucket(last, i128::from(last) + 7)));
+}

@@ -168,6 +168,19 @@ fn instructions_by_place_name_and_category() {
 }
 
 #[test]
+fn strides_of_accesses() {
+    let program = r#"(module (memory 1)
+        (func $walk (param $step i32) (local $i i32)
+            (loop $next
+                (drop (i32.load (local.get $i)))
+                (local.set $i (i32.add (local.get $i) (local.get $step)))
+                (br_if $next (i32.lt_u (local.get $i) (i32.const 1000)))))
+        (func (export "run") (call $walk (i32.const 4)) (call $walk (i32.const 100)) (i32.store (i32.const 0) (i32.const 1))))"#;
+    // 250 accesses, then back by 996 bytes, and 9 strides.
+    check("strides.mm", program, &["bytes (walk, 4) 249", "bytes (walk, 512) 1", "bytes (walk, 64) 9"]);
+}
+
+#[test]
 fn accesses_to_memory() {
     let program = r#"(module (memory 1 5)
         (func (export "run") (local $i i32)

@@ -16,7 +16,12 @@ impl Checker<'_> {
             return true;
         }
         let message = format!("expected a `{expected}`, this is a `{}`", value.ty);
-        let is_number = |ty: &Type| ty.scalar().is_some();
+        if let Type::Bucket(_) = expected {
+            let help = "an unsigned integer is counted in the bucket that it is in: `.. as u64`";
+            self.help(ProblemKind::Type, span, message, help);
+            return false;
+        }
+        let is_number = Type::is_converted;
         if is_number(&value.ty) && is_number(expected) {
             self.help(ProblemKind::Type, span, message, format!("convert it: `.. as {expected}`"));
         } else {
@@ -26,7 +31,17 @@ impl Checker<'_> {
     }
 
     /// Checks an expression; reports what is wrong with it. The expected type is that of literals.
+    /// Where a bucket is expected, an unsigned integer stands for the one that it is in.
     pub(super) fn expr(&mut self, expr: &Expr, expected: Option<&Type>) -> Option<Typed> {
+        let Some(Type::Bucket(buckets)) = expected else { return self.expr_of(expr, expected) };
+        let number = self.expr_of(expr, Some(&Type::U64))?;
+        match number.ty.is_integer() && !number.ty.is_signed() {
+            true => Some(Typed::bucket(*buckets, number)),
+            false => Some(number),
+        }
+    }
+
+    fn expr_of(&mut self, expr: &Expr, expected: Option<&Type>) -> Option<Typed> {
         match &expr.kind {
             ExprKind::Int(value) => self.integer(i128::from(*value), expected, &expr.span),
             ExprKind::Float(value) => {
@@ -64,7 +79,7 @@ impl Checker<'_> {
                 // A literal takes the type, if it can.
                 let expected = (is_literal(operand) && (ty.is_integer() || ty.is_float())).then_some(ty);
                 let operand_checked = self.expr(operand, expected)?;
-                if operand_checked.ty.scalar().is_some() && ty.scalar().is_some() {
+                if operand_checked.ty.is_converted() && ty.is_converted() {
                     return Some(Typed::cast(operand_checked, ty.clone()));
                 }
                 let message = format!("a `{}` cannot be converted to `{ty}`", operand_checked.ty);

@@ -232,7 +232,7 @@ impl Checker<'_> {
         let mut bounds: Vec<(String, Type)> = Vec::new();
         for bound in &rule.bounds {
             let name = &bound.name.name;
-            if bound.ty.scalar().is_none() {
+            if !bound.ty.is_converted() {
                 self.problem(ProblemKind::Type, &bound.name.span, "a bound is the type of a number");
                 return;
             }

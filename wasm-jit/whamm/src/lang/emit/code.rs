@@ -6,7 +6,7 @@ use wasm_encoder::{BlockType, Function, Instruction, MemArg, MemArgTarget, ValTy
 
 use super::super::ast::{BinaryOp, UnaryOp};
 use super::super::ir::{Body, Const, Kind, Place, Statement, TextOp, Typed};
-use super::super::types::Type;
+use super::super::types::{Buckets, Type};
 use super::Strings;
 use super::runtime::{KEY, Runtime};
 
@@ -479,6 +479,29 @@ impl<'a> Code<'a> {
                     Instruction::I32Sub,
                 ] {
                     self.emit(instruction);
+                }
+            }
+            Kind::Bucket(buckets, number) => {
+                self.expr(number);
+                let value = self.local(ValType::I64);
+                match buckets {
+                    // The highest bit that is 1: it is shifted to by the zeros before it. Zero has
+                    // 64, which shift by 0, and no bit there.
+                    Buckets::Log2 => {
+                        self.emit(Instruction::LocalTee(value));
+                        self.emit(Instruction::I64Const(i64::MIN));
+                        self.emit(Instruction::LocalGet(value));
+                        self.emit(Instruction::I64Clz);
+                        self.emit(Instruction::I64ShrU);
+                        self.emit(Instruction::I64And);
+                    }
+                    Buckets::Linear(width) => {
+                        self.emit(Instruction::LocalTee(value));
+                        self.emit(Instruction::LocalGet(value));
+                        self.emit(Instruction::I64Const(width.cast_signed()));
+                        self.emit(Instruction::I64RemU);
+                        self.emit(Instruction::I64Sub);
+                    }
                 }
             }
             Kind::Unary(op, operand) => self.unary(*op, operand),
