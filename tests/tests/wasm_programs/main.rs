@@ -14,6 +14,7 @@ mod monitors;
 mod probes;
 mod recorded;
 mod scripts;
+mod targets;
 
 use std::fmt::Write as _;
 use std::fs;

@@ -247,6 +247,8 @@ fn the_rest_is_refused() {
     for (program, reason) in [
         ("(module (memory 1 1 shared))", "shares a memory"),
         ("(module (func (export \"memory\")))", "is no memory"),
+        ("(module (memory (export \"memory\") i64 1))", "addresses of 64 bits"),
+        ("(module (memory (export \"memory\") 1 (pagesize 1)))", "not of 64 KiB"),
         ("(module (func (export \"whamm:report\")))", "instrumented already"),
     ] {
         let error = refused(COUNT, program);

@@ -220,6 +220,18 @@ impl Survey {
         if memories.iter().any(|memory| memory.shared) {
             return unsupported("it shares a memory with other threads");
         }
+        if let Some(memory) = survey.memory.and_then(|number| memories.get(number as usize)) {
+            if memory.memory64 {
+                return unsupported(
+                    "it exports a memory with addresses of 64 bits, which WASI does not read",
+                );
+            }
+            if memory.page_size_log2.is_some_and(|log2| log2 != 16) {
+                return unsupported(
+                    "it exports a memory whose pages are not of 64 KiB, where a report has no place",
+                );
+            }
+        }
         survey.numbers.types = survey.types.len() as u32;
         survey.numbers.memory = memories.len() as u32;
         Ok(survey)
