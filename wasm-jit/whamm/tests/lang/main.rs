@@ -13,6 +13,7 @@ mod refused;
 mod script_report;
 mod scripts;
 mod selection;
+mod statements;
 
 use wasm_jit_whamm::lang;
 

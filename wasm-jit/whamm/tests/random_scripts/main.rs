@@ -1,0 +1,223 @@
+//! Random scripts on random programs: what a script reports in place, from a store of its own, and
+//! in the program that is rewritten must be the same text. Meanwhile, another thread makes,
+//! switches and drops other probes of the program that is observed in place.
+//!
+//! `RANDOM_SCRIPTS=100..5000` chooses the seeds; without it, there are a few.
+
+#[path = "../../../tests/frame_maps/programs.rs"]
+mod programs;
+mod script;
+#[path = "../lang/statements.rs"]
+mod statements;
+
+use std::error::Error;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+
+use rand::rngs::{SmallRng, StdRng};
+use rand::{RngExt, SeedableRng};
+use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeSpec};
+use wasm_jit::{Caller, Engine, Extern, Instance, Linker, Module, Store, Trap};
+use wasm_jit_whamm::lang;
+use wasm_jit_whamm::monitor_module::MonitorModule;
+use wasm_jit_whamm::rewrite;
+
+/// How often a program is run: its memory keeps what it has written.
+const RUNS: usize = 3;
+
+/// How often another thread switches a probe in these runs, at most. Each new order of probes at a
+/// place takes stub memory, which is limited.
+const SWITCHES: usize = 2_000;
+
+/// How each run ended, and what was printed.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    results: Vec<Result<i64, Option<Trap>>>,
+    report: String,
+}
+
+impl Outcome {
+    /// How deep the stack may get depends on the size of frames.
+    fn has_overflowed(&self) -> bool {
+        self.results.contains(&Err(Some(Trap::StackOverflow)))
+    }
+}
+
+type Printed = Arc<Mutex<Vec<u8>>>;
+
+/// A linker with `fd_write`.
+fn printing(engine: &Engine) -> (Linker<()>, Printed) {
+    let printed = Printed::default();
+    let mut linker = Linker::new(engine);
+    let bytes = printed.clone();
+    let write = move |mut caller: Caller<'_, ()>, _: i32, vectors: i32, _: i32, written: i32| {
+        let Some(Extern::Memory(memory)) = caller.get_export("memory") else { return 8 };
+        let mut vector = [0; 8];
+        memory.read(&caller, vectors as usize, &mut vector).unwrap();
+        let word = |from: usize| u32::from_le_bytes(vector[from..from + 4].try_into().unwrap());
+        let mut all = vec![0; word(4) as usize];
+        memory.read(&caller, word(0) as usize, &mut all).unwrap();
+        memory.write(&mut caller, written as usize, &word(4).to_le_bytes()).unwrap();
+        bytes.lock().unwrap().extend(all);
+        0
+    };
+    linker.func_wrap("wasi_snapshot_preview1", "fd_write", write).unwrap();
+    (linker, printed)
+}
+
+fn text(printed: &Printed) -> String {
+    String::from_utf8(printed.lock().unwrap().clone()).unwrap()
+}
+
+/// Calls the export `main`, or `run`, which has no result.
+fn run(store: &mut Store<()>, instance: &Instance) -> Vec<Result<i64, Option<Trap>>> {
+    let main = instance.get_typed_func::<(), i64>(&mut *store, "main");
+    let mut call = || match &main {
+        Ok(main) => main.call(&mut *store, ()),
+        Err(_) => {
+            let run = instance.get_typed_func::<(), ()>(&mut *store, "run")?;
+            run.call(&mut *store, ()).map(|()| 0)
+        }
+    };
+    (0..RUNS).map(|_| call().map_err(|error: wasm_jit::Error| error.trap())).collect()
+}
+
+/// Programs of two kinds: with many types and values, and with many ways to leave a function.
+fn program(seed: u64) -> String {
+    if seed % 3 == 0 {
+        return statements::program(&mut StdRng::seed_from_u64(seed));
+    }
+    // A report cannot be printed from a memory with addresses of 64 bits.
+    programs::program(seed).replace("(export \"memory\") i64", "i64")
+}
+
+/// Probes of all kinds at random places, which never touch the program's state.
+fn other_probes(module: &Module, random: &mut SmallRng) -> Vec<Probe> {
+    let mut specs = Vec::new();
+    for function in module.functions() {
+        let Some(body) = function.body() else { continue };
+        let start = body.range().start;
+        let places =
+            body.instructions().map(|at| Place::Instruction { offset: (at.offset() - start) as u32 });
+        for place in places.chain([Place::Entry, Place::Exit]) {
+            if random.random_range(0..8) > 0 {
+                continue;
+            }
+            let kind = match random.random_range(0..3) {
+                0 => Kind::Count,
+                1 => Kind::CountBranch,
+                _ => Kind::Callback {
+                    function: Callback::new(|values| _ = std::hint::black_box(values.len())),
+                    values: [Bound::Function, Bound::Offset].into(),
+                },
+            };
+            specs.push(ProbeSpec { location: Location { function: function.index(), place }, kind });
+        }
+    }
+    // Some of them do not exist: instructions that do not choose, and unreachable ones.
+    module.probes(&specs).into_iter().filter_map(Result::ok).collect()
+}
+
+/// Does something while other probes of the module come and go.
+fn while_probes_change<T>(module: &Module, seed: u64, action: impl FnOnce() -> T) -> T {
+    let (is_over, both) = (AtomicBool::new(false), Barrier::new(2));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = SmallRng::seed_from_u64(seed);
+            let mut probes = Vec::new();
+            both.wait();
+            for _ in 0..SWITCHES {
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                if probes.is_empty() || random.random_range(0..30) == 0 {
+                    probes = other_probes(module, &mut random);
+                    continue;
+                }
+                let probe: &Probe = &probes[random.random_range(0..probes.len())];
+                match random.random_range(0..2) {
+                    0 => probe.activate().unwrap(),
+                    _ => probe.deactivate().unwrap(),
+                }
+            }
+        });
+        both.wait();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(action));
+        is_over.store(true, Ordering::Relaxed);
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// By probes, in the program's store.
+fn in_place(engine: &Engine, monitor: &[u8], program: &[u8], seed: u64) -> Outcome {
+    let (mut linker, printed) = printing(engine);
+    let module = Module::from_binary(engine, program).unwrap();
+    let monitor = MonitorModule::new(Module::from_binary(engine, monitor).unwrap(), Vec::new()).unwrap();
+    let mut store = Store::new(engine, ());
+    let mut attached = monitor.attach(&mut store, &mut linker, &module).unwrap();
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let results = while_probes_change(&module, seed, || run(&mut store, &instance));
+    attached.finish(&mut store).unwrap();
+    Outcome { results, report: text(&printed) }
+}
+
+/// By probes, from a store of its own.
+fn shared(engine: &Engine, monitor: &[u8], program: &[u8], seed: u64) -> Outcome {
+    let (mut linker, printed) = printing(engine);
+    let module = Module::from_binary(engine, program).unwrap();
+    let monitor = MonitorModule::new(Module::from_binary(engine, monitor).unwrap(), Vec::new()).unwrap();
+    let shared = monitor.share(Store::new(engine, ()), &mut linker, &module).unwrap();
+    shared.activate().unwrap();
+    let mut store = Store::new(engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let results = while_probes_change(&module, seed, || run(&mut store, &instance));
+    shared.finish().unwrap();
+    Outcome { results, report: text(&printed) }
+}
+
+/// In the program that contains the rules; an error if it is refused, or not valid.
+fn rewritten(engine: &Engine, script: &str, program: &[u8]) -> Result<Outcome, Box<dyn Error>> {
+    let module = Module::from_binary(engine, program)?;
+    let instrumented = rewrite::instrument("random.mm", script.as_bytes(), &module)?;
+    let (linker, printed) = printing(engine);
+    let mut store = Store::new(engine, ());
+    let instance = linker.instantiate(&mut store, &Module::from_binary(engine, &instrumented)?)?;
+    let results = run(&mut store, &instance);
+    instance.get_typed_func::<(), ()>(&mut store, "whamm:report")?.call(&mut store, ())?;
+    Ok(Outcome { results, report: text(&printed) })
+}
+
+fn seeds() -> Range<u64> {
+    let Ok(text) = std::env::var("RANDOM_SCRIPTS") else { return 0..60 };
+    let parsed = text.split_once("..").and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
+    parsed.unwrap_or_else(|| panic!("RANDOM_SCRIPTS={text}: expected FIRST..END, such as 100..5000"))
+}
+
+#[test]
+fn reports_do_not_depend_on_the_target() {
+    let engine = Engine::default();
+    let (mut rows, mut compared) = (0, 0);
+    for seed in seeds() {
+        let program = program(seed);
+        let script = script::script(seed);
+        let described = || format!("seed {seed}\n{}", script::with_program(&script, &program));
+        let monitor = match lang::compile("random.mm", script.as_bytes(), &[]) {
+            Ok(monitor) => monitor,
+            Err(error) => panic!("{error}\n{}", described()),
+        };
+        let binary = wat::parse_str(&program).unwrap();
+        let expected = rewritten(&engine, &script, &binary);
+        let expected = expected.unwrap_or_else(|error| panic!("rewritten: {error}\n{}", described()));
+        if expected.has_overflowed() {
+            continue;
+        }
+        assert_eq!(in_place(&engine, &monitor, &binary, seed), expected, "in place, {}", described());
+        assert_eq!(shared(&engine, &monitor, &binary, seed), expected, "shared, {}", described());
+        rows += expected.report.lines().count();
+        compared += 1;
+    }
+    println!("{compared} scripts, {rows} rows");
+    assert!(rows > 5 * compared, "{rows} rows of {compared} scripts");
+}
