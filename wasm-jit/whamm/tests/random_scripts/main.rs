@@ -86,7 +86,7 @@ fn run(store: &mut Store<()>, instance: &Instance) -> Vec<Result<i64, Option<Tra
 
 /// Programs of two kinds: with many types and values, and with many ways to leave a function.
 fn program(seed: u64) -> String {
-    if seed % 3 == 0 {
+    if seed.is_multiple_of(3) {
         return statements::program(&mut StdRng::seed_from_u64(seed));
     }
     // A report cannot be printed from a memory with addresses of 64 bits.
