@@ -26,6 +26,23 @@ pub enum Event {
         /// Its length.
         length: u64,
     },
+    /// The program imports a memory. These events follow the first one, in the order of the
+    /// imports; what is in the memories then follows as [`Event::Write`].
+    ImportMemory {
+        /// Its index in the module.
+        memory: u32,
+        /// Its number of pages.
+        pages: u64,
+        /// The number of pages that it can have at most.
+        maximum: Option<u64>,
+    },
+    /// The program imports a global, as [`Event::ImportMemory`].
+    ImportGlobal {
+        /// Its index in the module.
+        global: u32,
+        /// Its value.
+        value: Value,
+    },
     /// The host calls a function of the module.
     Enter {
         /// Its index.
@@ -150,6 +167,18 @@ impl Event {
                 put(out, *element);
                 put_value(out, value);
             }
+            Self::ImportMemory { memory, pages, maximum } => {
+                out.push(11);
+                put(out, (*memory).into());
+                put(out, *pages);
+                out.push(maximum.is_some().into());
+                maximum.iter().for_each(|maximum| put(out, *maximum));
+            }
+            Self::ImportGlobal { global, value } => {
+                out.push(12);
+                put(out, (*global).into());
+                put_value(out, value);
+            }
         }
     }
 
@@ -174,6 +203,16 @@ impl Event {
             8 => Self::Fail,
             9 => Self::GrowTable { table: rest.u32()?, elements: rest.u64()? },
             10 => Self::SetElement { table: rest.u32()?, element: rest.u64()?, value: rest.value()? },
+            11 => {
+                let (memory, pages) = (rest.u32()?, rest.u64()?);
+                let maximum = match rest.byte()? {
+                    0 => None,
+                    1 => Some(rest.u64()?),
+                    _ => return Err("neither a maximum nor none"),
+                };
+                Self::ImportMemory { memory, pages, maximum }
+            }
+            12 => Self::ImportGlobal { global: rest.u32()?, value: rest.value()? },
             _ => return Err("an unknown kind of event"),
         })
     }
@@ -183,6 +222,11 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Start { module, length } => write!(f, "start module={module:08x} length={length}"),
+            Self::ImportMemory { memory, pages, maximum } => {
+                write!(f, "import memory={memory} pages={pages}")?;
+                maximum.map_or(Ok(()), |maximum| write!(f, " maximum={maximum}"))
+            }
+            Self::ImportGlobal { global, value } => write!(f, "import global={global} {value}"),
             Self::Enter { function, arguments } => write!(f, "enter func={function}{}", List(arguments)),
             Self::Call { import, arguments } => write!(f, "call import={import}{}", List(arguments)),
             Self::Grow { memory, pages } => write!(f, "grow memory={memory} pages={pages}"),

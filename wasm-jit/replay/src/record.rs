@@ -13,8 +13,9 @@ use wasm_jit::{
 
 use super::error::{Error, unsupported};
 use super::event::Event;
+use super::imported;
 use super::trace::Writer;
-use super::value::Value;
+use super::value::{Value, recorded};
 use super::writes;
 
 /// What belongs to the instance, once there is one.
@@ -24,7 +25,8 @@ struct Recorded {
     memories: Vec<(Memory, u64)>,
     /// All tables, with their sizes when the program left off.
     tables: Vec<(Table, u64)>,
-    /// Exported mutable globals by their indices in the module, with their values.
+    /// Mutable globals that are imported or exported, by their indices in the module, with their
+    /// values.
     globals: Vec<(u32, Global, Value)>,
     log: WriteLog,
 }
@@ -118,11 +120,6 @@ impl Recording {
     }
 }
 
-fn recorded(value: &Val, instance: &Instance, store: impl AsContext) -> Result<Value, Error> {
-    let value_of = Value::of(value, |func| instance.func_index(store, func));
-    value_of.ok_or_else(|| unsupported(format!("a reference ({}) to what is not the module's", value.ty())))
-}
-
 /// Records one instance of a module, which must be the only one that is called in its store. A
 /// clone records to the same trace.
 ///
@@ -171,20 +168,25 @@ impl Recorder {
             return Err(unsupported("a second instance"));
         }
         let mut imports = Vec::new();
-        for (index, import) in self.module.imports().enumerate() {
+        let mut functions = 0;
+        for import in self.module.imports() {
             let (module, name) = (import.module(), import.name());
             let found = linker.get(&mut *store, module, name)?;
             let unknown =
                 || wasm_jit::Error::UnknownImport { module: module.to_owned(), name: name.to_owned() };
             imports.push(match found.ok_or_else(unknown)? {
-                Extern::Func(func) => self.wrap(store, index as u32, func)?.into(),
-                // Of the wrong type, which instantiation reports.
+                Extern::Func(func) => {
+                    functions += 1;
+                    self.wrap(store, functions - 1, func)?.into()
+                }
+                // Also of the wrong type, which instantiation reports.
                 other => other,
             });
         }
         let instance = Instance::new_unstarted(&mut *store, &self.module, &imports)?;
         let memories = (0..).map_while(|index| Some((instance.memory(&*store, index)?, 0))).collect();
         let tables = (0..).map_while(|index| Some((instance.table(&*store, index)?, 0))).collect();
+        imported::write(&self.module, store, &instance, &mut self.lock().out)?;
         let globals = globals(&self.module, store, &instance)?;
         let log = WriteLog::start(&mut *store);
         let mut recorded = Recorded { instance, memories, tables, globals, log };
@@ -305,10 +307,14 @@ fn check(module: &Module) -> Result<(), Error> {
         return Err(unsupported("a start function that is imported"));
     }
     for import in module.imports() {
-        if !matches!(import.ty(), ExternType::Func(_)) {
-            let (module, name) = (import.module(), import.name());
-            return Err(unsupported(format!("the import {module}.{name}, which is no function")));
-        }
+        let what = match import.ty() {
+            ExternType::Func(_) | ExternType::Global(_) => continue,
+            ExternType::Memory(ty) if !ty.is_shared() => continue,
+            ExternType::Memory(_) => "a shared memory",
+            ExternType::Table(_) => "a table",
+            ExternType::Tag(_) => "a tag",
+        };
+        return Err(unsupported(format!("the import {}.{}, {what}", import.module(), import.name())));
     }
     for export in module.exports() {
         if matches!(export.ty(), ExternType::Memory(ty) if ty.is_shared()) {
@@ -325,25 +331,29 @@ fn check(module: &Module) -> Result<(), Error> {
     Ok(())
 }
 
-/// The exported mutable globals, each once.
+/// The mutable globals that the host can change: those that are imported or exported, each once.
 fn globals<T: 'static>(
     module: &Module,
     store: &mut Store<T>,
     instance: &Instance,
 ) -> Result<Vec<(u32, Global, Value)>, Error> {
-    let mut globals: Vec<(u32, Global, Value)> = Vec::new();
+    let imported = module.imports().filter(|import| matches!(import.ty(), ExternType::Global(_)));
+    let mut indices: BTreeSet<u32> = (0..imported.count() as u32).collect();
     for payload in Parser::new(0).parse_all(module.bytes()) {
         let Payload::ExportSection(exports) = payload? else { continue };
         for export in exports {
             let export = export?;
-            let Some(global) = instance.global(&*store, export.index) else { continue };
-            if export.kind == ExternalKind::Global
-                && global.ty(&*store).mutability() == Mutability::Var
-                && globals.iter().all(|(index, ..)| *index != export.index)
-            {
-                let value = global.get(&mut *store);
-                globals.push((export.index, global, recorded(&value, instance, &*store)?));
+            if export.kind == ExternalKind::Global {
+                indices.insert(export.index);
             }
+        }
+    }
+    let mut globals = Vec::new();
+    for index in indices {
+        let Some(global) = instance.global(&*store, index) else { continue };
+        if global.ty(&*store).mutability() == Mutability::Var {
+            let value = global.get(&mut *store);
+            globals.push((index, global, recorded(&value, instance, &*store)?));
         }
     }
     Ok(globals)

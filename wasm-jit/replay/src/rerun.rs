@@ -3,8 +3,8 @@
 use std::io::Read;
 
 use wasm_jit::{
-    AsContext, AsContextMut, Caller, ExternType, Func, FuncType, Instance, Module, Store, StoreContextMut,
-    Val, ValType,
+    AsContext, AsContextMut, Caller, Extern, ExternType, Func, FuncType, Global, GlobalType, Instance,
+    Memory, MemoryType, Module, Store, StoreContextMut, Val, ValType,
 };
 
 use super::error::{Error, unsupported};
@@ -81,12 +81,20 @@ pub(crate) fn rerun<R: Read + 'static, O: Observer>(
     {
         return Err(Error::OtherModule);
     }
-    let mut imports = Vec::new();
-    for (index, import) in module.imports().enumerate() {
-        let ExternType::Func(ty) = import.ty() else {
-            return Err(unsupported("an import that is no function"));
-        };
-        imports.push(host_function(&mut store, index as u32, ty.clone())?.into());
+    let mut imports: Vec<Extern> = Vec::new();
+    let mut functions = 0;
+    for import in module.imports() {
+        imports.push(match import.ty() {
+            ExternType::Func(ty) => {
+                functions += 1;
+                host_function(&mut store, functions - 1, ty.clone())?.into()
+            }
+            ExternType::Memory(ty) => memory(&mut store, ty)?.into(),
+            ExternType::Global(ty) => global(&mut store, ty)?.into(),
+            ExternType::Table(_) | ExternType::Tag(_) => {
+                return Err(unsupported("an import of a table or a tag"));
+            }
+        });
     }
     // The trace has the call of the start function.
     let instance = Instance::new_unstarted(&mut store, module, &imports)?;
@@ -103,6 +111,38 @@ pub(crate) fn rerun<R: Read + 'static, O: Observer>(
         },
         Ended::Returned(_) | Ended::Trace => Ok(()),
     }
+}
+
+/// A memory that a program imports with this type, as the next event says.
+fn memory<R: Read, O: Observer>(store: &mut Store<Run<R, O>>, ty: &MemoryType) -> Result<Memory, Error> {
+    let Some(Event::ImportMemory { pages, maximum, .. }) = store.data_mut().next()? else {
+        return Err(store.data().mismatch("the program imports a memory"));
+    };
+    let made = match ty.is_64() {
+        true => Some(MemoryType::new64(pages, maximum)),
+        false => {
+            let maximum = maximum.map(u32::try_from).transpose();
+            u32::try_from(pages)
+                .ok()
+                .zip(maximum.ok())
+                .map(|(pages, maximum)| MemoryType::new(pages, maximum))
+        }
+    };
+    let made = made.ok_or_else(|| store.data().mismatch("a size that no such memory has"))?;
+    let made = if ty.page_size() == 1 { made.with_pages_of_one_byte() } else { made };
+    Ok(Memory::new(&mut *store, made)?)
+}
+
+/// A global that a program imports with this type, as the next event says.
+fn global<R: Read + 'static, O: Observer>(
+    store: &mut Store<Run<R, O>>,
+    ty: &GlobalType,
+) -> Result<Global, Error> {
+    let Some(Event::ImportGlobal { value, .. }) = store.data_mut().next()? else {
+        return Err(store.data().mismatch("the program imports a global"));
+    };
+    let value = val(&store.as_context_mut(), value)?;
+    Ok(Global::new(&mut *store, *ty, value)?)
 }
 
 fn host_function<R: Read + 'static, O: Observer>(
@@ -265,7 +305,8 @@ fn val<R: Read + 'static, O: Observer>(
         Value::V128(bits) => Val::V128(bits),
         Value::Func(None) => Val::FuncRef(None),
         Value::Func(Some(index)) => {
-            let func = store.data().instance().func(store.as_context(), index);
+            let instance = store.data().instance.as_ref();
+            let func = instance.and_then(|instance| instance.func(store.as_context(), index));
             Val::FuncRef(Some(func.ok_or_else(|| store.data().mismatch("there is no such function"))?))
         }
         Value::NullExtern => Val::ExternRef(None),

@@ -347,6 +347,9 @@ impl Slice {
     fn reads(&mut self, event: Option<&Event>) -> Result<(), Error> {
         match event {
             None => self.has_ended = true,
+            Some(event @ (Event::ImportMemory { .. } | Event::ImportGlobal { .. })) => {
+                self.out.write(event)?
+            }
             Some(event) if self.is_inside => self.out.write(event)?,
             Some(Event::GrowTable { .. } | Event::SetElement { .. }) => {
                 self.changes_table(|| "the host".to_owned());

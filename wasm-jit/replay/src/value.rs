@@ -3,7 +3,9 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use wasm_jit::Val;
+use wasm_jit::{AsContext, Instance, Val};
+
+use super::error::{Error, unsupported};
 
 /// A value, as its bits; a function as its index in the module.
 ///
@@ -71,4 +73,13 @@ impl fmt::Display for Value {
             Self::NullExtern => f.write_str("extern:null"),
         }
     }
+}
+
+/// A value of a program as it is recorded.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a reference to what is not the program's.
+pub(crate) fn recorded(value: &Val, instance: &Instance, store: impl AsContext) -> Result<Value, Error> {
+    let value_of = Value::of(value, |func| instance.func_index(store, func));
+    value_of.ok_or_else(|| unsupported(format!("a reference ({}) to what is not the module's", value.ty())))
 }

@@ -4,14 +4,17 @@
 //! 2. `script.rs`: what the host does, in the order of the trace, as lists of actions: one for each
 //!    call of an imported function, and one for the host itself.
 //! 3. `functions.rs`: functions that do it.
-//! 4. `module.rs`: the sections of the new module.
+//! 4. `module.rs`: the sections of the new module; `initializers.rs`: initializers that read
+//!    imported globals.
 //!
-//! The imported functions come first in the index space of functions. Here as many functions of the
-//! same types take their place, so that all indices of the program remain valid and its code is
-//! copied byte by byte. What is added comes after the program's own types, functions, globals,
-//! elements and data.
+//! Imported memories and globals become the module's own, with the size and the values that the
+//! trace says. The imported functions come first in the index space of functions. Here as many
+//! functions of the same types take their place, so that all indices of the program remain valid
+//! and its code is copied byte by byte. What is added comes after the program's own types,
+//! functions, globals, elements and data.
 
 mod functions;
+mod initializers;
 mod module;
 mod program;
 mod script;
@@ -49,5 +52,5 @@ pub const LAST: &str = "replay.last";
 pub fn generate(program: &[u8], trace: impl Read, check: bool) -> Result<Vec<u8>, Error> {
     let original = Program::parse(program)?;
     let script = Script::read(program, &original, trace)?;
-    Ok(module::assemble(&original, &script, Functions::of(&original, &script, check)))
+    module::assemble(&original, &script, Functions::of(&original, &script, check))
 }

@@ -3,19 +3,28 @@
 use std::borrow::Cow;
 
 use wasm_encoder::{
-    ConstExpr, CustomSection, DataCountSection, DataSection, ElementSection, Elements, Encode, ExportKind,
-    ExportSection, FunctionSection, GlobalSection, GlobalType, RawSection, TypeSection, ValType,
+    ConstExpr, CustomSection, DataCountSection, DataSection, ElementSection, Elements, ExportKind,
+    ExportSection, FunctionSection, GlobalSection, GlobalType, MemorySection, MemoryType, RawSection,
+    TypeSection, ValType,
 };
 use wasm_jit::wasmparser as wp;
 
 use super::functions::Functions;
+use super::initializers;
 use super::program::{Items, Program};
-use super::script::Script;
+use super::script::{ImportedMemory, Script};
 use super::{DIFFERENCE, LAST, POSITION};
+use crate::error::Error;
+use crate::value::Value;
 
 /// The program, with these functions and without imports.
-pub(super) fn assemble(program: &Program, script: &Script, functions: Functions<'_>) -> Vec<u8> {
+pub(super) fn assemble(
+    program: &Program,
+    script: &Script,
+    functions: Functions<'_>,
+) -> Result<Vec<u8>, Error> {
     let mut sections = program.sections.clone();
+    initializers::resolve(&mut sections, &script.globals)?;
     let mut take = |id: u8| sections.remove(&id).unwrap_or_default();
     let mut replaced = FunctionSection::new();
     for ty in &program.functions[..program.imports as usize] {
@@ -35,35 +44,64 @@ pub(super) fn assemble(program: &Program, script: &Script, functions: Functions<
     let mut out = wasm_encoder::Module::new();
     let mut put = |id: u8, items: &Items| {
         if items.count > 0 {
-            let mut bytes = Vec::new();
-            items.count.encode(&mut bytes);
-            bytes.extend(&items.bytes);
-            out.section(&RawSection { id, data: &bytes });
+            out.section(&RawSection { id, data: &items.section() });
         }
     };
     put(1, &take(1).append(&Items::encoded(&plain)));
     put(3, &Items::encoded(&replaced).append(&take(3)).append(&Items::encoded(&functions.types)));
     put(4, &take(4));
-    put(5, &take(5));
+    put(5, &Items::encoded(&imported_memories(program, script)).append(&take(5)));
     put(13, &take(13));
-    put(6, &take(6).append(&Items::encoded(&globals(program, script))));
+    let imported_globals = Items::encoded(&imported_globals(program, script));
+    put(6, &imported_globals.append(&take(6)).append(&Items::encoded(&globals(program, script))));
     put(7, &Items::encoded(&exports(program, &functions)));
     put(9, &take(9).append(&Items::encoded(&elements)));
     let code =
         Items::encoded(&functions.replaced).append(&take(10)).append(&Items::encoded(&functions.bodies));
     out.section(&DataCountSection { count: data.count });
-    let mut put = |id: u8, items: &Items| {
-        let mut bytes = Vec::new();
-        items.count.encode(&mut bytes);
-        bytes.extend(&items.bytes);
-        out.section(&RawSection { id, data: &bytes });
-    };
-    put(10, &code);
-    put(11, &data);
+    out.section(&RawSection { id: 10, data: &code.section() });
+    out.section(&RawSection { id: 11, data: &data.section() });
     if let Some(names) = &program.names {
         out.section(&CustomSection { name: "name".into(), data: Cow::Borrowed(names) });
     }
-    out.finish()
+    Ok(out.finish())
+}
+
+/// The memories that the program imports, as its own.
+fn imported_memories(program: &Program, script: &Script) -> MemorySection {
+    let mut memories = MemorySection::new();
+    for (ty, ImportedMemory { pages, maximum }) in program.imported_memories.iter().zip(&script.memories) {
+        memories.memory(MemoryType {
+            minimum: *pages,
+            maximum: *maximum,
+            memory64: ty.memory64,
+            shared: false,
+            page_size_log2: ty.page_size_log2,
+        });
+    }
+    memories
+}
+
+/// The globals that the program imports, as its own.
+fn imported_globals(program: &Program, script: &Script) -> GlobalSection {
+    let mut globals = GlobalSection::new();
+    for (ty, value) in program.globals.iter().zip(&script.globals) {
+        let ty = GlobalType { val_type: val_type(*value), mutable: ty.mutable, shared: false };
+        globals.global(ty, &ConstExpr::extended([initializers::constant(*value)]));
+    }
+    globals
+}
+
+fn val_type(value: Value) -> ValType {
+    match value {
+        Value::I32(_) => ValType::I32,
+        Value::I64(_) => ValType::I64,
+        Value::F32(_) => ValType::F32,
+        Value::F64(_) => ValType::F64,
+        Value::V128(_) => ValType::V128,
+        Value::Func(_) => ValType::FUNCREF,
+        Value::NullExtern => ValType::EXTERNREF,
+    }
 }
 
 /// The first difference, the position, the last event, and a counter for each import.

@@ -15,6 +15,7 @@ pub(super) struct Items {
 }
 
 impl Items {
+    /// The items of a section.
     fn of(section: &[u8]) -> Result<Self, Error> {
         let mut reader = wp::BinaryReader::new(section, 0);
         let count = reader.read_var_u32()?;
@@ -27,6 +28,14 @@ impl Items {
         let mut reader = wp::BinaryReader::new(&bytes, 0);
         reader.read_var_u32().expect("a section has a size");
         Self::of(&bytes[reader.original_position() as usize..]).expect("a section has a number of items")
+    }
+
+    /// The section.
+    pub(super) fn section(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.count.encode(&mut bytes);
+        bytes.extend(&self.bytes);
+        bytes
     }
 
     pub(super) fn append(mut self, more: &Self) -> Self {
@@ -45,10 +54,13 @@ pub(super) struct Program {
     /// The types of all functions; the imported ones come first.
     pub(super) functions: Vec<u32>,
     pub(super) imports: u32,
+    pub(super) imported_memories: Vec<wp::MemoryType>,
+    /// Number of imported globals.
+    pub(super) imported_globals: u32,
     pub(super) exports: Vec<(String, wp::ExternalKind, u32)>,
     /// The types of elements of all tables.
     pub(super) tables: Vec<wp::RefType>,
-    /// Whether addresses have 64 bits, for each memory.
+    /// Whether addresses have 64 bits, for each memory. Here and below, imported ones come first.
     pub(super) memories: Vec<bool>,
     pub(super) globals: Vec<wp::GlobalType>,
 }
@@ -80,11 +92,21 @@ impl Program {
             }
             wp::Payload::ImportSection(imports) => {
                 for import in imports.into_imports() {
-                    let wp::TypeRef::Func(ty) = import?.ty else {
-                        return Err(unsupported("an import that is no function"));
-                    };
-                    self.functions.push(ty);
-                    self.imports += 1;
+                    match import?.ty {
+                        wp::TypeRef::Func(ty) => {
+                            self.functions.push(ty);
+                            self.imports += 1;
+                        }
+                        wp::TypeRef::Memory(ty) => {
+                            self.memories.push(ty.memory64);
+                            self.imported_memories.push(ty);
+                        }
+                        wp::TypeRef::Global(ty) => {
+                            self.globals.push(ty);
+                            self.imported_globals += 1;
+                        }
+                        _ => return Err(unsupported("an import of a table or a tag")),
+                    }
                 }
             }
             wp::Payload::FunctionSection(functions) => {

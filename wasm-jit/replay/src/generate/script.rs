@@ -53,9 +53,19 @@ pub(super) struct Call {
     pub(super) end: u64,
 }
 
+/// An imported memory at the start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ImportedMemory {
+    pub(super) pages: u64,
+    pub(super) maximum: Option<u64>,
+}
+
 /// The actions of the host.
 #[derive(Debug, Default)]
 pub(super) struct Script {
+    pub(super) memories: Vec<ImportedMemory>,
+    /// The values of imported globals at the start.
+    pub(super) globals: Vec<Value>,
     /// Calls of each import, in their order.
     pub(super) imports: Vec<Vec<Call>>,
     /// What the host does by itself.
@@ -106,6 +116,13 @@ impl Script {
             events.event(event).map_err(|what| Error::Mismatch { number, what })?;
             events.script.events += 1;
         }
+        let Script { memories, globals, events: number, .. } = &events.script;
+        if (memories.len(), globals.len())
+            != (program.imported_memories.len(), program.imported_globals as usize)
+        {
+            let what = "it does not have the state of all imports";
+            return Err(Error::Mismatch { number: *number, what });
+        }
         // The trace of a process that was killed: it is replayed as far as it goes.
         let end = events.script.events;
         while let Some(running) = events.running.pop() {
@@ -132,6 +149,8 @@ impl Events<'_> {
         }
         match event {
             Event::Start { .. } => {}
+            Event::ImportMemory { memory, pages, maximum } => self.import_memory(memory, pages, maximum)?,
+            Event::ImportGlobal { global, value } => self.import_global(global, value)?,
             Event::Enter { function, arguments } => {
                 let ty = self.program.type_of(function).ok_or("there is no such function")?;
                 if self.program_runs() || function < self.program.imports {
@@ -198,6 +217,32 @@ impl Events<'_> {
                 self.act(action);
             }
         }
+        Ok(())
+    }
+
+    fn import_memory(&mut self, memory: u32, pages: u64, maximum: Option<u64>) -> Result<(), &'static str> {
+        let is_next = memory as usize == self.script.memories.len();
+        let ty = self.program.imported_memories.get(memory as usize).filter(|_| is_next);
+        let ty = ty.ok_or("there is no such imported memory")?;
+        let page_size_log2 = ty.page_size_log2.unwrap_or(16);
+        let limit = if ty.memory64 { u64::MAX >> page_size_log2 } else { 1 << (32 - page_size_log2) };
+        let maximum_or_limit = maximum.unwrap_or(limit);
+        if !(ty.initial..=maximum_or_limit).contains(&pages) || maximum_or_limit > limit {
+            return Err("a size that the imported memory cannot have");
+        }
+        self.script.memories.push(ImportedMemory { pages, maximum });
+        Ok(())
+    }
+
+    fn import_global(&mut self, global: u32, value: Value) -> Result<(), &'static str> {
+        let is_next = global as usize == self.script.globals.len() && global < self.program.imported_globals;
+        let ty = self.program.globals.get(global as usize).filter(|_| is_next);
+        let ty = ty.ok_or("there is no such imported global")?.content_type;
+        self.check(&[value], &[ty])?;
+        if let Value::Func(Some(_)) = value {
+            return Err("a function of the module, before there is an instance");
+        }
+        self.script.globals.push(value);
         Ok(())
     }
 

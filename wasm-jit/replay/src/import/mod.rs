@@ -46,6 +46,9 @@ pub fn import(module: &Module, text: impl BufRead, out: impl Write + Send + 'sta
         // The text does not have the calls that it made.
         return Err(unsupported("a start function"));
     }
+    if module.imports().any(|import| !matches!(import.ty(), ExternType::Func(_))) {
+        return Err(unsupported("an import that is no function"));
+    }
     let recorder = Recorder::new(module, out)?;
     let host = Host { steps: text::steps(text)?.into_iter().peekable(), instance: None, failed: None };
     let mut store = Store::new(module.engine(), host);

@@ -1,0 +1,198 @@
+//! Programs that import memories and globals, which they share with the host.
+
+mod support;
+
+use std::io::Cursor;
+
+use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
+use wasm_jit::{
+    AsContextMut, Caller, Engine, Global, GlobalType, Instance, Linker, Memory, MemoryType, Module,
+    Mutability, Store, Val, ValType,
+};
+use wasm_jit_replay::{Event, Recorder, Value, generate, reduce, slice};
+
+/// `run` (3) reads what others have put into the memory and into the globals. Segments and a global
+/// of its own depend on the imported constant.
+const PROGRAM: &str = r#"(module
+    (import "h" "store" (func $store (param i32) (result i32)))
+    (import "h" "memory" (memory $m 1))
+    (import "h" "f" (func $f (param i32) (result i32)))
+    (import "h" "base" (global $base i32))
+    (import "h" "large" (memory $large i64 1))
+    (import "h" "count" (global $count (mut i64)))
+    (memory $own 1)
+    (table $t 40 funcref)
+    (global $next i32 (i32.add (global.get $base) (i32.const 5)))
+    (elem (table $t) (global.get $base) func $double)
+    (data (memory $m) (global.get $base) "data")
+    (data (memory $own) (global.get $base) "own")
+    (func $double (param i32) (result i32) (i32.shl (local.get 0) (i32.const 1)))
+    (func $run (export "run") (param $n i32) (result i32) (local $sum i32)
+        (loop $again
+            (local.set $sum (i32.add (i32.mul (local.get $sum) (i32.const 31)) (i32.load $m (i32.const 16))))
+            (local.set $sum (i32.add (local.get $sum) (i32.load $m (i32.const 200000))))
+            (local.set $sum (i32.add (local.get $sum) (i32.load $large (i64.const 65532))))
+            (local.set $sum (i32.add (local.get $sum) (i32.load $own (i32.const 16))))
+            (local.set $sum (i32.add (local.get $sum) (i32.wrap_i64 (global.get $count))))
+            (local.set $sum (i32.add (local.get $sum) (i32.add (global.get $next) (memory.size $m))))
+            (local.set $sum (i32.add (local.get $sum)
+                (call_indirect $t (param i32) (result i32) (i32.const 7) (global.get $base))))
+            (local.set $sum (i32.xor (local.get $sum) (call $f (local.get $n))))
+            (local.set $sum (i32.xor (local.get $sum) (call $store (local.get $sum))))
+            ;; Not beyond the maximum of the memory that is imported.
+            (local.set $sum (i32.add (local.get $sum) (memory.grow $m (i32.const 1))))
+            (global.set $count (i64.add (global.get $count) (i64.const 1)))
+            (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+        (local.get $sum)))"#;
+
+/// A recorded run, whose memories had contents before.
+fn recorded() -> (Module, Vec<u8>) {
+    let engine = Engine::default();
+    let mut store = Store::new(&engine, ());
+    let mut linker: Linker<()> = Linker::new(&engine);
+    let memory = Memory::new(&mut store, MemoryType::new(4, Some(6))).unwrap();
+    memory.write(&mut store, 12, b"before and after the segment").unwrap();
+    memory.write(&mut store, 199_999, &[1, 2, 3]).unwrap();
+    let large = Memory::new(&mut store, MemoryType::new64(2, None)).unwrap();
+    large.write(&mut store, 65_530, &[9; 100]).unwrap();
+    let base =
+        Global::new(&mut store, GlobalType::new(ValType::I32, Mutability::Const), Val::I32(16)).unwrap();
+    let count =
+        Global::new(&mut store, GlobalType::new(ValType::I64, Mutability::Var), Val::I64(-7)).unwrap();
+    linker.define(&store, "h", "memory", memory).unwrap();
+    linker.define(&store, "h", "large", large).unwrap();
+    linker.define(&store, "h", "base", base).unwrap();
+    linker.define(&store, "h", "count", count).unwrap();
+    let shared = move |mut caller: Caller<'_, ()>, value: i32| -> i32 {
+        memory.write(&mut caller, 200_000, &value.to_le_bytes()).unwrap();
+        memory.data_mut(&mut caller)[16..18].copy_from_slice(&value.to_le_bytes()[..2]);
+        3
+    };
+    linker.func_wrap("h", "store", shared).unwrap();
+    let f = move |mut caller: Caller<'_, ()>, value: i32| -> i32 {
+        // Neither is exported.
+        large.data_mut(&mut caller)[65_533] ^= value as u8;
+        let sum = count.get(caller.as_context_mut()).unwrap_i64() * 3 + i64::from(value);
+        count.set(&mut caller, Val::I64(sum)).unwrap();
+        value + 1
+    };
+    linker.func_wrap("h", "f", f).unwrap();
+
+    let module = Module::new(&engine, PROGRAM).unwrap();
+    let trace = Trace::default();
+    let recorder = Recorder::new(&module, trace.clone()).unwrap();
+    let instance = recorder.instantiate(&mut store, &linker).unwrap();
+    run(&mut store, instance, 5);
+    memory.write(&mut store, 17, &[77]).unwrap();
+    count.set(&mut store, Val::I64(1 << 40)).unwrap();
+    run(&mut store, instance, 2);
+    assert_eq!(memory.size(&store), 6);
+    (module, trace.bytes())
+}
+
+fn run(store: &mut Store<()>, instance: Instance, n: i32) {
+    instance.get_typed_func::<i32, i32>(&*store, "run").unwrap().call(store, n).unwrap();
+}
+
+#[track_caller]
+fn check(module: &Module, trace: &[u8]) {
+    let bench = generate(module.bytes(), trace, true).unwrap();
+    assert_eq!(Module::from_binary(module.engine(), &bench).unwrap().imports().len(), 0);
+    assert_eq!(replay(&bench), Replayed::Complete { returned: true });
+    assert_eq!(replay_in_wasmi(&bench), Replayed::Complete { returned: true });
+}
+
+#[test]
+fn imported_memories_and_globals_are_replayed() {
+    let (module, trace) = recorded();
+    let found = events(&trace);
+    let expected = [
+        Event::ImportMemory { memory: 0, pages: 4, maximum: Some(6) },
+        Event::ImportGlobal { global: 0, value: Value::I32(16) },
+        Event::ImportMemory { memory: 1, pages: 2, maximum: None },
+        Event::ImportGlobal { global: 1, value: Value::I64(-7) },
+    ];
+    assert_eq!(found[1..5], expected);
+    assert_eq!(found[1].to_string(), "import memory=0 pages=4 maximum=6");
+    assert_eq!(found[4].to_string(), "import global=1 i64:-7");
+    check(&module, &trace);
+
+    let small = Trace::default();
+    let reduced = reduce(&module, Cursor::new(trace.clone()), small.clone()).unwrap();
+    assert!(reduced.bytes[1] < reduced.bytes[0], "{reduced:?}");
+    check(&module, &small.bytes());
+
+    let sliced = Trace::default();
+    assert_eq!(slice(&module, 2, Cursor::new(trace.clone()), sliced.clone()).unwrap(), 7);
+    check(&module, &sliced.bytes());
+}
+
+/// What the program reads first is what the trace says.
+#[test]
+fn a_changed_import_is_found() {
+    let (module, trace) = recorded();
+    let found = events(&trace);
+    for (number, other) in [
+        (1, Event::ImportMemory { memory: 0, pages: 5, maximum: Some(6) }),
+        (1, Event::ImportMemory { memory: 0, pages: 4, maximum: None }),
+        (4, Event::ImportGlobal { global: 1, value: Value::I64(-8) }),
+    ] {
+        let mut changed = found.clone();
+        changed[number] = other;
+        let bench = generate(module.bytes(), &trace_of(&changed)[..], true).unwrap();
+        assert!(matches!(replay(&bench), Replayed::Differs(_)), "{:?}", changed[number]);
+    }
+}
+
+#[test]
+fn wrong_imports_are_errors() {
+    let (module, trace) = recorded();
+    let found = events(&trace);
+    let generated = |events: &[Event]| generate(module.bytes(), &trace_of(events)[..], true);
+    let reduced = |events: &[Event]| reduce(&module, Cursor::new(trace_of(events)), Trace::default());
+    for (number, other) in [
+        (1, Event::ImportMemory { memory: 0, pages: 0, maximum: Some(6) }),
+        (1, Event::ImportMemory { memory: 0, pages: 7, maximum: Some(6) }),
+        (1, Event::ImportMemory { memory: 0, pages: 1 << 40, maximum: None }),
+        (1, Event::ImportMemory { memory: 1, pages: 4, maximum: Some(6) }),
+        (2, Event::ImportGlobal { global: 0, value: Value::I64(16) }),
+        (2, Event::ImportGlobal { global: 0, value: Value::Func(Some(0)) }),
+        (4, Event::ImportGlobal { global: 2, value: Value::I64(16) }),
+        (4, Event::Fail),
+    ] {
+        let mut changed = found.clone();
+        changed[number] = other;
+        generated(&changed).unwrap_err();
+        let _ = reduced(&changed);
+    }
+    for missing in 1..5 {
+        let mut changed = found.clone();
+        changed.remove(missing);
+        generated(&changed).unwrap_err();
+        reduced(&changed).unwrap_err();
+    }
+    // The trace of a process that was killed at once.
+    generated(&found[..1]).unwrap_err();
+    reduced(&found[..1]).unwrap_err();
+}
+
+/// It could change the memory without a call of the host.
+#[test]
+fn another_program_that_has_the_memory_is_refused() {
+    let engine = Engine::default();
+    let mut store = Store::new(&engine, ());
+    let mut linker: Linker<()> = Linker::new(&engine);
+    let memory = Memory::new(&mut store, MemoryType::new(1, None)).unwrap();
+    linker.define(&store, "h", "memory", memory).unwrap();
+    let other = r#"(module (import "h" "memory" (memory 1))
+        (func (export "store") (i32.store (i32.const 0) (i32.const 1))))"#;
+    let other = linker.instantiate(&mut store, &Module::new(&engine, other).unwrap()).unwrap();
+    linker.define(&store, "h", "store", other.get_func(&store, "store").unwrap()).unwrap();
+    let module = r#"(module (import "h" "memory" (memory 1)) (import "h" "store" (func $store))
+        (func (export "run") (call $store)))"#;
+    let module = Module::new(&engine, module).unwrap();
+    let instance = Recorder::new(&module, Vec::new()).unwrap().instantiate(&mut store, &linker).unwrap();
+    let run = instance.get_typed_func::<(), ()>(&store, "run").unwrap();
+    let error = run.call(&mut store, ()).unwrap_err().to_string();
+    assert_eq!(error, "cannot be recorded: a call of another instance in the store");
+}
