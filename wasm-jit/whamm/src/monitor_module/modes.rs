@@ -98,8 +98,13 @@ impl Continuations {
         let block = self.after_block[index];
         match mode {
             Mode::Before => vec![index],
-            // After the last `end`, there is no instruction.
-            Mode::After => vec![index + 1].into_iter().filter(|next| *next < self.offsets.len()).collect(),
+            // After the last `end`, there is no instruction; after an `else`, which ends the first
+            // part of an `if`, control never continues with the next one.
+            Mode::After => {
+                let next = index + 1;
+                let is_next = next < self.offsets.len() && self.successors[index].contains(&next);
+                is_next.then_some(next).into_iter().collect()
+            }
             Mode::Entry => block.map(|_| index + 1).into_iter().collect(),
             Mode::Exit => block.into_iter().collect(),
             Mode::SemanticAfter => match block {

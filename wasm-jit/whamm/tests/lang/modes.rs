@@ -108,3 +108,15 @@ fn branches_continue_somewhere() {
     count("block:exit", 7);
     count("block:entry", 7);
 }
+
+/// An `else` that was executed never continues with the next instruction, also if that is a loop,
+/// to which control comes later in the same call.
+#[test]
+fn nothing_comes_after_an_else() {
+    let program = r#"(module (func (export "run") (local $i i32)
+        (loop $again
+            (if (i32.eqz (local.get $i)) (then nop) (else (loop nop)))
+            (br_if $again (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 3))))))"#;
+    check_program("report var n: u32; wasm:opcode:else:after { n++; }", program, &["n 0"]);
+    check_program("report var n: u32; wasm:opcode:else:before { n++; }", program, &["n 1"]);
+}
