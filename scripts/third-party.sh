@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Fetches real third-party programs as source packages and builds them with -O2 -finstrument-functions.
+# Fetches real third-party programs as source packages and builds them with -O2
+# -finstrument-functions.
 #
 # usage: scripts/third-party.sh [NAME...]        NAME: sqlite, lua, bzip2, jsonnet (default: all)
 #
-# The sources come with the crates that tests/third_party/Cargo.toml names; Cargo.lock there holds their checksums.
-# The drivers are ours, in tests/programs/. For every NAME there are two binaries in target/third-party/:
+# The sources come with the crates that tests/third_party/Cargo.toml names; Cargo.lock there holds
+# their checksums. The drivers are ours, in tests/programs/. For every NAME there are two binaries
+# in target/third-party/:
 #   sqlite_workload, lua, bzip2_workload, jsonnet_workload    call the cyg functions of whoever is preloaded (or glibc's empty ones)
 #   the same with .empty at the end                           carry their own do-nothing cyg functions: the baseline of the benchmarks
-# What is up to date is not built again; two calls at the same time wait for each other. The path of each first binary
-# goes to stdout. CC and CXX choose the compilers (default gcc and g++), CARGO_TARGET_DIR the place of target/.
+# What is up to date is not built again; two calls at the same time wait for each other. The path of
+# each first binary goes to stdout. CC and CXX choose the compilers (default gcc and g++),
+# CARGO_TARGET_DIR the place of target/.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -22,7 +25,8 @@ flags=(-O2 -g1 -finstrument-functions -pthread)
 say() { echo "third-party.sh: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-# The folder of a package's source: fetched by cargo when it is not there yet, checked against Cargo.lock.
+# The folder of a package's source: fetched by cargo when it is not there yet, checked against
+# Cargo.lock.
 package_source() {
     local metadata path
     metadata=$("${CARGO:-cargo}" metadata --quiet --locked --format-version 1 --manifest-path "$manifest")
@@ -31,8 +35,8 @@ package_source() {
     dirname "$path"
 }
 
-# compile_all FOLDER COMPILER [FLAGS...] -- SOURCES...: one object per source in FOLDER, as many at a time as there
-# are processors.
+# compile_all FOLDER COMPILER [FLAGS...] -- SOURCES...: one object per source in FOLDER, as many at
+# a time as there are processors.
 compile_all() {
     local objects=$1 command=("${@:2}") sources=() i
     for ((i = 2; i <= $#; i++)); do

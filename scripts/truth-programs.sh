@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Fetches larger third-party programs as source packages and builds them with -O2 -g1 -finstrument-functions, for
-# `cargo bench -p benches --bench truth`.
+# Fetches larger third-party programs as source packages and builds them with -O2 -g1
+# -finstrument-functions, for `cargo bench -p benches --bench truth`.
 #
 # usage: scripts/truth-programs.sh [NAME...]     NAME: quickjs, luau, zstd, openh264, glslang, nginx (default: all)
 #
-# The sources come with the crates that tests/third_party/truth/Cargo.toml names; Cargo.lock there holds their checksums. The
-# drivers are ours, in tests/programs/. For every NAME there are two binaries in target/truth-programs/:
+# The sources come with the crates that tests/third_party/truth/Cargo.toml names; Cargo.lock there
+# holds their checksums. The drivers are ours, in tests/programs/. For every NAME there are two
+# binaries in target/truth-programs/:
 #   NAME          calls the cyg functions of whoever is preloaded (or glibc's empty ones)
 #   NAME.plain    the same sources without -finstrument-functions
-# What is up to date is not built again; two calls at the same time wait for each other. The path of each first binary
-# goes to stdout. luau is built by clang (CLANGXX, default clang++), the others by CC and CXX (default gcc and g++);
-# CARGO_TARGET_DIR is the place of target/.
+# What is up to date is not built again; two calls at the same time wait for each other. The path of
+# each first binary goes to stdout. luau is built by clang (CLANGXX, default clang++), the others by
+# CC and CXX (default gcc and g++); CARGO_TARGET_DIR is the place of target/.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -26,7 +27,8 @@ instrument=(-finstrument-functions)
 say() { echo "truth-programs.sh: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-# The folder of a package's source: fetched by cargo when it is not there yet, checked against Cargo.lock.
+# The folder of a package's source: fetched by cargo when it is not there yet, checked against
+# Cargo.lock.
 package_source() {
     local metadata path
     metadata=$("${CARGO:-cargo}" metadata --quiet --locked --format-version 1 --manifest-path "$manifest")
@@ -35,8 +37,9 @@ package_source() {
     dirname "$path"
 }
 
-# compile_all COMPILER [FLAGS...] -- SOURCES...: one object per source in $objects, named after the source's path, and one
-# without instrumentation in $objects/plain; as many at a time as there are processors.
+# compile_all COMPILER [FLAGS...] -- SOURCES...: one object per source in $objects, named after the
+# source's path, and one without instrumentation in $objects/plain; as many at a time as there are
+# processors.
 compile_all() {
     local command=() source
     while [[ $1 != -- ]]; do

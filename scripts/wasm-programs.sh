@@ -12,9 +12,9 @@
 #   lua        lua.wasm, C source from the crate lua-src, our driver tests/programs/lua_workload.c
 #   rust       rust.wasm, Rust source from crates, our driver tests/programs/wasm/rust/
 #
-# Everything goes to target/wasm-programs/, versions and hashes are in tests/third_party/. What is up to date is not fetched
-# again; two calls at the same time wait for each other. The folder goes to stdout. CLANG chooses the compiler,
-# CARGO_TARGET_DIR the place of target/.
+# Everything goes to target/wasm-programs/, versions and hashes are in tests/third_party/. What is
+# up to date is not fetched again; two calls at the same time wait for each other. The folder goes
+# to stdout. CLANG chooses the compiler, CARGO_TARGET_DIR the place of target/.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -45,7 +45,8 @@ with zipfile.ZipFile(glob.glob(f"{folder}/*.whl")[0]) as wheel:
 PYTHON
 }
 
-# The folder of a crate's source: fetched by cargo when it is not there yet, checked against Cargo.lock.
+# The folder of a crate's source: fetched by cargo when it is not there yet, checked against
+# Cargo.lock.
 package_source() {
     local metadata path
     metadata=$("${CARGO:-cargo}" metadata --quiet --locked --format-version 1 --manifest-path "$pinned/Cargo.toml")

@@ -34,10 +34,6 @@ CHECKED = (
     "profiler", "tmax-probe", "wasm-jit", "benches", "tests", "examples",
 )
 
-# Files that are not checked: any change, even of a comment, would fetch and build third-party
-# programs again.
-UNCHECKED = ("scripts/third-party.sh", "scripts/truth-programs.sh", "scripts/wasm-programs.sh", "tests/programs/", "tests/third_party/")
-
 ITEM = re.compile(r"(?:[*-]|\d+\.) +")
 FENCE = re.compile(r"```(\w*)")
 
@@ -195,8 +191,6 @@ def main():
     changed = 0
     for name in filter(None, listed):
         path = base / name
-        if not chosen and name.startswith(UNCHECKED):
-            continue
         if path.is_symlink() or not path.is_file():
             continue
         if path.suffix != ".md" and not any(str(path).endswith(end) for end in PREFIXES):

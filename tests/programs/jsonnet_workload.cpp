@@ -1,10 +1,11 @@
-// Drives jsonnet, a C++ interpreter that reports every mistake of its input by throwing through many frames of its
-// lexer, parser and evaluator.
+// Drives jsonnet, a C++ interpreter that reports every mistake of its input by throwing through
+// many frames of its lexer, parser and evaluator.
 //
 // usage: jsonnet_workload [ROUNDS]      (default 1)
 //
-// Every round evaluates all snippets below; all but the first are wrong, each in another way. The first round prints
-// what came back, later rounds must get the same. The output depends on ROUNDS alone.
+// Every round evaluates all snippets below; all but the first are wrong, each in another way. The
+// first round prints what came back, later rounds must get the same. The output depends on ROUNDS
+// alone.
 
 #include <cstdio>
 #include <cstdlib>
@@ -23,8 +24,8 @@ struct Snippet {
     const char *source;
 };
 
-// Every evaluation parses jsonnet's standard library first, which makes it expensive: few snippets, each with much in
-// it.
+// Every evaluation parses jsonnet's standard library first, which makes it expensive: few snippets,
+// each with much in it.
 const Snippet snippets[] = {
     {"values", "local fib(n) = if n <= 1 then n else fib(n - 1) + fib(n - 2);"
                "local base = {name: 'base', size:: 3, area: self.size * self.size};"

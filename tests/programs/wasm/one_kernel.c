@@ -1,5 +1,5 @@
-// Runs the kernel that it is linked with once, and prints its result. It reads no clock, so that all
-// runs execute the same instructions.
+// Runs the kernel that it is linked with once, and prints its result. It reads no clock, so that
+// all runs execute the same instructions.
 #include <inttypes.h>
 #include <stdio.h>
 

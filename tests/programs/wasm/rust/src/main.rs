@@ -1,5 +1,5 @@
-//! Rust's standard library on WASI, and packages that compute: a picture is drawn, a folder of text is indexed, files are
-//! made, renamed and removed.
+//! Rust's standard library on WASI, and packages that compute: a picture is drawn, a folder of text
+//! is indexed, files are made, renamed and removed.
 //!
 //! usage: rust.wasm draw PICTURE.svg PICTURE.png | index FOLDER REGEX | files FOLDER
 
