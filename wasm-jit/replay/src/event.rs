@@ -27,13 +27,23 @@ pub enum Event {
         length: u64,
     },
     /// The program imports a memory. These events follow the first one, in the order of the
-    /// imports; what is in the memories then follows as [`Event::Write`].
+    /// imports; what is in the memories and tables then follows as [`Event::Write`] and
+    /// [`Event::SetElement`].
     ImportMemory {
         /// Its index in the module.
         memory: u32,
         /// Its number of pages.
         pages: u64,
         /// The number of pages that it can have at most.
+        maximum: Option<u64>,
+    },
+    /// The program imports a table, as [`Event::ImportMemory`].
+    ImportTable {
+        /// Its index in the module.
+        table: u32,
+        /// Its number of elements.
+        elements: u64,
+        /// The number of elements that it can have at most.
         maximum: Option<u64>,
     },
     /// The program imports a global, as [`Event::ImportMemory`].
@@ -112,6 +122,11 @@ pub enum Event {
 }
 
 impl Event {
+    /// Whether it is the state of an import.
+    pub(crate) fn is_import(&self) -> bool {
+        matches!(self, Self::ImportMemory { .. } | Self::ImportTable { .. } | Self::ImportGlobal { .. })
+    }
+
     /// Appends its encoding.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
@@ -171,8 +186,13 @@ impl Event {
                 out.push(11);
                 put(out, (*memory).into());
                 put(out, *pages);
-                out.push(maximum.is_some().into());
-                maximum.iter().for_each(|maximum| put(out, *maximum));
+                put_maximum(out, *maximum);
+            }
+            Self::ImportTable { table, elements, maximum } => {
+                out.push(13);
+                put(out, (*table).into());
+                put(out, *elements);
+                put_maximum(out, *maximum);
             }
             Self::ImportGlobal { global, value } => {
                 out.push(12);
@@ -203,15 +223,8 @@ impl Event {
             8 => Self::Fail,
             9 => Self::GrowTable { table: rest.u32()?, elements: rest.u64()? },
             10 => Self::SetElement { table: rest.u32()?, element: rest.u64()?, value: rest.value()? },
-            11 => {
-                let (memory, pages) = (rest.u32()?, rest.u64()?);
-                let maximum = match rest.byte()? {
-                    0 => None,
-                    1 => Some(rest.u64()?),
-                    _ => return Err("neither a maximum nor none"),
-                };
-                Self::ImportMemory { memory, pages, maximum }
-            }
+            11 => Self::ImportMemory { memory: rest.u32()?, pages: rest.u64()?, maximum: rest.maximum()? },
+            13 => Self::ImportTable { table: rest.u32()?, elements: rest.u64()?, maximum: rest.maximum()? },
             12 => Self::ImportGlobal { global: rest.u32()?, value: rest.value()? },
             _ => return Err("an unknown kind of event"),
         })
@@ -224,6 +237,10 @@ impl fmt::Display for Event {
             Self::Start { module, length } => write!(f, "start module={module:08x} length={length}"),
             Self::ImportMemory { memory, pages, maximum } => {
                 write!(f, "import memory={memory} pages={pages}")?;
+                maximum.map_or(Ok(()), |maximum| write!(f, " maximum={maximum}"))
+            }
+            Self::ImportTable { table, elements, maximum } => {
+                write!(f, "import table={table} elements={elements}")?;
                 maximum.map_or(Ok(()), |maximum| write!(f, " maximum={maximum}"))
             }
             Self::ImportGlobal { global, value } => write!(f, "import global={global} {value}"),
@@ -273,6 +290,11 @@ fn put(out: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     out.push(value as u8);
+}
+
+fn put_maximum(out: &mut Vec<u8>, maximum: Option<u64>) {
+    out.push(maximum.is_some().into());
+    maximum.iter().for_each(|maximum| put(out, *maximum));
 }
 
 fn put_values(out: &mut Vec<u8>, values: &[Value]) {
@@ -346,6 +368,14 @@ impl<'a> Encoded<'a, '_> {
 
     fn u32(&mut self) -> Result<u32, &'static str> {
         u32::try_from(self.u64()?).map_err(|_| "a number that is too large")
+    }
+
+    fn maximum(&mut self) -> Result<Option<u64>, &'static str> {
+        match self.byte()? {
+            0 => Ok(None),
+            1 => self.u64().map(Some),
+            _ => Err("neither a maximum nor none"),
+        }
     }
 
     fn i64(&mut self) -> Result<i64, &'static str> {

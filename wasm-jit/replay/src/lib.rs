@@ -77,7 +77,7 @@
 //! announces the ranges of its results, a slice of the complete memory costs a copy of it.
 //!
 //! # Not supported
-//! [`Error::Unsupported`] names it: imports of tables and tags, shared memories, imported start
+//! [`Error::Unsupported`] names it: imports of tags, shared memories, imported start
 //! functions, a second instance; at the moment that they occur, references to values of the host or
 //! to functions of other modules, and exceptions that cross the boundary. A run that goes on after
 //! a trap can be recorded, but not replayed.

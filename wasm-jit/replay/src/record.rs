@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wasm_jit::wasmparser::{ExternalKind, Parser, Payload};
 use wasm_jit::{
     AsContext, AsContextMut, CallObserver, Caller, ChangedElements, Extern, ExternType, Func, Global,
-    Instance, Linker, Memory, Module, Mutability, Store, StoreContextMut, Table, Val, WriteLog,
+    Instance, Linker, Memory, Module, Mutability, RefType, Store, StoreContextMut, Table, Val, WriteLog,
 };
 
 use super::error::{Error, unsupported};
@@ -311,7 +311,8 @@ fn check(module: &Module) -> Result<(), Error> {
             ExternType::Func(_) | ExternType::Global(_) => continue,
             ExternType::Memory(ty) if !ty.is_shared() => continue,
             ExternType::Memory(_) => "a shared memory",
-            ExternType::Table(_) => "a table",
+            ExternType::Table(ty) if !ty.is_64() && has_recorded_form(ty.element()) => continue,
+            ExternType::Table(_) => "a table of this type",
             ExternType::Tag(_) => "a tag",
         };
         return Err(unsupported(format!("the import {}.{}, {what}", import.module(), import.name())));
@@ -329,6 +330,11 @@ fn check(module: &Module) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Whether elements of such tables can be recorded.
+fn has_recorded_form(ty: RefType) -> bool {
+    ty == RefType::FUNCREF || ty == RefType::EXTERNREF
 }
 
 /// The mutable globals that the host can change: those that are imported or exported, each once.

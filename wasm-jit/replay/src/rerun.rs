@@ -4,7 +4,7 @@ use std::io::Read;
 
 use wasm_jit::{
     AsContext, AsContextMut, Caller, Extern, ExternType, Func, FuncType, Global, GlobalType, Instance,
-    Memory, MemoryType, Module, Store, StoreContextMut, Val, ValType,
+    Memory, MemoryType, Module, Store, StoreContextMut, Table, TableType, Val, ValType,
 };
 
 use super::error::{Error, unsupported};
@@ -91,9 +91,8 @@ pub(crate) fn rerun<R: Read + 'static, O: Observer>(
             }
             ExternType::Memory(ty) => memory(&mut store, ty)?.into(),
             ExternType::Global(ty) => global(&mut store, ty)?.into(),
-            ExternType::Table(_) | ExternType::Tag(_) => {
-                return Err(unsupported("an import of a table or a tag"));
-            }
+            ExternType::Table(ty) => table(&mut store, ty)?.into(),
+            ExternType::Tag(_) => return Err(unsupported("an import of a tag")),
         });
     }
     // The trace has the call of the start function.
@@ -131,6 +130,19 @@ fn memory<R: Read, O: Observer>(store: &mut Store<Run<R, O>>, ty: &MemoryType) -
     let made = made.ok_or_else(|| store.data().mismatch("a size that no such memory has"))?;
     let made = if ty.page_size() == 1 { made.with_pages_of_one_byte() } else { made };
     Ok(Memory::new(&mut *store, made)?)
+}
+
+/// A table that a program imports with this type, as the next event says.
+fn table<R: Read, O: Observer>(store: &mut Store<Run<R, O>>, ty: &TableType) -> Result<Table, Error> {
+    let Some(Event::ImportTable { elements, maximum, .. }) = store.data_mut().next()? else {
+        return Err(store.data().mismatch("the program imports a table"));
+    };
+    let maximum = maximum.map(u32::try_from).transpose();
+    let made = u32::try_from(elements).ok().zip(maximum.ok());
+    let made = made.map(|(elements, maximum)| TableType::new(ty.element(), elements, maximum));
+    let made = made.ok_or_else(|| store.data().mismatch("a size that no such table has"))?;
+    let null = Val::default_for_ty(ValType::Ref(ty.element()));
+    Ok(Table::new(&mut *store, made, null)?)
 }
 
 /// A global that a program imports with this type, as the next event says.

@@ -183,6 +183,8 @@ impl Memory {
 struct Slice {
     function: u32,
     out: Writer,
+    /// Whether any function was called.
+    has_begun: bool,
     /// Number of frames of the function.
     depth: u32,
     /// Whether one of its calls is being copied.
@@ -206,6 +208,7 @@ impl Slice {
         Self {
             function,
             out,
+            has_begun: false,
             depth: 0,
             is_inside: false,
             memories: Vec::new(),
@@ -347,13 +350,15 @@ impl Slice {
     fn reads(&mut self, event: Option<&Event>) -> Result<(), Error> {
         match event {
             None => self.has_ended = true,
-            Some(event @ (Event::ImportMemory { .. } | Event::ImportGlobal { .. })) => {
-                self.out.write(event)?
+            Some(event) if event.is_import() || self.is_inside => self.out.write(event)?,
+            // The slice begins with the same instance.
+            Some(event @ (Event::GrowTable { .. } | Event::SetElement { .. })) if !self.has_begun => {
+                self.out.write(event)?;
             }
-            Some(event) if self.is_inside => self.out.write(event)?,
             Some(Event::GrowTable { .. } | Event::SetElement { .. }) => {
                 self.changes_table(|| "the host".to_owned());
             }
+            Some(Event::Enter { .. }) => self.has_begun = true,
             Some(_) => {}
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Programs that import memories and globals, which they share with the host.
+//! Programs that import memories, tables and globals, which they share with the host.
 
 mod support;
 
@@ -6,8 +6,8 @@ use std::io::Cursor;
 
 use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{
-    AsContextMut, Caller, Engine, Global, GlobalType, Instance, Linker, Memory, MemoryType, Module,
-    Mutability, Store, Val, ValType,
+    AsContextMut, Caller, Engine, Extern, Global, GlobalType, Instance, Linker, Memory, MemoryType, Module,
+    Mutability, RefType, Store, Table, TableType, Val, ValType,
 };
 use wasm_jit_replay::{Event, Recorder, Value, generate, reduce, slice};
 
@@ -20,13 +20,16 @@ const PROGRAM: &str = r#"(module
     (import "h" "base" (global $base i32))
     (import "h" "large" (memory $large i64 1))
     (import "h" "count" (global $count (mut i64)))
+    (import "h" "table" (table $shared 2 funcref))
     (memory $own 1)
     (table $t 40 funcref)
     (global $next i32 (i32.add (global.get $base) (i32.const 5)))
     (elem (table $t) (global.get $base) func $double)
     (data (memory $m) (global.get $base) "data")
     (data (memory $own) (global.get $base) "own")
+    (elem (table $shared) (i32.const 1) func $double $triple)
     (func $double (param i32) (result i32) (i32.shl (local.get 0) (i32.const 1)))
+    (func $triple (export "triple") (param i32) (result i32) (i32.mul (local.get 0) (i32.const 3)))
     (func $run (export "run") (param $n i32) (result i32) (local $sum i32)
         (loop $again
             (local.set $sum (i32.add (i32.mul (local.get $sum) (i32.const 31)) (i32.load $m (i32.const 16))))
@@ -37,6 +40,12 @@ const PROGRAM: &str = r#"(module
             (local.set $sum (i32.add (local.get $sum) (i32.add (global.get $next) (memory.size $m))))
             (local.set $sum (i32.add (local.get $sum)
                 (call_indirect $t (param i32) (result i32) (i32.const 7) (global.get $base))))
+            (local.set $sum (i32.add (local.get $sum) (table.size $shared)))
+            (local.set $sum (i32.add (local.get $sum)
+                (table.grow $shared (ref.null func) (i32.and (local.get $n) (i32.const 1)))))
+            (if (i32.eqz (ref.is_null (table.get $shared (i32.const 3))))
+                (then (local.set $sum (i32.add (local.get $sum)
+                    (call_indirect $shared (param i32) (result i32) (local.get $sum) (i32.const 3))))))
             (local.set $sum (i32.xor (local.get $sum) (call $f (local.get $n))))
             (local.set $sum (i32.xor (local.get $sum) (call $store (local.get $sum))))
             ;; Not beyond the maximum of the memory that is imported.
@@ -55,12 +64,15 @@ fn recorded() -> (Module, Vec<u8>) {
     memory.write(&mut store, 199_999, &[1, 2, 3]).unwrap();
     let large = Memory::new(&mut store, MemoryType::new64(2, None)).unwrap();
     large.write(&mut store, 65_530, &[9; 100]).unwrap();
+    let table =
+        Table::new(&mut store, TableType::new(RefType::FUNCREF, 4, Some(6)), Val::FuncRef(None)).unwrap();
     let base =
         Global::new(&mut store, GlobalType::new(ValType::I32, Mutability::Const), Val::I32(16)).unwrap();
     let count =
         Global::new(&mut store, GlobalType::new(ValType::I64, Mutability::Var), Val::I64(-7)).unwrap();
     linker.define(&store, "h", "memory", memory).unwrap();
     linker.define(&store, "h", "large", large).unwrap();
+    linker.define(&store, "h", "table", table).unwrap();
     linker.define(&store, "h", "base", base).unwrap();
     linker.define(&store, "h", "count", count).unwrap();
     let shared = move |mut caller: Caller<'_, ()>, value: i32| -> i32 {
@@ -74,6 +86,8 @@ fn recorded() -> (Module, Vec<u8>) {
         large.data_mut(&mut caller)[65_533] ^= value as u8;
         let sum = count.get(caller.as_context_mut()).unwrap_i64() * 3 + i64::from(value);
         count.set(&mut caller, Val::I64(sum)).unwrap();
+        let Some(Extern::Func(triple)) = caller.get_export("triple") else { panic!("a function") };
+        table.set(&mut caller, 3, Val::FuncRef((value % 3 != 0).then_some(triple))).unwrap();
         value + 1
     };
     linker.func_wrap("h", "f", f).unwrap();
@@ -111,10 +125,12 @@ fn imported_memories_and_globals_are_replayed() {
         Event::ImportGlobal { global: 0, value: Value::I32(16) },
         Event::ImportMemory { memory: 1, pages: 2, maximum: None },
         Event::ImportGlobal { global: 1, value: Value::I64(-7) },
+        Event::ImportTable { table: 0, elements: 4, maximum: Some(6) },
     ];
-    assert_eq!(found[1..5], expected);
+    assert_eq!(found[1..6], expected);
     assert_eq!(found[1].to_string(), "import memory=0 pages=4 maximum=6");
     assert_eq!(found[4].to_string(), "import global=1 i64:-7");
+    assert_eq!(found[5].to_string(), "import table=0 elements=4 maximum=6");
     check(&module, &trace);
 
     let small = Trace::default();
@@ -123,7 +139,7 @@ fn imported_memories_and_globals_are_replayed() {
     check(&module, &small.bytes());
 
     let sliced = Trace::default();
-    assert_eq!(slice(&module, 2, Cursor::new(trace.clone()), sliced.clone()).unwrap(), 7);
+    assert_eq!(slice(&module, 4, Cursor::new(trace.clone()), sliced.clone()).unwrap(), 2);
     check(&module, &sliced.bytes());
 }
 
@@ -136,6 +152,8 @@ fn a_changed_import_is_found() {
         (1, Event::ImportMemory { memory: 0, pages: 5, maximum: Some(6) }),
         (1, Event::ImportMemory { memory: 0, pages: 4, maximum: None }),
         (4, Event::ImportGlobal { global: 1, value: Value::I64(-8) }),
+        (5, Event::ImportTable { table: 0, elements: 5, maximum: Some(6) }),
+        (5, Event::ImportTable { table: 0, elements: 4, maximum: None }),
     ] {
         let mut changed = found.clone();
         changed[number] = other;
@@ -159,13 +177,17 @@ fn wrong_imports_are_errors() {
         (2, Event::ImportGlobal { global: 0, value: Value::Func(Some(0)) }),
         (4, Event::ImportGlobal { global: 2, value: Value::I64(16) }),
         (4, Event::Fail),
+        (5, Event::ImportTable { table: 0, elements: 1, maximum: Some(6) }),
+        (5, Event::ImportTable { table: 0, elements: 7, maximum: Some(6) }),
+        (5, Event::ImportTable { table: 0, elements: 1 << 33, maximum: None }),
+        (5, Event::ImportTable { table: 1, elements: 4, maximum: Some(6) }),
     ] {
         let mut changed = found.clone();
         changed[number] = other;
         generated(&changed).unwrap_err();
         let _ = reduced(&changed);
     }
-    for missing in 1..5 {
+    for missing in 1..6 {
         let mut changed = found.clone();
         changed.remove(missing);
         generated(&changed).unwrap_err();

@@ -5,16 +5,16 @@ use std::borrow::Cow;
 use wasm_encoder::{
     ConstExpr, CustomSection, DataCountSection, DataSection, ElementSection, Elements, ExportKind,
     ExportSection, FunctionSection, GlobalSection, GlobalType, MemorySection, MemoryType, RawSection,
-    TypeSection, ValType,
+    RefType, TableSection, TableType, TypeSection, ValType,
 };
 use wasm_jit::wasmparser as wp;
 
 use super::functions::Functions;
 use super::initializers;
 use super::program::{Items, Program};
-use super::script::{ImportedMemory, Script};
+use super::script::{ImportedSize, Script};
 use super::{DIFFERENCE, LAST, POSITION};
-use crate::error::Error;
+use crate::error::{Error, unsupported};
 use crate::value::Value;
 
 /// The program, with these functions and without imports.
@@ -49,7 +49,7 @@ pub(super) fn assemble(
     };
     put(1, &take(1).append(&Items::encoded(&plain)));
     put(3, &Items::encoded(&replaced).append(&take(3)).append(&Items::encoded(&functions.types)));
-    put(4, &take(4));
+    put(4, &Items::encoded(&imported_tables(program, script)?).append(&take(4)));
     put(5, &Items::encoded(&imported_memories(program, script)).append(&take(5)));
     put(13, &take(13));
     let imported_globals = Items::encoded(&imported_globals(program, script));
@@ -70,9 +70,9 @@ pub(super) fn assemble(
 /// The memories that the program imports, as its own.
 fn imported_memories(program: &Program, script: &Script) -> MemorySection {
     let mut memories = MemorySection::new();
-    for (ty, ImportedMemory { pages, maximum }) in program.imported_memories.iter().zip(&script.memories) {
+    for (ty, ImportedSize { size, maximum }) in program.imported_memories.iter().zip(&script.memories) {
         memories.memory(MemoryType {
-            minimum: *pages,
+            minimum: *size,
             maximum: *maximum,
             memory64: ty.memory64,
             shared: false,
@@ -80,6 +80,26 @@ fn imported_memories(program: &Program, script: &Script) -> MemorySection {
         });
     }
     memories
+}
+
+/// The tables that the program imports, as its own.
+fn imported_tables(program: &Program, script: &Script) -> Result<TableSection, Error> {
+    let mut tables = TableSection::new();
+    for (ty, ImportedSize { size, maximum }) in program.imported_tables.iter().zip(&script.tables) {
+        let element_type = match ty.element_type {
+            wp::RefType::FUNCREF => RefType::FUNCREF,
+            wp::RefType::EXTERNREF => RefType::EXTERNREF,
+            _ => return Err(unsupported("an imported table of this type")),
+        };
+        tables.table(TableType {
+            element_type,
+            table64: false,
+            minimum: *size,
+            maximum: *maximum,
+            shared: false,
+        });
+    }
+    Ok(tables)
 }
 
 /// The globals that the program imports, as its own.

@@ -55,12 +55,13 @@ pub(super) struct Program {
     pub(super) functions: Vec<u32>,
     pub(super) imports: u32,
     pub(super) imported_memories: Vec<wp::MemoryType>,
+    pub(super) imported_tables: Vec<wp::TableType>,
     /// Number of imported globals.
     pub(super) imported_globals: u32,
     pub(super) exports: Vec<(String, wp::ExternalKind, u32)>,
-    /// The types of elements of all tables.
+    /// The types of elements of all tables. Here and below, imported ones come first.
     pub(super) tables: Vec<wp::RefType>,
-    /// Whether addresses have 64 bits, for each memory. Here and below, imported ones come first.
+    /// Whether addresses have 64 bits, for each memory.
     pub(super) memories: Vec<bool>,
     pub(super) globals: Vec<wp::GlobalType>,
 }
@@ -105,7 +106,13 @@ impl Program {
                             self.globals.push(ty);
                             self.imported_globals += 1;
                         }
-                        _ => return Err(unsupported("an import of a table or a tag")),
+                        wp::TypeRef::Table(ty) => {
+                            self.add_table(&ty)?;
+                            self.imported_tables.push(ty);
+                        }
+                        wp::TypeRef::Tag(_) | wp::TypeRef::FuncExact(_) => {
+                            return Err(unsupported("an import of a tag"));
+                        }
                     }
                 }
             }
@@ -116,11 +123,7 @@ impl Program {
             }
             wp::Payload::TableSection(tables) => {
                 for table in tables {
-                    let ty = table?.ty;
-                    if ty.table64 {
-                        return Err(unsupported("a table of 64 bits"));
-                    }
-                    self.tables.push(ty.element_type);
+                    self.add_table(&table?.ty)?;
                 }
             }
             wp::Payload::MemorySection(memories) => {
@@ -144,6 +147,14 @@ impl Program {
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    fn add_table(&mut self, ty: &wp::TableType) -> Result<(), Error> {
+        if ty.table64 {
+            return Err(unsupported("a table of 64 bits"));
+        }
+        self.tables.push(ty.element_type);
         Ok(())
     }
 

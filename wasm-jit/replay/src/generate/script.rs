@@ -53,17 +53,29 @@ pub(super) struct Call {
     pub(super) end: u64,
 }
 
-/// An imported memory at the start.
+/// The size of an imported memory in pages, or of an imported table, at the start.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ImportedMemory {
-    pub(super) pages: u64,
+pub(super) struct ImportedSize {
+    pub(super) size: u64,
     pub(super) maximum: Option<u64>,
+}
+
+impl ImportedSize {
+    /// If it is possible for an import with this minimum, in an index space of this size.
+    fn new(minimum: u64, size: u64, maximum: Option<u64>, limit: u64) -> Result<Self, &'static str> {
+        let highest = maximum.unwrap_or(limit);
+        if !(minimum..=highest).contains(&size) || highest > limit {
+            return Err("a size that the import cannot have");
+        }
+        Ok(Self { size, maximum })
+    }
 }
 
 /// The actions of the host.
 #[derive(Debug, Default)]
 pub(super) struct Script {
-    pub(super) memories: Vec<ImportedMemory>,
+    pub(super) memories: Vec<ImportedSize>,
+    pub(super) tables: Vec<ImportedSize>,
     /// The values of imported globals at the start.
     pub(super) globals: Vec<Value>,
     /// Calls of each import, in their order.
@@ -116,9 +128,10 @@ impl Script {
             events.event(event).map_err(|what| Error::Mismatch { number, what })?;
             events.script.events += 1;
         }
-        let Script { memories, globals, events: number, .. } = &events.script;
-        if (memories.len(), globals.len())
-            != (program.imported_memories.len(), program.imported_globals as usize)
+        let Script { memories, tables, globals, events: number, .. } = &events.script;
+        let Program { imported_memories, imported_tables, imported_globals, .. } = program;
+        if (memories.len(), tables.len(), globals.len())
+            != (imported_memories.len(), imported_tables.len(), *imported_globals as usize)
         {
             let what = "it does not have the state of all imports";
             return Err(Error::Mismatch { number: *number, what });
@@ -150,6 +163,7 @@ impl Events<'_> {
         match event {
             Event::Start { .. } => {}
             Event::ImportMemory { memory, pages, maximum } => self.import_memory(memory, pages, maximum)?,
+            Event::ImportTable { table, elements, maximum } => self.import_table(table, elements, maximum)?,
             Event::ImportGlobal { global, value } => self.import_global(global, value)?,
             Event::Enter { function, arguments } => {
                 let ty = self.program.type_of(function).ok_or("there is no such function")?;
@@ -226,11 +240,15 @@ impl Events<'_> {
         let ty = ty.ok_or("there is no such imported memory")?;
         let page_size_log2 = ty.page_size_log2.unwrap_or(16);
         let limit = if ty.memory64 { u64::MAX >> page_size_log2 } else { 1 << (32 - page_size_log2) };
-        let maximum_or_limit = maximum.unwrap_or(limit);
-        if !(ty.initial..=maximum_or_limit).contains(&pages) || maximum_or_limit > limit {
-            return Err("a size that the imported memory cannot have");
-        }
-        self.script.memories.push(ImportedMemory { pages, maximum });
+        self.script.memories.push(ImportedSize::new(ty.initial, pages, maximum, limit)?);
+        Ok(())
+    }
+
+    fn import_table(&mut self, table: u32, elements: u64, maximum: Option<u64>) -> Result<(), &'static str> {
+        let is_next = table as usize == self.script.tables.len();
+        let ty = self.program.imported_tables.get(table as usize).filter(|_| is_next);
+        let ty = ty.ok_or("there is no such imported table")?;
+        self.script.tables.push(ImportedSize::new(ty.initial, elements, maximum, u32::MAX.into())?);
         Ok(())
     }
 
