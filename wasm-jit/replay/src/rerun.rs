@@ -112,6 +112,12 @@ pub(crate) fn rerun<R: Read + 'static, O: Observer>(
     }
 }
 
+/// A size and a maximum, if they have 32 bits.
+fn small(size: u64, maximum: Option<u64>) -> Option<(u32, Option<u32>)> {
+    let maximum = maximum.map(u32::try_from).transpose();
+    u32::try_from(size).ok().zip(maximum.ok())
+}
+
 /// A memory that a program imports with this type, as the next event says.
 fn memory<R: Read, O: Observer>(store: &mut Store<Run<R, O>>, ty: &MemoryType) -> Result<Memory, Error> {
     let Some(Event::ImportMemory { pages, maximum, .. }) = store.data_mut().next()? else {
@@ -119,13 +125,7 @@ fn memory<R: Read, O: Observer>(store: &mut Store<Run<R, O>>, ty: &MemoryType) -
     };
     let made = match ty.is_64() {
         true => Some(MemoryType::new64(pages, maximum)),
-        false => {
-            let maximum = maximum.map(u32::try_from).transpose();
-            u32::try_from(pages)
-                .ok()
-                .zip(maximum.ok())
-                .map(|(pages, maximum)| MemoryType::new(pages, maximum))
-        }
+        false => small(pages, maximum).map(|(pages, maximum)| MemoryType::new(pages, maximum)),
     };
     let made = made.ok_or_else(|| store.data().mismatch("a size that no such memory has"))?;
     let made = if ty.page_size() == 1 { made.with_pages_of_one_byte() } else { made };
@@ -137,8 +137,7 @@ fn table<R: Read, O: Observer>(store: &mut Store<Run<R, O>>, ty: &TableType) -> 
     let Some(Event::ImportTable { elements, maximum, .. }) = store.data_mut().next()? else {
         return Err(store.data().mismatch("the program imports a table"));
     };
-    let maximum = maximum.map(u32::try_from).transpose();
-    let made = u32::try_from(elements).ok().zip(maximum.ok());
+    let made = small(elements, maximum);
     let made = made.map(|(elements, maximum)| TableType::new(ty.element(), elements, maximum));
     let made = made.ok_or_else(|| store.data().mismatch("a size that no such table has"))?;
     let null = Val::default_for_ty(ValType::Ref(ty.element()));

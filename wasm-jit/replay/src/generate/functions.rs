@@ -287,7 +287,8 @@ fn open(code: &mut InstructionSink<'_>, branches: usize) {
     }
 }
 
-fn constant(code: &mut InstructionSink<'_>, value: Value) {
+/// The instruction that has this value.
+pub(super) fn constant(code: &mut InstructionSink<'_>, value: Value) {
     match value {
         Value::I32(value) => code.i32_const(value),
         Value::I64(value) => code.i64_const(value),

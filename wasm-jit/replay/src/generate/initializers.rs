@@ -6,10 +6,11 @@ use std::convert::Infallible;
 
 use wasm_encoder::reencode::{self, Reencode};
 use wasm_encoder::{
-    DataSection, ElementSection, GlobalSection, HeapType, Ieee32, Ieee64, Instruction, TableSection,
+    ConstExpr, DataSection, ElementSection, Encode, GlobalSection, InstructionSink, TableSection,
 };
 use wasm_jit::wasmparser as wp;
 
+use super::functions::constant;
 use super::program::Items;
 use crate::error::{Error, unsupported};
 use crate::value::Value;
@@ -55,8 +56,9 @@ pub(super) fn resolve(sections: &mut HashMap<u8, Items>, globals: &[Value]) -> R
     Ok(())
 }
 
-fn unknown(error: reencode::Error<Infallible>) -> Error {
-    unsupported(format!("an initializer: {error}"))
+/// The error of what cannot be encoded.
+pub(super) fn unknown(error: reencode::Error<Infallible>) -> Error {
+    unsupported(format!("an initializer, or the type of an import: {error}"))
 }
 
 /// Copies initializers.
@@ -65,31 +67,23 @@ struct Constants<'a>(&'a [Value]);
 impl Reencode for Constants<'_> {
     type Error = Infallible;
 
-    fn instruction<'a>(
+    fn const_expr(
         &mut self,
-        operator: wp::Operator<'a>,
-    ) -> Result<Instruction<'a>, reencode::Error<Infallible>> {
-        let read = match operator {
-            wp::Operator::GlobalGet { global_index } => self.0.get(global_index as usize),
-            _ => None,
-        };
-        match read {
-            Some(value) => Ok(constant(*value)),
-            None => reencode::utils::instruction(self, operator),
+        initializer: wp::ConstExpr<'_>,
+    ) -> Result<ConstExpr, reencode::Error<Infallible>> {
+        let mut operators = initializer.get_operators_reader();
+        let mut bytes = Vec::new();
+        while !operators.is_end_then_eof() {
+            let operator = operators.read()?;
+            let read = match operator {
+                wp::Operator::GlobalGet { global_index } => self.0.get(global_index as usize),
+                _ => None,
+            };
+            match read {
+                Some(value) => constant(&mut InstructionSink::new(&mut bytes), *value),
+                None => self.instruction(operator)?.encode(&mut bytes),
+            }
         }
-    }
-}
-
-/// The instruction that has this value, which is no function.
-pub(super) fn constant(value: Value) -> Instruction<'static> {
-    match value {
-        Value::I32(value) => Instruction::I32Const(value),
-        Value::I64(value) => Instruction::I64Const(value),
-        Value::F32(bits) => Instruction::F32Const(Ieee32::new(bits)),
-        Value::F64(bits) => Instruction::F64Const(Ieee64::new(bits)),
-        Value::V128(bits) => Instruction::V128Const(bits as i128),
-        Value::Func(Some(index)) => Instruction::RefFunc(index),
-        Value::Func(None) => Instruction::RefNull(HeapType::FUNC),
-        Value::NullExtern => Instruction::RefNull(HeapType::EXTERN),
+        Ok(ConstExpr::raw(bytes))
     }
 }

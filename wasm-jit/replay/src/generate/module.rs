@@ -4,18 +4,17 @@ use std::borrow::Cow;
 
 use wasm_encoder::{
     ConstExpr, CustomSection, DataCountSection, DataSection, ElementSection, Elements, ExportKind,
-    ExportSection, FunctionSection, GlobalSection, GlobalType, MemorySection, MemoryType, RawSection,
-    RefType, TableSection, TableType, TypeSection, ValType,
+    ExportSection, FunctionSection, GlobalSection, GlobalType, InstructionSink, MemorySection, MemoryType,
+    RawSection, TableSection, TableType, TypeSection, ValType,
 };
 use wasm_jit::wasmparser as wp;
 
-use super::functions::Functions;
+use super::functions::{Functions, constant};
 use super::initializers;
 use super::program::{Items, Program};
 use super::script::{ImportedSize, Script};
 use super::{DIFFERENCE, LAST, POSITION};
 use crate::error::{Error, unsupported};
-use crate::value::Value;
 
 /// The program, with these functions and without imports.
 pub(super) fn assemble(
@@ -52,7 +51,7 @@ pub(super) fn assemble(
     put(4, &Items::encoded(&imported_tables(program, script)?).append(&take(4)));
     put(5, &Items::encoded(&imported_memories(program, script)).append(&take(5)));
     put(13, &take(13));
-    let imported_globals = Items::encoded(&imported_globals(program, script));
+    let imported_globals = Items::encoded(&imported_globals(program, script)?);
     put(6, &imported_globals.append(&take(6)).append(&Items::encoded(&globals(program, script))));
     put(7, &Items::encoded(&exports(program, &functions)));
     put(9, &take(9).append(&Items::encoded(&elements)));
@@ -71,13 +70,7 @@ pub(super) fn assemble(
 fn imported_memories(program: &Program, script: &Script) -> MemorySection {
     let mut memories = MemorySection::new();
     for (ty, ImportedSize { size, maximum }) in program.imported_memories.iter().zip(&script.memories) {
-        memories.memory(MemoryType {
-            minimum: *size,
-            maximum: *maximum,
-            memory64: ty.memory64,
-            shared: false,
-            page_size_log2: ty.page_size_log2,
-        });
+        memories.memory(MemoryType { minimum: *size, maximum: *maximum, ..(*ty).into() });
     }
     memories
 }
@@ -86,42 +79,25 @@ fn imported_memories(program: &Program, script: &Script) -> MemorySection {
 fn imported_tables(program: &Program, script: &Script) -> Result<TableSection, Error> {
     let mut tables = TableSection::new();
     for (ty, ImportedSize { size, maximum }) in program.imported_tables.iter().zip(&script.tables) {
-        let element_type = match ty.element_type {
-            wp::RefType::FUNCREF => RefType::FUNCREF,
-            wp::RefType::EXTERNREF => RefType::EXTERNREF,
-            _ => return Err(unsupported("an imported table of this type")),
-        };
-        tables.table(TableType {
-            element_type,
-            table64: false,
-            minimum: *size,
-            maximum: *maximum,
-            shared: false,
-        });
+        if ![wp::RefType::FUNCREF, wp::RefType::EXTERNREF].contains(&ty.element_type) {
+            return Err(unsupported("an imported table of this type"));
+        }
+        let ty = TableType::try_from(*ty).map_err(initializers::unknown)?;
+        tables.table(TableType { minimum: *size, maximum: *maximum, ..ty });
     }
     Ok(tables)
 }
 
 /// The globals that the program imports, as its own.
-fn imported_globals(program: &Program, script: &Script) -> GlobalSection {
+fn imported_globals(program: &Program, script: &Script) -> Result<GlobalSection, Error> {
     let mut globals = GlobalSection::new();
     for (ty, value) in program.globals.iter().zip(&script.globals) {
-        let ty = GlobalType { val_type: val_type(*value), mutable: ty.mutable, shared: false };
-        globals.global(ty, &ConstExpr::extended([initializers::constant(*value)]));
+        let mut initializer = Vec::new();
+        constant(&mut InstructionSink::new(&mut initializer), *value);
+        let ty = GlobalType::try_from(*ty).map_err(initializers::unknown)?;
+        globals.global(ty, &ConstExpr::raw(initializer));
     }
-    globals
-}
-
-fn val_type(value: Value) -> ValType {
-    match value {
-        Value::I32(_) => ValType::I32,
-        Value::I64(_) => ValType::I64,
-        Value::F32(_) => ValType::F32,
-        Value::F64(_) => ValType::F64,
-        Value::V128(_) => ValType::V128,
-        Value::Func(_) => ValType::FUNCREF,
-        Value::NullExtern => ValType::EXTERNREF,
-    }
+    Ok(globals)
 }
 
 /// The first difference, the position, the last event, and a counter for each import.
