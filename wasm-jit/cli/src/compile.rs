@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use wasm_jit::{BoundsChecks, Config, Engine};
+use wasm_jit::{Config, Engine};
 
 use super::Failure;
+use super::code_settings::CodeSettings;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,13 +37,8 @@ pub(super) struct Compile {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Compiles for wasm-jit run --bounds-checks
-    #[arg(long)]
-    bounds_checks: bool,
-
-    /// Compiles for wasm-jit run --harden-speculation
-    #[arg(long)]
-    harden_speculation: bool,
+    #[command(flatten)]
+    code: CodeSettings,
 
     /// Compiles for wasm-jit run --fuel
     #[arg(long)]
@@ -100,11 +96,8 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
     let mut config = Config::new();
     let available = || std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN);
     let threads = arguments.threads.unwrap_or_else(available);
-    config.compile_threads(threads);
-    config.harden_speculation(arguments.harden_speculation).consume_fuel(arguments.fuel);
-    if arguments.bounds_checks {
-        config.bounds_checks(BoundsChecks::Instructions);
-    }
+    config.compile_threads(threads).consume_fuel(arguments.fuel);
+    arguments.code.apply(&mut config);
     let engine = Engine::new(&config).map_err(Failure::new)?;
     let of_file = |error: &dyn std::fmt::Display| Failure::of_file(&arguments.file, error);
     let bytes = std::fs::read(&arguments.file).map_err(|error| of_file(&error))?;

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use wasm_jit::{BoundsChecks, Config, Engine, Error, ExternType, Func, Instance, Module, Store};
+use wasm_jit::{Config, Engine, Error, ExternType, Func, Instance, Module, Store};
 use wasm_jit_debug::{Killed, Outcome};
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 
+use super::code_settings::CodeSettings;
 use super::loading::Loading;
 use super::program::{Host, Imports, Limits};
 use super::{Failure, units, values};
@@ -79,14 +80,8 @@ pub(super) struct Run {
     #[arg(long)]
     allow_unknown_functions: bool,
 
-    /// Checks memory accesses with instructions, instead of reserving 8 GiB of addresses for each
-    /// memory [default: only if the reservation is refused, as under ulimit -v]
-    #[arg(long)]
-    bounds_checks: bool,
-
-    /// Hardens the code against speculative bypassing of bounds checks
-    #[arg(long)]
-    harden_speculation: bool,
+    #[command(flatten)]
+    code: CodeSettings,
 
     #[command(flatten)]
     loading: Loading,
@@ -152,11 +147,8 @@ impl Run {
     /// Compiles the program.
     pub(super) fn load(&self) -> Result<Module, Failure> {
         let mut config = Config::new();
-        config.max_wasm_stack(self.max_stack).harden_speculation(self.harden_speculation);
-        config.consume_fuel(self.fuel.is_some());
-        if self.bounds_checks {
-            config.bounds_checks(BoundsChecks::Instructions);
-        }
+        config.max_wasm_stack(self.max_stack).consume_fuel(self.fuel.is_some());
+        self.code.apply(&mut config);
         if let Some(cache) = self.loading.cache()? {
             config.cache(cache);
         }

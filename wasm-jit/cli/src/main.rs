@@ -6,6 +6,7 @@
 //! here, once; clap reports errors in the command line itself, with exit code 2.
 
 mod attach;
+mod code_settings;
 mod compile;
 mod count;
 mod debug;

@@ -1,0 +1,28 @@
+//! Settings of the code that is generated, which are the same for a module that is compiled ahead
+//! of time and for one that is run.
+
+use clap::Args;
+use wasm_jit::{BoundsChecks, Config};
+
+/// Settings of the generated code.
+#[derive(Clone, Debug, Args)]
+pub(super) struct CodeSettings {
+    /// Checks memory accesses with instructions, instead of reserving 8 GiB of addresses for each
+    /// memory [default: only if the reservation is refused, as under ulimit -v]
+    #[arg(long)]
+    bounds_checks: bool,
+
+    /// Hardens the code against speculative bypassing of bounds checks
+    #[arg(long)]
+    harden_speculation: bool,
+}
+
+impl CodeSettings {
+    /// Puts them into the engine's configuration.
+    pub(super) fn apply(&self, config: &mut Config) {
+        config.harden_speculation(self.harden_speculation);
+        if self.bounds_checks {
+            config.bounds_checks(BoundsChecks::Instructions);
+        }
+    }
+}
