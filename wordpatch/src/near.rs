@@ -26,6 +26,10 @@ const REACH: usize = (1 << 31) - (1 << 20);
 /// The lowest address that can be mapped (vm.mmap_min_addr).
 const MIN_ADDRESS: usize = 1 << 16;
 
+/// How often the gaps are listed again because other threads have mapped something in them: in each
+/// round, one of these threads has made progress.
+const MAX_ROUNDS: usize = 1000;
+
 /// The end of the user address space.
 const MAX_ADDRESS: usize = 1 << 47;
 
@@ -78,22 +82,33 @@ fn reach_of(text: &Range<usize>) -> Range<usize> {
     text.end.saturating_sub(REACH)..text.start.saturating_add(REACH)
 }
 
-/// Maps `length` bytes at `place`, read-write. Returns `None` if something is mapped there, or the
-/// kernel reserves the range.
-fn map_if_free(place: usize, length: usize) -> Result<Option<NonNull<u8>>, Error> {
+/// What became of a request to map pages at an address.
+#[derive(Debug)]
+enum Mapped {
+    /// They are mapped.
+    Here(NonNull<u8>),
+    /// Something else is mapped there.
+    Taken,
+    /// The kernel reserves the range.
+    Refused,
+}
+
+/// Maps `length` bytes at `place`, read-write, if nothing is mapped there.
+fn map_if_free(place: usize, length: usize) -> Result<Mapped, Error> {
     let (Some(address), Some(size)) = (NonZeroUsize::new(place), NonZeroUsize::new(length)) else {
-        return Ok(None);
+        return Ok(Mapped::Refused);
     };
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     // SAFETY: a new mapping; FIXED refuses an address where something is mapped.
     match unsafe { mmap_anonymous(Some(address), size, protection, MapFlags::MAP_PRIVATE | FIXED) } {
-        Ok(start) if start.as_ptr() as usize == place => Ok(Some(start.cast())),
+        Ok(start) if start.as_ptr() as usize == place => Ok(Mapped::Here(start.cast())),
         Ok(elsewhere) => {
             // SAFETY: the mapping is ours and not in use yet.
             let _ = unsafe { nix::sys::mman::munmap(elsewhere, length) };
-            Ok(None)
+            Ok(Mapped::Taken)
         }
-        Err(Errno::EEXIST | Errno::EPERM | Errno::EINVAL) => Ok(None),
+        Err(Errno::EEXIST) => Ok(Mapped::Taken),
+        Err(Errno::EPERM | Errno::EINVAL) => Ok(Mapped::Refused),
         Err(errno) => Err(Error::MemoryMap { address: place, source: errno.into() }),
     }
 }
@@ -104,16 +119,37 @@ fn map_if_free(place: usize, length: usize) -> Result<Option<NonNull<u8>>, Error
 /// [`Error::OutOfReach`], [`Error::MemoryMap`].
 pub(crate) fn map_near(text: &Range<usize>, length: usize) -> Result<NonNull<u8>, Error> {
     let reach = reach_of(text);
-    let gaps = gaps()?;
-    let (below, above): (Vec<_>, Vec<_>) = gaps.iter().partition(|gap| gap.start < text.start);
-    for gap in below.iter().rev().chain(above.iter().rev()) {
-        let Some(place) = place_in(gap, &reach, length) else { continue };
-        // If another thread has mapped something there meanwhile, the next gap is tried.
-        if let Some(start) = map_if_free(place, length)? {
-            return Ok(start);
+    let mapped = map_in_gap(length, &reach, |gaps| {
+        let (below, above): (Vec<_>, Vec<_>) = gaps.into_iter().partition(|gap| gap.start < text.start);
+        below.into_iter().rev().chain(above.into_iter().rev()).collect()
+    })?;
+    mapped.ok_or(Error::OutOfReach { address: text.start, length })
+}
+
+/// Maps pages, read-write, in the first gap that has a place for them in `reach`; `order` gets the
+/// gaps in ascending order. `None` if no gap has one.
+fn map_in_gap(
+    length: usize,
+    reach: &Range<usize>,
+    order: impl Fn(Vec<Range<usize>>) -> Vec<Range<usize>>,
+) -> Result<Option<NonNull<u8>>, Error> {
+    for _ in 0..MAX_ROUNDS {
+        let mut was_taken = false;
+        for gap in order(gaps()?) {
+            let Some(place) = place_in(&gap, reach, length) else { continue };
+            match map_if_free(place, length)? {
+                Mapped::Here(start) => return Ok(Some(start)),
+                Mapped::Taken => was_taken = true,
+                Mapped::Refused => {}
+            }
+        }
+        // If another thread has mapped something in a gap since the gaps were listed, the rest of
+        // that gap may do.
+        if !was_taken {
+            break;
         }
     }
-    Err(Error::OutOfReach { address: text.start, length })
+    Ok(None)
 }
 
 impl NearBlock {
@@ -133,13 +169,8 @@ impl NearBlock {
     /// [`Error::MemoryMap`].
     pub fn allocate_within(range: &Range<usize>, code: usize, data: usize) -> Result<Option<Self>, Error> {
         let length = pages(code) + pages(data);
-        for gap in gaps()?.iter().rev() {
-            let Some(place) = place_in(gap, range, length) else { continue };
-            if let Some(block) = Self::allocate_at(place, code, data)? {
-                return Ok(Some(block));
-            }
-        }
-        Ok(None)
+        let mapped = map_in_gap(length, range, |gaps| gaps.into_iter().rev().collect())?;
+        Ok(mapped.map(|start| Self::unsealed(start, code)))
     }
 
     /// As [`NearBlock::allocate`], for a block at this address, the start of a page; `None` if
@@ -148,8 +179,10 @@ impl NearBlock {
     /// # Errors
     /// [`Error::MemoryMap`].
     pub fn allocate_at(start: usize, code: usize, data: usize) -> Result<Option<Self>, Error> {
-        let mapped = map_if_free(start, pages(code) + pages(data))?;
-        Ok(mapped.map(|start| Self::unsealed(start, code)))
+        match map_if_free(start, pages(code) + pages(data))? {
+            Mapped::Here(start) => Ok(Some(Self::unsealed(start, code))),
+            Mapped::Taken | Mapped::Refused => Ok(None),
+        }
     }
 
     fn unsealed(start: NonNull<u8>, code: usize) -> Self {
@@ -190,6 +223,9 @@ impl NearBlock {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -206,8 +242,33 @@ mod tests {
     fn an_existing_mapping_is_not_replaced() {
         let mut taken = NearBlock::allocate(&(1 << 40..1 << 40), 1, 0).unwrap();
         taken.code_mut().fill(7);
-        assert!(map_if_free(taken.code_address(), PAGE).unwrap().is_none());
+        assert!(matches!(map_if_free(taken.code_address(), PAGE).unwrap(), Mapped::Taken));
         assert!(taken.code_mut().iter().all(|byte| *byte == 7), "the mapping was replaced");
+    }
+
+    /// All of them find the same place first.
+    #[test]
+    fn threads_that_allocate_at_the_same_time_all_get_blocks() {
+        const THREADS: usize = 4;
+        const BLOCKS: usize = 100;
+        let text = 5 << 40..5 << 40;
+        let barrier = Barrier::new(THREADS);
+        let allocate = || {
+            let each = (0..BLOCKS).map(|_| {
+                barrier.wait();
+                NearBlock::allocate(&text, 1, 0).map(|block| block.code_address())
+            });
+            each.collect::<Vec<_>>()
+        };
+        let allocated: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(allocate)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+        });
+        let addresses: Result<Vec<usize>, _> = allocated.into_iter().collect();
+        let mut addresses = addresses.expect("a gap of a TiB has room for all");
+        addresses.sort_unstable();
+        addresses.dedup();
+        assert_eq!(addresses.len(), THREADS * BLOCKS);
     }
 
     #[test]
