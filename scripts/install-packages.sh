@@ -23,7 +23,9 @@ od coreutils
 xargs findutils
 grep grep
 python3 python3
-npm npm'
+npm npm
+node nodejs
+java default-jre-headless'
 
 packages=()
 while read -r command package; do

