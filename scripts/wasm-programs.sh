@@ -59,8 +59,8 @@ package_source() {
     dirname "$path"
 }
 
-# npm_package NAME VERSION SHA256 [PATHS...]: the files of an npm package, or those with these paths,
-# in $work/NAME/.
+# npm_package NAME VERSION SHA256 [PATHS...]: the files of an npm package, or those with these
+# paths, in $work/NAME/.
 npm_package() {
     local name=$1 version=$2 hash=$3 archive
     shift 3
@@ -154,8 +154,8 @@ build_rust() {
     )
 }
 
-# The optimizations are those of the compiler's own build tool, for release: they rely on the program
-# being all that there is, and on no trap.
+# The optimizations are those of the compiler's own build tool, for release: they rely on the
+# program being all that there is, and on no trap.
 build_kotlin() {
     local kotlin=$work/kotlin-compiler binaryen=$work/binaryen wasm
     npm_package kotlin-compiler 2.4.20 c23dab400d7ce5ea8b6c909947c0ca5454189e4bb1108695b5f464500e5e950f

@@ -4,12 +4,13 @@
 //! `scripts/wasm-programs.sh` fetches or builds the programs. The expected output of each workload,
 //! and the files that it must write, are in `fixtures/wasm/`, one text for each test. They come
 //! from the engine Wasmtime (`wasmtime` of the crate wasmtime-cli 48 in the path), those of Lua
-//! from a native build of the same source:
+//! from a native build of the same source, those of Kotlin from the JVM:
 //!
 //! ```text
 //! WASM_PROGRAMS_BLESS=1 cargo test --release -p tests --test wasm_programs
 //! ```
 
+mod dart;
 mod monitors;
 mod probes;
 mod recorded;
@@ -48,6 +49,8 @@ enum Oracle {
     Wasmtime,
     /// `scripts/third-party.sh` builds the same program natively.
     Native(&'static str),
+    /// The same program for the JVM is this file next to the programs.
+    Jvm(&'static str),
 }
 
 /// The folder of the programs, with these in it.
@@ -137,6 +140,11 @@ fn blessed(oracle: Oracle, programs: &Path, folder: &Path, step: &Step) -> Comma
             let mut command = Command::new(String::from_utf8(built.stdout).expect("a UTF-8 path").trim_end());
             let inside = |argument: &&str| argument.replace("/work", &folder.join("work").to_string_lossy());
             command.args(step.arguments.iter().map(inside));
+            command
+        }
+        Oracle::Jvm(name) => {
+            let mut command = Command::new("java");
+            command.arg("-jar").arg(programs.join(name)).args(step.arguments);
             command
         }
     }
@@ -303,5 +311,19 @@ fn rust_draws_and_indexes() {
         &["rust"],
         &["wasm/rust/picture.svg", "wasm/library.py", "wasm/messy.go", "small_functions.lua"],
         &[rust(&["index", "/work", r"[a-z]+ing\b|\d{3,}"]), draw, files],
+    );
+}
+
+/// Objects of a thousand types, casts, closures, coroutines, exceptions, and much garbage: as the
+/// compiler writes them, and after an optimizer that puts most types into one group.
+#[test]
+fn kotlin_makes_objects() {
+    let objects = |program| Step { program, ..STEP };
+    check(
+        "kotlin",
+        Oracle::Jvm("kotlin.jar"),
+        &["kotlin"],
+        &[],
+        &[objects("kotlin.wasm"), objects("kotlin-optimized.wasm")],
     );
 }
