@@ -6,15 +6,20 @@ use std::num::NonZero;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use type_registry::TypeRegistry;
-pub(crate) use type_registry::{GroupFuncType, GroupValType};
+pub(crate) use type_registry::{
+    GroupComposite, GroupField, GroupStorage, GroupSupertype, GroupType, GroupValType, KnownType,
+};
 use wasm_jit_codegen::{CodeSettings, CompiledSites};
 
 use crate::cache::Cache;
 use crate::code::CodeImage;
 use crate::error::Error;
 use crate::linear_memory;
+use crate::object_type::ObjectType;
 use crate::trap::DEFAULT_SIGNAL;
-use crate::types::{FuncType, FuncTypeId};
+use crate::types::{
+    ArrayType, FieldType, FuncType, FuncTypeId, ObjectTypeId, StorageType, StructType, ValType,
+};
 
 /// How an access beyond the end of a memory is detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -241,31 +246,36 @@ impl std::fmt::Debug for Images {
     }
 }
 
-/// The engine-wide id of a function type. It identifies this type as long as there is a `TypeId` of
+/// The engine-wide id of a type. It identifies this type as long as there is a `TypeId` of
 /// it, in a module or in a host object of a store.
 #[derive(Debug)]
 pub(crate) struct TypeId {
     engine: Engine,
-    id: u32,
+    object_type: Arc<ObjectType>,
 }
 
 impl TypeId {
-    /// The number that compiled code uses.
+    /// The number.
     pub(crate) fn get(&self) -> u32 {
-        self.id
+        self.object_type.vm.id
+    }
+
+    /// The type at run time.
+    pub(crate) fn object_type(&self) -> &ObjectType {
+        &self.object_type
     }
 }
 
 impl Clone for TypeId {
     fn clone(&self) -> Self {
-        self.engine.types().add_user(self.id);
-        Self { engine: self.engine.clone(), id: self.id }
+        self.engine.types().add_user(self.get());
+        Self { engine: self.engine.clone(), object_type: self.object_type.clone() }
     }
 }
 
 impl Drop for TypeId {
     fn drop(&mut self) {
-        let unused = self.engine.types().remove_user(self.id);
+        let unused = self.engine.types().remove_user(self.get());
         // Code is freed without holding the lock.
         drop(unused);
     }
@@ -367,7 +377,98 @@ impl Engine {
 
     /// The type with this id, if the engine knows it.
     pub fn func_type(&self, id: FuncTypeId) -> Option<FuncType> {
-        self.types().get(id.0).map(|entry| entry.ty.clone())
+        self.types().get(id.0)?.ty.func().cloned()
+    }
+
+    /// The type of structures with these fields, without supertypes and subtypes. From now on the
+    /// engine knows it as long as it exists.
+    ///
+    /// # Errors
+    /// [`Error::InvalidType`]: a field refers to a type that the engine does not know.
+    pub fn new_struct_type(&self, fields: impl IntoIterator<Item = FieldType>) -> Result<StructType, Error> {
+        let fields: Arc<[FieldType]> = fields.into_iter().collect();
+        let group = fields.iter().map(|field| (*field).into()).collect();
+        let id = self.keep_object_type(GroupComposite::Struct(group), &fields)?;
+        Ok(StructType::known(id, fields))
+    }
+
+    /// The type of arrays with such elements, without supertypes and subtypes. From now on the
+    /// engine knows it as long as it exists.
+    ///
+    /// # Errors
+    /// [`Error::InvalidType`]: the elements refer to a type that the engine does not know.
+    pub fn new_array_type(&self, element: FieldType) -> Result<ArrayType, Error> {
+        let id = self.keep_object_type(GroupComposite::Array(element.into()), &[element])?;
+        Ok(ArrayType::known(id, element))
+    }
+
+    fn keep_object_type(&self, composite: GroupComposite, fields: &[FieldType]) -> Result<u32, Error> {
+        let mentioned = fields.iter().filter_map(|field| match field.storage() {
+            StorageType::Val(ty) => Some(ty),
+            StorageType::I8 | StorageType::I16 => None,
+        });
+        let mut types = self.types();
+        let id = types.add_alone(GroupType::of(composite), mentioned);
+        let id = id.ok_or(Error::InvalidType { of: "object" })?;
+        types.keep(id);
+        // The engine is a user by itself.
+        let unused = types.remove_user(id);
+        debug_assert!(unused.is_empty());
+        Ok(id)
+    }
+
+    /// The type of structures with this id, if the engine knows it.
+    pub fn struct_type(&self, id: ObjectTypeId) -> Option<StructType> {
+        match &self.types().get(id.0)?.ty {
+            KnownType::Struct(ty) => Some(ty.clone()),
+            KnownType::Func(_) | KnownType::Array(_) => None,
+        }
+    }
+
+    /// The type of arrays with this id, if the engine knows it.
+    pub fn array_type(&self, id: ObjectTypeId) -> Option<ArrayType> {
+        match self.types().get(id.0)?.ty {
+            KnownType::Array(ty) => Some(ty),
+            KnownType::Func(_) | KnownType::Struct(_) => None,
+        }
+    }
+
+    /// A type of objects at run time.
+    ///
+    /// # Errors
+    /// [`Error::InvalidType`]: the engine does not know it.
+    pub(crate) fn object_type(&self, id: ObjectTypeId) -> Result<Arc<ObjectType>, Error> {
+        let known = self.types().get(id.0).map(|entry| entry.object_type.clone());
+        known.ok_or(Error::InvalidType { of: "object" })
+    }
+
+    /// Whether every value of a type is one of another type, too: as [`ValType::matches`], and by
+    /// the supertypes with which types were declared.
+    pub fn is_subtype(&self, sub: &ValType, of: &ValType) -> bool {
+        if sub.matches(of) {
+            return true;
+        }
+        let (ValType::Ref(sub), ValType::Ref(of)) = (sub, of) else { return false };
+        let nulls_fit = of.is_nullable() || !sub.is_nullable();
+        let ids = (sub.heap_type().concrete(), of.heap_type().concrete());
+        match ids {
+            (Some(sub), Some(of)) => nulls_fit && self.is_declared_subtype(sub, of),
+            _ => false,
+        }
+    }
+
+    /// Whether a type is another one, or was declared as a subtype of it.
+    pub(crate) fn is_declared_subtype(&self, id: u32, of: u32) -> bool {
+        id == of || self.types().is_subtype(id, of)
+    }
+
+    /// Whether functions of type `found` accept the arguments of type `wanted`, and return its
+    /// results.
+    pub(crate) fn can_call(&self, wanted: &FuncType, found: &FuncType) -> bool {
+        let counts = |ty: &FuncType| (ty.params().len(), ty.results().len());
+        counts(wanted) == counts(found)
+            && wanted.params().zip(found.params()).all(|(given, wanted)| self.is_subtype(&given, &wanted))
+            && found.results().zip(wanted.results()).all(|(given, wanted)| self.is_subtype(&given, &wanted))
     }
 
     /// The engine-wide id of the type of an item of the host.
@@ -375,19 +476,32 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidType`]: it refers to a type that the engine does not know.
     pub(crate) fn register_type(&self, ty: &FuncType, of: &'static str) -> Result<TypeId, Error> {
-        let id = self.types().add(ty).ok_or(Error::InvalidType { of })?;
-        Ok(TypeId { engine: self.clone(), id })
+        let mut types = self.types();
+        let id = types.add(ty).ok_or(Error::InvalidType { of })?;
+        Ok(TypeId { engine: self.clone(), object_type: types.entry(id).object_type.clone() })
     }
 
     /// The engine-wide ids of the types of a recursion group. The types to which it refers must be
     /// in use.
-    pub(crate) fn register_group(&self, types: Vec<GroupFuncType>) -> impl Iterator<Item = TypeId> {
-        let ids = if types.is_empty() { Box::default() } else { self.types().add_group(types) };
-        ids.into_iter().map(|id| TypeId { engine: self.clone(), id })
+    pub(crate) fn register_group(&self, types: Vec<GroupType>) -> impl Iterator<Item = TypeId> {
+        let object_types: Vec<Arc<ObjectType>> = match types.is_empty() {
+            true => Vec::new(),
+            false => {
+                let mut registry = self.types();
+                let ids = registry.add_group(types);
+                ids.iter().map(|id| registry.entry(*id).object_type.clone()).collect()
+            }
+        };
+        object_types.into_iter().map(|object_type| TypeId { engine: self.clone(), object_type })
     }
 
-    /// The type that has this id, which is in use.
+    /// The function type that has this id, which is in use.
     pub(crate) fn registered_type(&self, id: u32) -> FuncType {
+        self.types().entry(id).ty.func().expect("a type of functions").clone()
+    }
+
+    /// The type of objects that has this id, which is in use.
+    pub(crate) fn known_type(&self, id: u32) -> KnownType {
         self.types().entry(id).ty.clone()
     }
 
@@ -398,7 +512,8 @@ impl Engine {
         if let Some(image) = &entry.trampolines {
             return Ok(image.clone());
         }
-        let image = CodeImage::of_trampolines(&[entry.ty.to_wasm()])?;
+        let ty = entry.ty.func().expect("a type of functions").to_wasm();
+        let image = CodeImage::of_trampolines(&[ty])?;
         Ok(entry.trampolines.insert(image).clone())
     }
 }

@@ -192,16 +192,19 @@ pub enum Error {
     /// A constant global was assigned.
     #[error("the global is constant")]
     ConstantGlobal,
-    /// An access by the host is beyond the end of a memory or a table.
+    /// A constant field of a structure, or element of an array, was assigned.
+    #[error("the field is constant")]
+    ConstantField,
+    /// An access by the host is beyond the end of a memory, a table, a structure or an array.
     #[error("{length} at {offset} is out of the bounds of a {of} of size {size}")]
     OutOfBounds {
-        /// A memory (in bytes), or a table (in elements).
+        /// A memory (in bytes), a table or array (in elements), or a structure (in fields).
         of: &'static str,
         /// Start of the access.
         offset: u64,
         /// Its length.
         length: u64,
-        /// The size of the memory or table.
+        /// Its size.
         size: u64,
     },
     /// A memory or table cannot grow by this amount.

@@ -101,6 +101,7 @@
 //! | `engine.rs`, `error.rs`, `types.rs` | the rest of the public API |
 //! | `probes.rs` | probes: the public API; the machinery is in `code/probed/` |
 //! | `symbols.rs` | names and source lines, for reports |
+//! | `object_type.rs` | types at run time: what compiled code compares, and what the collector follows |
 //! | `objdump.rs` | WebAssembly and machine code side by side |
 //!
 //! The compiler is the crate `wasm-jit-codegen`, with the contract between compiled code and the
@@ -115,6 +116,7 @@ mod exn_ref;
 mod linear_memory;
 pub(crate) mod module;
 pub(crate) mod objdump;
+mod object_type;
 pub mod probes;
 mod runtime;
 mod store_id;
@@ -131,16 +133,16 @@ pub use error::{Error, Mismatch, PrecompiledError};
 pub use exn_ref::ExnRef;
 pub use module::{FunctionBody, FunctionInfo, Instruction, Instructions, Module};
 pub use runtime::{
-    Announced, AsContext, AsContextMut, Before, CallObserver, Caller, ChangedElements, Export, Extern,
-    ExternRef, Func, Global, Instance, IntoFunc, Linker, Memory, NumericFunc, SharedMemory, Store,
-    StoreContext, StoreContextMut, StoreLimits, Table, Tag, TypedFunc, Val, WasmParams, WasmResults, WasmRet,
-    WasmTy, WriteLog, prepare_thread,
+    Announced, AnyRef, ArrayRef, AsContext, AsContextMut, Before, CallObserver, Caller, ChangedElements,
+    Export, Extern, ExternRef, Func, Global, I31, Instance, IntoFunc, Linker, Memory, NumericFunc,
+    SharedMemory, Store, StoreContext, StoreContextMut, StoreLimits, StructRef, Table, Tag, TypedFunc, Val,
+    WasmParams, WasmResults, WasmRet, WasmTy, WriteLog, prepare_thread,
 };
 pub use symbols::Symbols;
 pub use trap::{FrameInfo, FrameSymbol, InterruptHandle, Timeout, Trap, WasmBacktrace};
 pub use types::{
-    ExportType, ExternType, FuncType, FuncTypeId, GlobalType, HeapType, ImportType, MemoryType, Mutability,
-    RefType, TableType, TagType, ValType,
+    ArrayType, ExportType, ExternType, FieldType, FuncType, FuncTypeId, GlobalType, HeapType, ImportType,
+    MemoryType, Mutability, ObjectTypeId, RefType, StorageType, StructType, TableType, TagType, ValType,
 };
 /// The crate whose types represent instructions: see [`Instruction::operator`].
 pub use wasmparser;

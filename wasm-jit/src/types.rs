@@ -1,13 +1,15 @@
 //! Types of values, functions and all other items that modules import and export.
 
+mod object;
 mod reference;
 
 use std::fmt;
 use std::sync::Arc;
 
-pub use reference::{FuncTypeId, HeapType, RefType};
+pub use object::{ArrayType, FieldType, StorageType, StructType};
+pub use reference::{FuncTypeId, HeapType, ObjectTypeId, RefType};
 
-use wasm_jit_codegen::PAGE_SIZE_LOG2;
+use wasm_jit_codegen::{ModuleInfo, PAGE_SIZE_LOG2};
 use wasmparser as wp;
 
 /// The type of a value.
@@ -34,8 +36,11 @@ impl ValType {
     pub const EXTERNREF: Self = Self::Ref(RefType::EXTERNREF);
     /// An exception, or null.
     pub const EXNREF: Self = Self::Ref(RefType::EXNREF);
+    /// A structure, an array, an `i31`, a value of the host, or null.
+    pub const ANYREF: Self = Self::Ref(RefType::ANYREF);
 
-    /// Whether every value of this type is one of type `other`, too.
+    /// Whether every value of this type is one of type `other`, too, as far as the two types tell:
+    /// see [`HeapType::matches`].
     pub fn matches(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Ref(reference), Self::Ref(other)) => reference.matches(other),
@@ -43,21 +48,21 @@ impl ValType {
         }
     }
 
-    /// The type in a module whose types have these ids; `None` for an unsupported type.
-    pub(crate) fn from_wasm(ty: wp::ValType, ids: &[u32]) -> Option<Self> {
+    /// The type in a module; `None` for an unsupported type.
+    pub(crate) fn from_wasm(ty: wp::ValType, module: &ModuleInfo) -> Option<Self> {
         Some(match ty {
             wp::ValType::I32 => Self::I32,
             wp::ValType::I64 => Self::I64,
             wp::ValType::F32 => Self::F32,
             wp::ValType::F64 => Self::F64,
             wp::ValType::V128 => Self::V128,
-            wp::ValType::Ref(reference) => Self::Ref(RefType::from_wasm(reference, ids)?),
+            wp::ValType::Ref(reference) => Self::Ref(RefType::from_wasm(reference, module)?),
         })
     }
 
     /// The type in an accepted module, which has no unsupported types.
-    pub(crate) fn of(ty: wp::ValType, ids: &[u32]) -> Self {
-        Self::from_wasm(ty, ids).expect("parsing refuses the types that this engine does not have")
+    pub(crate) fn of(ty: wp::ValType, module: &ModuleInfo) -> Self {
+        Self::from_wasm(ty, module).expect("parsing refuses the types that this engine does not have")
     }
 
     /// How many quadwords a value has in compiled code.
@@ -93,9 +98,9 @@ impl fmt::Display for ValType {
 
 /// The parameters and results of a function.
 ///
-/// A type of a recursion group with other types, or that refers to itself, equals only the
-/// corresponding type of an equal group. Such types come from modules, not from
-/// [`new`](Self::new).
+/// A type of a recursion group with other types, that refers to itself, or that has subtypes or a
+/// supertype, equals only the corresponding type of an equal group. Such types come from modules,
+/// not from [`new`](Self::new).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FuncType {
     /// The parameters, then the results.
@@ -135,15 +140,6 @@ impl FuncType {
     /// Types of the results.
     pub fn results(&self) -> impl ExactSizeIterator<Item = ValType> + '_ {
         self.types[self.params..].iter().copied()
-    }
-
-    /// Whether functions of type `other` accept arguments of this type's parameters, and return
-    /// values of its results.
-    pub(crate) fn can_call(&self, other: &Self) -> bool {
-        let counts = |ty: &Self| (ty.params, ty.types.len());
-        counts(self) == counts(other)
-            && self.params().zip(other.params()).all(|(given, wanted)| given.matches(&wanted))
-            && other.results().zip(self.results()).all(|(given, wanted)| given.matches(&wanted))
     }
 
     /// How many quadwords an array has that holds the arguments and then the results.
@@ -205,9 +201,9 @@ impl GlobalType {
         self.mutability
     }
 
-    pub(crate) fn of(ty: wp::GlobalType, ids: &[u32]) -> Self {
+    pub(crate) fn of(ty: wp::GlobalType, module: &ModuleInfo) -> Self {
         let mutability = if ty.mutable { Mutability::Var } else { Mutability::Const };
-        Self { content: ValType::of(ty.content_type, ids), mutability }
+        Self { content: ValType::of(ty.content_type, module), mutability }
     }
 }
 
@@ -266,9 +262,9 @@ impl TableType {
         Self { minimum, ..self }
     }
 
-    pub(crate) fn of(ty: wp::TableType, ids: &[u32]) -> Self {
+    pub(crate) fn of(ty: wp::TableType, module: &ModuleInfo) -> Self {
         Self {
-            element: RefType::of(ty.element_type, ids),
+            element: RefType::of(ty.element_type, module),
             minimum: ty.initial,
             maximum: ty.maximum,
             is_64: ty.table64,

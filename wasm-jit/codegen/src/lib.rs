@@ -18,10 +18,12 @@
 //! | `compiler/` | from a function's operators to machine code |
 //! | `asm/` | encodings of instructions |
 //! | `module.rs` | the declarations of a module |
+//! | `objects.rs` | objects of the garbage-collected heap |
 
 mod asm;
 mod compiler;
 mod module;
+pub mod objects;
 pub mod vmctx;
 
 pub use asm::{ENTRY_PREFIX, Reg, SITE_OFF, SiteJump, TRANSFER_TRAP, UD2, Width, site_jump};

@@ -2,6 +2,8 @@
 
 use wasmparser::{FuncType, GlobalType, MemoryType, TableType};
 
+use crate::objects::{Composite, ModuleType, Storage, StructLayout};
+
 /// The binary logarithm of the size of a page, unless a memory has pages of its own size.
 pub const PAGE_SIZE_LOG2: u8 = 16;
 
@@ -42,8 +44,8 @@ pub enum CompiledSites {
 /// The declarations of a module; in each list the imports come first.
 #[derive(Debug, Default)]
 pub struct ModuleInfo {
-    /// Function types, by type index.
-    pub types: Vec<FuncType>,
+    /// The types, by type index.
+    pub types: Vec<ModuleType>,
     /// The engine-wide id of each type: equal types have equal ids. The owner of the module keeps
     /// the ids in use. Code does not contain them: it reads them from its context.
     pub type_ids: Vec<u32>,
@@ -87,6 +89,35 @@ impl ModuleInfo {
 
     /// The type of a function.
     pub fn function_type(&self, function: u32) -> &FuncType {
-        &self.types[self.functions[function as usize] as usize]
+        self.func_type(self.functions[function as usize])
+    }
+
+    /// The type of a tag, as that of a function.
+    pub fn tag_type(&self, tag: u32) -> &FuncType {
+        self.func_type(self.tags[tag as usize])
+    }
+
+    /// The function type of this index.
+    ///
+    /// # Panics
+    /// If it is no function type; so do the next two, if it is no type of theirs.
+    pub fn func_type(&self, index: u32) -> &FuncType {
+        self.types[index as usize].func().expect("validated: a type of functions")
+    }
+
+    /// The layout of the structures of the type of this index.
+    pub fn struct_layout(&self, index: u32) -> &StructLayout {
+        match &self.types[index as usize].composite {
+            Composite::Struct(layout) => layout,
+            _ => panic!("validated: a type of structures"),
+        }
+    }
+
+    /// How the elements of the arrays of this type are stored.
+    pub fn array_element(&self, index: u32) -> Storage {
+        match self.types[index as usize].composite {
+            Composite::Array(element) => element,
+            _ => panic!("validated: a type of arrays"),
+        }
     }
 }

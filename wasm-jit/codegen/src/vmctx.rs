@@ -99,6 +99,15 @@ pub struct VmStoreContext {
     pub fuel: i64,
     /// The accessor of the innermost frame that has one, or [`NO_ACCESSOR`].
     pub accessors: *const VmAccessor,
+    /// Where the next object of the heap is allocated: between the start of the span and here are
+    /// complete objects. Compiled code writes all of an object before it advances this.
+    pub heap_next: usize,
+    /// The end of the span.
+    pub heap_end: usize,
+    /// The size of the object for which [`Libcall::MakeRoom`] makes room.
+    pub heap_wanted: usize,
+    /// The value for new elements that an array operation of the runtime uses.
+    pub element: [u64; 2],
 }
 
 /// An accessor of a frame: while it is the first of its store, the end of the frame ends it. It
@@ -153,6 +162,10 @@ impl Default for VmStoreContext {
             interrupt_requests: &raw const NO_REQUESTS,
             fuel: 0,
             accessors: &raw const NO_ACCESSOR,
+            heap_next: 0,
+            heap_end: 0,
+            heap_wanted: 0,
+            element: [0; 2],
         }
     }
 }
@@ -174,6 +187,15 @@ pub const STORE_NUMBER: i32 = offset_of!(VmStoreContext, number) as i32;
 pub const FUEL: i32 = offset_of!(VmStoreContext, fuel) as i32;
 /// Offset of [`VmStoreContext::accessors`].
 pub const ACCESSORS: i32 = offset_of!(VmStoreContext, accessors) as i32;
+
+/// Offset of [`VmStoreContext::heap_next`].
+pub const HEAP_NEXT: i32 = offset_of!(VmStoreContext, heap_next) as i32;
+/// Offset of [`VmStoreContext::heap_end`].
+pub const HEAP_END: i32 = offset_of!(VmStoreContext, heap_end) as i32;
+/// Offset of [`VmStoreContext::heap_wanted`].
+pub const HEAP_WANTED: i32 = offset_of!(VmStoreContext, heap_wanted) as i32;
+/// Offset of [`VmStoreContext::element`].
+pub const ELEMENT: i32 = offset_of!(VmStoreContext, element) as i32;
 
 /// Offset of [`VmStoreContext::interrupt_requests`].
 pub const INTERRUPT_REQUESTS: i32 = offset_of!(VmStoreContext, interrupt_requests) as i32;
@@ -228,23 +250,63 @@ pub struct VmFuncRef {
     pub code: *const u8,
     /// The callee's context.
     pub context: *mut VmContext,
-    /// The engine-wide id of the function's type.
-    pub type_id: u32,
+    /// The function's type.
+    pub ty: *const VmType,
     /// Index in the module of the context, or 0 for a host function.
-    pub index: u32,
-    /// Makes the size a power of two.
-    pub unused: u64,
+    pub index: u64,
 }
 
 /// Offset of [`VmFuncRef::code`].
 pub const FUNC_REF_CODE: i32 = offset_of!(VmFuncRef, code) as i32;
 /// Offset of [`VmFuncRef::context`].
 pub const FUNC_REF_CONTEXT: i32 = offset_of!(VmFuncRef, context) as i32;
-/// Offset of [`VmFuncRef::type_id`].
-pub const FUNC_REF_TYPE: i32 = offset_of!(VmFuncRef, type_id) as i32;
+/// Offset of [`VmFuncRef::ty`].
+pub const FUNC_REF_TYPE: i32 = offset_of!(VmFuncRef, ty) as i32;
 /// Size of a [`VmFuncRef`].
 pub const FUNC_REF_SIZE: i32 = size_of::<VmFuncRef>() as i32;
 const _: () = assert!(FUNC_REF_SIZE == 32);
+
+/// A type that the engine knows: of functions, or of objects of the heap, whose first quadword is
+/// the address of their type. Equal types, whichever module they come from, have one `VmType`. It
+/// lives as long as something uses the type.
+#[repr(C)]
+#[derive(Debug)]
+pub struct VmType {
+    /// At the depth of each type that it is a subtype of, that type; at its own depth, itself; null
+    /// beyond that. So a type at depth `d` is the same as `T`, or a subtype of it, exactly if `T`
+    /// is the entry at the depth of `T`.
+    pub ancestors: [*const Self; NEAR_ANCESTORS],
+    /// Those at greater depths, as many as there are.
+    pub far_ancestors: *const *const Self,
+    /// How many types it is a subtype of, other than itself.
+    pub depth: u32,
+    /// What it describes.
+    pub kind: VmKind,
+    /// Its engine-wide id.
+    pub id: u32,
+}
+
+/// How many ancestors of a type need no comparison of its depth.
+pub const NEAR_ANCESTORS: usize = 8;
+
+/// What a type describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum VmKind {
+    /// Functions.
+    Func,
+    /// Structures.
+    Struct,
+    /// Arrays.
+    Array,
+}
+
+/// Offset of [`VmType::far_ancestors`].
+pub const TYPE_FAR_ANCESTORS: i32 = offset_of!(VmType, far_ancestors) as i32;
+/// Offset of [`VmType::depth`].
+pub const TYPE_DEPTH: i32 = offset_of!(VmType, depth) as i32;
+/// Offset of [`VmType::kind`].
+pub const TYPE_KIND: i32 = offset_of!(VmType, kind) as i32;
 
 /// A memory as an instance sees it. The base never moves. For code that does not check bounds, the
 /// whole range that an access can name is reserved (8 GiB for the index and the offset, and a
@@ -303,7 +365,7 @@ pub struct VmLayout {
     /// Bytes of a global: 16 if one of the module's is a vector.
     global_size: u32,
     tags: u32,
-    type_ids: u32,
+    types: u32,
     /// The total size.
     pub size: u32,
 }
@@ -317,9 +379,9 @@ impl VmLayout {
         let has_vector = module.globals.iter().any(|global| global.content_type == ValType::V128);
         let global_size = if has_vector { 16 } else { 8 };
         let tags = globals + global_size * module.globals.len() as u32;
-        let type_ids = tags + 8 * module.tags.len() as u32;
-        let size = type_ids + (4 * module.types.len() as u32).next_multiple_of(8);
-        Self { memories, tables, globals, global_size, tags, type_ids, size }
+        let types = tags + 8 * module.tags.len() as u32;
+        let size = types + 8 * module.types.len() as u32;
+        Self { memories, tables, globals, global_size, tags, types, size }
     }
 
     /// A [`VmMemory`].
@@ -345,9 +407,9 @@ impl VmLayout {
         (self.tags + 8 * index) as i32
     }
 
-    /// The engine-wide id of a type of the module, 32 bits, as in [`VmFuncRef::type_id`].
-    pub fn type_id(&self, index: u32) -> i32 {
-        (self.type_ids + 4 * index) as i32
+    /// The address of the [`VmType`] of a type of the module.
+    pub fn ty(&self, index: u32) -> i32 {
+        (self.types + 8 * index) as i32
     }
 }
 
@@ -364,7 +426,7 @@ pub struct Answer {
 
 /// Routines of the runtime that compiled code calls through the table in its context.
 ///
-/// Except for the last three they are `extern "sysv64"` functions of 64-bit integers (an `i32` is
+/// Except for the last four they are `extern "sysv64"` functions of 64-bit integers (an `i32` is
 /// zero-extended). The first argument is the context, `two(a, b)` is `a | b << 32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -402,6 +464,33 @@ pub enum Libcall {
     /// 0 if it cannot be allocated: the reason is recorded in the store, and is reported by the
     /// trap that throwing 0 causes.
     NewException,
+    /// `(context, type index) -> Answer`: the address of a new structure, all fields of which are 0
+    /// or null.
+    StructNew,
+    /// `(context, type index, length) -> Answer`: the address of a new array, whose elements are
+    /// [`VmStoreContext::element`].
+    ArrayNew,
+    /// `(context, two(type index, segment), from, length) -> Answer`: the address of a new array,
+    /// with elements from a data segment.
+    ArrayNewData,
+    /// The same, from an element segment.
+    ArrayNewElem,
+    /// `(context, type index, array, at, length) -> Answer`: the elements become
+    /// [`VmStoreContext::element`].
+    ArrayFill,
+    /// `(context, to_array, to, from_array, from) -> Answer`: the length is in
+    /// [`VmStoreContext::element`]. Both arrays have the types of the instruction.
+    ArrayCopy,
+    /// `(context, two(type index, segment), array, at, from) -> Answer`: from a data segment; the
+    /// length is in [`VmStoreContext::element`].
+    ArrayInitData,
+    /// The same, from an element segment.
+    ArrayInitElem,
+    /// Not a function of the C convention: makes room for an object of
+    /// [`VmStoreContext::heap_wanted`] bytes at [`VmStoreContext::heap_next`]. Preserves all
+    /// registers except for `r11`, which is 0, or 1 if it failed: the reason is recorded in the
+    /// store, and compiled code calls `Raise`.
+    MakeRoom,
     /// Not a function of the C convention: `rdi` is an exception (or 0, which traps: null
     /// reference). Continues at its handler, or leaves the activation. The frame is `rbp`, the
     /// program counter is the return address. Never returns.
@@ -447,11 +536,15 @@ pub enum TrapCode {
     MemoryOutOfBounds,
     /// The fuel does not suffice for the next instructions.
     OutOfFuel,
+    /// `ref.cast`: the reference is of another type.
+    CastFailure,
+    /// An access reached beyond the array.
+    ArrayOutOfBounds,
 }
 
 impl TrapCode {
     /// All of them, by their numbers.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Unreachable,
         Self::StackOverflow,
         Self::TableOutOfBounds,
@@ -465,6 +558,8 @@ impl TrapCode {
         Self::IntegerDivisionByZero,
         Self::MemoryOutOfBounds,
         Self::OutOfFuel,
+        Self::CastFailure,
+        Self::ArrayOutOfBounds,
     ];
 }
 

@@ -11,6 +11,7 @@ pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::BULK_MEMORY)
     .union(WasmFeatures::FLOATS)
     .union(WasmFeatures::GC_TYPES)
+    .union(WasmFeatures::GC)
     .union(WasmFeatures::FUNCTION_REFERENCES)
     .union(WasmFeatures::TAIL_CALL)
     .union(WasmFeatures::EXTENDED_CONST)
@@ -23,8 +24,3 @@ pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::WIDE_ARITHMETIC)
     .union(WasmFeatures::MEMORY64)
     .union(WasmFeatures::CUSTOM_PAGE_SIZES);
-
-/// The features of declarations. Recursion groups, and constant expressions that read any preceding
-/// global, are parts of the proposal of garbage collection; of the others, which the validator
-/// accepts too, types and operators are refused here, and operators of bodies by their validators.
-pub(crate) const DECLARATION_FEATURES: WasmFeatures = FEATURES.union(WasmFeatures::GC);

@@ -186,10 +186,10 @@ impl ImageLinker {
         let mut code = Vec::new();
         let mut all = Vec::with_capacity(used.len());
         for (ty, used) in module.types.iter().zip(used) {
-            if !used {
+            let Some(ty) = ty.func().filter(|_| *used) else {
                 all.push(None);
                 continue;
-            }
+            };
             let trampolines = match made.get(ty) {
                 Some(trampolines) => *trampolines,
                 None => {

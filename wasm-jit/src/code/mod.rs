@@ -35,8 +35,9 @@ use wasmparser::{BinaryReader, FuncType, FunctionBody, ValType};
 use wordpatch::code_memory::{CodeMemory, CodeRoom};
 
 pub(crate) use compile::{CompileError, ToCompile, compile_all};
-pub(crate) use features::{DECLARATION_FEATURES, FEATURES};
+pub(crate) use features::FEATURES;
 
+use wasm_jit_codegen::objects::ModuleType;
 use wasm_jit_codegen::{
     Catch, Chunk, CompiledFunction, Compiler, Instrumentation, Limit, ModuleInfo, Observer, Position,
     Positions,
@@ -141,8 +142,9 @@ pub(crate) enum ObserveError {
 impl CodeImage {
     /// An image of trampolines only, for host functions of these types.
     pub(crate) fn of_trampolines(types: &[FuncType]) -> Result<Arc<Self>, CompileError> {
-        let module = ModuleInfo { types: types.to_vec(), ..ModuleInfo::default() };
+        let types: Vec<ModuleType> = types.iter().cloned().map(ModuleType::of_function).collect();
         let used = vec![true; types.len()];
+        let module = ModuleInfo { types, ..ModuleInfo::default() };
         link::ImageLinker::new(1 << 20, 1 << 20)?.finish(Arc::new(module), Bytes::new(), &used)
     }
 

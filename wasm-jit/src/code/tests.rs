@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use wasm_jit_codegen::objects::ModuleType;
 use wasm_jit_codegen::{Callee, Chunk, CompiledFunction, DirectCall, ModuleInfo};
 
 use super::link::ImageLinker;
@@ -39,6 +40,7 @@ pub(super) fn image(lengths: &[u32]) -> Arc<CodeImage> {
 /// An image of one function with this body, whose code is not that of the body.
 pub(crate) fn image_of_other_code(body: &[u8]) -> Arc<CodeImage> {
     let types = vec![wasmparser::FuncType::new([], [])];
+    let types = types.into_iter().map(ModuleType::of_function).collect();
     let module = ModuleInfo { types, functions: vec![0], ..ModuleInfo::default() };
     let function = CompiledFunction {
         index: 0,

@@ -1,12 +1,13 @@
-//! The function types that an engine knows.
+//! The types that an engine knows: of functions, structures and arrays.
 //!
 //! WebAssembly compares types by their recursion groups: two types are the same if they are at the
-//! same place in equal groups. A group is equal to another one if its types have the same
-//! parameters and results, where a reference to a type of the group itself is compared by that
-//! type's place, and any other one by the type. So a group is looked up by its types with
-//! references of the first kind replaced by places ([`GroupValType::Own`]), and of the second kind
-//! by ids, which are known by then. Equal types have equal ids, whichever module they come from:
-//! compiled code compares ids only. A type that is not declared in a group is one of its own.
+//! same place in equal groups. A group is equal to another one if its types have the same contents
+//! and supertypes, where a reference to a type of the group itself is compared by that type's
+//! place, and any other one by the type. So a group is looked up by its types with references of
+//! the first kind replaced by places ([`GroupValType::Own`]), and of the second kind by ids, which
+//! are known by then. Equal types have equal ids, whichever module they come from, and one
+//! [`ObjectType`], whose address is what compiled code compares. A type that is not declared in a
+//! group is one of its own.
 //!
 //! A group is forgotten with its last user: a [`TypeId`](super::TypeId), or a group that mentions
 //! one of its types. Ids are given in ascending order, so that one of a forgotten type is not given
@@ -16,36 +17,100 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::code::CodeImage;
-use crate::types::{FuncType, FuncTypeId, HeapType, RefType, ValType};
+use crate::object_type::{ObjectLayout, ObjectType};
+use crate::types::{
+    ArrayType, FieldType, FuncType, FuncTypeId, HeapType, Mutability, RefType, StorageType, StructType,
+    ValType,
+};
+use crate::vmctx::VmKind;
 
-/// The type of a parameter or result in a group that has no ids yet.
+/// The type of a value in a group that has no ids yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum GroupValType {
     /// It does not refer to the group.
     Known(ValType),
-    /// A reference to a function of the type at this place of the group.
+    /// A reference to the type at this place of the group.
     Own { nullable: bool, place: u32 },
 }
 
-/// A function type in a group that has no ids yet.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct GroupFuncType {
-    /// The parameters, then the results.
-    pub types: Box<[GroupValType]>,
-    pub params: usize,
+/// What a field holds, in a group that has no ids yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum GroupStorage {
+    I8,
+    I16,
+    Val(GroupValType),
 }
 
-impl From<&FuncType> for GroupFuncType {
-    fn from(ty: &FuncType) -> Self {
-        Self {
-            types: ty.params().chain(ty.results()).map(GroupValType::Known).collect(),
-            params: ty.params().len(),
+/// A field or element, in a group that has no ids yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct GroupField {
+    pub storage: GroupStorage,
+    pub mutability: Mutability,
+}
+
+/// What a type describes, in a group that has no ids yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum GroupComposite {
+    /// Functions: the parameters, then the results.
+    Func { types: Box<[GroupValType]>, params: usize },
+    /// Structures.
+    Struct(Box<[GroupField]>),
+    /// Arrays.
+    Array(GroupField),
+}
+
+/// A type that another one is declared to be a subtype of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum GroupSupertype {
+    /// One with this id.
+    Known(u32),
+    /// The one at this place of the group, before the subtype's.
+    Own(u32),
+}
+
+/// A type in a group that has no ids yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct GroupType {
+    pub composite: GroupComposite,
+    pub is_final: bool,
+    pub supertype: Option<GroupSupertype>,
+}
+
+impl GroupType {
+    /// A type without supertypes and subtypes.
+    pub(crate) fn of(composite: GroupComposite) -> Self {
+        Self { composite, is_final: true, supertype: None }
+    }
+
+    fn kind(&self) -> VmKind {
+        match self.composite {
+            GroupComposite::Func { .. } => VmKind::Func,
+            GroupComposite::Struct(_) => VmKind::Struct,
+            GroupComposite::Array(_) => VmKind::Array,
         }
     }
 }
 
+impl From<&FuncType> for GroupType {
+    fn from(ty: &FuncType) -> Self {
+        let types = ty.params().chain(ty.results()).map(GroupValType::Known).collect();
+        Self::of(GroupComposite::Func { types, params: ty.params().len() })
+    }
+}
+
+impl From<FieldType> for GroupField {
+    fn from(ty: FieldType) -> Self {
+        let storage = match ty.storage() {
+            StorageType::I8 => GroupStorage::I8,
+            StorageType::I16 => GroupStorage::I16,
+            StorageType::Val(ty) => GroupStorage::Val(GroupValType::Known(ty)),
+        };
+        Self { storage, mutability: ty.mutability() }
+    }
+}
+
 /// A recursion group.
-type GroupTypes = Arc<[GroupFuncType]>;
+type GroupTypes = Arc<[GroupType]>;
 
 #[derive(Debug, Default)]
 pub(super) struct TypeRegistry {
@@ -69,9 +134,26 @@ struct Group {
     is_kept: bool,
 }
 
+/// A type that the engine knows.
+#[derive(Clone, Debug)]
+pub(crate) enum KnownType {
+    Func(FuncType),
+    Struct(StructType),
+    Array(ArrayType),
+}
+
+impl KnownType {
+    /// If it describes functions.
+    pub(super) fn func(&self) -> Option<&FuncType> {
+        if let Self::Func(ty) = self { Some(ty) } else { None }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct TypeEntry {
-    pub ty: FuncType,
+    pub ty: KnownType,
+    pub supertype: Option<u32>,
+    pub object_type: Arc<ObjectType>,
     /// The first id of its group.
     group: u32,
     /// Trampolines for host functions.
@@ -93,7 +175,7 @@ impl TypeRegistry {
     }
 
     /// The ids of a group's types, each with one user more. The types that it refers to are known.
-    pub(super) fn add_group(&mut self, types: Vec<GroupFuncType>) -> Box<[u32]> {
+    pub(super) fn add_group(&mut self, types: Vec<GroupType>) -> Box<[u32]> {
         let first = match self.known.get(types.as_slice()) {
             Some(first) => *first,
             None => self.insert(types.into()),
@@ -106,14 +188,27 @@ impl TypeRegistry {
     /// The id of a type, with one user more. `None` if it refers to a type that is not known.
     pub(super) fn add(&mut self, ty: &FuncType) -> Option<u32> {
         if let Some(FuncTypeId(id)) = ty.recursive_id() {
-            let known = self.get(id).is_some_and(|entry| entry.ty == *ty);
+            let known = self.get(id).is_some_and(|entry| entry.ty.func() == Some(ty));
             return known.then(|| self.add_user(id));
         }
-        let mentioned = ty.params().chain(ty.results()).filter_map(concrete);
-        if !mentioned.into_iter().all(|id| self.types.contains_key(&id)) {
-            return None;
-        }
-        Some(self.add_group(vec![ty.into()])[0])
+        self.add_alone(ty.into(), ty.params().chain(ty.results()))
+    }
+
+    /// The id of a type that is a group of its own, with one user more. `None` if these types,
+    /// which it mentions, refer to one that is not known.
+    pub(super) fn add_alone(
+        &mut self,
+        ty: GroupType,
+        mut mentioned: impl Iterator<Item = ValType>,
+    ) -> Option<u32> {
+        let all_known = mentioned.all(|ty| concrete(ty).is_none_or(|id| self.types.contains_key(&id)));
+        all_known.then(|| self.add_group(vec![ty])[0])
+    }
+
+    /// Whether a type is another one, or was declared as a subtype of it.
+    pub(super) fn is_subtype(&self, id: u32, of: u32) -> bool {
+        let supertype = |id: &u32| self.get(*id)?.supertype;
+        std::iter::successors(Some(id), supertype).any(|id| id == of)
     }
 
     /// Adds a user of a type that is in use. Returns its id.
@@ -167,22 +262,56 @@ impl TypeRegistry {
         let ids: Box<[u32]> = types.iter().map(|_| self.unused_id()).collect();
         let first = ids[0];
         let mut mentions = Vec::new();
-        for (id, GroupFuncType { types: of_type, params }) in ids.iter().zip(types.iter()) {
-            let mut refers_to_group = types.len() > 1;
-            let known = |ty: &GroupValType| match *ty {
+        for (id, ty) in ids.iter().zip(types.iter()) {
+            // Whether the group is a part of its identity: of a function type, which the host could
+            // otherwise create.
+            let mut is_recursive = types.len() > 1 || !ty.is_final || ty.supertype.is_some();
+            let mut val_type = |ty: GroupValType| match ty {
                 GroupValType::Known(ty) => {
                     mentions.extend(concrete(ty).map(|id| self.types[&id].group));
                     ty
                 }
                 GroupValType::Own { nullable, place } => {
-                    refers_to_group = true;
-                    let own = FuncTypeId(ids[place as usize]);
-                    ValType::Ref(RefType::new(nullable, HeapType::ConcreteFunc(own)))
+                    is_recursive = true;
+                    let heap_type = HeapType::of_id(types[place as usize].kind(), ids[place as usize]);
+                    ValType::Ref(RefType::new(nullable, heap_type))
                 }
             };
-            let of_type: Arc<[ValType]> = of_type.iter().map(known).collect();
-            let ty = FuncType::recursive(of_type, *params, refers_to_group.then_some(FuncTypeId(*id)));
-            self.types.insert(*id, TypeEntry { ty, group: first, trampolines: None });
+            let mut field = |field: &GroupField| {
+                let storage = match field.storage {
+                    GroupStorage::I8 => StorageType::I8,
+                    GroupStorage::I16 => StorageType::I16,
+                    GroupStorage::Val(ty) => StorageType::Val(val_type(ty)),
+                };
+                FieldType::new(storage, field.mutability)
+            };
+            let (known, layout) = match &ty.composite {
+                GroupComposite::Func { types, params } => {
+                    let types: Arc<[ValType]> = types.iter().map(|ty| val_type(*ty)).collect();
+                    let id = is_recursive.then_some(FuncTypeId(*id));
+                    (KnownType::Func(FuncType::recursive(types, *params, id)), ObjectLayout::Function)
+                }
+                GroupComposite::Struct(fields) => {
+                    let ty = StructType::known(*id, fields.iter().map(field).collect());
+                    let layout = ObjectType::of_struct(&ty);
+                    (KnownType::Struct(ty), layout)
+                }
+                GroupComposite::Array(element) => {
+                    let ty = ArrayType::known(*id, field(element));
+                    (KnownType::Array(ty), ObjectType::of_array(&ty))
+                }
+            };
+            let supertype = ty.supertype.map(|supertype| match supertype {
+                GroupSupertype::Known(id) => {
+                    mentions.push(self.types[&id].group);
+                    id
+                }
+                GroupSupertype::Own(place) => ids[place as usize],
+            });
+            let above = supertype.map(|id| self.types[&id].object_type.clone());
+            let object_type = ObjectType::new(*id, ty.kind(), layout, above);
+            let entry = TypeEntry { ty: known, supertype, object_type, group: first, trampolines: None };
+            self.types.insert(*id, entry);
         }
         mentions.sort_unstable();
         mentions.dedup();
@@ -196,7 +325,7 @@ impl TypeRegistry {
     }
 
     fn unused_id(&mut self) -> u32 {
-        assert!(self.types.len() < u32::MAX as usize, "fewer than 2^32 function types");
+        assert!(self.types.len() < u32::MAX as usize, "fewer than 2^32 types");
         loop {
             let id = self.next;
             self.next = id.wrapping_add(1);
@@ -207,15 +336,9 @@ impl TypeRegistry {
     }
 }
 
-/// The function type that a type refers to.
+/// The type that a type refers to.
 fn concrete(ty: ValType) -> Option<u32> {
-    match ty {
-        ValType::Ref(ty) => match ty.heap_type() {
-            HeapType::ConcreteFunc(FuncTypeId(id)) => Some(id),
-            _ => None,
-        },
-        _ => None,
-    }
+    if let ValType::Ref(ty) = ty { ty.heap_type().concrete() } else { None }
 }
 
 #[cfg(test)]

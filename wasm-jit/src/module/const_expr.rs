@@ -4,6 +4,7 @@
 use wasmparser::{ConstExpr as WasmExpr, Operator};
 
 use crate::error::Error;
+use crate::object_type::lower_i31;
 
 /// A constant expression, decoded. Values are as in compiled code.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,8 +15,8 @@ pub(crate) enum ConstExpr {
     Global(u32),
     /// A reference to a function.
     Func(u32),
-    /// Integer arithmetic, for a stack of values.
-    Arithmetic(Box<[ConstOp]>),
+    /// Instructions, for a stack of values.
+    Instructions(Box<[ConstOp]>),
 }
 
 /// One instruction of an expression.
@@ -30,6 +31,16 @@ pub(crate) enum ConstOp {
     I64Add,
     I64Sub,
     I64Mul,
+    /// Takes the values of all fields.
+    StructNew(u32),
+    StructNewDefault(u32),
+    /// Takes a value and the length.
+    ArrayNew(u32),
+    /// Takes the length.
+    ArrayNewDefault(u32),
+    /// Takes this many elements.
+    ArrayNewFixed(u32, u32),
+    RefI31,
 }
 
 /// The values that an expression can read from its instance.
@@ -38,13 +49,29 @@ pub(crate) trait ConstSource {
     fn global(&self, index: u32) -> u128;
     /// The reference to a function.
     fn func(&self, index: u32) -> u64;
+    /// How many fields structures of a type have.
+    fn fields(&self, ty: u32) -> usize;
+    /// A new structure of a type with these fields; or with zeros, if there are none. Collects
+    /// nothing.
+    fn new_struct(&mut self, ty: u32, fields: &[u128]) -> Result<u64, Error>;
+    /// A new array of a type with these elements. Collects nothing.
+    fn new_array(&mut self, ty: u32, elements: NewElements<'_>) -> Result<u64, Error>;
+}
+
+/// The elements of a new array.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NewElements<'a> {
+    /// This many times the same value.
+    Same(u128, u32),
+    /// These.
+    Values(&'a [u128]),
 }
 
 impl ConstExpr {
     /// Decodes an expression; the validator checks that it is valid.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for operators of garbage collection.
+    /// [`Error::Unsupported`] for an operator that no supported feature has.
     pub(crate) fn decode(expr: &WasmExpr<'_>) -> Result<Self, Error> {
         let mut ops = Vec::new();
         for operator in expr.get_operators_reader().into_iter_with_offsets() {
@@ -64,9 +91,21 @@ impl ConstExpr {
                 Operator::I64Add => ConstOp::I64Add,
                 Operator::I64Sub => ConstOp::I64Sub,
                 Operator::I64Mul => ConstOp::I64Mul,
+                Operator::StructNew { struct_type_index } => ConstOp::StructNew(struct_type_index),
+                Operator::StructNewDefault { struct_type_index } => {
+                    ConstOp::StructNewDefault(struct_type_index)
+                }
+                Operator::ArrayNew { array_type_index } => ConstOp::ArrayNew(array_type_index),
+                Operator::ArrayNewDefault { array_type_index } => ConstOp::ArrayNewDefault(array_type_index),
+                Operator::ArrayNewFixed { array_type_index, array_size } => {
+                    ConstOp::ArrayNewFixed(array_type_index, array_size)
+                }
+                Operator::RefI31 => ConstOp::RefI31,
+                // References have one representation on both sides.
+                Operator::AnyConvertExtern | Operator::ExternConvertAny => continue,
                 Operator::End => break,
                 _ => {
-                    let message = "garbage collection is not supported".to_owned();
+                    let message = "the operator is not supported in constant expressions".to_owned();
                     return Err(Error::Unsupported { message, offset });
                 }
             });
@@ -75,39 +114,64 @@ impl ConstExpr {
             [ConstOp::Value(value)] => Self::Value(value),
             [ConstOp::Global(index)] => Self::Global(index),
             [ConstOp::Func(index)] => Self::Func(index),
-            _ => Self::Arithmetic(ops.into()),
+            _ => Self::Instructions(ops.into()),
         })
     }
 
     /// The value of the expression in an instance.
-    pub(crate) fn evaluate(&self, source: &impl ConstSource) -> u128 {
+    ///
+    /// # Errors
+    /// An object cannot be allocated.
+    pub(crate) fn evaluate(&self, source: &mut impl ConstSource) -> Result<u128, Error> {
         match self {
-            Self::Value(value) => *value,
-            Self::Global(index) => source.global(*index),
-            Self::Func(index) => source.func(*index).into(),
-            Self::Arithmetic(ops) => arithmetic(ops, source),
+            Self::Value(value) => Ok(*value),
+            Self::Global(index) => Ok(source.global(*index)),
+            Self::Func(index) => Ok(source.func(*index).into()),
+            Self::Instructions(ops) => execute(ops, source),
         }
     }
 }
 
-fn arithmetic(ops: &[ConstOp], source: &impl ConstSource) -> u128 {
+/// What is left on the stack after these instructions, which are valid: all operands are there.
+fn execute(ops: &[ConstOp], source: &mut impl ConstSource) -> Result<u128, Error> {
     let mut stack = Vec::new();
     for op in ops {
-        let value = match op {
-            ConstOp::Value(value) => *value,
-            ConstOp::Global(index) => source.global(*index),
-            ConstOp::Func(index) => source.func(*index).into(),
+        let value = match *op {
+            ConstOp::Value(value) => value,
+            ConstOp::Global(index) => source.global(index),
+            ConstOp::Func(index) => source.func(index).into(),
+            ConstOp::StructNew(ty) => {
+                let fields = stack.split_off(stack.len() - source.fields(ty));
+                source.new_struct(ty, &fields)?.into()
+            }
+            ConstOp::StructNewDefault(ty) => source.new_struct(ty, &[])?.into(),
+            ConstOp::ArrayNew(ty) => {
+                let length = pop(&mut stack) as u32;
+                let value = pop(&mut stack);
+                source.new_array(ty, NewElements::Same(value, length))?.into()
+            }
+            ConstOp::ArrayNewDefault(ty) => {
+                let length = pop(&mut stack) as u32;
+                source.new_array(ty, NewElements::Same(0, length))?.into()
+            }
+            ConstOp::ArrayNewFixed(ty, length) => {
+                let elements = stack.split_off(stack.len() - length as usize);
+                source.new_array(ty, NewElements::Values(&elements))?.into()
+            }
+            ConstOp::RefI31 => lower_i31(pop(&mut stack) as u32).into(),
             binary => {
-                let (right, left) = (stack.pop(), stack.pop());
-                let (Some(right), Some(left)) = (right, left) else {
-                    unreachable!("validated: both operands are on the stack")
-                };
-                calculate(*binary, left as u64, right as u64).into()
+                let right = pop(&mut stack);
+                let left = pop(&mut stack);
+                calculate(binary, left as u64, right as u64).into()
             }
         };
         stack.push(value);
     }
-    stack.pop().expect("validated: one value is left")
+    Ok(pop(&mut stack))
+}
+
+fn pop(stack: &mut Vec<u128>) -> u128 {
+    stack.pop().expect("validated: all operands are on the stack")
 }
 
 fn calculate(op: ConstOp, left: u64, right: u64) -> u64 {
@@ -119,9 +183,7 @@ fn calculate(op: ConstOp, left: u64, right: u64) -> u64 {
         ConstOp::I64Add => left.wrapping_add(right),
         ConstOp::I64Sub => left.wrapping_sub(right),
         ConstOp::I64Mul => left.wrapping_mul(right),
-        ConstOp::Value(_) | ConstOp::Global(_) | ConstOp::Func(_) => {
-            unreachable!("not an arithmetic operator")
-        }
+        _ => unreachable!("not an arithmetic operator"),
     }
 }
 
@@ -138,11 +200,24 @@ mod tests {
         fn func(&self, index: u32) -> u64 {
             u64::from(index)
         }
+        fn fields(&self, ty: u32) -> usize {
+            ty as usize
+        }
+        fn new_struct(&mut self, ty: u32, fields: &[u128]) -> Result<u64, Error> {
+            Ok(1000 * u64::from(ty) + fields.iter().sum::<u128>() as u64)
+        }
+        fn new_array(&mut self, ty: u32, elements: NewElements<'_>) -> Result<u64, Error> {
+            let sum = match elements {
+                NewElements::Same(value, length) => value * u128::from(length),
+                NewElements::Values(values) => values.iter().sum(),
+            };
+            Ok(2000 * u64::from(ty) + sum as u64)
+        }
     }
 
     #[test]
     fn arithmetic_wraps_in_the_width_of_its_type() {
-        let value = |ops: &[ConstOp]| ConstExpr::Arithmetic(ops.into()).evaluate(&Numbers);
+        let value = |ops: &[ConstOp]| ConstExpr::Instructions(ops.into()).evaluate(&mut Numbers).unwrap();
         use ConstOp::*;
         assert_eq!(value(&[Value(5), Value(7), I32Sub]), u128::from(-2_i32 as u32));
         assert_eq!(value(&[Value(5), Value(7), I64Sub]), u128::from(-2_i64 as u64));
@@ -151,5 +226,17 @@ mod tests {
         assert_eq!(value(&[Global(3), Value(2), Value(4), I32Mul, I32Add]), 308);
         assert_eq!(value(&[Value(1 << 31), Value(2), I32Mul]), 0);
         assert_eq!(value(&[Value(1 << 31), Value(2), I64Mul]), 1 << 32);
+    }
+
+    #[test]
+    fn objects_take_as_many_operands_as_they_have_fields() {
+        let value = |ops: &[ConstOp]| ConstExpr::Instructions(ops.into()).evaluate(&mut Numbers).unwrap();
+        use ConstOp::*;
+        assert_eq!(value(&[Value(7), Value(1), Value(2), StructNew(2), I64Add]), 7 + 2003);
+        assert_eq!(value(&[StructNewDefault(2)]), 2000);
+        assert_eq!(value(&[Value(7), Value(3), ArrayNew(1)]), 2021);
+        assert_eq!(value(&[Value(3), ArrayNewDefault(1)]), 2000);
+        assert_eq!(value(&[Value(1), Value(2), Value(3), ArrayNewFixed(1, 2), I64Add]), 1 + 2005);
+        assert_eq!(value(&[Value(5), RefI31]), 11);
     }
 }

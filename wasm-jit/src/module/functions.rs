@@ -139,7 +139,7 @@ impl<'m> FunctionBody<'m> {
         let groups = self.module.code().body(self.index).get_locals_reader().expect(VALIDATED);
         groups.into_iter().flat_map(|group| {
             let (count, ty) = group.expect(VALIDATED);
-            std::iter::repeat_n(ValType::of(ty, &self.module.info().type_ids), count as usize)
+            std::iter::repeat_n(ValType::of(ty, self.module.info()), count as usize)
         })
     }
 

@@ -21,7 +21,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-pub(crate) use const_expr::{ConstExpr, ConstSource};
+pub(crate) use const_expr::{ConstExpr, ConstSource, NewElements};
 use functions::Names;
 pub use functions::{FunctionBody, FunctionInfo, Instruction, Instructions};
 pub(crate) use parse::{Elements, Import, Item, Parsed, SegmentMode};
@@ -32,6 +32,7 @@ use wasm_jit_codegen::ModuleInfo;
 use crate::code::{CodeImage, compile_all};
 use crate::engine::{Engine, TypeId};
 use crate::error::Error;
+use crate::object_type::ObjectType;
 use crate::types::{
     ExportType, ExternType, FuncType, GlobalType, ImportType, MemoryType, TableType, TagType,
 };
@@ -175,12 +176,11 @@ impl Module {
     /// The type of one of its items.
     pub(crate) fn type_of(&self, item: Item) -> ExternType {
         let info = self.info();
-        let ids = &info.type_ids;
         match item {
             Item::Func(index) => ExternType::Func(self.function_type(index)),
-            Item::Table(index) => ExternType::Table(TableType::of(info.tables[index as usize], ids)),
+            Item::Table(index) => ExternType::Table(TableType::of(info.tables[index as usize], info)),
             Item::Memory(index) => ExternType::Memory(MemoryType::of(info.memories[index as usize])),
-            Item::Global(index) => ExternType::Global(GlobalType::of(info.globals[index as usize], ids)),
+            Item::Global(index) => ExternType::Global(GlobalType::of(info.globals[index as usize], info)),
             Item::Tag(index) => ExternType::Tag(TagType::new(self.tag_type(index))),
         }
     }
@@ -201,6 +201,11 @@ impl Module {
     /// The engine-wide id of one of its types.
     pub(crate) fn type_id(&self, type_index: u32) -> &TypeId {
         &self.parsed().type_ids[type_index as usize]
+    }
+
+    /// One of its types at run time.
+    pub(crate) fn object_type(&self, type_index: u32) -> &ObjectType {
+        self.type_id(type_index).object_type()
     }
 
     pub(crate) fn parsed(&self) -> &Parsed {

@@ -7,16 +7,19 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use wasm_jit_codegen::ModuleInfo;
+use wasm_jit_codegen::objects::{Composite, ModuleType};
 use wasmparser::{
-    self as wp, Chunk, CompositeInnerType, ElementItems, ElementKind, ExternalKind, FuncToValidate, Parser,
-    Payload, TableInit, TypeRef, ValidPayload, Validator,
+    self as wp, Chunk, CompositeInnerType, ElementItems, ElementKind, ExternalKind, Parser, Payload,
+    TableInit, TypeRef, ValidPayload, Validator,
 };
 
 use super::const_expr::ConstExpr;
-use crate::code::{DECLARATION_FEATURES, FEATURES, ToCompile};
-use crate::engine::{Engine, GroupFuncType, GroupValType, TypeId};
+use crate::code::{FEATURES, ToCompile};
+use crate::engine::{
+    Engine, GroupComposite, GroupField, GroupStorage, GroupSupertype, GroupType, GroupValType, TypeId,
+};
 use crate::error::Error;
-use crate::types::{RefType, ValType};
+use crate::types::{Mutability, RefType, ValType};
 
 /// One item of a module's index spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,16 +100,16 @@ pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec
             .to_owned();
         return Err(Error::Unsupported { message, offset: 4 });
     }
-    let mut validator = Validator::new_with_features(DECLARATION_FEATURES);
+    let mut validator = Validator::new_with_features(FEATURES);
     let mut parser = Parser::new(0);
-    parser.set_features(DECLARATION_FEATURES);
+    parser.set_features(FEATURES);
     let mut parsed = Parsed::default();
     parsed.info.settings = engine.code_settings();
     let mut bodies = Vec::new();
     for payload in parser.parse_all(bytes) {
         let payload = payload?;
         if let ValidPayload::Func(validate, body) = validator.payload(&payload)? {
-            bodies.push((FuncToValidate { features: FEATURES, ..validate }, body));
+            bodies.push((validate, body));
         }
         section(engine, &mut parsed, payload)?;
     }
@@ -116,7 +119,7 @@ pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec
 /// Decodes the declarations of a module that was validated before. Function bodies are skipped.
 pub(super) fn declarations(engine: &Engine, bytes: &[u8]) -> Result<Parsed, Error> {
     let mut parser = Parser::new(0);
-    parser.set_features(DECLARATION_FEATURES);
+    parser.set_features(FEATURES);
     let mut parsed = Parsed::default();
     parsed.info.settings = engine.code_settings();
     let mut left = bytes;
@@ -162,7 +165,7 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
         Payload::TableSection(section) => {
             for table in section.into_iter_with_offsets() {
                 let (offset, table) = table?;
-                known(wp::ValType::Ref(table.ty.element_type), &info.type_ids, offset)?;
+                known(wp::ValType::Ref(table.ty.element_type), info, offset)?;
                 info.tables.push(table.ty);
                 parsed.tables.push(match table.init {
                     TableInit::RefNull => None,
@@ -183,7 +186,7 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
         Payload::GlobalSection(section) => {
             for global in section.into_iter_with_offsets() {
                 let (offset, global) = global?;
-                known(global.ty.content_type, &info.type_ids, offset)?;
+                known(global.ty.content_type, info, offset)?;
                 info.globals.push(global.ty);
                 parsed.globals.push(ConstExpr::decode(&global.init_expr)?);
             }
@@ -206,7 +209,7 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
         Payload::ElementSection(section) => {
             for element in section.into_iter_with_offsets() {
                 let (offset, element) = element?;
-                parsed.elements.push(element_segment(element, &info.type_ids, offset)?);
+                parsed.elements.push(element_segment(element, info, offset)?);
             }
         }
         Payload::DataSection(section) => {
@@ -229,33 +232,25 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
 
 impl Parsed {
     /// Adds the types of a recursion group.
-    fn group(&mut self, engine: &Engine, group: wp::RecGroup, offset: u64) -> Result<(), Error> {
-        let ids = &self.info.type_ids;
-        let first = ids.len() as u32;
-        let value = |ty: &wp::ValType| {
-            if let wp::ValType::Ref(reference) = ty
-                && let wp::HeapType::Concrete(index) = reference.heap_type()
-                && let Some(place) = index.as_module_index().and_then(|index| index.checked_sub(first))
-            {
-                return Ok(GroupValType::Own { nullable: reference.is_nullable(), place });
-            }
-            known(*ty, ids, offset).map(GroupValType::Known)
-        };
-        let mut types = Vec::new();
+    fn group(&mut self, engine: &Engine, group_of: wp::RecGroup, offset: u64) -> Result<(), Error> {
+        let mut types: Vec<ModuleType> = Vec::new();
         let mut group_types = Vec::new();
-        for ty in group.into_types() {
-            if !ty.is_final || !ty.supertype_idxs.is_empty() {
-                let message = "subtypes of function types are not supported".to_owned();
-                return Err(Error::Unsupported { message, offset });
-            }
-            let CompositeInnerType::Func(ty) = ty.composite_type.inner else {
-                let message = "structs and arrays (garbage collection) are not supported".to_owned();
-                return Err(Error::Unsupported { message, offset });
+        let group = Group { info: &self.info, first: self.info.types.len() as u32, offset };
+        for ty in group_of.into_types() {
+            let supertype = ty.supertype_idxs.first().map(|index| group.place(index.unpack()));
+            let depth = match supertype {
+                None => 0,
+                Some(Place::Own(place)) => types[place as usize].depth + 1,
+                Some(Place::Before(index)) => self.info.types[index as usize].depth + 1,
             };
-            let values = ty.params().iter().chain(ty.results()).map(value);
-            group_types
-                .push(GroupFuncType { types: values.collect::<Result<_, _>>()?, params: ty.params().len() });
-            types.push(ty);
+            let (composite, group_composite) = group.composite(&ty.composite_type.inner)?;
+            types.push(ModuleType { composite, is_final: ty.is_final, depth });
+            let supertype = supertype.map(|place| match place {
+                Place::Own(place) => GroupSupertype::Own(place),
+                Place::Before(index) => GroupSupertype::Known(self.info.type_ids[index as usize]),
+            });
+            let is_final = ty.is_final;
+            group_types.push(GroupType { composite: group_composite, is_final, supertype });
         }
         for id in engine.register_group(group_types) {
             self.info.type_ids.push(id.get());
@@ -274,7 +269,7 @@ impl Parsed {
                 Item::Func(info.imported_functions - 1)
             }
             TypeRef::Table(ty) => {
-                known(wp::ValType::Ref(ty.element_type), &info.type_ids, offset)?;
+                known(wp::ValType::Ref(ty.element_type), info, offset)?;
                 info.tables.push(ty);
                 info.imported_tables += 1;
                 Item::Table(info.imported_tables - 1)
@@ -285,7 +280,7 @@ impl Parsed {
                 Item::Memory(info.imported_memories - 1)
             }
             TypeRef::Global(ty) => {
-                known(ty.content_type, &info.type_ids, offset)?;
+                known(ty.content_type, info, offset)?;
                 info.globals.push(ty);
                 info.imported_globals += 1;
                 Item::Global(info.imported_globals - 1)
@@ -301,7 +296,78 @@ impl Parsed {
     }
 }
 
-fn element_segment(element: wp::Element<'_>, ids: &[u32], offset: u64) -> Result<ElementSegment, Error> {
+/// A recursion group that is being added to a module.
+struct Group<'a> {
+    /// With the types before it.
+    info: &'a ModuleInfo,
+    /// The index of its first type.
+    first: u32,
+    offset: u64,
+}
+
+/// Where a type is, from the view of a group.
+#[derive(Clone, Copy)]
+enum Place {
+    /// In the group.
+    Own(u32),
+    /// Before it, at this type index.
+    Before(u32),
+}
+
+impl Group<'_> {
+    fn place(&self, index: wp::UnpackedIndex) -> Place {
+        let index = index.as_module_index().expect("types of a module refer to its types");
+        index.checked_sub(self.first).map_or(Place::Before(index), Place::Own)
+    }
+
+    fn val_type(&self, ty: wp::ValType) -> Result<GroupValType, Error> {
+        if let wp::ValType::Ref(reference) = ty
+            && let wp::HeapType::Concrete(index) = reference.heap_type()
+            && let Place::Own(place) = self.place(index)
+        {
+            return Ok(GroupValType::Own { nullable: reference.is_nullable(), place });
+        }
+        known(ty, self.info, self.offset).map(GroupValType::Known)
+    }
+
+    fn field(&self, ty: &wp::FieldType) -> Result<GroupField, Error> {
+        let storage = match ty.element_type {
+            wp::StorageType::I8 => GroupStorage::I8,
+            wp::StorageType::I16 => GroupStorage::I16,
+            wp::StorageType::Val(ty) => GroupStorage::Val(self.val_type(ty)?),
+        };
+        let mutability = if ty.mutable { Mutability::Var } else { Mutability::Const };
+        Ok(GroupField { storage, mutability })
+    }
+
+    /// The contents of a type, for the code generator and for the engine.
+    fn composite(&self, inner: &CompositeInnerType) -> Result<(Composite, GroupComposite), Error> {
+        Ok(match inner {
+            CompositeInnerType::Func(ty) => {
+                let types = ty.params().iter().chain(ty.results()).map(|ty| self.val_type(*ty));
+                let types = types.collect::<Result<_, _>>()?;
+                let params = ty.params().len();
+                (Composite::Func(ty.clone()), GroupComposite::Func { types, params })
+            }
+            CompositeInnerType::Struct(ty) => {
+                let fields = ty.fields.iter().map(|field| self.field(field));
+                let group = GroupComposite::Struct(fields.collect::<Result<_, _>>()?);
+                (Composite::Struct(ty.into()), group)
+            }
+            CompositeInnerType::Array(ty) => (ty.into(), GroupComposite::Array(self.field(&ty.0)?)),
+            CompositeInnerType::Cont(_) => {
+                let message = "continuations (stack switching) are not supported".to_owned();
+                return Err(Error::Unsupported { message, offset: self.offset });
+            }
+        })
+    }
+}
+
+fn element_segment(
+    element: wp::Element<'_>,
+    info: &ModuleInfo,
+    offset: u64,
+) -> Result<ElementSegment, Error> {
     let mode = match element.kind {
         ElementKind::Passive => SegmentMode::Passive,
         ElementKind::Declared => SegmentMode::Declared,
@@ -314,17 +380,16 @@ fn element_segment(element: wp::Element<'_>, ids: &[u32], offset: u64) -> Result
             (RefType::FUNCREF, Elements::Functions(functions.into_iter().collect::<Result<_, _>>()?))
         }
         ElementItems::Expressions(ty, expressions) => {
-            known(wp::ValType::Ref(ty), ids, offset)?;
+            known(wp::ValType::Ref(ty), info, offset)?;
             let decoded = expressions.into_iter().map(|expr| ConstExpr::decode(&expr?));
-            (RefType::of(ty, ids), Elements::Expressions(decoded.collect::<Result<_, _>>()?))
+            (RefType::of(ty, info), Elements::Expressions(decoded.collect::<Result<_, _>>()?))
         }
     };
     Ok(ElementSegment { mode, ty, items })
 }
 
-/// The type, which refers to types with these ids. Refuses one that the validator accepts and this
-/// engine does not support.
-fn known(ty: wp::ValType, ids: &[u32], offset: u64) -> Result<ValType, Error> {
+/// The type. Refuses one that the validator accepts and this engine does not support.
+fn known(ty: wp::ValType, info: &ModuleInfo, offset: u64) -> Result<ValType, Error> {
     let unsupported = || Error::Unsupported { message: format!("the type {ty} is not supported"), offset };
-    ValType::from_wasm(ty, ids).ok_or_else(unsupported)
+    ValType::from_wasm(ty, info).ok_or_else(unsupported)
 }

@@ -244,7 +244,7 @@ pub(super) fn operand_type(values: &Values, height: usize, ty: Ty) -> ValType {
         Ty::V128 => ValType::V128,
         Ty::Ref if values.position == values.image.body_range(values.function).end => {
             let results = values.image.module.function_type(values.function).results();
-            ValType::of(results[height], &values.image.module.type_ids)
+            ValType::of(results[height], &values.image.module)
         }
         Ty::Ref => {
             let found = values.image.operand_type(values.function, values.position, height);

@@ -331,7 +331,7 @@ impl Values {
 
     fn local_type(&self, index: u32) -> Result<ValType, AccessError> {
         let ty = self.image.local_type(self.function, index).ok_or(AccessError::NoLocal { index })?;
-        Ok(ValType::of(ty, &self.image.module.type_ids))
+        Ok(ValType::of(ty, &self.image.module))
     }
 
     fn find_operand(&self, depth: u32) -> Result<(ValueAt, ValType), AccessError> {

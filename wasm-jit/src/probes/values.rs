@@ -212,7 +212,7 @@ impl<'a> Body<'a> {
             Some(parameter) if !fits(parameter) => Err(error(ValueError::Type { parameter })),
             _ => Ok(()),
         };
-        let ids = &self.image.module.type_ids;
+        let module = &self.image.module;
         let has_type = |ty: ValType| match parameter {
             Some(parameter) if !ty.matches(&parameter) => Err(error(ValueError::Type { parameter })),
             _ => Ok(()),
@@ -246,7 +246,7 @@ impl<'a> Body<'a> {
             Bound::Result(index) => {
                 let results = self.image.module.function_type(self.function).results();
                 let result = results.get(index as usize).filter(|_| location.place == Place::Exit);
-                has_type(ValType::of(*result.ok_or_else(|| error(ValueError::NoResult))?, ids))?;
+                has_type(ValType::of(*result.ok_or_else(|| error(ValueError::NoResult))?, module))?;
                 Argument::Of(Wanted::Result(index), Use::Value)
             }
             Bound::Callee => return Err(error(ValueError::NoCallee)),
@@ -260,7 +260,7 @@ impl<'a> Body<'a> {
             }
             Bound::Local(index) => {
                 let ty = self.image.local_type(self.function, index);
-                let ty = ValType::of(ty.ok_or_else(|| error(ValueError::NoLocal))?, ids);
+                let ty = ValType::of(ty.ok_or_else(|| error(ValueError::NoLocal))?, module);
                 let is_parameter =
                     (index as usize) < self.image.module.function_type(self.function).params().len();
                 has_type(match ty {

@@ -120,7 +120,7 @@ unsafe fn invoke_in(
         if (*context).is_host != 0 {
             return host::call_directly(store, context, caller, values);
         }
-        let entry = (*((*context).owner as *const InstanceData)).entry_trampoline(index);
+        let entry = (*((*context).owner as *const InstanceData)).entry_trampoline(index as u32);
         let area = (*store).area.as_ptr();
         // The host may have switched stacks since the enclosing activation was entered.
         let around = ((*area).stack_top, (*area).execution.vm.stack_limit);

@@ -1,28 +1,31 @@
-//! The collector: frees exceptions and references to host values that WebAssembly can no longer
-//! reach.
+//! The collector: frees objects, exceptions and references to host values that WebAssembly can no
+//! longer reach.
 //!
-//! It runs when there are twice as many as the last run retained. It marks, then sweeps:
+//! It runs when there are twice as many exceptions and references as the last run retained, or when
+//! as much memory has been allocated in the heap as was reachable then ([`Heap::is_due`]). It
+//! marks, then sweeps:
 //! 1. The roots are the frames of all activations, callee-saved registers, results in transit,
-//!    globals, tables and element segments that hold such references, and the exceptions for which
-//!    the host has handles.
+//!    globals, tables and element segments that hold such references, and the objects and
+//!    exceptions for which the host has handles.
 //! 2. Frames are scanned conservatively: every word that looks like a reference is treated as one.
 //!    So compiled code keeps no maps of its frames. Nothing moves, so a word that only looks like a
 //!    reference merely keeps something alive. The frames of an activation are between its entry
 //!    trampoline and the host trampoline through which it was left, which also saves the registers.
 //!    The host's part of the stack is not scanned: a host function may run on a stack of its own.
-//! 3. The values of a marked exception are roots too.
+//! 3. The values of a marked exception are roots too. Objects are traced by their types, which say
+//!    where they have references.
 //!
-//! It may only run when every live reference is in one of these places: in
-//! [`Libcall::NewException`](crate::vmctx::Libcall::NewException), and in host calls before
-//! arguments or results are lowered.
+//! It may only run when every live reference is in one of these places: in libcalls that create
+//! objects or exceptions, and in host calls before arguments or results are lowered.
 
 use std::arch::asm;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use super::heap::Heap;
 use super::references::ExternRef;
 use super::store::StoreOpaque;
+use crate::object_type::is_collected;
 use crate::trap::Activation;
-use crate::types::{HeapType, RefType};
 
 /// Minimum number of objects before a collection.
 const MINIMUM: usize = 1024;
@@ -48,7 +51,7 @@ pub(crate) enum From {
 
 /// Collects if a threshold is exceeded.
 pub(crate) fn if_due(store: &mut StoreOpaque, from: From, extra: &[u64]) {
-    if store.extern_refs.len() + store.exceptions.len() >= store.collect_at.0 {
+    if store.extern_refs.len() + store.exceptions.len() >= store.collect_at.0 || store.heap.is_due() {
         collect(store, from, extra);
     }
 }
@@ -56,6 +59,7 @@ pub(crate) fn if_due(store: &mut StoreOpaque, from: From, extra: &[u64]) {
 /// The objects known to be alive.
 struct Marks<'a> {
     store: &'a StoreOpaque,
+    heap: &'a mut Heap,
     exceptions: Vec<bool>,
     extern_refs: Vec<bool>,
     /// Exceptions that are marked, but whose values are not marked yet.
@@ -63,10 +67,27 @@ struct Marks<'a> {
 }
 
 impl Marks<'_> {
+    /// Marks all that marked objects and exceptions refer to.
+    fn follow(&mut self) {
+        let mut others = Vec::new();
+        loop {
+            while let Some(place) = self.pending.pop() {
+                let store = self.store;
+                store.exceptions.words(place).iter().for_each(|word| self.word(*word));
+            }
+            self.heap.trace(&mut |word| others.push(word));
+            others.drain(..).for_each(|word| self.word(word));
+            if self.pending.is_empty() {
+                return;
+            }
+        }
+    }
+
     /// Marks the object to which the word refers, if it looks like a reference.
     fn word(&mut self, word: u64) {
         if let Some(place) = self.store.extern_refs.place(word) {
             self.extern_refs[place] = true;
+        } else if self.heap.mark_ambiguous(word) {
         } else if let Some(place) = self.store.exceptions.place(word)
             && !std::mem::replace(&mut self.exceptions[place], true)
         {
@@ -80,24 +101,39 @@ impl Marks<'_> {
 /// # Panics
 /// If dropping a host value panics; everything has been freed by then.
 pub(crate) fn collect(store: &mut StoreOpaque, from: From, extra: &[u64]) {
-    let handles = store.exceptions.prepare();
+    let mut handles = store.exceptions.prepare();
+    handles.extend(store.object_roots.addresses());
+    // Taken out, because marking changes it.
+    let mut heap = std::mem::replace(&mut store.heap, Heap::new());
+    heap.begin(retire_span(store));
     let mut marks = Marks {
         exceptions: vec![false; store.exceptions.places()],
         extern_refs: vec![false; store.extern_refs.places()],
         pending: Vec::new(),
+        heap: &mut heap,
         store,
     };
     extra.iter().chain(&handles).for_each(|word| marks.word(*word));
     mark_store(&mut marks);
     mark_stacks(&mut marks, from);
-    while let Some(place) = marks.pending.pop() {
-        marks.store.exceptions.words(place).iter().for_each(|word| marks.word(*word));
-    }
+    marks.follow();
     let Marks { exceptions, extern_refs, .. } = marks;
+    heap.sweep();
+    store.heap = heap;
     store.exceptions.sweep(&exceptions);
     let unreachable = store.extern_refs.sweep(&extern_refs);
     store.collect_at = Threshold(MINIMUM.max(2 * (store.extern_refs.len() + store.exceptions.len())));
     drop_all(unreachable);
+}
+
+/// Ends the span in which compiled code allocates. Returns where its objects end.
+fn retire_span(store: &mut StoreOpaque) -> usize {
+    let vm = store.vm();
+    // SAFETY: the context lives as long as the store, and no compiled code runs.
+    unsafe {
+        (*vm).heap_end = 0;
+        std::mem::replace(&mut (*vm).heap_next, 0)
+    }
 }
 
 /// Drops all values, then resumes the first panic of their destructors.
@@ -117,11 +153,6 @@ fn drop_all(values: Vec<ExternRef>) {
     }
 }
 
-/// Whether a value of this type may be subject to collection.
-fn is_collected(ty: RefType) -> bool {
-    ty.heap_type().top() != HeapType::Func
-}
-
 fn mark_store(marks: &mut Marks<'_>) {
     let store = marks.store;
     for global in store.globals.iter().filter(|global| global.may_hold(is_collected)) {
@@ -137,7 +168,7 @@ fn mark_store(marks: &mut Marks<'_>) {
     }
     // SAFETY: the context lives as long as the store, and is not written here.
     let vm = unsafe { &*store.vm() };
-    vm.results.iter().for_each(|word| marks.word(*word));
+    vm.results.iter().chain(&vm.element).for_each(|word| marks.word(*word));
     marks.word(vm.thrown as u64);
 }
 

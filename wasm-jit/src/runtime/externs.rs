@@ -100,19 +100,22 @@ impl Extern {
         let info = module.info();
         match (self, item) {
             (Self::Func(func), Item::Func(index)) => {
-                func.type_id(store) == info.type_ids[info.functions[index as usize] as usize]
+                let wanted = info.type_ids[info.functions[index as usize] as usize];
+                store.engine.is_declared_subtype(func.type_id(store), wanted)
             }
             (Self::Global(global), Item::Global(index)) => {
                 let (found, wanted) =
-                    (global.data(store).ty, GlobalType::of(info.globals[index as usize], &info.type_ids));
+                    (global.data(store).ty, GlobalType::of(info.globals[index as usize], info));
                 match (found.mutability(), wanted.mutability()) {
-                    (Mutability::Const, Mutability::Const) => found.content().matches(&wanted.content()),
+                    (Mutability::Const, Mutability::Const) => {
+                        store.engine.is_subtype(&found.content(), &wanted.content())
+                    }
                     _ => found == wanted,
                 }
             }
             (Self::Table(table), Item::Table(index)) => {
                 let (found, wanted) =
-                    (table.current_type(store), TableType::of(info.tables[index as usize], &info.type_ids));
+                    (table.current_type(store), TableType::of(info.tables[index as usize], info));
                 found.element() == wanted.element()
                     && found.is_64() == wanted.is_64()
                     && limits_match((found.minimum(), found.maximum()), (wanted.minimum(), wanted.maximum()))

@@ -116,9 +116,10 @@ impl Func {
         &self,
         store: impl AsContext,
     ) -> Result<TypedFunc<P, R>, Error> {
-        let found = self.type_in(&store.as_context().0.opaque);
+        let store = &store.as_context().0.opaque;
+        let found = self.type_in(store);
         let expected = FuncType::new(P::types(), R::types());
-        match expected.can_call(&found) {
+        match store.engine.can_call(&expected, &found) {
             true => Ok(TypedFunc::new(*self)),
             false => Err(Error::FuncType(Box::new(Mismatch { expected, found }))),
         }
@@ -153,7 +154,9 @@ impl Func {
     pub(crate) fn type_id(&self, store: &StoreOpaque) -> u32 {
         store.check(self.store);
         // SAFETY: functions live as long as their store, and do not change.
-        unsafe { self.vm.as_ref() }.type_id
+        let ty = unsafe { self.vm.as_ref() }.ty;
+        // SAFETY: its owner keeps the type in use.
+        unsafe { (*ty).id }
     }
 
     #[track_caller]

@@ -62,7 +62,7 @@ pub(crate) struct HostFuncData {
     callee: unsafe extern "sysv64" fn(*mut VmContext, *mut VmContext, *mut u64) -> u64,
     pub func_ref: VmFuncRef,
     closure: Arc<HostClosure>,
-    /// Keeps the id in `func_ref` in use.
+    /// Keeps the type in `func_ref` in use.
     _type_id: TypeId,
     /// Contains the trampoline.
     _image: Arc<CodeImage>,
@@ -103,8 +103,8 @@ impl HostFunc {
             owner: std::ptr::null_mut(),
             is_host: 1,
         };
-        let func_ref =
-            VmFuncRef { code, context: std::ptr::null_mut(), type_id: type_id.get(), index: 0, unused: 0 };
+        let ty = &raw const type_id.object_type().vm;
+        let func_ref = VmFuncRef { code, context: std::ptr::null_mut(), ty, index: 0 };
         let closure = self.closure.clone();
         let data =
             HostFuncData { context, callee: call_host, func_ref, closure, _type_id: type_id, _image: image };

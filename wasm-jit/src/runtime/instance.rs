@@ -301,7 +301,7 @@ impl Instance {
         }
         // SAFETY: functions live as long as their store, and do not change.
         let vm = unsafe { *func.vm() };
-        (vm.context == self.inner(store).block.context()).then_some(vm.index)
+        (vm.context == self.inner(store).block.context()).then_some(vm.index as u32)
     }
 
     /// The exported table of this name.

@@ -18,14 +18,15 @@ use super::func::Func;
 use super::global::GlobalData;
 use super::instance::{ContextBlock, ElementValues, Instance, InstanceData};
 use super::libcalls;
+use super::objects::Room;
 use super::store::{Handle, StoreInner, StoreOpaque};
 use super::tag::{Tag, TagData};
 use crate::code::probed::counters::Counting;
 use crate::error::{Error, Mismatch};
 use crate::linear_memory;
-use crate::module::{ConstExpr, ConstSource, Elements, Module, SegmentMode};
+use crate::module::{ConstExpr, ConstSource, Elements, Module, NewElements, SegmentMode};
 use crate::types::{GlobalType, MemoryType, TableType};
-use crate::vmctx::{VmContext, VmFuncRef, VmLayout, VmMemory, VmTable};
+use crate::vmctx::{VmContext, VmFuncRef, VmLayout, VmMemory, VmTable, VmType};
 
 /// All steps.
 pub(crate) fn instantiate<T: 'static>(
@@ -127,7 +128,7 @@ fn allocate(
         memories.push(store.create_memory(MemoryType::of(*ty))?);
     }
     for ty in &info.tables[tables.len()..] {
-        tables.push(store.create_table(TableType::of(*ty, &info.type_ids), 0)?);
+        tables.push(store.create_table(TableType::of(*ty, info), 0)?);
     }
     let layout = VmLayout::new(info);
     let mut block = ContextBlock::new(&layout);
@@ -137,7 +138,7 @@ fn allocate(
     block.set_number(counting.instance().number());
     for (number, ty) in info.globals.iter().enumerate().skip(globals.len()) {
         let cell = block.at(layout.global(number as u32));
-        globals.push(store.add_global(GlobalData::of_instance(GlobalType::of(*ty, &info.type_ids), cell)));
+        globals.push(store.add_global(GlobalData::of_instance(GlobalType::of(*ty, info), cell)));
     }
     for ty in &info.tags[tags.len()..] {
         // A tag has no results.
@@ -147,8 +148,8 @@ fn allocate(
     }
     let context = block.context();
     for index in info.imported_functions..info.functions.len() as u32 {
-        let type_id = info.type_ids[info.functions[index as usize] as usize];
-        func_refs.push(VmFuncRef { code: module.code().entry(index), context, type_id, index, unused: 0 });
+        let ty = &raw const module.object_type(info.functions[index as usize]).vm;
+        func_refs.push(VmFuncRef { code: module.code().entry(index), context, ty, index: index.into() });
     }
     let parsed = module.parsed();
     let elements =
@@ -208,39 +209,83 @@ unsafe fn fill_context(store: &StoreOpaque, instance: NonNull<InstanceData>) {
             let identity = Tag(Handle::at(store, *index)).identity(store);
             block.at::<usize>(layout.tag(number as u32)).write(identity);
         }
-        for (number, id) in info.type_ids.iter().enumerate() {
-            block.at::<u32>(layout.type_id(number as u32)).write(*id);
+        for number in 0..info.types.len() as u32 {
+            block.at::<*const VmType>(layout.ty(number)).write(&raw const data.module.object_type(number).vm);
         }
     }
 }
 
 /// The values to which constant expressions of an instance refer.
 struct Source<'a> {
-    store: &'a StoreOpaque,
-    instance: &'a InstanceData,
+    store: &'a mut StoreOpaque,
+    instance: NonNull<InstanceData>,
+}
+
+impl Source<'_> {
+    fn instance(&self) -> &InstanceData {
+        // SAFETY: instances live as long as their store, and nothing writes this one meanwhile.
+        unsafe { self.instance.as_ref() }
+    }
+
+    /// The value of an expression.
+    fn evaluate(&mut self, expr: &ConstExpr) -> Result<u128, Error> {
+        expr.evaluate(self)
+    }
 }
 
 impl ConstSource for Source<'_> {
     fn global(&self, index: u32) -> u128 {
-        self.store.globals[self.instance.globals[index as usize] as usize].raw()
+        self.store.globals[self.instance().globals[index as usize] as usize].raw()
     }
 
     fn func(&self, index: u32) -> u64 {
-        self.instance.func_ref(index).as_ptr().expose_provenance() as u64
+        self.instance().func_ref(index).as_ptr().expose_provenance() as u64
+    }
+
+    fn fields(&self, ty: u32) -> usize {
+        self.instance().module.info().struct_layout(ty).fields.len()
+    }
+
+    fn new_struct(&mut self, ty: u32, fields: &[u128]) -> Result<u64, Error> {
+        let module = self.instance().module.clone();
+        let object = self.store.new_struct(module.object_type(ty), Room::Extend)?;
+        for (field, value) in module.info().struct_layout(ty).fields.iter().zip(fields) {
+            // SAFETY: the structure has this field, and validation says that the value is of its
+            // type.
+            unsafe { object.write(field.offset as usize, field.storage.bytes(), *value) };
+        }
+        Ok(object.address() as u64)
+    }
+
+    fn new_array(&mut self, ty: u32, elements: NewElements<'_>) -> Result<u64, Error> {
+        let module = self.instance().module.clone();
+        let length = match elements {
+            NewElements::Same(_, length) => length,
+            NewElements::Values(values) => values.len() as u32,
+        };
+        let array = self.store.new_array(module.object_type(ty), length, Room::Extend)?;
+        let bytes = module.info().array_element(ty).bytes();
+        // SAFETY: the array has these elements, and validation says that the values are of their
+        // type.
+        match elements {
+            NewElements::Same(value, length) => unsafe { array.fill(0, length, bytes, value) },
+            NewElements::Values(values) => {
+                (0..).zip(values).for_each(|(at, value)| unsafe { array.fill(at, 1, bytes, *value) });
+            }
+        }
+        Ok(array.address() as u64)
     }
 }
 
+/// Initializes the items of an instance. Nothing collects meanwhile: what an expression has created
+/// is not yet where the collector looks.
 fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> Result<(), Error> {
     // The module is shared, so that it can be read while the instance is written.
     // SAFETY: instances live as long as their store, and nothing runs in this one yet.
     let module = unsafe { instance.as_ref() }.module.clone();
     let parsed = module.parsed();
-    let evaluate = move |store: &StoreOpaque, expr: &ConstExpr| {
-        // SAFETY: as above.
-        expr.evaluate(&Source { store, instance: unsafe { instance.as_ref() } })
-    };
     for (number, expr) in parsed.globals.iter().enumerate() {
-        let value = evaluate(store, expr);
+        let value = Source { store, instance }.evaluate(expr)?;
         // SAFETY: as above.
         let global = unsafe { instance.as_ref() }.globals[module.info().imported_globals as usize + number];
         store.globals[global as usize].set_raw(value);
@@ -248,34 +293,31 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
     let own_tables = parsed.tables.iter().zip(module.info().imported_tables..);
     for (init, number) in own_tables {
         if let Some(init) = init {
-            let value = evaluate(store, init) as u64;
+            let value = Source { store, instance }.evaluate(init)? as u64;
             // SAFETY: as above.
             let table = unsafe { instance.as_ref() }.tables[number as usize];
             store.tables[table as usize].fill(value);
         }
     }
-    let segment_values = |store: &StoreOpaque, elements: &Elements| -> Box<[u64]> {
-        match elements {
-            Elements::Functions(functions) => {
-                functions.iter().map(|index| evaluate(store, &ConstExpr::Func(*index)) as u64).collect()
-            }
-            Elements::Expressions(expressions) => {
-                expressions.iter().map(|expr| evaluate(store, expr) as u64).collect()
-            }
-        }
-    };
     // If one does not fit, functions that are already in an imported table may still use the
     // remaining segments.
     for (number, segment) in parsed.elements.iter().enumerate() {
         if !matches!(segment.mode, SegmentMode::Declared) {
-            let values = segment_values(store, &segment.items);
+            let mut source = Source { store, instance };
+            let values = match &segment.items {
+                Elements::Functions(functions) => functions.iter().map(|index| source.func(*index)).collect(),
+                Elements::Expressions(expressions) => {
+                    let values = expressions.iter().map(|expr| source.evaluate(expr).map(|word| word as u64));
+                    values.collect::<Result<_, _>>()?
+                }
+            };
             // SAFETY: as above; nothing borrows the instance here.
             unsafe { instance.as_mut() }.elements[number].values = values;
         }
     }
     for (number, segment) in parsed.elements.iter().enumerate() {
         if let SegmentMode::Active { target, offset } = &segment.mode {
-            let at = evaluate(store, offset) as u64;
+            let at = Source { store, instance }.evaluate(offset)? as u64;
             // SAFETY: as above; nothing else borrows the instance here.
             let instance = unsafe { instance.as_mut() };
             let (table, values) = (instance.tables[*target as usize], &mut instance.elements[number].values);
@@ -285,7 +327,7 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
     }
     for (number, segment) in parsed.data.iter().enumerate() {
         if let SegmentMode::Active { target, offset } = &segment.mode {
-            let at = evaluate(store, offset) as u64;
+            let at = Source { store, instance }.evaluate(offset)? as u64;
             // SAFETY: as above.
             let memory = unsafe { instance.as_ref() }.memories[*target as usize];
             libcalls::write_memory(

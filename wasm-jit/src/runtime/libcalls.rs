@@ -11,8 +11,10 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::array_calls;
 use super::collect;
 use super::instance::InstanceData;
+use super::room;
 use super::store::{Failure, Handle, StoreArea, StoreOpaque};
 use super::tag::Tag;
 use super::wait::{self, Outcome};
@@ -52,6 +54,15 @@ const ALL: [Libcall; LIBCALLS_COUNT] = [
     Libcall::AtomicWait64,
     Libcall::AtomicNotify,
     Libcall::NewException,
+    Libcall::StructNew,
+    Libcall::ArrayNew,
+    Libcall::ArrayNewData,
+    Libcall::ArrayNewElem,
+    Libcall::ArrayFill,
+    Libcall::ArrayCopy,
+    Libcall::ArrayInitData,
+    Libcall::ArrayInitElem,
+    Libcall::MakeRoom,
     Libcall::Throw,
     Libcall::Raise,
     Libcall::RaiseFromHost,
@@ -73,6 +84,15 @@ fn address(libcall: Libcall) -> usize {
         Libcall::AtomicWait64 => atomic_wait_64 as *const () as usize,
         Libcall::AtomicNotify => atomic_notify as *const () as usize,
         Libcall::NewException => new_exception as *const () as usize,
+        Libcall::StructNew => array_calls::struct_new as *const () as usize,
+        Libcall::ArrayNew => array_calls::array_new as *const () as usize,
+        Libcall::ArrayNewData => array_calls::array_new_data as *const () as usize,
+        Libcall::ArrayNewElem => array_calls::array_new_elem as *const () as usize,
+        Libcall::ArrayFill => array_calls::array_fill as *const () as usize,
+        Libcall::ArrayCopy => array_calls::array_copy as *const () as usize,
+        Libcall::ArrayInitData => array_calls::array_init_data as *const () as usize,
+        Libcall::ArrayInitElem => array_calls::array_init_elem as *const () as usize,
+        Libcall::MakeRoom => room::make_room as *const () as usize,
         Libcall::Throw | Libcall::Raise | Libcall::RaiseFromHost => {
             trap::routine(libcall).expect("these three are routines")
         }
@@ -80,15 +100,15 @@ fn address(libcall: Libcall) -> usize {
 }
 
 /// The store and the instance of a context, during a libcall.
-struct Running<'a> {
-    store: &'a mut StoreOpaque,
-    instance: &'a mut InstanceData,
+pub(super) struct Running<'a> {
+    pub(super) store: &'a mut StoreOpaque,
+    pub(super) instance: &'a mut InstanceData,
 }
 
 impl Running<'_> {
     /// # Safety
     /// The context belongs to an instance whose code is running and has called this libcall.
-    unsafe fn new(context: *mut VmContext) -> Self {
+    pub(super) unsafe fn new(context: *mut VmContext) -> Self {
         // SAFETY: the store is lent to the code that runs in it, which is only this libcall.
         // Instance and store are different objects, and there is no other reference to the
         // instance.
@@ -109,7 +129,7 @@ impl Running<'_> {
 
     /// The result of a bulk operation. A program may spend nearly all of its time in these, where
     /// no signal can stop it; so interrupts take effect here.
-    fn answer(self, outcome: Result<u64, Trap>) -> Answer {
+    pub(super) fn answer(self, outcome: Result<u64, Trap>) -> Answer {
         // SAFETY: this thread runs the store.
         let is_interrupted = || unsafe { trap::is_interrupted(self.store.execution()) };
         match outcome.and_then(|value| if is_interrupted() { Err(Trap::Interrupt) } else { Ok(value) }) {
@@ -123,7 +143,7 @@ impl Running<'_> {
 }
 
 /// The two indices that are packed into one argument.
-fn halves(two: u64) -> (u32, u32) {
+pub(super) fn halves(two: u64) -> (u32, u32) {
     (two as u32, (two >> 32) as u32)
 }
 
@@ -210,7 +230,7 @@ unsafe extern "sysv64" fn memory_init(
 }
 
 /// `length` elements from `from` on, if there are that many.
-fn part<T>(all: &[T], from: u64, length: u64) -> Option<&[T]> {
+pub(super) fn part<T>(all: &[T], from: u64, length: u64) -> Option<&[T]> {
     let end = from.checked_add(length)?;
     all.get(usize::try_from(from).ok()?..usize::try_from(end).ok()?)
 }

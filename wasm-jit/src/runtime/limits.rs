@@ -8,6 +8,7 @@ pub struct StoreLimits {
     memory_size: Option<u64>,
     table_elements: Option<u64>,
     exceptions_size: Option<u64>,
+    heap_size: Option<u64>,
     instances: Option<usize>,
 }
 
@@ -36,6 +37,13 @@ impl StoreLimits {
         self
     }
 
+    /// Maximum memory of the garbage-collected heap, in bytes. Allocating beyond it what the
+    /// collector cannot free ends the call with [`Error::StoreLimit`].
+    pub fn heap_size(mut self, bytes: u64) -> Self {
+        self.heap_size = Some(bytes);
+        self
+    }
+
     /// Maximum number of instances.
     pub fn instances(mut self, instances: usize) -> Self {
         self.instances = Some(instances);
@@ -52,6 +60,11 @@ impl StoreLimits {
 
     pub(crate) fn allows_exceptions(&self, bytes: u64) -> bool {
         self.exceptions_size.is_none_or(|limit| bytes <= limit)
+    }
+
+    /// Maximum memory of the heap.
+    pub(crate) fn heap(&self) -> u64 {
+        self.heap_size.unwrap_or(u64::MAX)
     }
 
     /// Whether another instance is permitted.

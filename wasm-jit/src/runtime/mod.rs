@@ -9,13 +9,16 @@
 //!    compiled code calls; `callback.rs`: calls of closures by probes.
 //! 5. `linear_memory.rs` of the crate: why accesses need no checks. `wait.rs`: threads that wait at
 //!    an address.
-//! 6. `collect.rs`: collection of unreachable exceptions and host values.
+//! 6. `objects.rs`: objects of WebAssembly; `heap/`: the memory that they are in; `collect.rs`:
+//!    collection of unreachable objects, exceptions and host values.
 //! 7. `observe.rs`: what a recorder observes: calls from the host, and its writes.
 //!
 //! Each of the other files is one type of the public API.
 
 pub(crate) mod accessors;
 mod activation;
+mod any_ref;
+mod array_calls;
 pub(crate) mod callback;
 mod caller;
 mod collect;
@@ -24,6 +27,7 @@ mod externs;
 mod fuel;
 mod func;
 mod global;
+mod heap;
 pub(crate) mod host;
 pub(crate) mod instance;
 mod instantiate;
@@ -32,8 +36,11 @@ mod limits;
 mod linker;
 mod memory;
 mod numeric;
+mod objects;
 mod observe;
 mod references;
+mod room;
+mod roots;
 mod stack;
 pub(crate) mod store;
 mod table;
@@ -44,6 +51,7 @@ pub(crate) mod value;
 mod variance;
 mod wait;
 
+pub use any_ref::{AnyRef, ArrayRef, I31, StructRef};
 pub use caller::Caller;
 pub use externs::{Export, Extern};
 pub use func::Func;

@@ -1,12 +1,15 @@
 //! References to values of the host.
 //!
-//! In WebAssembly an `externref` is a number: the index of the host's value in a table of the
-//! store, tagged so that no small number looks like one. The collector frees an entry when it finds
-//! no reference to it (`collect`).
+//! In WebAssembly a value of the host is a number: its index in a table of the store, tagged so
+//! that no small number looks like one, and neither does a reference to an object of the heap, nor
+//! an `i31`: an `anyref` may be any of these, and so may an `externref`. The collector frees an
+//! entry when it finds no reference to it (`collect`).
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+
+use wasm_jit_codegen::objects::{HOST_BIT, NO_OBJECT};
 
 /// A value of the host that WebAssembly can hold and pass on, but not inspect. A clone refers to
 /// the same value.
@@ -36,9 +39,11 @@ impl fmt::Debug for ExternRef {
     }
 }
 
-/// The upper half of an `externref`, which distinguishes it from numbers that programs compute
-/// with.
-const MARK: u64 = 0x6b1d_e7f5_0000_0000;
+/// The bits of a reference around the index. The upper half distinguishes it from numbers that
+/// programs compute with, the lowest two from other references.
+const MARK: u64 = 0x6b1d_e7f5_0000_0000 | HOST_BIT;
+/// The lowest bit of the index.
+const INDEX_SHIFT: u32 = NO_OBJECT.count_ones();
 
 /// The values of the host that WebAssembly may hold.
 #[derive(Debug, Default)]
@@ -62,10 +67,12 @@ impl ExternRefs {
     pub(crate) fn lower(&mut self, value: ExternRef) -> u64 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.values.push(None);
-            u32::try_from(self.values.len() - 1).expect("fewer than 2^32 references")
+            let place = self.values.len() as u32 - 1;
+            assert!(place < 1 << (u32::BITS - INDEX_SHIFT), "fewer than 2^30 references");
+            place
         });
         self.values[place as usize] = Some(value);
-        MARK | u64::from(place)
+        MARK | u64::from(place) << INDEX_SHIFT
     }
 
     /// The value of a lowered reference, or `None` for null.
@@ -76,8 +83,9 @@ impl ExternRefs {
 
     /// The entry to which a word refers if it is an `externref`.
     pub(crate) fn place(&self, word: u64) -> Option<usize> {
-        let place = (word ^ MARK) as usize;
-        (place < self.values.len()).then_some(place)
+        let index = word ^ MARK;
+        let place = (index >> INDEX_SHIFT) as usize;
+        (index & NO_OBJECT == 0 && place < self.values.len()).then_some(place)
     }
 
     /// Frees the entries that are not marked. Returns their values: dropping one runs code of the

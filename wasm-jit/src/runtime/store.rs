@@ -19,11 +19,13 @@ use super::accessors::Accessors;
 use super::collect::{self, Threshold};
 use super::exception::Exceptions;
 use super::global::GlobalData;
+use super::heap::Heap;
 use super::host::HostFuncData;
 use super::instance::InstanceData;
 use super::limits::StoreLimits;
 use super::observe::{Observer, WriteLog};
 use super::references::ExternRefs;
+use super::roots::Roots;
 use super::table::TableData;
 use super::tag::TagData;
 use crate::engine::Engine;
@@ -98,6 +100,9 @@ pub(crate) struct StoreOpaque {
     pub tags: Vec<TagData>,
     pub extern_refs: ExternRefs,
     pub exceptions: Exceptions,
+    /// Objects of WebAssembly, and those that the host has handles of.
+    pub heap: Heap,
+    pub object_roots: Roots,
     pub limits: StoreLimits,
     pub collect_at: Threshold,
     pub failure: Option<Failure>,
@@ -127,6 +132,8 @@ impl StoreOpaque {
             tags: Vec::new(),
             extern_refs: ExternRefs::default(),
             exceptions: Exceptions::default(),
+            heap: Heap::new(),
+            object_roots: Roots::default(),
             limits: StoreLimits::default(),
             collect_at: Threshold::default(),
             failure: None,
@@ -258,10 +265,15 @@ impl<T: 'static> Store<T> {
         InterruptHandle::new(interruption.get_or_insert_with(|| Interruption::new(signal)))
     }
 
-    /// Frees unreachable exceptions and references to host values. This also happens automatically,
-    /// when there are many.
+    /// Frees unreachable objects, exceptions and references to host values. This also happens
+    /// automatically, when there are many.
     pub fn gc(&mut self) {
         collect::collect(&mut self.as_context_mut().into_inner().opaque, collect::From::Host, &[]);
+    }
+
+    /// The memory of the garbage-collected heap, in bytes.
+    pub fn heap_size(&self) -> u64 {
+        self.as_context().0.opaque.heap.bytes()
     }
 
     /// Limits the resources of the store's instances from now on.

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::any_ref::AnyRef;
 use super::caller::Caller;
 use super::collect;
 use super::func::Func;
@@ -122,11 +123,11 @@ unsafe impl WasmTy for Option<ExternRef> {
     const TYPE: ValType = ValType::EXTERNREF;
 
     fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u128, Error> {
-        Ok(store.opaque().lower_extern(self.as_ref()).into())
+        store.opaque().lower_extern(self.as_ref()).map(u128::from)
     }
 
     unsafe fn lift<T: 'static>(raw: u128, store: &mut StoreContextMut<'_, T>) -> Self {
-        store.opaque().extern_refs.lift(raw as u64)
+        store.opaque().lift_extern(raw as u64)
     }
 }
 
@@ -140,6 +141,19 @@ unsafe impl WasmTy for Option<ExnRef> {
 
     unsafe fn lift<T: 'static>(raw: u128, store: &mut StoreContextMut<'_, T>) -> Self {
         (raw != 0).then(|| store.opaque().root_exception(raw as usize))
+    }
+}
+
+// SAFETY: the store lowers the reference.
+unsafe impl WasmTy for Option<AnyRef> {
+    const TYPE: ValType = ValType::ANYREF;
+
+    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u128, Error> {
+        self.map_or(Ok(0), |value| value.lower(store.opaque())).map(u128::from)
+    }
+
+    unsafe fn lift<T: 'static>(raw: u128, store: &mut StoreContextMut<'_, T>) -> Self {
+        store.opaque().lift_any(raw as u64)
     }
 }
 

@@ -1,11 +1,13 @@
 //! [`Val`], and its representation in compiled code.
 //!
 //! In compiled code every value is eight bytes: an `i32` or `f32` in the lower four, zero-extended;
-//! a reference as in the table of references, null as 0. A `v128` is 16 bytes. To *lower* a value
-//! is to convert it to that representation, to *lift* it is the reverse.
+//! a reference as its kind says (`references.rs`, `exception.rs`, `objects.rs`), null as 0. A
+//! `v128` is 16 bytes. To *lower* a value is to convert it to that representation, to *lift* it is
+//! the reverse.
 
 use std::ptr::NonNull;
 
+use super::any_ref::{AnyRef, ArrayRef, I31, StructRef};
 use super::func::Func;
 use super::references::ExternRef;
 use super::store::StoreOpaque;
@@ -33,6 +35,8 @@ pub enum Val {
     ExternRef(Option<ExternRef>),
     /// An exception, or null.
     ExnRef(Option<ExnRef>),
+    /// A structure, an array, an `i31`, a value of the host, or null.
+    AnyRef(Option<AnyRef>),
 }
 
 macro_rules! accessors {
@@ -70,6 +74,7 @@ impl Val {
             Self::FuncRef(_) => ValType::FUNCREF,
             Self::ExternRef(_) => ValType::EXTERNREF,
             Self::ExnRef(_) => ValType::EXNREF,
+            Self::AnyRef(_) => ValType::ANYREF,
         }
     }
 
@@ -87,10 +92,11 @@ impl Val {
 
     /// The null reference of the kind of values that a type has.
     pub fn null_ref(ty: RefType) -> Self {
-        match ty.heap_type() {
-            HeapType::Func | HeapType::ConcreteFunc(_) => Self::FuncRef(None),
+        match ty.heap_type().top() {
+            HeapType::Func => Self::FuncRef(None),
             HeapType::Extern => Self::ExternRef(None),
             HeapType::Exn => Self::ExnRef(None),
+            _ => Self::AnyRef(None),
         }
     }
 
@@ -111,6 +117,8 @@ impl Val {
         extern_ref unwrap_extern_ref Option<&ExternRef> = Self::ExternRef(reference) => reference.as_ref();
         /// The exception or null, if it is an `exnref`.
         exn_ref unwrap_exn_ref Option<&ExnRef> = Self::ExnRef(exception) => exception.as_ref();
+        /// The value or null, if it is an `anyref`.
+        any_ref unwrap_any_ref Option<&AnyRef> = Self::AnyRef(value) => value.as_ref();
     }
 }
 
@@ -137,6 +145,10 @@ conversions! {
     Func => value Self::FuncRef(Some(value));
     ExternRef => value Self::ExternRef(Some(value));
     ExnRef => value Self::ExnRef(Some(value));
+    AnyRef => value Self::AnyRef(Some(value));
+    StructRef => value Self::AnyRef(Some(value.into()));
+    ArrayRef => value Self::AnyRef(Some(value.into()));
+    I31 => value Self::AnyRef(Some(value.into()));
 }
 
 /// Appends the quadwords of a value of this type.
@@ -187,8 +199,9 @@ impl StoreOpaque {
             Val::F32(bits) => u64::from(*bits),
             Val::F64(bits) => *bits,
             Val::FuncRef(func) => self.lower_func(func.as_ref())?,
-            Val::ExternRef(reference) => self.lower_extern(reference.as_ref()),
+            Val::ExternRef(reference) => self.lower_extern(reference.as_ref())?,
             Val::ExnRef(exception) => exception.as_ref().map_or(Ok(0), |exception| exception.lower(self))?,
+            Val::AnyRef(value) => value.as_ref().map_or(Ok(0), |value| value.lower(self))?,
         };
         Ok(word.into())
     }
@@ -204,15 +217,22 @@ impl StoreOpaque {
             Val::FuncRef(Some(func)) => ValType::Ref(RefType::new(false, concrete(func)?)),
             Val::ExternRef(Some(_)) => ValType::Ref(RefType::new(false, HeapType::Extern)),
             Val::ExnRef(Some(_)) => ValType::Ref(RefType::new(false, HeapType::Exn)),
+            Val::AnyRef(Some(value)) => {
+                value.check_store(self)?;
+                ValType::Ref(RefType::new(false, value.type_in(self)))
+            }
             other => other.ty(),
         };
-        let is_null = matches!(value, Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None));
+        let is_null = matches!(
+            value,
+            Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None) | Val::AnyRef(None)
+        );
         let fits = match (expected, found) {
             // Null is a value of all nullable types of its kind.
             (ValType::Ref(expected), ValType::Ref(found)) if is_null => {
                 expected.is_nullable() && expected.heap_type().top() == found.heap_type()
             }
-            _ => found.matches(&expected),
+            _ => self.engine.is_subtype(&found, &expected),
         };
         if fits { Ok(()) } else { Err(Error::ValueType(Mismatch { expected, found })) }
     }
@@ -221,8 +241,12 @@ impl StoreOpaque {
         func.map_or(Ok(0), |func| func.lower(self))
     }
 
-    pub(crate) fn lower_extern(&mut self, reference: Option<&ExternRef>) -> u64 {
-        reference.map_or(0, |reference| self.extern_refs.lower(reference.clone()))
+    pub(crate) fn lower_extern(&mut self, reference: Option<&ExternRef>) -> Result<u64, Error> {
+        let Some(reference) = reference else { return Ok(0) };
+        match reference.data().downcast_ref::<AnyRef>() {
+            Some(any) => any.lower(self),
+            None => Ok(self.extern_refs.lower(reference.clone())),
+        }
     }
 
     /// Appends the representations of these values.
@@ -251,10 +275,11 @@ impl StoreOpaque {
             ValType::I64 => Val::I64(raw as i64),
             ValType::F32 => Val::F32(raw as u32),
             ValType::F64 => Val::F64(raw),
-            ValType::Ref(reference) => match reference.heap_type() {
-                HeapType::Func | HeapType::ConcreteFunc(_) => Val::FuncRef(self.lift_func(raw)),
-                HeapType::Extern => Val::ExternRef(self.extern_refs.lift(raw)),
+            ValType::Ref(reference) => match reference.heap_type().top() {
+                HeapType::Func => Val::FuncRef(self.lift_func(raw)),
+                HeapType::Extern => Val::ExternRef(self.lift_extern(raw)),
                 HeapType::Exn => Val::ExnRef((raw != 0).then(|| self.root_exception(raw as usize))),
+                _ => Val::AnyRef(self.lift_any(raw)),
             },
         }
     }

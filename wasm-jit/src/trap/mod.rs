@@ -85,6 +85,10 @@ pub enum Trap {
     AtomicWaitNonSharedMemory,
     /// An instruction got a null reference that it does not accept.
     NullReference,
+    /// `ref.cast` of a reference of another type.
+    CastFailure,
+    /// An access reached beyond an array.
+    ArrayOutOfBounds,
     /// The store's fuel does not suffice for the next instructions
     /// ([`Store::set_fuel`](crate::Store::set_fuel)).
     OutOfFuel,
@@ -107,6 +111,8 @@ impl std::fmt::Display for Trap {
             Self::Interrupt => "wasm trap: interrupt",
             Self::AtomicWaitNonSharedMemory => "wasm trap: atomic wait on non-shared memory",
             Self::NullReference => "wasm trap: null reference",
+            Self::CastFailure => "wasm trap: cast failure",
+            Self::ArrayOutOfBounds => "wasm trap: out of bounds array access",
             Self::OutOfFuel => "wasm trap: all fuel consumed",
         })
     }
@@ -130,6 +136,8 @@ impl From<TrapCode> for Trap {
             TrapCode::IntegerDivisionByZero => Self::IntegerDivisionByZero,
             TrapCode::MemoryOutOfBounds => Self::MemoryOutOfBounds,
             TrapCode::OutOfFuel => Self::OutOfFuel,
+            TrapCode::CastFailure => Self::CastFailure,
+            TrapCode::ArrayOutOfBounds => Self::ArrayOutOfBounds,
         }
     }
 }

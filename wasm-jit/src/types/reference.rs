@@ -2,7 +2,11 @@
 
 use std::fmt;
 
+use wasm_jit_codegen::ModuleInfo;
+use wasm_jit_codegen::objects::Composite;
 use wasmparser as wp;
+
+use crate::vmctx::VmKind;
 
 /// A function type that an [`Engine`](crate::Engine) knows, as a part of other types: the `$t` of
 /// `(ref $t)`. Two types of an engine are the same type exactly if their ids are equal.
@@ -14,18 +18,46 @@ use wasmparser as wp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FuncTypeId(pub(crate) u32);
 
+/// A type of structures or arrays that an [`Engine`](crate::Engine) knows, as a part of other
+/// types. Two types of an engine are the same type exactly if their ids are equal. The engine knows
+/// such a type as long as a module, a store or a value of its type exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectTypeId(pub(crate) u32);
+
 /// The type of what a reference refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HeapType {
     /// Any function.
     Func,
-    /// A function of this type.
+    /// A function of this type, or of a subtype.
     ConcreteFunc(FuncTypeId),
-    /// A value of the host.
+    /// No function.
+    NoFunc,
+    /// A value of the host, or any other value that was converted to one.
     Extern,
+    /// No value of the host.
+    NoExtern,
     /// An exception.
     Exn,
+    /// No exception.
+    NoExn,
+    /// A structure, an array, an `i31`, or a value of the host that was converted to one of these.
+    Any,
+    /// A structure, an array or an `i31`: what can be compared.
+    Eq,
+    /// An integer of 31 bits.
+    I31,
+    /// Any structure.
+    Struct,
+    /// A structure of this type, or of a subtype.
+    ConcreteStruct(ObjectTypeId),
+    /// Any array.
+    Array,
+    /// An array of this type, or of a subtype.
+    ConcreteArray(ObjectTypeId),
+    /// None of these.
+    None,
 }
 
 /// The type of references to values of a heap type, with or without null.
@@ -36,17 +68,54 @@ pub struct RefType {
 }
 
 impl HeapType {
-    /// Whether every value of this type is one of type `other`, too.
+    /// Whether every value of this type is one of type `other`, too, as far as the two types tell:
+    /// that one was declared as a subtype of the other is known to their engine
+    /// ([`Engine::is_subtype`](crate::Engine::is_subtype)).
     pub fn matches(&self, other: &Self) -> bool {
-        self == other || self.top() == *other
+        if self == other || self.top() == *other {
+            return true;
+        }
+        match self {
+            Self::NoFunc | Self::NoExtern | Self::NoExn | Self::None => self.top() == other.top(),
+            Self::I31 | Self::Struct | Self::Array => *other == Self::Eq,
+            Self::ConcreteStruct(_) => matches!(other, Self::Struct | Self::Eq),
+            Self::ConcreteArray(_) => matches!(other, Self::Array | Self::Eq),
+            _ => false,
+        }
     }
 
     /// The most general type of such values.
-    pub(crate) fn top(self) -> Self {
+    pub fn top(&self) -> Self {
         match self {
-            Self::Func | Self::ConcreteFunc(_) => Self::Func,
-            Self::Extern => Self::Extern,
-            Self::Exn => Self::Exn,
+            Self::Func | Self::ConcreteFunc(_) | Self::NoFunc => Self::Func,
+            Self::Extern | Self::NoExtern => Self::Extern,
+            Self::Exn | Self::NoExn => Self::Exn,
+            Self::Any
+            | Self::Eq
+            | Self::I31
+            | Self::Struct
+            | Self::ConcreteStruct(_)
+            | Self::Array
+            | Self::ConcreteArray(_)
+            | Self::None => Self::Any,
+        }
+    }
+
+    /// The type that it names, by its id.
+    pub(crate) fn concrete(&self) -> Option<u32> {
+        match self {
+            Self::ConcreteFunc(FuncTypeId(id)) => Some(*id),
+            Self::ConcreteStruct(ObjectTypeId(id)) | Self::ConcreteArray(ObjectTypeId(id)) => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// The type with this id, which describes these values.
+    pub(crate) fn of_id(kind: VmKind, id: u32) -> Self {
+        match kind {
+            VmKind::Func => Self::ConcreteFunc(FuncTypeId(id)),
+            VmKind::Struct => Self::ConcreteStruct(ObjectTypeId(id)),
+            VmKind::Array => Self::ConcreteArray(ObjectTypeId(id)),
         }
     }
 }
@@ -58,6 +127,24 @@ impl RefType {
     pub const EXTERNREF: Self = Self::new(true, HeapType::Extern);
     /// An exception, or null: `exnref`.
     pub const EXNREF: Self = Self::new(true, HeapType::Exn);
+    /// A structure, an array, an `i31`, a value of the host, or null: `anyref`.
+    pub const ANYREF: Self = Self::new(true, HeapType::Any);
+    /// A structure, an array, an `i31`, or null: `eqref`.
+    pub const EQREF: Self = Self::new(true, HeapType::Eq);
+    /// An integer of 31 bits, or null: `i31ref`.
+    pub const I31REF: Self = Self::new(true, HeapType::I31);
+    /// A structure, or null: `structref`.
+    pub const STRUCTREF: Self = Self::new(true, HeapType::Struct);
+    /// An array, or null: `arrayref`.
+    pub const ARRAYREF: Self = Self::new(true, HeapType::Array);
+    /// Null: `nullref`.
+    pub const NULLREF: Self = Self::new(true, HeapType::None);
+    /// Null: `nullfuncref`.
+    pub const NULLFUNCREF: Self = Self::new(true, HeapType::NoFunc);
+    /// Null: `nullexternref`.
+    pub const NULLEXTERNREF: Self = Self::new(true, HeapType::NoExtern);
+    /// Null: `nullexnref`.
+    pub const NULLEXNREF: Self = Self::new(true, HeapType::NoExn);
 
     /// The type of references to values of this type, and of null if `nullable`.
     pub const fn new(nullable: bool, heap_type: HeapType) -> Self {
@@ -79,16 +166,29 @@ impl RefType {
         (other.nullable || !self.nullable) && self.heap_type.matches(&other.heap_type)
     }
 
-    /// The type in a module whose types have these ids; `None` for an unsupported type.
-    pub(crate) fn from_wasm(ty: wp::RefType, ids: &[u32]) -> Option<Self> {
+    /// The type in a module; `None` for an unsupported type.
+    pub(crate) fn from_wasm(ty: wp::RefType, module: &ModuleInfo) -> Option<Self> {
         use wp::AbstractHeapType as Abstract;
         let heap_type = match ty.heap_type() {
-            wp::HeapType::Abstract { shared: false, ty: Abstract::Func } => HeapType::Func,
-            wp::HeapType::Abstract { shared: false, ty: Abstract::Extern } => HeapType::Extern,
-            wp::HeapType::Abstract { shared: false, ty: Abstract::Exn } => HeapType::Exn,
+            wp::HeapType::Abstract { shared: false, ty } => match ty {
+                Abstract::Func => HeapType::Func,
+                Abstract::NoFunc => HeapType::NoFunc,
+                Abstract::Extern => HeapType::Extern,
+                Abstract::NoExtern => HeapType::NoExtern,
+                Abstract::Exn => HeapType::Exn,
+                Abstract::NoExn => HeapType::NoExn,
+                Abstract::Any => HeapType::Any,
+                Abstract::Eq => HeapType::Eq,
+                Abstract::I31 => HeapType::I31,
+                Abstract::Struct => HeapType::Struct,
+                Abstract::Array => HeapType::Array,
+                Abstract::None => HeapType::None,
+                Abstract::Cont | Abstract::NoCont => return None,
+            },
             wp::HeapType::Concrete(index) => {
-                let index = index.as_module_index()?;
-                HeapType::ConcreteFunc(FuncTypeId(*ids.get(index as usize)?))
+                let index = index.as_module_index()? as usize;
+                let id = *module.type_ids.get(index)?;
+                HeapType::of_id(kind(&module.types.get(index)?.composite), id)
             }
             wp::HeapType::Abstract { .. } | wp::HeapType::Exact(_) => return None,
         };
@@ -96,8 +196,8 @@ impl RefType {
     }
 
     /// The type in an accepted module, which has no unsupported types.
-    pub(crate) fn of(ty: wp::RefType, ids: &[u32]) -> Self {
-        Self::from_wasm(ty, ids).expect("parsing refuses the types that this engine does not have")
+    pub(crate) fn of(ty: wp::RefType, module: &ModuleInfo) -> Self {
+        Self::from_wasm(ty, module).expect("parsing refuses the types that this engine does not have")
     }
 
     /// The most general nullable type of these values, which has a representation in any module.
@@ -105,8 +205,24 @@ impl RefType {
         match self.heap_type.top() {
             HeapType::Extern => wp::RefType::EXTERNREF,
             HeapType::Exn => wp::RefType::EXNREF,
-            HeapType::Func | HeapType::ConcreteFunc(_) => wp::RefType::FUNCREF,
+            HeapType::Func => wp::RefType::FUNCREF,
+            _ => wp::RefType::ANYREF,
         }
+    }
+}
+
+/// What a type of a module describes.
+fn kind(composite: &Composite) -> VmKind {
+    match composite {
+        Composite::Func(_) => VmKind::Func,
+        Composite::Struct(_) => VmKind::Struct,
+        Composite::Array(_) => VmKind::Array,
+    }
+}
+
+impl fmt::Display for ObjectTypeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "$type{}", self.0)
     }
 }
 
@@ -121,8 +237,18 @@ impl fmt::Display for HeapType {
         match self {
             Self::Func => f.write_str("func"),
             Self::ConcreteFunc(id) => id.fmt(f),
+            Self::NoFunc => f.write_str("nofunc"),
             Self::Extern => f.write_str("extern"),
+            Self::NoExtern => f.write_str("noextern"),
             Self::Exn => f.write_str("exn"),
+            Self::NoExn => f.write_str("noexn"),
+            Self::Any => f.write_str("any"),
+            Self::Eq => f.write_str("eq"),
+            Self::I31 => f.write_str("i31"),
+            Self::Struct => f.write_str("struct"),
+            Self::Array => f.write_str("array"),
+            Self::ConcreteStruct(id) | Self::ConcreteArray(id) => id.fmt(f),
+            Self::None => f.write_str("none"),
         }
     }
 }
@@ -130,9 +256,13 @@ impl fmt::Display for HeapType {
 impl fmt::Display for RefType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::FUNCREF => f.write_str("funcref"),
-            Self::EXTERNREF => f.write_str("externref"),
-            Self::EXNREF => f.write_str("exnref"),
+            Self::NULLREF => f.write_str("nullref"),
+            Self::NULLFUNCREF => f.write_str("nullfuncref"),
+            Self::NULLEXTERNREF => f.write_str("nullexternref"),
+            Self::NULLEXNREF => f.write_str("nullexnref"),
+            Self { nullable: true, heap_type } if heap_type.concrete().is_none() => {
+                write!(f, "{heap_type}ref")
+            }
             Self { nullable: true, heap_type } => write!(f, "(ref null {heap_type})"),
             Self { nullable: false, heap_type } => write!(f, "(ref {heap_type})"),
         }
@@ -145,15 +275,39 @@ mod tests {
 
     #[test]
     fn subtypes_have_fewer_values() {
-        let [first, second] = [0, 1].map(|id| HeapType::ConcreteFunc(FuncTypeId(id)));
-        let all = [HeapType::Func, first, second, HeapType::Extern, HeapType::Exn];
-        let heap =
-            |sub: HeapType, of: HeapType| sub == of || of == HeapType::Func && [first, second].contains(&sub);
-        for (sub, of) in all.iter().flat_map(|sub| all.map(|of| (*sub, of))) {
-            assert_eq!(sub.matches(&of), heap(sub, of), "{sub} {of}");
-            for (sub_null, of_null) in [(false, false), (false, true), (true, false), (true, true)] {
-                let expected = heap(sub, of) && (of_null || !sub_null);
-                assert_eq!(RefType::new(sub_null, sub).matches(&RefType::new(of_null, of)), expected);
+        use HeapType::*;
+        let func = |id| ConcreteFunc(FuncTypeId(id));
+        let of_structs = |id| ConcreteStruct(ObjectTypeId(id));
+        let of_arrays = |id| ConcreteArray(ObjectTypeId(id));
+        // Each with the types directly above it.
+        let above = |ty: HeapType| match ty {
+            Func | Extern | Exn | Any => vec![],
+            ConcreteFunc(_) => vec![Func],
+            NoFunc => vec![func(0), func(1)],
+            NoExtern => vec![Extern],
+            NoExn => vec![Exn],
+            Eq => vec![Any],
+            I31 | Struct | Array => vec![Eq],
+            ConcreteStruct(_) => vec![Struct],
+            ConcreteArray(_) => vec![Array],
+            None => vec![I31, of_structs(2), of_structs(3), of_arrays(4), of_arrays(5)],
+        };
+        let mut all = vec![Func, NoFunc, Extern, NoExtern, Exn, NoExn, Any, Eq, I31, Struct, Array, None];
+        all.extend([func(0), func(1), of_structs(2), of_structs(3), of_arrays(4), of_arrays(5)]);
+        for sub in &all {
+            let mut supertypes = vec![*sub];
+            let mut next = 0;
+            while let Some(ty) = supertypes.get(next) {
+                supertypes.extend(above(*ty));
+                next += 1;
+            }
+            for of in &all {
+                let expected = supertypes.contains(of);
+                assert_eq!(sub.matches(of), expected, "{sub} {of}");
+                for (sub_null, of_null) in [(false, false), (false, true), (true, false), (true, true)] {
+                    let found = RefType::new(sub_null, *sub).matches(&RefType::new(of_null, *of));
+                    assert_eq!(found, expected && (of_null || !sub_null));
+                }
             }
         }
     }
@@ -163,6 +317,8 @@ mod tests {
         let concrete = HeapType::ConcreteFunc(FuncTypeId(7));
         assert_eq!(RefType::FUNCREF.to_string(), "funcref");
         assert_eq!(RefType::new(false, HeapType::Extern).to_string(), "(ref extern)");
+        assert_eq!(RefType::STRUCTREF.to_string(), "structref");
+        assert_eq!(RefType::NULLREF.to_string(), "nullref");
         assert_eq!(RefType::new(true, concrete).to_string(), "(ref null $type7)");
     }
 }

@@ -233,7 +233,7 @@ impl<'s, 'e, 'a: 's> Script<'s, 'e, 'a> {
             WastDirective::Invoke(invoke) => self.invoke(invoke).map(drop).map_err(Stop::unexpected),
             WastDirective::AssertReturn { exec, results, .. } => {
                 let values = self.execute(exec).map_err(Stop::unexpected)?;
-                Ok(values::check_results(&values, &results)?)
+                Ok(values::check_results(&self.store, &values, &results)?)
             }
             WastDirective::AssertTrap { exec, message, .. } => {
                 let stop = self.execute(exec).map(drop);
@@ -415,8 +415,14 @@ fn assemble(text: &[u8]) -> Result<Vec<u8>, wast::Error> {
 
 /// Checks that the outcome is the trap with this message.
 fn check_trap(result: Result<(), Stop>, expected: &str) -> Result<(), Failure> {
-    // The name that calls of null references have.
-    let expected = if expected == "null function reference" { "null reference" } else { expected };
+    let expected = match expected {
+        // The names that null references of a kind have.
+        "null function reference"
+        | "null array reference"
+        | "null structure reference"
+        | "null i31 reference" => "null reference",
+        other => other,
+    };
     match result {
         Ok(()) => Err(format!("no trap instead of {expected:?}").into()),
         Err(Stop::Engine(Error::Trap { trap, .. })) => {
@@ -447,6 +453,8 @@ fn message(trap: Trap) -> Option<&'static str> {
         Trap::BadConversionToInteger => "invalid conversion to integer",
         Trap::UnreachableCodeReached => "unreachable",
         Trap::NullReference => "null reference",
+        Trap::CastFailure => "cast failure",
+        Trap::ArrayOutOfBounds => "out of bounds array access",
         Trap::AtomicWaitNonSharedMemory => "expected shared memory",
         _ => return None,
     })

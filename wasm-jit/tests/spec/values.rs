@@ -1,6 +1,6 @@
 //! Arguments and expected results of a script.
 
-use wasm_jit::{ExternRef, Val};
+use wasm_jit::{AnyRef, AsContext, ExternRef, HeapType as Type, Val};
 use wast::WastArg;
 use wast::WastRet;
 use wast::core::{AbstractHeapType, HeapType, NanPattern, V128Pattern, WastArgCore, WastRetCore};
@@ -17,9 +17,19 @@ pub(crate) fn argument(argument: &WastArg<'_>) -> Result<Val, String> {
         WastArgCore::RefNull(ty) => null(ty)?,
         WastArgCore::RefExtern(value) => Val::ExternRef(Some(ExternRef::new(*value))),
         WastArgCore::V128(value) => Val::V128(u128::from_le_bytes(value.to_le_bytes())),
-        WastArgCore::RefHost(_) => return Err(format!("argument {argument:?}")),
+        WastArgCore::RefHost(value) => AnyRef::from_extern(ExternRef::new(*value)).into(),
     })
 }
+
+/// The types of objects.
+const OBJECTS: [AbstractHeapType; 6] = [
+    AbstractHeapType::Any,
+    AbstractHeapType::Eq,
+    AbstractHeapType::I31,
+    AbstractHeapType::Struct,
+    AbstractHeapType::Array,
+    AbstractHeapType::None,
+];
 
 fn null(ty: &HeapType<'_>) -> Result<Val, String> {
     match ty {
@@ -28,18 +38,23 @@ fn null(ty: &HeapType<'_>) -> Result<Val, String> {
         }
         HeapType::Abstract { shared: false, ty: AbstractHeapType::Extern } => Ok(Val::ExternRef(None)),
         HeapType::Abstract { shared: false, ty: AbstractHeapType::Exn } => Ok(Val::ExnRef(None)),
+        HeapType::Abstract { shared: false, ty } if OBJECTS.contains(ty) => Ok(Val::AnyRef(None)),
         other => Err(format!("null reference of {other:?}")),
     }
 }
 
 /// Compares results with the expected ones; returns a message if they differ.
-pub(crate) fn check_results(results: &[Val], expected: &[WastRet<'_>]) -> Result<(), String> {
+pub(crate) fn check_results(
+    store: impl AsContext,
+    results: &[Val],
+    expected: &[WastRet<'_>],
+) -> Result<(), String> {
     if results.len() != expected.len() {
         return Err(format!("{} results instead of {}", results.len(), expected.len()));
     }
     for (at, (result, expected)) in results.iter().zip(expected).enumerate() {
         let WastRet::Core(expected) = expected else { return Err(format!("result {expected:?}")) };
-        if !matches(result, expected) {
+        if !matches(&store, result, expected) {
             return Err(format!("result {at} is {} instead of {expected:?}", shown(result)));
         }
     }
@@ -82,9 +97,9 @@ fn matches_vector(bits: u128, expected: &V128Pattern) -> bool {
     }
 }
 
-fn matches(value: &Val, expected: &WastRetCore<'_>) -> bool {
+fn matches(store: &impl AsContext, value: &Val, expected: &WastRetCore<'_>) -> bool {
     match (value, expected) {
-        (_, WastRetCore::Either(cases)) => cases.iter().any(|case| matches(value, case)),
+        (_, WastRetCore::Either(cases)) => cases.iter().any(|case| matches(store, value, case)),
         (Val::I32(value), WastRetCore::I32(expected)) => value == expected,
         (Val::I64(value), WastRetCore::I64(expected)) => value == expected,
         (Val::F32(bits), WastRetCore::F32(expected)) => matches_f32(*bits, expected),
@@ -107,6 +122,17 @@ fn matches(value: &Val, expected: &WastRetCore<'_>) -> bool {
         (Val::ExternRef(Some(value)), WastRetCore::RefExtern(Some(expected))) => {
             value.data().downcast_ref::<u32>() == Some(expected)
         }
+        (Val::AnyRef(None), WastRetCore::RefNull(ty)) => {
+            matches!(ty, Some(HeapType::Concrete(_))) || is_null_of(ty.as_ref(), &OBJECTS)
+        }
+        (Val::AnyRef(Some(value)), WastRetCore::RefHost(expected)) => {
+            value.as_extern().and_then(|host| host.data().downcast_ref::<u32>()) == Some(expected)
+        }
+        (Val::AnyRef(Some(_)), WastRetCore::RefAny) => true,
+        (Val::AnyRef(Some(value)), WastRetCore::RefEq) => value.ty(store).matches(&Type::Eq),
+        (Val::AnyRef(Some(value)), WastRetCore::RefI31) => value.as_i31().is_some(),
+        (Val::AnyRef(Some(value)), WastRetCore::RefStruct) => value.as_struct(store).is_some(),
+        (Val::AnyRef(Some(value)), WastRetCore::RefArray) => value.as_array(store).is_some(),
         _ => false,
     }
 }

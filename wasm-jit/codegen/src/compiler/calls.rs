@@ -45,7 +45,7 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     pub(super) fn call_indirect(&mut self, table: u32, type_index: u32) {
-        let ty = &self.module.types[type_index as usize];
+        let ty = self.module.func_type(type_index);
         self.load_callee(table, type_index);
         self.arguments(ty);
         self.call_callee(ty);
@@ -54,7 +54,7 @@ impl<'a> FunctionCompiler<'a> {
 
     /// A null reference faults when the callee's context is read.
     pub(super) fn call_ref(&mut self, type_index: u32) {
-        let ty = &self.module.types[type_index as usize];
+        let ty = self.module.func_type(type_index);
         self.load_reference();
         self.arguments(ty);
         self.call_callee(ty);
@@ -97,13 +97,13 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     pub(super) fn return_call_indirect(&mut self, table: u32, type_index: u32) {
-        let ty = &self.module.types[type_index as usize];
+        let ty = self.module.func_type(type_index);
         self.load_callee(table, type_index);
         self.return_call_callee(ty);
     }
 
     pub(super) fn return_call_ref(&mut self, type_index: u32) {
-        let ty = &self.module.types[type_index as usize];
+        let ty = self.module.func_type(type_index);
         self.load_reference();
         self.return_call_callee(ty);
     }
@@ -172,7 +172,7 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     /// Pops the index, and checks it and the callee's type. A null element faults when its type is
-    /// read. The id of the expected type is read from the context, because it differs between
+    /// read. The address of the expected type is read from the context, because it differs between
     /// processes and code does not.
     fn load_callee(&mut self, table: u32, type_index: u32) {
         let index = self.pop();
@@ -182,9 +182,11 @@ impl<'a> FunctionCompiler<'a> {
         self.registers.unpin_all();
         self.take(CALLEE);
         self.asm.mov(Width::W64, CALLEE, SCRATCH);
-        let expected = Mem::base(CONTEXT, self.layout.type_id(type_index));
-        self.asm.mov(Width::W32, SCRATCH, Mem::base(CALLEE, FUNC_REF_TYPE));
-        self.asm.alu(Alu::Cmp, Width::W32, SCRATCH, expected);
+        self.asm.mov(Width::W64, SCRATCH, Mem::base(CALLEE, FUNC_REF_TYPE));
+        if let Some(depth) = self.compare_type(type_index) {
+            self.trap_if(Cond::Below, TrapCode::IndirectCallType);
+            self.compare_far_type(type_index, depth);
+        }
         self.trap_if(Cond::NotEqual, TrapCode::IndirectCallType);
     }
 

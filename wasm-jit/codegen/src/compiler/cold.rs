@@ -6,12 +6,13 @@
 
 use wasmparser::FuncType;
 
+use super::abi::{CONTEXT, SCRATCH};
 use super::calls::Tail;
 use super::edges::Move;
 use super::function::FunctionCompiler;
 use super::output::Position;
-use crate::asm::{Assembler, Label, Mem};
-use crate::vmctx::{Libcall, TrapCode};
+use crate::asm::{Assembler, Cond, Label, Mem, Size, Width};
+use crate::vmctx::{HEAP_WANTED, Libcall, STORE, TrapCode};
 
 /// A piece of code placed after the epilogue.
 #[derive(Debug)]
@@ -31,6 +32,13 @@ pub(super) enum Cold<'a> {
     /// A libcall has failed.
     Raise {
         label: Label,
+        position: u32,
+    },
+    /// There is no room for an object; the code continues at `back` when there is.
+    MakeRoom {
+        label: Label,
+        size: u32,
+        back: Label,
         position: u32,
     },
     /// A jump table.
@@ -140,9 +148,18 @@ impl FunctionCompiler<'_> {
                 Cold::Raise { label, position } => {
                     self.show_more(here, position);
                     self.asm.bind(label);
-                    let entry = self.libcall_entry(Libcall::Raise);
+                    self.raise();
+                }
+                Cold::MakeRoom { label, size, back, position } => {
+                    self.show_more(here, position);
+                    self.asm.bind(label);
+                    self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
+                    self.asm.mov_store_imm(Size::B8, Mem::base(SCRATCH, HEAP_WANTED), size as i32);
+                    let entry = self.libcall_entry(Libcall::MakeRoom);
                     self.asm.call_mem(entry);
-                    self.asm.ud2(TrapCode::Unreachable as u8);
+                    self.asm.test(Width::W32, SCRATCH, SCRATCH);
+                    self.asm.jcc(Cond::Equal, back);
+                    self.raise();
                 }
                 Cold::Table { table, targets } => tables.push((table, targets)),
                 Cold::Tail { label, tail } => {
@@ -175,6 +192,13 @@ impl FunctionCompiler<'_> {
         for (table, targets) in tables {
             self.asm.jump_table(table, &targets);
         }
+    }
+
+    /// Leaves the activation for the reason that the runtime has recorded.
+    fn raise(&mut self) {
+        let entry = self.libcall_entry(Libcall::Raise);
+        self.asm.call_mem(entry);
+        self.asm.ud2(TrapCode::Unreachable as u8);
     }
 
     pub(super) fn emit_constants(&mut self) {

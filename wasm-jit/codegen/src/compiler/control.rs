@@ -34,7 +34,7 @@ impl<'a> FunctionCompiler<'a> {
             BlockType::Empty => (Types::NONE, Types::NONE),
             BlockType::Type(ty) => (Types::NONE, Types::One(ty.into())),
             BlockType::FuncType(index) => {
-                let ty = &self.module.types[index as usize];
+                let ty = self.module.func_type(index);
                 (Types::Many(ty.params()), Types::Many(ty.results()))
             }
         }

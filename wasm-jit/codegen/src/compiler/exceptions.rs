@@ -132,7 +132,7 @@ impl<'a> FunctionCompiler<'a> {
         let Control { kind, label, height, region, .. } = *block;
         let mut values: Vec<(Ty, Place)> = Vec::new();
         if let Some(tag) = tag {
-            let ty = &self.module.types[self.module.tags[tag as usize] as usize];
+            let ty = self.module.tag_type(tag);
             for (at, ty) in with_index(ty.params()) {
                 values.push((ty, Place::Mem(value_of(Reg::RAX, at))));
             }
@@ -213,7 +213,7 @@ impl<'a> FunctionCompiler<'a> {
         self.asm.mov_store(Size::B8, slot, Reg::RAX);
         self.push(Ty::Ref, Val::Slot);
         let Some(tag) = tag else { return };
-        let ty = &self.module.types[self.module.tags[tag as usize] as usize];
+        let ty = self.module.tag_type(tag);
         for (at, ty) in with_index(ty.params()) {
             let reg = self.alloc(ty.class());
             self.move_value(ty, Place::Reg(reg), Place::Mem(value_of(Reg::RAX, at)));
@@ -237,7 +237,7 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     pub(super) fn throw(&mut self, tag: u32) {
-        let ty = &self.module.types[self.module.tags[tag as usize] as usize];
+        let ty = self.module.tag_type(tag);
         let count = ty.params().len() as u32;
         let base = self.stack.height() - count;
         self.frame.note_call((8 * words(ty.params())).next_multiple_of(16));

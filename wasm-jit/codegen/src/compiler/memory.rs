@@ -253,6 +253,11 @@ impl FunctionCompiler<'_> {
     pub(super) fn global_get(&mut self, global: u32) {
         let ty = Ty::from(self.module.globals[global as usize].content_type);
         let place = self.global_place(global);
+        self.push_from(ty, place);
+    }
+
+    /// Pushes the value at a place, where the next instruction may load it.
+    pub(super) fn push_from(&mut self, ty: Ty, place: Mem) {
         if self.next_takes_memory(ty) {
             return self.push_load(ty, place);
         }
@@ -363,6 +368,6 @@ impl FunctionCompiler<'_> {
 pub(super) fn memory_of(arg: &MemArg) -> u32 {
     match arg.target {
         MemArgTarget::Memory(memory) => memory,
-        MemArgTarget::Array(_) => unreachable!("validation refuses arrays"),
+        MemArgTarget::Array(_) => unreachable!("validation refuses shared arrays"),
     }
 }

@@ -15,9 +15,10 @@
 //! 3. `function.rs` reserves space for the prologue and compiles operator after operator;
 //!    `enter.rs` has moved the parameters to their locations.
 //! 4. `operators.rs` dispatches to the families: `int.rs`, `division.rs`, `float.rs`, `memory.rs`,
-//!    `atomics.rs`, `vector.rs`, `calls.rs`, `references.rs`, `locals.rs`, `control.rs`,
-//!    `branches.rs`, `exceptions.rs`. Registers come from `registers.rs` (`register_file.rs` tracks
-//!    their use), slots from `frame.rs`. Code that rarely runs is collected in `cold.rs`.
+//!    `atomics.rs`, `vector.rs`, `calls.rs`, `references.rs`, `casts.rs`, `objects.rs`,
+//!    `locals.rs`, `control.rs`, `branches.rs`, `exceptions.rs`. Registers come from `registers.rs`
+//!    (`register_file.rs` tracks their use), slots from `frame.rs`. Code that rarely runs is
+//!    collected in `cold.rs`.
 //! 5. `function.rs` appends epilogue, cold code and constants, and writes the prologue, when frame
 //!    size and saved registers are known.
 //!
@@ -63,6 +64,7 @@ mod atomics;
 mod branches;
 mod cached_locals;
 mod calls;
+mod casts;
 mod cold;
 mod control;
 mod control_stack;
@@ -80,6 +82,7 @@ mod int;
 mod locals;
 mod located;
 mod memory;
+mod objects;
 mod observe;
 mod operators;
 mod output;
@@ -131,6 +134,7 @@ pub use values::{NoValue, Value, Wanted};
 use wasmparser::FunctionBody;
 
 use crate::module::ModuleInfo;
+use crate::objects::ModuleType;
 use crate::vmctx::VmLayout;
 
 /// A valid function cannot be compiled: a limit of this compiler.
@@ -148,7 +152,8 @@ pub struct Limit {
 pub struct Compiler<'m> {
     module: &'m ModuleInfo,
     layout: VmLayout,
-    /// By type: whether a parameter or result is a vector. Empty if that is so of none.
+    /// By type: whether a parameter, result, field or element is a vector. Empty if that is so of
+    /// none.
     vector_types: Vec<bool>,
     scratch: function::Scratch,
 }
@@ -165,7 +170,7 @@ pub struct Instrumentation<'a> {
 impl<'m> Compiler<'m> {
     /// A compiler for the functions of a module.
     pub fn new(module: &'m ModuleInfo) -> Self {
-        let mut vector_types: Vec<bool> = module.types.iter().map(function::has_vector).collect();
+        let mut vector_types: Vec<bool> = module.types.iter().map(ModuleType::has_vector).collect();
         if !vector_types.contains(&true) {
             vector_types.clear();
         }

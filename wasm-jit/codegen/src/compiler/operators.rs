@@ -72,6 +72,58 @@ impl FunctionCompiler<'_> {
             O::F64Const { value } => self.push_const(Ty::F64, value.bits()),
             O::RefNull { .. } => self.push_const(Ty::Ref, 0),
             O::RefIsNull => self.int_eqz(W64),
+            O::RefEq => self.int_compare(Cond::Equal, W64),
+            O::RefTestNonNull { hty } => self.ref_test(false, *hty),
+            O::RefTestNullable { hty } => self.ref_test(true, *hty),
+            O::RefCastNonNull { hty } => self.ref_cast(false, *hty),
+            O::RefCastNullable { hty } => self.ref_cast(true, *hty),
+            O::BrOnCast { relative_depth, to_ref_type, .. } => self.br_on_cast(*relative_depth, *to_ref_type),
+            O::BrOnCastFail { relative_depth, to_ref_type, .. } => {
+                self.br_on_cast_fail(*relative_depth, *to_ref_type);
+            }
+            // References have one representation on both sides.
+            O::AnyConvertExtern | O::ExternConvertAny => {}
+            O::RefI31 => self.ref_i31(),
+            O::I31GetS => self.i31_get(Signed),
+            O::I31GetU => self.i31_get(Unsigned),
+
+            O::StructNew { struct_type_index } => self.struct_new(*struct_type_index),
+            O::StructNewDefault { struct_type_index } => self.struct_new_default(*struct_type_index),
+            O::StructGet { struct_type_index, field_index }
+            | O::StructGetU { struct_type_index, field_index } => {
+                self.struct_get(*struct_type_index, *field_index, Unsigned);
+            }
+            O::StructGetS { struct_type_index, field_index } => {
+                self.struct_get(*struct_type_index, *field_index, Signed);
+            }
+            O::StructSet { struct_type_index, field_index } => {
+                self.struct_set(*struct_type_index, *field_index);
+            }
+            O::ArrayNew { array_type_index } => self.array_new(*array_type_index),
+            O::ArrayNewDefault { array_type_index } => self.array_new_default(*array_type_index),
+            O::ArrayNewFixed { array_type_index, array_size } => {
+                self.array_new_fixed(*array_type_index, *array_size);
+            }
+            O::ArrayNewData { array_type_index, array_data_index } => {
+                self.array_new_data(*array_type_index, *array_data_index);
+            }
+            O::ArrayNewElem { array_type_index, array_elem_index } => {
+                self.array_new_elem(*array_type_index, *array_elem_index);
+            }
+            O::ArrayGet { array_type_index } | O::ArrayGetU { array_type_index } => {
+                self.array_get(*array_type_index, Unsigned);
+            }
+            O::ArrayGetS { array_type_index } => self.array_get(*array_type_index, Signed),
+            O::ArraySet { array_type_index } => self.array_set(*array_type_index),
+            O::ArrayLen => self.array_len(),
+            O::ArrayFill { array_type_index } => self.array_fill(*array_type_index),
+            O::ArrayCopy { .. } => self.array_copy(),
+            O::ArrayInitData { array_type_index, array_data_index } => {
+                self.array_init_data(*array_type_index, *array_data_index);
+            }
+            O::ArrayInitElem { array_type_index, array_elem_index } => {
+                self.array_init_elem(*array_type_index, *array_elem_index);
+            }
             O::RefAsNonNull => self.ref_as_non_null(),
             O::RefFunc { function_index } => self.ref_func(*function_index),
 

@@ -38,14 +38,14 @@ impl FunctionCompiler<'_> {
     }
 
     /// Pops a reference, and loads it into a register that must not be written.
-    fn reference(&mut self) -> (Operand, Reg) {
+    pub(super) fn reference(&mut self) -> (Operand, Reg) {
         let reference = self.pop();
         let reg = self.to_reg(&reference);
         (reference, reg)
     }
 
     /// Pushes it again.
-    fn push_reference(&mut self, reference: &Operand, reg: Reg) {
+    pub(super) fn push_reference(&mut self, reference: &Operand, reg: Reg) {
         let val = if let Val::Local(_) = reference.val { reference.val } else { Val::Reg(reg) };
         self.push(reference.ty, val);
     }

@@ -124,6 +124,8 @@ impl FunctionCompiler<'_> {
                 Operator::BrIf { .. }
                     | Operator::BrOnNull { .. }
                     | Operator::BrOnNonNull { .. }
+                    | Operator::BrOnCast { .. }
+                    | Operator::BrOnCastFail { .. }
                     | Operator::If { .. }
             );
         }

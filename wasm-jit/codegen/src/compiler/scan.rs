@@ -122,7 +122,7 @@ impl Visitor<'_> {
         self.scan.accesses.push(Access::new(CALL, false, self.depth));
     }
 
-    /// Notes whether the results of a call may be vectors.
+    /// Notes whether the results of a call, or a field or element, may be vectors.
     fn note_type(&mut self, type_index: u32) {
         self.scan.has_vectors |= self.vector_types.get(type_index as usize).is_some_and(|it| *it);
     }
@@ -186,7 +186,17 @@ impl Visitor<'_> {
             | Operator::TableInit { .. }
             | Operator::MemoryAtomicNotify { .. }
             | Operator::MemoryAtomicWait32 { .. }
-            | Operator::MemoryAtomicWait64 { .. } => self.call(),
+            | Operator::MemoryAtomicWait64 { .. }
+            | Operator::ArrayNew { .. }
+            | Operator::ArrayNewDefault { .. }
+            | Operator::ArrayNewData { .. }
+            | Operator::ArrayNewElem { .. }
+            | Operator::ArrayFill { .. }
+            | Operator::ArrayCopy { .. }
+            | Operator::ArrayInitData { .. }
+            | Operator::ArrayInitElem { .. } => self.call(),
+            Operator::StructGet { struct_type_index: index, .. }
+            | Operator::ArrayGet { array_type_index: index } => self.note_type(*index),
             _ => {}
         }
     }

@@ -122,8 +122,8 @@ impl SiteKind {
 /// Whether an instruction begins or ends a block, branches, or calls.
 pub fn is_control(operator: &Operator<'_>) -> bool {
     use Operator::{
-        Block, Br, BrIf, BrOnNonNull, BrOnNull, BrTable, Call, CallIndirect, CallRef, Else, End, If, Loop,
-        Return, ReturnCall, ReturnCallIndirect, ReturnCallRef, Try, TryTable,
+        Block, Br, BrIf, BrOnCast, BrOnCastFail, BrOnNonNull, BrOnNull, BrTable, Call, CallIndirect, CallRef,
+        Else, End, If, Loop, Return, ReturnCall, ReturnCallIndirect, ReturnCallRef, Try, TryTable,
     };
     matches!(
         operator,
@@ -139,6 +139,8 @@ pub fn is_control(operator: &Operator<'_>) -> bool {
             | BrTable { .. }
             | BrOnNull { .. }
             | BrOnNonNull { .. }
+            | BrOnCast { .. }
+            | BrOnCastFail { .. }
             | Return
             | Call { .. }
             | CallIndirect { .. }

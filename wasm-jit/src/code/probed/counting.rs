@@ -217,9 +217,11 @@ impl CodeImage {
         let end = self.function(function).wasm_end as usize;
         let code = BinaryReader::new(self.bytes.get(position as usize..end)?, position.into());
         Some(match OperatorsReader::new(code).read().ok()? {
-            Operator::BrIf { .. } | Operator::BrOnNull { .. } | Operator::BrOnNonNull { .. } => {
-                Choice::Branch { then_follows: false }
-            }
+            Operator::BrIf { .. }
+            | Operator::BrOnNull { .. }
+            | Operator::BrOnNonNull { .. }
+            | Operator::BrOnCast { .. }
+            | Operator::BrOnCastFail { .. } => Choice::Branch { then_follows: false },
             Operator::If { .. } => Choice::Branch { then_follows: true },
             Operator::Select | Operator::TypedSelect { .. } => Choice::Select,
             Operator::BrTable { targets } => Choice::Table { targets: targets.len() },

@@ -13,8 +13,8 @@ use wasmparser::{self as wp, Parser, ValidPayload, Validator};
 
 use super::request::{Request, RequestedKind};
 use super::{MakeError, PLAIN, Plain};
-use crate::code::{CodeImage, DECLARATION_FEATURES, ObserveError};
-use crate::types::{FuncTypeId, HeapType, RefType};
+use crate::code::{CodeImage, FEATURES, ObserveError};
+use crate::types::RefType;
 
 /// The locations that were found so far.
 #[derive(Debug, Default)]
@@ -119,7 +119,7 @@ impl CodeImage {
 
     /// The types of references among the operands in front of an instruction, the bottom one first.
     fn operand_types(&self, function: u32, position: u32) -> Vec<Option<RefType>> {
-        let mut validator = Validator::new_with_features(DECLARATION_FEATURES);
+        let mut validator = Validator::new_with_features(FEATURES);
         for payload in Parser::new(0).parse_all(&self.bytes) {
             let Ok(payload) = payload else { break };
             let Ok(ValidPayload::Func(of, body)) = validator.payload(&payload) else { continue };
@@ -144,7 +144,7 @@ impl CodeImage {
     }
 
     /// The type, if it is one of references. The validator, which has read the declarations, has
-    /// its own numbers for function types.
+    /// its own numbers for types.
     fn reference_type(&self, validator: &Validator, ty: wp::ValType) -> Option<RefType> {
         let wp::ValType::Ref(ty) = ty else { return None };
         let ids = &self.module.type_ids;
@@ -153,10 +153,11 @@ impl CodeImage {
                 let types = validator.types(0)?;
                 let is_it = |index: &u32| types.core_type_at_in_module(*index) == id;
                 let index = (0..ids.len() as u32).find(is_it)?;
-                let concrete = HeapType::ConcreteFunc(FuncTypeId(ids[index as usize]));
-                Some(RefType::new(ty.is_nullable(), concrete))
+                let index = wp::UnpackedIndex::Module(index);
+                let ty = wp::RefType::new(ty.is_nullable(), wp::HeapType::Concrete(index))?;
+                RefType::from_wasm(ty, &self.module)
             }
-            _ => RefType::from_wasm(ty, ids),
+            _ => RefType::from_wasm(ty, &self.module),
         }
     }
 

@@ -1,0 +1,397 @@
+//! References to structures, arrays and `i31`: [`AnyRef`], [`StructRef`], [`ArrayRef`], [`I31`].
+//!
+//! A handle keeps its object alive: the store has a weak reference to each handle's root, and the
+//! collector treats the objects of those that still exist as reachable.
+
+use std::sync::Arc;
+
+use wasm_jit_codegen::objects::{ARRAY_ELEMENTS, Field};
+
+use super::collect;
+use super::objects::{Object, Referent, Room};
+use super::references::ExternRef;
+use super::store::{AsContext, AsContextMut, StoreOpaque};
+use super::value::Val;
+use crate::error::Error;
+use crate::object_type::{lower_i31, storage, struct_layout};
+use crate::store_id::StoreId;
+use crate::types::{ArrayType, FieldType, HeapType, Mutability, StructType};
+
+/// An integer of 31 bits, as a reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct I31(u32);
+
+impl I31 {
+    /// The integer of these lower 31 bits: what `ref.i31` makes of the value.
+    pub fn wrapping(value: i32) -> Self {
+        Self(value as u32 & 0x7fff_ffff)
+    }
+
+    /// The value, sign-extended.
+    pub fn signed(self) -> i32 {
+        (self.0 << 1) as i32 >> 1
+    }
+
+    /// The value, zero-extended.
+    pub fn unsigned(self) -> u32 {
+        self.0
+    }
+}
+
+/// The handle of an object.
+#[derive(Clone, Debug)]
+struct ObjectHandle {
+    store: StoreId,
+    address: usize,
+    /// Keeps the object alive.
+    _root: Arc<()>,
+}
+
+impl ObjectHandle {
+    /// # Panics
+    /// If it belongs to another store.
+    #[track_caller]
+    fn object(&self, store: &StoreOpaque) -> Object {
+        store.check(self.store);
+        // SAFETY: the handle keeps it alive, and it belongs to the store.
+        unsafe { Object::at(self.address) }
+    }
+}
+
+/// A value of type `anyref` other than null. A clone refers to the same object.
+#[derive(Clone, Debug)]
+pub struct AnyRef(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    I31(I31),
+    Object(ObjectHandle),
+    Host(ExternRef),
+}
+
+impl AnyRef {
+    /// A value of the host as a value of type `any`: `any.convert_extern`.
+    pub fn from_extern(value: ExternRef) -> Self {
+        match value.data().downcast_ref::<Self>() {
+            Some(any) => any.clone(),
+            None => Self(Kind::Host(value)),
+        }
+    }
+
+    /// The same value as one of the host: `extern.convert_any`. If it did not come from the host,
+    /// the data of the result is the `AnyRef`.
+    pub fn to_extern(&self) -> ExternRef {
+        match &self.0 {
+            Kind::Host(value) => value.clone(),
+            Kind::I31(_) | Kind::Object(_) => ExternRef::new(self.clone()),
+        }
+    }
+
+    /// The integer, if it is an `i31`.
+    pub fn as_i31(&self) -> Option<I31> {
+        if let Kind::I31(value) = self.0 { Some(value) } else { None }
+    }
+
+    /// The structure, if it is one.
+    ///
+    /// # Panics
+    /// If it is an object of another store; so do the other methods that take a store.
+    pub fn as_struct(&self, store: impl AsContext) -> Option<StructRef> {
+        let handle = self.handle()?;
+        let store = &store.as_context().0.opaque;
+        store.struct_type(handle.object(store)).map(|_| StructRef(handle.clone()))
+    }
+
+    /// The array, if it is one.
+    pub fn as_array(&self, store: impl AsContext) -> Option<ArrayRef> {
+        let handle = self.handle()?;
+        let store = &store.as_context().0.opaque;
+        store.array_type(handle.object(store)).map(|_| ArrayRef(handle.clone()))
+    }
+
+    /// The value of the host, if it came from there.
+    pub fn as_extern(&self) -> Option<&ExternRef> {
+        if let Kind::Host(value) = &self.0 { Some(value) } else { None }
+    }
+
+    /// Its type.
+    pub fn ty(&self, store: impl AsContext) -> HeapType {
+        self.type_in(&store.as_context().0.opaque)
+    }
+
+    /// Whether both are the same value, as `ref.eq` compares them.
+    pub fn same(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Kind::I31(one), Kind::I31(other)) => one == other,
+            (Kind::Object(one), Kind::Object(other)) => {
+                (one.store, one.address) == (other.store, other.address)
+            }
+            (Kind::Host(one), Kind::Host(other)) => one.same(other),
+            _ => false,
+        }
+    }
+
+    fn handle(&self) -> Option<&ObjectHandle> {
+        if let Kind::Object(handle) = &self.0 { Some(handle) } else { None }
+    }
+
+    #[track_caller]
+    pub(crate) fn type_in(&self, store: &StoreOpaque) -> HeapType {
+        match &self.0 {
+            Kind::I31(_) => HeapType::I31,
+            Kind::Object(handle) => store.heap_type(handle.object(store)),
+            Kind::Host(_) => HeapType::Any,
+        }
+    }
+
+    /// Refuses an object of another store.
+    pub(crate) fn check_store(&self, store: &StoreOpaque) -> Result<(), Error> {
+        match &self.0 {
+            Kind::Object(handle) if handle.store != store.id => Err(Error::WrongStore { what: "object" }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The lowered value, if it belongs to this store.
+    pub(crate) fn lower(&self, store: &mut StoreOpaque) -> Result<u64, Error> {
+        self.check_store(store)?;
+        match &self.0 {
+            Kind::I31(value) => Ok(lower_i31(value.0)),
+            Kind::Object(handle) => Ok(handle.address as u64),
+            Kind::Host(value) => store.lower_extern(Some(value)),
+        }
+    }
+}
+
+impl From<I31> for AnyRef {
+    fn from(value: I31) -> Self {
+        Self(Kind::I31(value))
+    }
+}
+
+impl From<StructRef> for AnyRef {
+    fn from(value: StructRef) -> Self {
+        Self(Kind::Object(value.0))
+    }
+}
+
+impl From<ArrayRef> for AnyRef {
+    fn from(value: ArrayRef) -> Self {
+        Self(Kind::Object(value.0))
+    }
+}
+
+/// A structure. A clone refers to the same one. It must be used with the store that it belongs to;
+/// otherwise its methods panic.
+#[derive(Clone, Debug)]
+pub struct StructRef(ObjectHandle);
+
+impl StructRef {
+    /// A structure with these fields.
+    ///
+    /// # Errors
+    /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`] concern the fields;
+    /// [`Error::StoreLimit`].
+    pub fn new(mut store: impl AsContextMut, ty: &StructType, fields: &[Val]) -> Result<Self, Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let (expected, found) = (ty.fields().len(), fields.len());
+        if expected != found {
+            return Err(Error::ValueCount { what: "fields", expected, found });
+        }
+        let known = store.engine.object_type(ty.id())?;
+        let object = store.new_struct(&known, Room::Collect(collect::From::Host, &[]))?;
+        // From here on nothing collects.
+        for ((value, ty), field) in fields.iter().zip(ty.fields()).zip(&struct_layout(ty).fields) {
+            let word = store.lower(ty.storage().unpacked(), value)?;
+            // SAFETY: the structure has this field.
+            unsafe { object.write(field.offset as usize, field.storage.bytes(), word) };
+        }
+        Ok(Self(store.root_object(object)))
+    }
+
+    /// Its type.
+    pub fn ty(&self, store: impl AsContext) -> StructType {
+        let store = &store.as_context().0.opaque;
+        self.type_in(store)
+    }
+
+    /// The value of a field, or `None` if there is none of this number. A packed one is
+    /// zero-extended.
+    pub fn field(&self, mut store: impl AsContextMut, index: usize) -> Option<Val> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let (object, ty) = (self.0.object(store), self.type_in(store));
+        let Field { offset, storage } = *struct_layout(&ty).fields.get(index)?;
+        // SAFETY: the structure has this field.
+        let word = unsafe { object.read(offset as usize, storage.bytes()) };
+        Some(store.lift(ty.fields()[index].storage().unpacked(), word))
+    }
+
+    /// Sets a field, of which a packed one keeps the lowest bits.
+    ///
+    /// # Errors
+    /// [`Error::ConstantField`]; [`Error::OutOfBounds`] if there is none of this number;
+    /// [`Error::ValueType`] and [`Error::WrongStore`] concern the value.
+    pub fn set_field(&self, mut store: impl AsContextMut, index: usize, value: &Val) -> Result<(), Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let (object, ty) = (self.0.object(store), self.type_in(store));
+        let Some(Field { offset, .. }) = struct_layout(&ty).fields.get(index).copied() else {
+            return Err(beyond("structure", index as u64, ty.fields().len() as u64));
+        };
+        write(store, object, offset as usize, &ty.fields()[index], value)
+    }
+
+    fn type_in(&self, store: &StoreOpaque) -> StructType {
+        store.struct_type(self.0.object(store)).expect("a handle of a structure")
+    }
+}
+
+/// An array. A clone refers to the same one. It must be used with the store that it belongs to;
+/// otherwise its methods panic.
+#[derive(Clone, Debug)]
+pub struct ArrayRef(ObjectHandle);
+
+impl ArrayRef {
+    /// An array of `length` times the same value.
+    ///
+    /// # Errors
+    /// [`Error::ValueType`] and [`Error::WrongStore`] concern the value; [`Error::StoreLimit`].
+    pub fn new(
+        mut store: impl AsContextMut,
+        ty: &ArrayType,
+        value: &Val,
+        length: u32,
+    ) -> Result<Self, Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let array = Self::allocate(store, ty, length)?;
+        let word = store.lower(ty.element().storage().unpacked(), value)?;
+        // SAFETY: the array has these elements.
+        unsafe { array.fill(0, length, storage(&ty.element()).bytes(), word) };
+        Ok(Self(store.root_object(array)))
+    }
+
+    /// An array of these values.
+    ///
+    /// # Errors
+    /// As for [`ArrayRef::new`].
+    pub fn from_elements(
+        mut store: impl AsContextMut,
+        ty: &ArrayType,
+        elements: &[Val],
+    ) -> Result<Self, Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let length = u32::try_from(elements.len());
+        let length = length.map_err(|_| Error::StoreLimit { what: "objects of the heap" })?;
+        let array = Self::allocate(store, ty, length)?;
+        for (index, value) in (0..).zip(elements) {
+            let word = store.lower(ty.element().storage().unpacked(), value)?;
+            // SAFETY: the array has this element.
+            unsafe { array.fill(index, 1, storage(&ty.element()).bytes(), word) };
+        }
+        Ok(Self(store.root_object(array)))
+    }
+
+    /// An array of zeros. Nothing may collect before it is rooted.
+    fn allocate(store: &mut StoreOpaque, ty: &ArrayType, length: u32) -> Result<Object, Error> {
+        let known = store.engine.object_type(ty.id())?;
+        store.new_array(&known, length, Room::Collect(collect::From::Host, &[]))
+    }
+
+    /// Its type.
+    pub fn ty(&self, store: impl AsContext) -> ArrayType {
+        self.type_in(&store.as_context().0.opaque)
+    }
+
+    /// How many elements it has.
+    pub fn len(&self, store: impl AsContext) -> u32 {
+        self.0.object(&store.as_context().0.opaque).length()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self, store: impl AsContext) -> bool {
+        self.len(store) == 0
+    }
+
+    /// An element, or `None` if it is beyond the array. A packed one is zero-extended.
+    pub fn get(&self, mut store: impl AsContextMut, index: u32) -> Option<Val> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let (object, ty) = (self.0.object(store), self.type_in(store));
+        if index >= object.length() {
+            return None;
+        }
+        // SAFETY: the array has this element.
+        let word = unsafe { object.read(element_offset(&ty, index), storage(&ty.element()).bytes()) };
+        Some(store.lift(ty.element().storage().unpacked(), word))
+    }
+
+    /// Sets an element, of which a packed one keeps the lowest bits.
+    ///
+    /// # Errors
+    /// [`Error::ConstantField`]; [`Error::OutOfBounds`] if it is beyond the array;
+    /// [`Error::ValueType`] and [`Error::WrongStore`] concern the value.
+    pub fn set(&self, mut store: impl AsContextMut, index: u32, value: &Val) -> Result<(), Error> {
+        let store = &mut store.as_context_mut().into_inner().opaque;
+        let (object, ty) = (self.0.object(store), self.type_in(store));
+        if index >= object.length() {
+            return Err(beyond("array", index.into(), object.length().into()));
+        }
+        write(store, object, element_offset(&ty, index), &ty.element(), value)
+    }
+
+    fn type_in(&self, store: &StoreOpaque) -> ArrayType {
+        store.array_type(self.0.object(store)).expect("a handle of an array")
+    }
+}
+
+/// Writes a field or element.
+fn write(
+    store: &mut StoreOpaque,
+    object: Object,
+    offset: usize,
+    field: &FieldType,
+    value: &Val,
+) -> Result<(), Error> {
+    let word = store.lower(field.storage().unpacked(), value)?;
+    if field.mutability() == Mutability::Const {
+        return Err(Error::ConstantField);
+    }
+    // SAFETY: the caller has found the field in the object's type.
+    unsafe { object.write(offset, storage(field).bytes(), word) };
+    Ok(())
+}
+
+/// The error of an access to a field or element that does not exist.
+fn beyond(of: &'static str, offset: u64, size: u64) -> Error {
+    Error::OutOfBounds { of, offset, length: 1, size }
+}
+
+fn element_offset(ty: &ArrayType, index: u32) -> usize {
+    ARRAY_ELEMENTS as usize + index as usize * storage(&ty.element()).bytes() as usize
+}
+
+impl StoreOpaque {
+    /// A handle of an object, which must be alive.
+    fn root_object(&mut self, object: Object) -> ObjectHandle {
+        let root = Arc::new(());
+        self.object_roots.add(object.address(), &root);
+        ObjectHandle { store: self.id, address: object.address(), _root: root }
+    }
+
+    /// The value of type `any` with this representation.
+    pub(crate) fn lift_any(&mut self, word: u64) -> Option<AnyRef> {
+        Some(AnyRef(match Referent::of(word) {
+            Referent::Null => return None,
+            Referent::I31(value) => Kind::I31(I31(value)),
+            Referent::Host(word) => Kind::Host(self.extern_refs.lift(word)?),
+            // SAFETY: compiled code holds references to live objects only.
+            Referent::Object(address) => Kind::Object(self.root_object(unsafe { Object::at(address) })),
+        }))
+    }
+
+    /// The value of type `extern` with this representation.
+    pub(crate) fn lift_extern(&mut self, word: u64) -> Option<ExternRef> {
+        match Referent::of(word) {
+            Referent::Host(word) => self.extern_refs.lift(word),
+            _ => self.lift_any(word).map(|any| any.to_extern()),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The heap of a store: structs and arrays of WebAssembly, and their collection.
+//!
+//! It is a mark-region heap in the manner of Immix (Blackburn and McKinley, "Immix: a mark-region
+//! garbage collector with space efficiency, fast collection, and mutator performance", PLDI 2008),
+//! of which nothing moves.
+//!
+//! # Design
+//! - Memory is mapped in chunks of 1 MiB (`chunk.rs`), which are divided into blocks of 32 KiB, and
+//!   these into lines of 128 bytes. Compiled code allocates by incrementing a pointer within a
+//!   [`Span`]: a free block, or a run of free lines in a block that contains objects
+//!   (`allocate.rs`).
+//! - An object of more than [`MAX_SMALL`] bytes has blocks of its own, or if it is larger than a
+//!   chunk, a chunk of its own.
+//! - A collection marks objects, and the lines that they occupy (`mark.rs`). Then it examines the
+//!   marks of lines, 32 bytes for each block, and no objects (`sweep.rs`): lines without a mark are
+//!   available again.
+//!
+//! # Roots and references
+//! A word of a stack may be anything, so the heap must know whether an object starts there. Of the
+//! objects that survived a collection it has a bitmap: their marks. Objects that were allocated
+//! since are added to the bitmap when it is needed, for the block that such a word leads to: a walk
+//! over the objects of its spans, which follow one another. Compiled code writes no bit.
+//!
+//! A reference in an object is exact: null, a value of the host (a word of 2^47 or more), an `i31`
+//! (a smaller word that is odd), or the first address of an object of this heap. Its chunk and its
+//! mark are found by masking the address. Fields that hold exceptions are listed apart.
+//!
+//! Nothing moves, since a word on a stack is not known to be a reference, and could not be updated.
+//! That also lets compiled code and host keep addresses without registering them. Holes between
+//! survivors are the price; their lines are reused as soon as all objects in them are dead.
+//!
+//! # What is guaranteed
+//! - Only complete objects are read. The objects of a span are those before its bump pointer, which
+//!   compiled code increments when it has written all fields. Where an incomplete object may be,
+//!   [`Heap::refill`] and [`Heap::begin`] write a zero, which ends the walk.
+//! - What is marked, and what is reachable from it, survives at its address. Everything else is
+//!   freed, but small objects only together with all others in their lines; until then they can
+//!   neither be found nor reached.
+//! - A word of a stack that is an address inside of an object, or at its end, keeps nothing alive.
+//! - Marking uses no stack of its own thread, whatever the depth of structures.
+//! - Nothing is mapped beyond the limit that is given with a request. A request that cannot be
+//!   satisfied is answered with `None`.
+//!
+//! # Costs
+//! - The bitmaps of a chunk are 2 of its 32 blocks, of which 36 KiB are used: 3.7% of the memory of
+//!   objects. They are not counted in [`Heap::bytes`].
+//! - A large object occupies a multiple of 32 KiB.
+//! - A collection takes time in proportion to the live objects, plus a small constant for each
+//!   block. It is due when as much has been allocated as survived the last one, so the heap is
+//!   about twice as large as what is alive, plus [`MINIMUM_ALLOWANCE`].
+
+mod allocate;
+mod bits;
+mod chunk;
+mod layout;
+mod mark;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+use wasm_jit_codegen::objects::MAX_SMALL_OBJECT;
+
+use chunk::Chunk;
+
+/// Bytes of the largest objects that are allocated in spans.
+pub(crate) const MAX_SMALL: usize = MAX_SMALL_OBJECT as usize;
+
+/// Bytes that may be allocated between collections however little is alive.
+const MINIMUM_ALLOWANCE: u64 = 8 << 20;
+
+/// Memory in which compiled code may allocate, as addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// The first bump pointer.
+    pub(crate) start: usize,
+    /// What objects must not exceed.
+    pub(crate) end: usize,
+}
+
+/// The collected objects of a store, and their memory.
+///
+/// Its safety depends on the users of its memory: from the start of the current span to the bump
+/// pointer there are complete objects, as [`layout`] describes them, one directly after the other;
+/// those outside of spans are complete when a collection begins; references are as described there;
+/// and types live as long as their objects. Nobody uses objects while one of the methods runs.
+#[derive(Debug)]
+pub(crate) struct Heap {
+    /// By address.
+    chunks: Vec<Chunk>,
+    /// Blocks with objects in which there may be holes, to be used from the last one on.
+    recyclable: Vec<usize>,
+    /// As `recyclable`: blocks whose holes are too small for some object that was requested.
+    narrow: Vec<usize>,
+    /// Where compiled code allocates now.
+    span: Option<Span>,
+    /// Memory of all blocks and large objects that is not with the system.
+    bytes: u64,
+    /// Number of free blocks.
+    free_blocks: usize,
+    /// Bytes handed out since the last collection.
+    allocated: u64,
+    /// How many may be handed out until the next one.
+    allowance: u64,
+    /// The chunk of the last block that was handed out.
+    last_block: usize,
+    /// The chunk of the last large object that was allocated.
+    last_large: usize,
+    /// What is marked, but not traced yet (`mark.rs`).
+    pending: Vec<usize>,
+}
+
+impl Heap {
+    /// A heap without memory.
+    pub(crate) const fn new() -> Self {
+        Self {
+            chunks: Vec::new(),
+            recyclable: Vec::new(),
+            narrow: Vec::new(),
+            span: None,
+            bytes: 0,
+            free_blocks: 0,
+            allocated: 0,
+            allowance: MINIMUM_ALLOWANCE,
+            last_block: 0,
+            last_large: 0,
+            pending: Vec::new(),
+        }
+    }
+
+    /// The memory of all blocks and large objects, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether there should be a collection before more memory is requested.
+    pub(crate) fn is_due(&self) -> bool {
+        self.allocated >= self.allowance
+    }
+}

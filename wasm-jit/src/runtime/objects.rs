@@ -1,0 +1,289 @@
+//! Objects of the garbage-collected heap: how the runtime allocates them, and reads and writes
+//! their fields.
+//!
+//! Compiled code allocates small objects itself, from the span of addresses in its store's
+//! [`VmStoreContext`](crate::vmctx::VmStoreContext); see `compiler/objects.rs` there. The layout of
+//! objects is in [`wasm_jit_codegen::objects`].
+
+use std::ptr::NonNull;
+
+use wasm_jit_codegen::objects::{
+    ARRAY_ELEMENTS, ARRAY_LENGTH, FIRST_FIELD, HOST_BIT, I31_BIT, MAX_SMALL_OBJECT,
+};
+
+use super::collect::{self, From};
+use super::store::StoreOpaque;
+use crate::engine::KnownType;
+use crate::error::Error;
+use crate::object_type::{ObjectLayout, ObjectType};
+use crate::types::{ArrayType, HeapType, StructType};
+use crate::vmctx::VmType;
+
+/// What a word of the `any` hierarchy, or an `externref`, refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Referent {
+    Null,
+    /// The value, 31 bits.
+    I31(u32),
+    /// The entry of a value of the host.
+    Host(u64),
+    /// The address of an object.
+    Object(usize),
+}
+
+impl Referent {
+    pub(crate) fn of(word: u64) -> Self {
+        if word == 0 {
+            Self::Null
+        } else if word & I31_BIT != 0 {
+            Self::I31(word as u32 >> 1)
+        } else if word & HOST_BIT != 0 {
+            Self::Host(word)
+        } else {
+            Self::Object(word as usize)
+        }
+    }
+}
+
+/// What an allocation may do if there is no room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Room<'a> {
+    /// Collect; these references are stored nowhere else.
+    Collect(From, &'a [u64]),
+    /// Only take more memory: there are references that a collection would not see.
+    Extend,
+}
+
+/// The address of an object: it is alive, and does not move.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Object(NonNull<u8>);
+
+impl Object {
+    /// The object at an address.
+    ///
+    /// # Safety
+    /// There is one, and it stays alive while this is used.
+    pub(crate) unsafe fn at(address: usize) -> Self {
+        let address = std::ptr::with_exposed_provenance_mut(address);
+        // SAFETY: the caller's obligation.
+        Self(unsafe { NonNull::new_unchecked(address) })
+    }
+
+    pub(crate) fn address(self) -> usize {
+        self.0.as_ptr().expose_provenance()
+    }
+
+    /// Its type.
+    pub(crate) fn ty(self) -> NonNull<VmType> {
+        // SAFETY: an object begins with the address of its type.
+        unsafe { self.0.cast::<NonNull<VmType>>().read() }
+    }
+
+    /// How many elements an array has.
+    pub(crate) fn length(self) -> u32 {
+        // SAFETY: an array has its length there.
+        unsafe { self.0.byte_add(ARRAY_LENGTH as usize).cast::<u32>().read() }
+    }
+
+    /// The binary logarithm of the size of an array's elements.
+    pub(crate) fn element_log2(self) -> u8 {
+        // SAFETY: the types of objects are the heads of such types.
+        let ty = unsafe { self.ty().cast::<ObjectType>().as_ref() };
+        match ty.layout {
+            ObjectLayout::Array { element_log2, .. } => element_log2,
+            _ => unreachable!("an array"),
+        }
+    }
+
+    /// The address of an array's elements.
+    pub(crate) fn elements(self) -> *mut u8 {
+        self.0.as_ptr().wrapping_add(ARRAY_ELEMENTS as usize)
+    }
+
+    /// Reads what is stored at an offset: zero-extended, if it is packed.
+    ///
+    /// # Safety
+    /// There is a field or element of this size at the offset.
+    pub(crate) unsafe fn read(self, offset: usize, bytes: u32) -> u128 {
+        // SAFETY: the caller's obligation.
+        unsafe {
+            let place = self.0.as_ptr().add(offset);
+            match bytes {
+                1 => place.read().into(),
+                2 => place.cast::<u16>().read().into(),
+                4 => place.cast::<u32>().read().into(),
+                8 => place.cast::<u64>().read().into(),
+                _ => place.cast::<u128>().read_unaligned(),
+            }
+        }
+    }
+
+    /// Writes the lowest bytes of a value at an offset.
+    ///
+    /// # Safety
+    /// There is a field or element of this size at the offset, and the value is of its type.
+    pub(crate) unsafe fn write(self, offset: usize, bytes: u32, value: u128) {
+        // SAFETY: the caller's obligation.
+        unsafe {
+            let place = self.0.as_ptr().add(offset);
+            match bytes {
+                1 => place.write(value as u8),
+                2 => place.cast::<u16>().write(value as u16),
+                4 => place.cast::<u32>().write(value as u32),
+                8 => place.cast::<u64>().write(value as u64),
+                _ => place.cast::<u128>().write_unaligned(value),
+            }
+        }
+    }
+
+    /// Writes a value to elements of an array.
+    ///
+    /// # Safety
+    /// The array has the elements, of this size, and the value is of their type.
+    pub(crate) unsafe fn fill(self, at: u32, count: u32, bytes: u32, value: u128) {
+        let start = ARRAY_ELEMENTS as usize + at as usize * bytes as usize;
+        for index in 0..count as usize {
+            // SAFETY: the caller's obligation.
+            unsafe { self.write(start + index * bytes as usize, bytes, value) };
+        }
+    }
+}
+
+impl StoreOpaque {
+    /// A new structure, all fields of which are 0 or null.
+    pub(crate) fn new_struct(&mut self, ty: &ObjectType, room: Room<'_>) -> Result<Object, Error> {
+        let ObjectLayout::Struct { size, .. } = ty.layout else {
+            unreachable!("the type is one of structures")
+        };
+        self.new_object(ty, size.into(), None, room)
+    }
+
+    /// A new array, all elements of which are 0 or null.
+    pub(crate) fn new_array(
+        &mut self,
+        ty: &ObjectType,
+        length: u32,
+        room: Room<'_>,
+    ) -> Result<Object, Error> {
+        let ObjectLayout::Array { element_log2, .. } = ty.layout else {
+            unreachable!("the type is one of arrays")
+        };
+        let size = (ARRAY_ELEMENTS as u64 + (u64::from(length) << element_log2)).next_multiple_of(8);
+        self.new_object(ty, size, Some(length), room)
+    }
+
+    fn new_object(
+        &mut self,
+        ty: &ObjectType,
+        size: u64,
+        length: Option<u32>,
+        room: Room<'_>,
+    ) -> Result<Object, Error> {
+        let object = match size <= MAX_SMALL_OBJECT.into() {
+            true => {
+                self.make_room(size as usize, room)?;
+                // SAFETY: the context lives as long as the store, and no compiled code runs.
+                NonNull::new(std::ptr::with_exposed_provenance_mut(unsafe { (*self.vm()).heap_next }))
+            }
+            false => self.allocate_large(size, room),
+        };
+        let object = object.ok_or(Error::StoreLimit { what: "objects of the heap" })?;
+        // SAFETY: there is room for an object of this size, and nothing else uses it.
+        unsafe {
+            object.cast::<*const VmType>().write(&raw const ty.vm);
+            // A large object is zero already.
+            if size <= MAX_SMALL_OBJECT.into() {
+                object.add(FIRST_FIELD as usize).write_bytes(0, size as usize - FIRST_FIELD as usize);
+            }
+            if let Some(length) = length {
+                object.byte_add(ARRAY_LENGTH as usize).cast::<u32>().write(length);
+            }
+            if size <= MAX_SMALL_OBJECT.into() {
+                (*self.vm()).heap_next += size as usize;
+            }
+        }
+        Ok(Object(object))
+    }
+
+    /// Makes sure that the span has room for an object of this size.
+    pub(crate) fn make_room(&mut self, size: usize, room: Room<'_>) -> Result<(), Error> {
+        // SAFETY: the context lives as long as the store, and no compiled code runs.
+        let has_room = |store: &Self| unsafe {
+            let vm = store.vm();
+            (*vm).heap_end - (*vm).heap_next >= size
+        };
+        if has_room(self) {
+            return Ok(());
+        }
+        if let Room::Collect(from, extra) = room
+            && self.heap.is_due()
+        {
+            collect::collect(self, from, extra);
+        }
+        if self.refill(size) {
+            return Ok(());
+        }
+        if let Room::Collect(from, extra) = room {
+            collect::collect(self, from, extra);
+            if self.refill(size) {
+                return Ok(());
+            }
+        }
+        Err(Error::StoreLimit { what: "objects of the heap" })
+    }
+
+    /// Finds another span; returns whether there is one.
+    fn refill(&mut self, size: usize) -> bool {
+        let vm = self.vm();
+        // SAFETY: the context lives as long as the store, and no compiled code runs.
+        let next = unsafe { (*vm).heap_next };
+        let span = self.heap.refill(next, size, self.limits.heap());
+        let (start, end) = span.map_or((0, 0), |span| (span.start, span.end));
+        // SAFETY: as above.
+        unsafe { ((*vm).heap_next, (*vm).heap_end) = (start, end) };
+        span.is_some()
+    }
+
+    fn allocate_large(&mut self, size: u64, room: Room<'_>) -> Option<NonNull<u8>> {
+        let size = usize::try_from(size).ok()?;
+        let limit = self.limits.heap();
+        if let Room::Collect(from, extra) = room {
+            if self.heap.is_due() {
+                collect::collect(self, from, extra);
+            }
+            if let Some(object) = self.heap.allocate_large(size, limit) {
+                return Some(object);
+            }
+            collect::collect(self, from, extra);
+        }
+        self.heap.allocate_large(size, limit)
+    }
+
+    /// The type of structures of an object, if it is one.
+    pub(crate) fn struct_type(&self, object: Object) -> Option<StructType> {
+        match self.type_of_object(object) {
+            KnownType::Struct(ty) => Some(ty),
+            _ => None,
+        }
+    }
+
+    /// The type of arrays of an object, if it is one.
+    pub(crate) fn array_type(&self, object: Object) -> Option<ArrayType> {
+        match self.type_of_object(object) {
+            KnownType::Array(ty) => Some(ty),
+            _ => None,
+        }
+    }
+
+    fn type_of_object(&self, object: Object) -> KnownType {
+        // SAFETY: a type is in use as long as there are objects of it.
+        self.engine.known_type(unsafe { object.ty().as_ref() }.id)
+    }
+
+    /// The type of an object in references.
+    pub(crate) fn heap_type(&self, object: Object) -> HeapType {
+        // SAFETY: as in `type_of_object`.
+        let ty = unsafe { object.ty().as_ref() };
+        HeapType::of_id(ty.kind, ty.id)
+    }
+}
