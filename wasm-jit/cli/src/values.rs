@@ -52,6 +52,8 @@ pub(super) fn print(value: &Val) -> String {
         Val::ExternRef(Some(_)) => "<externref>".to_owned(),
         Val::ExnRef(None) => "<null exnref>".to_owned(),
         Val::ExnRef(Some(_)) => "<exnref>".to_owned(),
+        Val::AnyRef(None) => "<null anyref>".to_owned(),
+        Val::AnyRef(Some(_)) => "<anyref>".to_owned(),
     }
 }
 

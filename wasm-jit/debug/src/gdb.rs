@@ -237,7 +237,7 @@ fn signal(signal: Signal) -> Reported {
 }
 
 fn is_null(reference: &Val) -> bool {
-    matches!(reference, Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None))
+    matches!(reference, Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None) | Val::AnyRef(None))
 }
 
 fn code_address(offset: u64) -> u64 {

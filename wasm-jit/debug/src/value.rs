@@ -45,10 +45,16 @@ impl From<&Val> for Value {
             Val::F32(bits) => Self::F32(*bits),
             Val::F64(bits) => Self::F64(*bits),
             Val::V128(bits) => Self::Text(format!("{bits:#034x}")),
-            Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None) => Self::Text("null".to_owned()),
+            Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None) | Val::AnyRef(None) => {
+                Self::Text("null".to_owned())
+            }
             Val::FuncRef(Some(_)) => Self::Text("<funcref>".to_owned()),
             Val::ExternRef(Some(_)) => Self::Text("<externref>".to_owned()),
             Val::ExnRef(Some(_)) => Self::Text("<exnref>".to_owned()),
+            Val::AnyRef(Some(value)) => match value.as_i31() {
+                Some(value) => Self::I32(value.signed()),
+                None => Self::Text("<anyref>".to_owned()),
+            },
         }
     }
 }

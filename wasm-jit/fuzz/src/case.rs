@@ -98,7 +98,8 @@ impl Case {
                 Value::F64(bits) => bits,
                 Value::V128(bits) => bits as u64 ^ mixed((bits >> 64) as u64),
                 Value::Null(_) => 1,
-                Value::Func | Value::Exn => 2,
+                Value::Func | Value::Exn | Value::Object => 2,
+                Value::I31(value) => mixed(u64::from(value as u32)),
                 Value::Extern(value) => u64::from(value) + 3,
             };
             seed = mixed(seed ^ bits);
@@ -195,7 +196,8 @@ fn value(random: &mut Random, ty: Type) -> Value {
             Value::V128(u128::from(integer(random) as u64) << 64 | u128::from(integer(random) as u64))
         }
         Type::Extern if !random.one_in(3) => Value::Extern(random.number() as u32),
-        Type::Func | Type::Extern | Type::Exn => Value::Null(ty),
+        Type::Any if !random.one_in(3) => Value::I31((integer(random) as i32) << 1 >> 1),
+        Type::Func | Type::Extern | Type::Exn | Type::Any => Value::Null(ty),
     }
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 
 use wasm_jit::{
-    Config, Engine as JitEngine, Error, Extern, ExternRef, ExternType, Func, Global, HeapType, Instance,
+    Config, Engine as JitEngine, Error, Extern, ExternRef, ExternType, Func, Global, HeapType, I31, Instance,
     Memory, Module, SharedMemory, Store, Table, Tag, Val, ValType,
 };
 
@@ -190,10 +190,11 @@ fn type_of(ty: ValType) -> Type {
         ValType::F32 => Type::F32,
         ValType::F64 => Type::F64,
         ValType::V128 => Type::V128,
-        ValType::Ref(ty) => match ty.heap_type() {
+        ValType::Ref(ty) => match ty.heap_type().top() {
             HeapType::Extern => Type::Extern,
             HeapType::Exn => Type::Exn,
-            _ => Type::Func,
+            HeapType::Func => Type::Func,
+            _ => Type::Any,
         },
     }
 }
@@ -208,7 +209,9 @@ fn to_val(value: &Value) -> Val {
         Value::Extern(value) => Val::ExternRef(Some(ExternRef::new(value))),
         Value::Null(Type::Extern) => Val::ExternRef(None),
         Value::Null(Type::Exn) => Val::ExnRef(None),
-        Value::Null(_) | Value::Func | Value::Exn => Val::FuncRef(None),
+        Value::Null(Type::Any) => Val::AnyRef(None),
+        Value::I31(value) => I31::wrapping(value).into(),
+        Value::Null(_) | Value::Func | Value::Exn | Value::Object => Val::FuncRef(None),
     }
 }
 
@@ -227,6 +230,8 @@ fn from_val(value: &Val) -> Value {
         }
         Val::ExnRef(None) => Value::Null(Type::Exn),
         Val::ExnRef(Some(_)) => Value::Exn,
+        Val::AnyRef(None) => Value::Null(Type::Any),
+        Val::AnyRef(Some(value)) => value.as_i31().map_or(Value::Object, |value| Value::I31(value.signed())),
     }
 }
 

@@ -20,6 +20,7 @@ pub enum Type {
     Func,
     Extern,
     Exn,
+    Any,
 }
 
 /// A value, as far as it is compared.
@@ -41,6 +42,10 @@ pub enum Value {
     Func,
     /// A number of the host.
     Extern(u32),
+    /// An `i31`, sign-extended.
+    I31(i32),
+    /// Any structure or array.
+    Object,
     /// Any exception.
     Exn,
 }
@@ -55,7 +60,7 @@ impl Type {
             Self::F32 => Value::F32(0),
             Self::F64 => Value::F64(0),
             Self::V128 => Value::V128(0),
-            Self::Func | Self::Extern | Self::Exn => Value::Null(self),
+            Self::Func | Self::Extern | Self::Exn | Self::Any => Value::Null(self),
         }
     }
 }

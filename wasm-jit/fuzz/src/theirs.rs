@@ -136,7 +136,7 @@ fn to_val(store: impl wasmi::AsContextMut, value: &Value) -> Val {
         Value::V128(bits) => Val::V128(bits.into()),
         Value::Extern(value) => Val::ExternRef(Ref::Val(ExternRef::new(store, value))),
         Value::Null(Type::Extern) => Val::ExternRef(Ref::Null),
-        Value::Null(_) | Value::Func | Value::Exn => Val::FuncRef(Ref::Null),
+        Value::Null(_) | Value::Func | Value::Exn | Value::I31(_) | Value::Object => Val::FuncRef(Ref::Null),
     }
 }
 

@@ -141,7 +141,9 @@ impl<'m> Flow<'m> {
             Operator::Br { relative_depth } => vec![label(0, depth(relative_depth, open), open)],
             Operator::BrIf { relative_depth }
             | Operator::BrOnNull { relative_depth }
-            | Operator::BrOnNonNull { relative_depth } => {
+            | Operator::BrOnNonNull { relative_depth }
+            | Operator::BrOnCast { relative_depth, .. }
+            | Operator::BrOnCastFail { relative_depth, .. } => {
                 vec![label(0, depth(relative_depth, open), open), next]
             }
             Operator::BrTable { targets } => {

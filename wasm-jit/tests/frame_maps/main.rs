@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use interpreter::{Access, Machine, Step};
 use wasm_jit::{Engine, Instance, Module, Store, Val};
+use wasm_jit_codegen::objects::ModuleType;
 use wasm_jit_codegen::{
     Address, Chunk, Compiler, FrameMap, FrameMaps, LocalPlace, ModuleInfo, OperandPlace, Reg, Ty,
 };
@@ -32,7 +33,8 @@ fn declarations(bytes: &[u8]) -> ModuleInfo {
     for payload in Parser::new(0).parse_all(bytes) {
         match payload.unwrap() {
             Payload::TypeSection(section) => {
-                info.types.extend(section.into_iter_err_on_gc_types().map(Result::unwrap));
+                let types = section.into_iter_err_on_gc_types().map(Result::unwrap);
+                info.types.extend(types.map(ModuleType::of_function));
             }
             Payload::ImportSection(section) => {
                 for import in section.into_imports() {

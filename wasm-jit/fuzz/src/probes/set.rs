@@ -420,6 +420,8 @@ fn sites(module: &Module) -> Vec<Site> {
                     | Operator::BrTable { .. }
                     | Operator::BrOnNull { .. }
                     | Operator::BrOnNonNull { .. }
+                    | Operator::BrOnCast { .. }
+                    | Operator::BrOnCastFail { .. }
                     | Operator::Select
                     | Operator::TypedSelect { .. }
             );

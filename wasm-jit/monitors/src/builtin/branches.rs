@@ -46,6 +46,8 @@ fn chooses(operator: &Operator<'_>) -> bool {
             | O::TypedSelectMulti { .. }
             | O::BrOnNull { .. }
             | O::BrOnNonNull { .. }
+            | O::BrOnCast { .. }
+            | O::BrOnCastFail { .. }
     )
 }
 

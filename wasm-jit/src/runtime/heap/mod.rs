@@ -9,8 +9,8 @@
 //!   these into lines of 128 bytes. Compiled code allocates by incrementing a pointer within a
 //!   [`Span`]: a free block, or a run of free lines in a block that contains objects
 //!   (`allocate.rs`).
-//! - An object of more than [`MAX_SMALL`] bytes has blocks of its own, or if it is larger than a
-//!   chunk, a chunk of its own.
+//! - An object of more than [`MAX_SMALL`] bytes has blocks of its own, or if it does not fit into a
+//!   chunk with others, a chunk of its own.
 //! - A collection marks objects, and the lines that they occupy (`mark.rs`). Then it examines the
 //!   marks of lines, 32 bytes for each block, and no objects (`sweep.rs`): lines without a mark are
 //!   available again.
@@ -38,13 +38,13 @@
 //!   neither be found nor reached.
 //! - A word of a stack that is an address inside of an object, or at its end, keeps nothing alive.
 //! - Marking uses no stack of its own thread, whatever the depth of structures.
-//! - Nothing is mapped beyond the limit that is given with a request. A request that cannot be
-//!   satisfied is answered with `None`.
+//! - A request does not make the memory of blocks and large objects exceed the limit that is given
+//!   with it. One that cannot be satisfied is answered with `None`.
 //!
 //! # Costs
 //! - The bitmaps of a chunk are 2 of its 32 blocks, of which 36 KiB are used: 3.7% of the memory of
 //!   objects. They are not counted in [`Heap::bytes`].
-//! - A large object occupies a multiple of 32 KiB.
+//! - A large object in a chunk with others occupies a multiple of 32 KiB.
 //! - A collection takes time in proportion to the live objects, plus a small constant for each
 //!   block. It is due when as much has been allocated as survived the last one, so the heap is
 //!   about twice as large as what is alive, plus [`MINIMUM_ALLOWANCE`].

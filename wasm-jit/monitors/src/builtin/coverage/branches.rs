@@ -41,7 +41,9 @@ pub(super) fn branches_of(graph: &Graph<'_>) -> Vec<Branch> {
             Operator::BrIf { .. }
             | Operator::If { .. }
             | Operator::BrOnNull { .. }
-            | Operator::BrOnNonNull { .. } => true,
+            | Operator::BrOnNonNull { .. }
+            | Operator::BrOnCast { .. }
+            | Operator::BrOnCastFail { .. } => true,
             // The successors are by the operand, the default last.
             Operator::BrTable { .. } => false,
             _ => continue,
