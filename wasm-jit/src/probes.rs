@@ -219,8 +219,8 @@ pub enum Kind {
     Empty,
     /// Counts how often control comes to its place.
     Count,
-    /// Counts how an instruction chooses: a `br_if`, `if`, `br_table`, `select`, `br_on_null` or
-    /// `br_on_non_null` ([`Probe::branches`]).
+    /// Counts how an instruction chooses: a `br_if`, `if`, `br_table`, `select`, `br_on_null`,
+    /// `br_on_non_null`, `br_on_cast` or `br_on_cast_fail` ([`Probe::branches`]).
     CountBranch,
     /// Calls a function of the host.
     Native {
@@ -268,7 +268,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Branches {
-    /// A `br_if`, `if`, `select`, `br_on_null` or `br_on_non_null`.
+    /// Any of them but `br_table`.
     Condition {
         /// How often the condition held: the branch was taken, the first part of the `if` was
         /// executed, or the first operand was selected.

@@ -1,7 +1,9 @@
 //! From instructions to probes.
 
 use wasm_jit::Module;
-use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeError, ProbeSpec, Values};
+use wasm_jit::probes::{
+    Bound, Callback, GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec, Values,
+};
 use wasm_jit::wasmparser::Operator;
 
 use crate::flow::Flow;
@@ -39,7 +41,8 @@ pub(crate) fn each_site(
     }
 }
 
-/// Probes that call one closure, whose first value says which of them it is.
+/// Probes that call one closure, whose first value says which of them it is; and some that call
+/// others.
 #[derive(Debug, Default)]
 pub(crate) struct Probes(Vec<ProbeSpec>);
 
@@ -56,6 +59,12 @@ impl Probes {
         all.extend(values);
         let values = Values::from(&all[..]);
         let kind = Kind::Callback { function: callback.clone(), values };
+        self.0.push(ProbeSpec { location: Location { function, place }, kind });
+    }
+
+    /// One at a place, which calls a closure of its own with the frame.
+    pub(crate) fn add_generic(&mut self, (function, place): (u32, Place), closure: GenericFn) {
+        let kind = Kind::Generic(closure);
         self.0.push(ProbeSpec { location: Location { function, place }, kind });
     }
 

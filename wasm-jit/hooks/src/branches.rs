@@ -1,8 +1,10 @@
 //! Decisions of conditional branches.
 
-use wasm_jit::Module;
-use wasm_jit::probes::{Bound, Callback, Place, ProbeError};
+use std::sync::Arc;
+
+use wasm_jit::probes::{Bound, Callback, GenericFn, Place, ProbeError};
 use wasm_jit::wasmparser::Operator;
+use wasm_jit::{Module, RefType, ValType};
 
 use crate::attach::{Probes, Site, each_site};
 use crate::hook::Hook;
@@ -23,6 +25,10 @@ pub enum BranchKind {
     BrOnNull,
     /// `br_on_non_null`.
     BrOnNonNull,
+    /// `br_on_cast`.
+    BrOnCast,
+    /// `br_on_cast_fail`.
+    BrOnCastFail,
 }
 
 /// A decision that is about to take effect.
@@ -35,8 +41,7 @@ pub struct Branch {
     pub offset: u32,
     /// What it is.
     pub kind: BranchKind,
-    /// Whether the condition holds: whether a `br_if`, `br_on_null` or `br_on_non_null` branches,
-    /// an `if` executes its first part, a `select` selects its first operand, and a `br_table` has
+    /// Whether the condition holds: whether a `br_if` or a `br_on_...` branches, an `if` executes its first part, a `select` selects its first operand, and a `br_table` has
     /// a target at its index.
     pub taken: bool,
     /// Which target a `br_table` has chosen, by its number; the default target is the last one. For
@@ -54,6 +59,7 @@ struct Known {
     kind: BranchKind,
     /// By choice: where control continues.
     targets: Box<[u32]>,
+    decides: Decides,
 }
 
 /// Calls a closure whenever one of the chosen branches has decided.
@@ -73,44 +79,76 @@ pub fn branches(
         let targets = match kind {
             BranchKind::BrTable => successors.iter().map(|next| flow.offset(*next)).collect(),
             // The true branch is the first successor.
-            BranchKind::BrIf | BranchKind::If | BranchKind::BrOnNull | BranchKind::BrOnNonNull => {
-                [1, 0].map(|choice| flow.offset(successors[choice])).into()
-            }
             BranchKind::Select => [flow.offset(successors[0]); 2].into(),
+            _ => [1, 0].map(|choice| flow.offset(successors[choice])).into(),
         };
-        found.push(Known { function: site.function, offset: site.offset, kind, targets });
+        let decides = Decides::of(module, site.operator);
+        found.push(Known { function: site.function, offset: site.offset, kind, targets, decides });
     });
-    let places: Vec<_> =
-        found.iter().map(|branch| (branch.function, branch.offset, branch.kind.operand())).collect();
-    let callback = Callback::new(move |values| {
-        let Known { function, offset, kind, targets } = &found[values[0] as usize];
-        let (function, offset, kind) = (*function, *offset, *kind);
-        let value = values[1];
-        let last = targets.len() as u64 - 1;
-        let (taken, choice) = match kind {
-            BranchKind::BrTable => (value < last, value.min(last)),
-            BranchKind::BrOnNull => (value == 0, u64::from(value == 0)),
-            BranchKind::BrIf | BranchKind::If | BranchKind::Select | BranchKind::BrOnNonNull => {
-                (value != 0, u64::from(value != 0))
-            }
-        };
-        let target = targets[choice as usize];
-        hook(&Branch { function, offset, kind, taken, choice: choice as u32, target });
+    let found = Arc::new(found);
+    let hook = Arc::new(hook);
+    let callback = Callback::new({
+        let (found, hook) = (found.clone(), hook.clone());
+        move |values| hook(&found[values[0] as usize].decided(values[1]))
     });
     let mut probes = Probes::default();
-    for (number, (function, offset, value)) in places.into_iter().enumerate() {
-        probes.add((function, Place::Instruction { offset }), &callback, number, &[value]);
+    for (number, branch) in found.iter().enumerate() {
+        let place = (branch.function, Place::Instruction { offset: branch.offset });
+        match branch.decides {
+            Decides::Operand => probes.add(place, &callback, number, &[Bound::Operand(0)]),
+            Decides::Reference => probes.add(place, &callback, number, &[Bound::Reference(0)]),
+            Decides::Type(ty) => {
+                let (found, hook) = (found.clone(), hook.clone());
+                probes.add_generic(
+                    place,
+                    GenericFn::new(move |frame| {
+                        let value = frame.operand(0)?;
+                        let is_of_type = frame.is_of_type(&value, &ValType::Ref(ty));
+                        hook(&found[number].decided(is_of_type.into()));
+                        Ok(())
+                    }),
+                );
+            }
+        }
     }
     Hook::new(probes.make(module)?)
 }
 
-impl BranchKind {
-    /// The operand that decides.
-    fn operand(self) -> Bound {
-        match self {
-            Self::BrOnNull | Self::BrOnNonNull => Bound::Reference(0),
-            Self::BrIf | Self::If | Self::BrTable | Self::Select => Bound::Operand(0),
+/// What decides a branch.
+#[derive(Clone, Copy, Debug)]
+enum Decides {
+    /// The top operand, an integer.
+    Operand,
+    /// Whether the top operand is null.
+    Reference,
+    /// Whether the top operand is of this type.
+    Type(RefType),
+}
+
+impl Decides {
+    fn of(module: &Module, operator: &Operator<'_>) -> Self {
+        match operator {
+            Operator::BrOnNull { .. } | Operator::BrOnNonNull { .. } => Self::Reference,
+            Operator::BrOnCast { to_ref_type, .. } | Operator::BrOnCastFail { to_ref_type, .. } => {
+                Self::Type(module.ref_type(*to_ref_type).expect("a type of the module"))
+            }
+            _ => Self::Operand,
         }
+    }
+}
+
+impl Known {
+    /// The decision, by the operand, or by whether that is of the type.
+    fn decided(&self, value: u64) -> Branch {
+        let last = self.targets.len() as u64 - 1;
+        let (taken, choice) = match self.kind {
+            BranchKind::BrTable => (value < last, value.min(last)),
+            BranchKind::BrOnNull | BranchKind::BrOnCastFail => (value == 0, u64::from(value == 0)),
+            _ => (value != 0, u64::from(value != 0)),
+        };
+        let Self { function, offset, kind, .. } = *self;
+        let target = self.targets[choice as usize];
+        Branch { function, offset, kind, taken, choice: choice as u32, target }
     }
 }
 
@@ -121,6 +159,8 @@ fn kind(operator: &Operator<'_>) -> Option<BranchKind> {
         Operator::BrTable { .. } => Some(BranchKind::BrTable),
         Operator::BrOnNull { .. } => Some(BranchKind::BrOnNull),
         Operator::BrOnNonNull { .. } => Some(BranchKind::BrOnNonNull),
+        Operator::BrOnCast { .. } => Some(BranchKind::BrOnCast),
+        Operator::BrOnCastFail { .. } => Some(BranchKind::BrOnCastFail),
         Operator::Select | Operator::TypedSelect { .. } => Some(BranchKind::Select),
         _ => None,
     }

@@ -329,3 +329,52 @@ fn branches_of_references_decide() {
         next.lock().unwrap().iter().map(|after: &wasm_jit_hooks::After| after.next).collect();
     assert_eq!(log.iter().map(|branch| branch.target).collect::<Vec<_>>(), next);
 }
+
+#[test]
+fn branches_of_casts_decide() {
+    use wasm_jit_hooks::{Branch, BranchKind};
+
+    // Of the numbers 9 to 0, multiples of three are null, of the others even ones an i31.
+    let text = "(module
+        (type $point (struct (field i32)))
+        (func $make (param i32) (result anyref)
+            (if (i32.eqz (i32.rem_u (local.get 0) (i32.const 3))) (then (return (ref.null any))))
+            (if (result anyref) (i32.and (local.get 0) (i32.const 1))
+                (then (struct.new $point (local.get 0)))
+                (else (ref.i31 (local.get 0)))))
+        (func (export \"run\") (local $at i32) (local $value anyref)
+            (local.set $at (i32.const 9))
+            (loop $more
+                (local.set $value (call $make (local.get $at)))
+                (block $point (result (ref $point))
+                    (br_on_cast $point anyref (ref $point) (local.get $value))
+                    (drop) (local.set $value (ref.null any))
+                    (struct.new $point (i32.const 1)))
+                (drop)
+                (block $other (result anyref)
+                    (br_on_cast_fail $other anyref (ref null i31) (local.get $value)))
+                (drop)
+                (local.set $at (i32.sub (local.get $at) (i32.const 1)))
+                (br_if $more (i32.ge_s (local.get $at) (i32.const 0))))))";
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let (log, next) = (Log::default(), Log::default());
+    let is_wanted = |site: &wasm_jit_hooks::Site<'_>| {
+        use wasm_jit::wasmparser::Operator;
+        matches!(site.operator, Operator::BrOnCast { .. } | Operator::BrOnCastFail { .. })
+    };
+    let hook = branches(&module, is_wanted, logging::<Branch>(&log)).unwrap();
+    let _after = after(&module, is_wanted, logging(&next)).unwrap();
+    run(&module).unwrap();
+    let log = log.lock().unwrap();
+    assert_eq!((hook.probes(), log.len()), (2, 20));
+    for (number, branch) in log.iter().enumerate() {
+        let at = 9 - number / 2;
+        // The value remains only where it was a point, which is no i31.
+        let taken = at % 3 != 0 && at % 2 == 1;
+        let kind = if number % 2 == 0 { BranchKind::BrOnCast } else { BranchKind::BrOnCastFail };
+        assert_eq!((branch.kind, branch.taken, branch.choice), (kind, taken, u32::from(taken)), "{number}");
+    }
+    let next: Vec<u32> =
+        next.lock().unwrap().iter().map(|after: &wasm_jit_hooks::After| after.next).collect();
+    assert_eq!(log.iter().map(|branch| branch.target).collect::<Vec<_>>(), next);
+}

@@ -34,7 +34,7 @@ use crate::engine::{Engine, TypeId};
 use crate::error::Error;
 use crate::object_type::ObjectType;
 use crate::types::{
-    ExportType, ExternType, FuncType, GlobalType, ImportType, MemoryType, TableType, TagType,
+    ExportType, ExternType, FuncType, GlobalType, ImportType, MemoryType, RefType, TableType, TagType,
 };
 
 /// A compiled module. A clone is the same module; threads may share it, and instantiate it in any
@@ -183,6 +183,12 @@ impl Module {
             Item::Global(index) => ExternType::Global(GlobalType::of(info.globals[index as usize], info)),
             Item::Tag(index) => ExternType::Tag(TagType::new(self.tag_type(index))),
         }
+    }
+
+    /// A type of references, as an instruction of the module names it; `None` if the module has no
+    /// such type. See [`Instruction::operator`].
+    pub fn ref_type(&self, ty: wasmparser::RefType) -> Option<RefType> {
+        RefType::from_wasm(ty, self.info())
     }
 
     pub(crate) fn tag_type(&self, tag: u32) -> FuncType {

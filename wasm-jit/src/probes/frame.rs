@@ -154,6 +154,11 @@ impl<'a> Frame<'a> {
         self.own().operand(self, depth)
     }
 
+    /// Whether a value is of a type: for a reference, what `ref.test` would answer.
+    pub fn is_of_type(&mut self, value: &Val, ty: &ValType) -> bool {
+        self.opaque_mut().check_type(*ty, value).is_ok()
+    }
+
     /// Changes a parameter or local.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use super::any_ref::{AnyRef, ArrayRef, I31, StructRef};
 use super::func::Func;
 use super::references::ExternRef;
-use super::store::StoreOpaque;
+use super::store::{AsContext, StoreOpaque};
 use crate::error::{Error, Mismatch};
 use crate::exn_ref::ExnRef;
 use crate::types::{FuncTypeId, HeapType, RefType, ValType};
@@ -98,6 +98,12 @@ impl Val {
             HeapType::Exn => Self::ExnRef(None),
             _ => Self::AnyRef(None),
         }
+    }
+
+    /// Whether it is a value of this type: for a reference, what `ref.test` would answer. One of
+    /// another store is not.
+    pub fn is_of_type(&self, store: impl AsContext, ty: &ValType) -> bool {
+        store.as_context().0.opaque.check_type(*ty, self).is_ok()
     }
 
     accessors! {
@@ -207,7 +213,7 @@ impl StoreOpaque {
     }
 
     /// Refuses a value that is not of this type.
-    fn check_type(&self, expected: ValType, value: &Val) -> Result<(), Error> {
+    pub(crate) fn check_type(&self, expected: ValType, value: &Val) -> Result<(), Error> {
         let concrete = |func: &Func| -> Result<HeapType, Error> {
             // One of another store has another type.
             func.lower(self)?;
