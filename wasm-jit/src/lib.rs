@@ -2,10 +2,10 @@
 //! need them to start quickly: it compiles some 20 MB of code a second on one thread, to code of
 //! nearly the speed of an optimizing compiler's.
 //!
-//! It runs WebAssembly 2.0, and the proposals that real programs use: relaxed SIMD, tail calls,
-//! extended constants, multiple memories, exceptions (both forms) and threads. A module that uses
-//! anything else is refused when it is loaded, with the feature's name. The crate `wasm-jit-wasi`
-//! runs programs for WASI preview 1. The API follows that of the crate `wasmtime`.
+//! It runs WebAssembly 3.0, garbage collection included, and of the proposals beyond it threads,
+//! 128-bit arithmetic and memories with pages of one byte. A module that uses anything else is
+//! refused when it is loaded, with the feature's name. The crate `wasm-jit-wasi` runs programs for
+//! WASI preview 1. The API follows that of the crate `wasmtime`.
 //!
 //! # Concepts
 //! - An [`Engine`] holds settings ([`Config`]) and the types of functions.

@@ -70,6 +70,11 @@ pub(super) struct Run {
     #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = units::bytes)]
     pub(super) max_stack: usize,
 
+    /// Memory of each thread's garbage-collected heap: 64M, 1G; a program that needs more fails
+    /// [default: unlimited]
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    max_heap: Option<usize>,
+
     /// Instantiates this module first, and defines its exports for imports from NAME; may be
     /// repeated
     #[arg(long = "preload", value_name = "NAME=FILE", value_parser = preload)]
@@ -121,7 +126,7 @@ pub(super) struct Run {
 impl Run {
     /// What each thread of the program may use.
     pub(super) fn limits(&self) -> Limits {
-        Limits { stack: self.max_stack, fuel: self.fuel }
+        Limits { stack: self.max_stack, fuel: self.fuel, heap: self.max_heap.map(|bytes| bytes as u64) }
     }
 
     /// What the program can import besides WASI.

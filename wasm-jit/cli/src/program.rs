@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::{self, JoinHandle};
 
-use wasm_jit::{Engine, Error, ExternType, Instance, Linker, Module, SharedMemory, Store};
+use wasm_jit::{Engine, Error, ExternType, Instance, Linker, Module, SharedMemory, Store, StoreLimits};
 use wasm_jit_replay::{Error as ReplayError, Recorder};
 use wasm_jit_wasi::WasiCtx;
 
@@ -40,6 +40,8 @@ pub(super) struct Limits {
     pub(super) stack: usize,
     /// If its instructions consume fuel.
     pub(super) fuel: Option<u64>,
+    /// Memory of the garbage-collected heap.
+    pub(super) heap: Option<u64>,
 }
 
 /// What a program can import besides WASI.
@@ -109,6 +111,9 @@ impl Program {
         let mut store = Store::new(&self.engine, Host { program: self.wasi.clone(), monitors: Vec::new() });
         if let Some(fuel) = self.limits.fuel {
             store.set_fuel(fuel)?;
+        }
+        if let Some(heap) = self.limits.heap {
+            store.set_limits(StoreLimits::new().heap_size(heap));
         }
         Ok(store)
     }

@@ -214,6 +214,34 @@ fn a_trap_has_its_reason_a_backtrace_and_an_exit_code() {
 }
 
 #[test]
+fn the_heap_is_bounded() {
+    let place = Place::new();
+    place.text(
+        "list.wat",
+        r#"(module
+            (type $node (struct (field (ref null $node)) (field i64)))
+            (global $kept (mut (ref null $node)) (ref.null $node))
+            (func (export "list") (param $length i32) (result i32) (local $list (ref null $node))
+                (loop $more
+                    (local.set $list (struct.new $node (local.get $list) (i64.const 7)))
+                    (global.set $kept (local.get $list))
+                    (br_if $more (local.tee $length (i32.sub (local.get $length) (i32.const 1)))))
+                (i32.const 1))
+            (func (export "garbage") (param $count i32) (result i32)
+                (loop $more
+                    (drop (struct.new $node (ref.null $node) (i64.const 7)))
+                    (br_if $more (local.tee $count (i32.sub (local.get $count) (i32.const 1)))))
+                (i32.const 1)))"#,
+    );
+    // 24 bytes each.
+    let run =
+        |function, count| place.run(&["run", "--max-heap", "16M", "--invoke", function, "list.wat", count]);
+    run("list", "600000").check(0, "1\n");
+    run("list", "800000").check(1, "").says(&["the store's limit of heap memory is reached"]);
+    run("garbage", "10000000").check(0, "1\n");
+}
+
+#[test]
 fn a_pointer_outside_of_the_memory_traps() {
     let place = Place::new();
     place.text(

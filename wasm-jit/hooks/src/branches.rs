@@ -41,8 +41,9 @@ pub struct Branch {
     pub offset: u32,
     /// What it is.
     pub kind: BranchKind,
-    /// Whether the condition holds: whether a `br_if` or a `br_on_...` branches, an `if` executes its first part, a `select` selects its first operand, and a `br_table` has
-    /// a target at its index.
+    /// Whether the condition holds: whether a `br_if` or a `br_on_...` branches, an `if` executes
+    /// its first part, a `select` selects its first operand, and a `br_table` has a target at its
+    /// index.
     pub taken: bool,
     /// Which target a `br_table` has chosen, by its number; the default target is the last one. For
     /// the others, 1 if the condition holds, else 0.

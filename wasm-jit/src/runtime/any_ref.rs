@@ -280,7 +280,7 @@ impl ArrayRef {
     ) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let length = u32::try_from(elements.len());
-        let length = length.map_err(|_| Error::StoreLimit { what: "objects of the heap" })?;
+        let length = length.map_err(|_| store.no_room())?;
         let array = Self::allocate(store, ty, length)?;
         for (index, value) in (0..).zip(elements) {
             let word = store.lower(ty.element().storage().unpacked(), value)?;

@@ -15,6 +15,7 @@ use super::collect::{self, From};
 use super::store::StoreOpaque;
 use crate::engine::KnownType;
 use crate::error::Error;
+use crate::linear_memory::system_refuses;
 use crate::object_type::{ObjectLayout, ObjectType};
 use crate::types::{ArrayType, HeapType, StructType};
 use crate::vmctx::VmType;
@@ -187,7 +188,7 @@ impl StoreOpaque {
             }
             false => self.allocate_large(size, room),
         };
-        let object = object.ok_or(Error::StoreLimit { what: "objects of the heap" })?;
+        let object = object.ok_or_else(|| self.no_room())?;
         // SAFETY: there is room for an object of this size, and nothing else uses it.
         unsafe {
             object.cast::<*const VmType>().write(&raw const ty.vm);
@@ -229,7 +230,15 @@ impl StoreOpaque {
                 return Ok(());
             }
         }
-        Err(Error::StoreLimit { what: "objects of the heap" })
+        Err(self.no_room())
+    }
+
+    /// The error of an allocation that nothing can make room for.
+    pub(crate) fn no_room(&self) -> Error {
+        match self.limits.heap() {
+            u64::MAX => system_refuses("the heap"),
+            _ => Error::StoreLimit { what: "heap memory" },
+        }
     }
 
     /// Finds another span; returns whether there is one.
