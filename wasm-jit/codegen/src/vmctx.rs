@@ -62,6 +62,13 @@ const MAX_RESULT_WORDS: usize = 2 * MAX_RESULTS;
 pub struct VmStoreContext {
     /// A function whose frame would reach below this address traps.
     pub stack_limit: usize,
+    /// Where the next object of the heap is allocated: between the start of the span and here are
+    /// complete objects. Compiled code writes all of an object before it advances this.
+    pub heap_next: usize,
+    /// The end of the span.
+    pub heap_end: usize,
+    /// The size of the object for which [`Libcall::MakeRoom`] makes room.
+    pub heap_wanted: usize,
     /// Frame pointer of the innermost entry trampoline, or 0.
     pub activation_fp: usize,
     /// Frame pointer of the host trampoline through which the thread left compiled code; set by
@@ -99,13 +106,6 @@ pub struct VmStoreContext {
     pub fuel: i64,
     /// The accessor of the innermost frame that has one, or [`NO_ACCESSOR`].
     pub accessors: *const VmAccessor,
-    /// Where the next object of the heap is allocated: between the start of the span and here are
-    /// complete objects. Compiled code writes all of an object before it advances this.
-    pub heap_next: usize,
-    /// The end of the span.
-    pub heap_end: usize,
-    /// The size of the object for which [`Libcall::MakeRoom`] makes room.
-    pub heap_wanted: usize,
     /// The value for new elements that an array operation of the runtime uses.
     pub element: [u64; 2],
 }
@@ -147,6 +147,9 @@ impl Default for VmStoreContext {
     fn default() -> Self {
         Self {
             stack_limit: 0,
+            heap_next: 0,
+            heap_end: 0,
+            heap_wanted: 0,
             activation_fp: 0,
             exit_fp: 0,
             raised_pc: 0,
@@ -162,9 +165,6 @@ impl Default for VmStoreContext {
             interrupt_requests: &raw const NO_REQUESTS,
             fuel: 0,
             accessors: &raw const NO_ACCESSOR,
-            heap_next: 0,
-            heap_end: 0,
-            heap_wanted: 0,
             element: [0; 2],
         }
     }
