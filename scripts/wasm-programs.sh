@@ -14,7 +14,6 @@
 #   rust       rust.wasm, Rust source from crates, our driver tests/programs/wasm/rust/
 #   kotlin     kotlin.wasm, tests/programs/wasm/kotlin/ by the compiler of the npm package kotlin-compiler;
 #              kotlin-optimized.wasm, the same after wasm-opt of the npm package binaryen; kotlin.jar, for the JVM
-#   dartfmt    dart-fmt.wasm, Dart's formatter compiled by dart2wasm, from the npm package @wasm-fmt/dart_fmt
 #
 # Everything goes to target/wasm-programs/, versions and hashes are in tests/third_party/. What is
 # up to date is not fetched again; two calls at the same time wait for each other. The folder goes
@@ -175,11 +174,6 @@ build_kotlin() {
     mv "$work/kotlin.jar" "$target"
 }
 
-build_dartfmt() {
-    npm_package @wasm-fmt/dart_fmt 0.4.0 6e524964d26d1eea406e49c1232f233016dbdfbac81a7ca6fd6ebfb939d96161 dart_fmt.wasm
-    mv "$work/@wasm-fmt/dart_fmt/dart_fmt.wasm" "$target/dart-fmt.wasm"
-}
-
 # Everything a program is made from; when this hash is unchanged, the program is up to date.
 fingerprint() {
     {
@@ -201,7 +195,7 @@ fingerprint() {
 }
 
 names=("$@")
-((${#names[@]})) || names=(yosys nextpnr gofmt gocompile python sqlite lua rust kotlin dartfmt)
+((${#names[@]})) || names=(yosys nextpnr gofmt gocompile python sqlite lua rust kotlin)
 mkdir -p "$target"
 exec 9>"$target/lock"
 flock 9

@@ -10,7 +10,6 @@
 //! WASM_PROGRAMS_BLESS=1 cargo test --release -p tests --test wasm_programs
 //! ```
 
-mod dart;
 mod monitors;
 mod probes;
 mod recorded;
