@@ -73,7 +73,7 @@ pub(crate) unsafe fn callee(context: *mut VmContext, by: CalledBy, value: u64) -
     // SAFETY: a reference is null or the address of a function, which lives as long as the store.
     let Some(function) = (unsafe { function.as_ref() }) else { return NO_FUNCTION };
     if function.context == context {
-        return function.index.into();
+        return function.index;
     }
     let imported = 0..instance.module.code().module.imported_functions;
     let is_it = |import: &u32| {

@@ -265,13 +265,14 @@ impl ConstSource for Source<'_> {
         };
         let array = self.store.new_array(module.object_type(ty), length, Room::Extend)?;
         let bytes = module.info().array_element(ty).bytes();
-        // SAFETY: the array has these elements, and validation says that the values are of their
-        // type.
+        let put = |at: u32, count: u32, value: u128| {
+            // SAFETY: the array has these elements, and validation says that the values are of
+            // their type.
+            unsafe { array.fill(at, count, bytes, value) };
+        };
         match elements {
-            NewElements::Same(value, length) => unsafe { array.fill(0, length, bytes, value) },
-            NewElements::Values(values) => {
-                (0..).zip(values).for_each(|(at, value)| unsafe { array.fill(at, 1, bytes, *value) });
-            }
+            NewElements::Same(value, length) => put(0, length, value),
+            NewElements::Values(values) => (0..).zip(values).for_each(|(at, value)| put(at, 1, *value)),
         }
         Ok(array.address() as u64)
     }
