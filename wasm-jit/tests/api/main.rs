@@ -10,6 +10,7 @@ mod interrupts;
 mod linking;
 mod memory;
 mod names;
+mod objects;
 mod references;
 mod stacks;
 mod threads;
