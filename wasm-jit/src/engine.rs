@@ -80,6 +80,7 @@ pub struct Config {
     probe_sites: ProbeSites,
     counter_stubs: u32,
     cache: Option<Cache>,
+    collects_always: bool,
 }
 
 impl Default for Config {
@@ -95,6 +96,7 @@ impl Default for Config {
             probe_sites: ProbeSites::default(),
             counter_stubs: COUNTER_STUBS,
             cache: None,
+            collects_always: false,
         }
     }
 }
@@ -173,6 +175,15 @@ impl Config {
     /// and ends programs at different instructions.
     pub fn consume_fuel(&mut self, consume: bool) -> &mut Self {
         self.uses_fuel = consume;
+        self
+    }
+
+    /// Whether every allocation of an object or an exception collects garbage first. By default
+    /// collections run when enough has been allocated. This is for tests of the engine and of its
+    /// embedders: an object that is used, but which the collector does not find, is overwritten
+    /// soon. Programs are many times slower.
+    pub fn collects_always(&mut self, always: bool) -> &mut Self {
+        self.collects_always = always;
         self
     }
 
@@ -261,7 +272,7 @@ impl TypeId {
     }
 
     /// The type at run time.
-    pub(crate) fn object_type(&self) -> &ObjectType {
+    pub(crate) fn object_type(&self) -> &Arc<ObjectType> {
         &self.object_type
     }
 }
@@ -338,6 +349,10 @@ impl Engine {
 
     pub(crate) fn cache(&self) -> Option<&Cache> {
         self.0.config.cache.as_ref()
+    }
+
+    pub(crate) fn collects_always(&self) -> bool {
+        self.0.config.collects_always
     }
 
     pub(crate) fn max_wasm_stack(&self) -> usize {
@@ -433,13 +448,21 @@ impl Engine {
         }
     }
 
-    /// A type of objects at run time.
+    /// The engine-wide id of a type of objects, with one user more, if the engine knows it as what
+    /// `is` accepts: a type of another engine may have the id of a different type.
     ///
     /// # Errors
-    /// [`Error::InvalidType`]: the engine does not know it.
-    pub(crate) fn object_type(&self, id: ObjectTypeId) -> Result<Arc<ObjectType>, Error> {
-        let known = self.types().get(id.0).map(|entry| entry.object_type.clone());
-        known.ok_or(Error::InvalidType { of: "object" })
+    /// [`Error::InvalidType`]: it does not.
+    pub(crate) fn use_object_type(
+        &self,
+        id: ObjectTypeId,
+        is: impl FnOnce(&KnownType) -> bool,
+    ) -> Result<TypeId, Error> {
+        let mut types = self.types();
+        let known = types.get(id.0).filter(|entry| is(&entry.ty));
+        let object_type = known.ok_or(Error::InvalidType { of: "object" })?.object_type.clone();
+        types.add_user(id.0);
+        Ok(TypeId { engine: self.clone(), object_type })
     }
 
     /// Whether every value of a type is one of another type, too: as [`ValType::matches`], and by

@@ -217,11 +217,11 @@ pub enum Error {
         /// The requested growth.
         by: u64,
     },
-    /// A type is contradictory, exceeds the limits of WebAssembly, or refers to a function type
-    /// that the engine does not know.
+    /// A type is contradictory, exceeds the limits of WebAssembly, or refers to a type that the
+    /// engine does not know, or is such a type.
     #[error("the type of the {of} is invalid")]
     InvalidType {
-        /// A function, a memory, a table or a tag.
+        /// A function, an object, a memory, a table or a tag.
         of: &'static str,
     },
     /// Machine code cannot be allocated or made executable.

@@ -12,8 +12,9 @@ use super::objects::{Object, Referent, Room};
 use super::references::ExternRef;
 use super::store::{AsContext, AsContextMut, StoreOpaque};
 use super::value::Val;
+use crate::engine::{KnownType, TypeId};
 use crate::error::Error;
-use crate::object_type::{lower_i31, storage, struct_layout};
+use crate::object_type::{ObjectType, lower_i31, storage, struct_layout};
 use crate::store_id::StoreId;
 use crate::types::{ArrayType, FieldType, HeapType, Mutability, StructType};
 
@@ -191,14 +192,16 @@ impl StructRef {
     ///
     /// # Errors
     /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`] concern the fields;
-    /// [`Error::StoreLimit`].
+    /// [`Error::InvalidType`]: the store's engine does not know the type; [`Error::StoreLimit`].
     pub fn new(mut store: impl AsContextMut, ty: &StructType, fields: &[Val]) -> Result<Self, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let (expected, found) = (ty.fields().len(), fields.len());
         if expected != found {
             return Err(Error::ValueCount { what: "fields", expected, found });
         }
-        let known = store.engine.object_type(ty.id())?;
+        let is =
+            |known: &KnownType| matches!(known, KnownType::Struct(known) if known.fields() == ty.fields());
+        let known = store.keep_type(store.engine.use_object_type(ty.id(), is)?);
         let object = store.new_struct(&known, Room::Collect(collect::From::Host, &[]))?;
         // From here on nothing collects.
         for ((value, ty), field) in fields.iter().zip(ty.fields()).zip(&struct_layout(ty).fields) {
@@ -254,7 +257,8 @@ impl ArrayRef {
     /// An array of `length` times the same value.
     ///
     /// # Errors
-    /// [`Error::ValueType`] and [`Error::WrongStore`] concern the value; [`Error::StoreLimit`].
+    /// [`Error::ValueType`] and [`Error::WrongStore`] concern the value; [`Error::InvalidType`]:
+    /// the store's engine does not know the type; [`Error::StoreLimit`].
     pub fn new(
         mut store: impl AsContextMut,
         ty: &ArrayType,
@@ -292,7 +296,9 @@ impl ArrayRef {
 
     /// An array of zeros. Nothing may collect before it is rooted.
     fn allocate(store: &mut StoreOpaque, ty: &ArrayType, length: u32) -> Result<Object, Error> {
-        let known = store.engine.object_type(ty.id())?;
+        let is =
+            |known: &KnownType| matches!(known, KnownType::Array(known) if known.element() == ty.element());
+        let known = store.keep_type(store.engine.use_object_type(ty.id(), is)?);
         store.new_array(&known, length, Room::Collect(collect::From::Host, &[]))
     }
 
@@ -369,6 +375,13 @@ fn element_offset(ty: &ArrayType, index: u32) -> usize {
 }
 
 impl StoreOpaque {
+    /// Keeps a type of objects in use as long as the store exists.
+    fn keep_type(&mut self, ty: TypeId) -> Arc<ObjectType> {
+        let object_type = ty.object_type().clone();
+        self.object_types.entry(ty.get()).or_insert(ty);
+        object_type
+    }
+
     /// A handle of an object, which must be alive.
     fn root_object(&mut self, object: Object) -> ObjectHandle {
         let root = Arc::new(());

@@ -49,9 +49,10 @@ pub(crate) enum From {
     Libcall,
 }
 
-/// Collects if a threshold is exceeded.
+/// Collects if a threshold is exceeded, or if the engine always does.
 pub(crate) fn if_due(store: &mut StoreOpaque, from: From, extra: &[u64]) {
-    if store.extern_refs.len() + store.exceptions.len() >= store.collect_at.0 || store.heap.is_due() {
+    let count = store.extern_refs.len() + store.exceptions.len();
+    if count >= store.collect_at.0 || store.is_collection_due() {
         collect(store, from, extra);
     }
 }

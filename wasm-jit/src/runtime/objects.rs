@@ -217,7 +217,7 @@ impl StoreOpaque {
             return Ok(());
         }
         if let Room::Collect(from, extra) = room
-            && self.heap.is_due()
+            && self.is_collection_due()
         {
             collect::collect(self, from, extra);
         }
@@ -241,13 +241,22 @@ impl StoreOpaque {
         }
     }
 
+    /// Whether an allocation should collect before more memory is requested.
+    pub(crate) fn is_collection_due(&self) -> bool {
+        self.heap.is_due() || self.engine.collects_always()
+    }
+
     /// Finds another span; returns whether there is one.
     fn refill(&mut self, size: usize) -> bool {
         let vm = self.vm();
         // SAFETY: the context lives as long as the store, and no compiled code runs.
         let next = unsafe { (*vm).heap_next };
         let span = self.heap.refill(next, size, self.limits.heap());
-        let (start, end) = span.map_or((0, 0), |span| (span.start, span.end));
+        let (start, mut end) = span.map_or((0, 0), |span| (span.start, span.end));
+        if self.engine.collects_always() && span.is_some() {
+            // Compiled code comes back for the next object.
+            end = start + size;
+        }
         // SAFETY: as above.
         unsafe { ((*vm).heap_next, (*vm).heap_end) = (start, end) };
         span.is_some()
@@ -257,7 +266,7 @@ impl StoreOpaque {
         let size = usize::try_from(size).ok()?;
         let limit = self.limits.heap();
         if let Room::Collect(from, extra) = room {
-            if self.heap.is_due() {
+            if self.is_collection_due() {
                 collect::collect(self, from, extra);
             }
             if let Some(object) = self.heap.allocate_large(size, limit) {

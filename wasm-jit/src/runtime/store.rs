@@ -11,6 +11,7 @@
 //! is not `Send`, so that all nested activations are on one thread's stack.
 
 use std::any::TypeId;
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use super::references::ExternRefs;
 use super::roots::Roots;
 use super::table::TableData;
 use super::tag::TagData;
-use crate::engine::Engine;
+use crate::engine::{self, Engine};
 use crate::error::Error;
 use crate::linear_memory::LinearMemory;
 use crate::store_id::StoreId;
@@ -103,6 +104,9 @@ pub(crate) struct StoreOpaque {
     /// Objects of WebAssembly, and those that the host has handles of.
     pub heap: Heap,
     pub object_roots: Roots,
+    /// Types of which the host has created objects, by their ids: they must be in use as long as
+    /// their objects are in the heap, reachable or not. Those of programs belong to instances.
+    pub object_types: HashMap<u32, engine::TypeId>,
     pub limits: StoreLimits,
     pub collect_at: Threshold,
     pub failure: Option<Failure>,
@@ -134,6 +138,7 @@ impl StoreOpaque {
             exceptions: Exceptions::default(),
             heap: Heap::new(),
             object_roots: Roots::default(),
+            object_types: HashMap::new(),
             limits: StoreLimits::default(),
             collect_at: Threshold::default(),
             failure: None,

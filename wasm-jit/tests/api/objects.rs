@@ -166,3 +166,19 @@ fn equal_types_of_modules_are_one_type() {
         engine.is_subtype(&ValType::Ref(RefType::new(false, ty.heap_type())), &ValType::Ref(RefType::EQREF))
     );
 }
+
+#[test]
+fn types_of_other_engines_are_refused() {
+    let (engine, other) = (Engine::default(), Engine::default());
+    let field = |ty| MUTABLE(StorageType::Val(ty));
+    // They may have the same id.
+    let ours = engine.new_struct_type([field(ValType::I64), field(ValType::I64)]).unwrap();
+    let theirs = other.new_struct_type([field(ValType::I32)]).unwrap();
+    let mut store = Store::new(&other, ());
+    let refused = StructRef::new(&mut store, &ours, &[Val::I64(1), Val::I64(2)]);
+    assert!(matches!(refused, Err(Error::InvalidType { .. })), "{refused:?}");
+    assert!(StructRef::new(&mut store, &theirs, &[Val::I32(1)]).is_ok());
+    let bytes = engine.new_array_type(MUTABLE(StorageType::I8)).unwrap();
+    let refused = ArrayRef::new(&mut store, &bytes, &Val::I32(1), 10);
+    assert!(matches!(refused, Err(Error::InvalidType { .. })), "{refused:?}");
+}

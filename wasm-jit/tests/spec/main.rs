@@ -9,6 +9,7 @@
 //! cargo test --release -p wasm-jit --test spec -- --bounds-checks --harden-speculation    everything, with these settings of the engine
 //! cargo test --release -p wasm-jit --test spec -- --probe-sites    the same, with places for probes in the code
 //! cargo test --release -p wasm-jit --test spec -- --probes=count    with probes everywhere; also native, toggle
+//! cargo test --release -p wasm-jit --test spec -- --collect-always    every allocation collects garbage
 //! cargo test --release -p wasm-jit --test spec -- --precompiled    modules are stored by another engine and loaded
 //! ```
 //!
@@ -93,7 +94,13 @@ fn main() -> ExitCode {
 /// Whether it is an option of this test: `--probes=` is followed by a mode, which is checked where
 /// it is used, and `--skip=` by a part of a path, as with the tests that libtest runs.
 fn is_known(flag: &str) -> bool {
-    const FLAGS: [&str; 5] =
-        ["--verbose", "--bounds-checks", "--harden-speculation", "--probe-sites", "--precompiled"];
+    const FLAGS: [&str; 6] = [
+        "--verbose",
+        "--bounds-checks",
+        "--harden-speculation",
+        "--probe-sites",
+        "--precompiled",
+        "--collect-always",
+    ];
     FLAGS.contains(&flag) || flag.starts_with("--probes=") || flag.starts_with("--skip=")
 }

@@ -34,6 +34,7 @@ fn engine() -> Engine {
     if has("--bounds-checks") {
         config.bounds_checks(BoundsChecks::Instructions);
     }
+    config.collects_always(has("--collect-always"));
     if has("--probe-sites") {
         config.probe_sites(ProbeSites::Branches);
     }
