@@ -57,13 +57,20 @@ type Imports = (&'static str, &'static [&'static str]);
 const MODULES: &[(&str, &[Imports])] = &[
     (
         "wasm-jit/codegen/src/",
-        &[("asm", &[]), ("module", &[]), ("vmctx", &["module"]), ("compiler", &["asm", "module", "vmctx"])],
+        &[
+            ("asm", &[]),
+            ("objects", &[]),
+            ("module", &["objects"]),
+            ("vmctx", &["module"]),
+            ("compiler", &["asm", "objects", "module", "vmctx"]),
+        ],
     ),
     (
         // All of them may import `vmctx`, which belongs to the crate below.
         "wasm-jit/src/",
         &[
-            ("types", &[]),
+            ("types", &["vmctx"]),
+            ("object_type", &["types", "vmctx"]),
             ("code", &["types", "vmctx"]),
             ("objdump", &["code", "vmctx"]),
             ("trap", &["code", "vmctx"]),
@@ -72,8 +79,8 @@ const MODULES: &[(&str, &[Imports])] = &[
             ("error", &["types", "code", "trap", "exn_ref"]),
             ("linear_memory", &["types", "error"]),
             ("cache", &["error"]),
-            ("engine", &["types", "cache", "code", "trap", "error", "linear_memory"]),
-            ("module", &["types", "cache", "code", "objdump", "error", "engine"]),
+            ("engine", &["types", "object_type", "cache", "code", "trap", "error", "linear_memory", "vmctx"]),
+            ("module", &["types", "object_type", "cache", "code", "objdump", "error", "engine"]),
             (
                 "probes",
                 &["types", "store_id", "code", "engine", "trap", "error", "module", "runtime", "vmctx"],
@@ -83,6 +90,7 @@ const MODULES: &[(&str, &[Imports])] = &[
                 "runtime",
                 &[
                     "types",
+                    "object_type",
                     "store_id",
                     "exn_ref",
                     "code",
