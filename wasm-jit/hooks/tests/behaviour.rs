@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Engine, Func, Instance, Module, Store, Table, Trap, Val};
 use wasm_jit_hooks::{
-    Access, AccessKind, Callee, FunctionEvent, FunctionEventKind, after, blocks, branches, calls, functions,
-    memory,
+    Access, AccessKind, After, Branch, BranchKind, Callee, FunctionEvent, FunctionEventKind, Site, after,
+    blocks, branches, calls, functions, memory,
 };
 
 /// A program with calls, loops, branches, loads and stores.
@@ -299,21 +300,26 @@ fn threads_are_not_disturbed_by_hooks() {
     assert_eq!(run(), first);
 }
 
+/// How many of a program's branches are wanted, and what they decide; they continue where they say.
+fn decisions(module: &Module, is_wanted: fn(&Operator<'_>) -> bool) -> (usize, Vec<Branch>) {
+    let (log, next) = (Log::default(), Log::default());
+    let is_wanted = |site: &Site<'_>| is_wanted(site.operator);
+    let hook = branches(module, is_wanted, logging::<Branch>(&log)).unwrap();
+    let _after = after(module, is_wanted, logging::<After>(&next)).unwrap();
+    run(module).unwrap();
+    let (log, next) = (log.lock().unwrap().clone(), next.lock().unwrap());
+    let next: Vec<u32> = next.iter().map(|after| after.next).collect();
+    assert_eq!(log.iter().map(|branch| branch.target).collect::<Vec<_>>(), next);
+    (hook.probes(), log)
+}
+
 #[test]
 fn branches_of_references_decide() {
-    use wasm_jit_hooks::{Branch, BranchKind};
-
     let module = Module::new(&Engine::default(), include_str!("../../tests/probes/references.wat")).unwrap();
-    let (log, next) = (Log::default(), Log::default());
-    let is_wanted = |site: &wasm_jit_hooks::Site<'_>| {
-        use wasm_jit::wasmparser::Operator;
-        matches!(site.operator, Operator::BrOnNull { .. } | Operator::BrOnNonNull { .. })
-    };
-    let hook = branches(&module, is_wanted, logging::<Branch>(&log)).unwrap();
-    let _after = after(&module, is_wanted, logging(&next)).unwrap();
-    run(&module).unwrap();
-    let log = log.lock().unwrap();
-    assert_eq!((hook.probes(), log.len()), (3, 20));
+    let (probes, log) = decisions(&module, |operator| {
+        matches!(operator, Operator::BrOnNull { .. } | Operator::BrOnNonNull { .. })
+    });
+    assert_eq!((probes, log.len()), (3, 20));
     for (number, branch) in log.iter().enumerate() {
         // Multiples of three are null: 9 to 1, then 3 and 4.
         let (kind, is_null) = match number {
@@ -324,16 +330,10 @@ fn branches_of_references_decide() {
         let taken = is_null == (kind == BranchKind::BrOnNull);
         assert_eq!((branch.kind, branch.taken, branch.choice), (kind, taken, u32::from(taken)), "{number}");
     }
-    // They continue where they say.
-    let next: Vec<u32> =
-        next.lock().unwrap().iter().map(|after: &wasm_jit_hooks::After| after.next).collect();
-    assert_eq!(log.iter().map(|branch| branch.target).collect::<Vec<_>>(), next);
 }
 
 #[test]
 fn branches_of_casts_decide() {
-    use wasm_jit_hooks::{Branch, BranchKind};
-
     // Of the numbers 9 to 0, multiples of three are null, of the others even ones an i31.
     let text = "(module
         (type $point (struct (field i32)))
@@ -357,16 +357,10 @@ fn branches_of_casts_decide() {
                 (local.set $at (i32.sub (local.get $at) (i32.const 1)))
                 (br_if $more (i32.ge_s (local.get $at) (i32.const 0))))))";
     let module = Module::new(&Engine::default(), text).unwrap();
-    let (log, next) = (Log::default(), Log::default());
-    let is_wanted = |site: &wasm_jit_hooks::Site<'_>| {
-        use wasm_jit::wasmparser::Operator;
-        matches!(site.operator, Operator::BrOnCast { .. } | Operator::BrOnCastFail { .. })
-    };
-    let hook = branches(&module, is_wanted, logging::<Branch>(&log)).unwrap();
-    let _after = after(&module, is_wanted, logging(&next)).unwrap();
-    run(&module).unwrap();
-    let log = log.lock().unwrap();
-    assert_eq!((hook.probes(), log.len()), (2, 20));
+    let (probes, log) = decisions(&module, |operator| {
+        matches!(operator, Operator::BrOnCast { .. } | Operator::BrOnCastFail { .. })
+    });
+    assert_eq!((probes, log.len()), (2, 20));
     for (number, branch) in log.iter().enumerate() {
         let at = 9 - number / 2;
         // The value remains only where it was a point, which is no i31.
@@ -374,7 +368,4 @@ fn branches_of_casts_decide() {
         let kind = if number % 2 == 0 { BranchKind::BrOnCast } else { BranchKind::BrOnCastFail };
         assert_eq!((branch.kind, branch.taken, branch.choice), (kind, taken, u32::from(taken)), "{number}");
     }
-    let next: Vec<u32> =
-        next.lock().unwrap().iter().map(|after: &wasm_jit_hooks::After| after.next).collect();
-    assert_eq!(log.iter().map(|branch| branch.target).collect::<Vec<_>>(), next);
 }
