@@ -106,10 +106,7 @@ impl ObjectType {
     /// Where arrays of a type have references.
     pub(crate) fn of_array(ty: &ArrayType) -> ObjectLayout {
         let element = ty.element();
-        ObjectLayout::Array {
-            element_log2: storage(&element).bytes().trailing_zeros() as u8,
-            elements: elements(&element),
-        }
+        ObjectLayout::Array { element_log2: storage(&element).log2(), elements: elements(&element) }
     }
 }
 

@@ -222,7 +222,7 @@ impl Client<'_> {
             Val::F64(bits) => (bits.into(), 8),
             Val::V128(bits) => (bits, 16),
             // Whether it is null.
-            reference => (u128::from(!is_null(&reference)), 4),
+            reference => (u128::from(!reference.is_null()), 4),
         };
         let length = length.min(buffer.len());
         buffer[..length].copy_from_slice(&u128::to_le_bytes(bits)[..length]);
@@ -234,10 +234,6 @@ impl Client<'_> {
 /// counter is the one before.
 fn signal(signal: Signal) -> Reported {
     Reported::SignalWithThread { tid: (), signal }
-}
-
-fn is_null(reference: &Val) -> bool {
-    matches!(reference, Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None) | Val::AnyRef(None))
 }
 
 fn code_address(offset: u64) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use wasm_jit::Val;
+use wasm_jit::{AnyRef, Val};
 
 /// The value of an expression.
 #[derive(Clone, Debug)]
@@ -45,13 +45,11 @@ impl From<&Val> for Value {
             Val::F32(bits) => Self::F32(*bits),
             Val::F64(bits) => Self::F64(*bits),
             Val::V128(bits) => Self::Text(format!("{bits:#034x}")),
-            Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None) | Val::AnyRef(None) => {
-                Self::Text("null".to_owned())
-            }
-            Val::FuncRef(Some(_)) => Self::Text("<funcref>".to_owned()),
-            Val::ExternRef(Some(_)) => Self::Text("<externref>".to_owned()),
-            Val::ExnRef(Some(_)) => Self::Text("<exnref>".to_owned()),
-            Val::AnyRef(Some(value)) => match value.as_i31() {
+            null if null.is_null() => Self::Text("null".to_owned()),
+            Val::FuncRef(_) => Self::Text("<funcref>".to_owned()),
+            Val::ExternRef(_) => Self::Text("<externref>".to_owned()),
+            Val::ExnRef(_) => Self::Text("<exnref>".to_owned()),
+            Val::AnyRef(value) => match value.as_ref().and_then(AnyRef::as_i31) {
                 Some(value) => Self::I32(value.signed()),
                 None => Self::Text("<anyref>".to_owned()),
             },

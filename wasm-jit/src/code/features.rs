@@ -2,7 +2,7 @@
 
 use wasmparser::WasmFeatures;
 
-/// The supported features: WebAssembly 2.0, and the proposals that real programs use.
+/// The supported features: WebAssembly 3.0, and some of the proposals beyond it.
 pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::SATURATING_FLOAT_TO_INT)
     .union(WasmFeatures::SIGN_EXTENSION)

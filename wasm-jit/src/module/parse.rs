@@ -232,25 +232,24 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
 
 impl Parsed {
     /// Adds the types of a recursion group.
-    fn group(&mut self, engine: &Engine, group_of: wp::RecGroup, offset: u64) -> Result<(), Error> {
+    fn group(&mut self, engine: &Engine, group: wp::RecGroup, offset: u64) -> Result<(), Error> {
         let mut types: Vec<ModuleType> = Vec::new();
         let mut group_types = Vec::new();
-        let group = Group { info: &self.info, first: self.info.types.len() as u32, offset };
-        for ty in group_of.into_types() {
-            let supertype = ty.supertype_idxs.first().map(|index| group.place(index.unpack()));
+        let context = GroupContext { info: &self.info, first: self.info.types.len() as u32, offset };
+        for ty in group.into_types() {
+            let supertype = ty.supertype_idxs.first().map(|index| context.place(index.unpack()));
             let depth = match supertype {
                 None => 0,
                 Some(Place::Own(place)) => types[place as usize].depth + 1,
                 Some(Place::Before(index)) => self.info.types[index as usize].depth + 1,
             };
-            let (composite, group_composite) = group.composite(&ty.composite_type.inner)?;
+            let (composite, group_composite) = context.composite(&ty.composite_type.inner)?;
             types.push(ModuleType { composite, is_final: ty.is_final, depth });
             let supertype = supertype.map(|place| match place {
                 Place::Own(place) => GroupSupertype::Own(place),
                 Place::Before(index) => GroupSupertype::Known(self.info.type_ids[index as usize]),
             });
-            let is_final = ty.is_final;
-            group_types.push(GroupType { composite: group_composite, is_final, supertype });
+            group_types.push(GroupType { composite: group_composite, is_final: ty.is_final, supertype });
         }
         for id in engine.register_group(group_types) {
             self.info.type_ids.push(id.get());
@@ -296,9 +295,9 @@ impl Parsed {
     }
 }
 
-/// A recursion group that is being added to a module.
-struct Group<'a> {
-    /// With the types before it.
+/// Where a recursion group is added to a module.
+struct GroupContext<'a> {
+    /// With the types before the group.
     info: &'a ModuleInfo,
     /// The index of its first type.
     first: u32,
@@ -314,7 +313,7 @@ enum Place {
     Before(u32),
 }
 
-impl Group<'_> {
+impl GroupContext<'_> {
     fn place(&self, index: wp::UnpackedIndex) -> Place {
         let index = index.as_module_index().expect("types of a module refer to its types");
         index.checked_sub(self.first).map_or(Place::Before(index), Place::Own)

@@ -99,15 +99,15 @@ impl AnyRef {
     /// If it is an object of another store; so do the other methods that take a store.
     pub fn as_struct(&self, store: impl AsContext) -> Option<StructRef> {
         let handle = self.handle()?;
-        let store = &store.as_context().0.opaque;
-        store.struct_type(handle.object(store)).map(|_| StructRef(handle.clone()))
+        let is_struct = matches!(self.ty(store), HeapType::ConcreteStruct(_));
+        is_struct.then(|| StructRef(handle.clone()))
     }
 
     /// The array, if it is one.
     pub fn as_array(&self, store: impl AsContext) -> Option<ArrayRef> {
         let handle = self.handle()?;
-        let store = &store.as_context().0.opaque;
-        store.array_type(handle.object(store)).map(|_| ArrayRef(handle.clone()))
+        let is_array = matches!(self.ty(store), HeapType::ConcreteArray(_));
+        is_array.then(|| ArrayRef(handle.clone()))
     }
 
     /// The value of the host, if it came from there.

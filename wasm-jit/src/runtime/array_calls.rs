@@ -1,13 +1,12 @@
 //! Libcalls that create structures and arrays, and those that concern many elements of an array.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use wasm_jit_codegen::objects::ARRAY_ELEMENTS;
 
 use super::collect::From;
+use super::instance::InstanceData;
 use super::libcalls::{Running, halves, part};
 use super::objects::{Object, Room};
-use super::store::{Failure, StoreOpaque};
+use super::store::StoreOpaque;
 use crate::error::Error;
 use crate::trap::Trap;
 use crate::vmctx::{Answer, VmContext};
@@ -16,29 +15,27 @@ use crate::vmctx::{Answer, VmContext};
 const COLLECT: Room<'_> = Room::Collect(From::Libcall, &[]);
 
 /// The answer of a libcall that creates an object with this function.
-fn created(running: Running<'_>, create: impl FnOnce(&mut Running<'_>) -> Result<Object, Error>) -> Answer {
-    let mut running = running;
-    // The collector drops values of the embedder, which may panic: nothing may unwind through
-    // compiled code.
-    let failure = match catch_unwind(AssertUnwindSafe(|| create(&mut running))) {
-        Ok(Ok(object)) => return running.answer(Ok(object.address() as u64)),
-        Ok(Err(error)) => Failure::Error(error),
-        Err(panic) => Failure::Panic(panic),
-    };
-    running.store.failure = Some(failure);
-    Answer { value: 0, failed: 1 }
+fn created(
+    running: Running<'_>,
+    create: impl FnOnce(&mut StoreOpaque, &InstanceData) -> Result<Object, Error>,
+) -> Answer {
+    let Running { store, instance } = running;
+    match store.attempt(|store| create(store, instance)) {
+        Some(object) => Running { store, instance }.answer(Ok(object.address() as u64)),
+        None => Answer { value: 0, failed: 1 },
+    }
 }
 
-/// The value that compiled code has recorded for an array operation.
-fn recorded(store: &StoreOpaque) -> u128 {
+/// The value of this size that compiled code has recorded for an array operation.
+fn recorded(store: &StoreOpaque, bytes: u32) -> u128 {
     // SAFETY: the context lives as long as the store, and no compiled code runs.
     let [low, high] = unsafe { (*store.vm()).element };
-    u128::from(low) | u128::from(high) << 64
+    (u128::from(low) | u128::from(high) << 64) & (u128::MAX >> (u128::BITS - 8 * bytes))
 }
 
 /// The number of elements that compiled code has recorded.
 fn recorded_length(store: &StoreOpaque) -> u64 {
-    recorded(store) as u32 as u64
+    recorded(store, u32::BITS / 8) as u64
 }
 
 /// The array that is the operand of an instruction.
@@ -58,21 +55,50 @@ fn check(array: Object, at: u64, count: u64) -> Result<(), Trap> {
     }
 }
 
+/// The array that is the operand of an instruction, which must have these elements.
+fn operand_with(reference: u64, at: u64, count: u64) -> Result<Object, Trap> {
+    let array = operand(reference)?;
+    check(array, at, count)?;
+    Ok(array)
+}
+
+/// Bytes of a data segment.
+fn data(instance: &InstanceData, segment: u32, from: u64, length: u64) -> Result<&[u8], Trap> {
+    part(instance.data(segment), from, length).ok_or(Trap::MemoryOutOfBounds)
+}
+
+/// Values of an element segment.
+fn values(instance: &InstanceData, segment: u32, from: u64, length: u64) -> Result<&[u64], Trap> {
+    part(&instance.elements[segment as usize].values, from, length).ok_or(Trap::TableOutOfBounds)
+}
+
+/// Writes elements of an array, from this index on.
+///
+/// # Safety
+/// The array has room for them there, and they are of its elements' type and size, or the bytes of
+/// such elements, which are numbers.
+unsafe fn write<T: Copy>(array: Object, at: u64, source: &[T]) {
+    const { assert!((ARRAY_ELEMENTS as usize).is_multiple_of(align_of::<T>()), "aligned") };
+    // SAFETY: the caller's obligation.
+    unsafe {
+        let place = array.elements().cast::<T>().add(at as usize);
+        place.copy_from_nonoverlapping(source.as_ptr(), source.len());
+    }
+}
+
 pub(super) unsafe extern "sysv64" fn struct_new(context: *mut VmContext, ty: u64) -> Answer {
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
-    let module = running.instance.module.clone();
-    created(running, |running| running.store.new_struct(module.object_type(ty as u32), COLLECT))
+    created(running, |store, instance| store.new_struct(instance.module.object_type(ty as u32), COLLECT))
 }
 
 pub(super) unsafe extern "sysv64" fn array_new(context: *mut VmContext, ty: u64, length: u64) -> Answer {
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
-    let module = running.instance.module.clone();
-    let value = recorded(running.store);
-    let bytes = module.info().array_element(ty as u32).bytes();
-    created(running, |running| {
-        let array = running.store.new_array(module.object_type(ty as u32), length as u32, COLLECT)?;
+    created(running, |store, instance| {
+        let bytes = instance.module.info().array_element(ty as u32).bytes();
+        let value = recorded(store, bytes);
+        let array = store.new_array(instance.module.object_type(ty as u32), length as u32, COLLECT)?;
         if value != 0 {
             // SAFETY: the array has these elements, and validation says that the value is of their
             // type.
@@ -91,12 +117,12 @@ pub(super) unsafe extern "sysv64" fn array_new_data(
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
     let (ty, segment) = halves(ty_and_segment);
-    let module = running.instance.module.clone();
-    let bytes = u64::from(module.info().array_element(ty).bytes());
-    created(running, |running| {
-        part(running.instance.data(segment), from, length * bytes).ok_or(Trap::MemoryOutOfBounds)?;
-        let array = running.store.new_array(module.object_type(ty), length as u32, COLLECT)?;
-        copy_data(running, segment, from, array, 0, length * bytes)?;
+    created(running, |store, instance| {
+        let bytes = u64::from(instance.module.info().array_element(ty).bytes());
+        let source = data(instance, segment, from, length * bytes)?;
+        let array = store.new_array(instance.module.object_type(ty), length as u32, COLLECT)?;
+        // SAFETY: it has as many bytes, and validation says that the elements are numbers.
+        unsafe { write(array, 0, source) };
         Ok(array)
     })
 }
@@ -110,12 +136,11 @@ pub(super) unsafe extern "sysv64" fn array_new_elem(
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
     let (ty, segment) = halves(ty_and_segment);
-    let module = running.instance.module.clone();
-    created(running, |running| {
-        part(&running.instance.elements[segment as usize].values, from, length)
-            .ok_or(Trap::TableOutOfBounds)?;
-        let array = running.store.new_array(module.object_type(ty), length as u32, COLLECT)?;
-        copy_elements(running, segment, from, array, 0, length)?;
+    created(running, |store, instance| {
+        let source = values(instance, segment, from, length)?;
+        let array = store.new_array(instance.module.object_type(ty), length as u32, COLLECT)?;
+        // SAFETY: it has as many elements, and validation says that the values are of their type.
+        unsafe { write(array, 0, source) };
         Ok(array)
     })
 }
@@ -130,12 +155,12 @@ pub(super) unsafe extern "sysv64" fn array_fill(
     // SAFETY: called by compiled code.
     let running = unsafe { Running::new(context) };
     let bytes = running.instance.module.info().array_element(ty as u32).bytes();
-    let outcome = operand(array).and_then(|array| {
-        check(array, at, length)?;
+    let outcome = operand_with(array, at, length).map(|array| {
+        let value = recorded(running.store, bytes);
         // SAFETY: the array has these elements, and validation says that the value is of their
         // type.
-        unsafe { array.fill(at as u32, length as u32, bytes, recorded(running.store)) };
-        Ok(0)
+        unsafe { array.fill(at as u32, length as u32, bytes, value) };
+        0
     });
     running.answer(outcome)
 }
@@ -178,11 +203,13 @@ pub(super) unsafe extern "sysv64" fn array_init_data(
     let (ty, segment) = halves(ty_and_segment);
     let bytes = u64::from(running.instance.module.info().array_element(ty).bytes());
     let length = recorded_length(running.store);
-    let outcome = operand(array).and_then(|array| {
-        check(array, at, length)?;
-        copy_data(&running, segment, from, array, at * bytes, length * bytes)
+    let outcome = operand_with(array, at, length).and_then(|array| {
+        let source = data(running.instance, segment, from, length * bytes)?;
+        // SAFETY: the array has these elements, and validation says that they are numbers.
+        unsafe { write(array, at * bytes, source) };
+        Ok(0)
     });
-    running.answer(outcome.map(|()| 0))
+    running.answer(outcome)
 }
 
 pub(super) unsafe extern "sysv64" fn array_init_elem(
@@ -196,45 +223,12 @@ pub(super) unsafe extern "sysv64" fn array_init_elem(
     let running = unsafe { Running::new(context) };
     let (_, segment) = halves(ty_and_segment);
     let length = recorded_length(running.store);
-    let outcome = operand(array).and_then(|array| {
-        check(array, at, length)?;
-        copy_elements(&running, segment, from, array, at, length)
+    let outcome = operand_with(array, at, length).and_then(|array| {
+        let source = values(running.instance, segment, from, length)?;
+        // SAFETY: the array has these elements, and validation says that the values are of their
+        // type.
+        unsafe { write(array, at, source) };
+        Ok(0)
     });
-    running.answer(outcome.map(|()| 0))
+    running.answer(outcome)
 }
-
-/// Copies bytes of a data segment to an array, which has room for them from the byte `to` on.
-fn copy_data(
-    running: &Running<'_>,
-    segment: u32,
-    from: u64,
-    array: Object,
-    to: u64,
-    length: u64,
-) -> Result<(), Trap> {
-    let bytes = part(running.instance.data(segment), from, length).ok_or(Trap::MemoryOutOfBounds)?;
-    // SAFETY: the array has room for them, and they are numbers.
-    unsafe { array.elements().add(to as usize).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-    Ok(())
-}
-
-/// Copies values of an element segment to an array, which has these elements.
-fn copy_elements(
-    running: &Running<'_>,
-    segment: u32,
-    from: u64,
-    array: Object,
-    to: u64,
-    length: u64,
-) -> Result<(), Trap> {
-    let values = &running.instance.elements[segment as usize].values;
-    let values = part(values, from, length).ok_or(Trap::TableOutOfBounds)?;
-    // SAFETY: the array has these elements, and validation says that the values are of their type.
-    unsafe {
-        let to = array.elements().cast::<u64>().add(to as usize);
-        to.copy_from_nonoverlapping(values.as_ptr(), values.len());
-    }
-    Ok(())
-}
-
-const _: () = assert!(ARRAY_ELEMENTS % 8 == 0, "words are aligned");

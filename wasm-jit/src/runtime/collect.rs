@@ -88,8 +88,8 @@ impl Marks<'_> {
     fn word(&mut self, word: u64) {
         if let Some(place) = self.store.extern_refs.place(word) {
             self.extern_refs[place] = true;
-        } else if self.heap.mark_ambiguous(word) {
-        } else if let Some(place) = self.store.exceptions.place(word)
+        } else if !self.heap.mark_ambiguous(word)
+            && let Some(place) = self.store.exceptions.place(word)
             && !std::mem::replace(&mut self.exceptions[place], true)
         {
             self.pending.push(place);

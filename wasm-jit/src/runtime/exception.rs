@@ -5,9 +5,10 @@
 
 use std::mem::size_of;
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use super::collect;
+use super::roots::Roots;
 use super::store::{AsContext, AsContextMut, StoreOpaque};
 use super::tag::Tag;
 use super::value::{Val, read_words};
@@ -109,7 +110,7 @@ impl StoreOpaque {
     /// A handle of the exception at this address, which must be alive.
     pub(crate) fn root_exception(&mut self, address: usize) -> ExnRef {
         let root = Arc::new(());
-        self.exceptions.rooted.push((address, Arc::downgrade(&root)));
+        self.exceptions.roots.add(address, &root);
         ExnRef { store: self.id, address, _root: root }
     }
 }
@@ -120,8 +121,8 @@ pub(crate) struct Exceptions {
     objects: Vec<Object>,
     /// Total size of the objects.
     bytes: u64,
-    /// Exceptions for which handles were created.
-    rooted: Vec<(usize, Weak<()>)>,
+    /// Those for which the host has handles.
+    roots: Roots,
 }
 
 /// The memory of an exception: words that begin with a [`VmException`].
@@ -149,7 +150,7 @@ impl Drop for Object {
 impl Exceptions {
     /// Numbers of exceptions and of handles.
     pub(crate) fn len(&self) -> usize {
-        self.objects.len() + self.rooted.len()
+        self.objects.len() + self.roots.len()
     }
 
     fn allocate(&mut self, tag: usize, values: &[u64]) -> usize {
@@ -166,9 +167,8 @@ impl Exceptions {
     /// Removes dropped handles, sorts the exceptions by address, and returns the addresses of those
     /// that have handles.
     pub(crate) fn prepare(&mut self) -> Vec<u64> {
-        self.rooted.retain(|(_, root)| root.strong_count() > 0);
         self.objects.sort_unstable_by_key(Object::address);
-        self.rooted.iter().map(|(address, _)| *address as u64).collect()
+        self.roots.addresses().collect()
     }
 
     /// Number of places for marks.

@@ -5,7 +5,6 @@
 //! unwinds. Those that can trap record the trap in the store and return a failure; compiled code
 //! then leaves through `Raise`.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,7 +14,7 @@ use super::array_calls;
 use super::collect;
 use super::instance::InstanceData;
 use super::room;
-use super::store::{Failure, Handle, StoreArea, StoreOpaque};
+use super::store::{Handle, StoreArea, StoreOpaque};
 use super::tag::Tag;
 use super::wait::{self, Outcome};
 use crate::linear_memory::{LinearMemory, copy_atomically, fill_atomically};
@@ -422,32 +421,15 @@ unsafe extern "sysv64" fn new_exception(context: *mut VmContext, tag: u64, value
         // SAFETY: there is a value for each parameter of the tag.
         _ => unsafe { std::slice::from_raw_parts(values, count) },
     };
-    // SAFETY: this thread runs the store.
-    let exception = match unsafe { trap::is_interrupted(running.store.execution()) } {
-        true => Err(Trap::Interrupt.into()),
-        false => {
-            let tag = tag.identity(running.store);
-            // The collector drops values of the embedder, which may panic: nothing may unwind
-            // through compiled code.
-            let create = || {
-                collect::if_due(running.store, collect::From::Libcall, values);
-                running.store.create_exception(collect::From::Libcall, tag, values)
-            };
-            match catch_unwind(AssertUnwindSafe(create)) {
-                Ok(created) => created,
-                Err(panic) => {
-                    running.store.failure = Some(Failure::Panic(panic));
-                    return 0;
-                }
-            }
+    // Throwing null traps; the activation is then left for the recorded reason.
+    let address = running.store.attempt(|store| {
+        // SAFETY: this thread runs the store.
+        if unsafe { trap::is_interrupted(store.execution()) } {
+            return Err(Trap::Interrupt.into());
         }
-    };
-    match exception {
-        Ok(address) => address as u64,
-        // Throwing null traps; the activation is then left for this reason.
-        Err(error) => {
-            running.store.fail(error);
-            0
-        }
-    }
+        let tag = tag.identity(store);
+        collect::if_due(store, collect::From::Libcall, values);
+        store.create_exception(collect::From::Libcall, tag, values)
+    });
+    address.unwrap_or(0) as u64
 }

@@ -8,7 +8,7 @@
 use std::ptr::NonNull;
 
 use wasm_jit_codegen::objects::{
-    ARRAY_ELEMENTS, ARRAY_LENGTH, FIRST_FIELD, HOST_BIT, I31_BIT, MAX_SMALL_OBJECT,
+    ARRAY_ELEMENTS, ARRAY_LENGTH, FIRST_FIELD, HOST_BIT, I31_BIT, MAX_SMALL_OBJECT, array_size,
 };
 
 use super::collect::{self, From};
@@ -169,8 +169,7 @@ impl StoreOpaque {
         let ObjectLayout::Array { element_log2, .. } = ty.layout else {
             unreachable!("the type is one of arrays")
         };
-        let size = (ARRAY_ELEMENTS as u64 + (u64::from(length) << element_log2)).next_multiple_of(8);
-        self.new_object(ty, size, Some(length), room)
+        self.new_object(ty, array_size(element_log2, length), Some(length), room)
     }
 
     fn new_object(
@@ -180,26 +179,26 @@ impl StoreOpaque {
         length: Option<u32>,
         room: Room<'_>,
     ) -> Result<Object, Error> {
-        let object = match size <= MAX_SMALL_OBJECT.into() {
-            true => {
-                self.make_room(size as usize, room)?;
-                // SAFETY: the context lives as long as the store, and no compiled code runs.
-                NonNull::new(std::ptr::with_exposed_provenance_mut(unsafe { (*self.vm()).heap_next }))
-            }
-            false => self.allocate_large(size, room),
+        let is_small = size <= MAX_SMALL_OBJECT.into();
+        let object = if is_small {
+            self.make_room(size as usize, room)?;
+            // SAFETY: the context lives as long as the store, and no compiled code runs.
+            NonNull::new(std::ptr::with_exposed_provenance_mut(unsafe { (*self.vm()).heap_next }))
+        } else {
+            self.allocate_large(size, room)
         };
         let object = object.ok_or_else(|| self.no_room())?;
         // SAFETY: there is room for an object of this size, and nothing else uses it.
         unsafe {
             object.cast::<*const VmType>().write(&raw const ty.vm);
             // A large object is zero already.
-            if size <= MAX_SMALL_OBJECT.into() {
+            if is_small {
                 object.add(FIRST_FIELD as usize).write_bytes(0, size as usize - FIRST_FIELD as usize);
             }
             if let Some(length) = length {
                 object.byte_add(ARRAY_LENGTH as usize).cast::<u32>().write(length);
             }
-            if size <= MAX_SMALL_OBJECT.into() {
+            if is_small {
                 (*self.vm()).heap_next += size as usize;
             }
         }
@@ -209,28 +208,29 @@ impl StoreOpaque {
     /// Makes sure that the span has room for an object of this size.
     pub(crate) fn make_room(&mut self, size: usize, room: Room<'_>) -> Result<(), Error> {
         // SAFETY: the context lives as long as the store, and no compiled code runs.
-        let has_room = |store: &Self| unsafe {
-            let vm = store.vm();
-            (*vm).heap_end - (*vm).heap_next >= size
-        };
-        if has_room(self) {
+        let has_room = unsafe { (*self.vm()).heap_end - (*self.vm()).heap_next >= size };
+        if has_room || self.collecting(room, |store| store.refill(size).then_some(())).is_some() {
             return Ok(());
-        }
-        if let Room::Collect(from, extra) = room
-            && self.is_collection_due()
-        {
-            collect::collect(self, from, extra);
-        }
-        if self.refill(size) {
-            return Ok(());
-        }
-        if let Room::Collect(from, extra) = room {
-            collect::collect(self, from, extra);
-            if self.refill(size) {
-                return Ok(());
-            }
         }
         Err(self.no_room())
+    }
+
+    /// Allocates, after collections if there is no room, as far as they are permitted.
+    fn collecting<T>(
+        &mut self,
+        room: Room<'_>,
+        mut allocate: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Option<T> {
+        let Room::Collect(from, extra) = room else { return allocate(self) };
+        if self.is_collection_due() {
+            collect::collect(self, from, extra);
+        }
+        let allocated = allocate(self);
+        if allocated.is_some() {
+            return allocated;
+        }
+        collect::collect(self, from, extra);
+        allocate(self)
     }
 
     /// The error of an allocation that nothing can make room for.
@@ -265,16 +265,7 @@ impl StoreOpaque {
     fn allocate_large(&mut self, size: u64, room: Room<'_>) -> Option<NonNull<u8>> {
         let size = usize::try_from(size).ok()?;
         let limit = self.limits.heap();
-        if let Room::Collect(from, extra) = room {
-            if self.is_collection_due() {
-                collect::collect(self, from, extra);
-            }
-            if let Some(object) = self.heap.allocate_large(size, limit) {
-                return Some(object);
-            }
-            collect::collect(self, from, extra);
-        }
-        self.heap.allocate_large(size, limit)
+        self.collecting(room, |store| store.heap.allocate_large(size, limit))
     }
 
     /// The type of structures of an object, if it is one.

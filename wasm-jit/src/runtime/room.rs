@@ -6,11 +6,10 @@
 //! references in them.
 
 use std::arch::naked_asm;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::collect::From;
 use super::objects::Room;
-use super::store::{Failure, StoreArea};
+use super::store::StoreArea;
 use crate::trap::{self, Trap};
 use crate::vmctx::VmContext;
 
@@ -93,16 +92,9 @@ unsafe extern "sysv64" fn find_room(context: *mut VmContext) -> u64 {
     // SAFETY: as above; this thread runs the store.
     let (size, is_interrupted) =
         unsafe { ((*store.vm()).heap_wanted, trap::is_interrupted(store.execution())) };
-    let outcome = match is_interrupted {
-        true => Ok(Err(Trap::Interrupt.into())),
-        // The collector drops values of the embedder, which may panic: nothing may unwind through
-        // compiled code.
-        false => catch_unwind(AssertUnwindSafe(|| store.make_room(size, Room::Collect(From::Libcall, &[])))),
-    };
-    match outcome {
-        Ok(Ok(())) => return 0,
-        Ok(Err(error)) => store.fail(error),
-        Err(panic) => store.failure = Some(Failure::Panic(panic)),
-    }
-    1
+    let made = store.attempt(|store| match is_interrupted {
+        true => Err(Trap::Interrupt.into()),
+        false => store.make_room(size, Room::Collect(From::Libcall, &[])),
+    });
+    made.is_none().into()
 }

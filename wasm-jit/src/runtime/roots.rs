@@ -1,4 +1,4 @@
-//! The objects for which the host has handles.
+//! The objects and exceptions for which the host has handles.
 
 use std::sync::{Arc, Weak};
 
@@ -26,6 +26,11 @@ impl Roots {
             self.prune();
         }
         self.entries.push((address, Arc::downgrade(root)));
+    }
+
+    /// Number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
     }
 
     /// The addresses of the objects whose handles exist.

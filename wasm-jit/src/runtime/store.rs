@@ -13,6 +13,7 @@
 use std::any::TypeId;
 use std::collections::HashMap;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -176,6 +177,18 @@ impl StoreOpaque {
     /// The execution state of the store.
     pub(crate) fn execution(&self) -> *mut ExecutionState {
         self.area.as_ptr().cast()
+    }
+
+    /// The result of an operation that compiled code has called for, and that may collect; `None`
+    /// if it failed, and the reason is recorded. The collector drops values of the embedder, which
+    /// may panic, and nothing may unwind through compiled code.
+    pub(crate) fn attempt<T>(&mut self, operation: impl FnOnce(&mut Self) -> Result<T, Error>) -> Option<T> {
+        match catch_unwind(AssertUnwindSafe(|| operation(self))) {
+            Ok(Ok(value)) => return Some(value),
+            Ok(Err(error)) => self.fail(error),
+            Err(panic) => self.failure = Some(Failure::Panic(panic)),
+        }
+        None
     }
 
     /// Records the reason why a libcall or host function failed.

@@ -100,6 +100,11 @@ impl Val {
         }
     }
 
+    /// Whether it is a null reference.
+    pub fn is_null(&self) -> bool {
+        matches!(self, Self::FuncRef(None) | Self::ExternRef(None) | Self::ExnRef(None) | Self::AnyRef(None))
+    }
+
     /// Whether it is a value of this type: for a reference, what `ref.test` would answer. One of
     /// another store is not.
     pub fn is_of_type(&self, store: impl AsContext, ty: &ValType) -> bool {
@@ -229,13 +234,9 @@ impl StoreOpaque {
             }
             other => other.ty(),
         };
-        let is_null = matches!(
-            value,
-            Val::FuncRef(None) | Val::ExternRef(None) | Val::ExnRef(None) | Val::AnyRef(None)
-        );
         let fits = match (expected, found) {
             // Null is a value of all nullable types of its kind.
-            (ValType::Ref(expected), ValType::Ref(found)) if is_null => {
+            (ValType::Ref(expected), ValType::Ref(found)) if value.is_null() => {
                 expected.is_nullable() && expected.heap_type().top() == found.heap_type()
             }
             _ => self.engine.is_subtype(&found, &expected),

@@ -183,10 +183,9 @@ impl<'a> FunctionCompiler<'a> {
         self.take(CALLEE);
         self.asm.mov(Width::W64, CALLEE, SCRATCH);
         self.asm.mov(Width::W64, SCRATCH, Mem::base(CALLEE, FUNC_REF_TYPE));
-        if let Some(depth) = self.compare_type(type_index) {
-            self.trap_if(Cond::Below, TrapCode::IndirectCallType);
-            self.compare_far_type(type_index, depth);
-        }
+        self.compare_type(type_index, |compiler, is_above| {
+            compiler.trap_if(is_above, TrapCode::IndirectCallType);
+        });
         self.trap_if(Cond::NotEqual, TrapCode::IndirectCallType);
     }
 

@@ -35,14 +35,6 @@ enum Question {
     Func(u32),
 }
 
-/// What a comparison decides, if its condition holds.
-#[derive(Clone, Copy, Debug)]
-struct Step {
-    cond: Cond,
-    /// Whether the reference is of the type.
-    is_of_type: bool,
-}
-
 /// What is to be done where a reference is of the type, and where it is not.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
@@ -98,15 +90,16 @@ impl FunctionCompiler<'_> {
     fn test(&mut self, reg: Reg, nullable: bool, heap_type: HeapType, yes: Outcome, no: Outcome) {
         let question = self.question(heap_type);
         let after = self.asm.new_label();
+        // If the condition holds, it is decided whether the reference is of the type.
         let decide =
-            |compiler: &mut Self, Step { cond, is_of_type }: Step| match if is_of_type { yes } else { no } {
+            |compiler: &mut Self, cond: Cond, is_of_type: bool| match if is_of_type { yes } else { no } {
                 Outcome::Continue => compiler.asm.jcc(cond, after),
                 Outcome::Label(label) => compiler.asm.jcc(cond, label),
                 Outcome::Trap => compiler.trap_if(cond, TrapCode::CastFailure),
                 Outcome::Branch(depth) => compiler.branch_if(Flag::Int(cond), depth),
             };
         self.asm.test(Width::W64, reg, reg);
-        decide(self, Step { cond: Cond::Equal, is_of_type: nullable });
+        decide(self, Cond::Equal, nullable);
         match question {
             // The flags still say that it is not null.
             Question::All | Question::None => {}
@@ -114,12 +107,12 @@ impl FunctionCompiler<'_> {
             Question::NotHost => {
                 // An `i31` may have that bit set.
                 self.asm.test_imm(Width::W32, reg, I31_BIT as i32);
-                decide(self, Step { cond: Cond::NotEqual, is_of_type: true });
+                decide(self, Cond::NotEqual, true);
                 self.asm.test_imm(Width::W32, reg, HOST_BIT as i32);
             }
             Question::Kind(_) | Question::Object(_) => {
                 self.asm.test_imm(Width::W32, reg, NO_OBJECT as i32);
-                decide(self, Step { cond: Cond::NotEqual, is_of_type: false });
+                decide(self, Cond::NotEqual, false);
                 self.asm.mov(Width::W64, SCRATCH, Mem::base(reg, 0));
             }
             Question::Func(_) => self.asm.mov(Width::W64, SCRATCH, Mem::base(reg, FUNC_REF_TYPE)),
@@ -131,45 +124,36 @@ impl FunctionCompiler<'_> {
                 Cond::Equal
             }
             Question::Object(ty) | Question::Func(ty) => {
-                if let Some(depth) = self.compare_type(ty) {
-                    decide(self, Step { cond: Cond::Below, is_of_type: false });
-                    self.compare_far_type(ty, depth);
-                }
+                self.compare_type(ty, |compiler, is_above| decide(compiler, is_above, false));
                 Cond::Equal
             }
             Question::None | Question::NotHost => Cond::Equal,
         };
         // One of the two is to continue here.
         if matches!(yes, Outcome::Continue) {
-            decide(self, Step { cond: holds.opposite(), is_of_type: false });
+            decide(self, holds.opposite(), false);
         } else {
-            decide(self, Step { cond: holds, is_of_type: true });
+            decide(self, holds, true);
         }
         self.asm.bind(after);
     }
 
     /// Compares the type in the scratch register with a type of the module: equal if it is that
-    /// type or a subtype. Returns the depth of a type that not every type has an ancestor for:
-    /// then the depths are compared.
-    pub(super) fn compare_type(&mut self, ty: u32) -> Option<u32> {
+    /// type or a subtype. `refuse` leaves if the condition that it gets holds: then the type has no
+    /// ancestor at that depth.
+    pub(super) fn compare_type(&mut self, ty: u32, refuse: impl FnOnce(&mut Self, Cond)) {
         let module = self.module;
         let known = &module.types[ty as usize];
         if !known.is_final {
-            if known.depth as usize >= NEAR_ANCESTORS {
+            let mut index = known.depth as usize;
+            if index >= NEAR_ANCESTORS {
                 self.asm.alu_imm(Alu::Cmp, Width::W32, Mem::base(SCRATCH, TYPE_DEPTH), known.depth as i32);
-                return Some(known.depth);
+                refuse(self, Cond::Below);
+                self.asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, TYPE_FAR_ANCESTORS));
+                index -= NEAR_ANCESTORS;
             }
-            self.asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, 8 * known.depth as i32));
+            self.asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, 8 * index as i32));
         }
-        self.asm.alu(Alu::Cmp, Width::W64, SCRATCH, Mem::base(CONTEXT, self.layout.ty(ty)));
-        None
-    }
-
-    /// The same for a type that is deep enough.
-    pub(super) fn compare_far_type(&mut self, ty: u32, depth: u32) {
-        let index = depth as usize - NEAR_ANCESTORS;
-        self.asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, TYPE_FAR_ANCESTORS));
-        self.asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, 8 * index as i32));
         self.asm.alu(Alu::Cmp, Width::W64, SCRATCH, Mem::base(CONTEXT, self.layout.ty(ty)));
     }
 

@@ -30,7 +30,8 @@ impl FunctionCompiler<'_> {
         let layout = module.struct_layout(ty);
         let count = layout.fields.len() as u32;
         let object = if layout.size > MAX_SMALL_OBJECT {
-            let object = self.new_large_struct(ty);
+            self.struct_new_default(ty);
+            let object = self.pop_answer();
             self.store_fields(object, count, |field| layout.fields[field as usize].into());
             object
         } else {
@@ -45,8 +46,7 @@ impl FunctionCompiler<'_> {
     pub(super) fn struct_new_default(&mut self, ty: u32) {
         let size = self.module.struct_layout(ty).size;
         if size > MAX_ZEROED {
-            self.libcall(Libcall::StructNew, &[u64::from(ty)], 0);
-            self.check_answer();
+            self.bulk(Libcall::StructNew, &[u64::from(ty)], 0);
             return self.push_answer(Ty::Ref);
         }
         let object = self.new_small(ty, size, |compiler, object| {
@@ -85,10 +85,7 @@ impl FunctionCompiler<'_> {
     }
 
     pub(super) fn array_new_default(&mut self, ty: u32) {
-        let zero = match self.module.array_element(ty).unpacked().into() {
-            vector @ Ty::V128 => Operand { ty: vector, val: Val::Const(self.vectors.number(0)) },
-            _ => Operand { ty: Ty::I64, val: Val::Const(0) },
-        };
+        let zero = Operand { ty: self.module.array_element(ty).unpacked().into(), val: Val::Const(0) };
         self.set_element(&zero);
         self.bulk(Libcall::ArrayNew, &[u64::from(ty)], 1);
         self.push_answer(Ty::Ref);
@@ -96,11 +93,13 @@ impl FunctionCompiler<'_> {
 
     pub(super) fn array_new_fixed(&mut self, ty: u32, length: u32) {
         let storage = self.module.array_element(ty);
-        let size = array_size(storage, length);
+        let size = array_size(storage.log2(), length);
         let element =
             move |index| Element { storage, offset: ARRAY_ELEMENTS + (storage.bytes() * index) as i32 };
         let object = if size > u64::from(MAX_SMALL_OBJECT) {
-            let object = self.new_large_array(ty, length);
+            self.push_const(Ty::I32, u64::from(length));
+            self.array_new_default(ty);
+            let object = self.pop_answer();
             self.store_fields(object, length, element);
             object
         } else {
@@ -243,7 +242,7 @@ impl FunctionCompiler<'_> {
                 self.asm.lea(Width::W64, own, Mem::indexed(index, index, 0, 0));
                 Mem::indexed(array, own, 3, ARRAY_ELEMENTS)
             }
-            _ => Mem::indexed(array, index, bytes.trailing_zeros() as u8, ARRAY_ELEMENTS),
+            _ => Mem::indexed(array, index, storage.log2(), ARRAY_ELEMENTS),
         }
     }
 
@@ -327,17 +326,8 @@ impl FunctionCompiler<'_> {
         object
     }
 
-    /// A large structure of zeros, in a register.
-    fn new_large_struct(&mut self, ty: u32) -> Reg {
-        self.bulk(Libcall::StructNew, &[u64::from(ty)], 0);
-        self.registers.pin(Reg::RAX);
-        Reg::RAX
-    }
-
-    /// A large array of zeros, in a register.
-    fn new_large_array(&mut self, ty: u32, length: u32) -> Reg {
-        self.push_const(Ty::I32, u64::from(length));
-        self.array_new_default(ty);
+    /// Pops the object that a libcall has just created: it is still in the register.
+    fn pop_answer(&mut self) -> Reg {
         self.pop();
         Reg::RAX
     }

@@ -119,7 +119,7 @@ impl Heap {
         index
     }
 
-    /// Whether taking so many bytes would exceed a limit.
+    /// Whether the heap would be larger than a limit with this many bytes more.
     fn exceeds(&self, bytes: usize, limit: u64) -> bool {
         self.bytes.checked_add(bytes as u64).is_none_or(|bytes| bytes > limit)
     }

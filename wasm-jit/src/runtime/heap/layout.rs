@@ -2,14 +2,9 @@
 
 use std::ptr;
 
-use wasm_jit_codegen::objects::{ARRAY_ELEMENTS, ARRAY_LENGTH};
+use wasm_jit_codegen::objects::{ARRAY_LENGTH, array_size};
 
 use crate::object_type::{ObjectLayout, ObjectType};
-
-/// Bytes of an array, with its header: a multiple of 8.
-pub(super) const fn array_size(element_log2: u8, length: u32) -> usize {
-    (ARRAY_ELEMENTS as usize + ((length as usize) << element_log2)).next_multiple_of(8)
-}
 
 /// The word at an address.
 ///
@@ -51,8 +46,10 @@ pub(super) unsafe fn size_of_object(object: usize) -> usize {
     // SAFETY: required of the caller.
     match unsafe { layout_of(object) } {
         ObjectLayout::Struct { size, .. } => *size as usize,
-        // SAFETY: the layout is that of an array.
-        ObjectLayout::Array { element_log2, .. } => array_size(*element_log2, unsafe { length_of(object) }),
+        ObjectLayout::Array { element_log2, .. } => {
+            // SAFETY: the layout is that of an array.
+            array_size(*element_log2, unsafe { length_of(object) }) as usize
+        }
         ObjectLayout::Function => unreachable!("functions are not in the heap"),
     }
 }

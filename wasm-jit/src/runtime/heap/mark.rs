@@ -5,10 +5,10 @@
 //! whose first elements have been followed: the end of the array, and above it the address of the
 //! next element plus 1.
 
-use wasm_jit_codegen::objects::ARRAY_ELEMENTS;
+use wasm_jit_codegen::objects::{ARRAY_ELEMENTS, array_size};
 
 use super::chunk::{Bitmaps, CHUNK, LINE, base_of, bitmaps, block_of, line_words};
-use super::layout::{array_size, layout_of, length_of, read, size_of_object};
+use super::layout::{layout_of, length_of, read, size_of_object};
 use super::{Heap, MAX_SMALL, bits};
 use crate::object_type::{Elements, ObjectLayout};
 
@@ -112,7 +112,7 @@ impl Heap {
             ObjectLayout::Array { element_log2, elements } => {
                 // SAFETY: the layout is that of an array.
                 let length = unsafe { length_of(object) };
-                mark_lines(object, array_size(*element_log2, length));
+                mark_lines(object, array_size(*element_log2, length) as usize);
                 let first = object + ARRAY_ELEMENTS as usize;
                 let end = first + 8 * length as usize;
                 match elements {

@@ -2,10 +2,9 @@
 
 use std::ptr;
 
-use wasm_jit_codegen::objects::{ARRAY_ELEMENTS, ARRAY_LENGTH};
+use wasm_jit_codegen::objects::{ARRAY_ELEMENTS, ARRAY_LENGTH, array_size};
 
 use super::super::chunk::{BLOCK, LINE};
-use super::super::layout::array_size;
 use super::super::{Heap, MAX_SMALL, bits};
 use crate::object_type::{Elements, ObjectLayout, ObjectType};
 use crate::vmctx::VmKind;
@@ -111,7 +110,7 @@ impl Mutator {
 
     /// An array of numbers whose bits are all set.
     pub(super) fn plain_array(&mut self, ty: Type, element_log2: u8, length: u32) -> usize {
-        let mut words = vec![u64::MAX; array_size(element_log2, length) / 8 - 1];
+        let mut words = vec![u64::MAX; array_size(element_log2, length) as usize / 8 - 1];
         words[0] = u64::from(length);
         self.object(ty, &words)
     }
