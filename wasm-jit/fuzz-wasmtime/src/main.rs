@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use wasm_jit_fuzz::Features;
 
 fn main() -> ExitCode {
-    let features = Features { exceptions: true, threads: true, function_references: true, fuel: true };
+    let features =
+        Features { exceptions: true, threads: true, function_references: true, gc: true, fuel: true };
     wasm_jit_fuzz::driver::main(theirs::Wasmtime::new(false), features)
 }

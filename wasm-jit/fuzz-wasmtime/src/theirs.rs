@@ -1,10 +1,14 @@
 //! Wasmtime as the reference engine.
 
-use wasm_jit_fuzz::{FUEL, Case, Contents, Engine, Host, Instantiated, Outcome, Trap, Type, Value};
+use wasm_jit_fuzz::{Case, Contents, Engine, FUEL, Host, Instantiated, Outcome, Trap, Type, Value};
 use wasmtime::{
-    Config, Engine as WasmtimeEngine, Error, Extern, ExternRef, ExternType, Func, Global, HeapType, Instance,
-    Memory, Module, OptLevel, Ref, SharedMemory, Store, Table, Tag, ThrownException, Val, ValType,
+    AnyRef, Config, Engine as WasmtimeEngine, Error, Extern, ExternRef, ExternType, Func, GcHeapOutOfMemory,
+    Global, HeapType, I31, Instance, Memory, Module, OptLevel, Ref, SharedMemory, Store, StoreLimits,
+    StoreLimitsBuilder, Table, Tag, ThrownException, Val, ValType,
 };
+
+/// Bytes of a garbage-collected heap, and of a memory, which are all smaller.
+const MAX_HEAP: usize = 256 << 20;
 
 /// The reference engine.
 pub(crate) struct Wasmtime(WasmtimeEngine);
@@ -15,7 +19,7 @@ impl Wasmtime {
         config.wasm_exceptions(true).wasm_threads(true).shared_memory(true).wasm_multi_memory(true);
         config.wasm_simd(true).wasm_relaxed_simd(false).cranelift_opt_level(OptLevel::None);
         config.wasm_memory64(true).wasm_custom_page_sizes(true).wasm_wide_arithmetic(true);
-        config.wasm_function_references(true);
+        config.wasm_function_references(true).wasm_gc(true);
         config.consume_fuel(consumes_fuel);
         // Memories with Wasmtime's defaults: without reservations of 4 GiB, version 48 takes
         // aligned addresses in an empty memory for misaligned ones, cannot grow shared memories,
@@ -26,7 +30,7 @@ impl Wasmtime {
 
 impl Engine for Wasmtime {
     type Module = Module;
-    type Store = Store<()>;
+    type Store = Store<StoreLimits>;
     type Export = Extern;
 
     fn name(&self) -> &'static str {
@@ -37,7 +41,7 @@ impl Engine for Wasmtime {
         *self = Self::new(true);
     }
 
-    fn fuel(&self, store: &Store<()>) -> Option<u64> {
+    fn fuel(&self, store: &Store<StoreLimits>) -> Option<u64> {
         store.get_fuel().ok()
     }
 
@@ -45,8 +49,10 @@ impl Engine for Wasmtime {
         Module::new(&self.0, &case.wasm).map_err(|error| format!("{error:#}"))
     }
 
-    fn store(&self) -> Store<()> {
-        let mut store = Store::new(&self.0, ());
+    fn store(&self) -> Store<StoreLimits> {
+        let limits = StoreLimitsBuilder::new().memory_size(MAX_HEAP).build();
+        let mut store = Store::new(&self.0, limits);
+        store.limiter(|limits| limits);
         // Refused if the engine does not consume any.
         let _ = store.set_fuel(FUEL);
         store
@@ -54,7 +60,7 @@ impl Engine for Wasmtime {
 
     fn instantiate(
         &self,
-        store: &mut Store<()>,
+        store: &mut Store<StoreLimits>,
         module: &Module,
         host: &Host,
     ) -> Result<Instantiated<Extern>, String> {
@@ -75,12 +81,19 @@ impl Engine for Wasmtime {
         })
     }
 
-    fn parameters(&self, store: &Store<()>, export: &Extern) -> Option<Vec<Type>> {
+    fn parameters(&self, store: &Store<StoreLimits>, export: &Extern) -> Option<Vec<Type>> {
         let Extern::Func(func) = export else { return None };
-        Some(func.ty(store).params().map(|ty| type_of(&ty)).collect())
+        let ty = func.ty(store);
+        let can_be_null = |ty: ValType| !matches!(ty, ValType::Ref(ty) if !ty.is_nullable());
+        ty.params().all(can_be_null).then(|| ty.params().map(|ty| type_of(&ty)).collect())
     }
 
-    fn call(&self, store: &mut Store<()>, function: &Extern, arguments: &[Value]) -> Result<Outcome, String> {
+    fn call(
+        &self,
+        store: &mut Store<StoreLimits>,
+        function: &Extern,
+        arguments: &[Value],
+    ) -> Result<Outcome, String> {
         let Extern::Func(func) = function else { return Err("not a function".to_owned()) };
         let given: wasmtime::Result<Vec<Val>> =
             arguments.iter().map(|value| to_val(&mut *store, value)).collect();
@@ -92,7 +105,7 @@ impl Engine for Wasmtime {
         })
     }
 
-    fn contents(&self, store: &mut Store<()>, export: &Extern) -> Result<Contents, String> {
+    fn contents(&self, store: &mut Store<StoreLimits>, export: &Extern) -> Result<Contents, String> {
         Ok(match export {
             Extern::Memory(memory) => Contents::Memory(memory.data(&*store).to_vec()),
             Extern::SharedMemory(memory) => {
@@ -118,18 +131,24 @@ impl Engine for Wasmtime {
 }
 
 /// Defines an import.
-fn define(store: &mut Store<()>, name: &str, ty: &ExternType, host: &Host) -> wasmtime::Result<Extern> {
+fn define(
+    store: &mut Store<StoreLimits>,
+    name: &str,
+    ty: &ExternType,
+    host: &Host,
+) -> wasmtime::Result<Extern> {
     Ok(match ty {
         ExternType::Func(ty) => {
             let (name, host) = (name.to_owned(), host.clone());
             let results: Vec<Type> = ty.results().map(|ty| type_of(&ty)).collect();
-            let call = move |mut caller: wasmtime::Caller<'_, ()>, given: &[Val], answer: &mut [Val]| {
-                let arguments = given.iter().map(|value| from_val(&mut caller, value)).collect();
-                for (answer, value) in answer.iter_mut().zip(host.call(&name, arguments, &results)) {
-                    *answer = to_val(&mut caller, &value)?;
-                }
-                Ok(())
-            };
+            let call =
+                move |mut caller: wasmtime::Caller<'_, StoreLimits>, given: &[Val], answer: &mut [Val]| {
+                    let arguments = given.iter().map(|value| from_val(&mut caller, value)).collect();
+                    for (answer, value) in answer.iter_mut().zip(host.call(&name, arguments, &results)) {
+                        *answer = to_val(&mut caller, &value)?;
+                    }
+                    Ok(())
+                };
             Func::new(&mut *store, ty.clone(), call).into()
         }
         ExternType::Global(ty) => {
@@ -155,9 +174,12 @@ fn type_of(ty: &ValType) -> Type {
         ValType::F64 => Type::F64,
         ValType::V128 => Type::V128,
         ValType::Ref(ty) => match ty.heap_type().top() {
-            HeapType::Extern => Type::Extern,
+            HeapType::Extern if matches!(ty.heap_type(), HeapType::Extern) => Type::Extern,
+            HeapType::Extern => Type::NullExtern,
             HeapType::Exn => Type::Exn,
-            _ => Type::Func,
+            HeapType::Func => Type::Func,
+            _ if matches!(ty.heap_type(), HeapType::Any | HeapType::Eq | HeapType::I31) => Type::Any,
+            _ => Type::NullAny,
         },
     }
 }
@@ -172,7 +194,9 @@ fn to_val(store: impl wasmtime::AsContextMut, value: &Value) -> wasmtime::Result
         Value::Extern(value) => Val::ExternRef(Some(ExternRef::new(store, value)?)),
         Value::Null(Type::Extern) => Val::ExternRef(None),
         Value::Null(Type::Exn) => Val::ExnRef(None),
-        Value::Null(_) | Value::Func | Value::Exn => Val::FuncRef(None),
+        Value::Null(Type::Any) => Val::AnyRef(None),
+        Value::I31(value) => Val::AnyRef(Some(AnyRef::from_i31(store, I31::wrapping_i32(value)))),
+        Value::Null(_) | Value::Func | Value::Exn | Value::Object => Val::FuncRef(None),
     })
 }
 
@@ -193,11 +217,16 @@ fn from_val(store: impl wasmtime::AsContextMut, value: &Val) -> Value {
         }
         Val::ExnRef(None) => Value::Null(Type::Exn),
         Val::ExnRef(Some(_)) => Value::Exn,
+        Val::AnyRef(None) => Value::Null(Type::Any),
+        Val::AnyRef(Some(value)) => {
+            let i31 = value.as_i31(store).ok().flatten();
+            i31.map_or(Value::Object, |value| Value::I31(value.get_i32()))
+        }
         other => unreachable!("no module has values like {other:?}"),
     }
 }
 
-fn outcome(store: &mut Store<()>, error: &Error) -> Outcome {
+fn outcome(store: &mut Store<StoreLimits>, error: &Error) -> Outcome {
     use wasmtime::Trap as T;
     if error.is::<ThrownException>() {
         store.take_pending_exception();
@@ -214,8 +243,12 @@ fn outcome(store: &mut Store<()>, error: &Error) -> Outcome {
         Some(T::IntegerDivisionByZero) => Trap::IntegerDivisionByZero,
         Some(T::BadConversionToInteger) => Trap::BadConversionToInteger,
         Some(T::UnreachableCodeReached) => Trap::Unreachable,
+        Some(T::CastFailure) => Trap::CastFailure,
+        Some(T::ArrayOutOfBounds) => Trap::ArrayOutOfBounds,
+        Some(T::AllocationTooLarge) => return Outcome::Exhausted,
         Some(T::NullReference) => Trap::NullReference,
         Some(T::AtomicWaitNonSharedMemory) => Trap::AtomicWaitNonSharedMemory,
+        _ if error.is::<GcHeapOutOfMemory<()>>() => return Outcome::Exhausted,
         _ => return Outcome::Error(format!("{error:#}")),
     })
 }

@@ -3,6 +3,7 @@
 use arbitrary::Unstructured;
 use wasm_smith::{Config, MemoryOffsetChoices, Module};
 
+use crate::imports;
 use crate::program::{self, Features, Form};
 use crate::random::{Random, mixed};
 use crate::record::{Type, Value};
@@ -69,7 +70,11 @@ impl Case {
         let bytes = random.bytes(length);
         let mut module = Module::new(config, &mut Unstructured::new(&bytes)).ok()?;
         module.ensure_termination(BUDGET).ok()?;
-        Some(Self { seed, wasm: module.to_bytes(), legacy: None, same_nans: false })
+        let wasm = module.to_bytes();
+        if !imports::can_be_defined(&wasm) {
+            return None;
+        }
+        Some(Self { seed, wasm, legacy: None, same_nans: false })
     }
 
     /// The part of the case that host functions need.
@@ -138,7 +143,6 @@ fn config(random: &mut Random, features: Features) -> Config {
         canonicalize_nans: true,
         export_everything: true,
         generate_custom_sections: false,
-        gc_enabled: false,
         simd_enabled: random.one_in(2),
         relaxed_simd_enabled: false,
         compact_imports_enabled: false,
@@ -154,6 +158,7 @@ fn config(random: &mut Random, features: Features) -> Config {
         ..Config::default()
     };
     config.exceptions_enabled = features.exceptions && !random.one_in(3);
+    config.gc_enabled = features.gc && !random.one_in(4);
     config.threads_enabled = features.threads && random.one_in(2);
     config.bulk_memory_enabled = !random.one_in(5);
     config.reference_types_enabled = config.bulk_memory_enabled && !random.one_in(4);
@@ -197,7 +202,7 @@ fn value(random: &mut Random, ty: Type) -> Value {
         }
         Type::Extern if !random.one_in(3) => Value::Extern(random.number() as u32),
         Type::Any if !random.one_in(3) => Value::I31((integer(random) as i32) << 1 >> 1),
-        Type::Func | Type::Extern | Type::Exn | Type::Any => Value::Null(ty),
+        other => other.zero(),
     }
 }
 

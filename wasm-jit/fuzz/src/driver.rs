@@ -65,6 +65,10 @@ struct Options {
     /// Hardens wasm-jit's code against speculation.
     #[arg(long)]
     harden_speculation: bool,
+    /// Collects garbage at each allocation of wasm-jit's programs. Otherwise that is done for a
+    /// third of the seeds.
+    #[arg(long)]
+    collect_always: bool,
     /// Compares the fuel that calls consume, too, if the other engine's instructions cost as much
     /// as wasm-jit's.
     #[arg(long)]
@@ -90,9 +94,9 @@ pub fn main(mut theirs: impl Engine, mut features: Features) -> ExitCode {
         theirs.consume_fuel();
     }
     let theirs = &theirs;
-    let ours = Ours::with_config(options.config());
+    let ours = Engines::new(&options);
     if let Some(seed) = options.case {
-        return show(seed, &options, &ours, theirs, features);
+        return show(seed, &options, ours.of(seed, &options), theirs, features);
     }
     match options.worker {
         Some(step) => work(&options, step, &ours, theirs, features),
@@ -111,11 +115,34 @@ impl Options {
         config
     }
 
+    fn collects_always(&self, seed: u64) -> bool {
+        self.collect_always || seed.is_multiple_of(3)
+    }
+
     /// An engine of its own for a case with probes.
     fn with_probes(&self, seed: u64) -> Ours {
         let mut config = self.config();
+        config.collects_always(self.collects_always(seed));
         probed::configure(&mut config, seed);
         Ours::with_config(config)
+    }
+}
+
+/// Engines for cases without probes.
+struct Engines {
+    plain: Ours,
+    collecting: Ours,
+}
+
+impl Engines {
+    fn new(options: &Options) -> Self {
+        let collecting = Ours::with_config(options.config().collects_always(true).clone());
+        Self { plain: Ours::with_config(options.config()), collecting }
+    }
+
+    /// The one for a seed.
+    fn of(&self, seed: u64, options: &Options) -> &Ours {
+        if options.collects_always(seed) { &self.collecting } else { &self.plain }
     }
 }
 
@@ -225,7 +252,7 @@ impl Counts {
     }
 }
 
-fn work(options: &Options, step: u64, ours: &Ours, theirs: &impl Engine, features: Features) -> ExitCode {
+fn work(options: &Options, step: u64, ours: &Engines, theirs: &impl Engine, features: Features) -> ExitCode {
     let end = Instant::now() + Duration::from_secs(options.seconds);
     let mut counts = Counts::default();
     let mut out = io::stdout().lock();
@@ -235,7 +262,7 @@ fn work(options: &Options, step: u64, ours: &Ours, theirs: &impl Engine, feature
         if writeln!(out, "seed {seed}").and_then(|()| out.flush()).is_err() {
             return ExitCode::FAILURE;
         }
-        if let Err(finding) = try_seed(seed, options, ours, theirs, features, &mut counts) {
+        if let Err(finding) = try_seed(seed, options, ours.of(seed, options), theirs, features, &mut counts) {
             eprintln!("{finding}");
             return ExitCode::FAILURE;
         }
@@ -358,6 +385,7 @@ fn start(options: &Options, job: u64, jobs: u64) -> io::Result<Child> {
         .args(options.bounds_checks.then_some("--bounds-checks"))
         .args(options.harden_speculation.then_some("--harden-speculation"))
         .args(options.fuel.then_some("--fuel"))
+        .args(options.collect_always.then_some("--collect-always"))
         .args(options.probes.then_some("--probes"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

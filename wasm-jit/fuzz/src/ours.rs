@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wasm_jit::{
     Config, Engine as JitEngine, Error, Extern, ExternRef, ExternType, Func, Global, HeapType, I31, Instance,
-    Memory, Module, SharedMemory, Store, Table, Tag, Val, ValType,
+    Memory, Module, SharedMemory, Store, StoreLimits, Table, Tag, Val, ValType,
 };
 
 use crate::case::Case;
@@ -15,6 +15,9 @@ use crate::record::{Outcome, Trap, Type, Value};
 
 /// Fuel of a store: more than any case consumes.
 pub const FUEL: u64 = 1 << 40;
+
+/// Bytes of a store's garbage-collected heap.
+const MAX_HEAP: u64 = 64 << 20;
 
 /// The engine under test.
 #[derive(Debug)]
@@ -92,6 +95,7 @@ impl Engine for Ours {
 
     fn store(&self) -> Store<()> {
         let mut store = Store::new(&self.0, ());
+        store.set_limits(StoreLimits::new().heap_size(MAX_HEAP));
         match store.set_fuel(FUEL) {
             Ok(()) | Err(Error::NoFuel) => store,
             Err(error) => panic!("{error}"),
@@ -124,7 +128,10 @@ impl Engine for Ours {
 
     fn parameters(&self, store: &Store<()>, export: &Extern) -> Option<Vec<Type>> {
         let Extern::Func(func) = export else { return None };
-        Some(func.ty(store).params().map(type_of).collect())
+        let ty = func.ty(store);
+        // No object of a given type, or function, can be given.
+        let can_be_null = |ty: ValType| !matches!(ty, ValType::Ref(ty) if !ty.is_nullable());
+        ty.params().all(can_be_null).then(|| ty.params().map(type_of).collect())
     }
 
     fn call(&self, store: &mut Store<()>, function: &Extern, arguments: &[Value]) -> Result<Outcome, String> {
@@ -191,10 +198,14 @@ fn type_of(ty: ValType) -> Type {
         ValType::F64 => Type::F64,
         ValType::V128 => Type::V128,
         ValType::Ref(ty) => match ty.heap_type().top() {
-            HeapType::Extern => Type::Extern,
+            HeapType::Extern if ty.heap_type() == HeapType::Extern => Type::Extern,
+            HeapType::Extern => Type::NullExtern,
             HeapType::Exn => Type::Exn,
             HeapType::Func => Type::Func,
-            _ => Type::Any,
+            HeapType::Any if matches!(ty.heap_type(), HeapType::Any | HeapType::Eq | HeapType::I31) => {
+                Type::Any
+            }
+            _ => Type::NullAny,
         },
     }
 }
@@ -239,6 +250,7 @@ fn outcome(error: Error) -> Outcome {
     use wasm_jit::Trap as T;
     Outcome::Trapped(match error {
         Error::Exception(_) => return Outcome::Threw,
+        Error::StoreLimit { .. } => return Outcome::Exhausted,
         Error::Trap { trap, .. } => match trap {
             T::StackOverflow => return Outcome::Exhausted,
             T::MemoryOutOfBounds => Trap::MemoryOutOfBounds,
@@ -251,6 +263,8 @@ fn outcome(error: Error) -> Outcome {
             T::BadConversionToInteger => Trap::BadConversionToInteger,
             T::UnreachableCodeReached => Trap::Unreachable,
             T::NullReference => Trap::NullReference,
+            T::CastFailure => Trap::CastFailure,
+            T::ArrayOutOfBounds => Trap::ArrayOutOfBounds,
             T::AtomicWaitNonSharedMemory => Trap::AtomicWaitNonSharedMemory,
             other => return Outcome::Error(other.to_string()),
         },

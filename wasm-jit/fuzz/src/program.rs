@@ -6,18 +6,20 @@
 //! else assigns, and functions call only later ones.
 //!
 //! Control flow with values is in `values.rs`, exceptions are in `exceptions.rs`, references to
-//! functions in `references.rs`; this file has all other statements, and the expressions.
+//! functions in `references.rs`, structures and arrays in `objects.rs`; this file has all other statements, and the expressions.
 //!
 //! The bits of a NaN differ between engines, so none becomes observable (memory, integers, signs),
 //! and [`Case::same_nans`](crate::Case::same_nans) is set, so that those of results are ignored.
 
 mod exceptions;
+mod objects;
 mod references;
 mod values;
 
 use std::fmt::Write as _;
 
 pub use exceptions::Form;
+use objects::Objects;
 use references::Places;
 
 use crate::random::{Random, mixed};
@@ -31,6 +33,8 @@ pub struct Features {
     pub threads: bool,
     /// Typed references to functions.
     pub function_references: bool,
+    /// Structures, arrays and `i31`.
+    pub gc: bool,
     /// Instructions consume as much fuel as wasm-jit's.
     pub fuel: bool,
 }
@@ -119,8 +123,21 @@ fn text(random: &mut Random, features: Features, form: Form) -> String {
     if features.function_references {
         references::declare(&mut out, &signatures);
     }
+    // Its instructions are not counted alike.
+    let features = Features { gc: features.gc && !features.fuel, ..features };
+    let objects = if features.gc { Objects::declare(&mut out, random) } else { Objects::default() };
     for (index, signature) in signatures.iter().enumerate() {
-        Function::write(&mut out, random, features, form, &signatures, index, signature, mixed_types);
+        Function::write(
+            &mut out,
+            random,
+            features,
+            form,
+            &signatures,
+            &objects,
+            index,
+            signature,
+            mixed_types,
+        );
     }
     let _ = write!(out, " (table $table funcref (elem (ref.null func)");
     for index in 0..functions {
@@ -135,6 +152,7 @@ struct Function<'r> {
     features: Features,
     form: Form,
     signatures: &'r [Signature],
+    objects: &'r Objects,
     index: usize,
     /// Types of parameters and locals; they are followed by the counters of loops.
     locals: Vec<Ty>,
@@ -166,6 +184,7 @@ impl Function<'_> {
         features: Features,
         form: Form,
         signatures: &[Signature],
+        objects: &Objects,
         index: usize,
         signature: &Signature,
         mixed_types: bool,
@@ -181,6 +200,7 @@ impl Function<'_> {
             features,
             form,
             signatures,
+            objects,
             index,
             locals,
             counters: 0,
@@ -203,7 +223,7 @@ impl Function<'_> {
             }
             Form::Legacy => String::new(),
         };
-        let references = function.references.locals();
+        let references = function.references.locals() + &objects.locals();
         let _ = writeln!(
             out,
             " (func $f{index} (export \"f{index}\") (param{}) (result{})\n  (local{}{}){exceptions}{references}\n{body}  {})",
@@ -250,6 +270,7 @@ impl Function<'_> {
             _ if self.features.function_references && choices > 7 && self.random.one_in(6) => {
                 self.reference_statement(depth)
             }
+            _ if self.features.gc && choices > 7 && self.random.one_in(4) => self.object_statement(depth),
             0..=2 => self.assignment(),
             3 => {
                 let address = self.address();
@@ -538,6 +559,7 @@ impl Function<'_> {
         self.budget -= 1;
         let choices = if depth > 5 || self.budget < 0 { 4 } else { 16 };
         match self.random.below(choices) {
+            _ if self.features.gc && choices > 4 && self.random.one_in(8) => self.number_of_object(ty, depth),
             0 => self.constant(ty),
             1..=3 => match self.local(ty) {
                 Some(local) => format!("(local.get {local})"),

@@ -21,6 +21,10 @@ pub enum Type {
     Extern,
     Exn,
     Any,
+    /// A type of `any`'s hierarchy of which the host has only null.
+    NullAny,
+    /// The same of `extern`'s.
+    NullExtern,
 }
 
 /// A value, as far as it is compared.
@@ -61,6 +65,8 @@ impl Type {
             Self::F64 => Value::F64(0),
             Self::V128 => Value::V128(0),
             Self::Func | Self::Extern | Self::Exn | Self::Any => Value::Null(self),
+            Self::NullAny => Value::Null(Self::Any),
+            Self::NullExtern => Value::Null(Self::Extern),
         }
     }
 }
@@ -79,6 +85,8 @@ pub enum Trap {
     BadConversionToInteger,
     UnalignedAtomic,
     NullReference,
+    CastFailure,
+    ArrayOutOfBounds,
     AtomicWaitNonSharedMemory,
 }
 

@@ -22,17 +22,20 @@ fn some_seconds_of_random_modules_with_probes() {
 /// Those that are compared with Wasmtime only.
 #[test]
 fn programs_with_all_features_are_valid() {
-    let features = Features { exceptions: true, threads: true, function_references: true, fuel: false };
+    let features =
+        Features { exceptions: true, threads: true, function_references: true, gc: true, fuel: false };
     let engine = Engine::default();
-    let mut branches = 0;
+    let (mut branches, mut casts) = (0, 0);
     for seed in 0..400 {
         let Some(case) = Case::new(seed, features).filter(|case| case.same_nans) else { continue };
         for wasm in [Some(&case.wasm), case.legacy.as_ref()].into_iter().flatten() {
             Module::validate(&engine, wasm).unwrap_or_else(|error| panic!("{seed}: {error}"));
         }
         branches += usize::from(case.text().contains("br_on_non_null"));
+        casts += usize::from(case.text().contains("br_on_cast_fail"));
     }
     assert!(branches > 20, "only {branches} programs compare references with null");
+    assert!(casts > 20, "only {casts} programs cast references");
 }
 
 fn run(arguments: &[&str]) {
