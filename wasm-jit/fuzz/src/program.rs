@@ -6,7 +6,8 @@
 //! else assigns, and functions call only later ones.
 //!
 //! Control flow with values is in `values.rs`, exceptions are in `exceptions.rs`, references to
-//! functions in `references.rs`, structures and arrays in `objects.rs`; this file has all other statements, and the expressions.
+//! functions in `references.rs`, structures and arrays in `objects.rs`; this file has all other
+//! statements, and the expressions.
 //!
 //! The bits of a NaN differ between engines, so none becomes observable (memory, integers, signs),
 //! and [`Case::same_nans`](crate::Case::same_nans) is set, so that those of results are ignored.

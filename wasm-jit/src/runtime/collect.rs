@@ -47,6 +47,9 @@ pub(crate) enum From {
     Host,
     /// The runtime, on the same stack.
     Libcall,
+    /// The runtime, on the same stack. Frames and registers of compiled code are from this address
+    /// on.
+    Above(usize),
 }
 
 /// Collects if a threshold is exceeded, or if the engine always does.
@@ -180,6 +183,7 @@ fn mark_stacks(marks: &mut Marks<'_>, from: From) {
     let execution = unsafe { &*marks.store.execution() };
     let vm = &execution.vm;
     match from {
+        From::Above(stack_pointer) => mark_frames(marks, stack_pointer, vm.activation_fp),
         From::Host => mark_frames(marks, vm.exit_sp, vm.activation_fp),
         From::Libcall => {
             // A callee-saved register still has its value, or it is saved in a frame between

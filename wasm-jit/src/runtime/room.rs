@@ -2,8 +2,8 @@
 //! the span of the heap has no room for it.
 //!
 //! The routine preserves all registers, so that an allocation costs compiled code no spills. It
-//! saves those that the C convention does not preserve on the stack, where the collector finds the
-//! references in them.
+//! saves them on the stack, where the collector finds the references in them. So the collector
+//! needs no frames of the runtime, in which references of earlier calls are left.
 
 use std::arch::naked_asm;
 
@@ -27,8 +27,14 @@ pub(super) unsafe extern "C" fn make_room() {
         "push r8",
         "push r9",
         "push r10",
-        "sub rsp, 264",
-        "and rsp, -32",
+        "push rbx",
+        "push r12",
+        "push r13",
+        "push r15",
+        // If the stack needs no alignment, the vectors overlap this word. So every word is written.
+        "push 0",
+        "sub rsp, 232",
+        "and rsp, -16",
         "movups [rsp], xmm0",
         "movups [rsp + 16], xmm1",
         "movups [rsp + 32], xmm2",
@@ -45,6 +51,7 @@ pub(super) unsafe extern "C" fn make_room() {
         "movups [rsp + 208], xmm13",
         "movups [rsp + 224], xmm14",
         "mov rdi, r14",
+        "mov rsi, rsp",
         "call {find_room}",
         "mov r11, rax",
         "movups xmm0, [rsp]",
@@ -77,13 +84,14 @@ pub(super) unsafe extern "C" fn make_room() {
     )
 }
 
-/// Makes room for an object of which compiled code has recorded the size. Returns 0, or 1 if that
+/// Makes room for an object of which compiled code has recorded the size. The registers of compiled
+/// code, and its frames above, are from the address `saved` on. Returns 0, or 1 if that
 /// failed.
 ///
 /// # Safety
 /// The context is that of an instance whose code is running and has called the routine
 /// [`MakeRoom`](crate::vmctx::Libcall::MakeRoom).
-unsafe extern "sysv64" fn find_room(context: *mut VmContext) -> u64 {
+unsafe extern "sysv64" fn find_room(context: *mut VmContext, saved: usize) -> u64 {
     // SAFETY: the caller's obligation; the store is lent to the code that runs in it.
     let store = unsafe {
         let area: *mut StoreArea = (*context).store.cast();
@@ -94,7 +102,7 @@ unsafe extern "sysv64" fn find_room(context: *mut VmContext) -> u64 {
         unsafe { ((*store.vm()).heap_wanted, trap::is_interrupted(store.execution())) };
     let made = store.attempt(|store| match is_interrupted {
         true => Err(Trap::Interrupt.into()),
-        false => store.make_room(size, Room::Collect(From::Libcall, &[])),
+        false => store.make_room(size, Room::Collect(From::Above(saved), &[])),
     });
     made.is_none().into()
 }

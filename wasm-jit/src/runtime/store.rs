@@ -286,7 +286,7 @@ impl<T: 'static> Store<T> {
     /// Frees unreachable objects, exceptions and references to host values. This also happens
     /// automatically, when there are many.
     pub fn gc(&mut self) {
-        collect::collect(&mut self.as_context_mut().into_inner().opaque, collect::From::Host, &[]);
+        self.as_context_mut().gc();
     }
 
     /// The memory of the garbage-collected heap, in bytes.
@@ -341,6 +341,11 @@ pub struct StoreContextMut<'a, T: 'static> {
 impl<'a, T: 'static> StoreContextMut<'a, T> {
     pub(crate) fn new(inner: &'a mut StoreInner<T>) -> Self {
         Self { inner, not_send: PhantomData }
+    }
+
+    /// As [`Store::gc`], also in a host function.
+    pub fn gc(&mut self) {
+        collect::collect(&mut self.inner.opaque, collect::From::Host, &[]);
     }
 
     pub(crate) fn into_inner(self) -> &'a mut StoreInner<T> {
