@@ -137,13 +137,7 @@ unsafe fn invoke_in(
         if on_another_stack {
             ((*area).stack_top, (*area).execution.vm.stack_limit) = around;
         }
-        left.map_err(|raised| {
-            if (*store).failure.is_some() {
-                // The heap may be full, and the next call's frames are in the same place.
-                stack::clear_below();
-            }
-            (*store).failure_of(raised)
-        })
+        left.map_err(|raised| (*store).failure_of(raised))
     }
 }
 

@@ -73,15 +73,3 @@ fn ask() -> Option<(usize, usize)> {
     };
     (failed == 0).then(|| (lowest.addr(), lowest.addr() + size))
 }
-
-/// How much of the stack [`clear_below`] clears: the frames of the runtime and of a few functions.
-const CLEARED: usize = 16 << 10;
-
-/// Writes zeros to the unused stack below the caller's frame. Frames of ended calls leave
-/// references there, and the collector would find them in parts of later frames that are not
-/// written. One of them can keep all objects of a full heap alive, so that each later call would
-/// fail, and leave the same reference again.
-#[inline(never)]
-pub(super) fn clear_below() {
-    std::hint::black_box(&mut [0_u64; CLEARED / 8]);
-}
