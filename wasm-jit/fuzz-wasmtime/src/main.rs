@@ -1,5 +1,5 @@
 //! The command `wasm-jit-fuzz-wasmtime`: compares wasm-jit with Wasmtime, also in exceptions,
-//! function references and atomic accesses.
+//! function references, garbage-collected objects and atomic accesses.
 //!
 //! ```text
 //! cargo run --release --manifest-path wasm-jit/fuzz-wasmtime/Cargo.toml -- --seconds 600 --seed 1
