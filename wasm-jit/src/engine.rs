@@ -178,10 +178,11 @@ impl Config {
         self
     }
 
-    /// Whether every allocation of an object or an exception collects garbage first. By default
-    /// collections run when enough has been allocated. This is for tests of the engine and of its
-    /// embedders: an object that is used, but which the collector does not find, is overwritten
-    /// soon. Programs are many times slower.
+    /// Whether every allocation of an object or an exception collects garbage first, or if the heap
+    /// has more than 128 KiB, those that find a sixteenth of it allocated since the last
+    /// collection. By default collections run when enough has been allocated. This is for tests of
+    /// the engine and of its embedders: an object that is used, but which the collector does not
+    /// find, is overwritten soon. Programs are many times slower.
     pub fn collects_always(&mut self, always: bool) -> &mut Self {
         self.collects_always = always;
         self

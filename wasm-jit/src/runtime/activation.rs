@@ -130,10 +130,16 @@ unsafe fn invoke_in(
             (*area).stack_top = stack::pointer();
             (*area).execution.vm.stack_limit = stack::limit((*store).engine.max_wasm_stack());
         }
+        let collections = (*store).collections;
         let left = {
             let _lent = Lent::new(store);
             trap::enter(area.cast(), || entry(context, code, values))
         };
+        if (*store).collections != collections {
+            // A later call's frames are in the same place. References that this one's left there
+            // would keep objects alive in it, perhaps all of a full heap.
+            stack::clear_below((*area).execution.vm.stack_limit);
+        }
         if on_another_stack {
             ((*area).stack_top, (*area).execution.vm.stack_limit) = around;
         }

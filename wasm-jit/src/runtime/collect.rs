@@ -12,6 +12,8 @@
 //!    reference merely keeps something alive. The frames of an activation are between its entry
 //!    trampoline and the host trampoline through which it was left, which also saves the registers.
 //!    The host's part of the stack is not scanned: a host function may run on a stack of its own.
+//!    References that an ended call left on the stack are cleared when it ends, if there was a
+//!    collection during that time ([`stack::clear_below`](super::stack::clear_below)).
 //! 3. The values of a marked exception are roots too. Objects are traced by their types, which say
 //!    where they have references.
 //!
@@ -105,6 +107,7 @@ impl Marks<'_> {
 /// # Panics
 /// If dropping a host value panics; everything has been freed by then.
 pub(crate) fn collect(store: &mut StoreOpaque, from: From, extra: &[u64]) {
+    store.collections += 1;
     let mut handles = store.exceptions.prepare();
     handles.extend(store.object_roots.addresses());
     // Taken out, because marking changes it.

@@ -243,7 +243,8 @@ impl StoreOpaque {
 
     /// Whether an allocation should collect before more memory is requested.
     pub(crate) fn is_collection_due(&self) -> bool {
-        self.heap.is_due() || self.engine.collects_always()
+        self.heap.is_due(self.limits.heap())
+            || self.engine.collects_always() && self.heap.may_always_collect()
     }
 
     /// Finds another span; returns whether there is one.

@@ -11,6 +11,10 @@ use std::mem::MaybeUninit;
 /// handlers.
 const RESERVE: usize = 256 << 10;
 
+/// How much of the unused stack [`clear_below`] clears: more would cost memory that a program never
+/// uses.
+const CLEARED: usize = 256 << 10;
+
 /// Finds out where the calling thread's stack ends, which its first call into WebAssembly does
 /// otherwise. The C library calls `malloc` for this: a thread that must not wait for the program's
 /// `malloc` later calls this before.
@@ -44,6 +48,25 @@ pub(crate) fn limit(size: usize) -> usize {
         Some((lowest, highest)) if (lowest..highest).contains(&here) => by_setting.max(lowest + RESERVE),
         _ => by_setting,
     }
+}
+
+/// Writes zeros to the unused stack below the caller's frame, as far as compiled code may use it
+/// with the limit `limit`, at most [`CLEARED`] bytes.
+pub(super) fn clear_below(limit: usize) {
+    clear(pointer().saturating_sub(limit).min(CLEARED));
+}
+
+/// In frames of this function.
+#[inline(never)]
+fn clear(bytes: usize) {
+    const PART: usize = 4096;
+    let mut part = [0_u64; PART / 8];
+    std::hint::black_box(&mut part);
+    if bytes > PART {
+        clear(bytes - PART);
+    }
+    // The call above is not the last thing that this does, so its frame is below this one.
+    std::hint::black_box(&mut part);
 }
 
 /// The range of this thread's stack.

@@ -110,6 +110,8 @@ pub(crate) struct StoreOpaque {
     pub object_types: HashMap<u32, engine::TypeId>,
     pub limits: StoreLimits,
     pub collect_at: Threshold,
+    /// Number of collections.
+    pub collections: u64,
     pub failure: Option<Failure>,
     pub accessors: Accessors,
     /// Fuel beyond what compiled code can count.
@@ -142,6 +144,7 @@ impl StoreOpaque {
             object_types: HashMap::new(),
             limits: StoreLimits::default(),
             collect_at: Threshold::default(),
+            collections: 0,
             failure: None,
             accessors: Accessors::default(),
             fuel_reserve: 0,

@@ -68,6 +68,9 @@ pub(crate) const MAX_SMALL: usize = MAX_SMALL_OBJECT as usize;
 /// Bytes that may be allocated between collections however little is alive.
 const MINIMUM_ALLOWANCE: u64 = 8 << 20;
 
+/// Bytes of a heap that is collected at every allocation, if an engine is made for that.
+const SMALL_HEAP: u64 = 128 << 10;
+
 /// Memory in which compiled code may allocate, as addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
@@ -132,8 +135,16 @@ impl Heap {
         self.bytes
     }
 
-    /// Whether there should be a collection before more memory is requested.
-    pub(crate) fn is_due(&self) -> bool {
-        self.allocated >= self.allowance
+    /// Whether there should be a collection before more memory is requested, in a heap with this
+    /// limit: if much has been allocated since the last one, compared to what was alive then, or to
+    /// the limit.
+    pub(crate) fn is_due(&self, limit: u64) -> bool {
+        self.allocated >= self.allowance.min(limit / 4)
+    }
+
+    /// Whether a collection before each allocation is affordable: of a small heap, or if a part of
+    /// a large one has been allocated since the last collection.
+    pub(crate) fn may_always_collect(&self) -> bool {
+        self.bytes <= SMALL_HEAP || self.allocated >= self.bytes / 16
     }
 }

@@ -9,7 +9,7 @@ fn nothing_is_taken_before_it_is_needed() {
     let mut mutator = Mutator::new();
     mutator.collect(&[]);
     assert_eq!(mutator.heap.bytes(), 0);
-    assert!(mutator.heap.chunks.is_empty() && !mutator.heap.is_due());
+    assert!(mutator.heap.chunks.is_empty() && !mutator.heap.is_due(u64::MAX));
     mutator.object(struct_type(1, []), &[]);
     assert_eq!(mutator.heap.bytes(), BLOCK as u64);
 }
@@ -99,7 +99,7 @@ fn a_collection_is_due_when_as_much_was_allocated_as_survived() {
     let ty = struct_type(128, []);
     let allocate_until_due = |mutator: &mut Mutator| {
         let mut objects = Vec::new();
-        while !mutator.heap.is_due() {
+        while !mutator.heap.is_due(u64::MAX) {
             objects.push(mutator.object(ty, &[0; 127]));
         }
         objects
@@ -112,8 +112,21 @@ fn a_collection_is_due_when_as_much_was_allocated_as_survived() {
         assert!(bytes <= expected && bytes >= expected / 100 * 99, "{bytes} {expected}");
         kept.extend(new);
         mutator.collect(&kept);
-        assert!(!mutator.heap.is_due());
+        assert!(!mutator.heap.is_due(u64::MAX));
     }
+}
+
+#[test]
+fn a_collection_is_due_when_a_quarter_of_the_limit_was_allocated() {
+    let mut mutator = Mutator::new();
+    let ty = struct_type(128, []);
+    let mut bytes = 0;
+    while !mutator.heap.is_due(1 << 20) {
+        mutator.object(ty, &[0; 127]);
+        bytes += 1024;
+    }
+    assert!((200 << 10..=256 << 10).contains(&bytes), "{bytes}");
+    assert!(!mutator.heap.is_due(u64::MAX));
 }
 
 #[test]
