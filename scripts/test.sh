@@ -47,12 +47,19 @@ scripts/install-packages.sh
 if (($#)); then
     exec "$cargo" test --release "$@"
 fi
-# Before the tests, which would build all this without output.
-scripts/build.sh
-scripts/third-party.sh >/dev/null
-# One test uses it, and says so if it is missing.
-scripts/lldb.sh >/dev/null || echo "test.sh: there is no LLDB for WebAssembly" >&2
-scripts/wasm-programs.sh >/dev/null
+# Before the tests, which would build all this without output. The programs at the same time as the
+# product: either has long steps that use one processor.
+programs() {
+    scripts/third-party.sh >/dev/null
+    # One test uses it, and says so if it is missing.
+    scripts/lldb.sh >/dev/null || echo "test.sh: there is no LLDB for WebAssembly" >&2
+    scripts/wasm-programs.sh >/dev/null
+}
+programs &
+built=0
+scripts/build.sh || built=$?
+wait $! || built=$?
+((built == 0)) || exit "$built"
 
 # wordpatch by itself: its tests have the feature fault-injection, with which everything that
 # depends on it would be built a second time.

@@ -31,6 +31,12 @@ mod rust_api {}
 /// idle machine.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
+/// Whether tests run in their long form: with `LONG_TESTS=1` in the environment.
+#[must_use]
+pub fn is_long() -> bool {
+    std::env::var_os("LONG_TESTS").is_some()
+}
+
 /// The root folder of the workspace.
 #[must_use]
 pub fn repo_root() -> PathBuf {

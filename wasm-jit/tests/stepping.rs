@@ -1,6 +1,6 @@
 //! Interrupts at the machine instructions of functions with probes, stubs included: the program is
 //! run again and again, and single-stepped to an instruction that is a few further each time, or
-//! one with `WASM_STEPPING=all`, where it is interrupted. Whatever that instruction is,
+//! one with `LONG_TESTS=1`, where it is interrupted. Whatever that instruction is,
 //!
 //! * the backtrace has the frames of the program, and the instruction that fires its probes, or has
 //!   fired them, or is executed;
@@ -201,8 +201,7 @@ fn interrupt_everywhere(counter_stubs: u32) {
     assert_eq!(counts, probed.counts_of(&reference));
     assert!(reference.len() > 40 && steps > 20 * reference.len(), "{} {steps}", reference.len());
     let (mut last, mut in_both) = (0, [0; 2]);
-    let is_long = std::env::var_os("WASM_STEPPING").is_some_and(|value| value == "all");
-    let stride = if is_long { 1 } else { 7 };
+    let stride = if std::env::var_os("LONG_TESTS").is_some() { 1 } else { 11 };
     for step in (0..steps).step_by(stride) {
         let (result, _) = probed.run(step);
         let error = result.expect_err("it is interrupted");

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::{Run, ensure_wasm_jit, repo_root, run_within};
+use tests::{Run, ensure_wasm_jit, is_long, repo_root, run_within};
 
 use super::{STEP, Step, TIME_LIMIT, engine, ours, programs};
 
@@ -318,7 +318,7 @@ pub(super) const ICEPLL: Workload = Workload {
 pub(super) const LUA: Workload = Workload {
     fetched: "lua",
     files: &["small_functions.lua"],
-    step: Step { program: "lua.wasm", arguments: &["/work/small_functions.lua", "1"], ..STEP },
+    step: Step { program: "lua.wasm", arguments: &["/work/small_functions.lua", "0.2"], ..STEP },
 };
 
 pub(super) const SQLITE: Workload = Workload {
@@ -387,11 +387,6 @@ pub(super) const LARGE: [(Workload, &[&str]); 3] = [
         &["-V"],
     ),
 ];
-
-/// Whether all programs run under all monitors.
-pub(super) fn is_long() -> bool {
-    std::env::var_os("WASM_MONITORS").is_some_and(|value| value == "all")
-}
 
 /// The names of all monitors.
 fn all_monitors() -> Vec<String> {

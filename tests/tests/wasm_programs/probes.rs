@@ -8,11 +8,12 @@ use std::thread;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use tests::is_long;
 use wasm_jit::probes::{Bound, Callback, FirstCallWatch, Kind, Location, Place, Probe, ProbeSpec, Values};
 use wasm_jit::{Config, Engine, Linker, Module, ProbeSites, Store};
 use wasm_jit_wasi::{Exit, OutputPipe, WasiCtx, WasiCtxBuilder, add_to_linker};
 
-use super::monitors::{GOFMT, ICEPLL, LARGE, LUA, PYTHON, RUST, SQLITE, Workload, is_long};
+use super::monitors::{GOFMT, ICEPLL, LARGE, LUA, PYTHON, RUST, SQLITE, Workload};
 use super::programs;
 
 /// Stack of the thread that runs a program.
@@ -174,7 +175,7 @@ fn programs_of_other_languages_do_not_notice_probes() {
     }
 }
 
-/// With `WASM_MONITORS=all`.
+/// In the long form.
 #[test]
 fn large_programs_do_not_notice_probes() {
     let chosen = if is_long() { &LARGE[..] } else { &[] };

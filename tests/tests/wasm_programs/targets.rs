@@ -1,5 +1,5 @@
-//! The targets of a script on kernels of the benchmarks (one of four; all of them with
-//! `ALL_KERNELS` in the environment), and on a real program: as a module that monitors the program
+//! The targets of a script on kernels of the benchmarks (one of four; all of them in the long
+//! form), and on a real program: as a module that monitors the program
 //! in place, and in the program that is rewritten, it prints the same report. The script that runs
 //! in place by itself, and the built-in monitors, have the same counts.
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{Run, ensure_wasm_jit, repo_root, run_within};
+use tests::{Run, ensure_wasm_jit, is_long, repo_root, run_within};
 
 use super::monitors::{ICEPLL, Reports};
 use super::{TIME_LIMIT, engine, programs};
@@ -125,7 +125,7 @@ fn kernels_are_observed_alike() {
     kernels.sort();
     assert!(kernels.len() > 40, "{kernels:?}");
     // All of them take a minute and a half.
-    let every = if std::env::var_os("ALL_KERNELS").is_some() { 1 } else { 4 };
+    let every = if is_long() { 1 } else { 4 };
     for source in kernels.into_iter().step_by(every) {
         let name = source.file_stem().expect("a file").to_string_lossy().into_owned();
         let binary = folder.path().join(format!("{name}.wasm"));

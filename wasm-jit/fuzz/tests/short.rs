@@ -7,16 +7,16 @@ use wasm_jit_fuzz::{Case, Features};
 
 #[test]
 fn some_seconds_of_random_modules() {
-    run(&["--seconds", "15"]);
-    run(&["--seconds", "8", "--seed", "1000000", "--bounds-checks"]);
-    run(&["--seconds", "8", "--seed", "2000000", "--bounds-checks", "--harden-speculation"]);
-    run(&["--seconds", "4", "--seed", "3000000", "--harden-speculation"]);
+    run(8, &[]);
+    run(4, &["--seed", "1000000", "--bounds-checks"]);
+    run(4, &["--seed", "2000000", "--bounds-checks", "--harden-speculation"]);
+    run(2, &["--seed", "3000000", "--harden-speculation"]);
 }
 
 #[test]
 fn some_seconds_of_random_modules_with_probes() {
-    run(&["--probes", "--seconds", "15"]);
-    run(&["--probes", "--seconds", "6", "--seed", "1000000", "--bounds-checks"]);
+    run(8, &["--probes"]);
+    run(4, &["--probes", "--seed", "1000000", "--bounds-checks"]);
 }
 
 /// Those that are compared with Wasmtime only.
@@ -38,8 +38,11 @@ fn programs_with_all_features_are_valid() {
     assert!(casts > 20, "only {casts} programs cast references");
 }
 
-fn run(arguments: &[&str]) {
+/// Runs the command for so many seconds, a minute for each of them in the long form.
+fn run(seconds: u32, arguments: &[&str]) {
+    let seconds = if std::env::var_os("LONG_TESTS").is_some() { 60 * seconds } else { seconds };
     let output = Command::new(env!("CARGO_BIN_EXE_wasm-jit-fuzz"))
+        .args(["--seconds", &seconds.to_string()])
         .args(arguments)
         .output()
         .expect("the command can be started");

@@ -48,12 +48,26 @@ fn config() -> Config {
     config
 }
 
-/// The random programs of a test: fewer when it runs again with other settings.
-fn seeds() -> std::ops::Range<u64> {
-    0..if SITES.get() == ProbeSites::None && COUNTER_STUBS.get().is_none() { 150 } else { 30 }
+/// Whether the tests run in their long form.
+fn is_long() -> bool {
+    std::env::var_os("LONG_TESTS").is_some()
 }
 
-/// All tests again, with sites in the originals of functions.
+/// The random programs of a test: fewer when it runs again with other settings, and more in the
+/// long form.
+fn seeds() -> std::ops::Range<u64> {
+    let has_usual_settings = SITES.get() == ProbeSites::None && COUNTER_STUBS.get().is_none();
+    0..match (has_usual_settings, is_long()) {
+        (true, true) => 500,
+        (true, false) => 60,
+        (false, true) => 150,
+        (false, false) => 30,
+    }
+}
+
+/// All tests again, with sites in the originals of functions. Without sites, the number of stubs
+/// with counters is what differs, and the longer ones of the tests that have no counters are left
+/// out.
 fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     SITES.set(sites);
     COUNTER_STUBS.set(counter_stubs);
@@ -70,11 +84,15 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     global::test_all();
     frames::test_all();
     items::test_all();
-    native::test_all();
+    native::test_with_counters();
     plain::test_all();
     threads::test_all();
     waiting::test_all();
-    wasm::test_all();
+    wasm::test_others();
+    if sites != ProbeSites::None || is_long() {
+        native::test_without_counters();
+        wasm::test_without_counters();
+    }
 }
 
 #[test]

@@ -549,11 +549,16 @@ fn instructions_after_a_failing_probe_are_not_counted() {
     assert!(matches!(error, ProbeError::TooManyValues { limit: 1000 }), "{error}");
 }
 
-/// All of these tests, for an engine with other settings.
-pub(crate) fn test_all() {
+/// The tests of random programs and traps, which have no counters, for an engine with other
+/// settings.
+pub(crate) fn test_without_counters() {
     arguments_are_those_of_the_program();
     probes_fire_before_traps();
     random_programs_are_not_disturbed_by_functions_of_webassembly();
+}
+
+/// The other tests, likewise.
+pub(crate) fn test_others() {
     functions_of_probes_may_run_the_instance_that_is_probed();
     failures_in_functions_of_probes_end_the_call();
     functions_are_called_in_their_own_store_only();
