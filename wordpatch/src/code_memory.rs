@@ -316,6 +316,34 @@ impl CodeArena {
         Ok(address)
     }
 
+    /// Writes code over code that was appended, at an address inside it. Threads may execute it
+    /// after they have read its address from memory that was written after this call.
+    ///
+    /// # Errors
+    /// [`Error::SharedWithParent`] in a forked child before [`unshare`](text::unshare),
+    /// [`Error::OutOfReach`] if less was appended from the address on.
+    ///
+    /// # Safety
+    /// No thread executes the code that was there, or will: nothing leads to it any more, every
+    /// core has executed a serializing instruction since
+    /// ([`serialize_all_cores`](crate::serialize_all_cores)), and no thread will return to it, of
+    /// forked children neither ([`may_have_children`](text::may_have_children)).
+    pub unsafe fn overwrite(&mut self, address: usize, code: &[u8]) -> Result<(), Error> {
+        if text::is_shared_with_parent() {
+            return Err(Error::SharedWithParent { address });
+        }
+        let start = address.wrapping_sub(self.memory.address());
+        if start.checked_add(code.len()).is_none_or(|end| end > self.memory.code) {
+            return Err(Error::OutOfReach { address, length: code.len() });
+        }
+        // SAFETY: inside the view, in a part that nobody uses, by the caller's obligation.
+        unsafe {
+            let place = self.memory.view.start.add(start);
+            place.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());
+        }
+        Ok(())
+    }
+
     /// The addresses of its pages.
     pub fn pages(&self) -> Range<usize> {
         self.memory.pages()

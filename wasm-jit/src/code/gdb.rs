@@ -156,6 +156,11 @@ impl Shown {
     pub(super) fn version_made(&self, version: &VersionCode) {
         self.lock().add(version);
     }
+
+    /// The version with stubs at this address was freed.
+    pub(super) fn version_freed(&self, stubs: usize) {
+        self.lock().files.remove(&stubs);
+    }
 }
 
 /// An object file in gdb's list.

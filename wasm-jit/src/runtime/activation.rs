@@ -123,13 +123,13 @@ unsafe fn invoke_in(
         let entry = (*((*context).owner as *const InstanceData)).entry_trampoline(index as u32);
         let area = (*store).area.as_ptr();
         // The host may have switched stacks since the enclosing activation was entered.
-        let around = ((*area).stack_top, (*area).execution.vm.stack_limit);
-        let on_another_stack = !stack::is_current(around.0, around.1);
-        if on_another_stack {
-            // This frame is above those of the activation.
-            (*area).stack_top = stack::pointer();
+        let limit_around = (*area).execution.vm.stack_limit;
+        let on_another_stack = !stack::is_current((*area).execution.stack.top(), limit_around);
+        let stack_around = on_another_stack.then(|| {
             (*area).execution.vm.stack_limit = stack::limit((*store).engine.max_wasm_stack());
-        }
+            // This frame is above those of the activation.
+            stack::enter(&(*area).execution, stack::pointer())
+        });
         let collections = (*store).collections;
         let left = {
             let _lent = Lent::new(store);
@@ -140,8 +140,9 @@ unsafe fn invoke_in(
             // would keep objects alive in it, perhaps all of a full heap.
             stack::clear_below((*area).execution.vm.stack_limit);
         }
-        if on_another_stack {
-            ((*area).stack_top, (*area).execution.vm.stack_limit) = around;
+        if let Some(stack_around) = stack_around {
+            (*area).execution.stack.restore(stack_around);
+            (*area).execution.vm.stack_limit = limit_around;
         }
         left.map_err(|raised| (*store).failure_of(raised))
     }

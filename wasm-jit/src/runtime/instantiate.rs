@@ -132,8 +132,10 @@ fn allocate(
     }
     let layout = VmLayout::new(info);
     let mut block = ContextBlock::new(&layout);
-    // SAFETY: the instance has both, and drops this first.
-    let counting = unsafe { Counting::join(module.code(), store.id.number(), block.counters()) };
+    let of_store = (store.id.number(), store.area.cast());
+    // SAFETY: the instance has this and the block, and drops this first; the store's state is the
+    // head of its area, which it frees after its instances.
+    let counting = unsafe { Counting::join(module.code(), of_store, block.counters()) };
     let counting = counting.map_err(|source| Error::Memory { purpose: "the counters of probes", source })?;
     block.set_number(counting.instance().number());
     for (number, ty) in info.globals.iter().enumerate().skip(globals.len()) {

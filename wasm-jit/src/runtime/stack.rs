@@ -7,6 +7,8 @@
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
+use crate::trap::ExecutionState;
+
 /// Bytes of a thread's stack that compiled code leaves to host functions, the runtime, and signal
 /// handlers.
 const RESERVE: usize = 256 << 10;
@@ -67,6 +69,16 @@ fn clear(bytes: usize) {
     }
     // The call above is not the last thing that this does, so its frame is below this one.
     std::hint::black_box(&mut part);
+}
+
+/// Records that the calling thread runs a store below the address `top` of its current stack; the
+/// stack's limit must be known. Returns what was recorded before.
+pub(super) fn enter(execution: &ExecutionState, top: usize) -> [usize; 2] {
+    let bottom = match range() {
+        Some((lowest, highest)) if (lowest..highest).contains(&top) => lowest,
+        _ => execution.vm.stack_limit.saturating_sub(RESERVE),
+    };
+    execution.stack.change(bottom, top)
 }
 
 /// The range of this thread's stack.

@@ -81,9 +81,6 @@ pub(crate) struct StoreArea {
     pub execution: ExecutionState,
     /// The store, derived from the borrow of the innermost activation; null if nothing runs.
     pub store: *mut StoreOpaque,
-    /// An address above the frames to which `stack_limit` applies, on the same stack; 0 if nothing
-    /// runs.
-    pub stack_top: usize,
 }
 
 /// A store without the embedder's data.
@@ -123,9 +120,9 @@ pub(crate) struct StoreOpaque {
 impl StoreOpaque {
     fn new(engine: &Engine, data_type: TypeId) -> Self {
         let id = StoreId::next();
-        let mut execution = ExecutionState::new();
+        let mut execution = ExecutionState::new(engine.interrupt_signal());
         execution.vm.number = id.number();
-        let area = StoreArea { execution, store: std::ptr::null_mut(), stack_top: 0 };
+        let area = StoreArea { execution, store: std::ptr::null_mut() };
         Self {
             id,
             data_type,

@@ -1,7 +1,8 @@
 //! Backtraces: the frames of a program when an activation was left.
 //!
-//! Only code addresses are captured. Everything else is looked up on demand: the function in the
-//! image, its name in the name section, the instruction by compiling the function again (the
+//! Only code addresses are captured, with the functions that they are in; of an address in a stub of
+//! probes, which may be freed, the instruction. Everything else is looked up on demand: the
+//! function's name in the name section, the instruction by compiling the function again (the
 //! compiler produces the same code every time, and reports the position of each instruction), and
 //! the source line in the DWARF sections. So none of this costs anything while the program runs,
 //! nor for a program that traps often and never shows a backtrace.
@@ -19,9 +20,18 @@ use crate::code::{CodeImage, ObserveError};
 /// The WebAssembly frames of a trap, innermost first, without the frames of host functions.
 #[derive(Default)]
 pub struct WasmBacktrace {
-    places: Vec<(Arc<CodeImage>, usize)>,
+    places: Vec<Place>,
     omitted: usize,
     frames: OnceLock<Vec<FrameInfo>>,
+}
+
+/// A code address.
+struct Place {
+    image: Arc<CodeImage>,
+    function: u32,
+    pc: usize,
+    /// The instruction's position, if the address is in a stub.
+    instruction: Option<u32>,
 }
 
 /// One frame.
@@ -69,12 +79,15 @@ impl WasmBacktrace {
 
     /// The functions' indices, each in its own module, without further lookups.
     pub(super) fn functions(&self) -> impl Iterator<Item = u32> {
-        self.places.iter().filter_map(|(image, pc)| image.function_at(*pc))
+        self.places.iter().map(|place| place.function)
     }
 
-    /// Adds a code address of a function.
+    /// Adds a code address, if it is one of a function. A thread is there, or will return there.
     pub(super) fn push(&mut self, image: Arc<CodeImage>, pc: usize) {
-        self.places.push((image, pc));
+        if let Some(function) = image.function_at(pc) {
+            let instruction = image.stub_at(pc);
+            self.places.push(Place { image, function, pc, instruction });
+        }
     }
 
     pub(super) fn omit(&mut self) {
@@ -140,12 +153,12 @@ impl FrameSymbol {
 }
 
 /// Resolves the addresses, reading each module and each function once.
-fn resolve(places: &[(Arc<CodeImage>, usize)]) -> Vec<FrameInfo> {
+fn resolve(places: &[Place]) -> Vec<FrameInfo> {
     let mut modules: HashMap<*const CodeImage, Module<'_>> = HashMap::new();
-    let mut frames = Vec::new();
-    for (image, pc) in places {
-        let module = modules.entry(Arc::as_ptr(image)).or_insert_with(|| Module::of(image));
-        frames.extend(image.function_at(*pc).map(|index| module.frame(index, *pc)));
+    let mut frames = Vec::with_capacity(places.len());
+    for place in places {
+        let module = modules.entry(Arc::as_ptr(&place.image));
+        frames.push(module.or_insert_with(|| Module::of(&place.image)).frame(place));
     }
     frames
 }
@@ -166,18 +179,12 @@ impl<'a> Module<'a> {
         Self { image, sections, lines, positions: HashMap::new() }
     }
 
-    fn frame(&mut self, index: u32, pc: usize) -> FrameInfo {
+    fn frame(&mut self, place: &Place) -> FrameInfo {
+        let index = place.function;
         let function = self.image.function(index);
-        let version = self.image.version_number(pc);
-        let positions = self.positions.entry((index, version));
-        let positions = positions.or_insert_with(|| self.image.positions_at(pc, index));
-        let (instruction, problem) = match positions {
-            Ok(positions) => {
-                let at = self.image.position_among(pc, positions).map(|at| at as usize);
-                // In the prologue, the first instruction is about to be executed.
-                (at.or_else(|| first_instruction(self.image, index)), None)
-            }
-            Err(error) => (None, Some(error.to_string())),
+        let (instruction, problem) = match place.instruction {
+            Some(instruction) => (Some(instruction as usize), None),
+            None => self.instruction(index, place.pc),
         };
         let symbols = self.lines.as_ref().zip(instruction).map(|(lines, at)| lines.symbols(at as u64));
         FrameInfo {
@@ -188,6 +195,20 @@ impl<'a> Module<'a> {
             instruction,
             problem,
             symbols: symbols.unwrap_or_default(),
+        }
+    }
+
+    /// The instruction at an address in a function, or why it is unknown.
+    fn instruction(&mut self, index: u32, pc: usize) -> (Option<usize>, Option<String>) {
+        let version = self.image.version_number(pc);
+        let positions = self.positions.entry((index, version));
+        match positions.or_insert_with(|| self.image.positions_at(pc, index)) {
+            Ok(positions) => {
+                let at = self.image.position_among(pc, positions).map(|at| at as usize);
+                // In the prologue, the first instruction is about to be executed.
+                (at.or_else(|| first_instruction(self.image, index)), None)
+            }
+            Err(error) => (None, Some(error.to_string())),
         }
     }
 }

@@ -28,11 +28,12 @@
 //!
 //! Files: `state` (the state in a store), `unwind` (frames, and exception handlers), `routines`,
 //! `signals`, `capture`, `interrupt`, `backtrace`, `lines`, `metered`, `walk` (frames, for probes),
-//! `accessors`.
+//! `accessors`, `code_in_use`.
 
 mod accessors;
 mod backtrace;
 mod capture;
+mod code_in_use;
 mod interrupt;
 mod lines;
 mod metered;
@@ -43,6 +44,7 @@ mod unwind;
 mod walk;
 
 pub use backtrace::{FrameInfo, FrameSymbol, WasmBacktrace};
+pub(crate) use code_in_use::code_in_use;
 pub(crate) use interrupt::{DEFAULT_SIGNAL, Interruption};
 pub use interrupt::{InterruptHandle, Timeout};
 pub(crate) use lines::Lines;

@@ -15,6 +15,9 @@
 //!    action was the default, it is restored and the handler returns, so that the instruction
 //!    faults again and the process ends as it would have without us.
 //!
+//! The signal that interrupts threads also asks them which code they will return to
+//! ([`code_in_use`]).
+//!
 //! # The signal stack
 //! A signal frame takes more than 3 KiB, and Rust's threads have a signal stack of 8 KiB. So while
 //! one of these handlers runs, all other signals are blocked, except for faults and SIGTRAP, which
@@ -33,6 +36,7 @@ use fastinst_sigsafe::signal::{Action, was_sent};
 use wasm_jit_codegen::UD2;
 
 use super::ExecutionState;
+use super::code_in_use;
 use super::routines::raise_by_signal;
 use crate::code::CodeImage;
 use crate::code::registry::image_at;
@@ -124,6 +128,9 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     };
     let is_interrupt = HANDLED[signal as usize].is_interrupt.load(Ordering::Acquire);
     let pc = registers[libc::REG_RIP as usize] as usize;
+    if is_interrupt {
+        code_in_use::answer(pc, registers[libc::REG_RSP as usize] as usize);
+    }
     // SAFETY: the thread is executing the instruction at `pc`.
     let image = unsafe { image_at(pc) }.filter(|image| image.has_function_at(pc));
     if signal == libc::SIGILL

@@ -1,7 +1,9 @@
 //! The state of a running store that this module uses, following the part that compiled code
 //! accesses.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use super::{Interruption, Raised};
 use crate::vmctx::{VmContext, VmStoreContext};
@@ -14,6 +16,10 @@ pub(crate) struct ExecutionState {
     pub vm: VmStoreContext,
     /// The enclosing activations.
     pub outer: *const Activation,
+    /// The stack of the innermost one.
+    pub stack: RunningStack,
+    /// The signal that interrupts the thread that runs it.
+    pub signal: i32,
     /// The store's interrupt state; `None` if it cannot be interrupted.
     pub interruption: Option<Arc<Interruption>>,
     /// The reason why the innermost activation was left; taken by [`enter`](super::enter).
@@ -22,8 +28,15 @@ pub(crate) struct ExecutionState {
 
 impl ExecutionState {
     /// The state of a store in which nothing runs.
-    pub(crate) fn new() -> Self {
-        Self { vm: VmStoreContext::default(), outer: std::ptr::null(), interruption: None, raised: None }
+    pub(crate) fn new(signal: i32) -> Self {
+        Self {
+            vm: VmStoreContext::default(),
+            outer: std::ptr::null(),
+            stack: RunningStack::default(),
+            signal,
+            interruption: None,
+            raised: None,
+        }
     }
 
     /// The state of the store that a context belongs to.
@@ -34,6 +47,71 @@ impl ExecutionState {
         // SAFETY: the caller's obligation. The part of the store that compiled code accesses is the
         // head of its state.
         unsafe { (*context).store.cast() }
+    }
+}
+
+/// The kernel's id of the calling thread. In a forked child it is the parent's, and so of no thread
+/// there.
+pub(crate) fn current_thread() -> i32 {
+    thread_local! {
+        static THREAD: Cell<i32> = const { Cell::new(0) };
+    }
+    if THREAD.get() == 0 {
+        // SAFETY: takes nothing and touches no memory.
+        THREAD.set(unsafe { libc::gettid() });
+    }
+    THREAD.get()
+}
+
+/// The thread that runs a store, and the stack on which its innermost activations are. Written by
+/// this thread; others read it.
+#[derive(Debug, Default)]
+pub(crate) struct RunningStack {
+    /// The kernel's id of the thread.
+    thread: AtomicI32,
+    bottom: AtomicUsize,
+    /// An address above the frames of the activations on this stack; 0 if nothing runs.
+    top: AtomicUsize,
+}
+
+/// `top` while the other fields are being changed: no address in a stack.
+const CHANGING: usize = 1;
+
+impl RunningStack {
+    /// An address above the frames of the innermost activations, on the same stack; 0 if nothing
+    /// runs.
+    pub(crate) fn top(&self) -> usize {
+        self.top.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn thread(&self) -> i32 {
+        self.thread.load(Ordering::Relaxed)
+    }
+
+    /// The addresses of the stack, up to `top`.
+    pub(crate) fn contains(&self, address: usize) -> bool {
+        (self.bottom.load(Ordering::Relaxed)..self.top()).contains(&address)
+    }
+
+    /// The calling thread runs the store on this stack from now on. Returns what to
+    /// [restore](RunningStack::restore).
+    pub(crate) fn change(&self, bottom: usize, top: usize) -> [usize; 2] {
+        let before = [self.bottom.load(Ordering::Relaxed), self.top()];
+        self.thread.store(current_thread(), Ordering::Relaxed);
+        self.set([bottom, top]);
+        before
+    }
+
+    pub(crate) fn restore(&self, before: [usize; 2]) {
+        self.set(before);
+    }
+
+    /// A signal handler of this thread, and other threads, never find the bottom of one stack with
+    /// the top of another.
+    fn set(&self, [bottom, top]: [usize; 2]) {
+        self.top.store(CHANGING, Ordering::Release);
+        self.bottom.store(bottom, Ordering::Release);
+        self.top.store(top, Ordering::Release);
     }
 }
 

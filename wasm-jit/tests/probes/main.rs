@@ -17,6 +17,7 @@ mod originals;
 mod plain;
 #[path = "../frame_maps/programs.rs"]
 mod programs;
+mod reclaim;
 mod rewrite;
 mod threads;
 mod values;

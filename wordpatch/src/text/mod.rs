@@ -698,6 +698,12 @@ pub fn copied_bytes() -> usize {
     mappings.iter().filter(|mapping| mapping.copied).map(|mapping| mapping.range.len()).sum()
 }
 
+/// Whether forked children of this process may be executing its text: whether it has forked, as far
+/// as `fork`'s handlers know. Once true, it stays so.
+pub fn may_have_children() -> bool {
+    fork::may_have_children()
+}
+
 /// Whether this process is a forked child whose text is still shared with its parent.
 pub fn is_shared_with_parent() -> bool {
     fork::is_unprepared_child()

@@ -4,8 +4,9 @@
 //! Memory is allocated in arenas, each twice as large as the previous one. Their addresses were
 //! reserved with the image and follow its code; only when these are used up, or the system had
 //! refused to reserve them, a place near the image is searched for. A block is appended to the last
-//! arena, so the blocks of an arena are in ascending order. Versions are freed with their image, so
-//! entries never change.
+//! arena, so the blocks of an arena are in ascending order, and stay where they are. Versions are
+//! freed with their image, so their entries never change. The entry of a stub changes while no
+//! thread is in the stub: then nobody looks up an address in it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -63,12 +64,14 @@ impl Entry {
     fn load(&self) -> Block {
         let small = |number: &AtomicU32| number.load(Ordering::Relaxed);
         let start = self.start.load(Ordering::Relaxed);
+        // Acquire, first: a stub's entry is complete.
+        let stub = Some(self.stub.load(Ordering::Acquire)).filter(|position| *position != 0);
         Block {
             start,
             end: start + small(&self.length) as usize,
             function: small(&self.function),
             version: small(&self.version) as usize,
-            stub: Some(small(&self.stub)).filter(|position| *position != 0),
+            stub,
         }
     }
 
@@ -77,7 +80,7 @@ impl Entry {
         self.length.store((block.end - block.start) as u32, Ordering::Relaxed);
         self.function.store(block.function, Ordering::Relaxed);
         self.version.store(block.version as u32, Ordering::Relaxed);
-        self.stub.store(block.stub.unwrap_or(0), Ordering::Relaxed);
+        self.stub.store(block.stub.unwrap_or(0), Ordering::Release);
     }
 }
 
@@ -101,14 +104,29 @@ impl Entries {
         self.length.store(index + 1, Ordering::Release);
     }
 
-    /// The last block that begins at the address or before.
-    fn find(&self, pc: usize) -> Option<Block> {
+    /// The number of the last block that begins at the address or before.
+    fn number(&self, pc: usize) -> Option<usize> {
         let (mut from, mut to) = (0, self.length.load(Ordering::Acquire));
         while from < to {
             let middle = from + (to - from) / 2;
-            if self.get(middle)?.start <= pc { from = middle + 1 } else { to = middle }
+            if self.entries[middle].start.load(Ordering::Relaxed) <= pc {
+                from = middle + 1
+            } else {
+                to = middle
+            }
         }
-        self.get(from.checked_sub(1)?)
+        from.checked_sub(1)
+    }
+
+    /// The last block that begins at the address or before.
+    fn find(&self, pc: usize) -> Option<Block> {
+        self.get(self.number(pc)?)
+    }
+
+    /// The entry of the block that begins at the address.
+    fn at(&self, start: usize) -> Option<&Entry> {
+        let entry = &self.entries[self.number(start)?];
+        (entry.start.load(Ordering::Relaxed) == start).then_some(entry)
     }
 }
 
@@ -157,6 +175,22 @@ impl Blocks {
     pub(super) fn push(&self, block: Block) {
         let known = self.known(block.start).expect("blocks are in arenas");
         known.blocks.push(block);
+    }
+
+    /// Describes a block that has a new stub.
+    pub(super) fn fill(&self, block: Block) {
+        self.entry(block.start).store(block);
+    }
+
+    /// The block that begins at the address has no stub any more.
+    pub(super) fn clear(&self, start: usize) {
+        let entry = self.entry(start);
+        entry.stub.store(0, Ordering::Relaxed);
+        entry.length.store(0, Ordering::Relaxed);
+    }
+
+    fn entry(&self, start: usize) -> &Entry {
+        self.known(start).and_then(|known| known.blocks.at(start)).expect("a block begins there")
     }
 }
 
@@ -215,6 +249,11 @@ impl Arenas {
     }
 
     /// The arena that the address is in.
+    pub(super) fn of_mut(&mut self, address: usize) -> Option<&mut CodeArena> {
+        self.0.iter_mut().find(|arena| arena.pages().contains(&address))
+    }
+
+    /// As [`Arenas::of_mut`].
     pub(super) fn of(&self, address: usize) -> Option<&CodeArena> {
         self.0.iter().find(|arena| arena.pages().contains(&address))
     }

@@ -19,6 +19,7 @@ use wasm_jit_codegen::Only;
 
 use super::counting::Cells;
 use crate::code::CodeImage;
+use crate::trap::ExecutionState;
 
 /// The identity of an instance ([`Instance::id`](crate::Instance::id)). No other instance of the
 /// process has the same, even after this one has ended.
@@ -74,11 +75,13 @@ impl Drop for Mapped {
 struct Live {
     instance: u64,
     store: u64,
+    /// The state of its store.
+    execution: NonNull<ExecutionState>,
     slot: NonNull<Slot>,
     cells: Option<Mapped>,
 }
 
-// SAFETY: the slot is an atomic, and stays until the instance leaves.
+// SAFETY: the slot is an atomic, and stays until the instance leaves, as the state does.
 unsafe impl Send for Live {}
 
 impl Live {
@@ -189,6 +192,16 @@ impl Counters {
         }
     }
 
+    /// Calls a function with the states of all stores that have instances. None of them ends
+    /// meanwhile.
+    pub(super) fn with_stores<T>(&self, function: impl FnOnce(&[NonNull<ExecutionState>]) -> T) -> T {
+        let state = self.lock();
+        let mut stores: Vec<_> = state.live.iter().flatten().map(|live| live.execution).collect();
+        stores.sort_unstable();
+        stores.dedup();
+        function(&stores)
+    }
+
     /// The count in all instances, including those that have ended: the sum of counters.
     pub(super) fn read(&self, cells: Cells, only: Option<Only>) -> u64 {
         let state = self.lock();
@@ -213,12 +226,17 @@ impl Counting {
     /// The system refuses addresses.
     ///
     /// # Safety
-    /// The slot stays until the result is dropped, and no code of the instance runs afterwards.
-    pub(crate) unsafe fn join(image: &Arc<CodeImage>, store: u64, slot: NonNull<Slot>) -> io::Result<Self> {
+    /// The slot and the store's state stay until the result is dropped, and no code of the instance
+    /// runs afterwards.
+    pub(crate) unsafe fn join(
+        image: &Arc<CodeImage>,
+        (store, execution): (u64, NonNull<ExecutionState>),
+        slot: NonNull<Slot>,
+    ) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let instance = NEXT.fetch_add(1, Ordering::Relaxed);
         let mut state = image.counters.lock();
-        let mut live = Live { instance, store, slot, cells: None };
+        let mut live = Live { instance, store, execution, slot, cells: None };
         if let Some(bytes) = state.reserved {
             live.equip(bytes)?;
         }

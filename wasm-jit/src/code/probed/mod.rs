@@ -37,9 +37,9 @@
 //! changes the stub in which it is.
 //!
 //! # Memory
-//! Versions and stubs are freed with the image. Their memory is bounded: for each function six
-//! times its code with sites and counters' stubs, or increments, and two plain versions; and for
-//! each image a limit for the stubs of lists.
+//! Versions are freed with the image, the stubs of lists also before ([`reclaim`]). Their memory is
+//! bounded: for each function six times its code with sites and counters' stubs, or increments, and
+//! two plain versions; and for each image a limit for the stubs of lists.
 
 mod blocks;
 mod callback;
@@ -53,7 +53,9 @@ mod lookup;
 mod make;
 mod original;
 mod plain;
+mod reclaim;
 mod request;
+mod stub_memory;
 mod stubs;
 mod switch;
 pub(crate) mod unwound;
@@ -61,6 +63,7 @@ mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -75,9 +78,11 @@ use counting::{RunCells, Tally};
 pub(crate) use listed::{Listed, ListedSite};
 use make::Needs;
 pub(crate) use plain::Plain;
+use reclaim::{Dropped, ListAt, Unneeded};
 pub(crate) use request::{Argument, NoProbe, Request, RequestedKind, Use};
+use stub_memory::StubMemory;
 pub(crate) use stubs::Generic;
-use stubs::{Form, ProbeAction, Site, StubMemory};
+use stubs::{Form, ProbeAction, Site};
 pub(crate) use version::Version;
 
 /// Versions of a function: the original, [`VERSIONS_OF_A_KIND`] with sites, the same number that
@@ -230,6 +235,35 @@ struct Changes {
     functions: FunctionStates,
     probes: Vec<Option<ProbeState>>,
     free: Vec<usize>,
+    dropped: Dropped,
+}
+
+/// [`Changes`], locked. What they drop is dropped when the lock has been released: its destructors
+/// may change probes.
+struct Locked<'a> {
+    changes: MutexGuard<'a, Changes>,
+    dropped: Dropped,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Changes;
+
+    fn deref(&self) -> &Changes {
+        &self.changes
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Changes {
+        &mut self.changes
+    }
+}
+
+impl Drop for Locked<'_> {
+    /// The fields follow in their order.
+    fn drop(&mut self) {
+        self.dropped = std::mem::take(&mut self.changes.dropped);
+    }
 }
 
 /// The part of an image that is about probes.
@@ -378,7 +412,9 @@ impl Changes {
             Ok(())
         };
         if let Err(error) = store(old, new) {
-            let _ = store(new, old);
+            if store(new, old).is_err() {
+                self.site(index, position).pin(new);
+            }
             return Err(error.into());
         }
         self.site(index, position).form = new;
@@ -395,12 +431,23 @@ impl Changes {
         is_activation: bool,
     ) -> Result<(), MakeError> {
         let (Form::List(list), Some(place)) = (form, version.place(position)) else { return Ok(()) };
-        let Self { functions, stubs, arenas, .. } = self;
-        let site = functions.site_mut(index, position).expect("the site was made");
-        let memory = (stubs, arenas, &image.probed().blocks);
-        let made = stubs::make_stub(image, (index, version), place, (site, list), is_activation, memory);
+        let of = ListAt { function: index, position, number: list };
+        if self.stubs.is_reclaim_due() {
+            self.reclaim(image, Unneeded::Removed, of);
+        }
+        let make = |changes: &mut Self| {
+            let Self { functions, stubs, arenas, .. } = changes;
+            let site = functions.site_mut(index, position).expect("the site was made");
+            let memory = (stubs, arenas, &image.probed().blocks);
+            stubs::make_stub(image, (index, version), place, (site, list), is_activation, memory)
+        };
+        let mut made = make(self);
+        if matches!(made, Err(MakeError::StubMemory { .. })) {
+            self.reclaim(image, Unneeded::Off, of);
+            made = make(self);
+        }
         if made.is_err() {
-            site.more_mut().forget_last_list();
+            self.site(index, position).more_mut().forget_if_without_stubs(list);
         }
         made
     }
@@ -423,8 +470,9 @@ impl CodeImage {
         self.probed.get_or_init(|| Box::new(Probed::new(self)))
     }
 
-    fn changes(&self) -> MutexGuard<'_, Changes> {
-        self.probed().changes.lock().unwrap_or_else(|e| e.into_inner())
+    fn changes(&self) -> Locked<'_> {
+        let changes = self.probed().changes.lock().unwrap_or_else(|e| e.into_inner());
+        Locked { changes, dropped: Vec::new() }
     }
 
     /// Makes the image's code a place to patch at.

@@ -105,8 +105,8 @@ impl CodeImage {
         let changes = &mut *self.changes();
         let plain = self.plain_version(index, from.runs.is_some(), changes)?;
         let site = changes.site(index, position);
-        let mut lists = site.more().ok_or_else(differs)?.lists.iter();
-        let list = lists.position(|list| list.stubs[from.number] == block.start).ok_or_else(differs)? as u32;
+        let of_block = site.lists().find(|(_, list)| list.stubs[from.number] == block.start);
+        let list = of_block.map(|(number, _)| number).ok_or_else(differs)?;
         changes.make_stub(self, (index, plain), position, Form::List(list), true)?;
         let site = changes.functions.site(index, position).expect("just found");
         let start = site.list(list).stubs[plain.number];

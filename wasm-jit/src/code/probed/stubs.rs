@@ -6,8 +6,9 @@
 //!
 //! **Stubs never change.** A site gets another list by another stub, to which one store redirects
 //! the site's jump; a thread that has jumped to a stub executes the list that the stub has. Stubs
-//! are freed with the image, and kept by their list: toggling the same probes again generates
-//! nothing. Their memory is limited ([`StubMemory`]).
+//! are kept by their list: toggling the same probes again generates nothing. Their memory is limited
+//! ([`StubMemory`]), and that of lists which are not needed any more is freed
+//! ([`reclaim`](super::reclaim)).
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -20,6 +21,7 @@ use wordpatch::Error;
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
 use super::callback::CallBack;
 use super::counting::Choice;
+use super::stub_memory::StubMemory;
 use super::version::{SitePlace, Version};
 use super::{MakeError, VERSIONS};
 use crate::code::CodeImage;
@@ -120,9 +122,15 @@ pub(super) struct List {
     items: Arc<[ProbeAction]>,
     /// By version: the address of the stub, or 0.
     pub stubs: [usize; VERSIONS],
+    /// A site may lead to its stubs, although its form is another one: it could not be patched.
+    pub is_pinned: bool,
 }
 
 impl List {
+    pub(super) fn items(&self) -> &[ProbeAction] {
+        &self.items
+    }
+
     /// The rest of it in a version whose site has no values; in one that counts, nothing.
     pub(super) fn without_calls(&self) -> Form {
         if self.items.contains(&ProbeAction::Count) { Form::Count } else { Form::Off }
@@ -156,8 +164,8 @@ pub(super) struct RareParts {
     /// The values at the site in plain versions; known if there is one, and a probe that calls a
     /// function.
     pub plain: Option<Arc<Located>>,
-    pub lists: Vec<List>,
-    pub numbers: HashMap<Arc<[ProbeAction]>, u32>,
+    lists: Vec<Option<List>>,
+    numbers: HashMap<Arc<[ProbeAction]>, u32>,
 }
 
 /// A list of numbers, which takes no further memory for a single one.
@@ -220,13 +228,27 @@ impl Site {
 
     /// A list by its number.
     pub(super) fn list(&self, number: u32) -> &List {
-        &self.more().expect("has lists").lists[number as usize]
+        let list = self.more().and_then(|more| more.lists[number as usize].as_ref());
+        list.expect("a list that is in use")
+    }
+
+    /// All lists, with their numbers.
+    pub(super) fn lists(&self) -> impl Iterator<Item = (u32, &List)> {
+        let lists = self.more().map_or(&[][..], |more| &more.lists);
+        (0..).zip(lists).filter_map(|(number, list)| Some((number, list.as_ref()?)))
+    }
+
+    /// The site may lead to the stubs of a form for ever.
+    pub(super) fn pin(&mut self, form: Form) {
+        if let Form::List(number) = form {
+            self.more_mut().list_mut(number).is_pinned = true;
+        }
     }
 
     /// Forgets the stubs of a version.
     pub(super) fn forget_stubs(&mut self, version: usize) {
         if let Some(more) = &mut self.more {
-            more.lists.iter_mut().for_each(|list| list.stubs[version] = 0);
+            more.lists.iter_mut().flatten().for_each(|list| list.stubs[version] = 0);
         }
     }
 
@@ -263,7 +285,9 @@ impl RareParts {
     /// The number of a list, which may be new.
     fn number(&mut self, items: &[&ProbeAction]) -> u32 {
         // Most sites have few lists, which are compared without an allocation.
-        let is_it = |list: &List| list.items.iter().eq(items.iter().copied());
+        let is_it = |list: &Option<List>| {
+            list.as_ref().is_some_and(|list| list.items.iter().eq(items.iter().copied()))
+        };
         if let Some(number) = self.lists.iter().take(FEW_LISTS).position(is_it) {
             return number as u32;
         }
@@ -271,39 +295,31 @@ impl RareParts {
         if let Some(number) = self.numbers.get(&items) {
             return *number;
         }
-        let number = self.lists.len() as u32;
-        self.numbers.insert(items.clone(), number);
-        self.lists.push(List { items, stubs: [0; VERSIONS] });
-        number
-    }
-
-    /// Forgets a list for which no stub could be made.
-    pub(super) fn forget_last_list(&mut self) {
-        if let Some(list) = self.lists.pop_if(|list| list.stubs == [0; VERSIONS]) {
-            self.numbers.remove(&list.items);
+        let number = self.lists.iter().position(Option::is_none).unwrap_or(self.lists.len());
+        if number == self.lists.len() {
+            self.lists.push(None);
         }
-    }
-}
-
-/// Memory use of the stubs of an image.
-#[derive(Debug, Default)]
-pub(super) struct StubMemory(usize);
-
-impl StubMemory {
-    /// The limit for probes that are switched on.
-    fn limit(image: &CodeImage) -> usize {
-        (16 << 20) + 32 * image.code_length()
+        self.numbers.insert(items.clone(), number as u32);
+        self.lists[number] = Some(List { items, stubs: [0; VERSIONS], is_pinned: false });
+        number as u32
     }
 
-    /// Counts `length` bytes more. To switch probes off, as much again as the limit may be used.
-    fn add(&mut self, length: usize, image: &CodeImage, is_activation: bool) -> Result<(), MakeError> {
-        let limit = Self::limit(image);
-        let length = length.next_multiple_of(ALIGNMENT);
-        if self.0 + length > if is_activation { limit } else { 2 * limit } {
-            return Err(MakeError::StubMemory { limit });
+    fn list_mut(&mut self, number: u32) -> &mut List {
+        self.lists[number as usize].as_mut().expect("a list that is in use")
+    }
+
+    /// Takes a list out, which no site has any more. Another one may get its number.
+    pub(super) fn take_list(&mut self, number: u32) -> Option<List> {
+        let list = self.lists[number as usize].take()?;
+        self.numbers.remove(&list.items);
+        Some(list)
+    }
+
+    /// Forgets a list if no stub of it could be made.
+    pub(super) fn forget_if_without_stubs(&mut self, number: u32) {
+        if self.list_mut(number).stubs == [0; VERSIONS] {
+            self.take_list(number);
         }
-        self.0 += length;
-        Ok(())
     }
 }
 
@@ -315,7 +331,7 @@ pub(super) fn generate(
     (site, list): (&Site, u32),
 ) -> ListStub {
     let more = site.more().expect("has lists");
-    let items = &more.lists[list as usize].items;
+    let items = site.list(list).items();
     let plain = version.is_plain().then(|| more.plain.as_deref().expect("known since it is asked for"));
     let in_version = |values: &[Value]| -> Box<[Value]> {
         values.iter().map(|value| plain.map_or(*value, |located| value.in_plain(located))).collect()
@@ -363,7 +379,7 @@ pub(super) fn make_stub(
     is_activation: bool,
     (memory, arenas, blocks): (&mut StubMemory, &mut Arenas, &Blocks),
 ) -> Result<(), MakeError> {
-    let List { items, stubs } = site.list(list);
+    let List { items, stubs, .. } = site.list(list);
     let is_generic = |item: &ProbeAction| matches!(item, ProbeAction::Generic(_));
     let has_no_frame = || {
         let is_exit = place.position == image.function(function).wasm_end;
@@ -376,20 +392,33 @@ pub(super) fn make_stub(
     let at = version.at(place.code);
     let mut stub = generate(image, (function, version), place, (site, list));
     let length = stub.code.len();
-    memory.add(length, image, is_activation)?;
-    let arena = arenas.with_room(image, blocks, length)?;
-    let start = arena.next_address(ALIGNMENT);
+    let freed = memory.reuse(length);
+    let start = match freed {
+        Some(start) => start,
+        None => {
+            memory.add(length, image, is_activation)?;
+            arenas.with_room(image, blocks, length)?.next_address(ALIGNMENT)
+        }
+    };
     let reaches = |from: usize, to: usize| i32::try_from(to as isize - from as isize).is_ok();
     let (back, next) = (at + SITE_LENGTH as usize, start + stub.back as usize + 4);
     if !reaches(next, back) || !reaches(back, start) {
         return Err(Error::OutOfReach { address: start, length }.into());
     }
     stub.code[stub.back as usize..][..4].copy_from_slice(&(back.wrapping_sub(next) as u32).to_le_bytes());
-    arena.append(&stub.code, ALIGNMENT)?;
     let end = start + length;
     let block = Block { start, end, function, version: version.number, stub: Some(place.position) };
-    blocks.push(block);
+    let arena = arenas.of_mut(start).expect("all stubs are in arenas");
+    if freed.is_some() {
+        // SAFETY: the block was freed because no thread was in it, nor a forked child, and nothing
+        // has led there since.
+        unsafe { arena.overwrite(start, &stub.code)? };
+        blocks.fill(block);
+    } else {
+        arena.append(&stub.code, ALIGNMENT)?;
+        blocks.push(block);
+    }
     image.shown.version_made(&block.place_of_stub());
-    site.more_mut().lists[list as usize].stubs[version.number] = start;
+    site.more_mut().list_mut(list).stubs[version.number] = start;
     Ok(())
 }

@@ -11,7 +11,7 @@ use iced_x86::code_asm::*;
 use wasm_jit_codegen::{Catch, Chunk, CompiledFunction, DirectCall, ModuleInfo, TryRegion};
 
 use crate::code::{CodeImage, link::ImageLinker};
-use crate::trap::{ExecutionState, Raised, enter, routine};
+use crate::trap::{DEFAULT_SIGNAL, ExecutionState, Raised, enter, routine};
 use crate::vmctx::{
     ACTIVATION_FP, EXIT_FP, LIBCALLS, LIBCALLS_COUNT, Libcall, MEMORY0, STORE, VmContext, VmException,
     VmLayout, VmMemory,
@@ -206,8 +206,12 @@ impl Instance {
             libcalls[libcall as usize] = routine(libcall).unwrap();
         }
         let context = vec![0; layout.size as usize / 8].into_boxed_slice();
-        let mut instance =
-            Self { context, store: Box::into_raw(Box::new(ExecutionState::new())), libcalls, memory };
+        let mut instance = Self {
+            context,
+            store: Box::into_raw(Box::new(ExecutionState::new(DEFAULT_SIGNAL))),
+            libcalls,
+            memory,
+        };
         let context = instance.context();
         // SAFETY: of the size of the layout, and owned by the instance.
         unsafe {

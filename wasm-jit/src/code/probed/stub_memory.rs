@@ -1,0 +1,95 @@
+//! The memory of the stubs of lists: its limit, and blocks that were freed.
+//!
+//! Blocks never change their place, because signal handlers read the table of them. A freed one is
+//! used again by a stub that fits into it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::MakeError;
+use super::blocks::ALIGNMENT;
+use crate::code::CodeImage;
+
+/// Bytes in use below which nothing is freed.
+const MINIMUM: usize = 512 << 10;
+
+#[derive(Debug)]
+pub(super) struct StubMemory {
+    /// Bytes that were appended to arenas.
+    appended: usize,
+    /// Of these, the bytes of freed blocks.
+    free_bytes: usize,
+    /// Freed blocks, by their size.
+    free: BTreeMap<usize, Vec<usize>>,
+    /// Sizes of blocks that have a shorter stub now.
+    sizes: HashMap<usize, usize>,
+    /// Bytes in use at which stubs are freed that nobody needs.
+    reclaim_at: usize,
+}
+
+impl Default for StubMemory {
+    fn default() -> Self {
+        Self { appended: 0, free_bytes: 0, free: BTreeMap::new(), sizes: HashMap::new(), reclaim_at: MINIMUM }
+    }
+}
+
+fn size_of(length: usize) -> usize {
+    length.next_multiple_of(ALIGNMENT)
+}
+
+impl StubMemory {
+    /// The limit for probes that are switched on.
+    fn limit(image: &CodeImage) -> usize {
+        (16 << 20) + 32 * image.code_length()
+    }
+
+    fn in_use(&self) -> usize {
+        self.appended - self.free_bytes
+    }
+
+    /// Whether stubs should be freed before more are made.
+    pub(super) fn is_reclaim_due(&self) -> bool {
+        self.in_use() >= self.reclaim_at
+    }
+
+    /// Stubs were freed, as far as possible.
+    pub(super) fn reclaimed(&mut self) {
+        self.reclaim_at = MINIMUM.max(2 * self.in_use());
+    }
+
+    /// A freed block for `length` bytes, at most half of which are left.
+    pub(super) fn reuse(&mut self, length: usize) -> Option<usize> {
+        let needed = size_of(length);
+        let (&size, starts) = self.free.range_mut(needed..=2 * needed).next()?;
+        let start = starts.pop()?;
+        if starts.is_empty() {
+            self.free.remove(&size);
+        }
+        self.free_bytes -= size;
+        if size != needed {
+            self.sizes.insert(start, size);
+        }
+        Some(start)
+    }
+
+    /// Counts `length` bytes more. To switch probes off, as much again as the limit may be used.
+    pub(super) fn add(
+        &mut self,
+        length: usize,
+        image: &CodeImage,
+        is_activation: bool,
+    ) -> Result<(), MakeError> {
+        let limit = Self::limit(image);
+        if self.appended + size_of(length) > if is_activation { limit } else { 2 * limit } {
+            return Err(MakeError::StubMemory { limit });
+        }
+        self.appended += size_of(length);
+        Ok(())
+    }
+
+    /// Frees the block of a stub of `length` bytes.
+    pub(super) fn free(&mut self, start: usize, length: usize) {
+        let size = self.sizes.remove(&start).unwrap_or(size_of(length));
+        self.free.entry(size).or_default().push(start);
+        self.free_bytes += size;
+    }
+}

@@ -1,0 +1,191 @@
+//! Finds out which pieces of code threads are executing, or will return to: what else has no way to
+//! it may be freed.
+//!
+//! # The algorithm
+//! 1. Every core executes a serializing instruction ([`serialize_all_cores`]). What led to the
+//!    pieces was changed before, so no thread enters them from now on.
+//! 2. A store in which nothing runs has no thread in them. That it runs is recorded before its code
+//!    is entered, on the thread that runs it ([`RunningStack`](super::state::RunningStack)); so a
+//!    thread whose record is not seen here enters code after step 1.
+//! 3. The other stores' threads get the engine's signal. Its handler looks at the program counter,
+//!    at every word of the store's stack from the stack pointer up, and at the frames of enclosing
+//!    activations on other stacks. A word that is an address in a piece counts as a return address.
+//!    So frames need no maps, and frames of the host in between do not matter.
+//! 4. If one of them does not answer in time, nothing is known: it may have blocked the signal, not
+//!    have been scheduled, or be in a host function that runs on a stack of its own.
+//!
+//! Nothing of this costs a thread anything before it is asked, but for recording which one runs
+//! the store: three stores for each outermost call.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use wordpatch::serialize_all_cores;
+
+use super::state::current_thread;
+use super::{Activation, ExecutionState, signals};
+
+/// How long the answers are waited for. A thread that is scheduled answers in some microseconds.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The time between two looks at the answers.
+const PAUSE: Duration = Duration::from_micros(20);
+
+/// The question that is asked now. Handlers use it while they are counted as visitors.
+static ASKED: AtomicPtr<Question> = AtomicPtr::new(std::ptr::null_mut());
+static VISITORS: AtomicUsize = AtomicUsize::new(0);
+
+/// A piece of code.
+#[derive(Debug)]
+struct Piece {
+    addresses: Range<usize>,
+    is_used: AtomicBool,
+}
+
+/// A store that runs.
+#[derive(Debug)]
+struct Running {
+    store: NonNull<ExecutionState>,
+    thread: i32,
+    has_answered: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Question {
+    /// In ascending order.
+    pieces: Vec<Piece>,
+    stores: Vec<Running>,
+}
+
+/// Whether each of these pieces of code, which are in ascending order and do not end with a call,
+/// is in use by a thread that runs one of these stores. `None` if that is not known. Waits for the threads, at most some 100
+/// ms; a system call in which one of them waits fails with `EINTR`.
+///
+/// # Safety
+/// The stores stay during the call. Nothing but frames of these stores leads to the pieces any more.
+pub(crate) unsafe fn code_in_use(
+    pieces: &[Range<usize>],
+    stores: &[NonNull<ExecutionState>],
+) -> Option<Vec<bool>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+    serialize_all_cores().ok()?;
+    let running = |store: &NonNull<ExecutionState>| {
+        // SAFETY: the caller's obligation.
+        let record = unsafe { &(*store.as_ptr()).stack };
+        (record.top() != 0).then(|| Running {
+            store: *store,
+            thread: record.thread(),
+            has_answered: AtomicBool::new(false),
+        })
+    };
+    let question = Question {
+        pieces: pieces
+            .iter()
+            .map(|piece| Piece { addresses: piece.clone(), is_used: AtomicBool::new(false) })
+            .collect(),
+        stores: stores.iter().filter_map(running).collect(),
+    };
+    // This thread is in the runtime: frames of its stores are above this one.
+    question.answer(current_thread(), 0, std::ptr::from_ref(&question).addr());
+    let is_known = question.is_answered() || question.ask();
+    is_known.then(|| question.pieces.into_iter().map(|piece| piece.is_used.into_inner()).collect())
+}
+
+impl Question {
+    /// Asks the threads that have not answered. Returns whether all have.
+    fn ask(&self) -> bool {
+        let start = Instant::now();
+        ASKED.store(std::ptr::from_ref(self).cast_mut(), Ordering::SeqCst);
+        for running in self.stores.iter().filter(|running| !running.has_answered()) {
+            // SAFETY: the store stays as long as the question is asked, and the field never changes.
+            let signal = unsafe { (*running.store.as_ptr()).signal };
+            signals::install_interrupt(signal);
+            // SAFETY: sends a signal for which a handler is installed, if there is such a thread.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), running.thread, signal) };
+        }
+        while !self.is_answered() && start.elapsed() < PATIENCE {
+            std::thread::sleep(PAUSE);
+        }
+        ASKED.store(std::ptr::null_mut(), Ordering::SeqCst);
+        while VISITORS.load(Ordering::SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+        self.is_answered()
+    }
+
+    /// Whether all stores' threads have answered, or have left the stores.
+    fn is_answered(&self) -> bool {
+        self.stores.iter().all(Running::has_answered)
+    }
+
+    /// A thread answers for the stores that it runs: it is at `pc`, with the stack pointer `sp`.
+    /// Async-signal-safe.
+    fn answer(&self, thread: i32, pc: usize, sp: usize) {
+        for running in self.stores.iter().filter(|running| running.thread == thread) {
+            if running.has_answered() {
+                continue;
+            }
+            // SAFETY: the stores stay as long as the question is asked, and this thread runs the
+            // store, so nothing else changes its state.
+            let store = unsafe { running.store.as_ref() };
+            if store.stack.contains(sp) {
+                self.word(pc);
+                self.word(store.vm.raised_pc);
+                self.words(sp..store.stack.top());
+                // SAFETY: an activation is on the stack of the `enter` that waits for the nested
+                // one.
+                let outer = |activation: *const Activation| unsafe { activation.as_ref() };
+                for activation in std::iter::successors(outer(store.outer), |inner| outer(inner.outer())) {
+                    let (start, end) = activation.frames();
+                    if !(sp..store.stack.top()).contains(&start) {
+                        self.words(start..end);
+                    }
+                }
+                running.has_answered.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Looks at the words of frames of this thread.
+    fn words(&self, frames: Range<usize>) {
+        for address in (frames.start.next_multiple_of(8)..frames.end & !7).step_by(8) {
+            // SAFETY: mapped: between a stack pointer of the thread, and an address in an outer
+            // frame of the same stack. The handler's own words may change meanwhile.
+            self.word(unsafe { std::ptr::with_exposed_provenance::<usize>(address).read_volatile() });
+        }
+    }
+
+    /// Looks at a word that may be a code address.
+    fn word(&self, word: usize) {
+        let after = self.pieces.partition_point(|piece| piece.addresses.start <= word);
+        let piece = after.checked_sub(1).map(|at| &self.pieces[at]);
+        if let Some(piece) = piece.filter(|piece| piece.addresses.contains(&word)) {
+            piece.is_used.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Running {
+    fn has_answered(&self) -> bool {
+        // SAFETY: the store stays as long as the question is asked.
+        let record = unsafe { &(*self.store.as_ptr()).stack };
+        // A store that has been left since it was found running needs no answer.
+        self.has_answered.load(Ordering::Acquire) || record.top() == 0 || record.thread() != self.thread
+    }
+}
+
+/// Answers the question that is asked, if there is one, on a thread that a signal has found at `pc`.
+/// Async-signal-safe.
+pub(super) fn answer(pc: usize, sp: usize) {
+    VISITORS.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: a question stays as long as it is asked, or has visitors.
+    if let Some(question) = unsafe { ASKED.load(Ordering::SeqCst).as_ref() } {
+        // SAFETY: takes nothing and touches no memory.
+        question.answer(unsafe { libc::gettid() }, pc, sp);
+    }
+    VISITORS.fetch_sub(1, Ordering::SeqCst);
+}
