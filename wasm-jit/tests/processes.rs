@@ -211,6 +211,33 @@ impl Stubs {
     }
 }
 
+/// Makes and drops probes, more than are kept in a process that has not forked. Returns how many of
+/// their closures there are, and how many probes there were.
+fn removed_probes() -> (usize, usize) {
+    const ROUNDS: usize = 20;
+    let nops = "(drop (local.get 0))".repeat(1000);
+    let text = format!("(module (func (export \"f\") (param i32) {nops}))");
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let start = module.function(0).unwrap().body().unwrap().range().start;
+    let instructions: Vec<usize> =
+        module.function(0).unwrap().body().unwrap().instructions().map(|it| it.offset() - start).collect();
+    let closures = Arc::new(());
+    for _ in 0..ROUNDS {
+        let spec = |offset: &usize| {
+            let of_closure = closures.clone();
+            let function = Callback::new(move |_| drop(of_closure.clone()));
+            ProbeSpec {
+                location: Location { function: 0, place: Place::Instruction { offset: *offset as u32 } },
+                kind: Kind::Callback { function, values: [Bound::Const(0)].into() },
+            }
+        };
+        let specs: Vec<ProbeSpec> = instructions.iter().map(spec).collect();
+        let probes: Vec<Probe> = module.probes(&specs).into_iter().map(Result::unwrap).collect();
+        activate_all(&probes).into_iter().for_each(|on| on.unwrap());
+    }
+    (Arc::strong_count(&closures) - 1, ROUNDS * instructions.len())
+}
+
 #[test]
 fn signals_and_forks() {
     let mut wrong = Vec::new();
@@ -269,6 +296,10 @@ fn signals_and_forks() {
         is_inherited && unsafe { wordpatch::text::unshare() }.is_ok() && stubs.change()
     });
     assert!(stubs.run() == [1, 1, 1] && stubs.change(), "after the child's changes");
+
+    // A child may be in a stub, so the parent does not use it again.
+    let (closures, removed) = removed_probes();
+    assert_eq!(closures, removed, "closures that are kept");
 
     // The timer thread is not copied into a child.
     assert!(is_stopped("endless", libc::SIGURG));

@@ -189,3 +189,97 @@ pub(super) fn answer(pc: usize, sp: usize) {
     }
     VISITORS.fetch_sub(1, Ordering::SeqCst);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trap::DEFAULT_SIGNAL;
+
+    const PIECES: [Range<usize>; 3] = [0x1000..0x1040, 0x1040..0x1060, 0x1080..0x1100];
+    /// In none of them.
+    const ELSEWHERE: usize = 0x1070;
+
+    fn question(store: &mut ExecutionState) -> Question {
+        let piece = |addresses| Piece { addresses, is_used: AtomicBool::new(false) };
+        let thread = current_thread();
+        let store = NonNull::from(store);
+        Question {
+            pieces: PIECES.map(piece).into(),
+            stores: vec![Running { store, thread, has_answered: AtomicBool::new(false) }],
+        }
+    }
+
+    /// A store that this thread runs, on a stack that consists of these words.
+    fn running(words: &[usize]) -> ExecutionState {
+        let store = ExecutionState::new(DEFAULT_SIGNAL);
+        let range = words.as_ptr_range();
+        store.stack.change(range.start.addr() - 64, range.end.addr());
+        store
+    }
+
+    /// Which pieces a thread at `pc` uses, whose stack pointer leads to the word of this number.
+    fn used(store: &mut ExecutionState, pc: usize, words: &[usize], from: usize) -> Option<[bool; 3]> {
+        let question = question(store);
+        question.answer(current_thread(), pc, words[from..].as_ptr().addr());
+        let used = |piece: &Piece| piece.is_used.load(Ordering::Relaxed);
+        question.is_answered().then(|| std::array::from_fn(|at| used(&question.pieces[at])))
+    }
+
+    #[test]
+    fn a_thread_uses_the_code_that_it_executes() {
+        let words = [ELSEWHERE; 4];
+        let mut store = running(&words);
+        assert_eq!(used(&mut store, ELSEWHERE, &words, 0), Some([false; 3]));
+        assert_eq!(used(&mut store, 0x1040, &words, 0), Some([false, true, false]));
+        assert_eq!(used(&mut store, 0x10ff, &words, 0), Some([false, false, true]));
+        assert_eq!(used(&mut store, 0x1100, &words, 0), Some([false; 3]));
+        assert_eq!(used(&mut store, 0xfff, &words, 0), Some([false; 3]));
+    }
+
+    #[test]
+    fn a_thread_uses_the_code_that_it_returns_to() {
+        let words = [0x1000, ELSEWHERE, 0x1085, 0];
+        let mut store = running(&words);
+        assert_eq!(used(&mut store, 0, &words, 0), Some([true, false, true]));
+        assert_eq!(used(&mut store, 0, &words, 1), Some([false, false, true]), "frames that have ended");
+        assert_eq!(used(&mut store, 0, &words, 3), Some([false; 3]));
+    }
+
+    #[test]
+    fn the_place_of_a_trap_that_is_being_captured_is_in_use() {
+        let words = [0; 2];
+        let mut store = running(&words);
+        store.vm.raised_pc = 0x1050;
+        assert_eq!(used(&mut store, 0, &words, 0), Some([false, true, false]));
+    }
+
+    #[test]
+    fn enclosing_activations_may_be_on_another_stack() {
+        let (words, others) = ([0; 2], [0x1000, 0x1040, 0x1080, ELSEWHERE]);
+        let mut store = running(&words);
+        let address = |number: usize| others[number..].as_ptr().addr();
+        let activation = |from: usize, to: usize, outer| Activation {
+            activation_fp: address(to),
+            exit_fp: 0,
+            exit_sp: address(from),
+            outer,
+        };
+        let outermost = activation(2, 3, std::ptr::null());
+        let outer = activation(0, 1, &outermost);
+        store.outer = &outer;
+        assert_eq!(used(&mut store, 0, &words, 0), Some([true, false, true]));
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_answered() {
+        let words = [0; 4];
+        let mut store = running(&words);
+        let outside = [0; 2];
+        assert_eq!(used(&mut store, 0, &outside, 0), None, "a host function on another stack");
+        let question = question(&mut store);
+        question.answer(current_thread() + 1, 0, words.as_ptr().addr());
+        assert!(!question.is_answered(), "another thread's answer");
+        store.stack.restore([0, 0]);
+        assert!(question.is_answered(), "the store was left");
+    }
+}

@@ -225,6 +225,44 @@ fn a_closure_that_makes_and_drops_probes_is_kept() {
     assert!(owned.load(Ordering::SeqCst) > ROUNDS - 20);
 }
 
+/// Frames that become plain go on in the stub of their own list, also where another list's stub
+/// was before.
+#[test]
+fn frames_become_plain_in_stubs_that_are_used_again() {
+    let engine = engine();
+    let module = Module::new(&engine, program()).unwrap();
+    let places = places(&module);
+    let mut program = Program::new(&engine, &module, || true);
+    let expected = program.work();
+    let (writes_at, written) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    for round in 0..ROUNDS / 4 {
+        let spec = |(number, location): (usize, &Location)| {
+            let (writes_at, written) = (writes_at.clone(), written.clone());
+            let writes = GenericFn::new(move |frame| {
+                if writes_at.load(Ordering::Relaxed) == number && frame.operands() > 1 {
+                    // One of them is an alias of the local or a constant, which has no place of its
+                    // own.
+                    for depth in 0..2 {
+                        let value = frame.operand(depth)?;
+                        frame.set_operand(depth, &value)?;
+                    }
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            });
+            ProbeSpec { location: *location, kind: Kind::Generic(writes) }
+        };
+        let specs: Vec<ProbeSpec> = places.iter().enumerate().map(spec).collect();
+        let probes: Vec<Probe> = module.probes(&specs).into_iter().map(Result::unwrap).collect();
+        activate_all(&probes).into_iter().for_each(|on| on.unwrap());
+        for at in (round..places.len()).step_by(97) {
+            writes_at.store(at, Ordering::Relaxed);
+            assert_eq!(program.work(), expected);
+        }
+    }
+    assert!(written.load(Ordering::Relaxed) > 200);
+}
+
 /// A backtrace from a stub that has been used again names the instruction nevertheless.
 #[test]
 fn backtraces_do_not_need_the_stubs() {
