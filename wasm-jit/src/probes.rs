@@ -53,15 +53,20 @@
 //! stub of 17 to 35 bytes; the engine stores some 100 bytes about each site and each probe. A stub
 //! that calls functions takes about 100 to 200 bytes for the first and 20 to 130 for each further
 //! one; with closures, 200 to 450 and about 90. A generic probe takes 24 bytes for each local and
-//! operand at its place. Such stubs are kept, and limited to 16 MiB and 32 times the module's code
-//! ([`ProbeError::StubMemory`]). Each instance has a counter of 8 bytes for each site, and reserves
-//! addresses for as many as the module can have (24 bytes for each byte of its functions) from the
-//! module's first probe on. A version that counts by itself has 20 bytes for each instruction in
-//! tables, and no stubs for counters. The plain version, which a function gets when a [generic
-//! probe](Frame) changes a value that the code has in no place, has sites at all instructions, and
-//! several times the function's code. All of it is freed with the module's code. Addresses for all
-//! of it are reserved after that code (64 times its size, and 48 MiB), so that probes can be made
-//! whatever else the process maps.
+//! operand at its place. Such stubs are limited to 16 MiB and 32 times the module's code
+//! ([`ProbeError::StubMemory`]). They are kept while their probes exist. Those of probes that were
+//! removed are freed, and their closures dropped, when others need the memory and no thread is in
+//! them: making a probe may for this purpose signal the threads that run the module (the signal of
+//! [`Config::interrupt_signal`](crate::Config::interrupt_signal), so that a system call of a host
+//! function may fail with `EINTR`) and wait for them up to 100 ms. A process that has forked keeps
+//! them. Each instance has a counter of 8 bytes for each site, and reserves addresses for as many
+//! as the module can have (24 bytes for each byte of its functions) from the module's first probe
+//! on. A version that counts by itself has 20 bytes for each instruction in tables, and no stubs
+//! for counters. The plain version, which a function gets when a [generic probe](Frame) changes a
+//! value that the code has in no place, has sites at all instructions, and several times the
+//! function's code. All the rest is freed with the module's code. Addresses for all of it are
+//! reserved after that code (64 times its size, and 48 MiB), so that probes can be made whatever
+//! else the process maps.
 //!
 //! # Consistency
 //! - A thread sees a change of a site within the time that the processor needs to see a store of
@@ -402,7 +407,8 @@ pub enum ProbeError {
         function: u32,
     },
     /// The stubs of the module's probes have reached the limit of their memory. There are too many
-    /// probes that call functions, or too many different orders in which they were activated.
+    /// probes that call functions, or too many that were removed while threads that do not answer
+    /// may be in their stubs ([memory](self)).
     #[error("the stubs of the module's probes take more than {limit} bytes")]
     StubMemory {
         /// The limit for probes that are switched on. To switch probes off, as much again may be

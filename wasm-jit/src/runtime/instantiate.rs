@@ -21,10 +21,11 @@ use super::libcalls;
 use super::objects::Room;
 use super::store::{Handle, StoreInner, StoreOpaque};
 use super::tag::{Tag, TagData};
-use crate::code::probed::counters::Counting;
+use crate::code::probed::counters::{Counting, StoreRef};
 use crate::error::{Error, Mismatch};
 use crate::linear_memory;
 use crate::module::{ConstExpr, ConstSource, Elements, Module, NewElements, SegmentMode};
+use crate::trap;
 use crate::types::{GlobalType, MemoryType, TableType};
 use crate::vmctx::{VmContext, VmFuncRef, VmLayout, VmMemory, VmTable, VmType};
 
@@ -132,7 +133,8 @@ fn allocate(
     }
     let layout = VmLayout::new(info);
     let mut block = ContextBlock::new(&layout);
-    let of_store = (store.id.number(), store.area.cast());
+    let number = store.id.number();
+    let of_store = StoreRef { number, state: store.area.cast(), code_in_use: trap::code_in_use };
     // SAFETY: the instance has this and the block, and drops this first; the store's state is the
     // head of its area, which it frees after its instances.
     let counting = unsafe { Counting::join(module.code(), of_store, block.counters()) };

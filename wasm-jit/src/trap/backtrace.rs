@@ -1,7 +1,7 @@
 //! Backtraces: the frames of a program when an activation was left.
 //!
-//! Only code addresses are captured, with the functions that they are in; of an address in a stub of
-//! probes, which may be freed, the instruction. Everything else is looked up on demand: the
+//! Only code addresses are captured, with the functions that they are in; of an address in a stub
+//! of probes, which may be freed, the instruction. Everything else is looked up on demand: the
 //! function's name in the name section, the instruction by compiling the function again (the
 //! compiler produces the same code every time, and reports the position of each instruction), and
 //! the source line in the DWARF sections. So none of this costs anything while the program runs,

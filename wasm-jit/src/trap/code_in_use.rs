@@ -61,23 +61,22 @@ struct Question {
 }
 
 /// Whether each of these pieces of code, which are in ascending order and do not end with a call,
-/// is in use by a thread that runs one of these stores. `None` if that is not known. Waits for the threads, at most some 100
-/// ms; a system call in which one of them waits fails with `EINTR`.
+/// is in use by a thread that runs one of these stores. `None` if that is not known. Waits for the
+/// threads, at most some 100 ms; a system call in which one of them waits fails with `EINTR`.
 ///
 /// # Safety
-/// The stores stay during the call. Nothing but frames of these stores leads to the pieces any more.
-pub(crate) unsafe fn code_in_use(
-    pieces: &[Range<usize>],
-    stores: &[NonNull<ExecutionState>],
-) -> Option<Vec<bool>> {
+/// Each state is the [`ExecutionState`] of a store that stays during the call. Nothing but frames
+/// of these stores leads to the pieces any more.
+pub(crate) unsafe fn code_in_use(pieces: &[Range<usize>], stores: &[NonNull<()>]) -> Option<Vec<bool>> {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
     serialize_all_cores().ok()?;
-    let running = |store: &NonNull<ExecutionState>| {
+    let running = |store: &NonNull<()>| {
+        let store: NonNull<ExecutionState> = store.cast();
         // SAFETY: the caller's obligation.
         let record = unsafe { &(*store.as_ptr()).stack };
         (record.top() != 0).then(|| Running {
-            store: *store,
+            store,
             thread: record.thread(),
             has_answered: AtomicBool::new(false),
         })
@@ -101,7 +100,8 @@ impl Question {
         let start = Instant::now();
         ASKED.store(std::ptr::from_ref(self).cast_mut(), Ordering::SeqCst);
         for running in self.stores.iter().filter(|running| !running.has_answered()) {
-            // SAFETY: the store stays as long as the question is asked, and the field never changes.
+            // SAFETY: the store stays as long as the question is asked, and the field never
+            // changes.
             let signal = unsafe { (*running.store.as_ptr()).signal };
             signals::install_interrupt(signal);
             // SAFETY: sends a signal for which a handler is installed, if there is such a thread.
@@ -178,8 +178,8 @@ impl Running {
     }
 }
 
-/// Answers the question that is asked, if there is one, on a thread that a signal has found at `pc`.
-/// Async-signal-safe.
+/// Answers the question that is asked, if there is one, on a thread that a signal has found at
+/// `pc`. Async-signal-safe.
 pub(super) fn answer(pc: usize, sp: usize) {
     VISITORS.fetch_add(1, Ordering::SeqCst);
     // SAFETY: a question stays as long as it is asked, or has visitors.

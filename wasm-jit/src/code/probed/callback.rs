@@ -19,8 +19,8 @@ use crate::types::ValType;
 /// If it panics, the program ends as by a panic of a host function: the panic continues in the call
 /// that runs the program.
 ///
-/// The closure may be kept after the probe is dropped, since another thread may be about to call it:
-/// until memory for other probes of the module is needed and no thread can call it any more, or
+/// The closure may be kept after the probe is dropped, since another thread may be about to call
+/// it: until memory for other probes of the module is needed and no thread can call it any more, or
 /// until the code of the module is freed. It must therefore not own what keeps that code alive, the
 /// module, a probe of it or a store.
 ///

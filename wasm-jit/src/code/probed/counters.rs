@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,7 +20,6 @@ use wasm_jit_codegen::Only;
 
 use super::counting::Cells;
 use crate::code::CodeImage;
-use crate::trap::ExecutionState;
 
 /// The identity of an instance ([`Instance::id`](crate::Instance::id)). No other instance of the
 /// process has the same, even after this one has ended.
@@ -70,13 +70,32 @@ impl Drop for Mapped {
     }
 }
 
+/// Which of some pieces of code, in ascending order, are in use by threads that run stores with
+/// these states; `None` if that is not known.
+///
+/// # Safety
+/// The stores stay during the call. Nothing but their frames leads to the pieces any more, which do
+/// not end with a call.
+pub(crate) type CodeInUse = unsafe fn(&[Range<usize>], &[NonNull<()>]) -> Option<Vec<bool>>;
+
+/// A store, as far as this part of the engine knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoreRef {
+    /// Its number, which no other store has.
+    pub number: u64,
+    /// For the function.
+    pub state: NonNull<()>,
+    pub code_in_use: CodeInUse,
+}
+
+// SAFETY: only the function uses the state, which takes it on any thread.
+unsafe impl Send for StoreRef {}
+
 /// An instance that is alive.
 #[derive(Debug)]
 struct Live {
     instance: u64,
-    store: u64,
-    /// The state of its store.
-    execution: NonNull<ExecutionState>,
+    store: StoreRef,
     slot: NonNull<Slot>,
     cells: Option<Mapped>,
 }
@@ -88,7 +107,7 @@ impl Live {
     fn is_in(&self, only: Only) -> bool {
         match only {
             Only::Instance(instance) => self.instance == instance,
-            Only::Store(store) => self.store == store,
+            Only::Store(store) => self.store.number == store,
         }
     }
 
@@ -192,14 +211,23 @@ impl Counters {
         }
     }
 
-    /// Calls a function with the states of all stores that have instances. None of them ends
-    /// meanwhile.
-    pub(super) fn with_stores<T>(&self, function: impl FnOnce(&[NonNull<ExecutionState>]) -> T) -> T {
+    /// Which of some pieces of code, in ascending order, threads are executing or will return to;
+    /// `None` if that is not known.
+    ///
+    /// # Safety
+    /// Nothing but frames of instances leads to the pieces any more, which do not end with a call.
+    pub(super) unsafe fn code_in_use(&self, pieces: &[Range<usize>]) -> Option<Vec<bool>> {
+        // As long as this is locked, no instance leaves, and so no store ends.
         let state = self.lock();
-        let mut stores: Vec<_> = state.live.iter().flatten().map(|live| live.execution).collect();
+        let stores = state.live.iter().flatten().map(|live| live.store);
+        let Some(StoreRef { code_in_use, .. }) = stores.clone().next() else {
+            return Some(vec![false; pieces.len()]);
+        };
+        let mut stores: Vec<NonNull<()>> = stores.map(|store| store.state).collect();
         stores.sort_unstable();
         stores.dedup();
-        function(&stores)
+        // SAFETY: see above; only stores with instances of the module execute its code.
+        unsafe { code_in_use(pieces, &stores) }
     }
 
     /// The count in all instances, including those that have ended: the sum of counters.
@@ -226,17 +254,17 @@ impl Counting {
     /// The system refuses addresses.
     ///
     /// # Safety
-    /// The slot and the store's state stay until the result is dropped, and no code of the instance
-    /// runs afterwards.
+    /// The slot and the store's state stay until the result is dropped, no code of the instance
+    /// runs afterwards, and the state is one for the function.
     pub(crate) unsafe fn join(
         image: &Arc<CodeImage>,
-        (store, execution): (u64, NonNull<ExecutionState>),
+        store: StoreRef,
         slot: NonNull<Slot>,
     ) -> io::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let instance = NEXT.fetch_add(1, Ordering::Relaxed);
         let mut state = image.counters.lock();
-        let mut live = Live { instance, store, execution, slot, cells: None };
+        let mut live = Live { instance, store, slot, cells: None };
         if let Some(bytes) = state.reserved {
             live.equip(bytes)?;
         }
@@ -246,7 +274,7 @@ impl Counting {
         }
         state.live[number] = Some(live);
         drop(state);
-        Ok(Self { image: image.clone(), number, instance, store })
+        Ok(Self { image: image.clone(), number, instance, store: store.number })
     }
 
     pub(crate) fn instance(&self) -> InstanceId {

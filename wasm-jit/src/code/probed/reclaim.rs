@@ -3,12 +3,13 @@
 //! A list's stubs are kept when its probes are switched off, so that switching them on again makes
 //! nothing. They are freed, all versions' at once, when
 //! 1. no site jumps to them: the site has another form;
-//! 2. no thread is in them, or will return to one ([`code_in_use`]); the frames that could be are
-//!    those of the stores that have an instance of the module;
+//! 2. no thread is in them, or will return to one
+//!    ([`Counters::code_in_use`](super::counters::Counters::code_in_use)); the frames that could be
+//!    are those of the stores that have an instance of the module;
 //! 3. no forked child may be executing them;
 //! 4. memory is needed: a multiple of what was in use the last time is in use, and one of the
-//!    list's probes has been removed; or the limit is reached, and probes that are off get new stubs
-//!    when they are switched on.
+//!    list's probes has been removed; or the limit is reached, and probes that are off get new
+//!    stubs when they are switched on.
 //!
 //! The table of blocks keeps an entry for the freed block, without a length. Caches that are keyed
 //! by return addresses in the stub forget these. A backtrace has no address of a stub, but the
@@ -25,7 +26,6 @@ use wordpatch::text;
 use super::stubs::{Form, List, ProbeAction};
 use super::{Changes, FunctionState, ProbeState};
 use crate::code::CodeImage;
-use crate::trap::code_in_use;
 
 /// The lists that may be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,90 +44,95 @@ pub(super) struct ListAt {
     pub number: u32,
 }
 
-/// A list that no site uses, and one of its stubs.
+/// A list that no site has, and its stubs.
 #[derive(Debug)]
-struct Stub {
-    of: ListAt,
-    addresses: Range<usize>,
+struct Candidate {
+    at: ListAt,
+    stubs: Vec<Range<usize>>,
 }
 
 impl Changes {
     /// Frees the stubs of lists that are not needed and in which no thread is, but not those of the
     /// list `keep`.
     pub(super) fn reclaim(&mut self, image: &Arc<CodeImage>, unneeded: Unneeded, keep: ListAt) {
-        let mut stubs = self.unneeded_stubs(image, unneeded, keep);
-        stubs.sort_unstable_by_key(|stub| stub.addresses.start);
-        let pieces: Vec<Range<usize>> = stubs.iter().map(|stub| stub.addresses.clone()).collect();
-        let used = image.counters.with_stores(|stores| match pieces.is_empty() {
-            true => None,
-            // SAFETY: the stores stay as long as they have instances; only they run the image's
-            // code. No site jumps to the stubs, whose lists no site has, and a stub ends with a
-            // jump.
-            false => unsafe { code_in_use(&pieces, stores) },
-        });
+        let candidates = self.candidates(image, unneeded, keep);
+        let numbered = candidates.iter().enumerate();
+        let mut stubs: Vec<(&Range<usize>, usize)> =
+            numbered.flat_map(|(number, list)| list.stubs.iter().map(move |stub| (stub, number))).collect();
+        stubs.sort_unstable_by_key(|(stub, _)| stub.start);
+        let pieces: Vec<Range<usize>> = stubs.iter().map(|(stub, _)| (*stub).clone()).collect();
+        if pieces.is_empty() {
+            return self.stubs.reclaimed();
+        }
+        // SAFETY: no site jumps to the stubs, whose lists no site has, and a stub ends with a jump.
+        let used = unsafe { image.counters.code_in_use(&pieces) };
         // Whoever forked before it answered has been seen here.
         if let Some(used) = used
             && !text::is_shared_with_parent()
             && !text::may_have_children()
         {
-            self.free(image, &stubs, &used);
+            let mut is_used = vec![false; candidates.len()];
+            stubs.iter().zip(used).for_each(|((_, list), used)| is_used[*list] |= used);
+            let unused = candidates.into_iter().zip(is_used).filter(|(_, is_used)| !is_used);
+            let mut freed: Vec<Range<usize>> = Vec::new();
+            for (list, _) in unused {
+                self.free(image, &list);
+                freed.extend(list.stubs);
+            }
+            forget_continuations(image, freed);
         }
         self.stubs.reclaimed();
     }
 
-    /// The stubs of the lists that no site has and that are not needed.
-    fn unneeded_stubs(&self, image: &CodeImage, unneeded: Unneeded, keep: ListAt) -> Vec<Stub> {
-        let mut stubs = Vec::new();
+    /// The lists that no site has and that are not needed.
+    fn candidates(&self, image: &CodeImage, unneeded: Unneeded, keep: ListAt) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
         let probed = image.probed();
-        for index in image.indices() {
-            let Some(state) = self.functions.get(index) else { continue };
+        for function in image.indices() {
+            let Some(state) = self.functions.get(function) else { continue };
             let present = present(state, &self.probes);
-            for (position, site) in &state.sites {
+            for (&position, site) in &state.sites {
+                let is_present = |item: &ProbeAction| {
+                    let present = present.get(&position);
+                    *item == ProbeAction::Count || present.is_some_and(|actions| actions.contains(&item))
+                };
                 for (number, list) in site.lists() {
-                    let of = ListAt { function: index, position: *position, number };
-                    let is_present = |item: &ProbeAction| {
-                        *item == ProbeAction::Count
-                            || present.get(position).is_some_and(|actions| actions.contains(&item))
-                    };
-                    let is_needed = site.form == Form::List(number)
-                        || of == keep
-                        || list.is_pinned
-                        || unneeded == Unneeded::Removed && list.items().iter().all(is_present);
-                    if is_needed {
-                        continue;
+                    let at = ListAt { function, position, number };
+                    let is_in_use = site.form == Form::List(number) || at == keep || list.is_pinned;
+                    let is_needed = || unneeded == Unneeded::Removed && list.items().iter().all(is_present);
+                    if !is_in_use && !is_needed() {
+                        let starts = list.stubs.iter().filter(|start| **start != 0);
+                        let blocks = starts.filter_map(|start| probed.blocks.find(*start));
+                        let stubs = blocks.map(|block| block.start..block.end).collect();
+                        candidates.push(Candidate { at, stubs });
                     }
-                    let starts = list.stubs.iter().filter(|start| **start != 0);
-                    let blocks = starts.filter_map(|start| probed.blocks.find(*start));
-                    stubs.extend(blocks.map(|block| Stub { of, addresses: block.start..block.end }));
                 }
             }
         }
-        stubs
+        candidates
     }
 
-    /// Frees the lists of which no stub is in use.
-    fn free(&mut self, image: &CodeImage, stubs: &[Stub], used: &[bool]) {
-        let mut lists: HashMap<(u32, u32, u32), (bool, Vec<Range<usize>>)> = HashMap::new();
-        for (Stub { of, addresses }, is_used) in stubs.iter().zip(used) {
-            let list = lists.entry((of.function, of.position, of.number)).or_default();
-            list.0 |= is_used;
-            list.1.push(addresses.clone());
+    /// Frees a list.
+    fn free(&mut self, image: &CodeImage, Candidate { at, stubs }: &Candidate) {
+        for stub in stubs {
+            image.probed().blocks.clear(stub.start);
+            image.shown.version_freed(stub.start);
+            self.stubs.free(stub.start, stub.len());
         }
-        lists.retain(|_, (is_used, _)| !*is_used);
-        let found = &image.probed().found;
-        let mut plain = found.plain.lock().unwrap_or_else(|e| e.into_inner());
-        for ((function, position, number), (_, addresses)) in lists {
-            let is_in = |pc: usize| addresses.iter().any(|stub| stub.contains(&pc));
-            plain.retain(|return_address, _| !is_in(*return_address));
-            for stub in addresses {
-                image.probed().blocks.clear(stub.start);
-                image.shown.version_freed(stub.start);
-                self.stubs.free(stub.start, stub.len());
-            }
-            let site = self.functions.site_mut(function, position).expect("it has the list");
-            self.dropped.extend(site.more_mut().take_list(number));
-        }
+        let list = self.site(at.function, at.position).more_mut().take_list(at.number);
+        self.dropped.extend(list);
     }
+}
+
+/// Forgets how frames in these stubs become plain.
+fn forget_continuations(image: &CodeImage, mut stubs: Vec<Range<usize>>) {
+    stubs.sort_unstable_by_key(|stub| stub.start);
+    let is_in_stub = |pc: usize| {
+        let after = stubs.partition_point(|stub| stub.start <= pc);
+        after.checked_sub(1).is_some_and(|at| stubs[at].contains(&pc))
+    };
+    let mut plain = image.probed().found.plain.lock().unwrap_or_else(|e| e.into_inner());
+    plain.retain(|return_address, _| !is_in_stub(*return_address));
 }
 
 /// The actions of the probes of a function, by their positions.

@@ -6,8 +6,8 @@
 //!
 //! **Stubs never change.** A site gets another list by another stub, to which one store redirects
 //! the site's jump; a thread that has jumped to a stub executes the list that the stub has. Stubs
-//! are kept by their list: toggling the same probes again generates nothing. Their memory is limited
-//! ([`StubMemory`]), and that of lists which are not needed any more is freed
+//! are kept by their list: toggling the same probes again generates nothing. Their memory is
+//! limited ([`StubMemory`]), and that of lists which are not needed any more is freed
 //! ([`reclaim`](super::reclaim)).
 
 use std::any::Any;
@@ -165,6 +165,8 @@ pub(super) struct RareParts {
     /// function.
     pub plain: Option<Arc<Located>>,
     lists: Vec<Option<List>>,
+    /// Numbers of lists that were taken out.
+    free: Vec<u32>,
     numbers: HashMap<Arc<[ProbeAction]>, u32>,
 }
 
@@ -295,13 +297,13 @@ impl RareParts {
         if let Some(number) = self.numbers.get(&items) {
             return *number;
         }
-        let number = self.lists.iter().position(Option::is_none).unwrap_or(self.lists.len());
-        if number == self.lists.len() {
+        let number = self.free.pop().unwrap_or_else(|| {
             self.lists.push(None);
-        }
-        self.numbers.insert(items.clone(), number as u32);
-        self.lists[number] = Some(List { items, stubs: [0; VERSIONS], is_pinned: false });
-        number as u32
+            self.lists.len() as u32 - 1
+        });
+        self.numbers.insert(items.clone(), number);
+        self.lists[number as usize] = Some(List { items, stubs: [0; VERSIONS], is_pinned: false });
+        number
     }
 
     fn list_mut(&mut self, number: u32) -> &mut List {
@@ -312,6 +314,7 @@ impl RareParts {
     pub(super) fn take_list(&mut self, number: u32) -> Option<List> {
         let list = self.lists[number as usize].take()?;
         self.numbers.remove(&list.items);
+        self.free.push(number);
         Some(list)
     }
 
