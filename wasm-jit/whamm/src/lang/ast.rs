@@ -43,6 +43,8 @@ pub(super) struct Selection {
     pub(super) once: Option<Span>,
     /// `@sample(1%)`: each with a probability, in units of 2^-32.
     pub(super) sample: Option<(u64, Span)>,
+    /// `@toggle`: those for which the predicate holds, at no cost for others.
+    pub(super) toggle: Option<Span>,
     /// As in the script, with a blank after each annotation.
     pub(super) text: String,
 }

@@ -364,6 +364,15 @@ pub(super) struct Probe {
     pub(super) site: Option<u32>,
     /// Sets the initial values of variables of a site, when it is matched.
     pub(super) init: Body,
+    /// It is only on while its predicate can hold: `@toggle`.
+    pub(super) is_toggled: bool,
+}
+
+/// Probes that are switched together ([`toggled`](super::toggled)). Its number is its index.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// While this holds, they are on.
+    pub(super) condition: Typed,
 }
 
 /// The module and the name of the host's function that ends a rule.
@@ -379,6 +388,7 @@ pub(super) struct Program {
     /// Functions of libraries that are called.
     pub(super) imports: Vec<Import>,
     pub(super) probes: Vec<Probe>,
+    pub(super) groups: Vec<Group>,
     /// When the program starts: initial values of variables, and rules of `wasm:begin`.
     pub(super) begin: Vec<Body>,
     /// Rules of `wasm:end`.

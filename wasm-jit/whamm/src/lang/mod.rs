@@ -8,7 +8,7 @@
 //! script     = { "use" NAME ";" | function | rule | statement }
 //! function   = "fn" NAME parameters [ "->" type ] block
 //! parameters = "(" [ NAME ":" type { "," NAME ":" type } ] ")"
-//! rule       = { "@once" | "@sample" "(" NUMBER "%" ")" } part { ":" part } [ "/" expression "/" ] block          two to four parts
+//! rule       = { "@once" | "@sample" "(" NUMBER "%" ")" | "@toggle" } part { ":" part } [ "/" expression "/" ] block          two to four parts
 //! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ parameters ]
 //! block      = "{" { statement } "}"
 //! statement  = { "report" | "unshared" | "shared" | "frame" } "var" NAME ":" type [ "=" expression ] ";"
@@ -55,6 +55,7 @@ mod parser;
 mod pattern;
 mod report;
 mod split;
+mod toggled;
 mod types;
 
 pub use diagnostics::{Problem, ProblemKind, ScriptError, Span};
@@ -170,7 +171,10 @@ fn emit(
         let message = format!("the library `{library}` is not a module: {reason}");
         error(vec![Problem::new(ProblemKind::Name, 0..0, message)])
     })?;
-    let program = check::check(&script, &libraries, target).map_err(error)?;
+    let mut program = check::check(&script, &libraries, target).map_err(error)?;
+    if target == Target::Here {
+        toggled::add(&mut program);
+    }
     emit::emit(&program, target == Target::Anywhere).map_err(error)
 }
 

@@ -176,7 +176,7 @@ impl Parser<'_> {
         if self.at_rule() {
             return self.rule(selection).map(|rule| Some(Item::Rule(rule)));
         }
-        if let Some(span) = selection.once.or(selection.sample.map(|(_, span)| span)) {
+        if let Some(span) = selection.once.or(selection.sample.map(|(_, span)| span)).or(selection.toggle) {
             let message = "this annotation belongs to a rule";
             return Err(Problem::new(ProblemKind::Syntax, span, message));
         }
@@ -191,7 +191,7 @@ impl Parser<'_> {
         self.statement().map(|statement| Some(Item::Statement(statement)))
     }
 
-    /// The annotations of a rule, if there are any: `@once`, `@sample(1%)`.
+    /// The annotations of a rule, if there are any: `@once`, `@sample(1%)`, `@toggle`.
     fn selection(&mut self) -> Parsed<Selection> {
         let mut selection = Selection::default();
         loop {
@@ -203,6 +203,7 @@ impl Parser<'_> {
             let is_again = match name.as_str() {
                 "once" => selection.once.is_some(),
                 "sample" => selection.sample.is_some(),
+                "toggle" => selection.toggle.is_some(),
                 _ => return Ok(selection),
             };
             self.lexer = after;
@@ -216,6 +217,7 @@ impl Parser<'_> {
             selection.text.push(' ');
             match part {
                 Some(probability) => selection.sample = Some((probability, span)),
+                None if name == "toggle" => selection.toggle = Some(span),
                 None => selection.once = Some(span),
             }
             self.lexer.skip_blanks()?;

@@ -162,7 +162,7 @@ pub(super) fn has_request(expr: &Typed) -> bool {
 }
 
 /// Whether an expression can be evaluated where it would not have been.
-fn is_pure(expr: &Typed) -> bool {
+pub(super) fn is_pure(expr: &Typed) -> bool {
     let may_trap = match &expr.kind {
         Kind::Binary(BinaryOp::Div | BinaryOp::Rem, left, right) if left.ty.is_integer() => {
             !matches!(right.kind, Kind::Const(Const::Int(divisor)) if divisor > 0)

@@ -9,7 +9,7 @@ use super::contents::Contents;
 use super::counted::{RuleMatch, choose};
 use super::error::MonitorError;
 use super::load::MonitorModule;
-use super::made::{Callee, Maker, OffSwitch, Probes};
+use super::made::{Callee, Maker, Probes, Switches};
 use super::matching::Matching;
 use super::names::Event;
 use super::strings::Buffer;
@@ -83,7 +83,7 @@ pub(crate) struct Matched {
     /// By rule.
     pub(crate) functions: Vec<WasmFn>,
     pub(crate) last: Last,
-    pub(super) off: OffSwitch,
+    pub(super) switches: Switches,
 }
 
 impl MonitorModule {
@@ -108,11 +108,11 @@ impl MonitorModule {
         linker: &mut Linker<T>,
         program: &Module,
     ) -> Result<Attached, MonitorError> {
-        let Matched { instance, found, functions, last, off } = self.matched(store, linker, program)?;
+        let Matched { instance, found, functions, last, switches } = self.matched(store, linker, program)?;
         let callees = functions.into_iter().map(Callee::Function).collect();
         let scope = Scope::Store(store.id());
         let maker = Maker { program: program.clone(), scope, exports: self.names(), callees };
-        let probes = Probes::new(maker, found, &off);
+        let probes = Probes::new(maker, found, &switches);
         probes.switch(true)?;
         Ok(Attached { instance, probes, last })
     }
@@ -135,10 +135,10 @@ impl MonitorModule {
             linker.instance(&mut *store, name, instance).map_err(failed)?;
         }
         let failed = |source| instantiate_error("monitor", source);
-        let off = OffSwitch::default();
+        let switches = Switches::default();
         // Each monitor has its own.
         let mut own = linker.clone();
-        off.define(own.allow_shadowing(true)).map_err(failed)?;
+        switches.define(own.allow_shadowing(true)).map_err(failed)?;
         let instance = start(store, &own, &self.module).map_err(failed)?;
         let buffer = self.has_strings.then(|| Buffer::of(store, &instance)).transpose()?;
         let functions = self.rules.iter().map(|(export, _)| {
@@ -173,11 +173,13 @@ impl MonitorModule {
         let mut contents = Contents::of(&self.module, &instance, &mut *store);
         let indices = self.rules.iter().map(|(export, _)| contents.exported(export));
         let functions: Vec<_> = functions.into_iter().zip(indices).collect();
-        if !self.always_calls {
+        if self.always_calls {
+            found.iter_mut().for_each(|found| found.group = None);
+        } else {
             choose(&mut found, &functions, &mut contents);
         }
         let functions = functions.into_iter().map(|(function, _)| function).collect();
-        Ok(Matched { instance, found, functions, last, off })
+        Ok(Matched { instance, found, functions, last, switches })
     }
 }
 

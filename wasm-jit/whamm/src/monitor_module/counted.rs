@@ -51,6 +51,8 @@ pub(crate) struct RuleMatch {
     /// The amounts that a call adds, always or for each way to continue, if the function only adds
     /// and need not be called (see [`choose`]).
     pub(super) adds: Option<Arc<[Adds]>>,
+    /// The group that switches the probe, if one does.
+    pub(super) group: Option<u32>,
 }
 
 /// Finds out which functions only add, and decides which of them are called nevertheless. The
@@ -64,7 +66,11 @@ pub(super) fn choose(
     // By rule, the place before: many have the same values.
     let mut last: Vec<Option<usize>> = vec![None; functions.len()];
     for number in 0..found.len() {
-        let RuleMatch { rule, ways, ref values, .. } = found[number];
+        let RuleMatch { rule, ways, ref values, group, .. } = found[number];
+        if group.is_some() {
+            // Its function says when it is switched.
+            continue;
+        }
         let before = last[rule].replace(number).map(|before| &found[before]);
         found[number].adds = match before.filter(|before| before.values == *values && before.ways == ways) {
             Some(before) => before.adds.clone(),

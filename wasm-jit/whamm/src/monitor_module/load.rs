@@ -48,8 +48,8 @@ impl MonitorModule {
         Ok(Self { module, libraries, rules, has_strings, always_calls: false })
     }
 
-    /// Calls functions also where the engine could count instead, which takes much longer: to
-    /// measure and to compare.
+    /// Calls functions also where the engine could count instead, and where a group of probes could
+    /// be off, which takes much longer: to measure and to compare.
     pub fn always_call(mut self) -> Self {
         self.always_calls = true;
         self

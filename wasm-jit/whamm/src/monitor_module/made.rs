@@ -5,13 +5,23 @@
 //! functions of a large program are not. If there are instances of the program already, functions
 //! may be running: then all probes are made at once.
 //!
+//! # Groups
+//! Rules with a value `groupN` belong to the group N, whose probes the monitor switches by a
+//! function, `switch`. They are off at first. At a place where rules match that do not belong to the
+//! group, its probes are always on instead: another rule there may switch the group, which takes
+//! effect from the next event on only, and the order of rules must not change. The functions of such
+//! rules check what they need to. A group that takes more than a twentieth of the time for being
+//! switched is left on.
+//!
+//! # Order
 //! Probes at entries of functions are switched on before all others, and off after them. A monitor
 //! whose frames begin at entries therefore sees no event of a frame whose entry it has missed,
 //! unless the frame is older than the monitor.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use wasm_jit::probes::{
     Callback, FirstCallWatch, Kind, Place, Probe, ProbeError, ProbeSpec, Scope, ValueError, WasmFn,
@@ -28,6 +38,15 @@ pub(crate) const PROBES: &str = "wasm_jit:probe";
 
 /// The function that switches a probe off, by its number.
 pub(crate) const OFF: &str = "off";
+
+/// The function that switches the probes of a group: its number, and 1 or 0.
+pub(crate) const SWITCH: &str = "switch";
+
+/// A group is left on that takes more than this part of the time for being switched.
+const MAX_SWITCHING: f64 = 0.05;
+
+/// The time for which a group may be switched in any case.
+const FREE_SWITCHING: Duration = Duration::from_millis(1);
 
 /// The function that a probe calls for a rule.
 #[derive(Debug)]
@@ -60,6 +79,20 @@ struct Shared {
     made: Mutex<MadeProbes>,
 }
 
+/// Probes that are switched together.
+#[derive(Default)]
+struct Group {
+    is_on: bool,
+    /// It stays on.
+    is_fixed: bool,
+    /// The positions of its probes: whether at an entry, and the index.
+    members: Vec<(bool, usize)>,
+    /// When it was first switched.
+    since: Option<Instant>,
+    /// How long switching has taken.
+    spent: Duration,
+}
+
 #[derive(Default)]
 struct MadeProbes {
     is_on: bool,
@@ -71,6 +104,7 @@ struct MadeProbes {
     /// The positions of numbered probes: whether at an entry, and the index.
     by_number: HashMap<usize, (bool, usize)>,
     counting: Vec<Counting>,
+    groups: HashMap<u32, Group>,
     /// The first of the probes that could not be made.
     refused: Option<MonitorError>,
 }
@@ -78,6 +112,8 @@ struct MadeProbes {
 /// A probe that calls a function.
 struct Calling {
     probe: Probe,
+    rule: usize,
+    group: Option<u32>,
     /// The monitor has switched it off.
     has_ended: bool,
 }
@@ -89,6 +125,7 @@ struct NewProbe {
     number: usize,
     probe: Probe,
     adds: Option<Arc<[Adds]>>,
+    group: Option<u32>,
 }
 
 impl NewProbe {
@@ -104,32 +141,71 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets the functions of a monitor switch off probes that are made later.
+/// Lets the functions of a monitor switch probes that are made later.
 #[derive(Clone, Default)]
-pub(super) struct OffSwitch(Arc<OnceLock<Weak<Shared>>>);
+pub(super) struct Switches(Arc<SwitchesOf>);
 
-impl OffSwitch {
-    /// Defines the function for the monitor.
+#[derive(Default)]
+struct SwitchesOf {
+    probes: OnceLock<Weak<Shared>>,
+    /// The groups that are on, as long as there are no probes.
+    early: Mutex<HashSet<u32>>,
+}
+
+impl Switches {
+    /// Defines the functions for the monitor.
     pub(super) fn define<T: 'static>(&self, linker: &mut Linker<T>) -> Result<(), Error> {
         let this = self.clone();
         linker.func_wrap(PROBES, OFF, move |number: i32| {
-            if let Some(shared) = this.0.get().and_then(Weak::upgrade) {
+            if let Some(shared) = this.probes() {
                 shared.off(number as u32 as usize);
+            }
+        })?;
+        let this = self.clone();
+        linker.func_wrap(PROBES, SWITCH, move |group: i32, on: i32| {
+            let (group, on) = (group as u32, on != 0);
+            match this.probes() {
+                Some(shared) => shared.switch(group, on),
+                None if on => _ = lock(&this.0.early).insert(group),
+                None => _ = lock(&this.0.early).remove(&group),
             }
         })?;
         Ok(())
     }
+
+    fn probes(&self) -> Option<Arc<Shared>> {
+        self.0.probes.get().and_then(Weak::upgrade)
+    }
+}
+
+/// Takes those matches out of their groups at whose places there are rules of others.
+fn separate(found: &mut [RuleMatch]) {
+    let mut of_place: HashMap<(u32, Place), (Option<u32>, bool)> = HashMap::new();
+    for RuleMatch { location, group, .. } in &*found {
+        let (first, is_mixed) =
+            of_place.entry((location.function, location.place)).or_insert((*group, false));
+        *is_mixed |= first != group;
+    }
+    for RuleMatch { location, group, .. } in found {
+        if of_place[&(location.function, location.place)].1 {
+            *group = None;
+        }
+    }
 }
 
 impl Probes {
-    pub(super) fn new(maker: Maker, found: Vec<RuleMatch>, off: &OffSwitch) -> Self {
+    pub(super) fn new(maker: Maker, mut found: Vec<RuleMatch>, switches: &Switches) -> Self {
+        separate(&mut found);
         let mut made = MadeProbes::default();
+        for group in lock(&switches.0.early).drain() {
+            made.groups.entry(group).or_default().is_on = true;
+        }
         for (number, found) in found.into_iter().enumerate() {
             made.waiting.entry(found.location.function).or_default().push((number, found));
         }
         let shared = Arc::new(Shared { maker, made: Mutex::new(made) });
         // There is one for each.
-        let _ = off.0.set(Arc::downgrade(&shared));
+        let _ = switches.0.probes.set(Arc::downgrade(&shared));
         Self { shared, watch: Mutex::default() }
     }
 
@@ -206,8 +282,9 @@ impl Shared {
         }
         // Without the lock, for which a thread may wait that requests the number of probes.
         let new = self.maker.make(found)?;
-        let entries = new.iter().filter(|new| new.is_entry());
-        let in_order: Vec<&NewProbe> = entries.chain(new.iter().filter(|new| !new.is_entry())).collect();
+        let at_once = || new.iter().filter(|new| new.group.is_none());
+        let entries = at_once().filter(|new| new.is_entry());
+        let in_order: Vec<&NewProbe> = entries.chain(at_once().filter(|new| !new.is_entry())).collect();
         let switched = activate_all(in_order.iter().map(|new| &new.probe));
         let named = switched
             .into_iter()
@@ -219,8 +296,11 @@ impl Shared {
         if !made.is_on {
             // They were switched off meanwhile. An error leaves them on.
             let _ = made.switch(false);
+            return switched;
         }
-        switched
+        let of_groups = made.activate_groups();
+        let of_groups = of_groups.map_err(|(rule, source)| (self.maker.exports[rule].clone(), source));
+        switched.and(of_groups)
     }
 }
 
@@ -234,6 +314,15 @@ impl Shared {
         // The monitor must not depend on it: another thread may still call the function.
         let _ = deactivate_all([&calling.probe]);
     }
+
+    /// Switches a group.
+    fn switch(&self, group: u32, on: bool) {
+        let mut made = lock(&self.made);
+        if let Err((rule, source)) = made.switch_group(group, on) {
+            let incomplete = MonitorError::Probe { export: self.maker.exports[rule].clone(), source };
+            made.refused.get_or_insert(incomplete);
+        }
+    }
 }
 
 impl MadeProbes {
@@ -244,18 +333,72 @@ impl MadeProbes {
                 Some(adds) => self.counting.push(Counting::new(new.probe, adds)),
                 None => {
                     let probes = if is_entry { &mut self.at_entries } else { &mut self.others };
-                    self.by_number.insert(new.number, (is_entry, probes.len()));
-                    probes.push(Calling { probe: new.probe, has_ended: false });
+                    let position = (is_entry, probes.len());
+                    self.by_number.insert(new.number, position);
+                    let NewProbe { rule, probe, group, .. } = new;
+                    probes.push(Calling { probe, rule, group, has_ended: false });
+                    if let Some(group) = group {
+                        self.groups.entry(group).or_default().members.push(position);
+                    }
                 }
             }
         }
     }
 
+    fn calling(&self, (is_entry, index): (bool, usize)) -> &Calling {
+        if is_entry { &self.at_entries[index] } else { &self.others[index] }
+    }
+
+    /// Whether the monitor wants a probe to be on.
+    fn is_wanted(&self, calling: &Calling) -> bool {
+        let is_on = |group| self.groups.get(&group).is_some_and(|group| group.is_on);
+        !calling.has_ended && calling.group.is_none_or(is_on)
+    }
+
+    /// Switches on what was made of groups that are on. The rule of the first probe that could not
+    /// be, and why.
+    fn activate_groups(&self) -> Result<(), (usize, ProbeError)> {
+        let groups = self.groups.values().filter(|group| group.is_on);
+        groups.map(|group| self.switch_members(group, true)).collect()
+    }
+
+    fn switch_members(&self, group: &Group, on: bool) -> Result<(), (usize, ProbeError)> {
+        let members = group.members.iter().map(|position| self.calling(*position));
+        let members: Vec<&Calling> = members.filter(|calling| !calling.has_ended).collect();
+        let probes = members.iter().map(|calling| &calling.probe);
+        let switched = if on { activate_all(probes) } else { deactivate_all(probes) };
+        let failed =
+            members.iter().zip(switched).map(|(calling, done)| done.map_err(|error| (calling.rule, error)));
+        failed.collect()
+    }
+
+    /// Switches a group, unless that costs too much: then it stays on.
+    fn switch_group(&mut self, number: u32, on: bool) -> Result<(), (usize, ProbeError)> {
+        let group = self.groups.entry(number).or_default();
+        if group.is_fixed || group.is_on == on {
+            return Ok(());
+        }
+        let since = *group.since.get_or_insert_with(Instant::now);
+        let is_expensive = group.spent > FREE_SWITCHING.max(since.elapsed().mul_f64(MAX_SWITCHING));
+        group.is_fixed = is_expensive;
+        group.is_on = on || is_expensive;
+        if !self.is_on || is_expensive && !on {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let switched = self.switch_members(&self.groups[&number], on);
+        if let Some(group) = self.groups.get_mut(&number) {
+            group.spent += start.elapsed();
+        }
+        switched
+    }
+
     /// Switches those that were made, but those that the monitor has switched off.
     fn switch(&self, on: bool) -> Result<(), ProbeError> {
         let counting = self.counting.iter().map(Counting::probe);
-        let [at_entries, others] = [&self.at_entries, &self.others]
-            .map(|all| all.iter().filter(|calling| !calling.has_ended).map(|calling| &calling.probe));
+        let [at_entries, others] = [&self.at_entries, &self.others].map(|all| {
+            all.iter().filter(|calling| !on || self.is_wanted(calling)).map(|calling| &calling.probe)
+        });
         let switched = if on {
             activate_all(at_entries.chain(others).chain(counting))
         } else {
@@ -273,7 +416,10 @@ impl Maker {
         let mut new = Vec::with_capacity(specs.len());
         for ((number, found), made) in found.into_iter().zip(self.program.scoped_probes(self.scope, &specs)) {
             match made {
-                Ok(probe) => new.push(NewProbe { rule: found.rule, number, probe, adds: found.adds }),
+                Ok(probe) => {
+                    let RuleMatch { rule, adds, group, .. } = found;
+                    new.push(NewProbe { rule, number, probe, adds, group });
+                }
                 Err(refused) if is_no_match(&refused) => {}
                 Err(refused) => return Err((self.exports[found.rule].clone(), refused)),
             }

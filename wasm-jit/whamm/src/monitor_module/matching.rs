@@ -209,12 +209,14 @@ impl<T: 'static> Matching<'_, T> {
             });
         }
         let values = Values::from(&values[..]);
+        let group = rule.group();
         self.found.extend(at.iter().map(|at| RuleMatch {
             rule: number,
             location: Location { function: place.function.index(), place: *at },
             values: values.clone(),
             ways,
             adds: None,
+            group,
         }));
         Ok(())
     }
@@ -332,6 +334,7 @@ impl Match<'_> {
             Static::Pc => Evaluated::Integer(self.offset.into()),
             Static::Opidx => Evaluated::Integer(self.index as u64),
             Static::Probe => unreachable!("the caller knows it"),
+            Static::Group(group) => Evaluated::Integer(group.into()),
             Static::Function => Evaluated::Integer(self.function.index().into()),
             Static::AtFunctionEnd => Evaluated::Integer(self.is_last.into()),
             Static::Immediate(index) => {

@@ -69,6 +69,8 @@ pub(crate) enum Static {
     Object,
     /// Whether control may come from elsewhere to where a rule of this mode is called.
     Guard(Mode),
+    /// The number of the group of probes that the rule's belong to.
+    Group(u32),
 }
 
 impl Static {
@@ -107,6 +109,16 @@ pub(crate) struct Rule {
     pub(crate) mode: Mode,
     pub(crate) predicate: Option<Call>,
     pub(crate) parameters: Vec<Parameter>,
+}
+
+impl Rule {
+    /// The group that its probes belong to.
+    pub(crate) fn group(&self) -> Option<u32> {
+        self.parameters.iter().find_map(|parameter| match parameter {
+            Parameter::Static(Static::Group(group)) => Some(*group),
+            _ => None,
+        })
+    }
 }
 
 /// Reads the name of an export; `None` if it is no rule. An error comes with its column, from 1, in
@@ -345,6 +357,9 @@ fn value(word: &str) -> Option<Parameter> {
     }
     if let Some(index) = number("imm") {
         return Some(Parameter::Static(Static::Immediate(index)));
+    }
+    if let Some(group) = number("group") {
+        return Some(Parameter::Static(Static::Group(group)));
     }
     Some(Parameter::Static(match word {
         "frame" => return Some(Parameter::Frame),

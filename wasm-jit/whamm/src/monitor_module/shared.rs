@@ -115,7 +115,8 @@ impl MonitorModule {
         linker: &mut Linker<T>,
         program: &Module,
     ) -> Result<SharedMonitor<T>, MonitorError> {
-        let Matched { instance, found, functions, last, off } = self.matched(&mut store, linker, program)?;
+        let Matched { instance, found, functions, last, switches } =
+            self.matched(&mut store, linker, program)?;
         let exports = self.names();
         let function = |export: &String| instance.get_func(&store, export).expect("its type was checked");
         let rules = exports.iter().zip(&functions).map(|(export, checked)| Rule {
@@ -140,7 +141,7 @@ impl MonitorModule {
         let callees = types.into_iter().enumerate().map(closure).collect();
         let maker = Maker { program: program.clone(), scope: Scope::Module, exports, callees };
         Ok(SharedMonitor {
-            probes: Probes::new(maker, found, &off),
+            probes: Probes::new(maker, found, &switches),
             caller,
             interrupt,
             last: Mutex::new(last),

@@ -14,6 +14,7 @@ mod script_report;
 mod scripts;
 mod selection;
 mod statements;
+mod toggled;
 
 use wasm_jit_whamm::lang;
 

@@ -20,7 +20,7 @@ use rand::rngs::{SmallRng, StdRng};
 use rand::{RngExt, SeedableRng};
 use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeSpec};
 use wasm_jit::{Caller, Engine, Extern, Instance, Linker, Module, Store, Trap};
-use wasm_jit_whamm::lang;
+use wasm_jit_whamm::lang::{self, Script};
 use wasm_jit_whamm::monitor_module::MonitorModule;
 use wasm_jit_whamm::rewrite;
 
@@ -177,6 +177,22 @@ fn shared(engine: &Engine, monitor: &[u8], program: &[u8], seed: u64) -> Outcome
     Outcome { results, report: text(&printed) }
 }
 
+/// What a script reports that this engine compiles, which switches groups of probes unless all of
+/// them are always on; in the program's store.
+fn switching(engine: &Engine, script: &Script, program: &[u8], seed: u64, always: bool) -> String {
+    let module = Module::from_binary(engine, program).unwrap();
+    let monitor =
+        MonitorModule::new(Module::from_binary(engine, script.module()).unwrap(), Vec::new()).unwrap();
+    let monitor = if always { monitor.always_call() } else { monitor };
+    let mut store = Store::new(engine, ());
+    let mut attached = monitor.attach(&mut store, &mut Linker::new(engine), &module).unwrap();
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let results = while_probes_change(&module, seed, || run(&mut store, &instance));
+    attached.finish(&mut store).unwrap();
+    let instance = attached.instance(&mut store);
+    format!("{results:?} {:#?}", script.report(&store, instance).unwrap())
+}
+
 /// In the program that contains the rules; an error if it is refused, or not valid.
 fn rewritten(engine: &Engine, script: &str, program: &[u8]) -> Result<Outcome, Box<dyn Error>> {
     let module = Module::from_binary(engine, program)?;
@@ -198,7 +214,7 @@ fn seeds() -> Range<u64> {
 #[test]
 fn reports_do_not_depend_on_the_target() {
     let engine = Engine::default();
-    let (mut rows, mut compared) = (0, 0);
+    let (mut rows, mut compared, mut switching_scripts) = (0, 0, 0);
     for seed in seeds() {
         let program = program(seed);
         let script = script::script(seed);
@@ -215,9 +231,15 @@ fn reports_do_not_depend_on_the_target() {
         }
         assert_eq!(in_place(&engine, &monitor, &binary, seed), expected, "in place, {}", described());
         assert_eq!(shared(&engine, &monitor, &binary, seed), expected, "shared, {}", described());
+        let here = Script::new("random.mm", script.as_bytes(), &[]).unwrap();
+        let switched = switching(&engine, &here, &binary, seed, false);
+        let always = switching(&engine, &here, &binary, seed, true);
+        assert_eq!(switched, always, "groups, {}", described());
+        switching_scripts += usize::from(here.module().windows(6).any(|name| name == b"switch"));
         rows += expected.report.lines().count();
         compared += 1;
     }
-    println!("{compared} scripts, {rows} rows");
+    println!("{compared} scripts, {switching_scripts} of them with groups, {rows} rows");
+    assert!(switching_scripts > compared / 10, "{switching_scripts} of {compared}");
     assert!(rows > 5 * compared, "{rows} rows of {compared} scripts");
 }

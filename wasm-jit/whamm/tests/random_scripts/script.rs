@@ -163,6 +163,7 @@ impl Writer {
             self.push(&format!("frame var {name}: {ty}{initial};"));
             self.frame.push(Named { name, ty: ty.to_owned(), can_change: true });
         }
+        self.push("var events: u32;\nwasm:func:entry { events++; }");
         for at in ["begin", "end"] {
             if self.one_in(2) {
                 self.push(&format!("wasm:{at} {{"));
@@ -228,11 +229,23 @@ impl Writer {
             2 if *can_select => "@once @sample(10%) ",
             _ => "",
         };
-        let predicate = match self.one_in(2) {
-            true => format!(" / {} /", self.expression("bool", 2)),
-            false => String::new(),
+        let mut selection = selection.to_owned();
+        let predicate = match self.below(6) {
+            0..3 => format!(" / {} /", self.expression("bool", 2)),
+            // Conditions on variables of the script switch probes.
+            3 if *can_select => {
+                if self.one_in(2) {
+                    selection.push_str("@toggle ");
+                }
+                let limit = self.below(40);
+                format!(" / events % 64 > {limit} && {} /", self.expression("bool", 1))
+            }
+            _ => String::new(),
         };
         self.push(&format!("{selection}{pattern}{predicate} {{"));
+        if self.one_in(3) {
+            self.push("events++;");
+        }
         for _ in 0..self.below(3) {
             let storage =
                 self.choose(&["report unshared ", "report shared ", "report ", "unshared ", "shared "]);

@@ -342,7 +342,10 @@ impl Checker<'_> {
                     self.program.reported_sites.push(SiteReports { rule: index, text, reports });
                 }
                 let (mode, event) = (event.mode(), event.text());
-                let probe = Probe { rule: index, event, mode, bounds, predicate, body, site, init };
+                let is_toggled = rule.selection.toggle.is_some();
+                let probe =
+                    Probe { rule: index, event, mode, bounds, predicate, body, site, init, is_toggled };
+                self.check_toggle(&rule.selection, &probe);
                 self.program.probes.push(probe);
             }
         }

@@ -1,4 +1,5 @@
-//! Rules that act on some of their events: `@once` and `@sample`.
+//! Rules that act on some of their events, `@once` and `@sample`, and those whose predicates switch
+//! their probes, `@toggle` ([`toggled`](super::super::toggled)).
 //!
 //! The selection is code of the rule's function, after the predicate:
 //!
@@ -28,7 +29,8 @@ use super::super::Target;
 use super::super::ast::{BinaryOp, Selection};
 use super::super::diagnostics::ProblemKind;
 use super::super::events::{Event, Mode};
-use super::super::ir::{Body, Import, Kind, Place, SITE_HEADER, Statement, Typed};
+use super::super::ir::{Body, Import, Kind, Place, Probe, SITE_HEADER, Statement, Typed};
+use super::super::toggled;
 use super::super::types::Type;
 use super::Checker;
 use crate::monitor_module::{OFF, PROBES};
@@ -42,7 +44,8 @@ const MULTIPLIER: i128 = 0x2545_f491_4f6c_dd1d;
 impl Checker<'_> {
     /// Whether a rule for this event can have the annotations; if not, there is a problem.
     pub(super) fn can_select(&mut self, selection: &Selection, event: Event) -> bool {
-        let spans = [&selection.once, &selection.sample.as_ref().map(|(_, span)| span.clone())];
+        let sample = selection.sample.as_ref().map(|(_, span)| span.clone());
+        let spans = [&selection.once, &sample, &selection.toggle];
         let Some(span) = spans.into_iter().flatten().next().cloned() else { return true };
         let message = match (event.has_site(), event.mode()) {
             (true, Mode::Before) => return true,
@@ -53,6 +56,16 @@ impl Checker<'_> {
         };
         self.problem(ProblemKind::Unsupported, &span, message);
         false
+    }
+
+    /// Refuses `@toggle` at a rule whose probes cannot be switched by its predicate.
+    pub(super) fn check_toggle(&mut self, selection: &Selection, probe: &Probe) {
+        let Some(span) = &selection.toggle else { return };
+        if !toggled::can_toggle(probe) {
+            let message = "`@toggle` needs a predicate with a condition on variables of the script";
+            let help = "such as /enabled/ or /count < 10 && arg0 == 0/";
+            self.help(ProblemKind::Rule, span, message, help);
+        }
     }
 
     /// The statements of a rule, executed for the events that it selects.

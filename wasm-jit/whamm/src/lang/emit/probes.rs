@@ -4,8 +4,9 @@ use wasm_encoder::{Instruction as I, ValType};
 
 use super::super::ast::BinaryOp;
 use super::super::events::Mode;
-use super::super::ir::{Body, Probe, Statement, Typed};
+use super::super::ir::{Body, Group, Probe, Statement, Typed};
 use super::super::split::Part;
+use super::super::toggled;
 use super::super::types::Type;
 use super::Emitter;
 use super::code::Code;
@@ -75,6 +76,13 @@ impl Emitter<'_> {
         format!(" / {call} /")
     }
 
+    /// The number of the group that a part of a probe belongs to.
+    fn group(&self, probe: &Probe, part: &Part) -> Option<usize> {
+        let condition = part.at_run.as_ref().and_then(toggled::condition)?;
+        let is_it = |group: &Group| group.condition == condition;
+        self.program.groups.iter().position(is_it).filter(|_| probe.mode == Mode::Before)
+    }
+
     pub(super) fn probe(&mut self, probe: &Probe, part: &Part) {
         let guard = (probe.mode != Mode::Before).then(|| format!("guard_{}", probe.mode.text()));
         if let Some(guard) = &guard {
@@ -117,6 +125,10 @@ impl Emitter<'_> {
         }
         if let Some(guard) = &guard {
             add(guard, &Type::U32);
+        }
+        // The engine sees that the rule belongs to the group.
+        if let Some(group) = self.group(probe, part) {
+            add(&format!("group{group}"), &Type::U32);
         }
         parameters.extend(requested.iter().map(Requested::parameter));
         let of_engine = self.arguments(&requested);
