@@ -62,6 +62,7 @@ const TABLE: &[(&str, InC)] = &[
     ("wordpatch/src/text/mod.rs::unshare", Call("wordpatch_unshare")),
     ("wordpatch/src/text/mod.rs::is_shared_with_parent", Call("wordpatch_is_shared_with_parent")),
     ("wordpatch/src/text/mod.rs::may_have_children", Left("for generated code that is overwritten")),
+    ("wordpatch/src/text/mod.rs::without_forks", Left("for generated code that is overwritten")),
     ("wordpatch/src/text/mod.rs::copied_bytes", Call("wordpatch_copied_bytes")),
     ("wordpatch/src/text/mod.rs::set_access", Call("wordpatch_set_text_access")),
     ("wordpatch/src/text/mod.rs::access", Call("wordpatch_text_access")),

@@ -238,6 +238,37 @@ fn removed_probes() -> (usize, usize) {
     (Arc::strong_count(&closures) - 1, ROUNDS * instructions.len())
 }
 
+/// Lists in ever different orders: where no stubs are freed, at some point there are too many. Then
+/// probes can still be switched off, and lists that were there before can be used.
+fn stub_memory_is_limited() {
+    extern "C" fn nothing(_: u64, _: u64, _: u64, _: u64, _: u64, _: u64) {}
+    let module = Module::new(&Engine::default(), "(module (func (export \"f\")))").unwrap();
+    let make = |number: u64| {
+        let values = [number, 1 << 40, 2 << 40, 3 << 40, 4 << 40, 5 << 40].map(Bound::Const);
+        // SAFETY: the function does nothing.
+        let function = unsafe { NativeFn::new(nothing as extern "C" fn(u64, u64, u64, u64, u64, u64)) };
+        let kind = Kind::Native { function, values: values.into() };
+        module.probe(ProbeSpec { location: Location { function: 0, place: Place::Entry }, kind }).unwrap()
+    };
+    let probes: Vec<Probe> = (0..12).map(make).collect();
+    // Alone, it has a stub from now on.
+    probes[0].activate().unwrap();
+    // The probe that becomes the last of the list is a different one each time.
+    let mut random = 1_u64;
+    let error = (0..1_000_000).find_map(|_| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let chosen = &probes[(random >> 33) as usize % probes.len()];
+        chosen.deactivate().unwrap();
+        chosen.activate().err()
+    });
+    assert!(matches!(error, Some(ProbeError::StubMemory { limit }) if limit >= 16 << 20), "{error:?}");
+    probes.iter().for_each(|probe| probe.deactivate().unwrap());
+    probes[0].activate().unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    instance.get_typed_func::<(), ()>(&mut store, "f").unwrap().call(&mut store, ()).unwrap();
+}
+
 #[test]
 fn signals_and_forks() {
     let mut wrong = Vec::new();
@@ -300,6 +331,7 @@ fn signals_and_forks() {
     // A child may be in a stub, so the parent does not use it again.
     let (closures, removed) = removed_probes();
     assert_eq!(closures, removed, "closures that are kept");
+    stub_memory_is_limited();
 
     // The timer thread is not copied into a child.
     assert!(is_stopped("endless", libc::SIGURG));

@@ -316,12 +316,13 @@ impl CodeArena {
         Ok(address)
     }
 
-    /// Writes code over code that was appended, at an address inside it. Threads may execute it
-    /// after they have read its address from memory that was written after this call.
+    /// Writes code over code that was appended, from an address inside it on. The end of what was
+    /// appended last may be exceeded: what is appended next comes after this code. Threads may
+    /// execute it after they have read its address from memory that was written after this call.
     ///
     /// # Errors
     /// [`Error::SharedWithParent`] in a forked child before [`unshare`](text::unshare),
-    /// [`Error::OutOfReach`] if less was appended from the address on.
+    /// [`Error::OutOfReach`] if nothing was appended there, or there is no room.
     ///
     /// # Safety
     /// No thread executes the code that was there, or will: nothing leads to it any more, every
@@ -333,7 +334,8 @@ impl CodeArena {
             return Err(Error::SharedWithParent { address });
         }
         let start = address.wrapping_sub(self.memory.address());
-        if start.checked_add(code.len()).is_none_or(|end| end > self.memory.code) {
+        let end = start.saturating_add(code.len());
+        if start >= self.memory.code || end > self.memory.pages().len() {
             return Err(Error::OutOfReach { address, length: code.len() });
         }
         // SAFETY: inside the view, in a part that nobody uses, by the caller's obligation.
@@ -341,6 +343,7 @@ impl CodeArena {
             let place = self.memory.view.start.add(start);
             place.copy_from_nonoverlapping(NonNull::from(code).cast(), code.len());
         }
+        self.memory.code = self.memory.code.max(end);
         Ok(())
     }
 

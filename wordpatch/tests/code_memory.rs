@@ -176,6 +176,32 @@ fn code_is_added_near_running_code() {
 }
 
 #[test]
+fn code_that_nobody_executes_is_overwritten() {
+    let _model = with_window(FetchWindow::Bytes8);
+    let memory = generate(61);
+    let mut arena = CodeArena::near(&memory.pages(), PAGE).unwrap();
+    let function = |value: u32| -> Vec<u8> { mov_eax(value).iter().copied().chain([RET]).collect() };
+    let [first, last] = [A, B].map(|value| arena.append(&function(value), 64).unwrap());
+    let longer: Vec<u8> = [0x90; 20].into_iter().chain(function(7)).collect();
+    // SAFETY: only this thread executes the code, and is not in it.
+    unsafe {
+        arena.overwrite(first, &function(9)).unwrap();
+        arena.overwrite(last, &longer).unwrap();
+    }
+    assert_eq!([call(first), call(last)], [9, 7]);
+    // What is appended comes after the code that is longer now.
+    let next = arena.append(&function(A), 8).unwrap();
+    assert_eq!(next, last + 32);
+    assert_eq!([call(next), call(last)], [A, 7]);
+    let end = arena.pages().end;
+    for (address, length) in [(next + 8, 1), (arena.pages().start - 1, 1), (next, end - next + 1)] {
+        // SAFETY: refused.
+        let refused = unsafe { arena.overwrite(address, &vec![RET; length]) };
+        assert!(matches!(refused, Err(Error::OutOfReach { .. })), "{refused:?}");
+    }
+}
+
+#[test]
 fn arenas_follow_the_code_in_its_mappings() {
     let _model = with_window(FetchWindow::Bytes8);
     let function: Vec<u8> = mov_eax(A).iter().copied().chain([RET]).collect();

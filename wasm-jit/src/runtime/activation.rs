@@ -125,23 +125,30 @@ unsafe fn invoke_in(
         // The host may have switched stacks since the enclosing activation was entered.
         let limit_around = (*area).execution.vm.stack_limit;
         let on_another_stack = !stack::is_current((*area).execution.stack.top(), limit_around);
-        let stack_around = on_another_stack.then(|| {
+        if on_another_stack {
             (*area).execution.vm.stack_limit = stack::limit((*store).engine.max_wasm_stack());
-            // This frame is above those of the activation.
-            stack::enter(&(*area).execution, stack::pointer())
-        });
+        }
         let collections = (*store).collections;
+        let call = || {
+            // Only while the enclosing activation is known as such: its frames are on another
+            // stack. This frame is above those of the activation.
+            let around = on_another_stack.then(|| stack::enter(&(*area).execution, stack::pointer()));
+            let left = entry(context, code, values);
+            if let Some(around) = around {
+                (*area).execution.stack.restore(around);
+            }
+            left
+        };
         let left = {
             let _lent = Lent::new(store);
-            trap::enter(area.cast(), || entry(context, code, values))
+            trap::enter(area.cast(), call)
         };
         if (*store).collections != collections {
             // A later call's frames are in the same place. References that this one's left there
             // would keep objects alive in it, perhaps all of a full heap.
             stack::clear_below((*area).execution.vm.stack_limit);
         }
-        if let Some(stack_around) = stack_around {
-            (*area).execution.stack.restore(stack_around);
+        if on_another_stack {
             (*area).execution.vm.stack_limit = limit_around;
         }
         left.map_err(|raised| (*store).failure_of(raised))

@@ -76,7 +76,8 @@ fn clear(bytes: usize) {
 pub(super) fn enter(execution: &ExecutionState, top: usize) -> [usize; 2] {
     let bottom = match range() {
         Some((lowest, highest)) if (lowest..highest).contains(&top) => lowest,
-        _ => execution.vm.stack_limit.saturating_sub(RESERVE),
+        // What is below belongs to host functions, but its size is unknown.
+        _ => execution.vm.stack_limit,
     };
     execution.stack.change(bottom, top)
 }

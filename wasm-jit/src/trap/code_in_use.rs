@@ -174,13 +174,20 @@ impl Running {
         // SAFETY: the store stays as long as the question is asked.
         let record = unsafe { &(*self.store.as_ptr()).stack };
         // A store that has been left since it was found running needs no answer.
-        self.has_answered.load(Ordering::Acquire) || record.top() == 0 || record.thread() != self.thread
+        if record.top() == 0 || record.thread() != self.thread {
+            self.has_answered.store(true, Ordering::Release);
+        }
+        self.has_answered.load(Ordering::Acquire)
     }
 }
 
 /// Answers the question that is asked, if there is one, on a thread that a signal has found at
-/// `pc`. Async-signal-safe.
-pub(super) fn answer(pc: usize, sp: usize) {
+/// `pc`, with the stack pointer `sp`. If this is in the thread's alternate signal stack, another
+/// handler was interrupted, and where the rest of the frames is, is not known. Async-signal-safe.
+pub(super) fn answer(pc: usize, sp: usize, alternate: &libc::stack_t) {
+    if (alternate.ss_sp.addr()..alternate.ss_sp.addr() + alternate.ss_size).contains(&sp) {
+        return;
+    }
     VISITORS.fetch_add(1, Ordering::SeqCst);
     // SAFETY: a question stays as long as it is asked, or has visitors.
     if let Some(question) = unsafe { ASKED.load(Ordering::SeqCst).as_ref() } {

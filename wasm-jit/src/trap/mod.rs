@@ -52,6 +52,8 @@ pub(crate) use routines::routine;
 pub(crate) use state::{Activation, ExecutionState};
 pub(crate) use walk::{Waiting, Walk};
 
+use std::sync::atomic::{Ordering, compiler_fence};
+
 use crate::vmctx::{NO_REQUESTS, TrapCode};
 
 /// Why WebAssembly code trapped.
@@ -193,9 +195,13 @@ pub(crate) unsafe fn enter(store: *mut ExecutionState, call: impl FnOnce() -> u6
     // SAFETY: as above. The requests live as long as the state.
     unsafe {
         (*store).vm.interrupt_requests = requests;
+        // A signal handler follows the pointer (`code_in_use`).
+        compiler_fence(Ordering::Release);
         (*store).outer = &outer;
+        compiler_fence(Ordering::Release);
     }
     let left = call();
+    compiler_fence(Ordering::Release);
     // SAFETY: as above; the trampoline has returned.
     let raised = unsafe {
         accessors::end(store, (*store).vm.activation_fp, usize::MAX);
@@ -203,6 +209,8 @@ pub(crate) unsafe fn enter(store: *mut ExecutionState, call: impl FnOnce() -> u6
         (*store).vm.activation_fp = outer.activation_fp;
         (*store).vm.exit_fp = outer.exit_fp;
         (*store).vm.exit_sp = outer.exit_sp;
+        // Before `outer` ends.
+        compiler_fence(Ordering::Release);
         (*store).raised.take()
     };
     match raised {

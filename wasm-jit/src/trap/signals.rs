@@ -122,14 +122,14 @@ fn install_one(signal: i32, restart: i32) {
 
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes valid pointers to an SA_SIGINFO handler.
-    let (info_ref, registers) = unsafe {
+    let (info_ref, registers, alternate) = unsafe {
         let context = &mut *context.cast::<libc::ucontext_t>();
-        (&*info, &mut context.uc_mcontext.gregs)
+        (&*info, &mut context.uc_mcontext.gregs, &context.uc_stack)
     };
     let is_interrupt = HANDLED[signal as usize].is_interrupt.load(Ordering::Acquire);
     let pc = registers[libc::REG_RIP as usize] as usize;
     if is_interrupt {
-        code_in_use::answer(pc, registers[libc::REG_RSP as usize] as usize);
+        code_in_use::answer(pc, registers[libc::REG_RSP as usize] as usize, alternate);
     }
     // SAFETY: the thread is executing the instruction at `pc`.
     let image = unsafe { image_at(pc) }.filter(|image| image.has_function_at(pc));

@@ -67,7 +67,7 @@ pub(crate) fn current_thread() -> i32 {
 /// this thread; others read it.
 #[derive(Debug, Default)]
 pub(crate) struct RunningStack {
-    /// The kernel's id of the thread.
+    /// The kernel's id of the thread that entered the store.
     thread: AtomicI32,
     bottom: AtomicUsize,
     /// An address above the frames of the activations on this stack; 0 if nothing runs.
@@ -97,7 +97,11 @@ impl RunningStack {
     /// [restore](RunningStack::restore).
     pub(crate) fn change(&self, bottom: usize, top: usize) -> [usize; 2] {
         let before = [self.bottom.load(Ordering::Relaxed), self.top()];
-        self.thread.store(current_thread(), Ordering::Relaxed);
+        if before[1] == 0 {
+            // Another thread only runs the store after it was left, unless it continues a
+            // coroutine.
+            self.thread.store(current_thread(), Ordering::Relaxed);
+        }
         self.set([bottom, top]);
         before
     }

@@ -123,7 +123,7 @@ fn call(sandbox: &Sandbox, n: &mut Numbers) -> Outcome {
             sandbox.program.put(4096, [0; 56]);
             sandbox.program.put(4096 + 8, [n.next() as u8 % 4]);
             sandbox.program.put(4096 + 16, n.fd().to_le_bytes());
-            wasi.poll_oneoff(memory, abi, 4096, n.word(), 1, n.word())
+            wasi.poll_oneoff(memory, (abi, 0), 4096, n.word(), 1, n.word())
         }
         41 => wasi.random_get(memory, n.word(), n.word()),
         42 => wasi.sock_recv(memory, n.fd(), n.word(), n.word(), n.flags(), n.word(), n.word()),

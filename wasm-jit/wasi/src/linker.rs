@@ -2,6 +2,9 @@
 
 use wasm_jit::{Announced, Caller, Error, Extern, Linker, Trap};
 
+use rustix::time::ClockId;
+
+use super::clock::now;
 use super::context::WasiCtx;
 use super::errno::{Errno, Failure, Outcome};
 use super::memory::GuestMemory;
@@ -55,17 +58,20 @@ fn add<T: 'static>(
     module: &str,
     abi: Abi,
 ) -> Result<(), Error> {
-    /// Defines one function: its name, whether it depends on the interface version, its arguments.
+    /// Defines one function: its name, what it depends on (the interface version, the time when the
+    /// call began), its arguments.
     macro_rules! define {
-        ($name:ident $(, $abi:ident)?; $($argument:ident: $type:ty),*) => {
+        ($name:ident $(, $abi:ident $(at $began:ident)?)?; $($argument:ident: $type:ty),*) => {
             linker.func_wrap(
                 module,
                 stringify!($name),
                 move |mut caller: Caller<'_, T>, $($argument: $type),*| -> Result<u32, Error> {
                     let memory = memory(&mut caller);
+                    $($(let $began = now(ClockId::Monotonic);)?)?
                     loop {
-                        let outcome = get(caller.data_mut()).$name(&memory, $($abi,)? $($argument),*);
-                        if !is_retried(&caller, stringify!($name), outcome) {
+                        let outcome =
+                            get(caller.data_mut()).$name(&memory, $(($abi $(, $began)?),)? $($argument),*);
+                        if !is_retried(&caller, outcome) {
                             return answer(outcome);
                         }
                     }
@@ -113,7 +119,7 @@ fn add<T: 'static>(
     define!(path_rename; fd: u32, path: u32, length: u32, new_fd: u32, new_path: u32, new_length: u32);
     define!(path_symlink; contents: u32, contents_length: u32, fd: u32, path: u32, length: u32);
     define!(path_unlink_file; fd: u32, path: u32, length: u32);
-    define!(poll_oneoff, abi; subscriptions: u32, events: u32, count: u32, result: u32);
+    define!(poll_oneoff, abi at began; subscriptions: u32, events: u32, count: u32, result: u32);
     define!(proc_raise; signal: u32);
     define!(random_get; buffer: u32, length: u32);
     define!(sched_yield;);
@@ -134,9 +140,8 @@ fn add<T: 'static>(
 }
 
 /// Whether a call that was interrupted by a signal is retried: the signal was not for this program.
-/// Not `poll_oneoff`, whose timeout would start again.
-fn is_retried<T>(caller: &Caller<'_, T>, name: &str, outcome: Outcome) -> bool {
-    outcome == Err(Failure::Errno(Errno::Intr)) && name != "poll_oneoff" && !caller.is_interrupted()
+fn is_retried<T>(caller: &Caller<'_, T>, outcome: Outcome) -> bool {
+    outcome == Err(Failure::Errno(Errno::Intr)) && !caller.is_interrupted()
 }
 
 /// The exported memory of the calling instance; an empty one if it has none.

@@ -34,15 +34,16 @@ enum State {
     Wrong(Errno),
 }
 
-/// The deadline of a clock subscription, on the monotonic clock.
-fn deadline(id: u32, timeout: u64, flags: u32) -> Result<u64, Errno> {
+/// The deadline of a clock subscription, on the monotonic clock, of a call that began at this time.
+fn deadline(id: u32, timeout: u64, flags: u32, began: u64) -> Result<u64, Errno> {
     let clock = clock_id(id)?;
     if flags & !subclockflags::ALL != 0 || !matches!(clock, ClockId::Realtime | ClockId::Monotonic) {
         return Err(Errno::Inval);
     }
-    let remaining =
-        if flags & subclockflags::ABSTIME != 0 { timeout.saturating_sub(now(clock)) } else { timeout };
-    Ok(now(ClockId::Monotonic).saturating_add(remaining))
+    Ok(match flags & subclockflags::ABSTIME != 0 {
+        true => now(ClockId::Monotonic).saturating_add(timeout.saturating_sub(now(clock))),
+        false => began.saturating_add(timeout),
+    })
 }
 
 /// A file is always ready. The number of readable bytes is the rest after the position.
@@ -56,7 +57,7 @@ fn file_state(file: &std::fs::File, is_read: bool) -> State {
 }
 
 impl WasiCtx {
-    fn state(&self, what: Awaited, polled: &mut Vec<PollFd<'static>>) -> Result<State, Errno> {
+    fn state(&self, what: Awaited, polled: &mut Vec<PollFd<'static>>, began: u64) -> Result<State, Errno> {
         let mut poll = |host: Option<BorrowedFd<'static>>, flags| match host {
             Some(fd) => {
                 polled.push(PollFd::from_borrowed_fd(fd, flags));
@@ -65,7 +66,7 @@ impl WasiCtx {
             None => State::Ready { bytes: 1, flags: 0 },
         };
         match what {
-            Awaited::Clock { id, timeout, flags } => Ok(State::At(deadline(id, timeout, flags)?)),
+            Awaited::Clock { id, timeout, flags } => Ok(State::At(deadline(id, timeout, flags, began)?)),
             Awaited::Read { fd } => match &*self.descriptor(fd)? {
                 Descriptor::Input(input) => Ok(poll(input.host(), PollFlags::IN)),
                 Descriptor::File(file) => Ok(file_state(file, true)),
@@ -79,10 +80,12 @@ impl WasiCtx {
         }
     }
 
+    /// The call began at the time `began` of the monotonic clock: it may be repeated, if a signal
+    /// has ended it that is not for the program.
     pub(crate) fn poll_oneoff(
         &self,
         memory: &GuestMemory<'_>,
-        abi: Abi,
+        (abi, began): (Abi, u64),
         subscriptions: u32,
         events: u32,
         count: u32,
@@ -101,7 +104,7 @@ impl WasiCtx {
         memory.buffer(subscriptions, count * size)?;
         for n in 0..count {
             let subscription = read_subscription(memory, abi, subscriptions + n * size)?;
-            let state = self.state(subscription.what, &mut polled).unwrap_or_else(State::Wrong);
+            let state = self.state(subscription.what, &mut polled, began).unwrap_or_else(State::Wrong);
             states.push((subscription, state));
         }
         wait(&states, &mut polled)?;
@@ -142,7 +145,8 @@ fn wait(states: &[(Subscription, State)], polled: &mut [PollFd<'static>]) -> Out
                 tv_nsec: (remaining % 1_000_000_000).cast_signed(),
             }
         });
-        // A signal ends the wait with `EINTR`: so a waiting program can be interrupted.
+        // A signal ends the wait with `EINTR`: so a waiting program can be interrupted. Otherwise
+        // the call is repeated (`linker`).
         match rustix::event::poll(polled, timeout.as_ref()) {
             // The host may wake up slightly before the deadline.
             Ok(0) if deadline.is_some_and(|deadline| now(ClockId::Monotonic) < deadline) => {}
@@ -205,7 +209,17 @@ mod tests {
     fn poll(sandbox: &Sandbox, count: u32) -> Vec<(u64, u16, u8, u64, u8)> {
         let program = &sandbox.program;
         let memory = program.memory();
-        sandbox.wasi.poll_oneoff(&memory, Abi::Preview1, SUBSCRIPTIONS, EVENTS, count, RESULT).unwrap();
+        sandbox
+            .wasi
+            .poll_oneoff(
+                &memory,
+                (Abi::Preview1, now(ClockId::Monotonic)),
+                SUBSCRIPTIONS,
+                EVENTS,
+                count,
+                RESULT,
+            )
+            .unwrap();
         let event = |n| {
             let at = EVENTS + 32 * n;
             let record = program.bytes(at, 32);
@@ -267,7 +281,14 @@ mod tests {
         let sandbox = Sandbox::new();
         let memory = sandbox.program.memory();
         let poll = |subscriptions, events, count| {
-            sandbox.wasi.poll_oneoff(&memory, Abi::Preview1, subscriptions, events, count, RESULT)
+            sandbox.wasi.poll_oneoff(
+                &memory,
+                (Abi::Preview1, now(ClockId::Monotonic)),
+                subscriptions,
+                events,
+                count,
+                RESULT,
+            )
         };
         check_errno(poll(0, 0, 0), Errno::Inval);
         check_errno(poll(0, 0, MAX_SUBSCRIPTIONS + 1), Errno::Nomem);

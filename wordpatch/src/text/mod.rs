@@ -704,6 +704,13 @@ pub fn may_have_children() -> bool {
     fork::may_have_children()
 }
 
+/// Does something during which no thread forks: `fork` waits until it is done. It must not patch,
+/// or call this again.
+pub fn without_forks<T>(step: impl FnOnce() -> T) -> T {
+    let _step = atfork::step();
+    step()
+}
+
 /// Whether this process is a forked child whose text is still shared with its parent.
 pub fn is_shared_with_parent() -> bool {
     fork::is_unprepared_child()

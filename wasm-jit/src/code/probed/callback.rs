@@ -22,7 +22,8 @@ use crate::types::ValType;
 /// The closure may be kept after the probe is dropped, since another thread may be about to call
 /// it: until memory for other probes of the module is needed and no thread can call it any more, or
 /// until the code of the module is freed. It must therefore not own what keeps that code alive, the
-/// module, a probe of it or a store.
+/// module, a probe of it or a store. It is dropped by a thread that makes or switches probes of the
+/// module, and its destructor must not do so itself.
 ///
 /// # Example
 /// ```

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use wasm_jit_codegen::Only;
+use wordpatch::serialize_all_cores;
 
 use super::counting::Cells;
 use crate::code::CodeImage;
@@ -221,6 +222,7 @@ impl Counters {
         let state = self.lock();
         let stores = state.live.iter().flatten().map(|live| live.store);
         let Some(StoreRef { code_in_use, .. }) = stores.clone().next() else {
+            serialize_all_cores().ok()?;
             return Some(vec![false; pieces.len()]);
         };
         let mut stores: Vec<NonNull<()>> = stores.map(|store| store.state).collect();

@@ -230,8 +230,11 @@ impl CodeImage {
         // A version is found only after it is complete, so its block comes before those of stubs.
         self.probed().blocks.push(version.block(index));
         if let Err(error) = changes.equip(self, index, &version) {
-            let state = changes.state(index);
-            state.sites.values_mut().for_each(|site| site.forget_stubs(number));
+            // Nothing has led to its stubs.
+            let Changes { functions, stubs, .. } = changes;
+            let state = functions.get_mut(index).expect("the function is probed");
+            let made = state.sites.values_mut().flat_map(|site| site.take_stubs(number));
+            made.for_each(|start| stubs.give_back(self, start));
             return Err(error);
         }
         let place = version.place_of_code(index);

@@ -64,8 +64,11 @@ impl Changes {
         if pieces.is_empty() {
             return self.stubs.reclaimed();
         }
-        // SAFETY: no site jumps to the stubs, whose lists no site has, and a stub ends with a jump.
-        let used = unsafe { image.counters.code_in_use(&pieces) };
+        let used = text::without_forks(|| {
+            // SAFETY: no site jumps to the stubs, whose lists no site has, and a stub ends with a
+            // jump.
+            unsafe { image.counters.code_in_use(&pieces) }
+        });
         // Whoever forked before it answered has been seen here.
         if let Some(used) = used
             && !text::is_shared_with_parent()
@@ -114,11 +117,7 @@ impl Changes {
 
     /// Frees a list.
     fn free(&mut self, image: &CodeImage, Candidate { at, stubs }: &Candidate) {
-        for stub in stubs {
-            image.probed().blocks.clear(stub.start);
-            image.shown.version_freed(stub.start);
-            self.stubs.free(stub.start, stub.len());
-        }
+        stubs.iter().for_each(|stub| self.stubs.give_back(image, stub.start));
         let list = self.site(at.function, at.position).more_mut().take_list(at.number);
         self.dropped.extend(list);
     }

@@ -71,7 +71,9 @@ impl StubMemory {
         Some(start)
     }
 
-    /// Counts `length` bytes more. To switch probes off, as much again as the limit may be used.
+    /// Counts `length` bytes more. To switch probes off, as much again as the limit may be used. As
+    /// freed blocks may be of the wrong sizes, the limit is for what is in use, and four times as
+    /// much may be appended.
     pub(super) fn add(
         &mut self,
         length: usize,
@@ -79,11 +81,23 @@ impl StubMemory {
         is_activation: bool,
     ) -> Result<(), MakeError> {
         let limit = Self::limit(image);
-        if self.appended + size_of(length) > if is_activation { limit } else { 2 * limit } {
+        let may_use = if is_activation { limit } else { 2 * limit };
+        let (in_use, appended) = (self.in_use() + size_of(length), self.appended + size_of(length));
+        if in_use > may_use || appended > 4 * may_use {
             return Err(MakeError::StubMemory { limit });
         }
         self.appended += size_of(length);
         Ok(())
+    }
+
+    /// Frees the stub at this address, which nothing leads to.
+    pub(super) fn give_back(&mut self, image: &CodeImage, start: usize) {
+        let blocks = &image.probed().blocks;
+        if let Some(block) = blocks.find(start) {
+            blocks.clear(start);
+            image.shown.version_freed(start);
+            self.free(start, block.end - block.start);
+        }
     }
 
     /// Frees the block of a stub of `length` bytes.

@@ -247,11 +247,11 @@ impl Site {
         }
     }
 
-    /// Forgets the stubs of a version.
-    pub(super) fn forget_stubs(&mut self, version: usize) {
-        if let Some(more) = &mut self.more {
-            more.lists.iter_mut().flatten().for_each(|list| list.stubs[version] = 0);
-        }
+    /// Forgets the stubs of a version, and returns where they are.
+    pub(super) fn take_stubs(&mut self, version: usize) -> impl Iterator<Item = usize> {
+        let lists = self.more.iter_mut().flat_map(|more| more.lists.iter_mut().flatten());
+        let taken = lists.map(move |list| std::mem::take(&mut list.stubs[version]));
+        taken.filter(|start| *start != 0)
     }
 
     /// The form for probes that do this, in their order.
@@ -406,6 +406,7 @@ pub(super) fn make_stub(
     let reaches = |from: usize, to: usize| i32::try_from(to as isize - from as isize).is_ok();
     let (back, next) = (at + SITE_LENGTH as usize, start + stub.back as usize + 4);
     if !reaches(next, back) || !reaches(back, start) {
+        freed.iter().for_each(|start| memory.free(*start, length));
         return Err(Error::OutOfReach { address: start, length }.into());
     }
     stub.code[stub.back as usize..][..4].copy_from_slice(&(back.wrapping_sub(next) as u32).to_le_bytes());
@@ -415,7 +416,8 @@ pub(super) fn make_stub(
     if freed.is_some() {
         // SAFETY: the block was freed because no thread was in it, nor a forked child, and nothing
         // has led there since.
-        unsafe { arena.overwrite(start, &stub.code)? };
+        let written = unsafe { arena.overwrite(start, &stub.code) };
+        written.inspect_err(|_| memory.free(start, length))?;
         blocks.fill(block);
     } else {
         arena.append(&stub.code, ALIGNMENT)?;

@@ -27,7 +27,7 @@
 //! itself off). If this guess is wrong, and switching takes much of the time, the engine leaves the
 //! probes on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use wasm_encoder::ValType;
 
@@ -42,7 +42,7 @@ use crate::monitor_module::{PROBES, SWITCH};
 const RARE: [&str; 2] = ["wasm:func:entry", "wasm:func:exit"];
 
 /// Groups of a script: more predicates are checked as usual.
-const MAX_GROUPS: usize = 1000;
+const MAX_GROUPS: usize = 256;
 
 /// An address of a variable, or a component of it.
 type Address = u32;
@@ -133,9 +133,10 @@ fn assigned_in(body: &Body) -> BTreeSet<Address> {
 /// Finds the groups of a script, and adds what switches them.
 pub(super) fn add(program: &mut Program) {
     let mut groups: Vec<Typed> = Vec::new();
+    let often = assigned_often(program);
     for probe in program.probes.iter().filter(|probe| probe.mode == Mode::Before) {
         for condition in conditions(probe) {
-            let is_chosen = probe.is_toggled || is_rarely_assigned(program, probe, &addresses(&condition));
+            let is_chosen = probe.is_toggled || is_rarely_assigned(&often, probe, &addresses(&condition));
             if is_chosen && !groups.contains(&condition) && groups.len() < MAX_GROUPS {
                 groups.push(condition);
             }
@@ -168,12 +169,32 @@ pub(super) fn add(program: &mut Program) {
     }
 }
 
+/// The addresses that are assigned in functions, and those in rules that may be executed often,
+/// with these rules.
+#[derive(Default)]
+struct AssignedOften {
+    in_functions: BTreeSet<Address>,
+    in_rules: HashMap<Address, BTreeSet<usize>>,
+}
+
+fn assigned_often(program: &Program) -> AssignedOften {
+    let mut often = AssignedOften::default();
+    often.in_functions.extend(program.functions.iter().flat_map(|function| assigned_in(&function.body)));
+    for probe in program.probes.iter().filter(|probe| !RARE.contains(&probe.event.as_str())) {
+        for address in assigned_in(&probe.body) {
+            often.in_rules.entry(address).or_default().insert(probe.rule);
+        }
+    }
+    often
+}
+
 /// Whether variables are assigned only where a rule seldom comes, or is the probe's own.
-fn is_rarely_assigned(program: &Program, probe: &Probe, of: &BTreeSet<Address>) -> bool {
-    let is_assigned = |body: &Body| !assigned_in(body).is_disjoint(of);
-    let is_rare = |other: &Probe| other.rule == probe.rule || RARE.contains(&other.event.as_str());
-    !program.functions.iter().any(|function| is_assigned(&function.body))
-        && !program.probes.iter().any(|other| !is_rare(other) && is_assigned(&other.body))
+fn is_rarely_assigned(often: &AssignedOften, probe: &Probe, of: &BTreeSet<Address>) -> bool {
+    of.iter().all(|address| {
+        let rules = often.in_rules.get(address);
+        !often.in_functions.contains(address)
+            && rules.is_none_or(|rules| rules.iter().all(|rule| *rule == probe.rule))
+    })
 }
 
 /// Switches a group if its condition has changed.

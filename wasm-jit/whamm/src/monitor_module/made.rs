@@ -7,11 +7,11 @@
 //!
 //! # Groups
 //! Rules with a value `groupN` belong to the group N, whose probes the monitor switches by a
-//! function, `switch`. They are off at first. At a place where rules match that do not belong to the
-//! group, its probes are always on instead: another rule there may switch the group, which takes
-//! effect from the next event on only, and the order of rules must not change. The functions of such
-//! rules check what they need to. A group that takes more than a twentieth of the time for being
-//! switched is left on.
+//! function, `switch`. They are off at first. At a place where rules match that do not belong to
+//! the group, its probes are always on instead: another rule there may switch the group, which
+//! takes effect from the next event on only, and the order of rules must not change. The functions
+//! of such rules check what they need to. A group that takes more than a twentieth of the time for
+//! being switched is left on.
 //!
 //! # Order
 //! Probes at entries of functions are switched on before all others, and off after them. A monitor
@@ -358,8 +358,8 @@ impl MadeProbes {
     /// Switches on what was made of groups that are on. The rule of the first probe that could not
     /// be, and why.
     fn activate_groups(&self) -> Result<(), (usize, ProbeError)> {
-        let groups = self.groups.values().filter(|group| group.is_on);
-        groups.map(|group| self.switch_members(group, true)).collect()
+        let mut groups = self.groups.values().filter(|group| group.is_on);
+        groups.try_for_each(|group| self.switch_members(group, true))
     }
 
     fn switch_members(&self, group: &Group, on: bool) -> Result<(), (usize, ProbeError)> {

@@ -86,6 +86,7 @@
 //! | `pc` | integer | the offset of the instruction in the function's body, in bytes; at the exit, its length |
 //! | `opidx` | integer | the number of instructions in front of it |
 //! | `fid` | integer | the index of the function |
+//! | `groupN` | integer | N: the number of the [group](#groups-of-probes) that the rule's probes belong to |
 //! | `probe` | integer | the number of the probe, for [`wasm_jit:probe`](#probes-that-are-switched-off) |
 //! | `at_func_end` | integer | 1 at the last `end` of the function |
 //! | `immN` | of the constant, or integer | an immediate of the instruction, in the order of the binary format; of a `br_table`, a target |
@@ -106,6 +107,14 @@
 //! the module `wasm_jit:probe`. It switches the probe off that has this number, from the next event
 //! at its place on, and for good; other threads may still call the function of the rule once. This
 //! is an extension of this engine, too.
+//!
+//! # Groups of probes
+//! A monitor may import the function `switch` from the same module, with two parameters of the type
+//! i32: the number of a group, and 1 to switch its probes on, or 0. The group's rules are those
+//! with a value `groupN`. They are off until they are switched on, but the engine may leave them
+//! on: where rules of no group or another one act at the same place, and if switching takes more
+//! than a twentieth of the time. So their functions check for themselves whether there is anything
+//! to do. This extension is for predicates on variables that seldom change.
 //!
 //! # Match time
 //! When a monitor is attached, each place of the program that an event has is a match. First the

@@ -8,7 +8,7 @@ use super::engine::check_program;
 
 /// Calls `$off`, `$work`, `$on`, `$work` twice, `$off`, and `$work`, in which a loop has four
 /// iterations.
-const PROGRAM: &str = r#"(module (memory 1)
+const PROGRAM: &str = r#"(module (memory 2)
     (func $on) (func $off)
     (func $work (local $i i32)
         (loop $next
@@ -25,13 +25,17 @@ const CLOCK: &str = r#"(module (global $n (mut i32) (i32.const 0))
 /// How often a rule's function has been called that is a rule of loads and calls `clock.tick`, and
 /// what `n` is in the end; in the store of the program, then in one of its own.
 fn ticks(rules: &str) -> [(i64, i64); 2] {
+    ticks_of(PROGRAM, rules)
+}
+
+fn ticks_of(program: &str, rules: &str) -> [(i64, i64); 2] {
     let script = format!(
         "use clock; report var ticks: i32; report var n: i32; {rules} wasm:end {{ ticks = clock.ticks(); }}"
     );
     let library = wat::parse_str(CLOCK).unwrap();
     let script = Script::new("test.mm", script.as_bytes(), &[("clock", &library)]).unwrap();
     let engine = Engine::default();
-    let program = Module::new(&engine, PROGRAM).unwrap();
+    let program = Module::new(&engine, program).unwrap();
     let monitor = || {
         let libraries = vec![("clock".to_owned(), Module::new(&engine, CLOCK).unwrap())];
         MonitorModule::new(Module::from_binary(&engine, script.module()).unwrap(), libraries).unwrap()
@@ -85,6 +89,18 @@ fn variables_that_change_often_switch_nothing_unless_the_script_says_so() {
     // In a function of the script.
     let function = "fn change() { on = !on; } ";
     assert_eq!(ticks(&format!("{function}{}@toggle {rule}", stores("change();"))), [(8, 8); 2]);
+}
+
+/// A condition that changes all the time is checked in the end.
+#[test]
+fn switching_does_not_take_the_program_s_time() {
+    let program = PROGRAM.replace("(i32.const 4)", "(i32.const 60000)");
+    let rules = "var on: bool; wasm:opcode:i32.store:before { on = !on; }
+        @toggle wasm:opcode:i32.load:before / clock.tick() > 0 && on / { n++; }";
+    for (ticks, n) in ticks_of(&program, rules) {
+        // Of 240,000 loads, half of which come while it is on.
+        assert!(n == 120_000 && ticks > 180_000, "{ticks} {n}");
+    }
 }
 
 /// The same place: a rule there may switch the other one in the middle of an event.
