@@ -19,6 +19,7 @@ use rewrite::Analysis;
 use wasm_jit::{Engine, Linker, Module, Store};
 use wasm_jit_monitors::{ALL, Error, Output, Session};
 use wasm_jit_wasi::{OutputPipe, WasiCtx, WasiCtxBuilder, add_to_linker};
+use wasm_jit_whamm::lang::Script;
 use wasm_jit_whamm::monitor_module::MonitorModule;
 
 #[derive(Debug, Parser)]
@@ -54,6 +55,10 @@ enum Variant {
     Module(&'static str),
     /// The same, whose functions are always called.
     Called(&'static str),
+    /// By a script, whose probes its predicate switches.
+    Script(&'static str),
+    /// The same, whose predicate is checked at each event.
+    Checked(&'static str),
     /// By a module that does it itself.
     Rewritten(Analysis),
 }
@@ -73,6 +78,10 @@ const MODULES: [(&str, [&str; 2]); 3] = [
     (include_str!("branches.wat"), ["branches, module", "branches, called"]),
     (include_str!("imix.wat"), ["imix, module", "imix, called"]),
 ];
+
+/// Scripts with a condition that never holds, and the names of their columns.
+const SCRIPTS: [(&str, [&str; 2]); 1] =
+    [(include_str!("inside.mm"), ["accesses inside, switched", "accesses inside, checked"])];
 
 /// Monitors that write while the program runs, or wait for a user.
 const STREAMS: [&str; 1] = ["trace"];
@@ -123,18 +132,23 @@ impl Loaded {
         add_to_linker(&mut linker, |wasi: &mut WasiCtx| wasi).expect("the names of WASI are free");
         let (module, name) = rewrite::IMPORT;
         linker.func_wrap(module, name, |a: i32, b: i32| _ = black_box((a, b))).expect("the name is free");
-        let attached = match self.variant {
-            Variant::Module(text) | Variant::Called(text) => {
-                let monitor = Module::new(self.module.engine(), text).expect("a valid module");
-                let mut monitor = MonitorModule::new(monitor, Vec::new()).expect("its exports are rules");
-                if let Variant::Called(_) = self.variant {
-                    monitor = monitor.always_call();
-                }
-                let attached = monitor.attach(&mut store, &mut linker, &self.module);
-                Some(attached.expect("there are places for its probes"))
+        let monitor = match self.variant {
+            Variant::Module(text) | Variant::Called(text) => Some(text.as_bytes().to_vec()),
+            Variant::Script(text) | Variant::Checked(text) => {
+                let script = Script::new("benchmark", text.as_bytes(), &[]).expect("a valid script");
+                Some(script.module().to_vec())
             }
             _ => None,
         };
+        let attached = monitor.map(|monitor| {
+            let monitor = Module::new(self.module.engine(), monitor).expect("a valid module");
+            let mut monitor = MonitorModule::new(monitor, Vec::new()).expect("its exports are rules");
+            if let Variant::Called(_) | Variant::Checked(_) = self.variant {
+                monitor = monitor.always_call();
+            }
+            let attached = monitor.attach(&mut store, &mut linker, &self.module);
+            attached.expect("there are places for its probes")
+        });
         let instance = linker.instantiate(&mut store, &self.module).expect("a WASI command");
         let start = instance.get_typed_func::<(), ()>(&mut store, "_start").expect("a WASI command");
         // A command may end by an exit, which is an error of the call.
@@ -162,6 +176,9 @@ fn main() {
     for (text, [module, always]) in MODULES {
         variants.push((Variant::Module(text), module));
         variants.extend(called.then_some((Variant::Called(text), always)));
+    }
+    for (text, [switched, checked]) in SCRIPTS {
+        variants.extend([(Variant::Script(text), switched), (Variant::Checked(text), checked)]);
     }
     if !without_rewriting {
         variants.extend(REWRITTEN.map(|(analysis, name)| (Variant::Rewritten(analysis), name)));
