@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
-use wasm_jit::probes::{Kind, Location, Place, ProbeSpec};
+use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, ProbeSpec};
 use wasm_jit::{Engine, Instance, Linker, Module, Store};
 use wasm_jit_monitors::{
     Description, Error, Format, LazyProbes, Monitor, Output, Program, Report, Request, Session, Setup,
@@ -76,6 +76,59 @@ impl Monitor for Entries {
         self.0.for_each(|probe| entered += probe.count());
         report.value("entered", entered);
     }
+}
+
+/// Values of locals that not all functions have.
+struct Locals(LazyProbes);
+
+fn locals(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
+    Ok(Box::new(Locals(LazyProbes::new(setup, |function| {
+        let location = Location { function: function.index(), place: Place::Entry };
+        let function = Callback::new(|_| {});
+        vec![ProbeSpec { location, kind: Kind::Callback { function, values: [Bound::Local(1)].into() } }]
+    }))))
+}
+
+impl Monitor for Locals {
+    fn activate(&self) -> Result<(), Error> {
+        self.0.switch(true)
+    }
+
+    fn deactivate(&self) -> Result<(), Error> {
+        self.0.switch(false)
+    }
+
+    fn report(&self, _: &Program<'_>, report: &mut Report) {
+        report.value("observed", self.0.functions().len());
+        self.0.report_refused(report);
+    }
+}
+
+/// They are reported with the reason, and the program is not disturbed.
+#[test]
+fn functions_that_cannot_be_observed_are_reported() {
+    let text = "(module (func $one (param i32)) (func $two (param i32 i32)) (func $never)
+        (func (export \"run\") (param i32) (local i32)
+            (call $one (local.get 0)) (call $two (local.get 0) (local.get 1)) (call $one (local.get 0))))";
+    let description = Description {
+        name: "locals",
+        summary: "",
+        details: "",
+        options: &[],
+        example: "locals",
+        start: locals,
+    };
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let session = Session::new(&module, Output::none()).with(description);
+    session.enable("locals".parse().unwrap()).unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap().call(&mut store, 0).unwrap();
+    let report = session.report("locals").unwrap();
+    assert_eq!((report.get("observed"), report.get("functions_not_observed")), (Some(2), Some(1)));
+    let text = Format::Text.print(&[report]);
+    assert!(text.contains("function 0 was not observed: "), "{text}");
+    assert!(!text.contains("function 2"), "{text}");
 }
 
 /// The thread that switches a monitor on makes probes in functions that others call for the first
