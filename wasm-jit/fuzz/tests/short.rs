@@ -38,7 +38,7 @@ fn programs_with_all_features_are_valid() {
     assert!(casts > 20, "only {casts} programs cast references");
 }
 
-/// Runs the command for so many seconds, a minute for each of them in the long form.
+/// Runs the command for this many seconds; in the long form, for this many minutes.
 fn run(seconds: u32, arguments: &[&str]) {
     let seconds = if std::env::var_os("LONG_TESTS").is_some() { 60 * seconds } else { seconds };
     let output = Command::new(env!("CARGO_BIN_EXE_wasm-jit-fuzz"))

@@ -82,12 +82,10 @@ impl WasmBacktrace {
         self.places.iter().map(|place| place.function)
     }
 
-    /// Adds a code address, if it is one of a function. A thread is there, or will return there.
-    pub(super) fn push(&mut self, image: Arc<CodeImage>, pc: usize) {
-        if let Some(function) = image.function_at(pc) {
-            let instruction = image.stub_at(pc);
-            self.places.push(Place { image, function, pc, instruction });
-        }
+    /// Adds a code address in a function. A thread is there, or will return there.
+    pub(super) fn push(&mut self, image: Arc<CodeImage>, function: u32, pc: usize) {
+        let instruction = image.stub_at(pc);
+        self.places.push(Place { image, function, pc, instruction });
     }
 
     pub(super) fn omit(&mut self) {

@@ -41,12 +41,10 @@ pub(super) unsafe fn capture(
     for pc in without_frame.into_iter().chain(places) {
         // SAFETY: the thread is in the code at this address.
         let Some(image) = (unsafe { image_at(pc) }) else { continue };
-        if !image.has_function_at(pc) {
-            continue;
-        }
+        let Some(function) = image.function_at(pc) else { continue };
         if backtrace.len() < MAX_FRAMES {
             // SAFETY: as above.
-            backtrace.push(unsafe { share_image_at(pc) }.expect("just found"), pc);
+            backtrace.push(unsafe { share_image_at(pc) }.expect("just found"), function, pc);
         } else {
             backtrace.omit();
         }

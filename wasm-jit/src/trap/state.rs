@@ -102,17 +102,13 @@ impl RunningStack {
             // coroutine.
             self.thread.store(current_thread(), Ordering::Relaxed);
         }
-        self.set([bottom, top]);
+        self.restore([bottom, top]);
         before
     }
 
-    pub(crate) fn restore(&self, before: [usize; 2]) {
-        self.set(before);
-    }
-
-    /// A signal handler of this thread, and other threads, never find the bottom of one stack with
-    /// the top of another.
-    fn set(&self, [bottom, top]: [usize; 2]) {
+    /// Sets the bottom and the top. A signal handler of this thread, and other threads, never find
+    /// the bottom of one stack with the top of another.
+    pub(crate) fn restore(&self, [bottom, top]: [usize; 2]) {
         self.top.store(CHANGING, Ordering::Release);
         self.bottom.store(bottom, Ordering::Release);
         self.top.store(top, Ordering::Release);

@@ -45,7 +45,7 @@ fn fields_of_structures_are_read_and_written() {
     object.set_field(&mut store, 0, &Val::I32(0x1ff)).unwrap();
     object.set_field(&mut store, 3, &object.clone().into()).unwrap();
     assert_eq!(object.field(&mut store, 0).unwrap().unwrap_i32(), 255);
-    assert_eq!(object.field(&mut store, 1).unwrap().unwrap_i64(), 1 << 40, "beside it");
+    assert_eq!(object.field(&mut store, 1).unwrap().unwrap_i64(), 1 << 40, "the other fields stay");
     let own = object.field(&mut store, 3).unwrap().unwrap_any_ref().cloned().unwrap();
     assert!(own.same(&object.clone().into()));
     assert_eq!(own.ty(&store), ty.heap_type());

@@ -78,11 +78,11 @@ use counting::{RunCells, Tally};
 pub(crate) use listed::{Listed, ListedSite};
 use make::Needs;
 pub(crate) use plain::Plain;
-use reclaim::{Dropped, ListAt, Unneeded};
+use reclaim::{ListAt, Unneeded};
 pub(crate) use request::{Argument, NoProbe, Request, RequestedKind, Use};
 use stub_memory::StubMemory;
 pub(crate) use stubs::Generic;
-use stubs::{Form, ProbeAction, Site};
+use stubs::{Form, List, ProbeAction, Site};
 pub(crate) use version::Version;
 
 /// Versions of a function: the original, [`VERSIONS_OF_A_KIND`] with sites, the same number that
@@ -235,14 +235,15 @@ struct Changes {
     functions: FunctionStates,
     probes: Vec<Option<ProbeState>>,
     free: Vec<usize>,
-    dropped: Dropped,
+    /// Lists that were freed.
+    dropped: Vec<List>,
 }
 
 /// [`Changes`], locked. What they drop is dropped when the lock has been released: its destructors
 /// may change probes.
 struct Locked<'a> {
     changes: MutexGuard<'a, Changes>,
-    dropped: Dropped,
+    dropped: Vec<List>,
 }
 
 impl Deref for Locked<'_> {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use wordpatch::text;
 
-use super::stubs::{Form, List, ProbeAction};
+use super::stubs::{Form, ProbeAction};
 use super::{Changes, FunctionState, ProbeState};
 use crate::code::CodeImage;
 
@@ -44,53 +44,50 @@ pub(super) struct ListAt {
     pub number: u32,
 }
 
-/// A list that no site has, and its stubs.
-#[derive(Debug)]
-struct Candidate {
-    at: ListAt,
-    stubs: Vec<Range<usize>>,
-}
-
 impl Changes {
     /// Frees the stubs of lists that are not needed and in which no thread is, but not those of the
     /// list `keep`.
     pub(super) fn reclaim(&mut self, image: &Arc<CodeImage>, unneeded: Unneeded, keep: ListAt) {
-        let candidates = self.candidates(image, unneeded, keep);
-        let numbered = candidates.iter().enumerate();
-        let mut stubs: Vec<(&Range<usize>, usize)> =
-            numbered.flat_map(|(number, list)| list.stubs.iter().map(move |stub| (stub, number))).collect();
+        let lists = self.unneeded_lists(image, unneeded, keep);
+        let mut stubs: Vec<(Range<usize>, usize)> = Vec::new();
+        for (number, at) in lists.iter().enumerate() {
+            let starts = self.site(at.function, at.position).list(at.number).stubs;
+            let blocks = starts.iter().filter_map(|start| image.probed().blocks.find(*start));
+            stubs.extend(blocks.map(|block| (block.start..block.end, number)));
+        }
         stubs.sort_unstable_by_key(|(stub, _)| stub.start);
-        let pieces: Vec<Range<usize>> = stubs.iter().map(|(stub, _)| (*stub).clone()).collect();
-        if pieces.is_empty() {
+        let (stubs, list_of): (Vec<Range<usize>>, Vec<usize>) = stubs.into_iter().unzip();
+        if stubs.is_empty() {
             return self.stubs.reclaimed();
         }
         let used = text::without_forks(|| {
             // SAFETY: no site jumps to the stubs, whose lists no site has, and a stub ends with a
             // jump.
-            unsafe { image.counters.code_in_use(&pieces) }
+            unsafe { image.counters.code_in_use(&stubs) }
         });
         // Whoever forked before it answered has been seen here.
         if let Some(used) = used
             && !text::is_shared_with_parent()
             && !text::may_have_children()
         {
-            let mut is_used = vec![false; candidates.len()];
-            stubs.iter().zip(used).for_each(|((_, list), used)| is_used[*list] |= used);
-            let unused = candidates.into_iter().zip(is_used).filter(|(_, is_used)| !is_used);
-            let mut freed: Vec<Range<usize>> = Vec::new();
-            for (list, _) in unused {
-                self.free(image, &list);
-                freed.extend(list.stubs);
+            let mut is_used = vec![false; lists.len()];
+            list_of.iter().zip(used).for_each(|(list, used)| is_used[*list] |= used);
+            let all = stubs.into_iter().zip(list_of);
+            let freed: Vec<Range<usize>> =
+                all.filter(|(_, list)| !is_used[*list]).map(|(stub, _)| stub).collect();
+            freed.iter().for_each(|stub| self.stubs.give_back(image, stub.start));
+            forget_continuations(image, &freed);
+            for (at, _) in lists.iter().zip(is_used).filter(|(_, is_used)| !is_used) {
+                let list = self.site(at.function, at.position).more_mut().take_list(at.number);
+                self.dropped.extend(list);
             }
-            forget_continuations(image, freed);
         }
         self.stubs.reclaimed();
     }
 
     /// The lists that no site has and that are not needed.
-    fn candidates(&self, image: &CodeImage, unneeded: Unneeded, keep: ListAt) -> Vec<Candidate> {
-        let mut candidates = Vec::new();
-        let probed = image.probed();
+    fn unneeded_lists(&self, image: &CodeImage, unneeded: Unneeded, keep: ListAt) -> Vec<ListAt> {
+        let mut lists = Vec::new();
         for function in image.indices() {
             let Some(state) = self.functions.get(function) else { continue };
             let present = present(state, &self.probes);
@@ -104,28 +101,17 @@ impl Changes {
                     let is_in_use = site.form == Form::List(number) || at == keep || list.is_pinned;
                     let is_needed = || unneeded == Unneeded::Removed && list.items().iter().all(is_present);
                     if !is_in_use && !is_needed() {
-                        let starts = list.stubs.iter().filter(|start| **start != 0);
-                        let blocks = starts.filter_map(|start| probed.blocks.find(*start));
-                        let stubs = blocks.map(|block| block.start..block.end).collect();
-                        candidates.push(Candidate { at, stubs });
+                        lists.push(at);
                     }
                 }
             }
         }
-        candidates
-    }
-
-    /// Frees a list.
-    fn free(&mut self, image: &CodeImage, Candidate { at, stubs }: &Candidate) {
-        stubs.iter().for_each(|stub| self.stubs.give_back(image, stub.start));
-        let list = self.site(at.function, at.position).more_mut().take_list(at.number);
-        self.dropped.extend(list);
+        lists
     }
 }
 
-/// Forgets how frames in these stubs become plain.
-fn forget_continuations(image: &CodeImage, mut stubs: Vec<Range<usize>>) {
-    stubs.sort_unstable_by_key(|stub| stub.start);
+/// Forgets how frames in these stubs, which are in ascending order, become plain.
+fn forget_continuations(image: &CodeImage, stubs: &[Range<usize>]) {
     let is_in_stub = |pc: usize| {
         let after = stubs.partition_point(|stub| stub.start <= pc);
         after.checked_sub(1).is_some_and(|at| stubs[at].contains(&pc))
@@ -145,6 +131,3 @@ fn present<'a>(
     }
     present
 }
-
-/// Lists that were freed, and are dropped with the lock of changes released.
-pub(super) type Dropped = Vec<List>;

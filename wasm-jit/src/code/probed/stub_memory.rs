@@ -12,7 +12,7 @@ use crate::code::CodeImage;
 /// Bytes in use below which nothing is freed.
 const MINIMUM: usize = 512 << 10;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct StubMemory {
     /// Bytes that were appended to arenas.
     appended: usize,
@@ -22,14 +22,8 @@ pub(super) struct StubMemory {
     free: BTreeMap<usize, Vec<usize>>,
     /// Sizes of blocks that have a shorter stub now.
     sizes: HashMap<usize, usize>,
-    /// Bytes in use at which stubs are freed that nobody needs.
+    /// Bytes in use at which stubs are freed that nobody needs, if more than [`MINIMUM`].
     reclaim_at: usize,
-}
-
-impl Default for StubMemory {
-    fn default() -> Self {
-        Self { appended: 0, free_bytes: 0, free: BTreeMap::new(), sizes: HashMap::new(), reclaim_at: MINIMUM }
-    }
 }
 
 fn size_of(length: usize) -> usize {
@@ -48,12 +42,12 @@ impl StubMemory {
 
     /// Whether stubs should be freed before more are made.
     pub(super) fn is_reclaim_due(&self) -> bool {
-        self.in_use() >= self.reclaim_at
+        self.in_use() >= self.reclaim_at.max(MINIMUM)
     }
 
     /// Stubs were freed, as far as possible.
     pub(super) fn reclaimed(&mut self) {
-        self.reclaim_at = MINIMUM.max(2 * self.in_use());
+        self.reclaim_at = 2 * self.in_use();
     }
 
     /// A freed block for `length` bytes, at most half of which are left.

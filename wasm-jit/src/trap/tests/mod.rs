@@ -435,7 +435,8 @@ fn a_backtrace_says_why_an_instruction_is_unknown() {
     let image = crate::code::tests::image_of_other_code(&[0x00, 0x0b]);
     let pc = image.entry(0) as usize + 8;
     let mut backtrace = WasmBacktrace::default();
-    backtrace.push(image, pc);
+    let function = image.function_at(pc).expect("in a function");
+    backtrace.push(image, function, pc);
     assert_eq!(backtrace.frames()[0].module_offset(), None);
     let text = backtrace.to_string();
     assert!(text.contains("(instruction unknown: function 0: compiling it again"), "{text}");

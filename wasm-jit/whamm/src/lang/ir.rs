@@ -6,6 +6,7 @@ use wasm_encoder::ValType;
 use super::ast::{BinaryOp, UnaryOp};
 use super::events::Mode;
 use super::types::{Buckets, Type};
+use crate::monitor_module::PROBES;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Const {
@@ -339,6 +340,14 @@ pub(super) struct Import {
     pub(super) results: Vec<ValType>,
 }
 
+impl Import {
+    /// A function of this engine that changes probes, which has parameters of the type i32.
+    pub(super) fn of_probes(name: &str, parameters: usize) -> Self {
+        let parameters = vec![ValType::I32; parameters];
+        Self { library: PROBES.to_owned(), name: name.to_owned(), parameters, results: Vec::new() }
+    }
+}
+
 /// A variable whose value is reported.
 #[derive(Clone, Debug)]
 pub(super) struct Report {
@@ -368,13 +377,6 @@ pub(super) struct Probe {
     pub(super) is_toggled: bool,
 }
 
-/// Probes that are switched together ([`toggled`](super::toggled)). Its number is its index.
-#[derive(Debug)]
-pub(super) struct Group {
-    /// While this holds, they are on.
-    pub(super) condition: Typed,
-}
-
 /// The module and the name of the host's function that ends a rule.
 pub(crate) const FAILURES: (&str, &str) = ("wasm_jit:script", "fail");
 
@@ -388,7 +390,9 @@ pub(super) struct Program {
     /// Functions of libraries that are called.
     pub(super) imports: Vec<Import>,
     pub(super) probes: Vec<Probe>,
-    pub(super) groups: Vec<Group>,
+    /// By the number of a group of probes ([`toggled`](super::toggled)): what holds while they are
+    /// on.
+    pub(super) groups: Vec<Typed>,
     /// When the program starts: initial values of variables, and rules of `wasm:begin`.
     pub(super) begin: Vec<Body>,
     /// Rules of `wasm:end`.

@@ -29,14 +29,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use wasm_encoder::ValType;
-
 use super::ast::BinaryOp;
 use super::events::Mode;
-use super::ir::{Body, Group, Import, Kind, Place, Probe, Program, Statement, Typed};
+use super::ir::{Body, Import, Kind, Place, Probe, Program, Statement, Typed};
 use super::split::{is_pure, split};
 use super::types::Type;
-use crate::monitor_module::{PROBES, SWITCH};
+use crate::monitor_module::SWITCH;
 
 /// The events with rules that are assumed to be executed rarely.
 const RARE: [&str; 2] = ["wasm:func:entry", "wasm:func:exit"];
@@ -145,19 +143,13 @@ pub(super) fn add(program: &mut Program) {
     if groups.is_empty() {
         return;
     }
-    let import = Import {
-        library: PROBES.to_owned(),
-        name: SWITCH.to_owned(),
-        parameters: vec![ValType::I32; 2],
-        results: Vec::new(),
-    };
-    program.imports.push(import);
+    program.imports.push(Import::of_probes(SWITCH, 2));
     let switch = program.imports.len() - 1;
-    for (number, condition) in groups.into_iter().enumerate() {
+    for (number, condition) in groups.iter().enumerate() {
         let state = Place::Absolute(program.static_size);
         program.static_size += Type::U32.size();
-        let update = update(number, &condition, state, switch);
-        let of = addresses(&condition);
+        let update = update(number, condition, state, switch);
+        let of = addresses(condition);
         let functions = program.functions.iter_mut().map(|function| &mut function.body);
         let probes = program.probes.iter_mut().map(|probe| &mut probe.body);
         for body in functions.chain(probes).chain(&mut program.begin) {
@@ -165,8 +157,8 @@ pub(super) fn add(program: &mut Program) {
         }
         // The initial values, when all of them are set.
         program.begin.push(Body { locals: Vec::new(), statements: vec![update] });
-        program.groups.push(Group { condition });
     }
+    program.groups = groups;
 }
 
 /// The addresses that are assigned in functions, and those in rules that may be executed often,

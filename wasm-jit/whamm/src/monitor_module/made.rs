@@ -292,13 +292,14 @@ impl Shared {
             .map(|(switched, new)| switched.map_err(|source| (self.maker.exports[new.rule].clone(), source)));
         let switched: Result<(), Refused> = named.collect();
         let mut made = lock(&self.made);
-        made.add(new);
+        let mut of_groups = made.add(new);
         if !made.is_on {
             // They were switched off meanwhile. An error leaves them on.
             let _ = made.switch(false);
             return switched;
         }
-        let of_groups = made.activate_groups();
+        of_groups.retain(|position| made.is_wanted(made.calling(*position)));
+        let of_groups = made.switch_at(&of_groups, true);
         let of_groups = of_groups.map_err(|(rule, source)| (self.maker.exports[rule].clone(), source));
         switched.and(of_groups)
     }
@@ -326,7 +327,9 @@ impl Shared {
 }
 
 impl MadeProbes {
-    fn add(&mut self, new: Vec<NewProbe>) {
+    /// Returns the positions of those that belong to groups.
+    fn add(&mut self, new: Vec<NewProbe>) -> Vec<(bool, usize)> {
+        let mut of_groups = Vec::new();
         for new in new {
             let is_entry = new.is_entry();
             match new.adds {
@@ -339,10 +342,12 @@ impl MadeProbes {
                     probes.push(Calling { probe, rule, group, has_ended: false });
                     if let Some(group) = group {
                         self.groups.entry(group).or_default().members.push(position);
+                        of_groups.push(position);
                     }
                 }
             }
         }
+        of_groups
     }
 
     fn calling(&self, (is_entry, index): (bool, usize)) -> &Calling {
@@ -355,15 +360,10 @@ impl MadeProbes {
         !calling.has_ended && calling.group.is_none_or(is_on)
     }
 
-    /// Switches on what was made of groups that are on. The rule of the first probe that could not
-    /// be, and why.
-    fn activate_groups(&self) -> Result<(), (usize, ProbeError)> {
-        let mut groups = self.groups.values().filter(|group| group.is_on);
-        groups.try_for_each(|group| self.switch_members(group, true))
-    }
-
-    fn switch_members(&self, group: &Group, on: bool) -> Result<(), (usize, ProbeError)> {
-        let members = group.members.iter().map(|position| self.calling(*position));
+    /// Switches the probes at these positions, but those that the monitor has switched off. The
+    /// rule of the first one that could not be switched, and why.
+    fn switch_at(&self, positions: &[(bool, usize)], on: bool) -> Result<(), (usize, ProbeError)> {
+        let members = positions.iter().map(|position| self.calling(*position));
         let members: Vec<&Calling> = members.filter(|calling| !calling.has_ended).collect();
         let probes = members.iter().map(|calling| &calling.probe);
         let switched = if on { activate_all(probes) } else { deactivate_all(probes) };
@@ -386,7 +386,7 @@ impl MadeProbes {
             return Ok(());
         }
         let start = Instant::now();
-        let switched = self.switch_members(&self.groups[&number], on);
+        let switched = self.switch_at(&self.groups[&number].members, on);
         if let Some(group) = self.groups.get_mut(&number) {
             group.spent += start.elapsed();
         }

@@ -23,8 +23,6 @@
 //! share its state, which is the same at the beginning of each run. The draws therefore depend only
 //! on the order of events.
 
-use wasm_encoder::ValType;
-
 use super::super::Target;
 use super::super::ast::{BinaryOp, Selection};
 use super::super::diagnostics::ProblemKind;
@@ -33,7 +31,7 @@ use super::super::ir::{Body, Import, Kind, Place, Probe, SITE_HEADER, Statement,
 use super::super::toggled;
 use super::super::types::Type;
 use super::Checker;
-use crate::monitor_module::{OFF, PROBES};
+use crate::monitor_module::OFF;
 
 /// The state of the generator at the beginning: any number but 0.
 const SEED: i128 = 0x9e37_79b9_7f4a_7c15;
@@ -120,10 +118,9 @@ impl Checker<'_> {
         if self.target != Target::Here {
             return None;
         }
-        let (library, name) = (PROBES.to_owned(), OFF.to_owned());
-        let import = Import { library, name, parameters: vec![ValType::I32], results: Vec::new() };
         let probe = Typed::request(Type::U32, "probe");
-        let call = Typed::new(Type::UNIT, Kind::Library(self.import(import), vec![probe]));
+        let off = self.import(Import::of_probes(OFF, 1));
+        let call = Typed::new(Type::UNIT, Kind::Library(off, vec![probe]));
         Some(Statement::Call(call))
     }
 }

@@ -4,7 +4,7 @@ use wasm_encoder::{Instruction as I, ValType};
 
 use super::super::ast::BinaryOp;
 use super::super::events::Mode;
-use super::super::ir::{Body, Group, Probe, Statement, Typed};
+use super::super::ir::{Body, Probe, Statement, Typed};
 use super::super::split::Part;
 use super::super::toggled;
 use super::super::types::Type;
@@ -79,8 +79,11 @@ impl Emitter<'_> {
     /// The number of the group that a part of a probe belongs to.
     fn group(&self, probe: &Probe, part: &Part) -> Option<usize> {
         let condition = part.at_run.as_ref().and_then(toggled::condition)?;
-        let is_it = |group: &Group| group.condition == condition;
-        self.program.groups.iter().position(is_it).filter(|_| probe.mode == Mode::Before)
+        self.program
+            .groups
+            .iter()
+            .position(|group| *group == condition)
+            .filter(|_| probe.mode == Mode::Before)
     }
 
     pub(super) fn probe(&mut self, probe: &Probe, part: &Part) {
