@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::thread;
 
 use wasm_jit::probes::{Bound, Callback, GenericFn, Kind, Location, Place, Probe, ProbeSpec, activate_all};
-use wasm_jit::{Engine, Instance, Linker, Module, Store};
+use wasm_jit::{Instance, Linker, Module, Store};
 
 use super::engine;
 
@@ -78,6 +78,22 @@ fn alive(rounds: &[Weak<Round>]) -> usize {
     rounds.iter().filter(|round| round.strong_count() > 0).count()
 }
 
+/// The module, and the places in it.
+fn module() -> (Module, Vec<Location>) {
+    let module = Module::new(&engine(), program()).unwrap();
+    let places = places(&module);
+    (module, places)
+}
+
+/// Rounds in which a program does its work, with this result.
+fn rounds(
+    count: usize,
+    (module, places): (&Module, &[Location]),
+    (program, expected): (&mut Program, i32),
+) -> Vec<Weak<Round>> {
+    (0..count).map(|_| round(module, places, |_| assert_eq!(program.work(), expected))).collect()
+}
+
 struct Program {
     store: Store<()>,
     instance: Instance,
@@ -85,10 +101,10 @@ struct Program {
 
 impl Program {
     /// `ends` says when "forever" ends.
-    fn new(engine: &Engine, module: &Module, ends: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        let mut linker = Linker::new(engine);
+    fn new(module: &Module, ends: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        let mut linker = Linker::new(module.engine());
         linker.func_wrap("host", "ends", move || i32::from(ends())).unwrap();
-        let mut store = Store::new(engine, ());
+        let mut store = Store::new(module.engine(), ());
         let instance = linker.instantiate(&mut store, module).unwrap();
         Self { store, instance }
     }
@@ -106,10 +122,8 @@ impl Program {
 
 #[test]
 fn stubs_of_dropped_probes_are_used_again() {
-    let engine = engine();
-    let module = Module::new(&engine, program()).unwrap();
-    let places = places(&module);
-    let mut program = Program::new(&engine, &module, || true);
+    let (module, places) = module();
+    let mut program = Program::new(&module, || true);
     let expected = program.work();
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
@@ -124,16 +138,14 @@ fn stubs_of_dropped_probes_are_used_again() {
 /// Threads that never leave the program meanwhile.
 #[test]
 fn stubs_are_used_again_while_threads_run_the_program() {
-    let engine = engine();
-    let module = Module::new(&engine, program()).unwrap();
-    let places = places(&module);
+    let (module, places) = module();
     let (ended, running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     thread::scope(|scope| {
         for _ in 0..2 {
             let ended = ended.clone();
-            let (engine, module, running) = (&engine, &module, &running);
+            let (module, running) = (&module, &running);
             scope.spawn(move || {
-                let mut program = Program::new(engine, module, move || ended.load(Ordering::SeqCst));
+                let mut program = Program::new(module, move || ended.load(Ordering::SeqCst));
                 running.fetch_add(1, Ordering::SeqCst);
                 program.forever();
             });
@@ -157,10 +169,8 @@ fn stubs_are_used_again_while_threads_run_the_program() {
 /// One thread waits in a closure while the stubs of others are used again.
 #[test]
 fn a_stub_in_which_a_thread_waits_is_kept() {
-    let engine = engine();
-    let module = Module::new(&engine, program()).unwrap();
-    let places = places(&module);
-    let mut program = Program::new(&engine, &module, || true);
+    let (module, places) = module();
+    let mut program = Program::new(&module, || true);
     let expected = program.work();
     let (arrives, arrived) = mpsc::channel();
     let (goes, may_go) = mpsc::channel();
@@ -179,32 +189,28 @@ fn a_stub_in_which_a_thread_waits_is_kept() {
         let waiting = scope.spawn(|| program.work());
         arrived.recv().unwrap();
         drop(probe);
-        let mut other = Program::new(&engine, &module, || true);
-        let rounds: Vec<_> =
-            (0..ROUNDS).map(|_| round(&module, &places, |_| assert_eq!(other.work(), expected))).collect();
+        let mut other = Program::new(&module, || true);
+        let rounds = rounds(ROUNDS, (&module, &places), (&mut other, expected));
         assert!(alive(&rounds) < 20, "{}", alive(&rounds));
         assert_eq!(Arc::strong_count(&waits), 2, "its closure is kept");
         goes.send(()).unwrap();
         assert_eq!(waiting.join().unwrap(), expected);
     });
-    let mut other = Program::new(&engine, &module, || true);
-    let _rounds: Vec<_> =
-        (0..ROUNDS / 8).map(|_| round(&module, &places, |_| assert_eq!(other.work(), expected))).collect();
+    let mut other = Program::new(&module, || true);
+    let _rounds = rounds(ROUNDS / 8, (&module, &places), (&mut other, expected));
     assert_eq!(Arc::strong_count(&waits), 1, "it is dropped when the thread has left");
 }
 
 /// The closure in which a thread is makes and drops the others itself.
 #[test]
 fn a_closure_that_makes_and_drops_probes_is_kept() {
-    let engine = engine();
-    let module = Module::new(&engine, program()).unwrap();
-    let all = places(&module);
-    let mut program = Program::new(&engine, &module, || true);
+    let (module, all) = module();
+    let mut program = Program::new(&module, || true);
     let expected = program.work();
     let (is_first, owned) = (AtomicBool::new(true), Arc::new(AtomicUsize::new(0)));
     let mine: Arc<Mutex<Option<Probe>>> = Arc::default();
     let (of_closure, by_closure, its_module) = (owned.clone(), mine.clone(), module.clone());
-    let other = Mutex::new(Program::new(&engine, &module, || true));
+    let other = Mutex::new(Program::new(&module, || true));
     let places = all.clone();
     let function = Callback::new(move |_: &[u64]| {
         if !is_first.swap(false, Ordering::SeqCst) {
@@ -212,9 +218,7 @@ fn a_closure_that_makes_and_drops_probes_is_kept() {
         }
         by_closure.lock().unwrap().take();
         let mut other = other.lock().unwrap();
-        let rounds: Vec<_> = (0..ROUNDS)
-            .map(|_| round(&its_module, &places, |_| assert_eq!(other.work(), expected)))
-            .collect();
+        let rounds = rounds(ROUNDS, (&its_module, &places), (&mut other, expected));
         of_closure.store(ROUNDS - alive(&rounds), Ordering::SeqCst);
     });
     let kind = Kind::Callback { function, values: [Bound::Const(3)].into() };
@@ -229,10 +233,8 @@ fn a_closure_that_makes_and_drops_probes_is_kept() {
 /// was before.
 #[test]
 fn frames_become_plain_in_stubs_that_are_used_again() {
-    let engine = engine();
-    let module = Module::new(&engine, program()).unwrap();
-    let places = places(&module);
-    let mut program = Program::new(&engine, &module, || true);
+    let (module, places) = module();
+    let mut program = Program::new(&module, || true);
     let expected = program.work();
     let (writes_at, written) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     for round in 0..ROUNDS / 4 {
@@ -266,10 +268,8 @@ fn frames_become_plain_in_stubs_that_are_used_again() {
 /// A backtrace from a stub that has been used again names the instruction nevertheless.
 #[test]
 fn backtraces_do_not_need_the_stubs() {
-    let engine = engine();
-    let module = Module::new(&engine, program()).unwrap();
-    let places = places(&module);
-    let mut program = Program::new(&engine, &module, || true);
+    let (module, places) = module();
+    let mut program = Program::new(&module, || true);
     let expected = program.work();
     let at = places[places.len() / 3];
     let fails = GenericFn::new(|_| {
@@ -283,9 +283,7 @@ fn backtraces_do_not_need_the_stubs() {
     let work = program.instance.get_typed_func::<i32, i32>(&mut program.store, "work").unwrap();
     let error = work.call(&mut program.store, 1).unwrap_err();
     drop(probe);
-    for _ in 0..ROUNDS / 4 {
-        round(&module, &places, |_| assert_eq!(program.work(), expected));
-    }
+    rounds(ROUNDS / 4, (&module, &places), (&mut program, expected));
     let wasm_jit::Error::Trap { backtrace, .. } = error else { panic!("{error:?}") };
     let [frame] = backtrace.frames() else { panic!("{backtrace:?}") };
     let Place::Instruction { offset } = at.place else { unreachable!() };
