@@ -11,7 +11,6 @@ mod reconfigure;
 pub(crate) mod write;
 
 use std::collections::HashMap;
-use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,9 +64,10 @@ struct Session {
     stacks: Stacks,
     /// Source files, for filters and for functions with the same name.
     locations: Locations,
-    /// Index of a function by object and offset in it: a library that is loaded again finds its
-    /// functions here.
-    indices: HashMap<(&'static CStr, usize), u32>,
+    objects: probes::Objects,
+    /// Index of a function by the number of its object and the offset in it: a library that is
+    /// loaded again finds its functions here.
+    indices: HashMap<(u32, usize), u32>,
     /// By function address: the index under which calls are counted that were made before its
     /// probes were ready.
     by_address: HashMap<usize, u32>,
@@ -176,6 +176,7 @@ impl Session {
             schedule: Schedule::new(),
             stacks: Stacks::new(options.stacks),
             locations: Locations::default(),
+            objects: probes::Objects::default(),
             indices: HashMap::new(),
             by_address: HashMap::new(),
             early_calls: HashMap::new(),

@@ -31,6 +31,28 @@ impl Early {
     }
 }
 
+/// The objects whose functions are observed, by number.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    /// Their paths and numbers. An object that was loaded again may have the same path at another
+    /// address.
+    known: Vec<(&'static CStr, u32)>,
+}
+
+impl Objects {
+    /// The number of the object with this path, which it gets if it is new.
+    fn number(&mut self, path: &'static CStr) -> u32 {
+        // Nearly always the same string, and the one that was last used.
+        if let Some((_, number)) = self.known.iter().rev().find(|(known, _)| std::ptr::eq(*known, path)) {
+            return *number;
+        }
+        let same = self.known.iter().find(|(known, _)| *known == path);
+        let number = same.map_or(self.known.len() as u32, |(_, number)| *number);
+        self.known.push((path, number));
+        number
+    }
+}
+
 /// Called for every probe: assigns it to its function, and switches it on.
 /// Only functions whose code is never unloaded as a group are observed: a report names them when
 /// the process ends.
@@ -74,13 +96,14 @@ impl Session {
 
     /// The index of a function, which is created if it is new.
     fn function_at(&mut self, address: usize, function: KnownFunction) -> Option<u32> {
-        let key = (function.object_path, address.wrapping_sub(function.object_base));
+        let offset = address.wrapping_sub(function.object_base);
+        let key = (self.objects.number(function.object_path), offset);
         if let Some(index) = self.indices.get(&key) {
             return Some(*index);
         }
         let index = FUNCTIONS.push_with(|_| Function::default())? as u32;
         FUNCTIONS.get(index as usize)?.reset();
-        let mut measured = Measured::new(function.name, function.object_path, key.1);
+        let mut measured = Measured::new(function.name, function.object_path, offset);
         if self.unassigned_calls > 0 {
             measured.observed_mut().strata.missed(self.unassigned_calls);
         }

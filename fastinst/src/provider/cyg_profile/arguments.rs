@@ -1,22 +1,23 @@
 //! Determines the function of a site: the constant in RDI at the site.
 //!
 //! The compiler sets RDI by `lea rdi, [rip+f]`, `mov edi, f`, or a load from the GOT, at the site
-//! or long before it in another register. The analysis is a constant propagation over the control
-//! flow of one function, for the 16 registers:
+//! or long before it in another register. The analysis is a search for the constant, against the
+//! control flow of one function:
 //!
-//! 1. For most sites, a backward search is sufficient. It starts at the site and goes against the
-//!    control flow, as long as there is only one predecessor, to the last definition of RDI, or of
-//!    the register from which it was copied.
-//! 2. If the backward search ends with a register other than RDI, and all definitions of this
+//! 1. For most sites, a search along straight-line code is sufficient. It starts at the site and
+//!    goes back, as long as there is only one predecessor, to the last definition of RDI, or of the
+//!    register from which it was copied.
+//! 2. If it ends before a definition, with a register other than RDI, and all definitions of this
 //!    register in the function are the same constant, that constant is the result.
-//! 3. Otherwise the function is divided into basic blocks. The state at the start of a block is
-//!    what its predecessors agree on. Nothing is known at the start of a block that is not reached
-//!    from other blocks of the function (a landing pad, a case of a switch), nor at the start of
-//!    any block if the function has a jump through a table.
+//! 3. Otherwise the search follows all predecessors. If all definitions that it finds are the same
+//!    constant, that constant is the result. Nothing is known where an instruction has no
+//!    predecessor (a landing pad, a case of a switch), nor at the start of any basic block if the
+//!    function has a jump through a table.
 //!
 //! The functions of the remaining sites are determined by executing the site ([`super::resolve`]).
 //! A wrong result must not occur: the time of one function would be attributed to another.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use iced_x86::{
@@ -25,11 +26,6 @@ use iced_x86::{
 };
 
 const REGISTERS: usize = 16;
-
-/// The constants in the registers, as far as they are known.
-type State = [Option<usize>; REGISTERS];
-
-const NOTHING: State = [None; REGISTERS];
 
 /// Registers that a call may change (System V): RAX, RCX, RDX, RSI, RDI, R8 to R11.
 const CALLER_SAVED: [Register; 9] = [
@@ -52,28 +48,22 @@ enum Effect {
     Unknown(Register),
 }
 
-/// The effects of all instructions of a function.
-#[derive(Default)]
-struct Effects {
-    all: Vec<Effect>,
-    /// The end of the effects of each instruction.
-    ends: Vec<u32>,
-}
-
-impl Effects {
-    fn of(&self, instruction: usize) -> &[Effect] {
-        let start = instruction.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
-        &self.all[start..self.ends[instruction] as usize]
-    }
-}
-
 /// The analysis, with buffers that are reused.
 pub(super) struct Analysis {
     info: InstructionInfoFactory,
     branches: Branches,
-    effects: Effects,
     /// The effects of one instruction.
-    own: Vec<Effect>,
+    effects: Vec<Effect>,
+    /// What the searches of step 3 have found in the current function: the constant in a register
+    /// before an instruction, or that there is none.
+    found: HashMap<Place, Option<usize>>,
+}
+
+/// A register, before the instruction with this index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    at: usize,
+    register: Register,
 }
 
 /// The branches of a function.
@@ -86,6 +76,8 @@ struct Branches {
     /// Whether there is a jump through a table, which stays inside the function, unlike a tail call
     /// through a pointer.
     has_table: bool,
+    /// The targets and the indices of the branches to them, ascending. Only made for step 3.
+    sources: Vec<(u64, usize)>,
 }
 
 impl Branches {
@@ -96,6 +88,7 @@ impl Branches {
         self.targets.clear();
         self.targets.resize(length.div_ceil(64) as usize, 0);
         self.has_table = false;
+        self.sources.clear();
         for instruction in instructions {
             match instruction.flow_control() {
                 FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
@@ -116,13 +109,29 @@ impl Branches {
         let offset = instruction.ip() - self.start;
         self.targets[offset as usize / 64] >> (offset % 64) & 1 != 0
     }
+
+    fn find_sources(&mut self, instructions: &[Instruction]) {
+        let with_target = |(index, branch): (usize, &Instruction)| Some((target(branch)?, index));
+        self.sources.extend(instructions.iter().enumerate().filter_map(with_target));
+        self.sources.sort_unstable();
+    }
+
+    /// The branches to an instruction.
+    fn to(&self, instruction: &Instruction) -> impl Iterator<Item = usize> {
+        let address = instruction.ip();
+        let first = self.sources.partition_point(|(target, _)| *target < address);
+        self.sources[first..]
+            .iter()
+            .take_while(move |(target, _)| *target == address)
+            .map(|(_, index)| *index)
+    }
 }
 
-/// The result of a backward search.
+/// The result of a search along straight-line code.
 enum Look {
     Constant(usize),
-    /// Ended where there is more than one predecessor, or none, with the value in this register.
-    Stopped(Register),
+    /// Ended before this instruction, which has more than one predecessor, or none.
+    Stopped(Place),
     /// Ended at a definition that is not a constant.
     Unknown,
 }
@@ -132,8 +141,8 @@ impl Analysis {
         Self {
             info: InstructionInfoFactory::new(),
             branches: Branches::default(),
-            effects: Effects::default(),
-            own: Vec::new(),
+            effects: Vec::new(),
+            found: HashMap::new(),
         }
     }
 
@@ -142,61 +151,62 @@ impl Analysis {
     pub(super) fn functions_of(
         &mut self,
         instructions: &[Instruction],
-        sites: impl Iterator<Item = usize> + Clone,
+        sites: impl Iterator<Item = usize>,
         constants: &[Range<usize>],
     ) -> Vec<Option<usize>> {
         self.branches.find(instructions);
-        let looks: Vec<Look> =
-            sites.clone().map(|site| self.look_back(instructions, site, constants)).collect();
-        let mut functions: Vec<Option<usize>> = Vec::with_capacity(looks.len());
-        // Most sites that remain have their constant in the same register.
+        self.found.clear();
+        // Most sites that remain after step 1 have their constant in the same register.
         let mut unique: [Option<Option<usize>>; REGISTERS] = [None; REGISTERS];
-        for look in looks {
-            functions.push(match look {
-                Look::Constant(value) => Some(value),
-                Look::Stopped(Register::RDI) | Look::Unknown => None,
-                Look::Stopped(register) => number(register).and_then(|number| {
-                    *unique[number]
-                        .get_or_insert_with(|| self.unique_definition(instructions, register, constants))
-                }),
-            });
-        }
-        if functions.contains(&None) {
-            self.find_effects(instructions, constants);
-            let sites: Vec<usize> = sites.collect();
-            let at_sites = propagate(instructions, &self.branches, &self.effects, &sites);
-            for (function, propagated) in functions.iter_mut().zip(at_sites) {
-                *function = function.or(propagated);
-            }
-        }
-        functions
+        let function_of = |at| {
+            let place = match self.look_back(instructions, Place { at, register: Register::RDI }, constants) {
+                Look::Constant(value) => return Some(value),
+                Look::Unknown => return None,
+                Look::Stopped(place) => place,
+            };
+            let of_register = match number(place.register) {
+                Some(number) if place.register != Register::RDI => *unique[number]
+                    .get_or_insert_with(|| self.unique_definition(instructions, place.register, constants)),
+                _ => None,
+            };
+            of_register.or_else(|| self.agreed(instructions, place, constants))
+        };
+        sites.map(function_of).collect()
     }
 
-    /// Step 1: the backward search.
-    fn look_back(&mut self, instructions: &[Instruction], site: usize, constants: &[Range<usize>]) -> Look {
-        let mut wanted = Register::RDI;
-        let mut at = site;
+    /// Step 1: the search along straight-line code, from before an instruction.
+    fn look_back(&mut self, instructions: &[Instruction], place: Place, constants: &[Range<usize>]) -> Look {
+        let Place { mut at, mut register } = place;
         loop {
-            let Some(before) = at.checked_sub(1).filter(|_| !self.branches.lead_to(&instructions[at])) else {
-                return Look::Stopped(wanted);
-            };
-            let instruction = &instructions[before];
-            if !falls_through(instruction) || self.branches.has_table && ends_block(instruction) {
-                return Look::Stopped(wanted);
-            }
-            if may_define(instruction, wanted) {
-                self.own.clear();
-                effects_of(&mut self.info, instruction, constants, &mut self.own);
-                let effect = self.own.iter().rev().find(|effect| effect.register() == wanted);
-                match effect {
-                    Some(Effect::Constant(_, value)) => return Look::Constant(*value),
-                    Some(Effect::Copy(_, from)) => wanted = *from,
-                    Some(Effect::Unknown(_)) => return Look::Unknown,
-                    None => {}
-                }
+            let before = at.checked_sub(1).filter(|before| {
+                !self.branches.lead_to(&instructions[at])
+                    && falls_through(&instructions[*before])
+                    && !(self.branches.has_table && ends_block(&instructions[*before]))
+            });
+            let Some(before) = before else { return Look::Stopped(Place { at, register }) };
+            match self.last_effect(&instructions[before], register, constants) {
+                Some(Effect::Constant(_, value)) => return Look::Constant(value),
+                Some(Effect::Copy(_, from)) => register = from,
+                Some(Effect::Unknown(_)) => return Look::Unknown,
+                None => {}
             }
             at = before;
         }
+    }
+
+    /// The last effect of an instruction on a register.
+    fn last_effect(
+        &mut self,
+        instruction: &Instruction,
+        register: Register,
+        constants: &[Range<usize>],
+    ) -> Option<Effect> {
+        if !may_define(instruction, register) {
+            return None;
+        }
+        self.effects.clear();
+        effects_of(&mut self.info, instruction, constants, &mut self.effects);
+        self.effects.iter().rev().find(|effect| effect.register() == register).copied()
     }
 
     /// Step 2: the constant that all definitions of a register in the function are. Restoring it
@@ -213,9 +223,9 @@ impl Analysis {
             if !may_define(instruction, register) || is_restored() {
                 continue;
             }
-            self.own.clear();
-            effects_of(&mut self.info, instruction, constants, &mut self.own);
-            for effect in self.own.iter().filter(|effect| effect.register() == register) {
+            self.effects.clear();
+            effects_of(&mut self.info, instruction, constants, &mut self.effects);
+            for effect in self.effects.iter().filter(|effect| effect.register() == register) {
                 match effect {
                     Effect::Constant(_, value) if unique.is_none_or(|unique| unique == *value) => {
                         unique = Some(*value);
@@ -227,14 +237,70 @@ impl Analysis {
         unique
     }
 
-    fn find_effects(&mut self, instructions: &[Instruction], constants: &[Range<usize>]) {
-        let Effects { all, ends } = &mut self.effects;
-        all.clear();
-        ends.clear();
-        for instruction in instructions {
-            effects_of(&mut self.info, instruction, constants, all);
-            ends.push(all.len() as u32);
+    /// Step 3: the constant on which all predecessors agree, at a place where step 1 has stopped.
+    fn agreed(
+        &mut self,
+        instructions: &[Instruction],
+        place: Place,
+        constants: &[Range<usize>],
+    ) -> Option<usize> {
+        if self.branches.has_table {
+            return None;
         }
+        if self.branches.sources.is_empty() {
+            self.branches.find_sources(instructions);
+        }
+        let mut reached = Vec::new();
+        let agreed = self.search(instructions, place, constants, &mut reached);
+        match agreed {
+            // What holds for all definitions holds for those before each place on the way.
+            Some(_) => self.found.extend(reached.into_iter().map(|place| (place, agreed))),
+            None => _ = self.found.insert(place, None),
+        }
+        agreed
+    }
+
+    /// Visits all definitions before a place, until two differ. Adds the places at which it has
+    /// looked for predecessors to `reached`.
+    fn search(
+        &mut self,
+        instructions: &[Instruction],
+        place: Place,
+        constants: &[Range<usize>],
+        reached: &mut Vec<Place>,
+    ) -> Option<usize> {
+        let mut agreed = None;
+        let mut agrees = |value: usize| *agreed.get_or_insert(value) == value;
+        let mut seen = HashSet::from([place]);
+        let mut work = vec![place];
+        while let Some(place) = work.pop() {
+            match self.found.get(&place) {
+                Some(Some(value)) if agrees(*value) => continue,
+                Some(_) => return None,
+                None => reached.push(place),
+            }
+            let Place { at, register } = place;
+            let before = at.checked_sub(1).filter(|before| falls_through(&instructions[*before]));
+            let predecessors: Vec<usize> = self.branches.to(&instructions[at]).chain(before).collect();
+            // Other code may lead to the start of the function.
+            if predecessors.is_empty() || at == 0 {
+                return None;
+            }
+            for predecessor in predecessors {
+                let register = match self.last_effect(&instructions[predecessor], register, constants) {
+                    Some(Effect::Constant(_, value)) if agrees(value) => continue,
+                    Some(Effect::Constant(..) | Effect::Unknown(_)) => return None,
+                    Some(Effect::Copy(_, from)) => from,
+                    None => register,
+                };
+                match self.look_back(instructions, Place { at: predecessor, register }, constants) {
+                    Look::Constant(value) if agrees(value) => {}
+                    Look::Constant(_) | Look::Unknown => return None,
+                    Look::Stopped(place) => work.extend(seen.insert(place).then_some(place)),
+                }
+            }
+        }
+        agreed
     }
 }
 
@@ -415,139 +481,5 @@ fn ends_block(instruction: &Instruction) -> bool {
     !matches!(instruction.flow_control(), FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall)
 }
 
-fn apply(state: &mut State, effects: &[Effect]) {
-    for effect in effects {
-        match effect {
-            Effect::Constant(to, value) => set(state, *to, Some(*value)),
-            Effect::Copy(to, from) => set(state, *to, number(*from).and_then(|from| state[from])),
-            Effect::Unknown(to) => set(state, *to, None),
-        }
-    }
-}
-
-fn set(state: &mut State, register: Register, value: Option<usize>) {
-    if let Some(number) = number(register) {
-        state[number] = value;
-    }
-}
-
-/// A basic block.
-struct Block {
-    /// The address of its first instruction.
-    start: u64,
-    /// The index of its first instruction.
-    first: usize,
-    /// What is known at its start; `None` if no way to it was followed yet.
-    entry: Option<State>,
-}
-
-/// The blocks of a function, ascending, and those of them at which nothing is known.
-fn blocks(instructions: &[Instruction], branches: &Branches) -> (Vec<Block>, Vec<usize>) {
-    let (mut blocks, mut unknown) = (Vec::new(), Vec::new());
-    let mut before: Option<&Instruction> = None;
-    for (first, instruction) in instructions.iter().enumerate() {
-        let is_target = branches.lead_to(instruction);
-        if is_target || before.is_none_or(ends_block) {
-            // A branch, or the block before it, leads there.
-            let is_reached = is_target || before.is_some_and(falls_through);
-            let is_unknown = branches.has_table || first == 0 || !is_reached;
-            if is_unknown {
-                unknown.push(blocks.len());
-            }
-            blocks.push(Block { start: instruction.ip(), first, entry: is_unknown.then_some(NOTHING) });
-        }
-        before = Some(instruction);
-    }
-    (blocks, unknown)
-}
-
-/// Step 3: the constant in RDI before each site.
-fn propagate(
-    instructions: &[Instruction],
-    branches: &Branches,
-    effects: &Effects,
-    sites: &[usize],
-) -> Vec<Option<usize>> {
-    let rdi = number(Register::RDI).expect("a general-purpose register");
-    let (mut blocks, mut work) = blocks(instructions, branches);
-    let mut at_sites = vec![None; sites.len()];
-    while let Some(number) = work.pop() {
-        let block = &blocks[number];
-        let mut state = block.entry.expect("a block in the work list has an entry state");
-        let end = blocks.get(number + 1).map_or(instructions.len(), |next| next.first);
-        let mut site = sites.partition_point(|site| *site < block.first);
-        for index in block.first..end {
-            if sites.get(site) == Some(&index) {
-                at_sites[site] = state[rdi];
-                site += 1;
-            }
-            apply(&mut state, effects.of(index));
-        }
-        let last = &instructions[end - 1];
-        let target = target(last);
-        let target = target.and_then(|target| blocks.binary_search_by_key(&target, |block| block.start).ok());
-        let next = (number + 1 < blocks.len() && falls_through(last)).then_some(number + 1);
-        for to in [target, next].into_iter().flatten() {
-            let entry = &mut blocks[to].entry;
-            let merged = entry
-                .map_or(state, |old| std::array::from_fn(|i| if old[i] == state[i] { old[i] } else { None }));
-            if entry.replace(merged) != Some(merged) {
-                work.push(to);
-            }
-        }
-    }
-    at_sites
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use iced_x86::{Decoder, DecoderOptions};
-
-    /// The address of one function; the other one is at 0x40_2000.
-    const F: usize = 0x40_1000;
-
-    /// Checks the constants in RDI at the instructions `ff d0` (calls through RAX represent sites).
-    fn check(code: &[&[u8]], expected: &[Option<usize>]) {
-        let code = code.concat();
-        let instructions: Vec<_> =
-            Decoder::with_ip(64, &code, 0x1000, DecoderOptions::NONE).into_iter().collect();
-        assert!(instructions.iter().all(|instruction| !instruction.is_invalid()));
-        let sites: Vec<_> =
-            (0..instructions.len()).filter(|i| instructions[*i].op0_register() == Register::RAX).collect();
-        assert_eq!(Analysis::new().functions_of(&instructions, sites.iter().copied(), &[]), expected);
-    }
-
-    const MOV_EDI_F: &[u8] = &[0xbf, 0x00, 0x10, 0x40, 0x00];
-    const MOV_EDI_G: &[u8] = &[0xbf, 0x00, 0x20, 0x40, 0x00];
-    const MOV_EBX_F: &[u8] = &[0xbb, 0x00, 0x10, 0x40, 0x00];
-    const MOV_EBX_G: &[u8] = &[0xbb, 0x00, 0x20, 0x40, 0x00];
-    const MOV_RDI_RBX: &[u8] = &[0x48, 0x89, 0xdf];
-    const SITE: &[u8] = &[0xff, 0xd0];
-    const JNE_OVER_5: &[u8] = &[0x75, 0x05];
-    const POP_RBX: &[u8] = &[0x5b];
-    const RET: &[u8] = &[0xc3];
-
-    #[test]
-    fn a_constant_is_set_at_the_site_or_kept_in_a_register() {
-        check(&[MOV_EDI_F, SITE], &[Some(F)]);
-        check(&[MOV_EDI_F, SITE, SITE], &[Some(F), None]);
-        check(&[MOV_EBX_F, MOV_RDI_RBX, SITE, MOV_RDI_RBX, SITE, POP_RBX, RET], &[Some(F), Some(F)]);
-    }
-
-    #[test]
-    fn paths_that_disagree_give_no_constant() {
-        check(&[MOV_EBX_F, JNE_OVER_5, MOV_EBX_G, MOV_RDI_RBX, SITE], &[None]);
-        check(&[MOV_EBX_F, JNE_OVER_5, MOV_EBX_F, MOV_RDI_RBX, SITE], &[Some(F)]);
-        check(&[MOV_EDI_G, JNE_OVER_5, MOV_EDI_F, SITE], &[None]);
-    }
-
-    #[test]
-    fn at_a_landing_pad_only_registers_with_a_unique_value_are_known() {
-        check(&[MOV_EBX_F, RET, MOV_RDI_RBX, SITE], &[Some(F)]);
-        // Restored at the end of another path.
-        check(&[MOV_EBX_F, POP_RBX, RET, MOV_RDI_RBX, SITE], &[Some(F)]);
-        check(&[MOV_EBX_F, RET, MOV_EBX_G, RET, MOV_RDI_RBX, SITE], &[None]);
-        check(&[MOV_EDI_F, RET, SITE], &[None]);
-    }
-}
+mod tests;
