@@ -1,6 +1,6 @@
 //! The machine code of call sites. The only file that defines the bytes of CALL, JMP, NOP and RET.
 
-use iced_x86::{Code, Decoder, DecoderOptions, Register};
+use iced_x86::{Code, Decoder, DecoderOptions};
 use wordpatch::Bytes;
 
 /// The instruction of a call site.
@@ -83,18 +83,12 @@ const LEA: u8 = 0x8d;
 const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 const NOP6: [u8; 6] = [0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00];
 
-/// The shape of the single valid instruction at the start of `code`, if it is a call site.
+/// The shape of the instruction at the start of `code`, if it is a call site. With a prefix it is a
+/// different instruction (BND, NOTRACK, addr32 of a relaxed call).
 pub(crate) fn decode(code: &[u8]) -> Option<Shape> {
-    let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
-    let shape = match instruction.code() {
-        Code::Call_rel32_64 => Shape::Call,
-        Code::Jmp_rel32_64 => Shape::Jump,
-        Code::Call_rm64 if instruction.memory_base() == Register::RIP => Shape::IndirectCall,
-        Code::Jmp_rm64 if instruction.memory_base() == Register::RIP => Shape::IndirectJump,
-        _ => return None,
-    };
-    // With a prefix it is a different instruction (BND, NOTRACK, addr32 of a relaxed call).
-    (instruction.len() == shape.len() && code.starts_with(shape.opcode())).then_some(shape)
+    let shapes = [Shape::Call, Shape::Jump, Shape::IndirectCall, Shape::IndirectJump];
+    // Each opcode is followed by a displacement, whatever that is.
+    shapes.into_iter().find(|shape| code.starts_with(shape.opcode()) && code.len() >= shape.len())
 }
 
 /// Whether `code` starts with the NOP of an inactive [`Shape::Call`].
@@ -104,7 +98,11 @@ pub(crate) fn is_nop5(code: &[u8]) -> bool {
 
 /// The site's instruction with this displacement.
 pub(crate) fn active(shape: Shape, displacement: i32) -> Bytes {
-    bytes(&[shape.opcode(), &displacement.to_le_bytes()].concat())
+    let mut code = [0; Shape::IndirectCall.len()];
+    let (opcode, operand) = code[..shape.len()].split_at_mut(shape.operand_offset());
+    opcode.copy_from_slice(shape.opcode());
+    operand.copy_from_slice(&displacement.to_le_bytes());
+    bytes(&code[..shape.len()])
 }
 
 /// The displacement from an instruction of `shape` at `address` to `target`, if it is in range.

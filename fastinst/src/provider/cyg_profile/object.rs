@@ -20,7 +20,7 @@ use crate::permanent::{ObjectInfo, PROBES, Probe};
 /// Number of sites of which probes are made at a time. With more, more sites share the two waits of
 /// their retargeting; with fewer, the loader's lock is held for a shorter time, and less memory is
 /// needed meanwhile.
-const SITES_AT_ONCE: usize = 2048;
+const SITES_AT_ONCE: usize = 1024;
 
 /// An object that was examined.
 pub(super) struct Object {

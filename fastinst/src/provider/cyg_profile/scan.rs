@@ -4,6 +4,7 @@
 //! is it decoded, from its start, so that a site is always a complete instruction. x86-64 compilers
 //! do not place data in the text of a function.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use callpatch::Shape;
@@ -57,6 +58,8 @@ pub(super) struct Scanner<'a> {
 struct Callees<'a> {
     view: &'a View,
     code: Text<'a>,
+    /// The PLT entries that were found: two, or a few in an object that consists of several parts.
+    stubs: RefCell<Vec<(usize, ProbeKind)>>,
 }
 
 /// An object's text without the breakpoints of a debugger.
@@ -102,6 +105,15 @@ impl Callees<'_> {
     /// The instrumentation function that a direct call or jump to `target` reaches, if `target` is
     /// a PLT entry: `[endbr64] [bnd] jmp *pointer(%rip)`.
     fn of_stub(&self, target: usize) -> Option<ProbeKind> {
+        if let Some((_, kind)) = self.stubs.borrow().iter().find(|(stub, _)| *stub == target) {
+            return Some(*kind);
+        }
+        let kind = self.decode_stub(target)?;
+        self.stubs.borrow_mut().push((target, kind));
+        Some(kind)
+    }
+
+    fn decode_stub(&self, target: usize) -> Option<ProbeKind> {
         let text = self.code.text.iter().find(|range| range.contains(&target))?;
         let entry = self.code.bytes(&(target..text.end.min(target + PLT_ENTRY)));
         // Most targets are not PLT entries, which this shows without decoding.
@@ -151,7 +163,7 @@ fn is_through_rip(instruction: &Instruction) -> bool {
 impl<'a> Scanner<'a> {
     pub(super) fn new(loaded: &'a LoadedObject, view: &'a View) -> Self {
         Self {
-            callees: Callees { view, code: Text::of(&loaded.text) },
+            callees: Callees { view, code: Text::of(&loaded.text), stubs: RefCell::default() },
             instructions: Vec::new(),
             sites: Vec::new(),
             analysis: Analysis::new(),
@@ -160,7 +172,7 @@ impl<'a> Scanner<'a> {
 
     /// Whether a body lies in the text and may contain a call of an instrumentation function.
     pub(super) fn is_of_interest(&self, body: &Range<usize>) -> bool {
-        let Callees { view, code } = &self.callees;
+        let Callees { view, code, .. } = &self.callees;
         code.text.iter().any(|text| text.start <= body.start && body.end <= text.end)
             && !view.linkage.iter().any(|section| section.contains(&body.start))
             && self.callees.may_be_called_in(body)
