@@ -107,7 +107,13 @@ pub(super) struct Contexts {
     /// By the first address of the body.
     bodies: HashMap<u64, Body>,
     chains: Chains,
+    /// Results of [`Contexts::at`] that stay valid until a site is added or removed: most frames
+    /// are at few addresses.
+    looked_up: HashMap<(u64, FrameState), Option<Context>>,
 }
+
+/// Maximum number of results that are kept.
+const MAX_LOOKED_UP: usize = 1 << 15;
 
 /// All contexts: each is another one and one more function.
 #[derive(Debug, Default)]
@@ -137,7 +143,7 @@ impl Chains {
 }
 
 /// Whether a frame executes its instruction, or waits for a call to return.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum FrameState {
     Executing,
     Calling,
@@ -153,6 +159,7 @@ impl Contexts {
         };
         self.sites.push(Site { body: body.start, length, offset, function, kind });
         self.is_sorted = false;
+        self.looked_up.clear();
         if let Some(known) = self.bodies.get_mut(&body.start) {
             known.shape = None;
             known.analyzed.iter_mut().for_each(|analyzed| analyzed.is_stale = true);
@@ -163,6 +170,7 @@ impl Contexts {
     pub(super) fn remove(&mut self, range: &Range<u64>) {
         self.sites.retain(|site| !range.contains(&site.body));
         self.bodies.retain(|start, _| !range.contains(start));
+        self.looked_up.clear();
     }
 
     fn sort(&mut self) {
@@ -203,6 +211,25 @@ impl Contexts {
         state: FrameState,
         code: impl FnOnce(&Range<u64>) -> Option<&'a [u8]>,
     ) -> Option<Context> {
+        if let Some(context) = self.looked_up.get(&(address, state)) {
+            return *context;
+        }
+        let context = self.look_up(address, state, code);
+        if !self.is_stale(address) {
+            if self.looked_up.len() >= MAX_LOOKED_UP {
+                self.looked_up.clear();
+            }
+            self.looked_up.insert((address, state), context);
+        }
+        context
+    }
+
+    fn look_up<'a>(
+        &mut self,
+        address: u64,
+        state: FrameState,
+        code: impl FnOnce(&Range<u64>) -> Option<&'a [u8]>,
+    ) -> Option<Context> {
         let Some((start, body)) = self.body_at(address) else { return Some(EMPTY) };
         let shape = match body.shape {
             Some(shape) => shape,
@@ -225,6 +252,12 @@ impl Contexts {
         };
         let next = ranges.partition_point(|(first, _)| *first <= address);
         ranges.get(next.checked_sub(1)?)?.1
+    }
+
+    /// Whether the contexts at this address will be made again.
+    fn is_stale(&mut self, address: u64) -> bool {
+        let body = self.body_at(address);
+        body.and_then(|(_, body)| body.analyzed.as_ref()).is_some_and(|analyzed| analyzed.is_stale)
     }
 
     /// Looks at all sites of a body: there may be thousands.
@@ -268,6 +301,7 @@ impl Contexts {
         self.sites.capacity() * size_of::<Site>()
             + self.bodies.values().map(of_body).sum::<usize>()
             + self.chains.links.len() * 2 * size_of::<(Context, u32)>()
+            + self.looked_up.capacity() * size_of::<((u64, FrameState), Option<Context>)>()
     }
 }
 

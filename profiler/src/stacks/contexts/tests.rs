@@ -215,3 +215,46 @@ fn sites_that_the_file_does_not_have_make_a_body_unknown() {
         assert_eq!(contexts.at(addresses[1], FrameState::Executing, |_| file), None);
     }
 }
+
+/// Results are kept only as long as no site is added.
+#[test]
+fn a_site_that_is_added_changes_what_was_looked_up() {
+    let ops = [Enter(1), Enter(2), Call, Exit(2), Exit(1), Return];
+    let (code, addresses) = assembled(&ops);
+    let first = [Enter(1), Plain, Call, Plain, Exit(1), Return];
+    let mut contexts = contexts_of(&first, &code, &addresses);
+    let mut functions = |contexts: &mut Contexts| {
+        let context = contexts.at(addresses[2], FrameState::Calling, |_| Some(&code)).unwrap();
+        let mut functions = Vec::new();
+        contexts.functions(context, |function| functions.push(function));
+        functions
+    };
+    assert_eq!(functions(&mut contexts), [1]);
+    let body = START..START + code.len() as u64;
+    contexts.add(addresses[1], ProbeType::Entry, 2, body.clone());
+    contexts.add(addresses[3], ProbeType::Exit, 2, body);
+    assert_eq!(functions(&mut contexts), [2, 1]);
+}
+
+/// While an analysis lacks a site, its results are not kept for longer than it is.
+#[test]
+fn results_of_an_old_analysis_are_not_kept() {
+    let ops = [Enter(1), Enter(2), Plain, Exit(2), Exit(1), Return];
+    let (code, addresses) = assembled(&ops);
+    let mut contexts = contexts_of(&[Enter(1), Plain, Plain, Plain, Exit(1), Return], &code, &addresses);
+    let mut innermost = |contexts: &mut Contexts| {
+        let context = contexts.at(addresses[2], FrameState::Executing, |_| Some(&code)).unwrap();
+        let mut functions = Vec::new();
+        contexts.functions(context, |function| functions.push(function));
+        functions[0]
+    };
+    assert_eq!(innermost(&mut contexts), 1);
+    let body = START..START + code.len() as u64;
+    contexts.add(addresses[1], ProbeType::Entry, 2, body.clone());
+    contexts.add(addresses[3], ProbeType::Exit, 2, body);
+    // Of the analysis before.
+    assert_eq!(innermost(&mut contexts), 1);
+    let analyzed = contexts.bodies.get_mut(&START).and_then(|body| body.analyzed.as_mut()).unwrap();
+    analyzed.made -= LIFETIME;
+    assert_eq!(innermost(&mut contexts), 2);
+}
