@@ -28,10 +28,10 @@ const WARM_UP: f64 = 20e3;
 const MAX_THREADS: usize = 8;
 
 /// Whether threads that execute probes are ready to run, and none of them has a processor. Takes
-/// some microseconds, or some tens if the service thread moves to another processor. For the
-/// service thread.
+/// some microseconds if one has, or else some tens, and moves the service thread to another
+/// processor if that helps. For the service thread.
 pub(crate) fn is_program_displaced() -> bool {
-    if !has_processors() || thread::live().count() > MAX_THREADS || runs_within(LOOK) {
+    if !is_known() || runs_within(LOOK) {
         return false;
     }
     let threads = thread::live();
@@ -41,6 +41,17 @@ pub(crate) fn is_program_displaced() -> bool {
     }
     let is_waiting = ready.is_empty();
     !(is_waiting || runs_within(WARM_UP) && runs_within(LOOK))
+}
+
+/// Whether the program, which was displaced a moment ago, still is, or waits by now. Takes some
+/// microseconds.
+pub(crate) fn is_still_displaced() -> bool {
+    is_known() && !runs_within(LOOK)
+}
+
+/// Whether the question is asked at all.
+fn is_known() -> bool {
+    has_processors() && thread::live().count() <= MAX_THREADS
 }
 
 /// Whether the program can run while the service thread does.

@@ -35,6 +35,7 @@ use crate::measured::Units;
 use crate::output::Identity;
 pub use crate::probe_type::EntryProbe;
 use crate::report::{Arc as CallArc, Caller, Cost, FunctionRef, FunctionReport, Report};
+use crate::retry::Retries;
 use crate::schedule::Schedule;
 use crate::session::{self, write};
 use crate::settings::Settings;
@@ -193,6 +194,7 @@ struct Running {
     schedule: Schedule,
     governor: Governor,
     last_reclaim: Instant,
+    retries: Retries,
     toggles_before: u64,
     lost_before: u64,
     /// Time that does not count.
@@ -319,6 +321,7 @@ impl Profiler {
             schedule: Schedule::of_engine(self.count),
             governor,
             last_reclaim: Instant::now(),
+            retries: Retries::new(),
             toggles_before: fastinst::toggle_count(),
             lost_before: thread::lost(),
             paused: None,
@@ -467,6 +470,9 @@ impl Running {
         if self.paused.is_some() {
             return NEVER;
         }
+        if let Some(next) = self.retries.retry(&mut self.schedule, &mut self.governor) {
+            return next;
+        }
         let begin = governor::of_thread();
         let is_busy = self.schedule.tick();
         self.governor.adapt(self.schedule.demand());
@@ -476,10 +482,7 @@ impl Running {
         }
         let mean = self.governor.ticked(begin, is_busy);
         let pause = self.schedule.pause(mean);
-        let begin = governor::of_thread();
-        self.schedule.release();
-        self.governor.released(begin);
-        if self.schedule.is_waiting() { pause.min(session::RETRY) } else { pause }
+        self.retries.end_tick(&mut self.schedule, &mut self.governor, pause)
     }
 
     fn pause(&mut self) {

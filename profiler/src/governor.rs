@@ -18,16 +18,16 @@
 //! within [`HORIZON`]. The cost of the start, and of the first observation of every function
 //! ([`LEARNING`]), is compensated within [`HORIZON_OF_START`], so that short runs are measured too.
 //!
-//! This amount, less the cost of waking the service thread and of samples of stacks, is divided by
-//! the recent cost of a window ([`Costs`]). The result is the rate of windows, and the *scale* is
-//! chosen for that rate. The scale does not follow the cost of the last milliseconds: a window is
-//! planned long before it opens, and a phase in which new functions are called is expensive only
+//! This amount, less the cost of ticks in which nothing is due and of samples of stacks, is divided
+//! by the recent cost of a window ([`Costs`]). The result is the rate of windows, and the *scale*
+//! is chosen for that rate. The scale does not follow the cost of the last milliseconds: a window
+//! is planned long before it opens, and a phase in which new functions are called is expensive only
 //! for a moment. If the scale followed such moments, strata would become so long that few windows
 //! represent the rest of the run.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
@@ -82,8 +82,16 @@ const FULL: Intensity = Intensity { calls: 40.0, stratum: 10e6, allowance: 500.0
 const FOR_LONG_CALLS: f64 = 0.05;
 const COST_OF_CALL: f64 = 100.0;
 
-/// The part of the budget that may be spent on waking the service thread up.
-const FOR_WAKING: f64 = 0.1;
+/// The part of the budget that may be spent on ticks in which nothing is due: on waking the service
+/// thread up, and on looking at what there is to do. Both take ten times as long on a busy machine,
+/// where the caches hold other data after each pause.
+const FOR_TICKS: f64 = 0.2;
+
+/// The maximum mean time between two ticks, as a part of a stratum: windows open at ticks.
+const STRATUM_OF_TICKS: f64 = 0.5;
+
+/// How fast the assumed cost of a tick in which nothing is due rises, if all ticks cost more.
+const RISE: f64 = 1.05;
 
 /// Mean time between two ticks of the service thread, in nanoseconds.
 const TICKS: RangeInclusive<f64> = 1e6..=200e6;
@@ -108,8 +116,16 @@ static ALLOWANCE: AtomicU64 = AtomicU64::new(0);
 static EARNED: AtomicU64 = AtomicU64::new(0);
 static TICKS_PER_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the service thread has been woken for a function since its last tick.
-static IS_WOKEN: AtomicBool = AtomicBool::new(false);
+/// Whether the service thread is woken for a function that has used its allowance up: one of the
+/// following.
+static WAKING: AtomicU8 = AtomicU8::new(WAKE);
+
+/// It is woken for the next one.
+const WAKE: u8 = 0;
+/// It has been woken since its last tick.
+const WOKEN: u8 = 1;
+/// It is not woken before its next tick.
+const WAIT: u8 = 2;
 
 /// How much is observed.
 pub(crate) fn intensity() -> Intensity {
@@ -135,9 +151,14 @@ pub(crate) fn nanoseconds(ticks: u64) -> f64 {
 
 /// Wakes the service thread, unless that was done since its last tick.
 pub(crate) fn wake_service_thread() {
-    if !IS_WOKEN.swap(true, Relaxed) {
+    if WAKING.compare_exchange(WAKE, WOKEN, Relaxed, Relaxed).is_ok() {
         waking::notify();
     }
+}
+
+/// Whether the service thread has been woken for a function since its last tick.
+pub(crate) fn is_woken() -> bool {
+    WAKING.load(Relaxed) == WOKEN
 }
 
 /// Of a clock of processor time, in nanoseconds.
@@ -212,7 +233,7 @@ pub(crate) struct Demand {
 struct Costs {
     /// Program time.
     own: f64,
-    /// What does not depend on windows: being woken, samples of stacks.
+    /// What does not depend on windows: ticks in which nothing is due, samples of stacks.
     fixed: f64,
     /// All other costs, except the start.
     rest: f64,
@@ -257,6 +278,26 @@ impl Costs {
     }
 }
 
+/// The cost of ticks in which nothing is due, in nanoseconds: the lower envelope of the costs of
+/// all ticks.
+#[derive(Clone, Copy, Debug, Default)]
+struct IdleTicks {
+    /// Of one; `None` before the first.
+    one: Option<f64>,
+    /// Of all ticks, as if nothing had been due in them.
+    total: f64,
+}
+
+impl IdleTicks {
+    /// Adds a tick that has cost this. Returns what it would have cost if nothing had been due.
+    fn add(&mut self, cost: f64) -> f64 {
+        let one = self.one.map_or(cost, |one| cost.min(RISE * one)).max(0.0);
+        self.one = Some(one);
+        self.total += one;
+        one
+    }
+}
+
 /// The control.
 #[derive(Debug)]
 pub(crate) struct Governor {
@@ -281,10 +322,12 @@ pub(crate) struct Governor {
     /// thread's was spent on waking it up.
     ticks: f64,
     in_ticks: f64,
+    idle: IdleTicks,
     /// What samples of stacks have cost: the program's threads, and the service thread in its
-    /// ticks.
+    /// ticks; of that, in the current tick.
     stacks: f64,
     unwinding: f64,
+    unwinding_now: f64,
     discovery_before: Duration,
     /// Processor time that the program takes in a nanosecond of time.
     load: f64,
@@ -310,8 +353,10 @@ impl Governor {
             probes_before: 0.0,
             ticks: 0.0,
             in_ticks: 0.0,
+            idle: IdleTicks::default(),
             stacks: 0.0,
             unwinding: 0.0,
+            unwinding_now: 0.0,
             discovery_before: fastinst::service::discovery_time(),
             load: 1.0,
             last_change: Instant::now(),
@@ -391,7 +436,8 @@ impl Governor {
     /// been unwound since the service thread had the processor time `begin`.
     pub(crate) fn unwound(&mut self, begin: f64, stacks: f64) {
         self.stacks = stacks;
-        self.unwinding += of_thread() - begin;
+        self.unwinding_now = of_thread() - begin;
+        self.unwinding += self.unwinding_now;
     }
 
     fn discovery(&self) -> f64 {
@@ -404,13 +450,16 @@ impl Governor {
     /// They need not wake the service thread then.
     pub(crate) fn ticked(&mut self, begin: f64, is_busy: bool) -> f64 {
         let can_hurry = self.scale > ENOUGH_TO_HURRY;
-        IS_WOKEN.store(is_busy || !can_hurry, Relaxed);
+        WAKING.store(if is_busy || !can_hurry { WAIT } else { WAKE }, Relaxed);
         let now = of_thread();
         self.ticks += 1.0;
         self.in_ticks += now - begin;
+        let idle = self.idle.add(now - begin - std::mem::take(&mut self.unwinding_now));
         let waking = self.waking(now - self.discovery()) / self.ticks;
-        let tick = self.budget.map_or(*TICKS.start(), |budget| waking / (FOR_WAKING * budget * self.load));
-        let tick = tick.clamp(*TICKS.start(), *TICKS.end());
+        let tick =
+            self.budget.map_or(*TICKS.start(), |budget| (waking + idle) / (FOR_TICKS * budget * self.load));
+        let longest = (STRATUM_OF_TICKS * FULL.stratum / self.scale).min(*TICKS.end());
+        let tick = tick.min(longest).max(*TICKS.start());
         if is_busy && can_hurry { (tick * BUSY).max(*TICKS.start()) } else { tick }
     }
 
@@ -444,7 +493,7 @@ impl Governor {
     }
 
     fn total(&self, now: &Spent, demand: Demand) -> Costs {
-        let fixed = self.waking(now.service) + self.unwinding + now.stacks;
+        let fixed = self.waking(now.service) + self.idle.total + self.unwinding + now.stacks;
         let rest = now.running() - fixed;
         Costs { own: now.own(), fixed, rest, windows: demand.windows as f64 }
     }
@@ -573,6 +622,18 @@ mod tests {
             assert!(share < 0.0105, "{importance} functions: {share}, scale {scale}");
             assert!(share > 0.009 || scale == *SCALE.end(), "{importance} functions: {share}, scale {scale}");
         }
+    }
+
+    #[test]
+    fn a_tick_in_which_nothing_is_due_costs_what_the_cheapest_do() {
+        let mut idle = IdleTicks::default();
+        let costs = [90.0, 10.0, 200.0, 11.0, 500.0];
+        let ones: Vec<f64> = costs.into_iter().map(|cost| idle.add(cost)).collect();
+        assert_eq!(ones, [90.0, 10.0, 10.5, 11.0, 11.55]);
+        assert!((idle.total - 133.05).abs() < 1e-9);
+        // The machine became busy.
+        (0..100).for_each(|_| _ = idle.add(100.0));
+        assert_eq!(idle.add(100.0), 100.0);
     }
 
     /// Strata are planned with the current scale, and last.

@@ -34,7 +34,8 @@
 //!   fork, exec, exit, fatal signals. [`embedded`]: instead of these, for an engine that compiles
 //!   code and has probes of its own.
 //! * `policy`: when a function is observed. `schedule`: the service thread that implements it.
-//!   `counting`: the calls of functions that are called very often.
+//!   `counting`: the calls of functions that are called very often. `retry`: windows that wait for
+//!   the program to run.
 //!   `governor`: how much is observed, for the budget.
 //! * `stacks`: times of functions that are called often, from samples of stacks.
 //! * `fire`: the probe functions: no locks, no allocation; a system call only in a thread's first
@@ -81,6 +82,7 @@ mod probe_type;
 pub mod process;
 mod quantiles;
 pub mod report;
+mod retry;
 mod schedule;
 pub mod script;
 pub mod session;

@@ -30,8 +30,8 @@ use crate::{counting, displaced, fire, own_time, thread};
 /// random, so that it does not coincide with the first call after the start.
 const DELAY: std::ops::Range<f64> = 500.0..2_500.0;
 
-/// The maximum number of ticks for which windows wait for a program that is displaced.
-const MAX_POSTPONED: u32 = 6;
+/// How often windows are postponed at most while the program is displaced.
+const MAX_POSTPONED: u32 = 3;
 
 /// Relative error of the cost of probes: some nanoseconds for each, because how much of it the
 /// processor overlaps with other instructions depends on the code.
@@ -83,7 +83,7 @@ pub(crate) struct Schedule {
     mean_value: f64,
     /// Windows that open at the end of this tick, or of a later one if the program does not run.
     opening: Vec<(u32, Planned)>,
-    /// Number of ticks for which they have waited for the program to run.
+    /// How often they have been postponed.
     postponed: u32,
     /// Functions to be turned on as soon as no thread is switching their probes off.
     waiting: Vec<u32>,
@@ -299,10 +299,15 @@ impl Schedule {
     /// Opens the windows of this tick.
     pub(crate) fn release(&mut self) {
         if self.opening.is_empty() {
+            self.postponed = 0;
             return;
         }
         let may_wait = self.postponed < MAX_POSTPONED;
-        if may_wait && displaced::is_program_displaced() {
+        let is_displaced = || match self.postponed {
+            0 => displaced::is_program_displaced(),
+            _ => displaced::is_still_displaced(),
+        };
+        if may_wait && is_displaced() {
             self.postponed += 1;
             return;
         }
@@ -311,7 +316,6 @@ impl Schedule {
             let waiting = self.opening.drain(..);
             opening.extend(waiting.map(|(index, planned)| (index, planned.longer())));
         }
-        self.postponed = if self.opening.is_empty() { 0 } else { self.postponed + 1 };
         // Those that last longest first, so that fewer are open at the same time.
         opening.sort_by(|(_, a), (_, b)| b.length.total_cmp(&a.length));
         let (spent, running, own_time) = (thread::spent(), self.own.get(), own_time::processor_time());
@@ -336,11 +340,12 @@ impl Schedule {
             measured.stage = Stage::Open(open);
             self.due.push(Reverse((open.end as u64, index)));
         }
+        self.postponed = if self.opening.is_empty() { 0 } else { self.postponed + 1 };
     }
 
-    /// Whether windows wait for the program to run.
-    pub(crate) fn is_waiting(&self) -> bool {
-        !self.opening.is_empty()
+    /// How often windows have been postponed that wait to be opened; 0 if none do.
+    pub(crate) fn attempts(&self) -> u32 {
+        if self.opening.is_empty() { 0 } else { self.postponed }
     }
 
     /// Of the functions whose windows open, counts the calls of those that are called very often,

@@ -33,6 +33,7 @@ use crate::governor::Governor;
 use crate::locations::Locations;
 use crate::options::{Discovery, Options, Output, RunId};
 use crate::output::Identity;
+use crate::retry::Retries;
 use crate::schedule::Schedule;
 use crate::settings::Settings;
 use crate::stacks::Stacks;
@@ -76,6 +77,7 @@ struct Session {
     unassigned_calls: u64,
     bodies: Bodies,
     last_reclaim: Instant,
+    retries: Retries,
     toggles_before: u64,
     written: Option<PathBuf>,
     /// The reason why code cannot be found or patched in this process, if so.
@@ -150,9 +152,6 @@ fn start_service_thread() -> Result<(), fastinst::Error> {
     service::start(Some(Tick { first: FIRST_TICK, call: Box::new(tick) }))
 }
 
-/// Time to the next tick if windows wait for the program to run: about a scheduler's time slice.
-pub(crate) const RETRY: Duration = Duration::from_millis(3);
-
 impl Session {
     fn new(options: Options) -> Self {
         let executable = std::fs::read_link("/proc/self/exe").unwrap_or_default();
@@ -183,10 +182,19 @@ impl Session {
             unassigned_calls: 0,
             bodies: Bodies::default(),
             last_reclaim: Instant::now(),
+            retries: Retries::new(),
             toggles_before: 0,
             written: None,
             refusal: write::refusal(),
         }
+    }
+
+    /// In place of a complete tick, if none is due and there are no new settings.
+    fn retry(&mut self) -> Option<Duration> {
+        if self.change.is_some() {
+            return None;
+        }
+        self.retries.retry(&mut self.schedule, &mut self.governor)
     }
 
     fn tick(&mut self) -> Duration {
@@ -204,11 +212,8 @@ impl Session {
         }
         let mean = self.governor.ticked(begin, is_busy);
         let pause = self.schedule.pause(mean);
-        let begin = governor::of_thread();
-        self.schedule.release();
-        self.governor.released(begin);
-        let pause = if self.schedule.is_waiting() { pause.min(RETRY) } else { pause };
-        self.stacks.max_pause().map_or(pause, |longest| pause.min(longest))
+        let pause = self.stacks.max_pause().map_or(pause, |longest| pause.min(longest));
+        self.retries.end_tick(&mut self.schedule, &mut self.governor, pause)
     }
 }
 
@@ -227,7 +232,11 @@ fn tick(wake: Wake) -> Duration {
     // In a forked child, most of which call exec before their first tick; and if instrumented code
     // was loaded after the start.
     sample_stacks();
+    let may_be_retry = requested.is_none() && wake == Wake::Work;
     let next = with_session(|session| {
+        if may_be_retry && let Some(next) = session.retry() {
+            return next;
+        }
         let next = session.tick();
         if requested.is_some() || wake == Wake::Last && !OVER.swap(true, Ordering::Relaxed) {
             session.write();

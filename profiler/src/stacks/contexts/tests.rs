@@ -223,7 +223,7 @@ fn a_site_that_is_added_changes_what_was_looked_up() {
     let (code, addresses) = assembled(&ops);
     let first = [Enter(1), Plain, Call, Plain, Exit(1), Return];
     let mut contexts = contexts_of(&first, &code, &addresses);
-    let mut functions = |contexts: &mut Contexts| {
+    let functions = |contexts: &mut Contexts| {
         let context = contexts.at(addresses[2], FrameState::Calling, |_| Some(&code)).unwrap();
         let mut functions = Vec::new();
         contexts.functions(context, |function| functions.push(function));
@@ -242,7 +242,7 @@ fn results_of_an_old_analysis_are_not_kept() {
     let ops = [Enter(1), Enter(2), Plain, Exit(2), Exit(1), Return];
     let (code, addresses) = assembled(&ops);
     let mut contexts = contexts_of(&[Enter(1), Plain, Plain, Plain, Exit(1), Return], &code, &addresses);
-    let mut innermost = |contexts: &mut Contexts| {
+    let innermost = |contexts: &mut Contexts| {
         let context = contexts.at(addresses[2], FrameState::Executing, |_| Some(&code)).unwrap();
         let mut functions = Vec::new();
         contexts.functions(context, |function| functions.push(function));

@@ -1,0 +1,67 @@
+//! Ticks that only open windows which have waited for the program to run.
+//!
+//! On a busy machine the program is often displaced when a window is due ([`crate::displaced`]).
+//! The service thread then looks again after some milliseconds, twice as many each time. All other
+//! work waits for the next complete tick, because that takes ten times as long.
+
+use std::time::{Duration, Instant};
+
+use crate::governor::{self, Governor};
+use crate::schedule::Schedule;
+
+/// Time to the first attempt: about a scheduler's time slice.
+const FIRST: Duration = Duration::from_millis(3);
+
+/// How often that time is doubled at most.
+const MAX_DOUBLINGS: u32 = 2;
+
+/// When the next complete tick is due.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retries {
+    next_tick: Instant,
+}
+
+impl Retries {
+    /// It is due now.
+    pub(crate) fn new() -> Self {
+        Self { next_tick: Instant::now() }
+    }
+
+    /// Ends a complete tick, `pause` before the next one: opens windows. Returns the time for which
+    /// the thread sleeps.
+    pub(crate) fn end_tick(
+        &mut self,
+        schedule: &mut Schedule,
+        governor: &mut Governor,
+        pause: Duration,
+    ) -> Duration {
+        release(schedule, governor);
+        self.next_tick = Instant::now() + pause;
+        until_next(schedule, pause)
+    }
+
+    /// In place of a complete tick, if none is due: opens windows that have waited. Returns the
+    /// time for which the thread sleeps.
+    pub(crate) fn retry(&self, schedule: &mut Schedule, governor: &mut Governor) -> Option<Duration> {
+        let remaining = self.next_tick.checked_duration_since(Instant::now())?;
+        if schedule.attempts() == 0 || governor::is_woken() {
+            return None;
+        }
+        release(schedule, governor);
+        Some(until_next(schedule, remaining))
+    }
+}
+
+/// Time to the next attempt, or to the next complete tick.
+fn until_next(schedule: &Schedule, tick: Duration) -> Duration {
+    match schedule.attempts() {
+        0 => tick,
+        attempts => tick.min(FIRST * (1 << (attempts - 1).min(MAX_DOUBLINGS))),
+    }
+}
+
+fn release(schedule: &mut Schedule, governor: &mut Governor) {
+    let begin = governor::of_thread();
+    schedule.release();
+    governor.released(begin);
+}
