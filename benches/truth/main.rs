@@ -45,9 +45,10 @@ const COMPARABLE_NS: f64 = 100.0;
 /// Maximum number of rows of a program that are listed as wrong.
 const WORST: usize = 5;
 /// The programs of a quick run, by default.
-const QUICK: [&str; 1] = ["zstd"];
-/// Functions of the application with which start-up is measured: each has two or more probes.
-const STARTUP_FUNCTIONS: usize = 9_000;
+const QUICK: [&str; 1] = ["bzip2"];
+/// Functions of the application with which start-up is measured, in a full and in a quick run: each
+/// has two or more probes.
+const STARTUP_FUNCTIONS: [usize; 2] = [9_000, 500];
 
 #[derive(Debug, Parser)]
 #[command(about = "Compares the profiler's figures with exact ones, and prints tables.")]
@@ -669,9 +670,10 @@ fn startup(bench: &Bench) -> Table {
          nothing preloaded; medians of runs in turns.",
         &["functions", "probes", "off, CPU", "off, wall", "profiled, CPU", "profiled, wall", "stated"],
     );
+    let functions = bench.arguments.options.either(STARTUP_FUNCTIONS[0], STARTUP_FUNCTIONS[1]);
     let source = format!(
         "{}\n{} int main(void) {{ run_all(); return 0; }}\n",
-        compiled::application(STARTUP_FUNCTIONS),
+        compiled::application(functions),
         compiled::PLAIN
     );
     // None of the functions that run writes to a null pointer.
@@ -706,7 +708,7 @@ fn startup(bench: &Bench) -> Table {
             }
         }
     }
-    let mut row: Vec<Cell> = vec![STARTUP_FUNCTIONS.into(), (probes as u64).into()];
+    let mut row: Vec<Cell> = vec![functions.into(), (probes as u64).into()];
     row.extend(columns.map(|column| Cell::from(median(column))));
     row.push(if stated.is_empty() { "-".into() } else { median(stated).into() });
     table.push(row);

@@ -20,12 +20,13 @@ use std::num::NonZero;
 
 use serde_json::Value;
 use tests::Compiler::Gcc;
-use tests::{Competitors, Profiled, compile, profiled};
+use tests::{Competitors, Profiled, compile, is_long, profiled};
 
 /// The programs run for a second or two, on a machine that may be busy.
 const BUDGET: &str = "budget=5%";
 
-/// Each program, the number of its runs, and whether other processes compete for the processors.
+/// Each program, the number of its runs in the long form, and whether other processes compete for
+/// the processors.
 const PROGRAMS: [(&str, u32, bool); 11] = [
     ("cluster", 4, false),
     ("periodic", 6, false),
@@ -222,7 +223,7 @@ fn stated_intervals_hold_for_adversarial_programs() {
     let measure = || {
         let mut verdict = Verdict::default();
         for (variant, runs, is_busy) in PROGRAMS {
-            for _ in 0..runs {
+            for _ in 0..if is_long() { runs } else { runs.div_ceil(2) } {
                 let _competitors = Competitors::start(if is_busy { processors } else { 0 });
                 verdict.add(variant, &profiled(&binary, &[variant], BUDGET));
             }

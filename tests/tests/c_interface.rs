@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tests::Compiler::{Clang, Gcc};
-use tests::{Compiler, Run, bare, compile, ensure_preload, preloaded, repo_root, run, target_release_dir};
+use tests::{
+    Compiler, Run, bare, compile, ensure_preload, is_long, preloaded, repo_root, run, target_release_dir,
+};
 
 type Build = (Compiler, &'static [&'static str]);
 
@@ -93,8 +95,9 @@ fn start(binary: &Path, args: &[&str], access: Access, options: &str, calibratio
     run(&mut command)
 }
 
-/// Runs a program in each build and with each kind of access, without the profiler, and asserts
-/// that it succeeds without diagnostics. Returns its output, which is the same each time.
+/// Runs a program in each build, without the profiler, and asserts that it succeeds without
+/// diagnostics: in the long form with both kinds of access, otherwise with one or the other by
+/// turns. Returns its output, which is the same each time.
 #[track_caller]
 fn check(source: &str, args: &[&str], builds: &[Build]) -> String {
     check_with(source, args, builds, "tool=none", None)
@@ -109,8 +112,9 @@ fn check_with(
     calibration: Option<&str>,
 ) -> String {
     let mut printed = None;
-    for access in BOTH {
-        for &(compiler, flags) in builds {
+    for (turn, &(compiler, flags)) in builds.iter().enumerate() {
+        let accesses = if is_long() { &BOTH[..] } else { std::slice::from_ref(&BOTH[turn % 2]) };
+        for &access in accesses {
             let binary = build(source, (compiler, flags), access);
             let ran = start(&binary, args, access, options, calibration);
             let what = format!("{source} {args:?}, {access:?}, by {compiler:?} {flags:?}, {options}");
