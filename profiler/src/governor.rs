@@ -83,8 +83,8 @@ const FOR_LONG_CALLS: f64 = 0.05;
 const COST_OF_CALL: f64 = 100.0;
 
 /// The part of the budget that may be spent on ticks in which nothing is due: on waking the service
-/// thread up, and on looking at what there is to do. Both take ten times as long on a busy machine,
-/// where the caches hold other data after each pause.
+/// thread up, and on looking at what there is to do. Both take longer on a busy machine, where the
+/// caches hold other data after each pause.
 const FOR_TICKS: f64 = 0.2;
 
 /// The maximum mean time between two ticks, as a part of a stratum: windows open at ticks.

@@ -2,7 +2,7 @@
 //!
 //! On a busy machine the program is often displaced when a window is due ([`crate::displaced`]).
 //! The service thread then looks again after some milliseconds, twice as many each time. All other
-//! work waits for the next complete tick, because that takes ten times as long.
+//! work waits for the next complete tick, which takes much longer.
 
 use std::time::{Duration, Instant};
 
