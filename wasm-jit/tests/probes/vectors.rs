@@ -268,7 +268,8 @@ fn locals_that_hold_constants_are_written() {
     let offset = offset_of(&module, 0, |operator| matches!(operator, Operator::Nop));
     let kind = Kind::Generic(GenericFn::new(|frame| {
         assert_eq!(frame.local(1)?.unwrap_v128(), 0);
-        frame.set_local(1, &numbered(5).into())
+        frame.set_local(1, &numbered(5).into())?;
+        Ok(())
     }));
     let location = Location { function: 0, place: Place::Instruction { offset } };
     let probe = module.probe(ProbeSpec { location, kind }).unwrap();
