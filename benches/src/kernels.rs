@@ -1,4 +1,5 @@
-//! The compute kernels of `kernels/`: one C file each, for native code and for WebAssembly.
+//! Compute kernels: one C file each, for native code and for WebAssembly. Those of `kernels/` have
+//! no vectors, those of `vector_kernels/` have explicit ones of 128 bits.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -9,7 +10,7 @@ use std::thread;
 
 use crate::host;
 
-/// A file of `kernels/`.
+/// A file of a suite.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     /// The file's name, without its end.
@@ -24,8 +25,8 @@ const fn kernel(name: &'static str, full: u32, quick: u32) -> Kernel {
     Kernel { name, full, quick }
 }
 
-/// All kernels, in related groups.
-pub const KERNELS: &[Kernel] = &[
+/// The kernels without vectors, in related groups.
+const SCALAR_KERNELS: &[Kernel] = &[
     // Dense and sparse linear algebra.
     kernel("gemm", 600, 20),
     kernel("two_products", 440, 20),
@@ -90,12 +91,73 @@ pub const KERNELS: &[Kernel] = &[
     kernel("cosine_transform", 65, 1),
 ];
 
+/// The kernels with vectors, in related groups.
+const VECTOR_KERNELS: &[Kernel] = &[
+    // Floating point.
+    kernel("dot_product", 100_000, 10),
+    kernel("matrix_multiply", 200, 1),
+    kernel("fourier", 10_000, 10),
+    kernel("sine", 10_000, 10),
+    kernel("mandelbrot", 1024, 16),
+    kernel("quantize", 20_000, 10),
+    // Hashes, checksums and encryption.
+    kernel("chacha20", 5000, 2),
+    kernel("blake2s", 4000, 2),
+    kernel("wide_hash", 40_000, 10),
+    kernel("adler32", 20_000, 10),
+    // Text.
+    kernel("utf8", 5000, 2),
+    kernel("json_scan", 5000, 2),
+    kernel("base64", 5000, 2),
+    kernel("find_byte", 20_000, 10),
+    // Signals and images.
+    kernel("convolution", 4000, 2),
+    kernel("mix", 20_000, 10),
+    kernel("blur", 5000, 2),
+    kernel("alpha_blend", 20_000, 10),
+    kernel("rgb_to_yuv", 20_000, 10),
+    // Integers.
+    kernel("sort", 500, 1),
+    kernel("prefix_sum", 40_000, 10),
+    kernel("hamming", 20_000, 10),
+];
+
+/// Kernels that are compiled in the same way.
+#[derive(Debug)]
+pub struct Suite {
+    /// The folder of the sources, in `benches/`.
+    sources: &'static str,
+    /// The folder of the programs, in the target folder.
+    programs: &'static str,
+    /// The C files, except for `main.c`.
+    pub kernels: &'static [Kernel],
+    /// Further flags of the native compiler.
+    native: &'static [&'static str],
+    /// Further flags of the compiler for WebAssembly.
+    wasm: &'static [&'static str],
+}
+
+/// The WebAssembly code has no vectors, so native code has none either.
+pub static SCALAR: Suite = Suite {
+    sources: "kernels",
+    programs: "wasm-kernels",
+    kernels: SCALAR_KERNELS,
+    native: &["-fno-tree-vectorize"],
+    wasm: &[],
+};
+
+/// Both compilers generate the vectors that are in the source, and no others.
+pub static VECTOR: Suite = Suite {
+    sources: "vector_kernels",
+    programs: "wasm-vector-kernels",
+    kernels: VECTOR_KERNELS,
+    native: &["-fno-tree-vectorize", "-msse4.1"],
+    wasm: &["-fno-vectorize", "-fno-slp-vectorize", "-msimd128"],
+};
+
 /// Flags for both compilers. WebAssembly has neither `errno` for square roots nor fused
 /// multiply-add.
 const FLAGS: [&str; 4] = ["-O2", "-fno-math-errno", "-ffp-contract=off", "-Wall"];
-
-/// The WebAssembly code has no vectors, so native code has none either.
-const NATIVE: [&str; 1] = ["-fno-tree-vectorize"];
 
 /// Features that newer versions of clang enable by default; clang 14 supports but does not enable
 /// them.
@@ -105,14 +167,6 @@ const WASM: [&str; 5] =
 /// The compiler for WebAssembly: `WASM_CC`, or `clang`.
 fn wasm_compiler() -> String {
     std::env::var("WASM_CC").unwrap_or_else(|_| "clang".into())
-}
-
-/// The compilation flags, in one line.
-pub fn compilation() -> String {
-    let line = |compiler: String, flags: &[&str]| [&[compiler.as_str()], flags].concat().join(" ");
-    let native = line(host::compiler(), &[&FLAGS[..], &NATIVE].concat());
-    let wasm = line(wasm_compiler(), &[&FLAGS[..], &WASM].concat());
-    format!("Native: {native}. WebAssembly: {wasm}.")
 }
 
 /// A kernel in both forms.
@@ -134,13 +188,60 @@ pub struct Choice {
     only: Vec<String>,
 }
 
-impl Choice {
-    /// The kernels.
-    pub fn kernels(&self) -> Vec<Kernel> {
+impl Suite {
+    /// The chosen kernels.
+    pub fn chosen(&self, choice: &Choice) -> Vec<Kernel> {
         let is_meant = |kernel: &&Kernel| {
-            self.only.is_empty() || self.only.iter().any(|part| kernel.name.contains(part))
+            choice.only.is_empty() || choice.only.iter().any(|part| kernel.name.contains(part))
         };
-        KERNELS.iter().filter(is_meant).copied().collect()
+        self.kernels.iter().filter(is_meant).copied().collect()
+    }
+
+    /// The compilation flags, in one line.
+    pub fn compilation(&self) -> String {
+        let line = |compiler: String, flags: &[&str]| [&[compiler.as_str()], flags].concat().join(" ");
+        let native = line(host::compiler(), &self.native_flags());
+        let wasm = line(wasm_compiler(), &self.wasm_flags());
+        format!("Native: {native}. WebAssembly: {wasm}.")
+    }
+
+    fn native_flags(&self) -> Vec<&'static str> {
+        [&FLAGS[..], self.native].concat()
+    }
+
+    fn wasm_flags(&self) -> Vec<&'static str> {
+        [&FLAGS[..], &WASM, self.wasm].concat()
+    }
+
+    /// Compiles kernels into a folder in the target folder.
+    ///
+    /// # Panics
+    /// If that fails, or if the suite's kernels do not match the files in the folder.
+    pub fn build(&self, kernels: &[Kernel]) -> Vec<Built> {
+        let sources = host::repo_root().join("benches").join(self.sources);
+        let named: BTreeSet<String> =
+            self.kernels.iter().map(|kernel| format!("{}.c", kernel.name)).collect();
+        assert_eq!(named, files(&sources), "the known kernels, and those in {}", sources.display());
+        let folder = host::target_dir().join(self.programs);
+        fs::create_dir_all(&folder).expect("a folder can be made in the target folder");
+        let shared = shared_sources();
+        let main = shared.join("main.c");
+        let include = format!("-I{}", shared.display());
+        let build = |kernel: &Kernel| {
+            let source = sources.join(format!("{}.c", kernel.name));
+            let native = folder.join(kernel.name);
+            let wasm = folder.join(format!("{}.wasm", kernel.name));
+            let with_include = |flags: Vec<&'static str>| [&flags[..], &[&include]].concat();
+            compile(&host::compiler(), &with_include(self.native_flags()), &[&source, &main], &native);
+            compile(&wasm_compiler(), &with_include(self.wasm_flags()), &[&source, &main], &wasm);
+            Built { kernel: *kernel, native, wasm }
+        };
+        let half = kernels.len() / 2;
+        thread::scope(|scope| {
+            let first = scope.spawn(|| kernels[..half].iter().map(build).collect::<Vec<_>>());
+            let second: Vec<_> = kernels[half..].iter().map(build).collect();
+            [first.join().expect("the kernels can be compiled"), second].concat()
+        })
     }
 }
 
@@ -154,41 +255,14 @@ pub fn printed(text: &str) -> Option<(String, f64)> {
     Some((checksum.to_owned(), ns.max(1.0)))
 }
 
-/// Compiles kernels into `wasm-kernels/` in the target folder.
-///
-/// # Panics
-/// If that fails, or if [`KERNELS`] does not match the files in the folder.
-pub fn build(kernels: &[Kernel]) -> Vec<Built> {
-    let sources = host::repo_root().join("benches/kernels");
-    let named: BTreeSet<String> = KERNELS.iter().map(|kernel| format!("{}.c", kernel.name)).collect();
-    assert_eq!(named, files(&sources), "the known kernels, and those in {}", sources.display());
-    let folder = host::target_dir().join("wasm-kernels");
-    fs::create_dir_all(&folder).expect("a folder can be made in the target folder");
-    let build = |kernel: &Kernel| {
-        let source = sources.join(format!("{}.c", kernel.name));
-        let main = sources.join("main.c");
-        let native = folder.join(kernel.name);
-        let wasm = folder.join(format!("{}.wasm", kernel.name));
-        compile(&host::compiler(), &[&FLAGS[..], &NATIVE].concat(), &[&source, &main], &native);
-        compile(&wasm_compiler(), &[&FLAGS[..], &WASM].concat(), &[&source, &main], &wasm);
-        Built { kernel: *kernel, native, wasm }
-    };
-    let half = kernels.len() / 2;
-    thread::scope(|scope| {
-        let first = scope.spawn(|| kernels[..half].iter().map(build).collect::<Vec<_>>());
-        let second: Vec<_> = kernels[half..].iter().map(build).collect();
-        [first.join().expect("the kernels can be compiled"), second].concat()
-    })
-}
-
-/// Compiles all kernels into one module, each under its own name: used for a quick run of the
-/// compilers.
+/// Compiles all kernels without vectors into one module, each under its own name: used for a quick
+/// run of the compilers.
 ///
 /// # Panics
 /// When that fails.
 pub fn build_one_module() -> PathBuf {
-    let sources = host::repo_root().join("benches/kernels");
-    let folder = host::target_dir().join("wasm-kernels");
+    let sources = shared_sources();
+    let folder = host::target_dir().join(SCALAR.programs);
     fs::create_dir_all(&folder).expect("a folder can be made in the target folder");
     let object = |kernel: &Kernel| {
         let object = folder.join(format!("{}.o", kernel.name));
@@ -197,12 +271,17 @@ pub fn build_one_module() -> PathBuf {
         compile(&wasm_compiler(), &flags, &[sources.join(format!("{}.c", kernel.name))], &object);
         object
     };
-    let objects: Vec<PathBuf> = KERNELS.iter().map(object).collect();
+    let objects: Vec<PathBuf> = SCALAR.kernels.iter().map(object).collect();
     let module = folder.join("all-kernels.wasm");
     let flags =
         [&WASM[..], &["-mexec-model=reactor", "-Wl,--export-dynamic", "-Wl,--no-gc-sections"]].concat();
     compile(&wasm_compiler(), &flags, &objects, &module);
     module
+}
+
+/// The folder of `main.c` and `kernel.h`, which all kernels share.
+fn shared_sources() -> PathBuf {
+    host::repo_root().join("benches/kernels")
 }
 
 /// The C files except for `main.c`.

@@ -3,12 +3,13 @@
 //! kernels of the WebAssembly benchmarks.
 //!
 //! Each benchmark (`toggle/`, `invoke.rs`, `scale/`, `slowdown.rs`, `truth/`, `wasm/`,
-//! `wasm_compile/` next to this folder) answers one question. It checks that the code which it
-//! times works correctly, then measures everything that is to be compared in one run, alternately,
-//! and prints one [`report::Report`] as text or JSON.
+//! `wasm_simd/`, `wasm_compile/` next to this folder) answers one question. It checks that the code
+//! which it times works correctly, then measures everything that is to be compared in one run,
+//! alternately, and prints one [`report::Report`] as text or JSON.
 
 pub mod child;
 pub mod clock;
+pub mod code_speed;
 pub mod compiled;
 pub mod distribution;
 pub mod executor;

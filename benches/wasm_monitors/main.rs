@@ -164,7 +164,7 @@ impl Loaded {
 fn main() {
     let Arguments { options, choice, monitors, without_rewriting, called } = Arguments::parse();
     let mut report = Report::new("What do monitors cost, and what the same analyses by rewriting?");
-    let chosen = choice.kernels();
+    let chosen = kernels::SCALAR.chosen(&choice);
     assert!(!chosen.is_empty(), "there is nothing to measure");
     let is_chosen = |name: &&str| match &monitors[..] {
         [] => !STREAMS.contains(name),
@@ -186,7 +186,7 @@ fn main() {
     let variants: Arc<[(Variant, &'static str)]> = variants.into();
 
     options.progress("the kernels are compiled");
-    let built = kernels::build(&chosen);
+    let built = kernels::SCALAR.build(&chosen);
     let turns = options.runs(3);
     let measured: Vec<(Kernel, Vec<Loaded>)> = built
         .iter()

@@ -201,10 +201,10 @@ fn probes(module: &Module, variant: Variant) -> Vec<Probe> {
 fn main() {
     let Arguments { options, choice } = Arguments::parse();
     let mut report = Report::new("What do probes cost the WebAssembly code that runs through them?");
-    let chosen = choice.kernels();
+    let chosen = kernels::SCALAR.chosen(&choice);
     assert!(!chosen.is_empty(), "there is nothing to measure");
     options.progress("the kernels are compiled");
-    let built = kernels::build(&chosen);
+    let built = kernels::SCALAR.build(&chosen);
     let turns = options.runs(3);
     let measured: Vec<(Kernel, Vec<Measured>)> = built
         .iter()

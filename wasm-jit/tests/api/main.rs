@@ -15,6 +15,7 @@ mod references;
 mod stacks;
 mod threads;
 mod traps;
+mod vector_constants;
 mod vector_frames;
 mod vector_shuffles;
 mod vector_widening;

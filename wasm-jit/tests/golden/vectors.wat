@@ -1,4 +1,5 @@
-;; Vectors: locals in registers, memory operands, constants, shuffles, and a sequence.
+;; Vectors: locals in registers, memory operands, constants, also ones that locals hold, shuffles,
+;; unsigned comparisons, and a sequence.
 (module
   (memory 1)
   (func $dot (param $a i32) (param $b i32) (param $n i32) (result f32) (local $sum v128)
@@ -19,4 +20,28 @@
   (func $call (param $x v128) (param $s i32) (result v128)
     (i8x16.shr_s
       (i64x2.mul (call $lanes (local.get $x) (v128.const i64x2 1 -1)) (local.get $x))
-      (local.get $s))))
+      (local.get $s)))
+  (func $held (param $x v128) (param $y v128) (result v128) (local $zero v128) (local $reversed v128)
+    (local.set $zero (v128.const i64x2 0 0))
+    (local.set $reversed (v128.const i64x2 0x08090a0b0c0d0e0f 0x0001020304050607))
+    (i8x16.shuffle 4 5 6 7 16 17 18 19 0 1 2 3 20 21 22 23
+      (v128.bitselect (local.get $x) (local.get $zero) (local.get $y))
+      (local.get $zero))
+    (i8x16.swizzle (local.get $x) (local.get $reversed))
+    i8x16.sub)
+  (func $small (param $table v128) (param $x v128) (result v128)
+    (i8x16.swizzle (local.get $table)
+      (v128.and (local.get $x)
+        (v128.const i8x16 15 15 15 15 15 15 15 15 15 15 15 15 15 15 15 15)))
+    (i8x16.swizzle (local.get $table) (i8x16.shr_u (local.get $x) (i32.const 4)))
+    v128.xor)
+  (func $above (param $x v128) (param $y v128) (result v128)
+    (i8x16.gt_u (local.get $x) (local.get $y))
+    (i8x16.lt_u (local.get $x) (v128.const i8x16 10 10 10 10 10 10 10 10 10 10 10 10 10 10 10 10))
+    (i16x8.gt_u (local.get $x) (v128.const i16x8 10 10 10 10 10 10 10 10))
+    (i32x4.gt_u (local.get $x) (v128.const i32x4 -1 1 1 1))
+    v128.and v128.and v128.and)
+  (func $commuting (param $x v128) (result v128)
+    (i32x4.add (v128.const i32x4 1 2 3 4) (local.get $x))
+    (i32x4.sub (v128.const i32x4 1 2 3 4) (local.get $x))
+    v128.xor))

@@ -252,6 +252,36 @@ fn written_locals_are_changed_in_their_slots_too() {
     assert_eq!(run.call(&mut store, value).unwrap(), (u128::from(sum(5)) << 64 | u128::from(sum(9)), !value));
 }
 
+/// The compiler knows what the local holds, and does not read it; unless it is written, as here in
+/// the plain version.
+#[test]
+fn locals_that_hold_constants_are_written() {
+    let text = format!(
+        "(module (func (export \"run\") (param v128) (result v128) (local $zero v128)
+            (local.set $zero {zero})
+            (nop)
+            (v128.bitselect (local.get 0) (local.get $zero) {mask})))",
+        zero = constant(0),
+        mask = constant(0xff),
+    );
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let offset = offset_of(&module, 0, |operator| matches!(operator, Operator::Nop));
+    let kind = Kind::Generic(GenericFn::new(|frame| {
+        assert_eq!(frame.local(1)?.unwrap_v128(), 0);
+        frame.set_local(1, &numbered(5).into())?;
+        Ok(())
+    }));
+    let location = Location { function: 0, place: Place::Instruction { offset } };
+    let probe = module.probe(ProbeSpec { location, kind }).unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = instance.get_typed_func::<u128, u128>(&mut store, "run").unwrap();
+    let x = numbered(3);
+    assert_eq!(run.call(&mut store, x).unwrap(), x & 0xff);
+    probe.activate().unwrap();
+    assert_eq!(run.call(&mut store, x).unwrap(), x & 0xff | numbered(5) & !0xff);
+}
+
 /// A constant for the text format.
 fn constant(bits: u128) -> String {
     format!("(v128.const i64x2 {} {})", bits as u64, (bits >> 64) as u64)

@@ -12,7 +12,7 @@ use super::abi::{CONTEXT, ResultPlace, SCRATCH, Ty, result_places};
 use super::cached_locals::{Region, is_callee_saved};
 use super::control_stack::{Control, Kind};
 use super::function::FunctionCompiler;
-use super::state::{Local, Operand, Place, Val, scratch};
+use super::state::{HeldConstant, Local, Operand, Place, Val, scratch};
 use crate::asm::{Mem, Reg, RegClass, Width};
 use crate::vmctx::{RESULTS, STORE};
 
@@ -166,7 +166,19 @@ impl FunctionCompiler<'_> {
                 in_slot |= reg.bit();
             }
         }
+        let constants = self.unwritten_constants(&region);
         self.enter_state(inner, in_slot);
+        for (local, number) in constants {
+            self.locals[local as usize].constant = Some(HeldConstant { number, label: self.labels });
+        }
+    }
+
+    /// The locals that a region caches and never writes, as far as they hold constants: they do so
+    /// whenever the loop begins.
+    fn unwritten_constants(&self, region: &Region) -> Vec<(u32, u64)> {
+        let unwritten = region.iter().filter(|(reg, _)| region.unwritten & reg.bit() != 0);
+        let held = |local: u32| self.locals[local as usize].constant.filter(|held| held.label == self.labels);
+        unwritten.filter_map(|(_, local)| Some((local, held(local)?.number))).collect()
     }
 
     /// The cache registers of a region whose locals are up to date in their slots after the edge to

@@ -25,7 +25,7 @@ use super::runs::RunState;
 use super::scan::Scan;
 use super::site_layout::SiteLayout;
 use super::sites::{ENTRY_LENGTH, SITE_WINDOW, SiteKind};
-use super::state::{Local, Vectors, ZeroFlag};
+use super::state::{Local, SmallBytes, Vectors, ZeroFlag};
 use super::value_stack::ValueStack;
 use super::{Compiler, Instrumentation, Limit};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size, Width};
@@ -82,6 +82,9 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) chooser: &'a mut Chooser,
     pub(super) frame: Frame,
     pub(super) vectors: Vectors,
+    pub(super) small_bytes: Option<SmallBytes>,
+    /// Number of the labels so far.
+    pub(super) labels: u32,
     pub(super) zero_flag: Option<ZeroFlag>,
     // Where the code is.
     pub(super) control: ControlStack<'a>,
@@ -138,7 +141,7 @@ pub(super) fn compile<'a>(
     // Trailing unused locals are ignored: a few bytes may declare 50,000.
     let used = scratch.scan.accessed.len();
     let mut locals: Vec<Local> = Vec::with_capacity(used);
-    let local = |ty| Local { ty, cache_reg: None, reg: None, in_slot: true, aliases: 0 };
+    let local = |ty| Local { ty, cache_reg: None, reg: None, in_slot: true, aliases: 0, constant: None };
     locals.extend(ty.params().iter().map(|param| local((*param).into())));
     for group in body.get_locals_reader().map_err(malformed)? {
         let (count, ty) = group.map_err(malformed)?;
@@ -177,6 +180,8 @@ pub(super) fn compile<'a>(
         chooser: &mut scratch.chooser,
         frame,
         vectors: Vectors::default(),
+        small_bytes: None,
+        labels: 0,
         zero_flag: None,
         control: ControlStack::new(),
         instruction: Instruction::new(0, Next::Other, false),

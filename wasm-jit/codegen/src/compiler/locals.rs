@@ -22,6 +22,7 @@ impl FunctionCompiler<'_> {
             return;
         }
         self.materialize_aliases(local);
+        self.locals[local as usize].constant = self.held_constant(&operand);
         let Local { ty, cache_reg, .. } = self.locals[local as usize];
         match cache_reg {
             Some(cache_reg) => {
@@ -56,6 +57,11 @@ impl FunctionCompiler<'_> {
     /// next instruction sets, if it has one of this kind, else a new one.
     pub(super) fn result(&mut self, class: RegClass) -> Reg {
         self.target(class).unwrap_or_else(|| self.alloc(class))
+    }
+
+    /// The same, but this register of the current instruction's instead of a new one.
+    pub(super) fn result_in(&mut self, own: Reg) -> Reg {
+        self.target(own.class()).unwrap_or(own)
     }
 
     /// The cache register of the local that the next instruction sets, ready to be written. The
@@ -185,6 +191,8 @@ impl FunctionCompiler<'_> {
     /// Sets the state at a label of a region: register-cached locals in their registers, no copies.
     pub(super) fn enter_state(&mut self, region: usize, in_slot: u32) {
         self.zero_flag = None;
+        self.small_bytes = None;
+        self.labels += 1;
         self.drop_copies();
         for (_, local) in self.region().iter() {
             let local = &mut self.locals[local as usize];

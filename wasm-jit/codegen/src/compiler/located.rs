@@ -4,7 +4,8 @@
 //! A value may be written where it is if nothing else depends on that place, and the code takes the
 //! value from there. A condition is written by changing the flags: what uses it only asks whether
 //! it is zero. Everything else that the compiler knows of a value, but does not do, can be changed
-//! in the plain version only (`plain.rs`): constants, aliases of locals, shifts to be done.
+//! in the plain version only (`plain.rs`): constants, also those that locals hold, aliases of
+//! locals, shifts to be done.
 
 use wasmparser::ValType;
 
@@ -113,7 +114,8 @@ impl State<'_> {
     }
 
     fn local_at(&self, index: usize, local: &Local, uses: &[u32; 32]) -> ValueAt {
-        let own = local.aliases == 0 || self.results.is_some();
+        let is_known = local.constant.is_some_and(|held| held.label == self.labels);
+        let own = local.aliases == 0 && !is_known || self.results.is_some();
         let (at, writable) = match self.local(index, local) {
             LocalPlace::Register { reg, slot } => (At::Register(reg, slot), own && uses[reg.index()] == 1),
             LocalPlace::Slot(slot) => (At::Slot(slot), own),

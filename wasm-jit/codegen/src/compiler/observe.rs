@@ -70,6 +70,8 @@ pub struct State<'a> {
     region: &'a Region,
     pub(super) frame: &'a Frame,
     pub(super) vectors: &'a Vectors,
+    /// Number of the labels so far: [`HeldConstant`](super::state::HeldConstant).
+    pub(super) labels: u32,
     held: u32,
     /// By local: whether an instruction accesses it.
     accessed: &'a [bool],
@@ -232,6 +234,7 @@ impl<'a> State<'a> {
             region: function.region(),
             frame: &function.frame,
             vectors: &function.vectors,
+            labels: function.labels,
             held: function.registers.held(),
             accessed: &function.scan.accessed,
             params: function.ty.params().len(),

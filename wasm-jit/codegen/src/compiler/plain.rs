@@ -92,6 +92,8 @@ impl FunctionCompiler<'_> {
         self.stack.set_all_spilled();
         self.drop_copies();
         self.zero_flag = None;
+        self.small_bytes = None;
+        self.labels += 1;
     }
 
     /// In the plain version, sets the stack pointer after a call: the frame may have been smaller

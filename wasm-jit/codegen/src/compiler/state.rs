@@ -83,6 +83,25 @@ pub(super) struct Local {
     pub(super) in_slot: bool,
     /// Operands that are aliases of it.
     pub(super) aliases: u32,
+    /// The constant that it holds, if that is known.
+    pub(super) constant: Option<HeldConstant>,
+}
+
+/// A constant that a local of vector type has been set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeldConstant {
+    /// Its number among the function's constants.
+    pub(super) number: u64,
+    /// The last label before, by its number: after the next one, the local may hold another value.
+    pub(super) label: u32,
+}
+
+/// The result of an operation whose bytes all are less than 16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SmallBytes {
+    pub(super) reg: Reg,
+    /// The end of the code that has computed it: known only there.
+    pub(super) at: u32,
 }
 
 /// The source or destination of a move.

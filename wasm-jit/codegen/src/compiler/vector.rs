@@ -16,17 +16,27 @@ use wasmparser::Operator;
 
 use super::abi::{FLOAT_SCRATCH, Ty};
 use super::function::FunctionCompiler;
-use super::state::{Operand, Val};
+use super::state::{HeldConstant, Local, Operand, SmallBytes, Val};
 use super::vector_lanes::Lane;
 use super::vector_tables::{self as tables, One};
 use crate::asm::{Reg, RegClass, Rm, VectorImmOp, VectorOp};
+
+/// How an instruction takes the operands of an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    Given,
+    Swapped,
+    /// The result does not depend on it.
+    Any,
+}
 
 impl FunctionCompiler<'_> {
     /// Compiles an operator that has to do with vectors. Returns whether it is one.
     pub(super) fn vector_operator(&mut self, operator: &Operator<'_>) -> bool {
         match tables::one_instruction(operator) {
-            Some(One::Binary(op)) => self.vector_binary(op, false),
-            Some(One::Swapped(op)) => self.vector_binary(op, true),
+            Some(One::Binary(op)) => self.vector_binary(op, Order::Given),
+            Some(One::Commuting(op)) => self.vector_binary(op, Order::Any),
+            Some(One::Swapped(op)) => self.vector_binary(op, Order::Swapped),
             Some(One::Compare(op, predicate)) => self.vector_binary_imm(op, predicate),
             Some(One::Unary(op)) => self.vector_unary(op),
             Some(One::Round(op, how)) => self.vector_unary_imm(op, how as u8),
@@ -60,11 +70,19 @@ impl FunctionCompiler<'_> {
         dst
     }
 
-    /// The value of an operand that is a constant.
+    /// The value of a vector that is a constant, or a local that is known to hold one: compilers
+    /// set a local to a constant that they use several times.
     pub(super) fn constant_of(&self, operand: &Operand) -> Option<u128> {
+        self.held_constant(operand).map(|held| self.vectors.get(held.number))
+    }
+
+    /// What a local holds that is set to this operand, if it is a vector and known.
+    pub(super) fn held_constant(&self, operand: &Operand) -> Option<HeldConstant> {
         match operand.val {
-            Val::Const(number) if operand.ty == Ty::V128 => Some(self.vectors.get(number)),
-            Val::Const(bits) => Some(u128::from(bits)),
+            Val::Const(number) if operand.ty == Ty::V128 => Some(HeldConstant { number, label: self.labels }),
+            Val::Local(local) => {
+                self.locals[local as usize].constant.filter(|held| held.label == self.labels)
+            }
             _ => None,
         }
     }
@@ -84,16 +102,55 @@ impl FunctionCompiler<'_> {
         FLOAT_SCRATCH
     }
 
-    fn vector_binary(&mut self, op: VectorOp, swapped: bool) {
+    pub(super) fn vector_binary(&mut self, op: VectorOp, order: Order) {
         let (mut right, mut left) = (self.pop(), self.pop());
-        if swapped {
+        let only_left_in_memory = self.is_in_memory(&left) && !self.is_in_memory(&right);
+        if order == Order::Swapped || order == Order::Any && only_left_in_memory {
             std::mem::swap(&mut left, &mut right);
         }
-        let left_reg = self.to_reg(&left);
-        let right_rm = self.to_rm(&right);
-        let dst = self.float_result(&left, &right);
+        self.vector_with(op, &left, &right);
+    }
+
+    /// Whether the operand is in no register: an instruction takes it as its last operand.
+    fn is_in_memory(&self, operand: &Operand) -> bool {
+        match operand.val {
+            Val::Const(_) | Val::Frame(_) => true,
+            Val::Local(local) => {
+                let Local { reg, cache_reg, .. } = self.locals[local as usize];
+                reg.is_none() && cache_reg.is_none()
+            }
+            _ => false,
+        }
+    }
+
+    /// Pushes `left op right`, of operands that have been popped.
+    pub(super) fn vector_with(&mut self, op: VectorOp, left: &Operand, right: &Operand) {
+        let is_small =
+            op == VectorOp::PAND && [left, right].into_iter().any(|operand| self.is_small(operand));
+        let left_reg = self.to_reg(left);
+        let right_rm = self.to_rm(right);
+        let dst = self.float_result(left, right);
         self.asm.vector(op, dst, left_reg, right_rm);
         self.push_vector(dst);
+        if is_small {
+            self.set_small_bytes(dst);
+        }
+    }
+
+    /// Whether the operand is a constant whose bytes all are less than 16.
+    fn is_small(&self, operand: &Operand) -> bool {
+        self.constant_of(operand).is_some_and(|bits| bits.to_le_bytes().iter().all(|byte| *byte < 16))
+    }
+
+    /// Records that the bytes of the result in this register all are less than 16.
+    pub(super) fn set_small_bytes(&mut self, reg: Reg) {
+        self.small_bytes = Some(SmallBytes { reg, at: self.asm.offset() });
+    }
+
+    /// Whether the operand is known to have bytes less than 16 only.
+    pub(super) fn has_small_bytes(&self, operand: &Operand) -> bool {
+        let reg = self.current_reg(operand);
+        reg.is_some_and(|reg| self.small_bytes == Some(SmallBytes { reg, at: self.asm.offset() }))
     }
 
     fn vector_binary_imm(&mut self, op: VectorImmOp, imm: u8) {

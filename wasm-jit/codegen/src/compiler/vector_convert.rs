@@ -48,8 +48,9 @@ impl FunctionCompiler<'_> {
         self.asm.vector_unary(V::CVTTPS2DQ, dst, dst);
         self.asm.vector(V::PAND, FLOAT_SCRATCH, FLOAT_SCRATCH, dst);
         self.asm.vector_shift(Shifted::PSRAD, FLOAT_SCRATCH, FLOAT_SCRATCH, 31);
-        self.asm.vector(V::PXOR, dst, dst, FLOAT_SCRATCH);
-        self.push_vector(dst);
+        let result = self.result_in(dst);
+        self.asm.vector(V::PXOR, result, dst, FLOAT_SCRATCH);
+        self.push_vector(result);
     }
 
     /// The sum of x, converted as a signed integer, and of the part of it above 2^31: if there is
@@ -69,8 +70,9 @@ impl FunctionCompiler<'_> {
         self.asm.vector(V::PXOR, above, above, two_31);
         self.asm.vector(V::PMAXSD, above, above, zero);
         self.asm.vector_unary(V::CVTTPS2DQ, dst, dst);
-        self.asm.vector(V::PADDD, dst, dst, above);
-        self.push_vector(dst);
+        let result = self.result_in(dst);
+        self.asm.vector(V::PADDD, result, dst, above);
+        self.push_vector(result);
     }
 
     /// Values above the largest integer become that, NaNs 0: MINPD returns its second operand for a
@@ -116,7 +118,8 @@ impl FunctionCompiler<'_> {
         self.asm.vector_unary(V::CVTDQ2PS, FLOAT_SCRATCH, FLOAT_SCRATCH);
         self.asm.vector_unary(V::CVTDQ2PS, dst, dst);
         self.asm.vector(V::ADDPS, dst, dst, dst);
-        self.asm.vector(V::ADDPS, dst, dst, FLOAT_SCRATCH);
-        self.push_vector(dst);
+        let result = self.result_in(dst);
+        self.asm.vector(V::ADDPS, result, dst, FLOAT_SCRATCH);
+        self.push_vector(result);
     }
 }

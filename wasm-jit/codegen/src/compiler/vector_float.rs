@@ -65,7 +65,8 @@ impl FunctionCompiler<'_> {
         self.asm.vector_imm(compare, dst, FLOAT_SCRATCH, FLOAT_SCRATCH, UNORDERED);
         self.asm.vector(V::ORPS, FLOAT_SCRATCH, FLOAT_SCRATCH, dst);
         self.asm.vector_shift(shift, dst, dst, payload);
-        self.asm.vector(V::ANDNPS, dst, dst, FLOAT_SCRATCH);
-        self.push_vector(dst);
+        let result = self.result_in(dst);
+        self.asm.vector(V::ANDNPS, result, dst, FLOAT_SCRATCH);
+        self.push_vector(result);
     }
 }

@@ -46,24 +46,24 @@ impl FunctionCompiler<'_> {
             O::I64x2Ne => self.vector_negated(V::PCMPEQQ, false),
             O::I64x2LeS => self.vector_negated(V::PCMPGTQ, false),
             O::I64x2GeS => self.vector_negated(V::PCMPGTQ, true),
-            O::I8x16LeS => self.vector_ordered(V::PMINSB, V::PCMPEQB, false),
-            O::I8x16GeS => self.vector_ordered(V::PMAXSB, V::PCMPEQB, false),
-            O::I8x16LeU => self.vector_ordered(V::PMINUB, V::PCMPEQB, false),
-            O::I8x16GeU => self.vector_ordered(V::PMAXUB, V::PCMPEQB, false),
-            O::I8x16LtU => self.vector_ordered(V::PMAXUB, V::PCMPEQB, true),
-            O::I8x16GtU => self.vector_ordered(V::PMINUB, V::PCMPEQB, true),
-            O::I16x8LeS => self.vector_ordered(V::PMINSW, V::PCMPEQW, false),
-            O::I16x8GeS => self.vector_ordered(V::PMAXSW, V::PCMPEQW, false),
-            O::I16x8LeU => self.vector_ordered(V::PMINUW, V::PCMPEQW, false),
-            O::I16x8GeU => self.vector_ordered(V::PMAXUW, V::PCMPEQW, false),
-            O::I16x8LtU => self.vector_ordered(V::PMAXUW, V::PCMPEQW, true),
-            O::I16x8GtU => self.vector_ordered(V::PMINUW, V::PCMPEQW, true),
-            O::I32x4LeS => self.vector_ordered(V::PMINSD, V::PCMPEQD, false),
-            O::I32x4GeS => self.vector_ordered(V::PMAXSD, V::PCMPEQD, false),
-            O::I32x4LeU => self.vector_ordered(V::PMINUD, V::PCMPEQD, false),
-            O::I32x4GeU => self.vector_ordered(V::PMAXUD, V::PCMPEQD, false),
-            O::I32x4LtU => self.vector_ordered(V::PMAXUD, V::PCMPEQD, true),
-            O::I32x4GtU => self.vector_ordered(V::PMINUD, V::PCMPEQD, true),
+            O::I8x16LeS => self.vector_ordered(V::PMINSB, V::PCMPEQB),
+            O::I8x16GeS => self.vector_ordered(V::PMAXSB, V::PCMPEQB),
+            O::I8x16LeU => self.vector_ordered(V::PMINUB, V::PCMPEQB),
+            O::I8x16GeU => self.vector_ordered(V::PMAXUB, V::PCMPEQB),
+            O::I8x16LtU => self.vector_above(I8, true),
+            O::I8x16GtU => self.vector_above(I8, false),
+            O::I16x8LeS => self.vector_ordered(V::PMINSW, V::PCMPEQW),
+            O::I16x8GeS => self.vector_ordered(V::PMAXSW, V::PCMPEQW),
+            O::I16x8LeU => self.vector_ordered(V::PMINUW, V::PCMPEQW),
+            O::I16x8GeU => self.vector_ordered(V::PMAXUW, V::PCMPEQW),
+            O::I16x8LtU => self.vector_above(I16, true),
+            O::I16x8GtU => self.vector_above(I16, false),
+            O::I32x4LeS => self.vector_ordered(V::PMINSD, V::PCMPEQD),
+            O::I32x4GeS => self.vector_ordered(V::PMAXSD, V::PCMPEQD),
+            O::I32x4LeU => self.vector_ordered(V::PMINUD, V::PCMPEQD),
+            O::I32x4GeU => self.vector_ordered(V::PMAXUD, V::PCMPEQD),
+            O::I32x4LtU => self.vector_above(I32, true),
+            O::I32x4GtU => self.vector_above(I32, false),
 
             O::I8x16Neg => self.vector_minus(V::PSUBB),
             O::I16x8Neg => self.vector_minus(V::PSUBW),
@@ -88,11 +88,11 @@ impl FunctionCompiler<'_> {
             O::I64x2ShrS => self.shift_signed64(),
 
             O::I16x8ExtendHighI8x16S => self.extend_high(V::PMOVSXBW),
-            O::I16x8ExtendHighI8x16U => self.extend_high(V::PMOVZXBW),
+            O::I16x8ExtendHighI8x16U => self.extend_high_unsigned(V::PUNPCKHBW),
             O::I32x4ExtendHighI16x8S => self.extend_high(V::PMOVSXWD),
-            O::I32x4ExtendHighI16x8U => self.extend_high(V::PMOVZXWD),
+            O::I32x4ExtendHighI16x8U => self.extend_high_unsigned(V::PUNPCKHWD),
             O::I64x2ExtendHighI32x4S => self.extend_high(V::PMOVSXDQ),
-            O::I64x2ExtendHighI32x4U => self.extend_high(V::PMOVZXDQ),
+            O::I64x2ExtendHighI32x4U => self.extend_high_unsigned(V::PUNPCKHDQ),
             O::I16x8ExtMulLowI8x16S => self.extmul_bytes(V::PMOVSXBW, false),
             O::I16x8ExtMulLowI8x16U => self.extmul_bytes(V::PMOVZXBW, false),
             O::I16x8ExtMulHighI8x16S => self.extmul_bytes(V::PMOVSXBW, true),
@@ -136,16 +136,22 @@ impl FunctionCompiler<'_> {
         self.push_vector(dst);
     }
 
-    /// `(a & mask) | (b & !mask)`
+    /// `(a & mask) | (b & !mask)`: one half of it, if the other one is zero.
     pub(super) fn bitselect(&mut self) {
         let (mask, b, a) = (self.pop(), self.pop(), self.pop());
+        if self.constant_of(&b) == Some(0) {
+            return self.vector_with(V::PAND, &mask, &a);
+        }
+        if self.constant_of(&a) == Some(0) {
+            return self.vector_with(V::PANDN, &mask, &b);
+        }
         let mask = self.to_reg(&mask);
         let b = self.to_rm(&b);
         let a = self.to_rm(&a);
         let other = self.alloc(RegClass::Sse);
         self.asm.vector(V::PANDN, other, mask, b);
         self.asm.vector(V::PAND, FLOAT_SCRATCH, mask, a);
-        let dst = self.result(RegClass::Sse);
+        let dst = self.result_in(other);
         self.asm.vector(V::POR, dst, FLOAT_SCRATCH, other);
         self.push_vector(dst);
     }
@@ -203,24 +209,60 @@ impl FunctionCompiler<'_> {
         let dst = self.alloc(RegClass::Sse);
         self.asm.vector(compare, dst, left, right);
         self.asm.vector_ones(FLOAT_SCRATCH);
-        self.asm.vector(V::PXOR, dst, dst, FLOAT_SCRATCH);
-        self.push_vector(dst);
+        let result = self.result_in(dst);
+        self.asm.vector(V::PXOR, result, dst, FLOAT_SCRATCH);
+        self.push_vector(result);
     }
 
-    /// Comparisons for which there is no instruction: the left operand is the extreme of both, or
-    /// is not.
-    fn vector_ordered(&mut self, extreme: V, equal: V, negated: bool) {
+    /// Comparisons for which there is no instruction: the left operand is the extreme of both.
+    fn vector_ordered(&mut self, extreme: V, equal: V) {
         let (right, left) = (self.pop(), self.pop());
         let left = self.to_reg(&left);
         let right = self.to_rm(&right);
         let dst = self.alloc(RegClass::Sse);
         self.asm.vector(extreme, dst, left, right);
-        self.asm.vector(equal, dst, dst, left);
-        if negated {
-            self.asm.vector_ones(FLOAT_SCRATCH);
-            self.asm.vector(V::PXOR, dst, dst, FLOAT_SCRATCH);
+        let result = self.result_in(dst);
+        self.asm.vector(equal, result, dst, left);
+        self.push_vector(result);
+    }
+
+    /// Whether unsigned lanes of the left operand are greater than those of the right one; the
+    /// other way round if swapped. A constant is replaced by the next one, which the other operand
+    /// must be at least, or at most; otherwise the sign bits of both are inverted, and the
+    /// comparison is that of signed lanes.
+    fn vector_above(&mut self, lane: Lane, swapped: bool) {
+        let (mut right, mut left) = (self.pop(), self.pop());
+        if swapped {
+            std::mem::swap(&mut left, &mut right);
         }
-        self.push_vector(dst);
+        let (greater, equal, max, min) = match lane {
+            Lane::I8 => (V::PCMPGTB, V::PCMPEQB, V::PMAXUB, V::PMINUB),
+            Lane::I16 => (V::PCMPGTW, V::PCMPEQW, V::PMAXUW, V::PMINUW),
+            Lane::I32 | Lane::I64 => (V::PCMPGTD, V::PCMPEQD, V::PMAXUD, V::PMINUD),
+        };
+        let at_least = self.constant_of(&right).and_then(|bits| each_plus(lane, bits, 1));
+        let at_most = self.constant_of(&left).and_then(|bits| each_plus(lane, bits, -1));
+        let (operand, extreme, bound) = match (at_least, at_most) {
+            (Some(bound), _) => (left, max, bound),
+            (None, Some(bound)) => (right, min, bound),
+            (None, None) => {
+                let (left, right) = (self.to_reg(&left), self.to_reg(&right));
+                let signs = self.constant(splat(lane, 1 << (lane.bits() - 1)), 16);
+                let dst = self.alloc(RegClass::Sse);
+                self.asm.vector(V::PXOR, FLOAT_SCRATCH, left, signs);
+                self.asm.vector(V::PXOR, dst, right, signs);
+                let result = self.result_in(dst);
+                self.asm.vector(greater, result, FLOAT_SCRATCH, dst);
+                return self.push_vector(result);
+            }
+        };
+        let src = self.to_reg(&operand);
+        let bound = self.constant(bound, 16);
+        let dst = self.alloc(RegClass::Sse);
+        self.asm.vector(extreme, dst, src, bound);
+        let result = self.result_in(dst);
+        self.asm.vector(equal, result, dst, src);
+        self.push_vector(result);
     }
 
     fn vector_minus(&mut self, subtract: V) {
@@ -240,8 +282,9 @@ impl FunctionCompiler<'_> {
         self.asm.vector(V::PCMPGTQ, FLOAT_SCRATCH, zero, src);
         let dst = self.alloc(RegClass::Sse);
         self.asm.vector(V::PXOR, dst, src, FLOAT_SCRATCH);
-        self.asm.vector(V::PSUBQ, dst, dst, FLOAT_SCRATCH);
-        self.push_vector(dst);
+        let result = self.result_in(dst);
+        self.asm.vector(V::PSUBQ, result, dst, FLOAT_SCRATCH);
+        self.push_vector(result);
     }
 
     /// The bits of each half of a byte are looked up in a table.
@@ -250,14 +293,14 @@ impl FunctionCompiler<'_> {
         let operand = self.pop();
         let src = self.to_reg(&operand);
         let mask = self.constant(splat(Lane::I8, 15), 16);
-        let (low, high) = (self.vector_const(table), self.vector_const(table));
+        let (table, low) = (self.vector_const(table), self.alloc(RegClass::Sse));
         self.asm.vector(V::PAND, FLOAT_SCRATCH, src, mask);
-        self.asm.vector(V::PSHUFB, low, low, FLOAT_SCRATCH);
+        self.asm.vector(V::PSHUFB, low, table, FLOAT_SCRATCH);
         self.asm.vector_shift(Shifted::PSRLW, FLOAT_SCRATCH, src, 4);
         self.asm.vector(V::PAND, FLOAT_SCRATCH, FLOAT_SCRATCH, mask);
-        self.asm.vector(V::PSHUFB, high, high, FLOAT_SCRATCH);
-        let dst = self.result(RegClass::Sse);
-        self.asm.vector(V::PADDB, dst, low, high);
+        self.asm.vector(V::PSHUFB, table, table, FLOAT_SCRATCH);
+        let dst = self.result_in(low);
+        self.asm.vector(V::PADDB, dst, low, table);
         self.push_vector(dst);
     }
 
@@ -273,7 +316,7 @@ impl FunctionCompiler<'_> {
         self.asm.vector(V::PADDQ, crossed, crossed, FLOAT_SCRATCH);
         self.asm.vector_shift(Shifted::PSLLQ, crossed, crossed, 32);
         self.asm.vector(V::PMULUDQ, FLOAT_SCRATCH, left, right);
-        let dst = self.result(RegClass::Sse);
+        let dst = self.result_in(crossed);
         self.asm.vector(V::PADDQ, dst, crossed, FLOAT_SCRATCH);
         self.push_vector(dst);
     }
@@ -288,8 +331,9 @@ impl FunctionCompiler<'_> {
         self.asm.vector(V::PMULHRSW, dst, left, right);
         let wrong = self.constant(splat(Lane::I16, 0x8000), 16);
         self.asm.vector(V::PCMPEQW, FLOAT_SCRATCH, dst, wrong);
-        self.asm.vector(V::PXOR, dst, dst, FLOAT_SCRATCH);
-        self.push_vector(dst);
+        let result = self.result_in(dst);
+        self.asm.vector(V::PXOR, result, dst, FLOAT_SCRATCH);
+        self.push_vector(result);
     }
 
     /// Pops a shift's count: a constant, or moved to an SSE register, both modulo the lane's width.
@@ -342,6 +386,9 @@ impl FunctionCompiler<'_> {
                 let mask = self.constant(splat(Lane::I8, byte), 16);
                 self.asm.vector_shift(by_constant, dst, src, count);
                 self.asm.vector(V::PAND, dst, dst, mask);
+                if byte < 16 {
+                    self.set_small_bytes(dst);
+                }
             }
             Err(count) => {
                 self.asm.vector_ones(FLOAT_SCRATCH);
@@ -370,8 +417,9 @@ impl FunctionCompiler<'_> {
                 Err(count) => self.asm.vector(V::PSRAW, half, half, count),
             }
         }
-        self.asm.vector(V::PACKSSWB, dst, dst, FLOAT_SCRATCH);
-        self.push_vector(dst);
+        let result = self.result_in(dst);
+        self.asm.vector(V::PACKSSWB, result, dst, FLOAT_SCRATCH);
+        self.push_vector(result);
     }
 
     /// There is no arithmetic shift of quadwords before AVX-512: the sign bit, where it is after
@@ -390,7 +438,18 @@ impl FunctionCompiler<'_> {
             }
         }
         self.asm.vector(V::PXOR, dst, dst, FLOAT_SCRATCH);
-        self.asm.vector(V::PSUBQ, dst, dst, FLOAT_SCRATCH);
+        let result = self.result_in(dst);
+        self.asm.vector(V::PSUBQ, result, dst, FLOAT_SCRATCH);
+        self.push_vector(result);
+    }
+
+    /// Interleaves the upper half with zeros.
+    fn extend_high_unsigned(&mut self, interleave: V) {
+        let operand = self.pop();
+        let src = self.to_reg(&operand);
+        let zero = self.vector_zero();
+        let dst = self.result_or(&operand);
+        self.asm.vector(interleave, dst, src, zero);
         self.push_vector(dst);
     }
 
@@ -421,7 +480,7 @@ impl FunctionCompiler<'_> {
         let (right, left) = (self.pop(), self.pop());
         let operands = [self.to_reg(&left), self.to_reg(&right)];
         let [left, right] = self.extended_bytes(extend, high, operands);
-        let dst = self.result(RegClass::Sse);
+        let dst = self.result_in(left);
         self.asm.vector(V::PMULLW, dst, left, right);
         self.push_vector(dst);
     }
@@ -433,7 +492,7 @@ impl FunctionCompiler<'_> {
         let lower = self.alloc(RegClass::Sse);
         self.asm.vector(V::PMULLW, lower, left, right);
         self.asm.vector(upper_halves, FLOAT_SCRATCH, left, right);
-        let dst = self.result(RegClass::Sse);
+        let dst = self.result_in(lower);
         self.asm.vector(interleave, dst, lower, FLOAT_SCRATCH);
         self.push_vector(dst);
     }
@@ -446,8 +505,31 @@ impl FunctionCompiler<'_> {
         let first = self.alloc(RegClass::Sse);
         self.asm.vector_unary_imm(VectorImmOp::PSHUFD, first, left, shuffle);
         self.asm.vector_unary_imm(VectorImmOp::PSHUFD, FLOAT_SCRATCH, right, shuffle);
-        let dst = self.result(RegClass::Sse);
+        let dst = self.result_in(first);
         self.asm.vector(multiply, dst, first, FLOAT_SCRATCH);
         self.push_vector(dst);
+    }
+}
+
+/// Each lane plus `change`; `None` if one overflows.
+fn each_plus(lane: Lane, bits: u128, change: i64) -> Option<u128> {
+    let width = lane.bits();
+    let most = (1_u128 << width) - 1;
+    (0..128 / width).try_fold(0, |all, at| {
+        let changed = (bits >> (at * width) & most).checked_add_signed(change.into())?;
+        (changed <= most).then_some(all | changed << (at * width))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_next_to_those_of_a_constant() {
+        assert_eq!(each_plus(Lane::I8, splat(Lane::I8, 0xfe), 1), Some(u128::MAX));
+        assert_eq!(each_plus(Lane::I8, splat(Lane::I8, 0xfe) | 0xff << 64, 1), None);
+        assert_eq!(each_plus(Lane::I16, splat(Lane::I16, 0x100), -1), Some(splat(Lane::I16, 0xff)));
+        assert_eq!(each_plus(Lane::I32, splat(Lane::I32, 1) & !0xffff_ffff, -1), None);
     }
 }

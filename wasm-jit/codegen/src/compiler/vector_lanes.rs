@@ -140,19 +140,22 @@ impl FunctionCompiler<'_> {
     }
 
     /// PSHUFB gives 0 where the upper bit of an index is set, and takes it modulo 16 otherwise. An
-    /// addition that saturates sets it for indices from 16 on.
+    /// addition that saturates sets it for indices from 16 on, if there may be such.
     pub(super) fn swizzle(&mut self) {
         let (indices, vector) = (self.pop(), self.pop());
+        let is_inside = self.has_small_bytes(&indices);
         let src = self.to_reg(&vector);
         if let Some(indices) = self.constant_of(&indices) {
-            let outside = |index: u8| if index < 16 { index } else { 0x80 };
-            return self.shuffle_one(src, indices.to_le_bytes().map(outside));
+            return self.shuffle_one(src, indices.to_le_bytes().map(or_zero));
         }
-        let indices = self.to_reg(&indices);
-        let upper = self.constant(splat(Lane::I8, 0x70), 16);
-        self.asm.vector(V::PADDUSB, FLOAT_SCRATCH, indices, upper);
+        let mut indices = self.to_reg(&indices);
+        if !is_inside {
+            let upper = self.constant(splat(Lane::I8, 0x70), 16);
+            self.asm.vector(V::PADDUSB, FLOAT_SCRATCH, indices, upper);
+            indices = FLOAT_SCRATCH;
+        }
         let dst = self.result(RegClass::Sse);
-        self.asm.vector(V::PSHUFB, dst, src, FLOAT_SCRATCH);
+        self.asm.vector(V::PSHUFB, dst, src, indices);
         self.push_vector(dst);
     }
 
@@ -168,8 +171,9 @@ impl FunctionCompiler<'_> {
         self.push_vector(dst);
     }
 
-    /// One instruction for the patterns that programs use; in general, each operand is shuffled,
-    /// with zeros where the other one supplies the byte.
+    /// One instruction for the patterns that programs use, and if one operand is zero; two for two
+    /// doublewords of each operand. In general, each operand is shuffled, with zeros where the
+    /// other one supplies the byte.
     fn shuffle(&mut self, mut lanes: Lanes) {
         let (second, first) = (self.pop(), self.pop());
         let is_same = |a: &Operand, b: &Operand| match (a.val, b.val) {
@@ -187,8 +191,14 @@ impl FunctionCompiler<'_> {
             let src = self.to_reg(&second);
             return self.shuffle_one(src, lanes.map(|lane| lane - 16));
         }
-        let operands = [self.to_reg(&first), self.to_reg(&second)];
         let reversed = lanes.map(|lane| lane ^ 16);
+        for (lanes, source, other) in [(lanes, &first, &second), (reversed, &second, &first)] {
+            if self.constant_of(other) == Some(0) {
+                let src = self.to_reg(source);
+                return self.shuffle_one(src, lanes.map(or_zero));
+            }
+        }
+        let operands = [self.to_reg(&first), self.to_reg(&second)];
         for (lanes, [first, second]) in [(lanes, operands), (reversed, [operands[1], operands[0]])] {
             if let Some(pattern) = Pattern::of(lanes) {
                 let dst = self.result(RegClass::Sse);
@@ -202,12 +212,18 @@ impl FunctionCompiler<'_> {
                 return self.push_vector(dst);
             }
         }
-        let indices = [lanes, reversed].map(|lanes| lanes.map(|lane| if lane < 16 { lane } else { 0x80 }));
+        if let Some([gather, order]) = two_of_each(lanes) {
+            let dst = self.result(RegClass::Sse);
+            self.asm.vector_imm(Imm::SHUFPS, FLOAT_SCRATCH, operands[0], operands[1], gather);
+            self.asm.vector_unary_imm(Imm::PSHUFD, dst, FLOAT_SCRATCH, order);
+            return self.push_vector(dst);
+        }
+        let indices = [lanes, reversed].map(|lanes| lanes.map(or_zero));
         let [of_first, of_second] = indices.map(|of| self.constant(u128::from_le_bytes(of), 16));
         let other = self.alloc(RegClass::Sse);
         self.asm.vector(V::PSHUFB, FLOAT_SCRATCH, operands[0], of_first);
         self.asm.vector(V::PSHUFB, other, operands[1], of_second);
-        let dst = self.result(RegClass::Sse);
+        let dst = self.result_in(other);
         self.asm.vector(V::POR, dst, FLOAT_SCRATCH, other);
         self.push_vector(dst);
     }
@@ -255,18 +271,51 @@ impl Pattern {
     }
 }
 
-/// The immediate of PSHUFD, if the lanes are whole doublewords of one vector.
-fn doublewords(lanes: Lanes) -> Option<u8> {
-    let mut imm = 0;
-    for (at, four) in lanes.chunks_exact(4).enumerate() {
+/// The index of a byte for PSHUFB: of one from 16 on, an index for which it gives 0.
+fn or_zero(lane: u8) -> u8 {
+    if lane < 16 { lane } else { 0x80 }
+}
+
+/// The lanes as doublewords, those of the second vector from 4 on; `None` if one is not whole.
+fn whole_doublewords(lanes: Lanes) -> Option<[u8; 4]> {
+    let mut all = [0; 4];
+    for (four, doubleword) in lanes.chunks_exact(4).zip(&mut all) {
         let first = four[0];
-        let is_whole = first.is_multiple_of(4) && first < 16;
+        let is_whole = first.is_multiple_of(4) && first < 32;
         if !is_whole || (0..4).any(|byte| four[byte] != first + byte as u8) {
             return None;
         }
-        imm |= (first / 4) << (2 * at);
+        *doubleword = first / 4;
     }
-    Some(imm)
+    Some(all)
+}
+
+/// Four indices as an immediate.
+fn packed(indices: [u8; 4]) -> u8 {
+    (0..4).fold(0, |imm, at| imm | indices[at] << (2 * at))
+}
+
+/// The immediate of PSHUFD, if the lanes are whole doublewords of one vector.
+fn doublewords(lanes: Lanes) -> Option<u8> {
+    whole_doublewords(lanes).filter(|all| all.iter().all(|doubleword| *doubleword < 4)).map(packed)
+}
+
+/// The immediates of SHUFPS, which gathers two doublewords of each vector, and of PSHUFD, which
+/// orders them.
+fn two_of_each(lanes: Lanes) -> Option<[u8; 2]> {
+    let all = whole_doublewords(lanes)?;
+    let (mut gathered, mut order) = ([0; 4], [0; 4]);
+    let mut next = [0, 2];
+    for (doubleword, at) in all.into_iter().zip(&mut order) {
+        let (vector, end) = if doubleword < 4 { (0, 2) } else { (1, 4) };
+        if next[vector] == end {
+            return None;
+        }
+        gathered[next[vector]] = doubleword % 4;
+        *at = next[vector] as u8;
+        next[vector] += 1;
+    }
+    Some([packed(gathered), packed(order)])
 }
 
 #[cfg(test)]
@@ -294,5 +343,9 @@ mod tests {
         check([0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 24], None);
         assert_eq!(doublewords(counting(0)), Some(0b11_10_01_00));
         assert_eq!(doublewords(counting(1)), None);
+        // Doublewords 1 and 4, then 3 and 6.
+        let alternating = [4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27];
+        assert_eq!(two_of_each(alternating), Some([0b10_00_11_01, 0b11_01_10_00]));
+        assert_eq!(two_of_each([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 16, 17, 18, 19]), None);
     }
 }

@@ -8,6 +8,8 @@ use crate::asm::{Rounding, VectorImmOp as Imm, VectorOp as V};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum One {
     Binary(V),
+    /// The order of its operands does not matter.
+    Commuting(V),
     /// Its operands are in the reverse order.
     Swapped(V),
     /// With the predicate of CMPPS and CMPPD.
@@ -37,6 +39,7 @@ macro_rules! table {
         }
     };
     (@binary $instruction:ident) => { One::Binary(V::$instruction) };
+    (@commuting $instruction:ident) => { One::Commuting(V::$instruction) };
     (@swapped $instruction:ident) => { One::Swapped(V::$instruction) };
     (@unary $instruction:ident) => { One::Unary(V::$instruction) };
     (@compare $instruction:ident $predicate:ident) => { One::Compare(Imm::$instruction, $predicate) };
@@ -44,20 +47,22 @@ macro_rules! table {
 }
 
 table! {
-    binary: V128And PAND, V128Or POR, V128Xor PXOR,
+    // Not so additions and products of floats: of two NaNs, the first one is the result.
+    commuting: V128And PAND, V128Or POR, V128Xor PXOR,
         I8x16Eq PCMPEQB, I16x8Eq PCMPEQW, I32x4Eq PCMPEQD, I64x2Eq PCMPEQQ,
-        I8x16GtS PCMPGTB, I16x8GtS PCMPGTW, I32x4GtS PCMPGTD, I64x2GtS PCMPGTQ,
+        I8x16Add PADDB, I8x16AddSatS PADDSB, I8x16AddSatU PADDUSB,
+        I8x16MinS PMINSB, I8x16MinU PMINUB, I8x16MaxS PMAXSB, I8x16MaxU PMAXUB, I8x16AvgrU PAVGB,
+        I16x8Add PADDW, I16x8AddSatS PADDSW, I16x8AddSatU PADDUSW, I16x8Mul PMULLW,
+        I16x8MinS PMINSW, I16x8MinU PMINUW, I16x8MaxS PMAXSW, I16x8MaxU PMAXUW, I16x8AvgrU PAVGW,
+        I32x4Add PADDD, I32x4Mul PMULLD, I32x4DotI16x8S PMADDWD,
+        I32x4MinS PMINSD, I32x4MinU PMINUD, I32x4MaxS PMAXSD, I32x4MaxU PMAXUD,
+        I64x2Add PADDQ;
+    binary: I8x16GtS PCMPGTB, I16x8GtS PCMPGTW, I32x4GtS PCMPGTD, I64x2GtS PCMPGTQ,
         I8x16NarrowI16x8S PACKSSWB, I8x16NarrowI16x8U PACKUSWB,
         I16x8NarrowI32x4S PACKSSDW, I16x8NarrowI32x4U PACKUSDW,
-        I8x16Add PADDB, I8x16AddSatS PADDSB, I8x16AddSatU PADDUSB,
         I8x16Sub PSUBB, I8x16SubSatS PSUBSB, I8x16SubSatU PSUBUSB,
-        I8x16MinS PMINSB, I8x16MinU PMINUB, I8x16MaxS PMAXSB, I8x16MaxU PMAXUB, I8x16AvgrU PAVGB,
-        I16x8Add PADDW, I16x8AddSatS PADDSW, I16x8AddSatU PADDUSW,
-        I16x8Sub PSUBW, I16x8SubSatS PSUBSW, I16x8SubSatU PSUBUSW, I16x8Mul PMULLW,
-        I16x8MinS PMINSW, I16x8MinU PMINUW, I16x8MaxS PMAXSW, I16x8MaxU PMAXUW, I16x8AvgrU PAVGW,
-        I32x4Add PADDD, I32x4Sub PSUBD, I32x4Mul PMULLD, I32x4DotI16x8S PMADDWD,
-        I32x4MinS PMINSD, I32x4MinU PMINUD, I32x4MaxS PMAXSD, I32x4MaxU PMAXUD,
-        I64x2Add PADDQ, I64x2Sub PSUBQ,
+        I16x8Sub PSUBW, I16x8SubSatS PSUBSW, I16x8SubSatU PSUBUSW,
+        I32x4Sub PSUBD, I64x2Sub PSUBQ,
         F32x4Add ADDPS, F32x4Sub SUBPS, F32x4Mul MULPS, F32x4Div DIVPS,
         F64x2Add ADDPD, F64x2Sub SUBPD, F64x2Mul MULPD, F64x2Div DIVPD;
     // MINPS and MAXPS return the second operand if neither is less than the other.
