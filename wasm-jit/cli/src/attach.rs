@@ -16,7 +16,7 @@ use wasm_jit_monitors::{Format, Session};
 
 use super::Failure;
 use super::monitor_modules::Files;
-use super::record::AttachedRecording;
+use super::recordings::AttachedRecording;
 
 const EXAMPLES: &str = "\
 Examples:

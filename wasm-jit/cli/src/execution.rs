@@ -12,9 +12,10 @@ use wasm_jit_debug::{Killed, Outcome};
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 
 use super::code_settings::CodeSettings;
+use super::host::Host;
 use super::loading::Loading;
-use super::program::{Host, Imports, Limits};
-use super::record::FunctionCalls;
+use super::program::{Imports, Limits};
+use super::recordings::FunctionCalls;
 use super::{Failure, units, values};
 
 /// Exit code of a program that trapped: the code that a shell reports for an aborted process.

@@ -13,7 +13,7 @@ use super::execution::{self, Run, Stop};
 use super::monitor_modules::MonitorModules;
 use super::monitors::Monitors;
 use super::program::{self, Program};
-use super::record::Recording;
+use super::recordings::Recording;
 
 /// Runs the program on a separate thread with the requested stack size.
 pub(super) fn run(arguments: Run) -> Result<ExitCode, Failure> {
