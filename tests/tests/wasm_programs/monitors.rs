@@ -46,13 +46,13 @@ impl Workload {
         run_within(&mut command, TIME_LIMIT)
     }
 
-    /// Records it; returns also the program.
-    pub(super) fn recorded(&self, trace: &Path) -> (Run, PathBuf) {
+    /// Records it with these options; returns also the program.
+    pub(super) fn recorded(&self, trace: &Path, options: &[&str]) -> (Run, PathBuf) {
         let folder = self.folder();
         let programs = programs(&[self.fetched]);
         let program = programs.join(self.step.program);
         let mut command = Command::new(ensure_wasm_jit());
-        command.arg("record").arg("-o").arg(trace);
+        command.arg("record").args(options).arg("-o").arg(trace);
         let mut command = engine(command, &program, &programs, folder.path(), &self.step);
         (run_within(&mut command, TIME_LIMIT), program)
     }

@@ -99,7 +99,7 @@ fn check_replay(file: &Path, what: &str) {
 fn check_slice(workload: &Workload, function: &str) {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let folder = folder.path();
-    let (_, program) = workload.recorded(&folder.join("app.trace"));
+    let (_, program) = workload.recorded(&folder.join("app.trace"), &[]);
     let program = program.to_str().expect("a UTF-8 path");
     let slice = ["reduce", "--json", "--slice", function, "app.trace", program, "-o", "slice.trace"];
     let sliced = command(&slice, folder);
@@ -114,13 +114,38 @@ fn check_slice(workload: &Workload, function: &str) {
     check_replay(&folder.join("check.wasm"), function);
 }
 
+/// Some calls of a function in the middle of the run are a replay of their own, and the program is
+/// none the wiser.
+#[track_caller]
+fn check_middle(workload: &Workload, from: &str, calls: u64) {
+    let plain = workload.run(&[]);
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let folder = folder.path();
+    let trace = folder.join("app.trace");
+    let (recorded, program) = workload.recorded(&trace, &["--from", from, "--calls", &calls.to_string()]);
+    assert_eq!(
+        (recorded.status, &recorded.stdout, &recorded.stderr),
+        (plain.status, &plain.stdout, &plain.stderr)
+    );
+    let program = program.to_str().expect("a UTF-8 path");
+    command(&["reduce", "app.trace", program, "-o", "small.trace"], folder);
+    let dump = command(&["trace", "dump", "small.trace"], folder);
+    let dump = String::from_utf8(dump.stdout).expect("UTF-8");
+    let left = dump.lines().filter(|line| line.contains(" leave")).count() as u64;
+    assert_eq!(left, calls, "{from}");
+    for trace in ["app.trace", "small.trace"] {
+        command(&["replay-gen", "--check", trace, program, "-o", "check.wasm"], folder);
+        check_replay(&folder.join("check.wasm"), &format!("{from}: {trace}"));
+    }
+}
+
 #[track_caller]
 fn check(workload: &Workload) {
     let plain = workload.run(&[]);
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let folder = folder.path();
     let trace = folder.join("app.trace");
-    let (recorded, program) = workload.recorded(&trace);
+    let (recorded, program) = workload.recorded(&trace, &[]);
     // Nothing on standard error either, but for what the program prints.
     assert_eq!(
         (recorded.status, &recorded.stdout, &recorded.stderr),
@@ -186,4 +211,16 @@ fn slices_of_lua() {
 fn slices_of_sqlite() {
     check_slice(&SQLITE, "sqlite3BtreeIndexMoveto");
     check_slice(&SQLITE, "memcpy");
+}
+
+#[test]
+fn the_middle_of_lua() {
+    check_middle(&LUA, "luaV_finishget:5", 3);
+    check_middle(&LUA, "fread", 1);
+}
+
+#[test]
+fn the_middle_of_sqlite() {
+    check_middle(&SQLITE, "sqlite3BtreeIndexMoveto:20", 4);
+    check_middle(&SQLITE, "sqlite3VdbeExec", 2);
 }

@@ -1,19 +1,22 @@
-//! `wasm-jit attach`: monitors of a program that runs in another process.
+//! `wasm-jit attach`: monitors and recordings of a program that runs in another process.
 
 use std::fs;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{self, PathBuf};
 use std::process::{self, ExitCode};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use nix::unistd::getuid;
+use wasm_jit::Module;
 use wasm_jit_monitors::control::{self, Control};
 use wasm_jit_monitors::{Format, Session};
 
 use super::Failure;
 use super::monitor_modules::Files;
+use super::recordings::AttachedRecording;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,7 +24,8 @@ Examples:
   wasm-jit attach $! enable hotness
   wasm-jit attach $! report hotness
   wasm-jit attach $! disable hotness         from here on, it costs nothing
-  wasm-jit attach $! enable ./count.mm       a script, also of a program that has threads";
+  wasm-jit attach $! enable ./count.mm       a script, also of a program that has threads
+  wasm-jit attach $! record --from parse --calls 20 -o app.trace";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -29,7 +33,7 @@ Exit codes:
   1   the process does not listen, or has refused: the reason is on stderr
   2   mistake in the command line";
 
-/// Switches the monitors of a program that runs in another process
+/// Switches the monitors of a program that runs in another process, or records a part of its run
 #[derive(Debug, Args)]
 #[command(before_help = EXAMPLES, after_help = EXIT_CODES, help_template = super::TEMPLATE)]
 #[command(subcommand_value_name = "REQUEST", subcommand_help_heading = "Requests")]
@@ -70,6 +74,28 @@ enum Request {
         #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = format)]
         format: String,
     },
+    /// Records calls of a function, as wasm-jit record --from does, without a restart
+    ///
+    /// The recording ends after these calls, with --stop, or with the program; from then on, it
+    /// costs nothing.
+    Record {
+        /// The function (name or index), and the number of the call, from now on, that is recorded
+        /// first [default: 1]
+        #[arg(long, value_name = "FUNCTION[:CALL]", required_unless_present = "stop")]
+        from: Option<String>,
+
+        /// Number of calls that are recorded
+        #[arg(long, value_name = "N", default_value = "1")]
+        calls: NonZeroU64,
+
+        /// The trace; overwritten if it exists
+        #[arg(short, long, value_name = "TRACE", required_unless_present = "stop")]
+        output: Option<PathBuf>,
+
+        /// Ends the recording, and prints how many calls it contains
+        #[arg(long, conflicts_with_all = ["from", "output"])]
+        stop: bool,
+    },
 }
 
 fn format(text: &str) -> Result<String, String> {
@@ -91,6 +117,12 @@ impl Request {
             Self::Report { monitor, format } => {
                 format!("report {format} {}", monitor.as_deref().map(name).unwrap_or_default())
             }
+            Self::Record { from: Some(from), calls, output: Some(output), .. } => {
+                // The other process has another current directory.
+                let output = path::absolute(output).unwrap_or_else(|_| output.clone());
+                format!("record {calls}\t{from}\t{}", output.display())
+            }
+            Self::Record { .. } => "record".to_owned(),
         }
     }
 }
@@ -110,8 +142,8 @@ pub(super) fn run(arguments: &Attach) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets other processes of this user switch the monitors of this one.
-pub(super) fn listen(session: Arc<Session>) -> Result<Control, Failure> {
+/// Lets other processes of this user switch the monitors of this one, and record it.
+pub(super) fn listen(session: Arc<Session>, module: &Module) -> Result<Control, Failure> {
     let directory = directory();
     let about = |message: &dyn std::fmt::Display| {
         Failure::new(message).about(format_args!("--control: {}", directory.display()))
@@ -124,7 +156,9 @@ pub(super) fn listen(session: Arc<Session>) -> Result<Control, Failure> {
         return Err(about(&"not a directory that only this user can access"));
     }
     let path = directory.join(process::id().to_string());
-    Control::listen(session, path).map_err(|error| Failure::new(error).about("--control"))
+    let recordings = AttachedRecording::new(module);
+    let others = move |verb: &str, rest: &str| (verb == "record").then(|| recordings.answer(rest));
+    Control::listen_with(session, path, others).map_err(|error| Failure::new(error).about("--control"))
 }
 
 /// Where the sockets of this user's processes are, named by their numbers.

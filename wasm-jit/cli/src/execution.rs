@@ -12,8 +12,10 @@ use wasm_jit_debug::{Killed, Outcome};
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 
 use super::code_settings::CodeSettings;
+use super::host::Host;
 use super::loading::Loading;
-use super::program::{Host, Imports, Limits};
+use super::program::{Imports, Limits};
+use super::recordings::FunctionCalls;
 use super::{Failure, units, values};
 
 /// Exit code of a program that trapped: the code that a shell reports for an aborted process.
@@ -114,9 +116,9 @@ pub(super) struct Run {
     #[arg(long)]
     pub(super) gdb: bool,
 
-    /// Where the run is recorded.
+    /// Where the run is recorded, and which calls.
     #[arg(skip)]
-    pub(super) trace: Option<PathBuf>,
+    pub(super) recorded: Option<(PathBuf, FunctionCalls)>,
 
     /// The module (.wasm or .wat), and the program's arguments
     #[arg(value_name = "FILE", required = true, trailing_var_arg = true)]

@@ -13,7 +13,7 @@ use wasm_jit_whamm::lang::{Script, ScriptReport};
 use wasm_jit_whamm::monitor_module::{Attached, MonitorModule};
 
 use super::Failure;
-use super::program::Host;
+use super::host::Host;
 use super::whamm::{Source, library_name};
 
 /// A monitor module, as on the command line: `FILE[+LIBRARY]...`.

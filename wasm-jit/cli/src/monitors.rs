@@ -155,7 +155,8 @@ impl Monitors {
             }
         }
         let session = Arc::new(session);
-        let control = arguments.control.then(|| super::attach::listen(session.clone())).transpose()?;
+        let control =
+            arguments.control.then(|| super::attach::listen(session.clone(), module)).transpose()?;
         let at_end = arguments.modules(module);
         Ok(Self(Some(Arc::new(Running { session, shared, at_end, control: Mutex::new(control) }))))
     }

@@ -16,6 +16,7 @@ use wasm_jit_replay::{Error as ReplayError, Recorder};
 use wasm_jit_wasi::WasiCtx;
 
 use super::Failure;
+use super::host::Host;
 use super::monitors::Monitors;
 
 /// Stack for host functions, in addition to the program's.
@@ -23,15 +24,6 @@ const HOST_STACK: usize = 1 << 20;
 
 /// Maximum number of threads that are ever started: their ids have 29 bits.
 const MAX_THREADS: i32 = (1 << 29) - 1;
-
-/// What the host keeps for a store.
-#[derive(Debug)]
-pub(super) struct Host {
-    /// The program's.
-    program: WasiCtx,
-    /// Those of monitor modules.
-    pub(super) monitors: Vec<WasiCtx>,
-}
 
 /// What each thread of a program may use.
 #[derive(Clone, Copy, Debug)]

@@ -7,17 +7,21 @@ use clap::Args;
 
 use super::Failure;
 use super::execution::Run;
+use super::recordings::FunctionCalls;
 use super::run;
 
 const EXAMPLES: &str = "\
 Examples:
   wasm-jit record -o app.trace --dir .::/ app.wasm input.txt
+  wasm-jit record --from parse -o app.trace app.wasm        one call of a function
+  wasm-jit record --from parse:1000 --calls 20 -o app.trace app.wasm
   wasm-jit trace dump app.trace                             what was recorded
   wasm-jit replay-gen app.trace app.wasm -o bench.wasm      the same run, alone, in any engine";
 
 const EXIT_CODES: &str = "\
-Exit codes: those of wasm-jit run. The trace is complete up to the last call between the program and
-its host, however the program ends.";
+Exit codes: those of wasm-jit run; 1 instead of 0 if the function of --from was not called, or its
+calls could not be recorded. The trace is complete up to the last call between the program and its
+host, however the program ends.";
 
 /// Runs a program, and records what its host does
 ///
@@ -32,11 +36,14 @@ pub(super) struct Record {
     output: PathBuf,
 
     #[command(flatten)]
+    calls: FunctionCalls,
+
+    #[command(flatten)]
     run: Run,
 }
 
 pub(super) fn record(arguments: Record) -> Result<ExitCode, Failure> {
-    let Record { output, mut run } = arguments;
-    run.trace = Some(output);
+    let Record { output, calls, mut run } = arguments;
+    run.recorded = Some((output, calls));
     run::run(run)
 }

@@ -2,11 +2,9 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
 use std::process::ExitCode;
 
 use wasm_jit::{Error, Module};
-use wasm_jit_replay::Recorder;
 
 use super::Failure;
 use super::count::Counts;
@@ -15,6 +13,7 @@ use super::execution::{self, Run, Stop};
 use super::monitor_modules::MonitorModules;
 use super::monitors::Monitors;
 use super::program::{self, Program};
+use super::recordings::Recording;
 
 /// Runs the program on a separate thread with the requested stack size.
 pub(super) fn run(arguments: Run) -> Result<ExitCode, Failure> {
@@ -48,8 +47,10 @@ fn run_here(
         of_program.finish();
         execution::ended(error).unwrap_or_else(|failure| failure.report())
     };
-    let recorder = arguments.trace.as_ref().map(|trace| recorder(&module, arguments.file(), trace));
-    let recorder = recorder.transpose()?;
+    let recording = arguments.recorded.as_ref();
+    let recording = recording.map(|(trace, calls)| Recording::start(&module, arguments.file(), trace, calls));
+    let recording = recording.transpose()?;
+    let recorder = recording.as_ref().and_then(Recording::of_run);
     let imported = (wasi, arguments.imports(module.engine())?);
     let program =
         Program::new(module.clone(), imported, monitors.clone(), recorder, arguments.limits(), of_thread);
@@ -74,24 +75,27 @@ fn run_here(
         port.ended(execution::outcome(&done));
     }
     let has_timed_out = timeout.is_some_and(|timeout| timeout.has_fired());
-    match done {
-        Ok(()) => Ok(ExitCode::SUCCESS),
+    let recorded = recording.map_or(Ok(()), |recording| recording.finish(arguments.file()));
+    let code = match done {
+        Ok(()) => Ok(0),
         Err(Stop::Failure(failure)) => Err(failure),
         Err(Stop::Error(error)) => {
             let ended = execution::ended(&error).map_err(|failure| match arguments.timeout {
                 Some(time) if has_timed_out => failure.about(format_args!("timed out after {time:?}")),
                 _ => failure,
             });
-            ended.map(ExitCode::from).map_err(|failure| failure.about(arguments.file().display()))
+            ended.map_err(|failure| failure.about(arguments.file().display()))
         }
+    };
+    match (code, recorded) {
+        (Ok(0), Err(failure)) => Err(failure),
+        (code, Err(failure)) => {
+            // The program's exit code holds.
+            failure.report();
+            code.map(ExitCode::from)
+        }
+        (code, Ok(())) => code.map(ExitCode::from),
     }
-}
-
-/// Records to a file. It is overwritten, unless the module cannot be recorded.
-fn recorder(module: &Module, program: &Path, trace: &Path) -> Result<Recorder, Failure> {
-    Recorder::check(module).map_err(|error| Failure::of_file(program, error))?;
-    let file = File::create(trace).map_err(|error| Failure::of_file(trace, error))?;
-    Recorder::new(module, file).map_err(Failure::new)
 }
 
 fn write_perf_map(module: &Module) -> Result<(), Failure> {

@@ -163,6 +163,46 @@ fn other_processes_switch_monitors() {
     assert_eq!(sockets.count(), 0, "the socket is removed");
 }
 
+/// Calls of a function of a program that runs are recorded, again and again.
+#[test]
+fn other_processes_record_a_program() {
+    let loops = "(func $work (param i32) (result i32) (i32.mul (local.get 0) (i32.load (i32.const 100))))
+        (func $spin (loop
+            (i32.store (i32.const 100) (call $work (i32.add (i32.load (i32.const 100)) (i32.const 1))))
+            (br 0)))";
+    let directory = with_module(&ENDLESS.replace("(func $spin (loop (br 0)))", loops));
+    let (mut child, _out) = start(&directory, &["run", "--control", "app.wat"]);
+    let process = child.id().to_string();
+    let attach = |arguments: &[&str]| run(&directory, &[&["attach", &process], arguments].concat());
+    for (from, trace) in [("work", "first.trace"), ("work:1000", "second.trace")] {
+        let started = attach(&["record", "--from", from, "--calls", "3", "-o", trace]);
+        assert!(started.status.success(), "{}", text(&started.stderr));
+        let dump = || run(&directory, &["trace", "dump", trace]);
+        while text(&dump().stdout).matches(" leave ").count() < 3 {}
+        let stopped = attach(&["record", "--stop"]);
+        assert_eq!(text(&stopped.stdout), "calls: 3\n", "{}", text(&stopped.stderr));
+        let made = run(&directory, &["replay-gen", "--check", trace, "app.wat", "-o", "check.wasm"]);
+        assert!(made.status.success(), "{}", text(&made.stderr));
+        let replayed = run(&directory, &["run", "check.wasm"]);
+        assert!(replayed.status.success(), "{}", text(&replayed.stderr));
+    }
+    let refused = |arguments: &[&str], expected: &str| {
+        let ran = attach(arguments);
+        assert_eq!(ran.status.code(), Some(1));
+        assert_eq!(text(&ran.stderr), format!("wasm-jit: {expected}\n"));
+    };
+    refused(&["record", "--stop"], "the program is not recorded");
+    refused(&["record", "--from", "wrk", "-o", "no.trace"], "there is no function `wrk` with code");
+    let endless = ["record", "--from", "spin", "-o", "no.trace"];
+    assert!(attach(&endless).status.success());
+    refused(&endless, "the program is recorded already");
+    refused(&["record", "--stop"], "function 2 is not called in this run");
+    assert_eq!(attach(&["record", "--from", "work"]).status.code(), Some(2), "without --output");
+    assert_eq!(attach(&["record", "--stop", "--from", "work"]).status.code(), Some(2));
+    send(&child, Signal::SIGTERM);
+    child.wait().unwrap();
+}
+
 #[test]
 fn mistakes_are_named() {
     let directory = with_module(ENDLESS);

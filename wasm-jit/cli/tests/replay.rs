@@ -176,6 +176,47 @@ fn the_calls_of_one_function_are_replayed() {
 }
 
 #[test]
+fn calls_in_the_middle_of_a_run_are_recorded() {
+    let place = Place::new();
+    fs::write(place.path("app.wat"), SLICED).unwrap();
+    let record = |options: &[&str], expected: &[&str]| {
+        let arguments = [&["record"], options, &["-o", "sum.trace", "app.wat"]].concat();
+        place.print(&arguments);
+        let lines = place.print(&["trace", "dump", "sum.trace"]);
+        let kinds: Vec<&str> = lines.lines().map(|line| line.split(' ').nth(1).unwrap()).collect();
+        assert_eq!(kinds, expected, "{lines}");
+        place.print(&["reduce", "sum.trace", "app.wat", "-o", "sum.trace"]);
+        place.print(&["replay-gen", "--check", "sum.trace", "app.wat", "-o", "sum.wasm"]);
+        place.print(&["run", "sum.wasm"]);
+        lines
+    };
+    let one = ["start", "snapshot", "write", "write", "enter", "leave"];
+    assert!(record(&["--from", "sum"], &one).ends_with(" enter func=2 i32:2\n5 leave i32:3\n"));
+    assert!(record(&["--from", "2:2"], &one).ends_with(" enter func=2 i32:1\n5 leave i32:10\n"));
+    let two = [&one[..], &["write", "enter", "leave"]].concat();
+    record(&["--from", "sum:1", "--calls", "2"], &two);
+    // Fewer calls than are wanted.
+    record(&["--from", "sum", "--calls", "20"], &two);
+
+    let line = place.fail(&["record", "--from", "sum:3", "-o", "none.trace", "app.wat"]);
+    assert!(line.contains("app.wat: function 2 is not called in this run"), "{line}");
+    for from in ["none", "sum:0", "sum:x", "unused:"] {
+        fs::write(place.path("kept"), "kept").unwrap();
+        let line = place.fail(&["record", "--from", from, "-o", "kept", "app.wat"]);
+        assert!(line.contains(&format!("app.wat: there is no function `{from}` with code")), "{line}");
+        assert_eq!(fs::read_to_string(place.path("kept")).unwrap(), "kept");
+    }
+    let mistake = place.run(&["record", "--calls", "2", "-o", "none.trace", "app.wat"]);
+    assert_eq!(mistake.status.code(), Some(2), "--calls without --from");
+    // The exit code of the program holds.
+    fs::write(place.path("app.wat"), PROGRAM.replace("(func (export", "(func $unused) (func (export"))
+        .unwrap();
+    let ended = place.run(&["record", "--from", "unused", "-o", "none.trace", "app.wat"]);
+    assert_eq!(ended.status.code(), Some(7));
+    assert!(text(&ended.stderr).contains("function 2 is not called in this run"), "{}", text(&ended.stderr));
+}
+
+#[test]
 fn a_trace_of_wasm_r3_is_imported() {
     let place = Place::new();
     let text = r#"(module (import "env" "f" (func $f (result i32))) (memory (export "memory") 1)

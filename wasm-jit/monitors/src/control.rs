@@ -11,6 +11,8 @@
 //! | `report FORMAT [NAME]` | the reports of all started monitors, or of one |
 //! | `write` | the reports are written to the session's output |
 //!
+//! Others are for the [closure](Control::listen_with) of the one that listens.
+//!
 //! Requests are answered one after the other.
 
 use std::fs;
@@ -46,6 +48,20 @@ impl Control {
     /// # Errors
     /// [`Error::Write`].
     pub fn listen(session: Arc<Session>, path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::listen_with(session, path, |_, _| None)
+    }
+
+    /// As [`Control::listen`]. Requests that are not those of a session are answered by a closure,
+    /// which gets the first word and the rest; `None` means that it does not know them either. It
+    /// is called by a thread of its own, and dropped with this.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn listen_with(
+        session: Arc<Session>,
+        path: impl AsRef<Path>,
+        others: impl Fn(&str, &str) -> Option<Result<String, String>> + Send + 'static,
+    ) -> Result<Self, Error> {
         let path = path.as_ref().to_owned();
         let failed = |source| Error::Write { path: path.clone(), source };
         match fs::remove_file(&path) {
@@ -62,7 +78,7 @@ impl Control {
                     break;
                 }
                 // A client that does not read its answer loses it.
-                let _ = client.and_then(|client| serve(&session, client));
+                let _ = client.and_then(|client| serve(&session, &others, client));
             }
         };
         let server = thread::Builder::new().name("control".to_owned()).spawn(serve).map_err(failed)?;
@@ -106,19 +122,22 @@ pub fn request(path: impl AsRef<Path>, line: &str) -> io::Result<Result<String, 
     })
 }
 
-fn serve(session: &Session, client: UnixStream) -> io::Result<()> {
+/// Answers requests that are not those of a session.
+type Others = dyn Fn(&str, &str) -> Option<Result<String, String>>;
+
+fn serve(session: &Session, others: &Others, client: UnixStream) -> io::Result<()> {
     client.set_read_timeout(Some(PATIENCE))?;
     client.set_write_timeout(Some(PATIENCE))?;
     let mut line = String::new();
     BufReader::new((&client).take(MAX_REQUEST)).read_line(&mut line)?;
-    let answer = match answer(session, line.trim()) {
+    let answer = match answer(session, others, line.trim()) {
         Ok(text) => format!("ok\n{text}"),
         Err(message) => format!("error: {message}\n"),
     };
     (&client).write_all(answer.as_bytes())
 }
 
-fn answer(session: &Session, line: &str) -> Result<String, String> {
+fn answer(session: &Session, others: &Others, line: &str) -> Result<String, String> {
     let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
     let rest = rest.trim();
     let text = |error: Error| error.to_string();
@@ -138,7 +157,7 @@ fn answer(session: &Session, line: &str) -> Result<String, String> {
             }
             Ok(format.print(&reports))
         }
-        _ => Err(format!("unknown request `{verb}`")),
+        _ => others(verb, rest).unwrap_or_else(|| Err(format!("unknown request `{verb}`"))),
     }
 }
 

@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dice = move || [4, 2, 6, 1][rolls.fetch_add(1, Ordering::Relaxed) as usize % 4];
     linker.func_wrap("dice", "roll", dice)?;
 
-    // The recorder wraps the functions of the host; the calls of exported functions are observed.
+    // The recorder observes the calls between the program and its host.
     let recorder = Recorder::new(&program, File::create(&path)?)?;
     let mut store = Store::new(&engine, ());
     let instance = recorder.instantiate(&mut store, &linker)?;

@@ -13,7 +13,7 @@ use wasm_jit::wasmparser::Operator;
 use wasm_jit::{FunctionInfo, Module};
 use wasm_jit_hooks::{AccessKind, accesses};
 
-use super::error::Error;
+use super::error::{Error, unsupported};
 
 /// An access that is about to happen.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +67,27 @@ pub(crate) fn instructions<'a>(
             (place, instruction.operator().clone())
         })
     })
+}
+
+/// A function whose calls have a beginning and an end that probes see.
+///
+/// # Errors
+/// [`Error::Unsupported`] if it is imported, does not exist, or ends in tail calls.
+pub(crate) fn delimited(module: &Module, function: u32) -> Result<FunctionInfo<'_>, Error> {
+    let found = module.function(function).filter(|function| function.body().is_some());
+    let found = found.ok_or_else(|| unsupported(format!("function {function}, which has no code")))?;
+    let is_tail_call = |operator: &Operator<'_>| {
+        matches!(
+            operator,
+            Operator::ReturnCall { .. }
+                | Operator::ReturnCallIndirect { .. }
+                | Operator::ReturnCallRef { .. }
+        )
+    };
+    if instructions(&found).any(|(_, operator)| is_tail_call(&operator)) {
+        return Err(unsupported(format!("function {function}, which ends in tail calls")));
+    }
+    Ok(found)
 }
 
 /// Probes of all functions that are called, as long as this lives.

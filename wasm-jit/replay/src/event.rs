@@ -53,6 +53,21 @@ pub enum Event {
         /// Its value.
         value: Value,
     },
+    /// The instance ran before the recording began. This follows the start and the imports. All
+    /// memories are zero now and all tables null, whatever the module's segments say, and the start
+    /// function is not called; the state at the beginning of the recording follows as changes by
+    /// the host.
+    Snapshot,
+    /// A data segment has become empty outside of what was recorded, or was used.
+    DropData {
+        /// Its index in the module.
+        segment: u32,
+    },
+    /// An element segment has become empty, as [`Event::DropData`].
+    DropElements {
+        /// Its index in the module.
+        segment: u32,
+    },
     /// The host calls a function of the module.
     Enter {
         /// Its index.
@@ -199,6 +214,15 @@ impl Event {
                 put(out, (*global).into());
                 put_value(out, value);
             }
+            Self::Snapshot => out.push(14),
+            Self::DropData { segment } => {
+                out.push(15);
+                put(out, (*segment).into());
+            }
+            Self::DropElements { segment } => {
+                out.push(16);
+                put(out, (*segment).into());
+            }
         }
     }
 
@@ -226,6 +250,9 @@ impl Event {
             11 => Self::ImportMemory { memory: rest.u32()?, pages: rest.u64()?, maximum: rest.maximum()? },
             13 => Self::ImportTable { table: rest.u32()?, elements: rest.u64()?, maximum: rest.maximum()? },
             12 => Self::ImportGlobal { global: rest.u32()?, value: rest.value()? },
+            14 => Self::Snapshot,
+            15 => Self::DropData { segment: rest.u32()? },
+            16 => Self::DropElements { segment: rest.u32()? },
             _ => return Err("an unknown kind of event"),
         })
     }
@@ -244,6 +271,9 @@ impl fmt::Display for Event {
                 maximum.map_or(Ok(()), |maximum| write!(f, " maximum={maximum}"))
             }
             Self::ImportGlobal { global, value } => write!(f, "import global={global} {value}"),
+            Self::Snapshot => f.write_str("snapshot"),
+            Self::DropData { segment } => write!(f, "drop data={segment}"),
+            Self::DropElements { segment } => write!(f, "drop elements={segment}"),
             Self::Enter { function, arguments } => write!(f, "enter func={function}{}", List(arguments)),
             Self::Call { import, arguments } => write!(f, "call import={import}{}", List(arguments)),
             Self::Grow { memory, pages } => write!(f, "grow memory={memory} pages={pages}"),

@@ -9,59 +9,93 @@
 //! From then on, changes of them are recorded as those of exported ones. Another program that has
 //! the same memory cannot change it meanwhile: calls of other instances are refused.
 
-use wasm_jit::{ExternType, Instance, Module, Store};
+use wasm_jit::{AsContextMut, ExternType, Instance, Memory, Mutability, Table};
 
 use super::error::Error;
 use super::event::Event;
 use super::trace::Writer;
-use super::value::recorded;
+use super::value::{Value, recorded};
 use super::writes;
 
-/// Writes the events of the imports of a new instance, whose start function has not run.
-pub(crate) fn write<T: 'static>(
-    module: &Module,
-    store: &mut Store<T>,
-    instance: &Instance,
+/// The imported memories and tables of an instance.
+pub(crate) struct Imported {
+    pub(crate) memories: Vec<Memory>,
+    pub(crate) tables: Vec<Table>,
+}
+
+/// Writes the sizes of imported memories and tables, and the values of imported globals.
+pub(crate) fn write(
+    mut store: impl AsContextMut,
+    instance: Instance,
     out: &mut Writer,
-) -> Result<(), Error> {
+) -> Result<Imported, Error> {
     let (mut memories, mut tables, mut globals) = (Vec::new(), Vec::new(), 0);
+    let module = instance.module(store.as_context()).clone();
     for import in module.imports() {
         match import.ty() {
             ExternType::Memory(_) => {
                 let index = memories.len() as u32;
-                let memory = instance.memory(&*store, index).expect("an instance has its imports");
-                let (pages, maximum) = (memory.size(&*store), memory.ty(&*store).maximum());
+                let memory = instance.memory(store.as_context(), index).expect("an instance has its imports");
+                let (pages, maximum) =
+                    (memory.size(store.as_context()), memory.ty(store.as_context()).maximum());
                 out.write(&Event::ImportMemory { memory: index, pages, maximum })?;
                 memories.push(memory);
             }
-            ExternType::Global(_) => {
-                let global = instance.global(&*store, globals).expect("an instance has its imports");
-                let value = recorded(&global.get(&mut *store), instance, &*store)?;
+            ExternType::Global(ty) => {
+                let value = global(&mut store, instance, globals, ty.mutability())?;
                 out.write(&Event::ImportGlobal { global: globals, value })?;
                 globals += 1;
             }
             ExternType::Table(_) => {
                 let index = tables.len() as u32;
-                let table = instance.table(&*store, index).expect("an instance has its imports");
-                let (elements, maximum) = (table.size(&*store), table.ty(&*store).maximum());
+                let table = instance.table(store.as_context(), index).expect("an instance has its imports");
+                let (elements, maximum) =
+                    (table.size(store.as_context()), table.ty(store.as_context()).maximum());
                 out.write(&Event::ImportTable { table: index, elements, maximum })?;
                 tables.push(table);
             }
             ExternType::Func(_) | ExternType::Tag(_) => {}
         }
     }
-    for (index, memory) in (0..).zip(memories) {
-        let bytes = memory.data(&*store);
+    Ok(Imported { memories, tables })
+}
+
+/// The value of an imported global. A replay has no functions yet when it reads it: where the
+/// program has set one, it is null at first.
+fn global(
+    mut store: impl AsContextMut,
+    instance: Instance,
+    index: u32,
+    mutability: Mutability,
+) -> Result<Value, Error> {
+    let global = instance.global(store.as_context(), index).expect("an instance has its imports");
+    let value = global.get(store.as_context_mut());
+    match recorded(&value, &instance, store.as_context())? {
+        Value::Func(Some(_)) if mutability == Mutability::Var => Ok(Value::Func(None)),
+        value => Ok(value),
+    }
+}
+
+/// Writes what is in the imported memories and tables of a new instance, whose start function has
+/// not run.
+pub(crate) fn write_contents(
+    mut store: impl AsContextMut,
+    instance: Instance,
+    imported: Imported,
+    out: &mut Writer,
+) -> Result<(), Error> {
+    for (index, memory) in (0..).zip(imported.memories) {
+        let bytes = memory.data(store.as_context());
         let is_set = |at: &usize| bytes[*at] != 0;
         for (from, to) in writes::runs((0..bytes.len()).filter(is_set)) {
             let (address, bytes) = (from as u64, bytes[from..to].to_vec());
             out.write(&Event::Write { memory: index, address, bytes })?;
         }
     }
-    for (index, table) in (0..).zip(tables) {
-        for element in 0..table.size(&*store) {
-            let value = table.get(&mut *store, element).expect("it is in the table");
-            let value = recorded(&value, instance, &*store)?;
+    for (index, table) in (0..).zip(imported.tables) {
+        for element in 0..table.size(store.as_context()) {
+            let value = table.get(store.as_context_mut(), element).expect("it is in the table");
+            let value = recorded(&value, &instance, store.as_context())?;
             if !value.is_null() {
                 out.write(&Event::SetElement { table: index, element, value })?;
             }

@@ -1,10 +1,12 @@
 //! Records what the host does to a program, and generates a module that replays the run alone
 //! (after Baek and others, "Wasm-R3", OOPSLA 2024).
 //!
-//! 1. A [`Recorder`] instantiates a module so that every host function that it imports is wrapped,
-//!    and observes the calls of the host (`record.rs`). It writes to the trace: calls in both
-//!    directions, also nested ones, their arguments and results, and what the host has changed in
-//!    memories, tables and globals before the program continues.
+//! 1. A [`Recorder`] observes the calls between an instance and its host, from instantiation on or
+//!    from any later moment, to the end or to any earlier one (`record.rs`, `recording.rs`). It
+//!    writes to the trace: calls in both directions, also nested ones, their arguments and results,
+//!    and what the host has changed in memories, tables and globals before the program continues. A
+//!    trace of an instance that ran before begins with its state (`state.rs`). A [`CallRecorder`]
+//!    does the same for some calls of one function, within a call that runs already (`calls.rs`).
 //! 2. A trace is a sequence of [`Event`]s (`event.rs`) in a compressed file (`trace.rs`): one whose
 //!    writer crashed is readable up to the last call that ended. All values are stored as bits.
 //! 3. [`generate`] makes a standalone module from the program and the trace (`generate/`): the
@@ -76,13 +78,29 @@
 //! exact for any safe host, and costs time in proportion to what the host may have written: WASI
 //! announces the ranges of its results, a slice of the complete memory costs a copy of it.
 //!
+//! # In the middle of a run
+//! A recording that begins or ends in the middle changes nothing for the program before and after:
+//! the store has an observer meanwhile, and the function of a [`CallRecorder`] two probes. The
+//! snapshot has the bytes of memories that are not zero, the elements of tables that are not null,
+//! all mutable globals, and which segments were dropped. A replay starts with empty memories and
+//! tables instead of the module's segments, restores this state when it is instantiated, and does
+//! not call the start function.
+//!
 //! # Not supported
-//! [`Error::Unsupported`] names it: imports of tags, shared memories, imported start
-//! functions, a second instance; at the moment that they occur, references to values of the host or
-//! to functions of other modules, and exceptions that cross the boundary. A run that goes on after
-//! a trap can be recorded, but not replayed.
+//! [`Error::Unsupported`] names it: imports of tags, shared memories and so threads, imported start
+//! functions, imports of functions of other instances or of one function twice, a second instance;
+//! at the moment that they occur, references to values of the host, to objects, or to functions of
+//! other modules, and exceptions that cross the boundary. A run that goes on after a trap can be
+//! recorded, but not replayed.
+//!
+//! References that the host keeps are not in a trace: a replay knows the functions and memories
+//! that the host uses by their indices in the module. What another instance does to a memory that
+//! it shares is only known as an effect of the host if the host's API is used; calls of other
+//! instances in the store are refused for this reason.
 
 mod accesses;
+mod calls;
+mod check;
 mod dirty;
 mod error;
 mod event;
@@ -90,13 +108,16 @@ mod generate;
 mod import;
 mod imported;
 mod record;
+mod recording;
 mod reduce;
 mod rerun;
 mod slice;
+mod state;
 mod trace;
 mod value;
 mod writes;
 
+pub use calls::{CallRecorder, Calls};
 pub use error::Error;
 pub use event::Event;
 pub use generate::{DIFFERENCE, LAST, POSITION, generate};

@@ -7,6 +7,7 @@ use wasm_jit::{
     Memory, MemoryType, Module, Store, StoreContextMut, Table, TableType, Val, ValType,
 };
 
+use super::check::has_recorded_form;
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::trace::Reader;
@@ -180,7 +181,8 @@ fn host_function<R: Read + 'static, O: Observer>(
             Ok(None) => Ok(()),
             Ok(Some(None)) => Err(stop()),
             Ok(Some(Some(()))) => {
-                store.data_mut().stopped = Some(Ok(()));
+                // A call that was nested in this one may have found why.
+                store.data_mut().stopped.get_or_insert(Ok(()));
                 Err(stop())
             }
             Err(error) => {
@@ -217,9 +219,14 @@ fn act<R: Read + 'static, O: Observer>(
     import: Option<u32>,
 ) -> Result<Ended, Error> {
     let instance = store.data().instance();
+    let mut is_first = import.is_none();
     loop {
         let Some(event) = store.data_mut().next()? else { return Ok(Ended::Trace) };
+        let was_first = std::mem::take(&mut is_first);
         match event {
+            Event::Snapshot if was_first => clear(store, instance)?,
+            Event::DropData { segment } => instance.drop_data(store.as_context_mut(), segment),
+            Event::DropElements { segment } => instance.drop_elements(store.as_context_mut(), segment),
             Event::Grow { memory, pages } => {
                 let memory = instance.memory(store.as_context(), memory);
                 let memory = memory.ok_or_else(|| store.data().mismatch("there is no such memory"))?;
@@ -266,6 +273,31 @@ fn act<R: Read + 'static, O: Observer>(
             _ => return Err(store.data().mismatch("the program runs, and the host does something else")),
         }
     }
+}
+
+/// Clears the memories and tables of an instance.
+fn clear<R: Read + 'static, O: Observer>(
+    store: &mut StoreContextMut<'_, Run<R, O>>,
+    instance: Instance,
+) -> Result<(), Error> {
+    for memory in (0..).map_while(|index| instance.memory(store.as_context(), index)).collect::<Vec<_>>() {
+        // Pages that nobody has written stay untouched.
+        for page in memory.data_mut(store.as_context_mut()).chunks_mut(4096) {
+            if page.iter().any(|byte| *byte != 0) {
+                page.fill(0);
+            }
+        }
+    }
+    for table in (0..).map_while(|index| instance.table(store.as_context(), index)).collect::<Vec<_>>() {
+        let element = table.ty(store.as_context()).element();
+        if !has_recorded_form(element) {
+            return Err(store.data().mismatch("a table of a type that snapshots do not have"));
+        }
+        let length = table.size(store.as_context());
+        let null = Val::default_for_ty(ValType::Ref(element));
+        table.fill(store.as_context_mut(), 0, null, length)?;
+    }
+    Ok(())
 }
 
 /// The host calls a function; returns how the host's part ended, if it did.

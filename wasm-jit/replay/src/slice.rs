@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wasm_jit::probes::{Bound, Callback, GenericFn, Kind, Location, Place, ProbeSpec};
 use wasm_jit::wasmparser::Operator;
-use wasm_jit::{AsContext, AsContextMut, FunctionInfo, Instance, Module, Mutability, Val};
+use wasm_jit::{AsContext, AsContextMut, FunctionInfo, Instance, Module, Val};
 use wasm_jit_hooks::{AccessKind, FunctionEventKind, functions};
 
 use super::accesses::{self, Access, Probed};
@@ -26,7 +26,7 @@ use super::error::{Error, unsupported};
 use super::event::Event;
 use super::rerun::{Observer, Run, rerun};
 use super::trace::Writer;
-use super::value::Value;
+use super::value::{Value, mutable_globals, of_global};
 use super::writes;
 
 /// Bytes of a page of memory.
@@ -52,19 +52,7 @@ pub fn slice(
     trace: impl Read + 'static,
     out: impl Write + Send + 'static,
 ) -> Result<u64, Error> {
-    let found = module.function(function).filter(|function| function.body().is_some());
-    let found = found.ok_or_else(|| unsupported(format!("function {function}, which has no code")))?;
-    let is_tail_call = |operator: &Operator<'_>| {
-        matches!(
-            operator,
-            Operator::ReturnCall { .. }
-                | Operator::ReturnCallIndirect { .. }
-                | Operator::ReturnCallRef { .. }
-        )
-    };
-    if accesses::instructions(&found).any(|(_, operator)| is_tail_call(&operator)) {
-        return Err(unsupported(format!("function {function}, which ends in tail calls")));
-    }
+    let found = accesses::delimited(module, function)?;
     let slice = Shared(Arc::new(Mutex::new(Slice::new(function, Writer::new(out)?))));
     slice.lock(|slice| {
         slice.out.write(&Event::Start {
@@ -226,12 +214,8 @@ impl Slice {
         let memories = (0..).map_while(|index| instance.memory(store.as_context(), index));
         let known = memories.map(|memory| memory.data(store.as_context()).to_vec());
         self.memories = known.map(|known| Memory { known, dirty: Dirty::default() }).collect();
-        for index in 0.. {
-            let Some(global) = instance.global(store.as_context(), index) else { break };
-            if global.ty(store.as_context()).mutability() == Mutability::Var {
-                let value = global_of(&mut store, instance, index);
-                self.globals.push((index, value));
-            }
+        for (index, global) in mutable_globals(store.as_context(), instance) {
+            self.globals.push((index, of_global(&mut store, instance, global)));
         }
         Ok(())
     }
@@ -351,6 +335,11 @@ impl Slice {
         match event {
             None => self.has_ended = true,
             Some(event) if event.is_import() || self.is_inside => self.out.write(event)?,
+            Some(Event::Snapshot) => {
+                self.out.write(&Event::Snapshot)?;
+                self.memories.iter_mut().for_each(|memory| memory.known.fill(0));
+            }
+            Some(event @ (Event::DropData { .. } | Event::DropElements { .. })) => self.out.write(event)?,
             // The slice begins with the same instance.
             Some(event @ (Event::GrowTable { .. } | Event::SetElement { .. })) if !self.has_begun => {
                 self.out.write(event)?;
@@ -365,11 +354,9 @@ impl Slice {
     }
 }
 
-/// The value of a global, if it has a recorded form.
-fn global_of(mut store: impl AsContextMut, instance: Instance, index: u32) -> Option<Value> {
+fn global_of(store: impl AsContextMut, instance: Instance, index: u32) -> Option<Value> {
     let global = instance.global(store.as_context(), index).expect("globals remain");
-    let value = global.get(store.as_context_mut());
-    Value::of(&value, |func| instance.func_index(store.as_context(), func))
+    of_global(store, instance, global)
 }
 
 fn values(store: impl AsContext, instance: Instance, values: &[Val]) -> Result<Vec<Value>, Error> {

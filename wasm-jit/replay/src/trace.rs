@@ -21,8 +21,9 @@ use super::event::{Event, MAX_WRITE};
 /// The first bytes.
 const MAGIC: [u8; 8] = *b"\0wjtrace";
 
-/// Version of the format.
-const VERSION: u32 = 1;
+/// Version of the format. Version 1 has no [`Event::Snapshot`], [`Event::DropData`] and
+/// [`Event::DropElements`].
+const VERSION: u32 = 2;
 
 /// A frame that is larger is not extended.
 const FRAME: usize = 64 << 10;
@@ -131,9 +132,9 @@ impl<R: Read> Reader<R> {
         let mut head = Vec::new();
         self.from.get_mut().take(12).read_to_end(&mut head)?;
         match head.split_first_chunk::<8>() {
-            Some((magic, version)) if *magic == MAGIC => match version == VERSION.to_le_bytes() {
-                true => Ok(()),
-                false => Err(self.damaged("another version of the format")),
+            Some((magic, version)) if *magic == MAGIC => match version.try_into().map(u32::from_le_bytes) {
+                Ok(1..=VERSION) => Ok(()),
+                _ => Err(self.damaged("another version of the format")),
             },
             _ => Err(self.damaged("this is not a trace")),
         }

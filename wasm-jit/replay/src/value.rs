@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use wasm_jit::{AsContext, Instance, Val};
+use wasm_jit::{AsContext, AsContextMut, Global, Instance, Mutability, Val};
 
 use super::error::{Error, unsupported};
 
@@ -73,6 +73,18 @@ impl fmt::Display for Value {
             Self::NullExtern => f.write_str("extern:null"),
         }
     }
+}
+
+/// The value of a global, if it has a recorded form.
+pub(crate) fn of_global(mut store: impl AsContextMut, instance: Instance, global: Global) -> Option<Value> {
+    let value = global.get(store.as_context_mut());
+    Value::of(&value, |func| instance.func_index(store.as_context(), func))
+}
+
+/// The mutable globals of an instance, by their indices.
+pub(crate) fn mutable_globals(store: impl AsContext, instance: Instance) -> Vec<(u32, Global)> {
+    let all = (0..).map_while(|index| Some((index, instance.global(store.as_context(), index)?)));
+    all.filter(|(_, global)| global.ty(store.as_context()).mutability() == Mutability::Var).collect()
 }
 
 /// A value of a program as it is recorded.

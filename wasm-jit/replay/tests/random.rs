@@ -2,16 +2,20 @@
 //! back, and return values of all kinds. A replay must equal its recording, in this engine and in
 //! wasmi.
 
+#[path = "support/code.rs"]
+mod machine_code;
 mod support;
 
 use std::io::Cursor;
+use std::num::NonZeroU64;
 
+use machine_code::code;
 use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{
-    AsContextMut, Caller, Engine, Extern, Func, FuncType, Global, GlobalType, Linker, Memory, MemoryType,
-    Module, Mutability, Store, Val, ValType,
+    AsContextMut, Caller, Engine, Extern, Func, FuncType, Global, GlobalType, Instance, Linker, Memory,
+    MemoryType, Module, Mutability, Store, Val, ValType,
 };
-use wasm_jit_replay::{Event, Recorder, Value, generate, reduce};
+use wasm_jit_replay::{CallRecorder, Calls, Event, Recorder, Value, generate, reduce};
 
 /// `run` mixes what it reads anywhere in both memories, the global, the sizes and what the host
 /// returns; `back` is the same with fewer rounds, for the host.
@@ -213,6 +217,133 @@ fn recorded(seed: u64, rounds: i32) -> (Vec<u8>, Vec<u8>) {
     unsafe { address.add(23_456).write(78) };
     run.call(&mut store, 1).unwrap();
     (module.bytes().to_vec(), trace.bytes())
+}
+
+/// Calls `run` this often, with changes by the host in between.
+fn run(store: &mut Store<Host>, instance: Instance, calls: u64) {
+    for _ in 0..calls {
+        let rounds = 1 + store.data_mut().next(9) as i32;
+        instance
+            .get_func(&*store, "run")
+            .unwrap()
+            .call(&mut *store, &[Val::I32(rounds)], &mut [Val::I64(0)])
+            .unwrap();
+        let (at, byte) = (store.data_mut().next(60_000) as usize, store.data_mut().next(256) as u8);
+        instance.memory(&*store, 1).unwrap().write(&mut *store, at, &[byte]).unwrap();
+    }
+}
+
+/// A program with an instance that has run for some time.
+fn running(seed: u64) -> (Module, Store<Host>, Instance) {
+    let engine = Engine::default();
+    let text = if seed % 2 == 1 { &with_imports() } else { PROGRAM };
+    let module = Module::new(&engine, text).unwrap();
+    let mut store = Store::new(&engine, Host { random: seed, depth: 0 });
+    let mut linker = linker(&engine);
+    define(&mut linker, &mut store, seed);
+    let instance = linker.instantiate(&mut store, &module).unwrap();
+    run(&mut store, instance, seed % 4);
+    (module, store, instance)
+}
+
+/// Checks that a trace and its reduction repeat, in two engines; returns the reduced one.
+#[track_caller]
+fn check_replays(module: &Module, trace: &[u8], seed: u64) -> Vec<u8> {
+    let small = Trace::default();
+    reduce(module, Cursor::new(trace.to_vec()), small.clone()).unwrap();
+    for trace in [trace, &small.bytes()] {
+        let bench = generate(module.bytes(), trace, true).unwrap();
+        let expected = Replayed::Complete { returned: true };
+        assert_eq!((replay(&bench), replay_in_wasmi(&bench)), (expected, expected), "seed {seed}");
+    }
+    small.bytes()
+}
+
+/// Changes a bit in each byte and global of a snapshot, one after the other; the replay must find
+/// each at a later event. Returns how many there are.
+#[track_caller]
+fn plant_in_snapshot(module: &Module, trace: &[u8]) -> usize {
+    let all = events(trace);
+    let first = all.iter().position(|event| matches!(event, Event::Enter { .. })).unwrap();
+    let mut planted = 0;
+    for number in 0..first {
+        let mut changed = all.clone();
+        match &mut changed[number] {
+            Event::Write { bytes, .. } => bytes[0] ^= 1,
+            Event::SetGlobal { value: Value::I64(value), .. } => *value ^= 1,
+            _ => continue,
+        }
+        planted += 1;
+        let found = replay(&generate(module.bytes(), &trace_of(&changed)[..], true).unwrap());
+        assert!(matches!(found, Replayed::Differs(at) if at > number as i32), "{}: {found:?}", all[number]);
+        let error = reduce(module, Cursor::new(trace_of(&changed)), Trace::default());
+        assert!(
+            matches!(error, Err(wasm_jit_replay::Error::Mismatch { number: at, .. }) if at > number as u64),
+            "{}: {found:?}, {error:?}",
+            all[number]
+        );
+    }
+    planted
+}
+
+#[test]
+fn replays_from_any_moment_to_any_moment_equal_their_recordings() {
+    let mut planted = 0;
+    for seed in 0..30 {
+        let (module, mut store, instance) = running(seed);
+        let trace = Trace::default();
+        let recorder = Recorder::new(&module, trace.clone()).unwrap();
+        recorder.attach(&mut store, instance).unwrap();
+        run(&mut store, instance, 1 + seed / 4 % 3);
+        recorder.stop(&mut store).unwrap();
+        assert!(!store.as_context_mut().is_observed());
+        let length = trace.bytes().len();
+        run(&mut store, instance, 2);
+        assert_eq!(trace.bytes().len(), length, "seed {seed}");
+        let small = check_replays(&module, &trace.bytes(), seed);
+        if seed < 10 {
+            planted += plant_in_snapshot(&module, &small);
+        }
+    }
+    assert!(planted > 15, "{planted}");
+}
+
+/// The functions are `mix`, `at`, `back`, which the host calls too, and `run`.
+#[test]
+fn replays_of_a_functions_calls_equal_their_recordings() {
+    let mut several = 0;
+    for seed in 0..30 {
+        let (module, mut store, instance) = running(seed);
+        let before = code(&module);
+        let trace = Trace::default();
+        let (function, number) = (5 + (seed / 2 % 4) as u32, NonZeroU64::new(1 + seed % 5).unwrap());
+        let calls = Calls { function, skipped: seed % 3, number };
+        let recorder = CallRecorder::start::<Host>(&module, calls, trace.clone()).unwrap();
+        assert_ne!(code(&module), before, "seed {seed}: the probes are not in the code");
+        for _ in 0..10 {
+            run(&mut store, instance, 1);
+        }
+        assert!(recorder.has_ended(), "seed {seed}");
+        assert_eq!(code(&module), before, "seed {seed}: the code is another one after the recording");
+        assert!(!store.as_context_mut().is_observed());
+        let length = trace.bytes().len();
+        run(&mut store, instance, 2);
+        assert_eq!(trace.bytes().len(), length, "seed {seed}");
+        assert_eq!(recorder.stop().unwrap(), number.get());
+        several += u32::from(number.get() > 1);
+        let small = check_replays(&module, &trace.bytes(), seed);
+        // The others return nothing that depends on all of it.
+        if (4..8).contains(&seed) {
+            plant_in_snapshot(&module, &small);
+        }
+        let depth_0 = events(&trace.bytes()).iter().fold((0, 0), |(depth, calls), event| match event {
+            Event::Enter { .. } | Event::Call { .. } => (depth + 1, calls + u64::from(depth == 0)),
+            Event::Leave { .. } | Event::Return { .. } => (depth - 1, calls),
+            _ => (depth, calls),
+        });
+        assert_eq!(depth_0, (0, number.get()), "seed {seed}");
+    }
+    assert!(several > 20, "{several}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::accessor::{self, AccessError, FrameAccessor};
 use crate::code::CodeImage;
 use crate::code::probed::{Generic, Plain};
 use crate::runtime::instance::InstanceData;
-use crate::runtime::store::{Handle, StoreContextMut, StoreInner, StoreOpaque};
+use crate::runtime::store::{StoreContextMut, StoreInner, StoreOpaque};
 use crate::runtime::value::{read_words, write_words};
 use crate::runtime::{Instance, Val};
 use crate::trap::{Waiting, Walk};
@@ -83,6 +83,11 @@ impl<'a> Frame<'a> {
         Location::at(self.image(), function, position)
     }
 
+    /// The number that [`Bound::Frame`](super::Bound::Frame) has for the frame.
+    pub fn number(&self) -> u64 {
+        self.walk().first().fp as u64
+    }
+
     /// How many frames of WebAssembly functions there are around this one in its store. Frames of
     /// host functions between them do not count.
     pub fn depth(&self) -> usize {
@@ -96,9 +101,8 @@ impl<'a> Frame<'a> {
 
     /// The instance of the store with these data.
     pub(super) fn instance_at(&self, data: *mut InstanceData) -> Instance {
-        let store = self.opaque();
-        let index = store.instances.iter().position(|instance| instance.as_ptr() == data);
-        Instance(Handle::at(store, index.expect("instances stay in their store") as u32))
+        let data = NonNull::new(data).expect("an instance has data");
+        Instance::of(self.opaque(), data)
     }
 
     /// The store, to use the instance and to call its functions; `None` if its data are not of this

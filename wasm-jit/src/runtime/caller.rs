@@ -7,7 +7,7 @@ use super::collect;
 use super::externs::Extern;
 use super::func::Func;
 use super::host::{HostCall, HostFunc};
-use super::instance::InstanceData;
+use super::instance::{Instance, InstanceData};
 use super::store::{AsContext, AsContextMut, StoreContext, StoreContextMut, StoreInner};
 use super::value::{Val, read_words, write_words};
 use crate::engine::Engine;
@@ -38,6 +38,12 @@ impl<'a, T: 'static> Caller<'a, T> {
         let instance = unsafe { self.instance?.as_ref() };
         let item = instance.module.export(name)?;
         Some(instance.item(&self.store.as_context().0.opaque, item))
+    }
+
+    /// The calling instance; `None` if the host is the caller.
+    pub fn instance(&self) -> Option<Instance> {
+        let instance = self.instance?;
+        Some(Instance::of(&self.store.as_context().0.opaque, instance))
     }
 
     /// Calls a function with the calling instance as its caller: a host function that wraps another

@@ -61,6 +61,13 @@ impl Func {
         self.type_in(&store.as_context().0.opaque)
     }
 
+    /// Whether it is a host function.
+    pub fn is_host(&self, store: impl AsContext) -> bool {
+        store.as_context().0.opaque.check(self.store);
+        // SAFETY: functions live as long as their store, and do not change.
+        unsafe { (*(*self.vm()).context).is_host != 0 }
+    }
+
     /// Calls it. `results` are overwritten; their number must be that of the function's results.
     ///
     /// # Errors

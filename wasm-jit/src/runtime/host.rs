@@ -155,9 +155,16 @@ unsafe extern "sysv64" fn call_host(
         ((*context).owner as *const HostFuncData, (*area).store, instance)
     };
     let call = HostCall { store, caller: instance };
+    // SAFETY: as above. The clone outlives the call, which may remove the observer.
+    let observer = unsafe { (*store).host_observer.clone() };
     // A panic is resumed where the activation was entered; until then nothing observes state that
     // the closure may have left inconsistent. SAFETY: as above.
-    let outcome = catch_unwind(AssertUnwindSafe(|| unsafe { HostFuncData::call(host, call, values) }));
+    let outcome = catch_unwind(AssertUnwindSafe(|| unsafe {
+        match &observer {
+            None => HostFuncData::call(host, call, values),
+            Some(observer) => observer.call(host, call, values),
+        }
+    }));
     // SAFETY: the closure has returned its borrow of the store, which the thread runs.
     unsafe { conclude(&mut *store, outcome, note) }
 }

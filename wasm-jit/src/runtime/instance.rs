@@ -304,6 +304,51 @@ impl Instance {
         (vm.context == self.inner(store).block.context()).then_some(vm.index as u32)
     }
 
+    /// The index of the first imported function that is this one; `None` if none is.
+    pub fn import_index(&self, store: impl AsContext, func: &Func) -> Option<u32> {
+        let store = &store.as_context().0.opaque;
+        if !func.belongs_to(store) {
+            return None;
+        }
+        let instance = self.inner(store);
+        // SAFETY: functions live as long as their store, and do not change.
+        let wanted = unsafe { *func.vm() };
+        (0..instance.module.code().module.imported_functions).find(|import| {
+            // SAFETY: as above.
+            let import = unsafe { instance.func_ref(*import).as_ref() };
+            (import.context, import.index) == (wanted.context, wanted.index)
+        })
+    }
+
+    /// Whether a data segment, by its index in the module, is empty now: it was copied to a memory
+    /// when the instance was made, or the program has dropped it; `None` if there is none.
+    pub fn is_data_dropped(&self, store: impl AsContext, segment: u32) -> Option<bool> {
+        self.inner(&store.as_context().0.opaque).dropped_data.get(segment as usize).copied()
+    }
+
+    /// Drops a data segment, as the program can; nothing happens if there is none.
+    pub fn drop_data(&self, mut store: impl AsContextMut, segment: u32) {
+        let instance = self.inner_mut(&mut store.as_context_mut().into_inner().opaque);
+        if let Some(is_dropped) = instance.dropped_data.get_mut(segment as usize) {
+            *is_dropped = true;
+        }
+    }
+
+    /// Whether an element segment, by its index in the module, is empty now: see
+    /// [`Instance::is_data_dropped`].
+    pub fn are_elements_dropped(&self, store: impl AsContext, segment: u32) -> Option<bool> {
+        let instance = self.inner(&store.as_context().0.opaque);
+        instance.elements.get(segment as usize).map(|segment| segment.values.is_empty())
+    }
+
+    /// Drops an element segment, as the program can; nothing happens if there is none.
+    pub fn drop_elements(&self, mut store: impl AsContextMut, segment: u32) {
+        let instance = self.inner_mut(&mut store.as_context_mut().into_inner().opaque);
+        if let Some(segment) = instance.elements.get_mut(segment as usize) {
+            segment.values = Box::default();
+        }
+    }
+
     /// The exported table of this name.
     pub fn get_table(&self, store: impl AsContext, name: &str) -> Option<Table> {
         self.get_export(store, name)?.into_table()
@@ -317,6 +362,19 @@ impl Instance {
     /// The exported tag of this name.
     pub fn get_tag(&self, store: impl AsContext, name: &str) -> Option<Tag> {
         self.get_export(store, name)?.into_tag()
+    }
+
+    /// The instance of a store with these data.
+    pub(crate) fn of(store: &StoreOpaque, data: NonNull<InstanceData>) -> Self {
+        let index = store.instances.iter().position(|instance| *instance == data);
+        Self(Handle::at(store, index.expect("instances stay in their store") as u32))
+    }
+
+    #[track_caller]
+    fn inner_mut<'a>(&self, store: &'a mut StoreOpaque) -> &'a mut InstanceData {
+        let index = self.0.index_in(store);
+        // SAFETY: as in `inner`; the store is borrowed exclusively.
+        unsafe { store.instances[index].as_mut() }
     }
 
     #[track_caller]

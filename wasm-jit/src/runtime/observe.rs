@@ -1,9 +1,10 @@
-//! What a recorder of a store observes: calls from the host, and what the host writes.
+//! What a recorder of a store observes: calls between the host and WebAssembly, and what the host
+//! writes.
 //!
 //! # Calls
 //! [`CallObserver`] is called around each call that the host makes of a function of WebAssembly, by
-//! whatever part of the API. Calls in the other direction need no support: the embedder wraps the
-//! functions that it defines ([`Caller::forward`](super::Caller::forward)).
+//! whatever part of the API, and around each call of a host function by WebAssembly. It can be set
+//! and removed at any time. Without one, either call costs a comparison.
 //!
 //! # Writes
 //! Safe code writes to a memory through its [`Memory`] only, so a [`WriteLog`] can know what may
@@ -20,7 +21,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::activation;
+use super::caller::Caller;
 use super::func::Func;
+use super::host::{HostCall, HostFuncData};
 use super::instance::InstanceData;
 use super::memory::Memory;
 use super::store::{AsContext, AsContextMut, Handle, Store, StoreContextMut, StoreInner, StoreOpaque};
@@ -30,8 +33,8 @@ use crate::error::Error;
 use crate::linear_memory::{LinearMemory, copy_atomically};
 use crate::types::ValType;
 
-/// Is called around each call that the host makes of a function of WebAssembly. An error that it
-/// returns is that of the call.
+/// Is called around each call between the host and WebAssembly. An error that it returns is that of
+/// the call.
 pub trait CallObserver<T: 'static>: Send + Sync {
     /// The host calls a function.
     ///
@@ -49,10 +52,41 @@ pub trait CallObserver<T: 'static>: Send + Sync {
         func: &Func,
         results: Result<&[Val], &Error>,
     ) -> Result<(), Error>;
+
+    /// Whether it ignores all calls from now on: another one may take its place.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    /// The program calls a host function.
+    ///
+    /// # Errors
+    /// The function is not called then.
+    fn enter_host(&self, _caller: Caller<'_, T>, _func: &Func, _arguments: &[Val]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// The host function has returned these results, or failed.
+    ///
+    /// # Errors
+    /// The call fails with this error.
+    fn leave_host(
+        &self,
+        _caller: Caller<'_, T>,
+        _func: &Func,
+        _results: Result<&[Val], &Error>,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// The observer of a store.
 pub(crate) struct Observer<T: 'static>(pub Arc<dyn CallObserver<T>>);
+
+/// Calls host functions between two calls of the observer, whatever the type of the store's data.
+pub(crate) struct HostObserver(Box<CallHost>);
+
+type CallHost = dyn Fn(*const HostFuncData, HostCall, *mut u64) -> Result<(), Error> + Send + Sync;
 
 impl<T: 'static> fmt::Debug for Observer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -61,10 +95,24 @@ impl<T: 'static> fmt::Debug for Observer<T> {
 }
 
 impl<T: 'static> Store<T> {
-    /// Calls of the host are observed from now on; `None` ends this. Those that run already are
-    /// not.
+    /// Calls between the host and WebAssembly are observed from now on; `None` ends this. For calls
+    /// that run already, nothing changes.
     pub fn observe_calls(&mut self, observer: Option<Arc<dyn CallObserver<T>>>) {
-        self.as_context_mut().into_inner().observer = observer.map(Observer);
+        self.as_context_mut().observe_calls(observer);
+    }
+}
+
+impl<T: 'static> StoreContextMut<'_, T> {
+    /// As [`Store::observe_calls`], also in a host function or in a closure of a probe.
+    pub fn observe_calls(&mut self, observer: Option<Arc<dyn CallObserver<T>>>) {
+        let store = self.inner_mut();
+        store.opaque.host_observer = observer.clone().map(|observer| Arc::new(HostObserver::new(observer)));
+        store.observer = observer.map(Observer);
+    }
+
+    /// Whether there is an observer that has not [ended](CallObserver::has_ended).
+    pub fn is_observed(&self) -> bool {
+        self.as_context().0.observer.as_ref().is_some_and(|observer| !observer.0.has_ended())
     }
 }
 
@@ -96,6 +144,69 @@ pub(super) unsafe fn invoke<T: 'static>(
         Err(error) => Err(error),
     };
     observer.leave(StoreContextMut::new(store), &func, results.as_deref().map_err(|error| *error))?;
+    done
+}
+
+impl HostObserver {
+    fn new<T: 'static>(observer: Arc<dyn CallObserver<T>>) -> Self {
+        Self(Box::new(move |host, call, values| {
+            // SAFETY: the obligation of whoever calls this; the store has data of the observer's
+            // type, since it was set there.
+            unsafe { call_host(&*observer, host, call, values) }
+        }))
+    }
+
+    /// Calls the host function.
+    ///
+    /// # Safety
+    /// Those of [`HostFuncData::call`]; the observer is that of the store.
+    #[cold]
+    pub(super) unsafe fn call(
+        &self,
+        host: *const HostFuncData,
+        call: HostCall,
+        values: *mut u64,
+    ) -> Result<(), Error> {
+        (self.0)(host, call, values)
+    }
+}
+
+impl fmt::Debug for HostObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostObserver").finish_non_exhaustive()
+    }
+}
+
+/// Calls a host function between two calls of the observer.
+///
+/// # Safety
+/// Those of [`HostFuncData::call`]; the store has data of type `T`.
+unsafe fn call_host<T: 'static>(
+    observer: &dyn CallObserver<T>,
+    host: *const HostFuncData,
+    call: HostCall,
+    values: *mut u64,
+) -> Result<(), Error> {
+    // SAFETY: the caller's obligation: the store is lent to this call, and the host function lives
+    // as long as it. Each borrow ends before the next one begins.
+    let (func, ty) = unsafe {
+        let func = Func::at(&*call.store, NonNull::from(&(*host).func_ref));
+        (func, func.type_in(&*call.store))
+    };
+    // SAFETY: as above. These are roots: what the observer does may run the collector.
+    let arguments = unsafe { lift(&mut *call.store, ty.params(), values) };
+    // SAFETY: as above, and the caller's obligation.
+    observer.enter_host(unsafe { Caller::new(call) }, &func, &arguments)?;
+    // SAFETY: the caller's obligation.
+    let done = unsafe { HostFuncData::call(host, call, values) };
+    drop(arguments);
+    let results = match &done {
+        // SAFETY: as above; the function has written its results.
+        Ok(()) => Ok(unsafe { lift(&mut *call.store, ty.results(), values) }),
+        Err(error) => Err(error),
+    };
+    // SAFETY: as above.
+    observer.leave_host(unsafe { Caller::new(call) }, &func, results.as_deref().map_err(|error| *error))?;
     done
 }
 

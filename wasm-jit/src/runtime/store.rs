@@ -25,7 +25,7 @@ use super::heap::Heap;
 use super::host::HostFuncData;
 use super::instance::InstanceData;
 use super::limits::StoreLimits;
-use super::observe::{Observer, WriteLog};
+use super::observe::{HostObserver, Observer, WriteLog};
 use super::references::ExternRefs;
 use super::roots::Roots;
 use super::table::TableData;
@@ -115,6 +115,8 @@ pub(crate) struct StoreOpaque {
     pub fuel_reserve: u64,
     /// Where writes of the host are logged.
     pub writes: Option<WriteLog>,
+    /// That of the store, for calls of host functions.
+    pub host_observer: Option<Arc<HostObserver>>,
 }
 
 impl StoreOpaque {
@@ -146,6 +148,7 @@ impl StoreOpaque {
             accessors: Accessors::default(),
             fuel_reserve: 0,
             writes: None,
+            host_observer: None,
         }
     }
 

@@ -11,6 +11,7 @@ mod linking;
 mod memory;
 mod names;
 mod objects;
+mod observation;
 mod references;
 mod stacks;
 mod threads;

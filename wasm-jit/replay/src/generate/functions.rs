@@ -10,7 +10,7 @@ use wasm_encoder::{
     BlockType, CodeSection, Function, FunctionSection, HeapType, Ieee32, Ieee64, InstructionSink,
 };
 
-use super::program::Program;
+use super::program::{DATA, Program};
 use super::script::{Action, Call, Enter, Script};
 use crate::value::Value;
 
@@ -40,6 +40,8 @@ pub(super) struct Functions<'a> {
     /// After the functions of the program.
     pub(super) types: FunctionSection,
     pub(super) bodies: CodeSection,
+    /// Restores the state of an instance that ran before.
+    pub(super) restore: Option<u32>,
     /// Does what the host does by itself.
     pub(super) start: u32,
 }
@@ -54,21 +56,28 @@ impl<'a> Functions<'a> {
             check,
             end: script.events as i32,
             plain: program.types.len() as u32,
-            segment: program.sections.get(&11).map_or(0, |data| data.count),
+            segment: program.number_of(DATA),
             difference: program.globals.len() as u32,
             replaced: CodeSection::new(),
             types: FunctionSection::new(),
             bodies: CodeSection::new(),
+            restore: None,
             start: 0,
         };
         for (import, calls) in script.imports.iter().enumerate() {
             let body = this.import(import as u32, calls);
             this.replaced.function(&body);
         }
-        let mut body = Function::new([]);
-        this.actions(&mut body.instructions(), &script.host, FEW_ACTIONS);
-        this.start = this.add(this.plain, body);
+        this.restore = script.snapshot.as_ref().map(|actions| this.of_host(actions));
+        this.start = this.of_host(&script.host);
         this
+    }
+
+    /// A function that does this.
+    fn of_host(&mut self, actions: &[Action]) -> u32 {
+        let mut body = Function::new([]);
+        self.actions(&mut body.instructions(), actions, FEW_ACTIONS);
+        self.add(self.plain, body)
     }
 
     /// Number of functions that were added.
@@ -223,6 +232,12 @@ impl<'a> Functions<'a> {
                     code.i32_const(*element as i32);
                     constant(code, *value);
                     code.table_set(*table);
+                }
+                Action::DropData { segment } => {
+                    code.data_drop(*segment);
+                }
+                Action::DropElements { segment } => {
+                    code.elem_drop(*segment);
                 }
                 Action::Enter(enter) => self.enter(code, enter),
             }

@@ -1,5 +1,10 @@
-//! Initializers that read imported globals: in a replay these are globals of the module, which the
-//! initializers of standard modules cannot read, so constants take their place.
+//! Initializers of tables, globals and segments, as a replay needs them.
+//!
+//! * In a replay, imported globals are globals of the module, which the initializers of standard
+//!   modules cannot read: constants take the place of these reads.
+//! * A replay of an instance that ran before begins with empty memories and tables. Active data
+//!   segments become passive ones without bytes, active element segments declarative ones, which
+//!   still let the code refer to their functions; indices remain.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -11,43 +16,47 @@ use wasm_encoder::{
 use wasm_jit::wasmparser as wp;
 
 use super::functions::constant;
-use super::program::Items;
+use super::program::{DATA, ELEMENTS, GLOBALS, Items, TABLES};
 use crate::error::{Error, unsupported};
 use crate::value::Value;
 
 /// Replaces the reads of imported globals, which have these values, in the sections that have
-/// initializers.
-pub(super) fn resolve(sections: &mut HashMap<u8, Items>, globals: &[Value]) -> Result<(), Error> {
-    if globals.is_empty() {
+/// initializers, and what fills memories and tables if they begin empty.
+pub(super) fn resolve(
+    sections: &mut HashMap<u8, Items>,
+    globals: &[Value],
+    is_cleared: bool,
+) -> Result<(), Error> {
+    if globals.is_empty() && !is_cleared {
         return Ok(());
     }
-    let mut constants = Constants(globals);
+    let mut initializers = Initializers { globals, is_cleared };
     for (id, items) in sections {
         let section = items.section();
         let reader = wp::BinaryReader::new(&section, 0);
-        *items = match id {
-            4 => {
+        *items = match *id {
+            TABLES => {
                 let mut tables = TableSection::new();
                 let reader = wp::TableSectionReader::new(reader)?;
-                constants.parse_table_section(&mut tables, reader).map_err(unknown)?;
+                initializers.parse_table_section(&mut tables, reader).map_err(unknown)?;
                 Items::encoded(&tables)
             }
-            6 => {
+            GLOBALS => {
                 let mut globals = GlobalSection::new();
                 let reader = wp::GlobalSectionReader::new(reader)?;
-                constants.parse_global_section(&mut globals, reader).map_err(unknown)?;
+                initializers.parse_global_section(&mut globals, reader).map_err(unknown)?;
                 Items::encoded(&globals)
             }
-            9 => {
+            ELEMENTS => {
                 let mut elements = ElementSection::new();
                 let reader = wp::ElementSectionReader::new(reader)?;
-                constants.parse_element_section(&mut elements, reader).map_err(unknown)?;
+                initializers.parse_element_section(&mut elements, reader).map_err(unknown)?;
                 Items::encoded(&elements)
             }
-            11 => {
+            DATA => {
                 let mut data = DataSection::new();
                 let reader = wp::DataSectionReader::new(reader)?;
-                constants.parse_data_section(&mut data, reader).map_err(unknown)?;
+                initializers.parse_data_section(&mut data, reader).map_err(unknown)?;
                 Items::encoded(&data)
             }
             _ => continue,
@@ -62,10 +71,53 @@ pub(super) fn unknown(error: reencode::Error<Infallible>) -> Error {
 }
 
 /// Copies initializers.
-struct Constants<'a>(&'a [Value]);
+struct Initializers<'a> {
+    /// The values of imported globals.
+    globals: &'a [Value],
+    /// Whether memories and tables begin empty.
+    is_cleared: bool,
+}
 
-impl Reencode for Constants<'_> {
+impl Reencode for Initializers<'_> {
     type Error = Infallible;
+
+    fn parse_table(
+        &mut self,
+        tables: &mut TableSection,
+        table: wp::Table<'_>,
+    ) -> Result<(), reencode::Error<Infallible>> {
+        let init = match table.init {
+            _ if self.is_cleared && table.ty.element_type.is_nullable() => wp::TableInit::RefNull,
+            init => init,
+        };
+        reencode::utils::parse_table(self, tables, wp::Table { init, ..table })
+    }
+
+    fn parse_element(
+        &mut self,
+        elements: &mut ElementSection,
+        element: wp::Element<'_>,
+    ) -> Result<(), reencode::Error<Infallible>> {
+        let kind = match element.kind {
+            wp::ElementKind::Active { .. } if self.is_cleared => wp::ElementKind::Declared,
+            kind => kind,
+        };
+        reencode::utils::parse_element(self, elements, wp::Element { kind, ..element })
+    }
+
+    fn parse_data(
+        &mut self,
+        data: &mut DataSection,
+        segment: wp::Data<'_>,
+    ) -> Result<(), reencode::Error<Infallible>> {
+        match segment.kind {
+            wp::DataKind::Active { .. } if self.is_cleared => {
+                data.passive([]);
+                Ok(())
+            }
+            _ => reencode::utils::parse_data(self, data, segment),
+        }
+    }
 
     fn const_expr(
         &mut self,
@@ -76,7 +128,7 @@ impl Reencode for Constants<'_> {
         while !operators.is_end_then_eof() {
             let operator = operators.read()?;
             let read = match operator {
-                wp::Operator::GlobalGet { global_index } => self.0.get(global_index as usize),
+                wp::Operator::GlobalGet { global_index } => self.globals.get(global_index as usize),
                 _ => None,
             };
             match read {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use wasm_encoder::{
     ConstExpr, CustomSection, DataCountSection, DataSection, ElementSection, Elements, ExportKind,
     ExportSection, FunctionSection, GlobalSection, GlobalType, InstructionSink, MemorySection, MemoryType,
-    RawSection, TableSection, TableType, TypeSection, ValType,
+    RawSection, StartSection, TableSection, TableType, TypeSection, ValType,
 };
 use wasm_jit::wasmparser as wp;
 
@@ -23,7 +23,7 @@ pub(super) fn assemble(
     functions: Functions<'_>,
 ) -> Result<Vec<u8>, Error> {
     let mut sections = program.sections.clone();
-    initializers::resolve(&mut sections, &script.globals)?;
+    initializers::resolve(&mut sections, &script.globals, script.snapshot.is_some())?;
     let mut take = |id: u8| sections.remove(&id).unwrap_or_default();
     let mut replaced = FunctionSection::new();
     for ty in &program.functions[..program.imports as usize] {
@@ -41,20 +41,18 @@ pub(super) fn assemble(
     let data = take(11).append(&Items::encoded(&data));
 
     let mut out = wasm_encoder::Module::new();
-    let mut put = |id: u8, items: &Items| {
-        if items.count > 0 {
-            out.section(&RawSection { id, data: &items.section() });
-        }
-    };
-    put(1, &take(1).append(&Items::encoded(&plain)));
-    put(3, &Items::encoded(&replaced).append(&take(3)).append(&Items::encoded(&functions.types)));
-    put(4, &Items::encoded(&imported_tables(program, script)?).append(&take(4)));
-    put(5, &Items::encoded(&imported_memories(program, script)).append(&take(5)));
-    put(13, &take(13));
+    put(&mut out, 1, &take(1).append(&Items::encoded(&plain)));
+    put(&mut out, 3, &Items::encoded(&replaced).append(&take(3)).append(&Items::encoded(&functions.types)));
+    put(&mut out, 4, &Items::encoded(&imported_tables(program, script)?).append(&take(4)));
+    put(&mut out, 5, &Items::encoded(&imported_memories(program, script)).append(&take(5)));
+    put(&mut out, 13, &take(13));
     let imported_globals = Items::encoded(&imported_globals(program, script)?);
-    put(6, &imported_globals.append(&take(6)).append(&Items::encoded(&globals(program, script))));
-    put(7, &Items::encoded(&exports(program, &functions)));
-    put(9, &take(9).append(&Items::encoded(&elements)));
+    put(&mut out, 6, &imported_globals.append(&take(6)).append(&Items::encoded(&globals(program, script))));
+    put(&mut out, 7, &Items::encoded(&exports(program, &functions)));
+    if let Some(function_index) = functions.restore {
+        out.section(&StartSection { function_index });
+    }
+    put(&mut out, 9, &take(9).append(&Items::encoded(&elements)));
     let code =
         Items::encoded(&functions.replaced).append(&take(10)).append(&Items::encoded(&functions.bodies));
     out.section(&DataCountSection { count: data.count });
@@ -64,6 +62,13 @@ pub(super) fn assemble(
         out.section(&CustomSection { name: "name".into(), data: Cow::Borrowed(names) });
     }
     Ok(out.finish())
+}
+
+/// Appends a section, unless it has no items.
+fn put(out: &mut wasm_encoder::Module, id: u8, items: &Items) {
+    if items.count > 0 {
+        out.section(&RawSection { id, data: &items.section() });
+    }
 }
 
 /// The memories that the program imports, as its own.

@@ -45,6 +45,12 @@ impl Items {
     }
 }
 
+/// The numbers of the sections of tables, globals, elements and data.
+pub(super) const TABLES: u8 = 4;
+pub(super) const GLOBALS: u8 = 6;
+pub(super) const ELEMENTS: u8 = 9;
+pub(super) const DATA: u8 = 11;
+
 /// What is needed of the program.
 #[derive(Debug, Default)]
 pub(super) struct Program {
@@ -156,6 +162,11 @@ impl Program {
         }
         self.tables.push(ty.element_type);
         Ok(())
+    }
+
+    /// The number of items in a section.
+    pub(super) fn number_of(&self, section: u8) -> u32 {
+        self.sections.get(&section).map_or(0, |items| items.count)
     }
 
     /// The type of a function, by its index.

@@ -6,7 +6,7 @@ use std::io::Read;
 
 use wasm_jit::wasmparser as wp;
 
-use super::program::Program;
+use super::program::{DATA, ELEMENTS, Program};
 use crate::error::Error;
 use crate::event::Event;
 use crate::trace::Reader;
@@ -25,6 +25,10 @@ pub(super) enum Action {
     GrowTable { table: u32, elements: u32, null: Value },
     /// Sets an element of a table.
     SetElement { table: u32, element: u32, value: Value },
+    /// Makes a data segment empty.
+    DropData { segment: u32 },
+    /// Makes an element segment empty.
+    DropElements { segment: u32 },
     /// Calls a function of the program.
     Enter(Enter),
 }
@@ -80,6 +84,9 @@ pub(super) struct Script {
     pub(super) globals: Vec<Value>,
     /// Calls of each import, in their order.
     pub(super) imports: Vec<Vec<Call>>,
+    /// What restores the state of an instance that ran before, after it was cleared; `None` for a
+    /// new instance.
+    pub(super) snapshot: Option<Vec<Action>>,
     /// What the host does by itself.
     pub(super) host: Vec<Action>,
     /// All bytes that are written, each sequence once.
@@ -109,6 +116,8 @@ struct Events<'a> {
     /// Where sequences of bytes with this hash and length are.
     known: HashMap<(u64, u32), u32>,
     hasher: RandomState,
+    /// Whether the host has called the program.
+    has_run: bool,
     failed: bool,
 }
 
@@ -117,7 +126,7 @@ impl Script {
         let mut script = Self::default();
         script.imports.resize_with(program.imports as usize, Vec::new);
         let (running, known, hasher) = Default::default();
-        let mut events = Events { program, script, running, known, hasher, failed: false };
+        let mut events = Events { program, script, running, known, hasher, has_run: false, failed: false };
         for event in Reader::new(trace) {
             let (event, number) = (event?, events.script.events);
             if let Event::Start { module, length } = event
@@ -165,12 +174,19 @@ impl Events<'_> {
             Event::ImportMemory { memory, pages, maximum } => self.import_memory(memory, pages, maximum)?,
             Event::ImportTable { table, elements, maximum } => self.import_table(table, elements, maximum)?,
             Event::ImportGlobal { global, value } => self.import_global(global, value)?,
+            Event::Snapshot => {
+                let is_late = self.has_run || !self.script.host.is_empty();
+                if is_late || self.script.snapshot.replace(Vec::new()).is_some() {
+                    return Err("a snapshot that is not at the beginning");
+                }
+            }
             Event::Enter { function, arguments } => {
                 let ty = self.program.type_of(function).ok_or("there is no such function")?;
                 if self.program_runs() || function < self.program.imports {
                     return Err("a call of the host that is not possible here");
                 }
                 self.check(&arguments, ty.params())?;
+                self.has_run = true;
                 self.running.push(Running::Program(Enter {
                     function,
                     arguments,
@@ -272,7 +288,10 @@ impl Events<'_> {
     fn act(&mut self, action: Action) {
         let actions = match self.running.last() {
             Some(Running::Import(import, call)) => &mut self.script.imports[*import as usize][*call].actions,
-            _ => &mut self.script.host,
+            _ => match &mut self.script.snapshot {
+                Some(snapshot) if !self.has_run => snapshot,
+                _ => &mut self.script.host,
+            },
         };
         actions.push(action);
     }
@@ -319,7 +338,15 @@ impl Events<'_> {
                 self.check(&[value], &[wp::ValType::Ref(ty)])?;
                 Ok(Action::SetElement { table, element, value })
             }
-            _ => Err("there is no such memory, or it cannot grow so much"),
+            Event::DropData { segment } => {
+                let is_one = segment < self.program.number_of(DATA);
+                is_one.then_some(Action::DropData { segment }).ok_or("there is no such data segment")
+            }
+            Event::DropElements { segment } => {
+                let is_one = segment < self.program.number_of(ELEMENTS);
+                is_one.then_some(Action::DropElements { segment }).ok_or("there is no such element segment")
+            }
+            _ => Err("no change of the host"),
         }
     }
 

@@ -1,7 +1,10 @@
 //! What recording costs, how large traces are, and what replays are like.
 //!
 //! Real WASI programs run with and without `wasm-jit record` in turns; then the trace is reduced,
-//! and the module that replays it runs. The least times of the turns count.
+//! and the module that replays it runs. The least times of the turns count. Then recordings that
+//! begin and end in the middle of a run (`middle.rs`).
+
+mod middle;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,6 +67,8 @@ fn main() {
     }
     let mut report = Report::new("What does it cost to record a program of WebAssembly?");
     report.push(table);
+    report.push(middle::speed(&options));
+    report.push(middle::snapshots(&options));
     options.print(&report);
 }
 

@@ -1,0 +1,143 @@
+//! Recordings of complete runs, and of calls in the middle of a run, from its start on or requested
+//! by another process.
+
+use std::fs::File;
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use clap::Args;
+use wasm_jit::Module;
+use wasm_jit_replay::{CallRecorder, Calls, Recorder};
+
+use super::Failure;
+use super::host::Host;
+
+/// Which calls are recorded.
+#[derive(Clone, Debug, Args)]
+pub(super) struct FunctionCalls {
+    /// Records calls of this function (name or index) only, from its CALLth one on [default: 1]:
+    /// the trace begins with the memories, tables and globals that it finds, and the host calls it.
+    /// Before and after, the program runs at full speed
+    #[arg(long, value_name = "FUNCTION[:CALL]")]
+    from: Option<String>,
+
+    /// Number of calls that are recorded; those that the function makes of itself are part of them.
+    /// What the program changes between two of them becomes changes by the host
+    #[arg(long, value_name = "N", default_value = "1", requires = "from")]
+    calls: NonZeroU64,
+}
+
+impl FunctionCalls {
+    /// Those of a module; `None` if the run is recorded completely.
+    fn of(&self, module: &Module) -> Result<Option<Calls>, Failure> {
+        self.from.as_ref().map(|from| wanted(module, from, self.calls)).transpose()
+    }
+}
+
+/// The calls of a function.
+fn wanted(module: &Module, from: &str, number: NonZeroU64) -> Result<Calls, Failure> {
+    let found = function_and_call(module, from);
+    let (function, first) =
+        found.ok_or_else(|| Failure::new(format_args!("there is no function `{from}` with code")))?;
+    Ok(Calls { function, skipped: first.get() - 1, number })
+}
+
+/// A function, and the number of a call. A name may have colons.
+fn function_and_call(module: &Module, text: &str) -> Option<(u32, NonZeroU64)> {
+    let function = |name| super::count::function(module, name);
+    if let Some(function) = function(text) {
+        return Some((function, NonZeroU64::MIN));
+    }
+    let (name, call) = text.rsplit_once(':')?;
+    Some((function(name)?, call.parse().ok()?))
+}
+
+/// Records a run, or calls of a function.
+pub(super) enum Recording {
+    Run(Recorder),
+    Calls(CallRecorder),
+}
+
+impl Recording {
+    /// Records to a file. It is overwritten, unless the module cannot be recorded.
+    pub(super) fn start(
+        module: &Module,
+        program: &Path,
+        trace: &Path,
+        calls: &FunctionCalls,
+    ) -> Result<Self, Failure> {
+        let about = |failure: Failure| failure.about(program.display());
+        match calls.of(module).map_err(about)? {
+            Some(calls) => record_calls(module, calls, trace).map(Self::Calls).map_err(about),
+            None => {
+                Recorder::check(module).map_err(|error| Failure::of_file(program, error))?;
+                Recorder::new(module, create(trace)?).map(Self::Run).map_err(Failure::new)
+            }
+        }
+    }
+
+    /// That of a complete run, which begins when the program is instantiated.
+    pub(super) fn of_run(&self) -> Option<Recorder> {
+        match self {
+            Self::Run(recorder) => Some(recorder.clone()),
+            Self::Calls(_) => None,
+        }
+    }
+
+    /// After the end of the program.
+    pub(super) fn finish(self, program: &Path) -> Result<(), Failure> {
+        match self {
+            Self::Run(_) => Ok(()),
+            Self::Calls(recorder) => {
+                recorder.stop().map(drop).map_err(|error| Failure::of_file(program, error))
+            }
+        }
+    }
+}
+
+/// Records calls to a file.
+fn record_calls(module: &Module, calls: Calls, trace: &Path) -> Result<CallRecorder, Failure> {
+    CallRecorder::check(module, calls).map_err(Failure::new)?;
+    CallRecorder::start::<Host>(module, calls, create(trace)?).map_err(Failure::new)
+}
+
+fn create(trace: &Path) -> Result<File, Failure> {
+    File::create(trace).map_err(|error| Failure::of_file(trace, error))
+}
+
+/// A recording of a program that runs, which others request.
+pub(super) struct AttachedRecording {
+    module: Module,
+    current: Mutex<Option<CallRecorder>>,
+}
+
+impl AttachedRecording {
+    pub(super) fn new(module: &Module) -> Self {
+        Self { module: module.clone(), current: Mutex::default() }
+    }
+
+    /// Answers `CALLS FUNCTION[:CALL] TRACE`, separated by tabs, which starts a recording, or
+    /// nothing, which ends it and returns the number of calls.
+    pub(super) fn answer(&self, request: &str) -> Result<String, String> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let fields: Vec<&str> = request.splitn(3, '\t').collect();
+        match fields[..] {
+            [""] => {
+                let recorder = current.take().ok_or("the program is not recorded")?;
+                recorder.stop().map(|calls| format!("calls: {calls}\n")).map_err(|error| error.to_string())
+            }
+            [calls, from, trace] => {
+                if current.as_ref().is_some_and(|recorder| !recorder.has_ended()) {
+                    return Err("the program is recorded already".to_owned());
+                }
+                let calls: NonZeroU64 = calls.parse().map_err(|error| format!("{calls}: {error}"))?;
+                let started = wanted(&self.module, from, calls)
+                    .and_then(|calls| record_calls(&self.module, calls, trace.as_ref()));
+                *current = Some(started.map_err(|failure| failure.message)?);
+                Ok(String::new())
+            }
+            _ => Err("expected CALLS, FUNCTION[:CALL] and TRACE, separated by tabs".to_owned()),
+        }
+    }
+}

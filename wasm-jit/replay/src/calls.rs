@@ -1,0 +1,418 @@
+//! [`CallRecorder`]: records calls of one function of a program that runs.
+//!
+//! 1. Probes at the function's entry and exit are switched on, at any time and from any thread. A
+//!    call that runs already is not seen; one that it makes of the function is.
+//! 2. When the first call that is wanted enters, the state of the instance is written
+//!    (`state.rs`), and the call as one by the host. The store's calls are observed from here on
+//!    (`recording.rs`).
+//! 3. When this frame returns, so does the call in the trace, and the store is not observed any
+//!    more. Recursive calls and calls by the host in between are part of the call.
+//! 4. Between two calls, everything counts as the host's: the state after the first one is kept,
+//!    and at the next entry, what differs becomes events.
+//! 5. After the last call, the probes are removed, and the function returns to its original code.
+//!
+//! A call that fails ends the recording, since a replay cannot continue after a failure. Probes
+//! learn this where they cannot access the store: its observer is left behind, ignores calls, and
+//! removes itself at the next one.
+//!
+//! An error ends the recording, and not the program.
+
+use std::fmt;
+use std::io::Write;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+use wasm_jit::probes::{Frame, GenericFn, Kind, Location, Place, Probe, ProbeSpec, UnwoundWatch};
+use wasm_jit::{
+    AsContextMut, CallObserver, Caller, Func, FunctionInfo, Instance, Module, StoreContextMut, Val, WriteLog,
+};
+
+use super::accesses;
+use super::check::check;
+use super::error::{Error, unsupported};
+use super::event::Event;
+use super::recording::Recording;
+use super::state::{State, write_snapshot};
+use super::value::{Value, recorded};
+
+/// The calls of a function that are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calls {
+    /// The function's index.
+    pub function: u32,
+    /// How many calls are not recorded first; those that it makes of itself count.
+    pub skipped: u64,
+    /// How many are recorded then. Those that it makes of itself are part of the outer one.
+    pub number: NonZeroU64,
+}
+
+/// Records calls of a function, until they have ended, or this is stopped or dropped. The first
+/// instance that makes a call which is recorded is the one whose calls are.
+#[derive(Debug)]
+pub struct CallRecorder(Shared);
+
+impl CallRecorder {
+    /// Whether these calls can be recorded, as far as that is known before the program runs.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`].
+    pub fn check(module: &Module, calls: Calls) -> Result<(), Error> {
+        checked(module, calls).map(drop)
+    }
+
+    /// Records calls from now on, in stores with data of type `T`. The trace is flushed after each
+    /// call in either direction. Returns at once; the program may run meanwhile, on any thread.
+    ///
+    /// The first call is delayed by the time that it takes to write memories and tables, each
+    /// further one by that to compare them with a copy of the memories, which is kept from one call
+    /// to the next.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a module that cannot be recorded, or if the function is imported
+    /// or ends in tail calls; [`Error::Engine`] if there are no probes; [`Error::Io`].
+    pub fn start<T: 'static>(
+        module: &Module,
+        calls: Calls,
+        out: impl Write + Send + 'static,
+    ) -> Result<Self, Error> {
+        let function = checked(module, calls)?;
+        let shared = Shared(Arc::new(Mutex::new(Recorded::new(calls, Recording::new(module, out)?))));
+        let left = shared.clone();
+        let watch = module.watch_unwound(move |frame| {
+            if frame.function == calls.function {
+                left.lock().unwound(FrameOfThread::new(frame.frame));
+            }
+        });
+        let recorder = Self(shared.clone());
+        // A call waits at its entry until both probes are on.
+        let mut recorded = shared.lock();
+        let probes = accesses::make(module, &boundary::<T>(&function, &shared)).map_err(accesses::refused)?;
+        recorded.attached = Some((probes, watch));
+        drop(recorded);
+        Ok(recorder)
+    }
+
+    /// Whether the calls have been recorded, or an error has ended the recording.
+    pub fn has_ended(&self) -> bool {
+        self.0.lock().recording.is_none()
+    }
+
+    /// Ends the recording; the trace is complete then. Returns how many calls it contains; one that
+    /// has not ended is contained as far as it went.
+    ///
+    /// # Errors
+    /// What has ended the recording before, once: [`Error::Unsupported`], [`Error::Io`].
+    /// [`Error::NotCalled`] if there is no call.
+    pub fn stop(&self) -> Result<u64, Error> {
+        let mut recorded = self.0.lock();
+        recorded.finish();
+        match recorded.failed.take() {
+            Some(error) => Err(error),
+            None if recorded.entered == 0 => Err(Error::NotCalled { function: recorded.calls.function }),
+            None => Ok(recorded.entered),
+        }
+    }
+}
+
+impl Drop for CallRecorder {
+    fn drop(&mut self) {
+        self.0.lock().finish();
+    }
+}
+
+fn checked(module: &Module, calls: Calls) -> Result<FunctionInfo<'_>, Error> {
+    check(module)?;
+    accesses::delimited(module, calls.function)
+}
+
+/// A frame, by its number among those of its thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FrameOfThread(ThreadId, u64);
+
+impl FrameOfThread {
+    /// Of this thread.
+    fn new(number: u64) -> Self {
+        Self(thread::current().id(), number)
+    }
+}
+
+struct Recorded {
+    calls: Calls,
+    /// `None` after the end.
+    recording: Option<Recording>,
+    /// That of the first call.
+    instance: Option<Instance>,
+    /// The state after the last call, between two calls.
+    known: Option<State>,
+    /// Calls that were not recorded so far.
+    skipped: u64,
+    /// Calls that were recorded so far, or have begun.
+    entered: u64,
+    /// The outermost frame of the function, while it is recorded.
+    inside: Option<FrameOfThread>,
+    failed: Option<Error>,
+    /// Removed at the end.
+    attached: Option<(Vec<Probe>, UnwoundWatch)>,
+}
+
+impl Recorded {
+    fn new(calls: Calls, recording: Recording) -> Self {
+        Self {
+            calls,
+            recording: Some(recording),
+            instance: None,
+            known: None,
+            skipped: 0,
+            entered: 0,
+            inside: None,
+            failed: None,
+            attached: None,
+        }
+    }
+
+    /// Writes an end of the trace that can be read. Nothing happens if it has ended.
+    fn finish(&mut self) {
+        if let Some(mut recording) = self.recording.take()
+            && let Err(error) = recording.out.flush()
+        {
+            self.failed.get_or_insert(error);
+        }
+        (self.inside, self.known, self.attached) = (None, None, None);
+    }
+
+    fn end_if_failed(&mut self, done: Result<(), Error>) {
+        if let Err(error) = done {
+            self.failed.get_or_insert(error);
+            self.finish();
+        }
+    }
+
+    /// Whether a call that is entered now is recorded.
+    fn is_wanted(&mut self, instance: Instance) -> bool {
+        if self.recording.is_none()
+            || self.inside.is_some()
+            || self.instance.is_some_and(|one| one != instance)
+        {
+            return false;
+        }
+        let is_wanted = self.skipped == self.calls.skipped;
+        self.skipped += u64::from(!is_wanted);
+        is_wanted
+    }
+
+    /// The function is entered from outside of itself.
+    fn enter(
+        &mut self,
+        mut store: impl AsContextMut,
+        instance: Instance,
+        arguments: &[Val],
+    ) -> Result<(), Error> {
+        let Some(recording) = &mut self.recording else { return Ok(()) };
+        if store.as_context_mut().is_observed() {
+            return Err(unsupported("a store that is recorded already"));
+        }
+        let arguments: Vec<Value> = arguments
+            .iter()
+            .map(|value| recorded(value, &instance, store.as_context()))
+            .collect::<Result<_, _>>()?;
+        match self.known.take() {
+            None => write_snapshot(&mut store, instance, &mut recording.out)?,
+            Some(known) => known.write_changes(&mut store, instance, &mut recording.out)?,
+        }
+        recording.out.write(&Event::Enter { function: self.calls.function, arguments })?;
+        self.instance = Some(instance);
+        self.entered += 1;
+        recording.begin(store, instance)
+    }
+
+    /// The outermost frame returns.
+    fn leave<T: 'static>(
+        &mut self,
+        mut store: StoreContextMut<'_, T>,
+        instance: Instance,
+        results: &[Val],
+    ) -> Result<(), Error> {
+        self.inside = None;
+        store.observe_calls(None);
+        let Some(recording) = &mut self.recording else { return Ok(()) };
+        recording.end(&mut store);
+        let results: Vec<Value> =
+            results.iter().map(|value| recorded(value, &instance, &store)).collect::<Result<_, _>>()?;
+        recording.out.write(&Event::Leave { results })?;
+        recording.out.flush()?;
+        if self.entered == self.calls.number.get() {
+            self.finish();
+        } else {
+            self.known = Some(State::of(store, instance));
+        }
+        Ok(())
+    }
+
+    /// A frame of the function is left by a trap, an exception, or a failure of the host.
+    fn unwound(&mut self, frame: FrameOfThread) {
+        if self.inside != Some(frame) {
+            return;
+        }
+        if let Some(recording) = &mut self.recording {
+            let written = recording.out.write(&Event::Fail);
+            self.end_if_failed(written);
+        }
+        self.finish();
+    }
+}
+
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Recorded>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Recorded> {
+        // Not held while foreign code runs, which might panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A probe at the entry fires.
+    fn entered<T: 'static>(&self, frame: &mut Frame<'_>, parameters: u32) {
+        let mut recorded = self.lock();
+        if recorded.is_wanted(frame.instance()) {
+            let begun = self.begin::<T>(&mut recorded, frame, parameters);
+            recorded.end_if_failed(begun);
+        }
+    }
+
+    fn begin<T: 'static>(
+        &self,
+        recorded: &mut Recorded,
+        frame: &mut Frame<'_>,
+        parameters: u32,
+    ) -> Result<(), Error> {
+        let (instance, number) = (frame.instance(), frame.number());
+        let locals = (0..parameters).map(|local| frame.local(local));
+        let arguments: Vec<Val> = locals.collect::<Result<_, _>>().map_err(wasm_jit::Error::from)?;
+        let mut store = frame.store::<T>().ok_or_else(|| unsupported("a store with data of another type"))?;
+        recorded.enter(&mut store, instance, &arguments)?;
+        recorded.inside = Some(FrameOfThread::new(number));
+        store.observe_calls(Some(Arc::new(self.clone())));
+        Ok(())
+    }
+
+    /// A probe at the exit fires.
+    fn left<T: 'static>(&self, frame: &mut Frame<'_>, results: u32) {
+        let mut recorded = self.lock();
+        if recorded.inside == Some(FrameOfThread::new(frame.number())) {
+            let ended = end::<T>(&mut recorded, frame, results);
+            recorded.end_if_failed(ended);
+        }
+    }
+
+    /// Notifies the recording of a call; the observer is removed if there is none any more.
+    fn observe<T: 'static>(
+        &self,
+        mut store: StoreContextMut<'_, T>,
+        event: impl FnOnce(&mut Recording, &mut StoreContextMut<'_, T>) -> Result<(), Error>,
+    ) {
+        let mut recorded = self.lock();
+        let done = match &mut recorded.recording {
+            Some(recording) => event(recording, &mut store),
+            None => {
+                WriteLog::end(&mut store);
+                store.observe_calls(None);
+                return;
+            }
+        };
+        recorded.end_if_failed(done);
+    }
+}
+
+impl<T: 'static> CallObserver<T> for Shared {
+    fn enter(
+        &self,
+        store: StoreContextMut<'_, T>,
+        func: &Func,
+        arguments: &[Val],
+    ) -> Result<(), wasm_jit::Error> {
+        self.observe(store, |recording, store| recording.enter(store, func, arguments));
+        Ok(())
+    }
+
+    fn leave(
+        &self,
+        store: StoreContextMut<'_, T>,
+        _: &Func,
+        results: Result<&[Val], &wasm_jit::Error>,
+    ) -> Result<(), wasm_jit::Error> {
+        if !CallObserver::<T>::has_ended(self) {
+            self.observe(store, |recording, store| recording.leave(store, results));
+        }
+        Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.lock().recording.is_none()
+    }
+
+    fn enter_host(
+        &self,
+        mut caller: Caller<'_, T>,
+        func: &Func,
+        arguments: &[Val],
+    ) -> Result<(), wasm_jit::Error> {
+        let instance = caller.instance();
+        self.observe(caller.as_context_mut(), |recording, store| {
+            recording.enter_host(store, instance, func, arguments)
+        });
+        Ok(())
+    }
+
+    fn leave_host(
+        &self,
+        mut caller: Caller<'_, T>,
+        _: &Func,
+        results: Result<&[Val], &wasm_jit::Error>,
+    ) -> Result<(), wasm_jit::Error> {
+        let instance = caller.instance();
+        if !CallObserver::<T>::has_ended(self) {
+            self.observe(caller.as_context_mut(), |recording, store| {
+                recording.leave_host(store, instance, results)
+            });
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let recorded = self.lock();
+        let mut debug = f.debug_struct("Recorded");
+        debug.field("calls", &recorded.calls).field("entered", &recorded.entered).finish_non_exhaustive()
+    }
+}
+
+/// The outermost frame returns.
+fn end<T: 'static>(recorded: &mut Recorded, frame: &mut Frame<'_>, results: u32) -> Result<(), Error> {
+    let operands = (0..results).rev().map(|operand| frame.operand(operand));
+    let results: Vec<Val> = operands.collect::<Result<_, _>>().map_err(wasm_jit::Error::from)?;
+    let instance = frame.instance();
+    let store = frame.store::<T>().ok_or_else(|| unsupported("a store with data of another type"))?;
+    recorded.leave(store, instance, &results)
+}
+
+/// Probes with the arguments and the results of the function.
+fn boundary<T: 'static>(function: &FunctionInfo<'_>, shared: &Shared) -> Vec<ProbeSpec> {
+    let (parameters, results) = (function.ty().params().len() as u32, function.ty().results().len() as u32);
+    let (entered, left) = (shared.clone(), shared.clone());
+    let at_entry = GenericFn::new(move |frame| {
+        entered.entered::<T>(frame, parameters);
+        Ok(())
+    });
+    let at_exit = GenericFn::new(move |frame| {
+        left.left::<T>(frame, results);
+        Ok(())
+    });
+    [(Place::Entry, at_entry), (Place::Exit, at_exit)]
+        .map(|(place, closure)| ProbeSpec {
+            location: Location { function: function.index(), place },
+            kind: Kind::Generic(closure),
+        })
+        .into()
+}

@@ -1,0 +1,183 @@
+//! [`State`]: memories, tables, globals and segments of an instance, as a replay knows them.
+//!
+//! What differs from it becomes events of the host. The state at the beginning of a recording in
+//! the middle of a run is written as the difference from an instance that was
+//! [cleared](Event::Snapshot). It is written while it is read: no copy is made.
+
+use wasm_jit::{AsContext, AsContextMut, Instance, Table};
+
+use super::check::has_recorded_form;
+use super::error::{Error, unsupported};
+use super::event::Event;
+use super::imported;
+use super::trace::Writer;
+use super::value::{Value, mutable_globals, of_global};
+use super::writes::changed_blocks;
+
+/// The state of an instance.
+pub(crate) struct State {
+    memories: Vec<Bytes>,
+    tables: Vec<Elements>,
+    /// The mutable globals by their indices; `None` if it is not known.
+    globals: Vec<(u32, Option<Value>)>,
+    /// Which data segments and which element segments are empty.
+    dropped: [Vec<bool>; 2],
+}
+
+/// A memory.
+struct Bytes {
+    pages: u64,
+    /// What follows is zero.
+    bytes: Vec<u8>,
+}
+
+/// A table.
+struct Elements {
+    size: u64,
+    /// `None` if it has no recorded form. What follows is null.
+    elements: Vec<Option<Value>>,
+}
+
+/// Writes the complete state of an instance.
+pub(crate) fn write_snapshot(
+    mut store: impl AsContextMut,
+    instance: Instance,
+    out: &mut Writer,
+) -> Result<(), Error> {
+    let imported = imported::write(&mut store, instance, out)?;
+    out.write(&Event::Snapshot)?;
+    let (memories, tables) = (imported.memories.len(), imported.tables.len());
+    State::cleared(&mut store, instance, memories, tables).write_changes(store, instance, out)
+}
+
+impl State {
+    /// That of a new instance after [`Event::Snapshot`], with so many imported memories and tables.
+    fn cleared(mut store: impl AsContextMut, instance: Instance, memories: usize, tables: usize) -> Self {
+        let mut this = Self::empty(&mut store, instance);
+        // Imported ones already have their sizes; the others are as large as the module says.
+        for (index, memory) in (0..).zip(&mut this.memories).skip(memories) {
+            let found = instance.memory(store.as_context(), index).expect("it has this memory");
+            memory.pages = found.ty(store.as_context()).minimum();
+        }
+        for (index, table) in (0..).zip(&mut this.tables).skip(tables) {
+            let found = instance.table(store.as_context(), index).expect("it has this table");
+            table.size = found.ty(store.as_context()).minimum();
+        }
+        this
+    }
+
+    /// With the sizes that the memories and tables have, but nothing in them.
+    fn empty(store: impl AsContext, instance: Instance) -> Self {
+        let memories = (0..).map_while(|index| instance.memory(store.as_context(), index));
+        let memories = memories.map(|memory| Bytes { pages: memory.size(&store), bytes: Vec::new() });
+        let tables = (0..).map_while(|index| instance.table(store.as_context(), index));
+        let tables = tables.map(|table| Elements { size: table.size(&store), elements: Vec::new() });
+        let globals = mutable_globals(&store, instance).into_iter().map(|(index, _)| (index, None));
+        let (memories, tables, globals) = (memories.collect(), tables.collect(), globals.collect());
+        Self { memories, tables, globals, dropped: Default::default() }
+    }
+
+    /// That of an instance now. Copies its memories.
+    pub(crate) fn of(mut store: impl AsContextMut, instance: Instance) -> Self {
+        let mut this = Self::empty(&mut store, instance);
+        for (index, memory) in (0..).zip(&mut this.memories) {
+            let found = instance.memory(store.as_context(), index).expect("it has this memory");
+            memory.bytes = found.data(store.as_context()).to_vec();
+        }
+        for (index, table) in (0..).zip(&mut this.tables) {
+            let found = instance.table(store.as_context(), index).expect("it has this table");
+            let elements = (0..table.size).map(|at| element(&mut store, instance, found, at));
+            table.elements = elements.collect();
+        }
+        for ((_, value), (_, global)) in this.globals.iter_mut().zip(mutable_globals(&store, instance)) {
+            *value = of_global(&mut store, instance, global);
+        }
+        this.dropped = dropped(&store, instance);
+        this
+    }
+
+    /// Writes what an instance has now that this does not.
+    pub(crate) fn write_changes(
+        &self,
+        mut store: impl AsContextMut,
+        instance: Instance,
+        out: &mut Writer,
+    ) -> Result<(), Error> {
+        for (index, known) in (0..).zip(&self.memories) {
+            let memory = instance.memory(store.as_context(), index).expect("memories remain");
+            let pages = memory.size(store.as_context()) - known.pages;
+            if pages > 0 {
+                out.write(&Event::Grow { memory: index, pages })?;
+            }
+            let now = memory.data(store.as_context());
+            for (from, to) in changed_blocks(&known.bytes, now) {
+                let (address, bytes) = (from as u64, now[from..to].to_vec());
+                out.write(&Event::Write { memory: index, address, bytes })?;
+            }
+        }
+        for (index, known) in (0..).zip(&self.tables) {
+            known.write_changes(index, &mut store, instance, out)?;
+        }
+        for ((index, known), (_, global)) in self.globals.iter().zip(mutable_globals(&store, instance)) {
+            let now = of_global(&mut store, instance, global);
+            let value = now.ok_or_else(|| unsupported(format!("the reference in global {index}")))?;
+            if now != *known {
+                out.write(&Event::SetGlobal { global: *index, value })?;
+            }
+        }
+        let now = dropped(&store, instance);
+        let newly = |kind: usize| {
+            let known = self.dropped[kind].iter().copied().chain(std::iter::repeat(false));
+            let dropped = (0..).zip(now[kind].iter().zip(known));
+            dropped.filter(|(_, (now, known))| **now && !known).map(|(segment, _)| segment)
+        };
+        newly(0).try_for_each(|segment| out.write(&Event::DropData { segment }))?;
+        newly(1).try_for_each(|segment| out.write(&Event::DropElements { segment }))
+    }
+}
+
+impl Elements {
+    fn write_changes(
+        &self,
+        index: u32,
+        mut store: impl AsContextMut,
+        instance: Instance,
+        out: &mut Writer,
+    ) -> Result<(), Error> {
+        let table = instance.table(store.as_context(), index).expect("tables remain");
+        if !has_recorded_form(table.ty(store.as_context()).element()) {
+            return Err(unsupported(format!("table {index}, a table of this type")));
+        }
+        let size = table.size(store.as_context());
+        if size > self.size {
+            out.write(&Event::GrowTable { table: index, elements: size - self.size })?;
+        }
+        for at in 0..size {
+            let now = element(&mut store, instance, table, at);
+            let value =
+                now.ok_or_else(|| unsupported(format!("the reference in element {at} of table {index}")))?;
+            let is_known = match self.elements.get(at as usize) {
+                Some(known) => *known == now,
+                None => value.is_null(),
+            };
+            if !is_known {
+                out.write(&Event::SetElement { table: index, element: at, value })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An element of a table, if it has a recorded form.
+fn element(mut store: impl AsContextMut, instance: Instance, table: Table, at: u64) -> Option<Value> {
+    let value = table.get(store.as_context_mut(), at).expect("it is in the table");
+    Value::of(&value, |func| instance.func_index(store.as_context(), func))
+}
+
+/// Which data segments, and which element segments, are empty.
+fn dropped(store: impl AsContext, instance: Instance) -> [Vec<bool>; 2] {
+    [
+        (0..).map_while(|segment| instance.is_data_dropped(store.as_context(), segment)).collect(),
+        (0..).map_while(|segment| instance.are_elements_dropped(store.as_context(), segment)).collect(),
+    ]
+}
