@@ -10,9 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
 
-use tests::{Run, ensure_built, repo_root, run, run_within};
+use tests::{Run, ensure_built, repo_root, run};
 
 /// The folder with `include/wasm.h` and `example/`.
 fn c_api() -> &'static Path {
@@ -38,10 +37,10 @@ enum Link {
 }
 
 /// Compiles and links a program with a compiler and its flags.
-fn build(source: &Path, [compiler, flags @ ..]: &[&str], link: Link, folder: &Path) -> PathBuf {
+fn build(source: &Path, compiler: &[&str], link: Link, folder: &Path) -> PathBuf {
     let binary = folder.join(source.file_stem().expect("a source has a name"));
-    let mut command = Command::new(compiler);
-    command.args(["-g", "-pthread", "-Wall", "-Wextra", "-Werror"]).args(flags).arg("-isystem");
+    let mut command = Command::new(compiler[0]);
+    command.args(["-g", "-pthread", "-Wall", "-Wextra", "-Werror"]).args(&compiler[1..]).arg("-isystem");
     command.arg(c_api().join("include")).arg("-I").arg(repo_root().join("wasm-jit/c-api/include"));
     command.arg(source).arg("-o").arg(&binary);
     match link {
@@ -51,7 +50,7 @@ fn build(source: &Path, [compiler, flags @ ..]: &[&str], link: Link, folder: &Pa
         }
         Link::Static => command.arg(library().join("libwasm_jit.a")).args(["-lm", "-ldl"]),
     };
-    let output = command.output().unwrap_or_else(|error| panic!("{compiler}: {error}"));
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
     binary
 }
@@ -65,16 +64,21 @@ fn temporary() -> tempfile::TempDir {
 #[track_caller]
 fn output_of(ran: &Run, what: &str) -> String {
     let stdout = String::from_utf8_lossy(&ran.stdout).into_owned();
-    assert!(ran.status.success() && ran.stderr.is_empty(), "{what}: {}\n{stdout}\n{}", ran.status, ran.stderr);
+    assert!(
+        ran.status.success() && ran.stderr.is_empty(),
+        "{what}: {}\n{stdout}\n{}",
+        ran.status,
+        ran.stderr
+    );
     stdout
 }
 
-/// The examples were not written for these warnings.
-const EXAMPLE: [&str; 4] = ["gcc", "-O1", "-Wno-unused-parameter", "-Wno-format"];
-
-fn example(name: &str, link: Link) -> String {
-    let (folder, binary) = (temporary(), c_api().join("example").join(format!("{name}.c")));
-    let binary = build(&binary, &EXAMPLE, link, folder.path());
+/// Builds and runs an example; returns what it has printed.
+fn example(name: &str, flags: &[&str], link: Link) -> String {
+    let (folder, source) = (temporary(), c_api().join("example").join(format!("{name}.c")));
+    // They were not written for all warnings.
+    let compiler = [&["gcc", "-O1", "-w"], flags].concat();
+    let binary = build(&source, &compiler, link, folder.path());
     // It reads its module from the current folder.
     output_of(&run(Command::new(binary).current_dir(c_api().join("example"))), name)
 }
@@ -99,12 +103,16 @@ const EXAMPLES: [(&str, &[&str]); 13] = [
 #[test]
 fn the_examples_of_the_c_api_succeed() {
     for (name, lines) in EXAMPLES {
-        let printed = example(name, Link::Shared);
+        let printed = example(name, &[], Link::Shared);
         for line in lines {
-            assert!(printed.lines().any(|printed| printed == *line), "{name}: no line '{line}' in\n{printed}");
+            assert!(
+                printed.lines().any(|printed| printed == *line),
+                "{name}: no line '{line}' in\n{printed}"
+            );
         }
     }
-    let sources = fs::read_dir(c_api().join("example")).expect("a folder").map(|entry| entry.expect("an entry"));
+    let sources =
+        fs::read_dir(c_api().join("example")).expect("a folder").map(|entry| entry.expect("an entry"));
     let sources = sources.filter(|entry| entry.path().extension().is_some_and(|end| end == "c"));
     assert_eq!(sources.count(), EXAMPLES.len(), "no example was forgotten");
 }
@@ -112,7 +120,7 @@ fn the_examples_of_the_c_api_succeed() {
 #[test]
 fn the_frames_that_an_example_prints_are_those_of_its_module() {
     let module = fs::read(c_api().join("example/trap.wasm")).expect("a module");
-    let printed = example("trap", Link::Shared);
+    let printed = example("trap", &[], Link::Shared);
     let frames = printed.lines().filter_map(|line| line.strip_prefix("> 0x")?.split_once(" @ 0x"));
     // Instance @ offset = function . offset
     let offsets = frames.map(|(_, place)| {
@@ -128,12 +136,25 @@ fn the_frames_that_an_example_prints_are_those_of_its_module() {
 
 #[test]
 fn the_library_can_be_linked_statically() {
-    assert!(example("hello", Link::Static).ends_with("Done.\n"));
+    assert!(example("hello", &[], Link::Static).ends_with("Done.\n"));
+}
+
+/// Finds what is used after it was freed, freed twice, or never freed, of what C code and the
+/// library exchange; and what the library itself leaks. (Valgrind does not know the system call by
+/// which the engine maps its code twice.)
+const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
+#[test]
+fn the_examples_have_no_errors_of_memory() {
+    for (name, _) in EXAMPLES {
+        example(name, &SANITIZERS, Link::Shared);
+    }
 }
 
 #[test]
 fn the_example_in_the_readme_prints_what_it_computes() {
-    let readme = fs::read_to_string(repo_root().join("wasm-jit/c-api/README.md")).expect("the README is there");
+    let readme =
+        fs::read_to_string(repo_root().join("wasm-jit/c-api/README.md")).expect("the README is there");
     let (_, example) = readme.split_once("```c\n").expect("a C example");
     let (example, _) = example.split_once("```").expect("its end");
     let folder = temporary();
@@ -157,7 +178,8 @@ fn modules(folder: &Path) {
         if path.extension().is_some_and(|end| end == "wat") {
             let module = wat::parse_file(&path).unwrap_or_else(|error| panic!("{error}"));
             let name = path.with_extension("wasm");
-            fs::write(folder.join(name.file_name().expect("a name")), module).expect("a module can be written");
+            fs::write(folder.join(name.file_name().expect("a name")), module)
+                .expect("a module can be written");
         }
     }
 }
@@ -180,29 +202,9 @@ fn our_programs_succeed() {
     check(&[&["gcc", "-O2"], &["clang", "-O0", "-std=c11"]]);
 }
 
-/// Finds what is freed twice, used after it was freed, or never freed, of what C code and the
-/// library exchange.
 #[test]
-fn our_programs_succeed_with_address_sanitizer() {
-    check(&[&["gcc", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]]);
-}
-
-/// The same in the library itself, and for uninitialized values.
-#[test]
-fn our_programs_succeed_under_valgrind() {
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("skipped: valgrind is not installed");
-        return;
-    }
-    let folder = temporary();
-    modules(folder.path());
-    for name in PROGRAMS {
-        let binary = build(&source(&format!("{name}.c")), &["gcc", "-O1"], Link::Shared, folder.path());
-        let mut command = Command::new("valgrind");
-        command.args(["--quiet", "--error-exitcode=9", "--leak-check=full"]);
-        let ran = run_within(command.arg(binary).arg(folder.path()).env("QUICK", "1"), Duration::from_secs(300));
-        assert_eq!(output_of(&ran, name), "", "{name}");
-    }
+fn our_programs_have_no_errors_of_memory() {
+    check(&[&[&["gcc", "-O1"][..], &SANITIZERS].concat()]);
 }
 
 /// The functions that headers declare, according to the compiler; those defined there are not among
@@ -223,7 +225,8 @@ fn declared(include: &str) -> BTreeSet<String> {
 
 fn exported() -> BTreeSet<String> {
     let library = library().join("libwasm_jit.so");
-    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().expect("nm is there");
+    let output =
+        Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().expect("nm is there");
     let symbols = String::from_utf8(output.stdout).expect("text");
     let names = symbols.lines().filter_map(|line| line.split_whitespace().nth(2));
     names.filter(|name| name.starts_with("wasm_")).map(str::to_owned).collect()
@@ -232,7 +235,7 @@ fn exported() -> BTreeSet<String> {
 #[test]
 fn the_library_exports_every_function_of_the_headers_and_no_other() {
     let declared = declared("#include <wasm_jit.h>\n");
-    assert!(declared.len() > 300, "{declared:?}");
+    assert!(declared.len() > 250, "{declared:?}");
     assert_eq!(exported(), declared);
 }
 

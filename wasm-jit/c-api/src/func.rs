@@ -1,7 +1,6 @@
 //! `wasm_func_t`: functions, and calls in both directions.
 
 use std::ffi::c_void;
-use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 use wasm_jit::{Caller, Error, Func, FuncType, Val, ValType};
@@ -71,14 +70,14 @@ fn call_host(
     };
     let args: Vector<Value> = args.iter().map(|value| Value::of(&store, value)).collect();
     let zeros = ty.results().map(|ty| Value::of(&store, &Val::default_for_ty(ty)));
-    // C code may have deleted what it has stored there before it fails.
-    let mut results = ManuallyDrop::new(zeros.collect::<Vector<Value>>());
+    let mut results: Vector<Value> = zeros.collect();
     // SAFETY: these are values of the function's type.
     let trap = store.lend(&mut caller, || unsafe { func.call(&args, &mut results) });
     if let Some(trap) = trap {
+        // C code may have deleted what it had stored there.
+        results.leave_elements();
         return Err(trap::to_error(&trap));
     }
-    let results = ManuallyDrop::into_inner(results);
     if results.len() != out.len() {
         return Err(Error::ValueCount { what: "results", expected: out.len(), found: results.len() });
     }
@@ -143,7 +142,8 @@ extern "C" fn wasm_func_result_arity(object: Option<&Object>) -> usize {
 }
 
 /// Calls a function. Returns a trap, also for arguments of other types or another number, and for
-/// functions with vectors; otherwise null, and the results have been written.
+/// functions with vectors; otherwise null, and the results have been written. Those for which there
+/// is no place are dropped.
 ///
 /// # Safety
 /// The elements of `results` are to be overwritten; they need not be initialized.
@@ -156,7 +156,7 @@ unsafe extern "C" fn wasm_func_call(
     let (store, func) = func(object)?;
     // C code may delete the function while it runs.
     let store = &store.clone();
-    match call(store, func, args, results.map_or(0, Vector::len)) {
+    match call(store, func, args) {
         Ok(values) => {
             let values = values.iter().map(|value| Value::of(store, value));
             // SAFETY: the caller's obligation.
@@ -167,18 +167,10 @@ unsafe extern "C" fn wasm_func_call(
     }
 }
 
-fn call(
-    store: &Rc<SharedStore>,
-    func: Func,
-    args: Option<&Vector<Value>>,
-    places: usize,
-) -> Result<Vec<Val>, Error> {
+fn call(store: &Rc<SharedStore>, func: Func, args: Option<&Vector<Value>>) -> Result<Vec<Val>, Error> {
     let ty = store.with(|store| func.ty(store));
     if ty.params().chain(ty.results()).any(|ty| ty == ValType::V128) {
         return Err(no_vectors());
-    }
-    if places != ty.results().len() {
-        return Err(Error::ValueCount { what: "results", expected: ty.results().len(), found: places });
     }
     let args = value::to_engine(store, args, ty.params())?;
     let mut results: Vec<Val> = ty.results().map(Val::default_for_ty).collect();

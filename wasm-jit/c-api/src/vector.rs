@@ -4,7 +4,7 @@
 //! which C code may have changed.
 
 use std::alloc::{Layout, handle_alloc_error};
-use std::mem::{MaybeUninit, replace};
+use std::mem::{ManuallyDrop, MaybeUninit, replace};
 use std::{ptr, slice};
 
 /// An element of a vector.
@@ -41,7 +41,9 @@ impl<T: Element> Vector<T> {
         if size == 0 {
             return Some(Self::empty());
         }
-        // SAFETY: takes two numbers, and detects that their product overflows.
+        // No object is larger than this allows.
+        Layout::array::<T>(size).ok()?;
+        // SAFETY: takes two numbers.
         let data: *mut T = unsafe { libc::calloc(size, size_of::<T>()) }.cast();
         (!data.is_null()).then_some(Self { size, data })
     }
@@ -69,6 +71,13 @@ impl<T: Element> Vector<T> {
             // SAFETY: there are that many elements, and the caller's obligation.
             unsafe { self.data.add(index).write(value) };
         }
+    }
+
+    /// Frees the memory, and leaves the elements alone: whether they still exist is not known.
+    pub(crate) fn leave_elements(self) {
+        let vector = ManuallyDrop::new(self);
+        // SAFETY: the memory is that of `zeroed`, or null.
+        unsafe { libc::free(vector.data.cast()) };
     }
 
     /// Moves the elements into a vector of their own.
