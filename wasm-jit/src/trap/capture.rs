@@ -9,6 +9,7 @@ use super::signals::trap_code;
 use super::unwind::{Frame, Frames, activation_left};
 use super::{ExecutionState, Raised, Trap, WasmBacktrace};
 use crate::code::probed::counters::InstanceId;
+use crate::code::probed::counting::context_of;
 use crate::code::registry::{image_at, share_image_at};
 use crate::vmctx::{FUNC_REF_CONTEXT, FUNC_REF_SIZE, INSTANCE_NUMBER, VmStoreContext};
 
@@ -82,7 +83,7 @@ unsafe fn trace(store: *const ExecutionState, without_frame: Option<usize>, fram
         }
         // SAFETY: the frame of a function of WebAssembly that waits for a call has its context
         // there.
-        let context = context.unwrap_or_else(|| unsafe { context_in_frame(fp) });
+        let context = context.unwrap_or_else(|| unsafe { context_of(fp) }.addr());
         // SAFETY: in a function, this is the context of an instance, which is alive.
         let instance = unsafe { instance_of(context) };
         // SAFETY: as above.
@@ -92,21 +93,13 @@ unsafe fn trace(store: *const ExecutionState, without_frame: Option<usize>, fram
     backtrace
 }
 
-/// The context in a function's frame.
-///
-/// # Safety
-/// The frame must be complete, and not left.
-unsafe fn context_in_frame(fp: usize) -> usize {
-    // SAFETY: the caller's obligation.
-    unsafe { std::ptr::with_exposed_provenance::<usize>(fp - 8).read() }
-}
-
 /// The instance with this context.
 ///
 /// # Safety
 /// The instance must be alive.
 unsafe fn instance_of(context: usize) -> InstanceId {
-    let number = std::ptr::with_exposed_provenance::<u64>(context.wrapping_add_signed(INSTANCE_NUMBER as isize));
+    let number =
+        std::ptr::with_exposed_provenance::<u64>(context.wrapping_add_signed(INSTANCE_NUMBER as isize));
     // SAFETY: the caller's obligation.
     InstanceId::of_number(unsafe { number.read() })
 }

@@ -87,7 +87,8 @@ fn the_frames_of_a_host_functions_callers_name_their_instances() {
     let host = Func::wrap(&mut store, |mut caller: Caller<'_, Vec<_>>, trap: i32| -> Result<(), Error> {
         let backtrace = WasmBacktrace::capture(&caller);
         let frames = backtrace.frames().iter();
-        let frames = frames.map(|frame| (frame.func_index(), frame.func_name().unwrap().to_owned(), frame.instance()));
+        let frames =
+            frames.map(|frame| (frame.func_index(), frame.func_name().unwrap().to_owned(), frame.instance()));
         *caller.data_mut() = frames.collect();
         if trap == 0 { Ok(()) } else { Err(Trap::Interrupt.into()) }
     });
