@@ -59,6 +59,19 @@ static void memory_and_table(wasm_memory_t *memory, wasm_table_t *table, wasm_gl
     CHECK(!wasm_ref_as_table(wasm_memory_as_ref(memory)));
 }
 
+/* A value of the host belongs to the store that it was created for. */
+static void foreign_of(wasm_store_t *store, wasm_store_t *other) {
+    wasm_limits_t limits = {1, 2};
+    wasm_tabletype_t *type = wasm_tabletype_new(wasm_valtype_new_externref(), &limits);
+    wasm_foreign_t *foreign = wasm_foreign_new(other);
+    CHECK(!wasm_table_new(store, type, wasm_foreign_as_ref(foreign)) && failed_with("another store"));
+    wasm_table_t *table = wasm_table_new(store, type, NULL);
+    CHECK(table && !wasm_table_set(table, 0, wasm_foreign_as_ref(foreign)) && !wasm_table_get(table, 0));
+    wasm_table_delete(table);
+    wasm_foreign_delete(foreign);
+    wasm_tabletype_delete(type);
+}
+
 static void globals(wasm_store_t *store, wasm_global_t *constant, wasm_global_t *variable) {
     wasm_val_t number = WASM_I32_VAL(9), value;
     wasm_global_set(constant, &number);
@@ -164,6 +177,7 @@ int main(int argc, char **argv) {
     CHECK(exports.size == 6);
     wasm_global_t *constant = wasm_extern_as_global(exports.data[1]);
     memory_and_table(wasm_extern_as_memory(exports.data[0]), wasm_extern_as_table(exports.data[3]), constant);
+    foreign_of(store, other);
     globals(store, constant, wasm_extern_as_global(exports.data[2]));
     calls(store, wasm_extern_as_func(exports.data[4]), wasm_extern_as_func(exports.data[5]), foreign);
     modules(engine, store, argv[1], foreign);

@@ -6,15 +6,18 @@
 enum { EXTERNS, FUNCS, ANY, PASS, TO_ANY, TO_EXTERN, I31, NEEDS_FUNCTION, SEVEN };
 
 static int finalized;
-static wasm_store_t *store_of_finalizer;
+static wasm_table_t *table_of_finalizer;
+static wasm_ref_t *first_element;
 
-/* A finalizer may use the store. */
+/* A finalizer may use the store, which is not in the middle of what has made the finalizer due: the
+   table has its new element. */
 static void finalize(void *value) {
     CHECK((intptr_t)value == 5);
     ++finalized;
-    if (store_of_finalizer) {
-        wasm_foreign_t *other = wasm_foreign_new(store_of_finalizer);
-        wasm_foreign_delete(other);
+    if (table_of_finalizer) {
+        wasm_ref_t *element = wasm_table_get(table_of_finalizer, 0);
+        CHECK(wasm_ref_same(element, first_element));
+        wasm_ref_delete(element);
     }
 }
 
@@ -122,13 +125,15 @@ static void finalizers(wasm_store_t *store, const wasm_extern_vec_t *exports) {
     enum { COUNT = 10000 };
     wasm_table_t *table = wasm_extern_as_table(exports->data[EXTERNS]);
     finalized = 0;
-    store_of_finalizer = store;
+    table_of_finalizer = table;
     for (int number = 0; number < COUNT; ++number) {
         wasm_foreign_t *foreign = wasm_foreign_new(store);
         wasm_foreign_set_host_info_with_finalizer(foreign, (void *)5, finalize);
-        CHECK(wasm_table_set(table, 0, wasm_foreign_as_ref(foreign)));
+        first_element = wasm_foreign_as_ref(foreign);
+        CHECK(wasm_table_set(table, 0, first_element));
         wasm_foreign_delete(foreign);
     }
+    table_of_finalizer = NULL;
     CHECK(finalized > 0 && finalized < COUNT);
     int before = finalized;
     wasm_foreign_t *foreign = wasm_foreign_new(store);
@@ -146,7 +151,6 @@ static void finalizers(wasm_store_t *store, const wasm_extern_vec_t *exports) {
     wasm_func_set_host_info_with_finalizer(func, (void *)5, finalize);
     wasm_func_set_host_info_with_finalizer(func, (void *)5, finalize);
     CHECK(finalized == before + 3 && (intptr_t)wasm_func_get_host_info(func) == 5);
-    store_of_finalizer = NULL;
     finalized -= 3;
 }
 
