@@ -51,6 +51,7 @@ fi
 # product: either has long steps that use one processor.
 programs() {
     scripts/third-party.sh >/dev/null
+    scripts/wasm-c-api.sh >/dev/null
     # One test uses it, and says so if it is missing.
     scripts/lldb.sh >/dev/null || echo "test.sh: there is no LLDB for WebAssembly" >&2
     scripts/wasm-programs.sh >/dev/null

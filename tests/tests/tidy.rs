@@ -30,6 +30,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("wasm-jit/codegen", &[]),
     ("wasm-jit", &["fastinst-sigsafe", "wordpatch", "fastinst", "wasm-jit-codegen"]),
+    ("wasm-jit/c-api", &["wasm-jit"]),
     ("wasm-jit/wasi", &["wasm-jit"]),
     ("wasm-jit/hooks", &["wasm-jit"]),
     ("wasm-jit/monitors", &["wordpatch", "profiler", "wasm-jit", "wasm-jit-hooks"]),
@@ -253,7 +254,7 @@ const RULES: &[(&str, Rule)] = &[
     ("the bytes of CALL, JMP, NOP and RET are spelled in callpatch/src/encoding.rs only", call_bytes),
     ("Wasm machine code is spelled in wasm-jit/codegen/src/asm only", machine_code),
     ("the byte of INT3 is spelled in wordpatch/src/protocol.rs only", int3_byte),
-    ("exported symbols are in profiler/preload and profiler/script only", exported_symbols),
+    ("exported symbols are in profiler/preload, profiler/script and wasm-jit/c-api only", exported_symbols),
     (
         "the environment is read by commands, by the preload's constructor, and for the calibration's place",
         environment,
@@ -298,7 +299,7 @@ fn int3_byte(file: &File) -> Vec<String> {
 
 fn exported_symbols(file: &File) -> Vec<String> {
     match file.layer() {
-        None | Some("profiler/preload" | "profiler/script") => Vec::new(),
+        None | Some("profiler/preload" | "profiler/script" | "wasm-jit/c-api") => Vec::new(),
         Some(_) => file.finds(&["no_mangle", "export_name"]),
     }
 }
@@ -357,6 +358,7 @@ fn layers(file: &File) -> Vec<String> {
         "wasm-jit-replay",
         "wasm-jit-whamm",
         "wasm-jit-cli",
+        "wasm-jit-c-api",
         "wasm-jit-fuzz",
         "own-monitor",
         "benches",

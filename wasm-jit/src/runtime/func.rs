@@ -17,7 +17,7 @@ use crate::vmctx::VmFuncRef;
 
 /// A handle of a function. It must be used with the store that it belongs to; otherwise its methods
 /// panic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Func {
     store: StoreId,
     vm: NonNull<VmFuncRef>,

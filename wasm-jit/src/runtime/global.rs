@@ -52,7 +52,7 @@ impl Drop for GlobalData {
 
 /// A handle of a global. It must be used with the store that it belongs to; otherwise its methods
 /// panic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Global(pub(crate) Handle);
 
 impl Global {

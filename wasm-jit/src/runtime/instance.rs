@@ -163,7 +163,7 @@ impl Drop for InstanceData {
 
 /// A handle of an instance of a module. It must be used with the store that it belongs to;
 /// otherwise its methods panic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Instance(pub(crate) Handle);
 
 impl Instance {

@@ -10,7 +10,7 @@ use crate::types::MemoryType;
 
 /// A handle of a memory that belongs to one store. It must be used with that store; otherwise its
 /// methods panic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Memory(pub(crate) Handle);
 
 impl Memory {

@@ -19,6 +19,7 @@ pub(crate) mod accessors;
 mod activation;
 mod any_ref;
 mod array_calls;
+mod backtrace;
 pub(crate) mod callback;
 mod caller;
 mod collect;

@@ -38,7 +38,7 @@ use crate::trap::{ExecutionState, InterruptHandle, Interruption};
 use crate::vmctx::VmStoreContext;
 
 /// A handle of the public API: an index in one of its store's vectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Handle {
     store: StoreId,
     index: u32,

@@ -118,7 +118,7 @@ impl Drop for TableData {
 
 /// A handle of a table. It must be used with the store that it belongs to; otherwise its methods
 /// panic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Table(pub(crate) Handle);
 
 impl Table {

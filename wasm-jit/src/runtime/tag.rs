@@ -16,7 +16,7 @@ pub(crate) struct TagData {
 
 /// A handle of a tag. It must be used with the store that it belongs to; otherwise its methods
 /// panic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag(pub(crate) Handle);
 
 impl Tag {

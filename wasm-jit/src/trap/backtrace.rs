@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use wasm_jit_codegen::Position;
 
 use super::lines::Lines;
+use crate::code::probed::counters::InstanceId;
 use crate::code::sections::{Sections, printable};
 use crate::code::{CodeImage, ObserveError};
 
@@ -32,11 +33,13 @@ struct Place {
     pc: usize,
     /// The instruction's position, if the address is in a stub.
     instruction: Option<u32>,
+    instance: InstanceId,
 }
 
 /// One frame.
 #[derive(Clone, Debug)]
 pub struct FrameInfo {
+    instance: InstanceId,
     module_name: Option<String>,
     func_index: u32,
     func_name: Option<String>,
@@ -83,9 +86,9 @@ impl WasmBacktrace {
     }
 
     /// Adds a code address in a function. A thread is there, or will return there.
-    pub(super) fn push(&mut self, image: Arc<CodeImage>, function: u32, pc: usize) {
+    pub(super) fn push(&mut self, image: Arc<CodeImage>, function: u32, pc: usize, instance: InstanceId) {
         let instruction = image.stub_at(pc);
-        self.places.push(Place { image, function, pc, instruction });
+        self.places.push(Place { image, function, pc, instruction, instance });
     }
 
     pub(super) fn omit(&mut self) {
@@ -94,6 +97,11 @@ impl WasmBacktrace {
 }
 
 impl FrameInfo {
+    /// The instance whose function it is: see [`Instance::id`](crate::Instance::id).
+    pub fn instance(&self) -> InstanceId {
+        self.instance
+    }
+
     /// The module's name in its name section.
     pub fn module_name(&self) -> Option<&str> {
         self.module_name.as_deref()
@@ -186,6 +194,7 @@ impl<'a> Module<'a> {
         };
         let symbols = self.lines.as_ref().zip(instruction).map(|(lines, at)| lines.symbols(at as u64));
         FrameInfo {
+            instance: place.instance,
             module_name: self.sections.module_name.map(str::to_owned),
             func_index: index,
             func_name: self.sections.function_name(index),

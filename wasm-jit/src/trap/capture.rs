@@ -8,8 +8,10 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register}
 use super::signals::trap_code;
 use super::unwind::{Frame, Frames, activation_left};
 use super::{ExecutionState, Raised, Trap, WasmBacktrace};
+use crate::code::probed::counters::InstanceId;
+use crate::code::probed::counting::context_of;
 use crate::code::registry::{image_at, share_image_at};
-use crate::vmctx::{FUNC_REF_CONTEXT, FUNC_REF_SIZE, VmStoreContext};
+use crate::vmctx::{FUNC_REF_CONTEXT, FUNC_REF_SIZE, INSTANCE_NUMBER, VmStoreContext};
 
 /// The longest instruction, in bytes.
 const MAX_LENGTH: usize = 15;
@@ -33,24 +35,73 @@ pub(super) unsafe fn capture(
 ) {
     // SAFETY: the caller's obligation.
     unsafe { activation_left(frame, (*store).vm.activation_fp) };
+    // SAFETY: as above.
+    let backtrace = unsafe { trace(store, without_frame, frame) };
+    // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
+    unsafe { (*store).raised = Some(Box::new(raised(backtrace))) };
+}
+
+/// The frames of a store's activations while a host function runs, from its caller outwards; none
+/// if nothing runs.
+///
+/// # Safety
+/// The store must be alive, and nothing must run in it but host functions of this thread.
+pub(crate) unsafe fn of_waiting(store: *const ExecutionState) -> WasmBacktrace {
+    // SAFETY: the caller's obligation.
+    let (activation_fp, exit_fp) = unsafe { ((*store).vm.activation_fp, (*store).vm.exit_fp) };
+    if activation_fp == 0 {
+        return WasmBacktrace::default();
+    }
+    // SAFETY: the trampoline through which the activation was left has not been left.
+    unsafe { trace(store, None, Frame::caller(exit_fp)) }
+}
+
+/// The backtrace of a frame. The address `without_frame` is that of a callee of it.
+///
+/// # Safety
+/// As [`Frames::new`]; if the frame does not wait for a call, the state that the signal handler
+/// recorded must be that of this frame.
+unsafe fn trace(store: *const ExecutionState, without_frame: Option<usize>, frame: Frame) -> WasmBacktrace {
     let mut backtrace = WasmBacktrace::default();
     // SAFETY: the caller's obligation.
+    let at_signal = unsafe { (*store).vm.raised_registers[CONTEXT] as usize };
+    // SAFETY: as above.
     let frames = unsafe { Frames::new(store, frame) };
-    // A return address may be the end of its function.
-    let places = frames.map(|frame| frame.pc - usize::from(frame.is_call));
-    for pc in without_frame.into_iter().chain(places) {
+    let places = frames.map(|frame| match frame.is_call {
+        // A return address may be the end of its function.
+        true => (frame.pc - 1, None, frame.fp),
+        // The function's prologue may not have stored the context yet.
+        false => (frame.pc, Some(at_signal), frame.fp),
+    });
+    for (pc, context, fp) in without_frame.map(|pc| (pc, Some(at_signal), 0)).into_iter().chain(places) {
         // SAFETY: the thread is in the code at this address.
         let Some(image) = (unsafe { image_at(pc) }) else { continue };
         let Some(function) = image.function_at(pc) else { continue };
-        if backtrace.len() < MAX_FRAMES {
-            // SAFETY: as above.
-            backtrace.push(unsafe { share_image_at(pc) }.expect("just found"), function, pc);
-        } else {
+        if backtrace.len() >= MAX_FRAMES {
             backtrace.omit();
+            continue;
         }
+        // SAFETY: the frame of a function of WebAssembly that waits for a call has its context
+        // there.
+        let context = context.unwrap_or_else(|| unsafe { context_of(fp) }.addr());
+        // SAFETY: in a function, this is the context of an instance, which is alive.
+        let instance = unsafe { instance_of(context) };
+        // SAFETY: as above.
+        let image = unsafe { share_image_at(pc) }.expect("just found");
+        backtrace.push(image, function, pc, instance);
     }
-    // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
-    unsafe { (*store).raised = Some(Box::new(raised(backtrace))) };
+    backtrace
+}
+
+/// The instance with this context.
+///
+/// # Safety
+/// The instance must be alive.
+unsafe fn instance_of(context: usize) -> InstanceId {
+    let number =
+        std::ptr::with_exposed_provenance::<u64>(context.wrapping_add_signed(INSTANCE_NUMBER as isize));
+    // SAFETY: the caller's obligation.
+    InstanceId::of_number(unsafe { number.read() })
 }
 
 /// For [`Libcall::Raise`](crate::vmctx::Libcall::Raise).

@@ -44,6 +44,7 @@ mod unwind;
 mod walk;
 
 pub use backtrace::{FrameInfo, FrameSymbol, WasmBacktrace};
+pub(crate) use capture::of_waiting;
 pub(crate) use code_in_use::code_in_use;
 pub(crate) use interrupt::{DEFAULT_SIGNAL, Interruption};
 pub use interrupt::{InterruptHandle, Timeout};

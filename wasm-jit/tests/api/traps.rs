@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use wasm_jit::{Caller, Config, Engine, Error, Extern, Instance, Linker, Module, Store, Trap, Val};
+use wasm_jit::{
+    Caller, Config, Engine, Error, Extern, Func, Instance, Linker, Module, Store, Trap, Val, WasmBacktrace,
+};
 
 use super::{call0, instance, with_host};
 
@@ -70,6 +72,51 @@ fn a_host_functions_trap_has_the_frames_of_its_callers() {
     let error = call0::<()>(&mut store, instance, "run").unwrap_err();
     assert_eq!(error.trap(), Some(Trap::IntegerOverflow));
     assert_eq!(error.backtrace().unwrap().frames()[0].func_name(), Some("run"));
+}
+
+/// Two instances of the same module: the second one imports the first one's function, which calls
+/// the host.
+#[test]
+fn the_frames_of_a_host_functions_callers_name_their_instances() {
+    let engine = Engine::default();
+    let text = r#"(module
+        (import "host" "f" (func $f (param i32)))
+        (func $run (export "run") (param i32) (call $f (local.get 0))))"#;
+    let module = Module::new(&engine, text).unwrap();
+    let mut store = Store::new(&engine, Vec::new());
+    let host = Func::wrap(&mut store, |mut caller: Caller<'_, Vec<_>>, trap: i32| -> Result<(), Error> {
+        let backtrace = WasmBacktrace::capture(&caller);
+        let frames = backtrace.frames().iter();
+        let frames =
+            frames.map(|frame| (frame.func_index(), frame.func_name().unwrap().to_owned(), frame.instance()));
+        *caller.data_mut() = frames.collect();
+        if trap == 0 { Ok(()) } else { Err(Trap::Interrupt.into()) }
+    });
+    let inner = Instance::new(&mut store, &module, &[host.unwrap().into()]).unwrap();
+    let run = inner.get_func(&store, "run").unwrap();
+    let outer = Instance::new(&mut store, &module, &[run.into()]).unwrap();
+    let func = outer.get_func(&store, "run").unwrap();
+    func.call(&mut store, &[Val::I32(0)], &mut []).unwrap();
+    let expected = [&inner, &outer].map(|instance| (1, "run".to_owned(), instance.id(&store)));
+    assert_eq!(*store.data(), expected);
+    let error = func.call(&mut store, &[Val::I32(1)], &mut []).unwrap_err();
+    let instances = error.backtrace().unwrap().frames().iter().map(|frame| frame.instance());
+    assert_eq!(instances.collect::<Vec<_>>(), [inner.id(&store), outer.id(&store)]);
+    assert!(WasmBacktrace::capture(&store).is_empty(), "nothing runs");
+}
+
+#[test]
+fn the_frame_of_a_trap_names_its_instance() {
+    // By a signal in the function, in its prologue, and by the runtime.
+    let traps = ["unreachable", "call $f", "(memory.fill (i32.const 65535) (i32.const 0) (i32.const 2))"];
+    for trap in traps {
+        let text = format!(r#"(module (memory 1) (func $f (export "run") {trap}))"#);
+        let (mut store, instance) = instance(&text);
+        let error = call0::<()>(&mut store, instance, "run").unwrap_err();
+        let frames = error.backtrace().unwrap().frames();
+        assert!(frames.iter().all(|frame| frame.instance() == instance.id(&store)), "{trap}");
+        assert!(!frames.is_empty(), "{trap}");
+    }
 }
 
 #[test]

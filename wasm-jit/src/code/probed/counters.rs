@@ -31,6 +31,11 @@ impl InstanceId {
     pub(crate) fn number(self) -> u64 {
         self.0
     }
+
+    /// The identity of the instance with this number.
+    pub(crate) fn of_number(number: u64) -> Self {
+        Self(number)
+    }
 }
 
 /// The place at which an instance stores the address of its counters.

@@ -278,7 +278,7 @@ impl CodeImage {
 ///
 /// # Safety
 /// `fp` must be the pointer of a frame that has stored it.
-unsafe fn context_of(fp: usize) -> *const VmContext {
+pub(crate) unsafe fn context_of(fp: usize) -> *const VmContext {
     // SAFETY: the caller's obligation: it is below the frame pointer.
     unsafe { std::ptr::with_exposed_provenance::<*const VmContext>(fp - 8).read() }
 }

@@ -13,8 +13,8 @@ use wasm_jit_codegen::{Catch, Chunk, CompiledFunction, DirectCall, ModuleInfo, T
 use crate::code::{CodeImage, link::ImageLinker};
 use crate::trap::{DEFAULT_SIGNAL, ExecutionState, Raised, enter, routine};
 use crate::vmctx::{
-    ACTIVATION_FP, EXIT_FP, LIBCALLS, LIBCALLS_COUNT, Libcall, MEMORY0, STORE, VmContext, VmException,
-    VmLayout, VmMemory,
+    ACTIVATION_FP, EXIT_FP, INSTANCE_NUMBER, LIBCALLS, LIBCALLS_COUNT, Libcall, MEMORY0, STORE, VmContext,
+    VmException, VmLayout, VmMemory,
 };
 
 pub(super) const FRAME: u32 = 64;
@@ -186,6 +186,10 @@ pub(super) struct Instance {
 
 const RESERVED: usize = 1 << 34;
 
+/// Quadwords in front of a context: the instance's number is among them.
+const IN_FRONT: usize = 4;
+const _: () = assert!(8 * IN_FRONT as i32 >= -INSTANCE_NUMBER);
+
 impl Instance {
     pub(super) fn new() -> Self {
         let layout = VmLayout::new(&module());
@@ -205,7 +209,7 @@ impl Instance {
         for libcall in [Libcall::Throw, Libcall::Raise, Libcall::RaiseFromHost] {
             libcalls[libcall as usize] = routine(libcall).unwrap();
         }
-        let context = vec![0; layout.size as usize / 8].into_boxed_slice();
+        let context = vec![0; IN_FRONT + layout.size as usize / 8].into_boxed_slice();
         let mut instance = Self {
             context,
             store: Box::into_raw(Box::new(ExecutionState::new(DEFAULT_SIGNAL))),
@@ -226,7 +230,7 @@ impl Instance {
     }
 
     pub(super) fn context(&mut self) -> *mut VmContext {
-        self.context.as_mut_ptr().cast()
+        self.context[IN_FRONT..].as_mut_ptr().cast()
     }
 
     pub(super) fn host(&self, function: HostCode) -> Box<HostFunction> {

@@ -9,6 +9,7 @@ use iced_x86::code_asm::*;
 use self::kit::{FRAME, Function, Instance, exception, image};
 use super::{Raised, Trap, WasmBacktrace};
 use crate::code::CodeImage;
+use crate::code::probed::counters::InstanceId;
 use crate::trap::ExecutionState;
 use crate::vmctx::{FUNC_REF_CONTEXT, FUNC_REF_TYPE, Libcall, TrapCode, VmContext};
 
@@ -436,7 +437,7 @@ fn a_backtrace_says_why_an_instruction_is_unknown() {
     let pc = image.entry(0) as usize + 8;
     let mut backtrace = WasmBacktrace::default();
     let function = image.function_at(pc).expect("in a function");
-    backtrace.push(image, function, pc);
+    backtrace.push(image, function, pc, InstanceId::of_number(0));
     assert_eq!(backtrace.frames()[0].module_offset(), None);
     let text = backtrace.to_string();
     assert!(text.contains("(instruction unknown: function 0: compiling it again"), "{text}");

@@ -1,0 +1,12 @@
+(module
+    (import "host" "vector" (func (param v128)))
+    (import "host" "memory" (memory i64 1 5))
+    (import "host" "shared" (memory 1 3 shared))
+    (import "host" "function" (func $function (param (ref null $type))))
+    (import "host" "table" (table i64 2 funcref))
+    (type $type (func (result v128)))
+    (global (export "vector") (mut v128) (v128.const i64x2 1 2))
+    (func (export "takes vector") (param v128 i32))
+    (func (export "returns vector") (result v128) (v128.const i64x2 1 2))
+    (func (export "exception") (result exnref) (ref.null exn))
+    (tag (export "tag") (param i32 exnref)))

@@ -1,0 +1,12 @@
+(module
+    (import "host" "pass" (func $pass (param externref funcref) (result funcref externref)))
+    (table (export "externs") 10 externref)
+    (table $funcs (export "funcs") 10 funcref)
+    (global (export "any") (mut anyref) (ref.null any))
+    (func (export "pass") (param externref funcref) (result funcref externref)
+        (call $pass (local.get 0) (local.get 1)))
+    (func (export "to any") (param externref) (result anyref) (any.convert_extern (local.get 0)))
+    (func (export "to extern") (param anyref) (result externref) (extern.convert_any (local.get 0)))
+    (func (export "i31") (param i32) (result anyref) (ref.i31 (local.get 0)))
+    (func (export "needs function") (param (ref func)))
+    (func (export "seven") (result i32) (i32.const 7)))

@@ -1,0 +1,1 @@
+(module (func $start (unreachable)) (start $start))

@@ -1,0 +1,13 @@
+(module
+    (import "host" "fail" (func $fail (param i32)))
+    (tag $tag (export "tag") (param i32))
+    (func $division (export "division") (param i32) (result i32)
+        (i32.div_u (i32.const 1) (local.get 0)))
+    (func $outer (export "outer") (param i32) (result i32)
+        (call $division (local.get 0)))
+    (func (export "fail") (param i32) (call $fail (local.get 0)))
+    (func (export "throw") (param i32) (throw $tag (local.get 0)))
+    (func (export "catch") (param i32) (result i32)
+        (block $caught (result i32)
+            (try_table (catch $tag $caught) (call $fail (local.get 0)))
+            (i32.const -1))))

@@ -1,0 +1,179 @@
+//! `wasm_func_t`: functions, and calls in both directions.
+
+use std::ffi::c_void;
+use std::rc::Rc;
+
+use wasm_jit::{Caller, Error, Func, FuncType, Val, ValType};
+
+use crate::host_info::{Finalized, Finalizer};
+use crate::last_error::failed;
+use crate::object::{Kind, Object, OfStore};
+use crate::store::{Data, SharedStore, StoreHandle};
+use crate::trap;
+use crate::types::ExternType;
+use crate::value::{self, Value, no_vectors};
+use crate::vector::Vector;
+
+type Callback = unsafe extern "C" fn(*const Vector<Value>, *mut Vector<Value>) -> Option<Box<Object>>;
+type CallbackWithEnv =
+    unsafe extern "C" fn(*mut c_void, *const Vector<Value>, *mut Vector<Value>) -> Option<Box<Object>>;
+
+/// A function of C code.
+enum HostFunc {
+    Plain(Callback),
+    /// The finalizer of the environment runs when the store is freed.
+    WithEnv(CallbackWithEnv, Finalized),
+}
+
+impl HostFunc {
+    /// Calls it; returns its trap.
+    ///
+    /// # Safety
+    /// The values are those of the function's type.
+    unsafe fn call(&self, args: &Vector<Value>, results: &mut Vector<Value>) -> Option<Box<Object>> {
+        // SAFETY: the caller's obligation.
+        unsafe {
+            match self {
+                Self::Plain(callback) => callback(args, results),
+                Self::WithEnv(callback, env) => callback(env.value(), args, results),
+            }
+        }
+    }
+
+    /// The engine's function that calls this one.
+    fn insert(self, store: &Rc<SharedStore>, ty: &FuncType) -> Result<Func, Error> {
+        if ty.params().chain(ty.results()).any(|ty| ty == ValType::V128) {
+            return Err(no_vectors());
+        }
+        let func = OfStore(self);
+        let results = ty.clone();
+        store.with(|store| {
+            Func::new(store, ty.clone(), move |caller: Caller<'_, Data>, args: &[Val], out: &mut [Val]| {
+                // All of it is captured, not only the part that C code may move to another thread.
+                let func: &OfStore<Self> = &func;
+                call_host(&func.0, &results, caller, args, out)
+            })
+        })
+    }
+}
+
+/// Calls a function of C code for WebAssembly.
+fn call_host(
+    func: &HostFunc,
+    ty: &FuncType,
+    mut caller: Caller<'_, Data>,
+    args: &[Val],
+    out: &mut [Val],
+) -> Result<(), Error> {
+    let Some(store) = caller.data().shared() else {
+        return Err(Error::host("a host function was called in a store that is being freed"));
+    };
+    let args: Vector<Value> = args.iter().map(|value| Value::of(&store, value)).collect();
+    let zeros = ty.results().map(|ty| Value::of(&store, &Val::default_for_ty(ty)));
+    let mut results: Vector<Value> = zeros.collect();
+    // SAFETY: these are values of the function's type.
+    let trap = store.lend(&mut caller, || unsafe { func.call(&args, &mut results) });
+    if let Some(trap) = trap {
+        // C code may have deleted what it had stored there.
+        results.leave_elements();
+        return Err(trap::to_error(&trap));
+    }
+    if results.len() != out.len() {
+        return Err(Error::ValueCount { what: "results", expected: out.len(), found: results.len() });
+    }
+    for ((out, value), ty) in out.iter_mut().zip(results.elements()).zip(ty.results()) {
+        *out = value.to_engine(&store, ty)?;
+    }
+    Ok(())
+}
+
+fn new(store: Option<&StoreHandle>, ty: Option<&ExternType>, func: Option<HostFunc>) -> Option<Box<Object>> {
+    let store = store?;
+    let func = func?.insert(store, ty?.as_func()?).map_err(failed).ok()?;
+    Some(Object::new(store, Kind::Func(func)))
+}
+
+/// Null if the type has vectors.
+#[unsafe(no_mangle)]
+extern "C" fn wasm_func_new(
+    store: Option<&StoreHandle>,
+    ty: Option<&ExternType>,
+    callback: Option<Callback>,
+) -> Option<Box<Object>> {
+    new(store, ty, callback.map(HostFunc::Plain))
+}
+
+/// As [`wasm_func_new`]. The finalizer runs with the store's end; at once if the result is null.
+#[unsafe(no_mangle)]
+extern "C" fn wasm_func_new_with_env(
+    store: Option<&StoreHandle>,
+    ty: Option<&ExternType>,
+    callback: Option<CallbackWithEnv>,
+    env: *mut c_void,
+    finalizer: Option<Finalizer>,
+) -> Option<Box<Object>> {
+    let env = Finalized::new(env, finalizer);
+    new(store, ty, callback.map(|callback| HostFunc::WithEnv(callback, env)))
+}
+
+fn func(object: Option<&Object>) -> Option<(&Rc<SharedStore>, Func)> {
+    let Object { store, kind: Kind::Func(func) } = object? else { return None };
+    Some((store, *func))
+}
+
+fn type_of(object: Option<&Object>) -> Option<FuncType> {
+    let (store, func) = func(object)?;
+    Some(store.with(|store| func.ty(store)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wasm_func_type(object: Option<&Object>) -> Option<Box<ExternType>> {
+    type_of(object).map(|ty| Box::new(ExternType::func(ty)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wasm_func_param_arity(object: Option<&Object>) -> usize {
+    type_of(object).map_or(0, |ty| ty.params().len())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wasm_func_result_arity(object: Option<&Object>) -> usize {
+    type_of(object).map_or(0, |ty| ty.results().len())
+}
+
+/// Calls a function. Returns a trap, also for arguments of other types or another number, and for
+/// functions with vectors; otherwise null, and the results have been written. Those for which there
+/// is no place are dropped.
+///
+/// # Safety
+/// The elements of `results` are to be overwritten; they need not be initialized.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn wasm_func_call(
+    object: Option<&Object>,
+    args: Option<&Vector<Value>>,
+    results: Option<&Vector<Value>>,
+) -> Option<Box<Object>> {
+    let (store, func) = func(object)?;
+    // C code may delete the function while it runs.
+    let store = &store.clone();
+    match call(store, func, args) {
+        Ok(values) => {
+            let values = values.iter().map(|value| Value::of(store, value));
+            // SAFETY: the caller's obligation.
+            results.inspect(|results| unsafe { results.overwrite(values) });
+            None
+        }
+        Err(error) => Some(trap::of_error(store, error)),
+    }
+}
+
+fn call(store: &Rc<SharedStore>, func: Func, args: Option<&Vector<Value>>) -> Result<Vec<Val>, Error> {
+    let ty = store.with(|store| func.ty(store));
+    if ty.params().chain(ty.results()).any(|ty| ty == ValType::V128) {
+        return Err(no_vectors());
+    }
+    let args = value::to_engine(store, args, ty.params())?;
+    let mut results: Vec<Val> = ty.results().map(Val::default_for_ty).collect();
+    store.with(|store| func.call(store, &args, &mut results))?;
+    Ok(results)
+}

@@ -1,0 +1,48 @@
+//! `libwasm_jit`: the C interface `wasm.h` of the engine `wasm-jit`.
+//!
+//! The header is that of the WebAssembly C API (wasm-c-api); this library has the functions that it
+//! declares, and those of `include/wasm_jit.h`. `README.md` says how to use them, and what they do
+//! where the header leaves it open.
+//!
+//! # Pointers of C code
+//! Functions take `Option<&T>` for a pointer to something of type `T`, `Option<Box<T>>` for one
+//! that they own, and `Option<&mut MaybeUninit<T>>` for a place that they write a result to. That
+//! is what the header says about the pointers, and all of them may be null: a function that cannot
+//! do without returns null, zero or false. So there is unsafe code only in the modules marked
+//! below.
+//!
+//! | module | what it is | unsafe |
+//! | --- | --- | --- |
+//! | `vector` | vectors of all kinds | yes |
+//! | `types` | types of values, functions, imports ... | conversions |
+//! | `store` | stores; how host functions use the store that runs | yes |
+//! | `object`, `references` | objects; what all kinds of them have in common | sharing, conversions |
+//! | `value` | values | yes |
+//! | `host_info` | what C code attaches to objects; finalizers | yes |
+//! | `func` | functions; calls in both directions | calls of C code |
+//! | `engine`, `module`, `instance`, `global`, `table`, `memory`, `externs`, `foreign`, `trap`, `frame` | one type of the header each | |
+//! | `last_error` | reasons of failures | |
+//!
+//! A panic would be a defect of this library or of the engine. It ends the process: no function
+//! unwinds into C code.
+
+mod engine;
+mod externs;
+mod foreign;
+mod frame;
+mod func;
+mod global;
+mod host_info;
+mod instance;
+mod last_error;
+mod memory;
+mod module;
+mod object;
+mod references;
+mod store;
+mod table;
+mod trap;
+mod trap_info;
+mod types;
+mod value;
+mod vector;

@@ -1,0 +1,154 @@
+//! `wasm_store_t`: a store, which all of its objects share.
+//!
+//! Deleting the store, like deleting any object, ends one owner's use of it. The engine's store is
+//! freed when the last of them is gone, in any order.
+//!
+//! # Access
+//! The engine borrows a store exclusively while WebAssembly runs. A host function has to use the
+//! store through the [`Caller`] that it gets: it is noted here as long as C code runs in a host
+//! function, so that all functions of this library find the store where it is.
+
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::ptr;
+use std::rc::{Rc, Weak};
+
+use wasm_jit::probes::InstanceId;
+use wasm_jit::{
+    AsContextMut, Caller, Engine, Error, Func, Global, Instance, Memory, Store, StoreContextMut, Table, Tag,
+};
+
+use crate::host_info::{self, Finalized, HostInfo};
+
+/// The data of the engine's store.
+#[derive(Debug)]
+pub(crate) struct Data {
+    shared: Weak<SharedStore>,
+}
+
+impl Data {
+    /// The store; `None` while it is freed, when no host function runs.
+    pub(crate) fn shared(&self) -> Option<Rc<SharedStore>> {
+        self.shared.upgrade()
+    }
+}
+
+/// An object that lives as long as its store. The address is that of a shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Item {
+    Func(Func),
+    Global(Global),
+    Table(Table),
+    Memory(Memory),
+    SharedMemory(usize),
+    Tag(Tag),
+    Instance(Instance),
+}
+
+/// A store, and what C code has attached to its objects.
+#[derive(Debug)]
+pub(crate) struct SharedStore {
+    engine: Engine,
+    /// `None` while this is dropped.
+    store: UnsafeCell<Option<Store<Data>>>,
+    /// The caller of the innermost host function, or null.
+    caller: Cell<*mut Caller<'static, Data>>,
+    infos: RefCell<HashMap<Item, HostInfo>>,
+    instances: RefCell<HashMap<InstanceId, Instance>>,
+}
+
+impl SharedStore {
+    fn new(engine: &Engine) -> Rc<Self> {
+        Rc::new_cyclic(|shared| Self {
+            engine: engine.clone(),
+            store: UnsafeCell::new(Some(Store::new(engine, Data { shared: shared.clone() }))),
+            caller: Cell::new(ptr::null_mut()),
+            infos: RefCell::default(),
+            instances: RefCell::default(),
+        })
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Uses the engine's store. C code runs meanwhile only in host functions, through
+    /// [`lend`](Self::lend).
+    pub(crate) fn with<R>(&self, work: impl FnOnce(StoreContextMut<'_, Data>) -> R) -> R {
+        host_info::in_engine(|| {
+            // SAFETY: there is no other borrow. One of `with` ends before it returns, and while it
+            // exists, only a host function can get here, for which `caller` is not null: finalizers
+            // wait. One thread uses a store: a rule for C code.
+            let context = unsafe {
+                match self.caller.get().as_mut() {
+                    Some(caller) => caller.as_context_mut(),
+                    None => {
+                        let store = (*self.store.get()).as_mut();
+                        store.expect("whoever gets here keeps the store").as_context_mut()
+                    }
+                }
+            };
+            work(context)
+        })
+    }
+
+    /// Calls C code in a host function, which uses the store through its caller.
+    pub(crate) fn lend<R>(&self, caller: &mut Caller<'_, Data>, call: impl FnOnce() -> R) -> R {
+        let outer = self.caller.replace(ptr::from_mut(caller).cast());
+        let result = host_info::in_host(call);
+        self.caller.set(outer);
+        result
+    }
+
+    /// Attaches a value of the host to an object.
+    pub(crate) fn set_info(&self, item: Item, value: Finalized) {
+        let previous = self.infos.borrow_mut().insert(item, HostInfo::of(value));
+        // Runs a finalizer, which may use the store.
+        drop(previous);
+    }
+
+    /// What the host has attached to an object, or null.
+    pub(crate) fn info(&self, item: Item) -> *mut c_void {
+        self.infos.borrow().get(&item).map_or(ptr::null_mut(), HostInfo::get)
+    }
+
+    /// Instantiates a module. The instance is known before its start function runs, which may trap.
+    pub(crate) fn instantiate(
+        &self,
+        module: &wasm_jit::Module,
+        imports: &[wasm_jit::Extern],
+    ) -> Result<Instance, Error> {
+        let (instance, id) = self.with(|mut store| {
+            let instance = Instance::new_unstarted(&mut store, module, imports)?;
+            Ok::<_, Error>((instance, instance.id(&store)))
+        })?;
+        self.instances.borrow_mut().insert(id, instance);
+        self.with(|store| instance.start(store))?;
+        Ok(instance)
+    }
+
+    /// An instance of this store.
+    pub(crate) fn instance(&self, id: InstanceId) -> Option<Instance> {
+        self.instances.borrow().get(&id).copied()
+    }
+}
+
+impl Drop for SharedStore {
+    fn drop(&mut self) {
+        let store = self.store.get_mut().take();
+        host_info::in_engine(|| drop(store));
+    }
+}
+
+/// `wasm_store_t`.
+pub(crate) type StoreHandle = Rc<SharedStore>;
+
+#[unsafe(no_mangle)]
+extern "C" fn wasm_store_new(engine: Option<&Engine>) -> Option<Box<StoreHandle>> {
+    engine.map(|engine| Box::new(SharedStore::new(engine)))
+}
+
+/// The store is freed when all of its objects have been deleted, too.
+#[unsafe(no_mangle)]
+extern "C" fn wasm_store_delete(_: Option<Box<StoreHandle>>) {}

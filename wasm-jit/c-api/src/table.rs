@@ -1,0 +1,79 @@
+//! `wasm_table_t`.
+
+use std::rc::Rc;
+
+use wasm_jit::{Error, Extern, Table};
+
+use crate::last_error::failed;
+use crate::object::{Kind, Object};
+use crate::store::{SharedStore, StoreHandle};
+use crate::types::ExternType;
+use crate::value;
+
+/// A table whose elements are `init`. Null if that is of another type.
+#[unsafe(no_mangle)]
+extern "C" fn wasm_table_new(
+    store: Option<&StoreHandle>,
+    ty: Option<&ExternType>,
+    init: Option<&Object>,
+) -> Option<Box<Object>> {
+    let (store, ty) = (store?, ty?.as_table()?);
+    let init = value::reference(store, init, ty.element());
+    let table = init.and_then(|init| store.with(|store| Table::new(store, ty, init)));
+    Some(Object::new(store, Kind::Table(table.map_err(failed).ok()?)))
+}
+
+fn table(object: Option<&Object>) -> Option<(&Rc<SharedStore>, Table)> {
+    let Object { store, kind: Kind::Table(table) } = object? else { return None };
+    Some((store, *table))
+}
+
+/// The minimum is the current size.
+#[unsafe(no_mangle)]
+extern "C" fn wasm_table_type(object: Option<&Object>) -> Option<Box<ExternType>> {
+    let (store, table) = table(object)?;
+    Some(Box::new(ExternType::of(store.with(|store| Extern::Table(table).ty(store)))))
+}
+
+/// Null also for an index beyond the table.
+#[unsafe(no_mangle)]
+extern "C" fn wasm_table_get(object: Option<&Object>, index: u32) -> Option<Box<Object>> {
+    let (store, table) = table(object)?;
+    let element = store.with(|store| table.get(store, index.into()))?;
+    value::object(store, &element)
+}
+
+/// False for an index beyond the table, and for a reference of another type.
+#[unsafe(no_mangle)]
+extern "C" fn wasm_table_set(object: Option<&Object>, index: u32, reference: Option<&Object>) -> bool {
+    change(object, reference, |store, table, element| {
+        store.with(|store| table.set(store, index.into(), element))
+    })
+}
+
+/// Does something to a table with a reference of its type. Returns whether that was possible.
+fn change(
+    object: Option<&Object>,
+    reference: Option<&Object>,
+    change: impl FnOnce(&SharedStore, Table, wasm_jit::Val) -> Result<(), Error>,
+) -> bool {
+    let Some((store, table)) = table(object) else { return false };
+    let element = store.with(|store| table.ty(store)).element();
+    let element = value::reference(store, reference, element);
+    element.and_then(|element| change(store, table, element)).map_err(failed).is_ok()
+}
+
+/// Of a table with more elements than the number can say, that number's maximum.
+#[unsafe(no_mangle)]
+extern "C" fn wasm_table_size(object: Option<&Object>) -> u32 {
+    let size = table(object).map_or(0, |(store, table)| store.with(|store| table.size(store)));
+    u32::try_from(size).unwrap_or(u32::MAX)
+}
+
+/// False if the table's maximum, or the engine's, is exceeded, and for a reference of another type.
+#[unsafe(no_mangle)]
+extern "C" fn wasm_table_grow(object: Option<&Object>, delta: u32, init: Option<&Object>) -> bool {
+    change(object, init, |store, table, element| {
+        store.with(|store| table.grow(store, delta.into(), element)).map(drop)
+    })
+}

@@ -1,0 +1,15 @@
+//! The frames of a program that calls a host function.
+
+use super::store::AsContext;
+use crate::trap::{self, WasmBacktrace};
+
+impl WasmBacktrace {
+    /// The frames of the functions that led to the call of a host function: those of a
+    /// [`Caller`](crate::Caller), innermost first. None of a store in which nothing runs.
+    pub fn capture(store: impl AsContext) -> Self {
+        let store = &store.as_context().0.opaque;
+        // SAFETY: the store is borrowed, so that only host functions that have lent it run; on this
+        // thread, because neither the borrow of a running store nor its caller is `Send`.
+        unsafe { trap::of_waiting(store.execution()) }
+    }
+}
