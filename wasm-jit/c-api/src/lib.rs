@@ -20,7 +20,7 @@
 //! | `value` | values | yes |
 //! | `host_info` | what C code attaches to objects; finalizers | yes |
 //! | `func` | functions; calls in both directions | calls of C code |
-//! | `engine`, `module`, `instance`, `global`, `table`, `memory`, `externs`, `foreign`, `trap`, `frame` | one type of the header each | |
+//! | `engine`, `module`, `instance`, `global`, `table`, `memory`, `externs`, `foreign`, `trap` (`trap_info`), `frame` | one type of the header each | loading machine code, in `module` |
 //! | `last_error` | reasons of failures | |
 //!
 //! A panic would be a defect of this library or of the engine. It ends the process: no function
