@@ -208,7 +208,7 @@ fn unsigned_comparisons_with_anything() {
             let compare = |name: &str, a: &str, b: &str| format!("({lanes}.{name} {a} {b})");
             let get = "(local.get $x)";
             let held = format!("(local.set $c {constant_text})");
-            let variable = format!("(v128.xor (local.get $c) (local.get $d))");
+            let variable = "(v128.xor (local.get $c) (local.get $d))";
             check(&[
                 ("gt", compare("gt_u", get, &constant_text), [above(bits, x, constant); 2]),
                 ("lt", compare("lt_u", get, &constant_text), [above(bits, constant, x); 2]),
@@ -221,10 +221,10 @@ fn unsigned_comparisons_with_anything() {
                 ),
                 (
                     "gt variable",
-                    held.clone() + &compare("gt_u", get, &variable),
+                    held.clone() + &compare("gt_u", get, variable),
                     [above(bits, x, constant); 2],
                 ),
-                ("lt variable", held + &compare("lt_u", get, &variable), [above(bits, constant, x); 2]),
+                ("lt variable", held + &compare("lt_u", get, variable), [above(bits, constant, x); 2]),
             ]);
         }
     }
