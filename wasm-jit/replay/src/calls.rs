@@ -209,9 +209,6 @@ impl Recorded {
         arguments: &[Val],
     ) -> Result<(), Error> {
         let Some(recording) = &mut self.recording else { return Ok(()) };
-        if store.as_context_mut().is_observed() {
-            return Err(unsupported("a store that is recorded already"));
-        }
         let arguments: Vec<Value> = arguments
             .iter()
             .map(|value| recorded(value, &instance, store.as_context()))
@@ -273,9 +270,14 @@ impl Shared {
 
     /// A probe at the entry fires.
     fn entered<T: 'static>(&self, frame: &mut Frame<'_>, parameters: u32) {
+        // Before the lock, which the store's observer may take as well.
+        let is_observed = frame.store::<T>().is_some_and(|store| store.is_observed());
         let mut recorded = self.lock();
         if recorded.is_wanted(frame.instance()) {
-            let begun = self.begin::<T>(&mut recorded, frame, parameters);
+            let begun = match is_observed {
+                true => Err(unsupported("a store that is recorded already")),
+                false => self.begin::<T>(&mut recorded, frame, parameters),
+            };
             recorded.end_if_failed(begun);
         }
     }
