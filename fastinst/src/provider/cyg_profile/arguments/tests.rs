@@ -126,8 +126,8 @@ impl Random {
                 prefix.into_iter().chain(opcode).chain(value).collect()
             }
             Self::Copy(to, from) => {
-                let rex = 0x48 | number(from) / 8 << 2 | number(to) / 8;
-                vec![rex, 0x89, 0xc0 | number(from) % 8 << 3 | number(to) % 8]
+                let rex = 0x48 | ((number(from) / 8) << 2) | (number(to) / 8);
+                vec![rex, 0x89, 0xc0 | ((number(from) % 8) << 3) | (number(to) % 8)]
             }
             Self::Call => [&[0xe8][..], &0x1000_i32.to_le_bytes()].concat(),
             Self::Site => SITE.to_vec(),
