@@ -4,16 +4,20 @@
 //! make the page read-only for the other.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::Error;
 
-static HELD: AtomicBool = AtomicBool::new(false);
+/// The thread that has the guard, by its kernel id, or [`NOBODY`].
+static HOLDER: AtomicI32 = AtomicI32::new(NOBODY);
 
-/// Number of attempts to acquire a busy guard, with a yield between them. Bounded, because the
-/// holder may be this thread itself, interrupted by a signal; large enough for a holder that is not
-/// scheduled at the moment.
-const TRIES: usize = 1 << 16;
+const NOBODY: i32 = 0;
+
+/// How long a thread waits for another one that has the guard. On a busy machine, that one may not
+/// be scheduled for a while; but it may also be interrupted by a signal handler that waits for this
+/// thread.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 const PAGE: usize = 4096;
 
@@ -33,21 +37,31 @@ fn protect(page: usize, protection: libc::c_int) -> Result<(), Error> {
     }
 }
 
-/// In a forked child: clears an inherited flag of a guard whose holder is a thread of the parent.
+/// In a forked child: gives back an inherited guard whose holder is a thread of the parent.
 pub(super) fn release_in_child() {
-    HELD.store(false, Ordering::Release);
+    HOLDER.store(NOBODY, Ordering::Release);
+}
+
+/// Waits until this thread has the guard. Returns false at once if it has it already, interrupted
+/// by a signal, or after [`PATIENCE`].
+fn acquire() -> bool {
+    // SAFETY: a system call that accesses no memory.
+    let this = unsafe { libc::gettid() };
+    let begin = Instant::now();
+    loop {
+        match HOLDER.compare_exchange(NOBODY, this, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(holder) if holder == this || begin.elapsed() > PATIENCE => return false,
+            // SAFETY: async-signal-safe, and touches no memory.
+            Err(_) => _ = unsafe { libc::sched_yield() },
+        }
+    }
 }
 
 impl PageGuard {
     pub(super) fn new(address: usize) -> Result<Self, Error> {
         let page = address & !(PAGE - 1);
-        if !(0..TRIES).any(|_| {
-            HELD.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok() || {
-                // SAFETY: async-signal-safe, and touches no memory.
-                unsafe { libc::sched_yield() };
-                false
-            }
-        }) {
+        if !acquire() {
             return Err(Error::Contended { address });
         }
         let guard = Self { page };
@@ -60,6 +74,40 @@ impl Drop for PageGuard {
     fn drop(&mut self) {
         // On failure, the page stays as permissive as the caller has accepted by choosing mprotect.
         let _ = protect(self.page, libc::PROT_READ | libc::PROT_EXEC);
-        HELD.store(false, Ordering::Release);
+        HOLDER.store(NOBODY, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A page of its own.
+    #[repr(align(4096))]
+    struct Page([u8; PAGE]);
+
+    static PAGE_OF_TEST: Page = Page([0; PAGE]);
+
+    fn address() -> usize {
+        PAGE_OF_TEST.0.as_ptr().addr()
+    }
+
+    /// However often the other threads yield meanwhile.
+    #[test]
+    fn a_thread_waits_for_another_one_and_not_for_itself() {
+        const YIELDS: usize = 1 << 19;
+        let guard = PageGuard::new(address()).expect("nobody else has it");
+        assert!(matches!(PageGuard::new(address()), Err(Error::Contended { .. })));
+        let (begun, begins) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(move || {
+                begun.send(()).expect("the other thread waits for this");
+                PageGuard::new(address()).map(drop)
+            });
+            begins.recv().expect("the thread begins");
+            (0..YIELDS).for_each(|_| std::thread::yield_now());
+            drop(guard);
+            waiting.join().expect("no panic").expect("the guard was given back");
+        });
     }
 }
