@@ -146,11 +146,14 @@ pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState) 
 /// # Safety
 /// As [`capture_signal`].
 unsafe fn uncount(store: &VmStoreContext) {
-    let context = store.raised_registers[CONTEXT] as usize;
-    // SAFETY: the thread is in the code at this address, and `r14` is a context there.
+    let r14 = store.raised_registers[CONTEXT] as usize;
+    // SAFETY: the thread is in the code at this address, and `r14` is a context there. Around a
+    // call of a host function, which has no counters, the frame has that of the function.
     unsafe {
         if let Some(image) = image_at(store.raised_pc) {
-            image.uncount(store.raised_pc, std::ptr::with_exposed_provenance(context), store.raised_fp);
+            let own = own_context(r14).map(std::ptr::with_exposed_provenance);
+            let context = own.unwrap_or_else(|| context_of(store.raised_fp));
+            image.uncount(store.raised_pc, context, store.raised_fp);
         }
     }
 }
