@@ -1,5 +1,7 @@
 /* Objects are deleted in every order, and used after what they came from has been deleted. */
 
+#include <pthread.h>
+
 #include "programs.h"
 
 static int finalized[8];
@@ -133,10 +135,43 @@ static void types(void) {
     wasm_byte_vec_delete(&bytes);
 }
 
+static pthread_key_t store_of_thread;
+
+/* When the library's own variables of the thread are gone already. */
+static void end(void *store) {
+    wasm_byte_vec_t bytes = {4, "none"};
+    for (int round = 0; round < 2; ++round) {
+        CHECK(!wasm_module_new(store, &bytes));
+        wasm_message_t reason;
+        wasm_jit_last_error(&reason);
+        CHECK(reason.size > 0);
+        wasm_byte_vec_delete(&reason);
+    }
+    wasm_store_delete(store);
+}
+
+static void *thread(void *engine) {
+    wasm_store_t *store = wasm_store_new(engine);
+    wasm_byte_vec_t bytes = {4, "none"};
+    CHECK(!wasm_module_new(store, &bytes) && failed_with("invalid module"));
+    CHECK(pthread_setspecific(store_of_thread, store) == 0);
+    return NULL;
+}
+
+/* A thread uses the library to its end. */
+static void threads(void) {
+    wasm_engine_t *engine = wasm_engine_new();
+    CHECK(pthread_key_create(&store_of_thread, end) == 0);
+    pthread_t other;
+    CHECK(pthread_create(&other, NULL, thread, engine) == 0 && pthread_join(other, NULL) == 0);
+    wasm_engine_delete(engine);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     int order[KINDS] = {ENGINE, STORE, MODULE, HOST, INSTANCE, EXPORTS};
     types();
+    threads();
     permute(argv[1], order, 0);
     return 0;
 }

@@ -154,6 +154,48 @@ static void finalizers(wasm_store_t *store, const wasm_extern_vec_t *exports) {
     finalized -= 3;
 }
 
+static wasm_table_t *used_table;
+static wasm_global_t *used_global;
+
+static void delete_used(void *value) {
+    (void)value;
+    wasm_table_delete(used_table);
+    wasm_global_delete(used_global);
+    used_table = NULL;
+    used_global = NULL;
+}
+
+/* Finalizers run in a function that reads an element or a global, and delete the object through which
+   it does so. */
+static void deleting_finalizers(wasm_store_t *store, const wasm_extern_vec_t *exports) {
+    enum { COUNT = 5000 };
+    wasm_table_t *table = wasm_extern_as_table(exports->data[EXTERNS]);
+    wasm_global_t *global = wasm_extern_as_global(exports->data[ANY]);
+    int deleted[2] = {0, 0};
+    for (int number = 0; number < 2 * COUNT; ++number) {
+        bool reads_global = number >= COUNT;
+        wasm_foreign_t *foreign = wasm_foreign_new(store);
+        wasm_foreign_set_host_info_with_finalizer(foreign, NULL, delete_used);
+        CHECK(wasm_table_set(table, 0, wasm_foreign_as_ref(foreign)));
+        used_table = wasm_table_copy(table);
+        used_global = wasm_global_copy(global);
+        if (reads_global) {
+            wasm_val_t value;
+            wasm_global_get(used_global, &value);
+            CHECK(value.kind == 130 && value.of.ref);
+            wasm_val_delete(&value);
+        } else {
+            wasm_ref_t *element = wasm_table_get(used_table, 0);
+            CHECK(wasm_ref_same(element, wasm_foreign_as_ref(foreign)));
+            wasm_ref_delete(element);
+        }
+        deleted[reads_global] += !used_table;
+        delete_used(NULL);
+        wasm_foreign_delete(foreign);
+    }
+    CHECK(deleted[0] > 0 && deleted[1] > 0);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     wasm_engine_t *engine = wasm_engine_new();
@@ -177,6 +219,7 @@ int main(int argc, char **argv) {
     references_without_null(&exports);
     other_kinds(store, &exports);
     finalizers(store, &exports);
+    deleting_finalizers(store, &exports);
     wasm_extern_vec_delete(&exports);
     wasm_store_delete(store);
     /* Those that were attached to foreign objects, and the function's last one. */

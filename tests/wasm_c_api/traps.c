@@ -4,7 +4,7 @@
 #include "programs.h"
 
 struct host {
-    wasm_store_t *store;
+    wasm_store_t *store, *other;
     /* The module's own functions, once it is there. */
     wasm_extern_vec_t exports;
     /* The trap that was returned last. */
@@ -18,7 +18,7 @@ static const wasm_func_t *export_of(const struct host *host, int which) {
 }
 
 /* Fails: with its own trap (0), with that of a nested call (1), with an exception (2), with a message
-   that is not null-terminated (3), with an empty one (4). */
+   that is not null-terminated (3), with an empty one (4), with a trap of another store (5). */
 static wasm_trap_t *fail(void *env, const wasm_val_vec_t *args, wasm_val_vec_t *results) {
     struct host *host = env;
     int32_t zero = 0;
@@ -39,6 +39,10 @@ static wasm_trap_t *fail(void *env, const wasm_val_vec_t *args, wasm_val_vec_t *
     case 3:
         wasm_name_new_from_string(&message, "unterminated");
         host->returned = wasm_trap_new(host->store, &message);
+        break;
+    case 5:
+        wasm_name_new_from_string_nt(&message, "the other store's");
+        host->returned = wasm_trap_new(host->other, &message);
         break;
     default:
         wasm_name_new_empty(&message);
@@ -117,6 +121,18 @@ static void traps_of_the_host(struct host *host, const wasm_instance_t *instance
     }
 }
 
+/* Another thread may use that store and its traps: the caller gets a trap of its own. */
+static void trap_of_another_store(struct host *host) {
+    int32_t number = 5;
+    wasm_trap_t *trap = call(export_of(host, FAIL), &number, NULL);
+    CHECK(trap && says(trap, "the other store's"));
+    CHECK(!wasm_trap_same(trap, host->returned) && !wasm_trap_get_host_info(trap));
+    CHECK(!wasm_trap_origin(trap));
+    wasm_trap_delete(trap);
+    CHECK(wasm_trap_get_host_info(host->returned) == host);
+    wasm_trap_delete(host->returned);
+}
+
 /* An exception that C code has got as a trap, and returns, is caught by the program. */
 static void exceptions(struct host *host) {
     int32_t with_exception = 2;
@@ -147,7 +163,7 @@ static void start_function(wasm_store_t *store, const char *folder) {
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     wasm_engine_t *engine = wasm_engine_new();
-    struct host host = {wasm_store_new(engine), WASM_EMPTY_VEC, NULL};
+    struct host host = {wasm_store_new(engine), wasm_store_new(engine), WASM_EMPTY_VEC, NULL};
     wasm_functype_t *type = wasm_functype_new_1_0(wasm_valtype_new_i32());
     wasm_func_t *func = wasm_func_new_with_env(host.store, type, fail, &host, NULL);
     wasm_functype_delete(type);
@@ -161,12 +177,14 @@ int main(int argc, char **argv) {
     CHECK(host.exports.size == 6);
     traps_of_the_program(&host, instance);
     traps_of_the_host(&host, instance);
+    trap_of_another_store(&host);
     exceptions(&host);
     start_function(host.store, argv[1]);
     wasm_extern_vec_delete(&host.exports);
     wasm_instance_delete(first);
     wasm_instance_delete(instance);
     wasm_store_delete(host.store);
+    wasm_store_delete(host.other);
     wasm_engine_delete(engine);
     return 0;
 }

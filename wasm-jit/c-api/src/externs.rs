@@ -11,7 +11,7 @@ export_vectors! {
 
 /// The type; the minimum of tables and memories is their current size.
 fn type_of(object: Option<&Object>) -> Option<ExternType> {
-    let object = object?;
+    let object = object?.clone();
     let item = object.kind.to_item()?;
     Some(ExternType::of(object.store.with(|store| item.ty(store))))
 }

@@ -76,7 +76,7 @@ fn call_host(
     if let Some(trap) = trap {
         // C code may have deleted what it had stored there.
         results.leave_elements();
-        return Err(trap::to_error(&trap));
+        return Err(trap::to_error(&store, &trap));
     }
     if results.len() != out.len() {
         return Err(Error::ValueCount { what: "results", expected: out.len(), found: results.len() });
@@ -88,7 +88,7 @@ fn call_host(
 }
 
 fn new(store: Option<&StoreHandle>, ty: Option<&ExternType>, func: Option<HostFunc>) -> Option<Box<Object>> {
-    let store = store?;
+    let store = &store?.clone();
     let func = func?.insert(store, ty?.as_func()?).map_err(failed).ok()?;
     Some(Object::new(store, Kind::Func(func)))
 }
@@ -116,9 +116,9 @@ extern "C" fn wasm_func_new_with_env(
     new(store, ty, callback.map(|callback| HostFunc::WithEnv(callback, env)))
 }
 
-fn func(object: Option<&Object>) -> Option<(&Rc<SharedStore>, Func)> {
+fn func(object: Option<&Object>) -> Option<(Rc<SharedStore>, Func)> {
     let Object { store, kind: Kind::Func(func) } = object? else { return None };
-    Some((store, *func))
+    Some((store.clone(), *func))
 }
 
 fn type_of(object: Option<&Object>) -> Option<FuncType> {
@@ -154,16 +154,14 @@ unsafe extern "C" fn wasm_func_call(
     results: Option<&Vector<Value>>,
 ) -> Option<Box<Object>> {
     let (store, func) = func(object)?;
-    // C code may delete the function while it runs.
-    let store = &store.clone();
-    match call(store, func, args) {
+    match call(&store, func, args) {
         Ok(values) => {
-            let values = values.iter().map(|value| Value::of(store, value));
+            let values = values.iter().map(|value| Value::of(&store, value));
             // SAFETY: the caller's obligation.
             results.inspect(|results| unsafe { results.overwrite(values) });
             None
         }
-        Err(error) => Some(trap::of_error(store, error)),
+        Err(error) => Some(trap::of_error(&store, error)),
     }
 }
 

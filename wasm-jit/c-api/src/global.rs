@@ -19,15 +19,15 @@ extern "C" fn wasm_global_new(
     ty: Option<&ExternType>,
     value: Option<&Value>,
 ) -> Option<Box<Object>> {
-    let (store, ty) = (store?, ty?.as_global()?);
+    let (store, ty) = (&store?.clone(), ty?.as_global()?);
     let value = value?.to_engine(store, ty.content()).map_err(failed).ok()?;
     let global = store.with(|store| Global::new(store, ty, value)).map_err(failed).ok()?;
     Some(Object::new(store, Kind::Global(global)))
 }
 
-fn global(object: Option<&Object>) -> Option<(&Rc<SharedStore>, Global)> {
+fn global(object: Option<&Object>) -> Option<(Rc<SharedStore>, Global)> {
     let Object { store, kind: Kind::Global(global) } = object? else { return None };
-    Some((store, *global))
+    Some((store.clone(), *global))
 }
 
 #[unsafe(no_mangle)]
@@ -42,7 +42,7 @@ extern "C" fn wasm_global_type(object: Option<&Object>) -> Option<Box<ExternType
 extern "C" fn wasm_global_get(object: Option<&Object>, out: Option<&mut MaybeUninit<Value>>) {
     let value = global(object).map(|(store, global)| {
         let value = store.with(|store| global.get(store));
-        Value::of(store, &value)
+        Value::of(&store, &value)
     });
     vector::store(out, value.unwrap_or_else(Value::zero));
 }
@@ -51,7 +51,7 @@ extern "C" fn wasm_global_get(object: Option<&Object>, out: Option<&mut MaybeUni
 #[unsafe(no_mangle)]
 extern "C" fn wasm_global_set(object: Option<&Object>, value: Option<&Value>) {
     let (Some((store, global)), Some(value)) = (global(object), value) else { return };
-    if let Err(error) = set(store, global, value) {
+    if let Err(error) = set(&store, global, value) {
         failed(error);
     }
 }

@@ -59,9 +59,10 @@ fn instantiate(
 extern "C" fn wasm_instance_exports(object: Option<&Object>, out: Out<'_, Option<Box<Object>>>) {
     let exports = match object {
         Some(Object { store, kind: Kind::Instance(instance) }) => {
+            let store = store.clone();
             let items: Vec<Extern> =
                 store.with(|store| instance.exports(&store).map(|export| export.into_extern()).collect());
-            items.into_iter().map(|item| Some(Object::of_item(store, item))).collect()
+            items.into_iter().map(|item| Some(Object::of_item(&store, item))).collect()
         }
         _ => Vector::empty(),
     };

@@ -11,12 +11,14 @@ thread_local! {
 
 /// Remembers the reason of a failure on this thread.
 pub(crate) fn failed(reason: impl Display) {
-    LAST.replace(reason.to_string());
+    // At the end of a thread, when C code may still delete its objects, there is no place for it.
+    let _ = LAST.try_with(|last| last.replace(reason.to_string()));
 }
 
 /// The last failure of a function of this library on this thread, null-terminated; an empty text if
 /// there was none.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_jit_last_error(out: Out<'_, u8>) {
-    store(out, LAST.with_borrow(|reason| reason.bytes().chain([0]).collect()));
+    let reason = LAST.try_with(|last| last.borrow().clone()).unwrap_or_default();
+    store(out, reason.bytes().chain([0]).collect());
 }

@@ -13,7 +13,7 @@ use crate::types::ExternType;
 /// Null if there is no memory, or the limits are invalid.
 #[unsafe(no_mangle)]
 extern "C" fn wasm_memory_new(store: Option<&StoreHandle>, ty: Option<&ExternType>) -> Option<Box<Object>> {
-    let (store, ty) = (store?, ty?.as_memory()?);
+    let (store, ty) = (&store?.clone(), ty?.as_memory()?);
     let memory = match ty.is_shared() {
         true => SharedMemory::new(ty).map(Kind::SharedMemory),
         false => store.with(|store| Memory::new(store, ty)).map(Kind::Memory),
@@ -27,14 +27,14 @@ enum Either {
     Shared(SharedMemory),
 }
 
-fn memory(object: Option<&Object>) -> Option<(&Rc<SharedStore>, Either)> {
+fn memory(object: Option<&Object>) -> Option<(Rc<SharedStore>, Either)> {
     let object = object?;
     let memory = match &object.kind {
         Kind::Memory(memory) => Either::OfStore(*memory),
         Kind::SharedMemory(memory) => Either::Shared(memory.clone()),
         _ => return None,
     };
-    Some((&object.store, memory))
+    Some((object.store.clone(), memory))
 }
 
 /// The minimum is the current size.

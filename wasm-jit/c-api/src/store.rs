@@ -3,6 +3,9 @@
 //! Deleting the store, like deleting any object, ends one owner's use of it. The engine's store is
 //! freed when the last of them is gone, in any order.
 //!
+//! A function of this library keeps a store that it uses: while it works, a host function or a
+//! finalizer may delete the object through which it got the store.
+//!
 //! # Access
 //! The engine borrows a store exclusively while WebAssembly runs. A host function has to use the
 //! store through the [`Caller`] that it gets: it is noted here as long as C code runs in a host

@@ -17,15 +17,15 @@ extern "C" fn wasm_table_new(
     ty: Option<&ExternType>,
     init: Option<&Object>,
 ) -> Option<Box<Object>> {
-    let (store, ty) = (store?, ty?.as_table()?);
+    let (store, ty) = (&store?.clone(), ty?.as_table()?);
     let init = value::reference(store, init, ty.element());
     let table = init.and_then(|init| store.with(|store| Table::new(store, ty, init)));
     Some(Object::new(store, Kind::Table(table.map_err(failed).ok()?)))
 }
 
-fn table(object: Option<&Object>) -> Option<(&Rc<SharedStore>, Table)> {
+fn table(object: Option<&Object>) -> Option<(Rc<SharedStore>, Table)> {
     let Object { store, kind: Kind::Table(table) } = object? else { return None };
-    Some((store, *table))
+    Some((store.clone(), *table))
 }
 
 /// The minimum is the current size.
@@ -40,7 +40,7 @@ extern "C" fn wasm_table_type(object: Option<&Object>) -> Option<Box<ExternType>
 extern "C" fn wasm_table_get(object: Option<&Object>, index: u32) -> Option<Box<Object>> {
     let (store, table) = table(object)?;
     let element = store.with(|store| table.get(store, index.into()))?;
-    value::object(store, &element)
+    value::object(&store, &element)
 }
 
 /// False for an index beyond the table, and for a reference of another type.
@@ -59,8 +59,8 @@ fn change(
 ) -> bool {
     let Some((store, table)) = table(object) else { return false };
     let element = store.with(|store| table.ty(store)).element();
-    let element = value::reference(store, reference, element);
-    element.and_then(|element| change(store, table, element)).map_err(failed).is_ok()
+    let element = value::reference(&store, reference, element);
+    element.and_then(|element| change(&store, table, element)).map_err(failed).is_ok()
 }
 
 /// Of a table with more elements than the number can say, that number's maximum.

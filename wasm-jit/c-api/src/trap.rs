@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use wasm_jit::{Error, WasmBacktrace};
 
@@ -36,12 +37,18 @@ pub(crate) fn of_error(store: &Rc<SharedStore>, error: Error) -> Box<Object> {
     Object::new(store, Kind::Trap(trap))
 }
 
-/// The error that a host function returns for the object that C code has returned. An exception is
-/// thrown on.
-pub(crate) fn to_error(object: &Object) -> Error {
+/// The error that a host function of a store returns for the object that C code has returned. An
+/// exception is thrown on. A trap of another store, which another thread may use later, is copied:
+/// its exception cannot be caught here, and its frames have instances only there.
+pub(crate) fn to_error(store: &Rc<SharedStore>, object: &Object) -> Error {
     let Kind::Trap(trap) = &object.kind else {
         return Error::host("a host function has returned an object that is no trap");
     };
+    if !Rc::ptr_eq(store, &object.store) {
+        let TrapInfo { message, backtrace, .. } = &trap.value;
+        let copy = TrapInfo::of_host(message.clone(), backtrace.clone());
+        return Error::host(Returned(OfStore(Attached::new(copy))));
+    }
     match &trap.value.exception {
         Some(exception) => Error::Exception(exception.clone()),
         None => Error::host(Returned(OfStore(trap.clone()))),
@@ -60,10 +67,10 @@ extern "C" fn wasm_trap_new(
     store: Option<&StoreHandle>,
     message: Option<&Vector<u8>>,
 ) -> Option<Box<Object>> {
-    let store = store?;
+    let store = &store?.clone();
     let message = message.map_or(&[][..], Vector::elements).split(|byte| *byte == 0).next();
     let backtrace = store.with(|store| WasmBacktrace::capture(&store));
-    let trap = TrapInfo::of_host(message.unwrap_or_default().to_vec(), backtrace);
+    let trap = TrapInfo::of_host(message.unwrap_or_default().to_vec(), Arc::new(backtrace));
     Some(Object::new(store, Kind::Trap(Attached::new(trap))))
 }
 

@@ -1,5 +1,7 @@
 //! What a trap is: its message, and where it comes from.
 
+use std::sync::Arc;
+
 use wasm_jit::{Error, ExnRef, WasmBacktrace};
 
 /// A trap.
@@ -7,14 +9,14 @@ use wasm_jit::{Error, ExnRef, WasmBacktrace};
 pub(crate) struct TrapInfo {
     /// Without a null at its end.
     pub(crate) message: Vec<u8>,
-    pub(crate) backtrace: WasmBacktrace,
+    pub(crate) backtrace: Arc<WasmBacktrace>,
     /// The exception that was not caught, if that is the reason.
     pub(crate) exception: Option<ExnRef>,
 }
 
 impl TrapInfo {
     /// A trap of the host.
-    pub(crate) fn of_host(message: Vec<u8>, backtrace: WasmBacktrace) -> Self {
+    pub(crate) fn of_host(message: Vec<u8>, backtrace: Arc<WasmBacktrace>) -> Self {
         Self { message, backtrace, exception: None }
     }
 
@@ -27,6 +29,6 @@ impl TrapInfo {
             }
             other => (other.to_string(), WasmBacktrace::default(), None),
         };
-        Self { message: message.into_bytes(), backtrace, exception }
+        Self { message: message.into_bytes(), backtrace: Arc::new(backtrace), exception }
     }
 }

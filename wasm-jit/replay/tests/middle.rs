@@ -479,6 +479,32 @@ fn a_host_function_starts_and_stops_the_recording() {
     running.lock().unwrap().take();
 }
 
+/// The host keeps the address of a memory, and writes to a page that it has added.
+#[test]
+fn writes_through_an_address_reach_new_pages() {
+    let act = |caller: &mut Caller<'_, u32>| {
+        let memory = caller.get_export("memory").unwrap().into_memory().unwrap();
+        let address = memory.data_ptr(&*caller);
+        memory.grow(&mut *caller, 1)?;
+        // SAFETY: the new page is there, and compiled code does not run.
+        unsafe { address.add(65_536).write(42) };
+        Ok(())
+    };
+    let program = r#"(module
+        (import "h" "f" (func $f (param i32) (result i32)))
+        (memory (export "memory") 1 2)
+        (func (export "run") (result i32)
+            (drop (call $f (i32.const 0)))
+            (i32.load (i32.const 65536))))"#;
+    let (module, mut store, instance) = instance_with(program, Arc::new(act));
+    let trace = Trace::default();
+    let recorder = Recorder::new(&module, trace.clone()).unwrap();
+    recorder.attach(&mut store, instance).unwrap();
+    call(&mut store, instance, "run", 0).unwrap();
+    recorder.stop(&mut store).unwrap();
+    check(&module, &trace.bytes(), COMPLETE);
+}
+
 /// A call that fails is the last one; the program goes on.
 #[test]
 fn a_call_that_fails_ends_the_recording() {

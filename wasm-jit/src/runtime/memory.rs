@@ -128,11 +128,18 @@ impl Memory {
     pub fn grow(&self, mut store: impl AsContextMut, pages: u64) -> Result<u64, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let size = self.inner(store).pages();
-        store.grow_memory(self.0.index_in(store) as u32, pages).ok_or(Error::Grow {
-            of: "memory",
-            size,
-            by: pages,
-        })
+        let grown = store.grow_memory(self.0.index_in(store) as u32, pages);
+        let memory = self.inner(store);
+        if let Some(log) = &store.writes
+            && memory.is_exposed()
+        {
+            // SAFETY: this many bytes are accessible. The memory is not shared, and its store is
+            // borrowed: nothing writes to it.
+            let bytes = unsafe { std::slice::from_raw_parts(memory.base(), memory.length() as usize) };
+            // The host may write to the new pages through the address that it has.
+            log.add_all(*self, bytes);
+        }
+        grown.ok_or(Error::Grow { of: "memory", size, by: pages })
     }
 
     #[track_caller]

@@ -303,19 +303,33 @@ impl WriteLog {
         }
     }
 
+    /// Whether someone will read it: the one who has started it may have forgotten it.
+    fn is_wanted(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// The host may change these bytes from now on.
     pub(super) fn add(&self, memory: Memory, offset: usize, bytes: &[u8]) {
+        if !self.is_wanted() {
+            return;
+        }
         self.logged().bytes.push(Before { memory, offset, bytes: bytes.to_vec() });
     }
 
     /// The host has changed these elements.
     pub(super) fn add_elements(&self, table: Table, first: u64, length: u64) {
+        if !self.is_wanted() {
+            return;
+        }
         self.logged().elements.push(ChangedElements { table, first, length });
     }
 
     /// The host may change all of these bytes from now on: those that are not logged as a complete
     /// memory already.
     pub(super) fn add_all(&self, memory: Memory, bytes: &[u8]) {
+        if !self.is_wanted() {
+            return;
+        }
         let ranges = &mut self.logged().bytes;
         let known = ranges.iter().filter(|range| range.memory == memory);
         // Each of them continues where the previous one ends.
@@ -366,5 +380,26 @@ impl Announced {
             unsafe { copy_atomically(from, copy.as_mut_ptr(), length) };
             log.logged().bytes.push(Before { memory: *memory, offset, bytes: copy });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Engine;
+    use crate::types::MemoryType;
+
+    #[test]
+    fn a_log_that_was_forgotten_does_not_grow() {
+        let mut store = Store::new(&Engine::default(), ());
+        let memory = Memory::new(&mut store, MemoryType::new(1, None)).unwrap();
+        let log = WriteLog::start(&mut store);
+        memory.write(&mut store, 0, b"wanted").unwrap();
+        assert_eq!(log.take().len(), 1);
+        drop(log);
+        memory.write(&mut store, 0, b"not wanted").unwrap();
+        memory.data_mut(&mut store)[0] = 1;
+        let left = store.as_context_mut().into_inner().opaque.writes.clone();
+        assert!(left.expect("nobody has ended it").take().is_empty());
     }
 }

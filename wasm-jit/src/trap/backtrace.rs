@@ -80,6 +80,12 @@ impl WasmBacktrace {
         self.places.len()
     }
 
+    /// The instances of the frames, innermost first.
+    #[cfg(test)]
+    pub(super) fn instances(&self) -> impl Iterator<Item = InstanceId> {
+        self.places.iter().map(|place| place.instance)
+    }
+
     /// The functions' indices, each in its own module, without further lookups.
     pub(super) fn functions(&self) -> impl Iterator<Item = u32> {
         self.places.iter().map(|place| place.function)

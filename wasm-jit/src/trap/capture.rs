@@ -11,7 +11,7 @@ use super::{ExecutionState, Raised, Trap, WasmBacktrace};
 use crate::code::probed::counters::InstanceId;
 use crate::code::probed::counting::context_of;
 use crate::code::registry::{image_at, share_image_at};
-use crate::vmctx::{FUNC_REF_CONTEXT, FUNC_REF_SIZE, INSTANCE_NUMBER, VmStoreContext};
+use crate::vmctx::{FUNC_REF_CONTEXT, FUNC_REF_SIZE, INSTANCE_NUMBER, VmContext, VmStoreContext};
 
 /// The longest instruction, in bytes.
 const MAX_LENGTH: usize = 15;
@@ -70,8 +70,8 @@ unsafe fn trace(store: *const ExecutionState, without_frame: Option<usize>, fram
     let places = frames.map(|frame| match frame.is_call {
         // A return address may be the end of its function.
         true => (frame.pc - 1, None, frame.fp),
-        // The function's prologue may not have stored the context yet.
-        false => (frame.pc, Some(at_signal), frame.fp),
+        // SAFETY: the caller's obligation: the register and the frame are those at the signal.
+        false => (frame.pc, unsafe { own_context(at_signal) }, frame.fp),
     });
     for (pc, context, fp) in without_frame.map(|pc| (pc, Some(at_signal), 0)).into_iter().chain(places) {
         // SAFETY: the thread is in the code at this address.
@@ -91,6 +91,18 @@ unsafe fn trace(store: *const ExecutionState, without_frame: Option<usize>, fram
         backtrace.push(image, function, pc, instance);
     }
     backtrace
+}
+
+/// The context of a function that a signal has stopped with this `r14`. `None` around a call of a
+/// host function, whose context `r14` is then: the function has stored its own in its frame.
+/// Otherwise its prologue may not have done so yet, and one without calls does not.
+///
+/// # Safety
+/// It must be the value that the register had in a function, in a store that is alive.
+unsafe fn own_context(r14: usize) -> Option<usize> {
+    let context = std::ptr::with_exposed_provenance::<VmContext>(r14);
+    // SAFETY: the caller's obligation: `r14` is a context at every instruction of a function.
+    (unsafe { (*context).is_host } == 0).then_some(r14)
 }
 
 /// The instance with this context.
@@ -134,11 +146,14 @@ pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState) 
 /// # Safety
 /// As [`capture_signal`].
 unsafe fn uncount(store: &VmStoreContext) {
-    let context = store.raised_registers[CONTEXT] as usize;
-    // SAFETY: the thread is in the code at this address, and `r14` is a context there.
+    let r14 = store.raised_registers[CONTEXT] as usize;
+    // SAFETY: the thread is in the code at this address, and `r14` is a context there. Around a
+    // call of a host function, which has no counters, the frame has that of the function.
     unsafe {
         if let Some(image) = image_at(store.raised_pc) {
-            image.uncount(store.raised_pc, std::ptr::with_exposed_provenance(context), store.raised_fp);
+            let own = own_context(r14).map(std::ptr::with_exposed_provenance);
+            let context = own.unwrap_or_else(|| context_of(store.raised_fp));
+            image.uncount(store.raised_pc, context, store.raised_fp);
         }
     }
 }

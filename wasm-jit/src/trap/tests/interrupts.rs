@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use iced_x86::code_asm::*;
 
-use super::kit::{Function, Instance, image};
+use super::kit::{Function, Instance, NUMBER, image};
 use super::{functions, trap_of};
+use crate::code::probed::counters::InstanceId;
 use crate::trap::{DEFAULT_SIGNAL, ExecutionState, InterruptHandle, Interruption, Trap, is_interrupted};
 use crate::vmctx::VmContext;
 
@@ -76,6 +77,35 @@ fn an_interrupt_at_any_instruction_leaves_cleanly() {
         assert!(timeout.has_fired());
     }
     assert!(!seen.contains(&0), "{seen:?}");
+}
+
+extern "sysv64" fn do_nothing(_: *mut VmContext, _: *mut VmContext, _: *mut u64) -> u64 {
+    0
+}
+
+#[test]
+fn an_interrupt_around_a_call_of_the_host_finds_the_instance() {
+    let (mut instance, handle) = interruptible(DEFAULT_SIGNAL);
+    let host = instance.host(do_nothing);
+    let image = image(&[&|f| {
+        let again = f.label();
+        // Most of the time, R14 is not the function's context.
+        for _ in 0..100 {
+            f.asm.mov(r14, &raw const *host as u64).unwrap();
+            f.asm.nop().unwrap();
+            f.asm.mov(r14, qword_ptr(rbp - 8)).unwrap();
+        }
+        f.asm.jmp(again).unwrap();
+    }]);
+    for _ in 0..100 {
+        let timeout = handle.interrupt_after(Duration::from_micros(200)).unwrap();
+        let (trap, backtrace) = trap_of(instance.run(&image, 0));
+        assert_eq!(trap, Trap::Interrupt);
+        // None, if the request was made before the call.
+        let instances: Vec<_> = backtrace.instances().collect();
+        assert!(instances.iter().all(|found| *found == InstanceId::of_number(NUMBER)), "{instances:?}");
+        drop(timeout);
+    }
 }
 
 static IN_HOST: AtomicBool = AtomicBool::new(false);

@@ -190,6 +190,9 @@ const RESERVED: usize = 1 << 34;
 const IN_FRONT: usize = 4;
 const _: () = assert!(8 * IN_FRONT as i32 >= -INSTANCE_NUMBER);
 
+/// The number of every instance.
+pub(super) const NUMBER: u64 = 7;
+
 impl Instance {
     pub(super) fn new() -> Self {
         let layout = VmLayout::new(&module());
@@ -220,6 +223,7 @@ impl Instance {
         // SAFETY: of the size of the layout, and owned by the instance.
         unsafe {
             context.write(head(instance.store, &instance.libcalls, memory.cast(), 0));
+            context.byte_offset(INSTANCE_NUMBER as isize).cast::<u64>().write(NUMBER);
             let memory = VmMemory { base: memory.cast(), length: std::ptr::null() };
             context.byte_offset(layout.memory(0) as isize).cast::<VmMemory>().write(memory);
             for (index, identity) in (0..).zip(TAGS) {
