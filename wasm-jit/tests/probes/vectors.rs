@@ -282,6 +282,81 @@ fn locals_that_hold_constants_are_written() {
     assert_eq!(run.call(&mut store, x).unwrap(), x & 0xff | numbered(5) & !0xff);
 }
 
+/// In a loop that never writes the local, also where several ways meet, and behind a loop inside
+/// of it: what is written there is what the loop begins with the next time.
+#[test]
+fn locals_that_hold_constants_throughout_loops_are_written() {
+    let select = "(local.set $sum (i64x2.add (local.get $sum)
+        (v128.bitselect (local.get $x) (local.get $zero) (local.get $mask))))";
+    let again = |label: &str, n: &str| {
+        format!("(br_if {label} (local.tee {n} (i32.sub (local.get {n}) (i32.const 1))))")
+    };
+    let bodies = [
+        // One after the ways of an `if` meet.
+        format!("(loop $again {select} (if (local.get $n) (then)) (nop) {})", again("$again", "$n")),
+        // In the inner loop, after that.
+        format!(
+            "(loop $outer {select} (local.set $m (i32.const 1))
+                (loop $inner (if (local.get $n) (then)) (nop) {inner}) {outer})",
+            inner = again("$inner", "$m"),
+            outer = again("$outer", "$n"),
+        ),
+        // After the inner loop.
+        format!(
+            "(loop $outer {select} (local.set $m (i32.const 1))
+                (loop $inner {inner}) (nop) {outer})",
+            inner = again("$inner", "$m"),
+            outer = again("$outer", "$n"),
+        ),
+        // While a call of the loop waits: the accessor is the caller's. The local is used often
+        // enough to stay in a register.
+        format!(
+            "(loop $again {select} {uses} (if (local.get $n) (then)) (call $callee) {again})",
+            uses = "(drop (local.get $zero))".repeat(8),
+            again = again("$again", "$n"),
+        ),
+    ];
+    for body in bodies {
+        let text = format!(
+            "(module
+                (func $callee (nop))
+                (func (export \"run\") (param $x v128) (param $n i32) (param $mask v128) (result v128)
+                    (local $zero v128) (local $sum v128) (local $m i32)
+                    (local.set $zero {zero})
+                    {body}
+                    (local.get $sum)))",
+            zero = constant(0),
+        );
+        let module = Module::new(&Engine::default(), &text).unwrap();
+        let is_called = body.contains("$callee");
+        let function = u32::from(!is_called);
+        let offset = offset_of(&module, function, |operator| matches!(operator, Operator::Nop));
+        let kind = Kind::Generic(GenericFn::new(move |frame| {
+            if is_called {
+                let caller = frame.caller().unwrap().unwrap();
+                caller.set_local(frame, 3, &numbered(5).into())
+            } else {
+                frame.set_local(3, &numbered(5).into())
+            }?;
+            Ok(())
+        }));
+        let location = Location { function, place: Place::Instruction { offset } };
+        let probe = module.probe(ProbeSpec { location, kind }).unwrap();
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let run = instance.get_typed_func::<(u128, i32, u128), u128>(&mut store, "run").unwrap();
+        let (x, mask) = (numbered(3), 0xff);
+        assert_eq!(run.call(&mut store, (x, 3, mask)).unwrap(), 3 * (x & mask), "{body}");
+        probe.activate().unwrap();
+        let [low, high] = [0, 64].map(|shift| {
+            let half = |value: u128| (value >> shift) as u64;
+            let later = half(x & mask | numbered(5) & !mask);
+            u128::from(half(x & mask).wrapping_add(later.wrapping_mul(2))) << shift
+        });
+        assert_eq!(run.call(&mut store, (x, 3, mask)).unwrap(), low | high, "{body}");
+    }
+}
+
 /// A constant for the text format.
 fn constant(bits: u128) -> String {
     format!("(v128.const i64x2 {} {})", bits as u64, (bits >> 64) as u64)

@@ -48,13 +48,15 @@ pub(super) struct Region {
     pub(super) cached: u32,
     /// Registers that cache locals which the region never writes.
     pub(super) unwritten: u32,
+    /// Those of them whose locals hold constants since the loop began, but not since one around it.
+    pub(super) constants: u32,
     /// Whether the region contains a call.
     pub(super) calls: bool,
 }
 
 impl Region {
     pub(super) fn none() -> Self {
-        Self { local: [NO_LOCAL; 32], cached: 0, unwritten: 0, calls: false }
+        Self { local: [NO_LOCAL; 32], cached: 0, unwritten: 0, constants: 0, calls: false }
     }
 
     /// Cache registers and their locals.
@@ -173,7 +175,7 @@ impl Chooser {
             self.written[local] |= access.writes();
         }
         let has_calls = calls > 0 || accesses.iter().skip(MAX_ACCESSES).any(|access| access.is_call());
-        let mut region = Region { calls: has_calls, unwritten: 0, ..outer.clone() };
+        let mut region = Region { calls: has_calls, unwritten: 0, constants: 0, ..outer.clone() };
         let cost = CALL_COST.saturating_mul(calls);
         if has_calls {
             for (reg, local) in outer.iter() {

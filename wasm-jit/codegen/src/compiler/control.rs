@@ -244,6 +244,7 @@ impl<'a> FunctionCompiler<'a> {
         } else {
             self.truncate(control.height);
         }
+        self.forget_constants(control.region);
         let in_slot = self.region_in_slots(outer);
         self.enter_state(outer, in_slot);
     }

@@ -12,7 +12,7 @@ use super::abi::{CONTEXT, ResultPlace, SCRATCH, Ty, result_places};
 use super::cached_locals::{Region, is_callee_saved};
 use super::control_stack::{Control, Kind};
 use super::function::FunctionCompiler;
-use super::state::{HeldConstant, Local, Operand, Place, Val, scratch};
+use super::state::{Local, Operand, Place, Val, scratch};
 use crate::asm::{Mem, Reg, RegClass, Width};
 use crate::vmctx::{RESULTS, STORE};
 
@@ -149,7 +149,8 @@ impl FunctionCompiler<'_> {
     }
 
     /// Enters a new region, in the state that its labels expect.
-    pub(super) fn change_region(&mut self, region: Region) {
+    pub(super) fn change_region(&mut self, mut region: Region) {
+        region.constants = self.unwritten_constants(&region);
         let inner = self.regions.add(region);
         let moves = self.edge_locals(inner);
         self.apply(&moves);
@@ -166,19 +167,31 @@ impl FunctionCompiler<'_> {
                 in_slot |= reg.bit();
             }
         }
-        let constants = self.unwritten_constants(&region);
         self.enter_state(inner, in_slot);
-        for (local, number) in constants {
-            self.locals[local as usize].constant = Some(HeldConstant { number, label: self.labels });
+        for (_, local) in region.iter().filter(|(reg, _)| region.constants & reg.bit() != 0) {
+            if let Some(held) = &mut self.locals[local as usize].constant {
+                held.label = None;
+            }
         }
     }
 
-    /// The locals that a region caches and never writes, as far as they hold constants: they do so
-    /// whenever the loop begins.
-    fn unwritten_constants(&self, region: &Region) -> Vec<(u32, u64)> {
-        let unwritten = region.iter().filter(|(reg, _)| region.unwritten & reg.bit() != 0);
-        let held = |local: u32| self.locals[local as usize].constant.filter(|held| held.label == self.labels);
-        unwritten.filter_map(|(_, local)| Some((local, held(local)?.number))).collect()
+    /// The registers of a loop's region that cache locals which hold constants and are never
+    /// written there: they hold them throughout the loop. Without those that do so throughout a
+    /// loop around it.
+    fn unwritten_constants(&self, region: &Region) -> u32 {
+        let is_held = |local: u32| {
+            self.locals[local as usize].constant.is_some_and(|held| held.label == Some(self.labels))
+        };
+        let held = region.iter().filter(|(_, local)| is_held(*local));
+        held.fold(0, |set, (reg, _)| set | reg.bit()) & region.unwritten
+    }
+
+    /// At the end of a loop, forgets the constants that its locals hold.
+    pub(super) fn forget_constants(&mut self, region: usize) {
+        let region = self.regions.at(region);
+        for (_, local) in region.iter().filter(|(reg, _)| region.constants & reg.bit() != 0) {
+            self.locals[local as usize].constant = None;
+        }
     }
 
     /// The cache registers of a region whose locals are up to date in their slots after the edge to

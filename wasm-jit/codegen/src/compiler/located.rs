@@ -114,7 +114,7 @@ impl State<'_> {
     }
 
     fn local_at(&self, index: usize, local: &Local, uses: &[u32; 32]) -> ValueAt {
-        let is_known = local.constant.is_some_and(|held| held.label == self.labels);
+        let is_known = local.known(self.labels).is_some();
         let own = local.aliases == 0 && !is_known || self.results.is_some();
         let (at, writable) = match self.local(index, local) {
             LocalPlace::Register { reg, slot } => (At::Register(reg, slot), own && uses[reg.index()] == 1),

@@ -87,13 +87,23 @@ pub(super) struct Local {
     pub(super) constant: Option<HeldConstant>,
 }
 
+impl Local {
+    /// The number of the constant that it is known to hold here, after this many labels.
+    pub(super) fn known(&self, labels: u32) -> Option<u64> {
+        let held = self.constant.filter(|held| held.label.is_none_or(|label| label == labels))?;
+        Some(held.number)
+    }
+}
+
 /// A constant that a local of vector type has been set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeldConstant {
     /// Its number among the function's constants.
     pub(super) number: u64,
     /// The last label before, by its number: after the next one, the local may hold another value.
-    pub(super) label: u32,
+    /// `None` inside of a loop that begins with the constant and never writes the local: everywhere
+    /// there, since what a probe writes anywhere in the loop is what it begins with the next time.
+    pub(super) label: Option<u32>,
 }
 
 /// The result of an operation whose bytes all are less than 16.

@@ -73,18 +73,21 @@ impl FunctionCompiler<'_> {
     /// The value of a vector that is a constant, or a local that is known to hold one: compilers
     /// set a local to a constant that they use several times.
     pub(super) fn constant_of(&self, operand: &Operand) -> Option<u128> {
-        self.held_constant(operand).map(|held| self.vectors.get(held.number))
+        self.number_of_constant(operand).map(|number| self.vectors.get(number))
+    }
+
+    fn number_of_constant(&self, operand: &Operand) -> Option<u64> {
+        match operand.val {
+            Val::Const(number) if operand.ty == Ty::V128 => Some(number),
+            Val::Local(local) => self.locals[local as usize].known(self.labels),
+            _ => None,
+        }
     }
 
     /// What a local holds that is set to this operand, if it is a vector and known.
     pub(super) fn held_constant(&self, operand: &Operand) -> Option<HeldConstant> {
-        match operand.val {
-            Val::Const(number) if operand.ty == Ty::V128 => Some(HeldConstant { number, label: self.labels }),
-            Val::Local(local) => {
-                self.locals[local as usize].constant.filter(|held| held.label == self.labels)
-            }
-            _ => None,
-        }
+        let number = self.number_of_constant(operand)?;
+        Some(HeldConstant { number, label: Some(self.labels) })
     }
 
     /// The operand as a source that may be memory, but not data after the code: an instruction with
