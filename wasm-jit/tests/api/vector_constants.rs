@@ -154,6 +154,18 @@ fn a_local_holds_a_constant_until_it_is_set_or_may_be() {
             ),
             [bytes_added(of_constant, of_constant), bytes_added(bytes_added(of_constant, of_constant), of_constant)],
         ),
+        (
+            "way around such a loop",
+            format!(
+                "(local.set $c (local.get $y))
+                (block (br_if 0 (local.get $n)) {set}
+                    (loop $again
+                        (local.set $sum (i8x16.add (local.get $sum) {get}))
+                        (br_if $again (i32.ge_s (local.tee $n (i32.sub (local.get $n) (i32.const 1))) (i32.const 0)))))
+                {get}"
+            ),
+            [of_constant, of_y],
+        ),
     ]);
 }
 
