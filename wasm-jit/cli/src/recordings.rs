@@ -1,8 +1,9 @@
 //! Recordings of complete runs, and of calls in the middle of a run, from its start on or requested
 //! by another process.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::num::NonZeroU64;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -131,6 +132,10 @@ impl AttachedRecording {
                 if current.as_ref().is_some_and(|recorder| !recorder.has_ended()) {
                     return Err("the program is recorded already".to_owned());
                 }
+                let is_fifo = |file: Metadata| file.file_type().is_fifo();
+                if Path::new(trace).metadata().is_ok_and(is_fifo) {
+                    return Err(format!("{trace} is a FIFO, for whose reader the program would wait"));
+                }
                 let calls: NonZeroU64 = calls.parse().map_err(|error| format!("{calls}: {error}"))?;
                 let started = wanted(&self.module, from, calls)
                     .and_then(|calls| record_calls(&self.module, calls, trace.as_ref()));
@@ -139,5 +144,32 @@ impl AttachedRecording {
             }
             _ => Err("expected CALLS, FUNCTION[:CALL] and TRACE, separated by tabs".to_owned()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use nix::sys::stat::Mode;
+    use wasm_jit::Engine;
+
+    use super::*;
+
+    /// The program would stop until someone reads it, and so would its end.
+    #[test]
+    fn another_process_cannot_have_the_program_write_to_a_fifo() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace");
+        nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
+        // Without a reader, a program that opens it waits for ever.
+        let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        let module = Module::new(&Engine::default(), r#"(module (func (export "f")))"#).unwrap();
+        let recording = AttachedRecording::new(&module);
+        let error = recording.answer(&format!("1\tf\t{}", path.display())).unwrap_err();
+        assert!(error.ends_with("trace is a FIFO, for whose reader the program would wait"), "{error}");
+        drop(reader);
+        recording.answer(&format!("1\tf\t{}", folder.path().join("app.trace").display())).unwrap();
     }
 }

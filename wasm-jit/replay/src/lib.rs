@@ -91,7 +91,9 @@
 //! functions, imports of functions of other instances or of one function twice, a second instance;
 //! at the moment that they occur, references to values of the host, to objects, or to functions of
 //! other modules, and exceptions that cross the boundary. A run that goes on after a trap can be
-//! recorded, but not replayed.
+//! recorded, but not replayed; modules with types of objects, or with mutable globals of other
+//! reference types than `funcref` and `externref`, can be recorded and reduced, but [`generate`]
+//! refuses them.
 //!
 //! References that the host keeps are not in a trace: a replay knows the functions and memories
 //! that the host uses by their indices in the module. What another instance does to a memory that
