@@ -40,6 +40,11 @@ enum Access {
 
 const BOTH: [Access; 2] = [Access::Linked, Access::Preloaded];
 
+/// How the build with this number is tested.
+fn accesses(build: usize) -> &'static [Access] {
+    if is_long() { &BOTH } else { std::slice::from_ref(&BOTH[build % 2]) }
+}
+
 fn include_directory() -> PathBuf {
     repo_root().join("fastinst/include")
 }
@@ -112,9 +117,8 @@ fn check_with(
     calibration: Option<&str>,
 ) -> String {
     let mut printed = None;
-    for (turn, &(compiler, flags)) in builds.iter().enumerate() {
-        let accesses = if is_long() { &BOTH[..] } else { std::slice::from_ref(&BOTH[turn % 2]) };
-        for &access in accesses {
+    for (number, &(compiler, flags)) in builds.iter().enumerate() {
+        for &access in accesses(number) {
             let binary = build(source, (compiler, flags), access);
             let ran = start(&binary, args, access, options, calibration);
             let what = format!("{source} {args:?}, {access:?}, by {compiler:?} {flags:?}, {options}");
@@ -261,7 +265,7 @@ fn patches_and_calls_work_under_the_profiler_too() {
     for source in ["patch.c", "calls.c", "sites.c"] {
         check_with(source, &[], USUAL, &options, None);
     }
-    let runs = USUAL.len() * if is_long() { BOTH.len() } else { 1 };
+    let runs: usize = (0..USUAL.len()).map(|build| accesses(build).len()).sum();
     assert_eq!(tests::reports_in(folder.path()).len(), 3 * runs);
 }
 

@@ -139,6 +139,7 @@ mod site_table;
 pub mod stepwise;
 mod store;
 pub mod text;
+mod thread_id;
 mod trap;
 pub mod tsc;
 

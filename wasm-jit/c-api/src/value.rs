@@ -43,20 +43,15 @@ impl Value {
     /// A value as C code gets it. A vector has no representation: the kind alone tells that it is
     /// one.
     pub(crate) fn of(store: &Rc<SharedStore>, value: &Val) -> Self {
-        let reference = |found: Option<Kind>| {
-            let object = found.map(|found| Object::new(store, found));
-            Payload { reference: object.map_or(std::ptr::null_mut(), Box::into_raw) }
-        };
         let of = match value {
             Val::I32(value) => Payload { i32: *value },
             Val::I64(value) => Payload { i64: *value },
             Val::F32(bits) => Payload { f32: *bits },
             Val::F64(bits) => Payload { f64: *bits },
             Val::V128(_) => Payload { i64: 0 },
-            Val::FuncRef(func) => reference(func.map(Kind::Func)),
-            Val::ExternRef(value) => reference(value.clone().map(Kind::of_extern)),
-            Val::ExnRef(exception) => reference(exception.clone().map(Kind::exception)),
-            Val::AnyRef(value) => reference(value.clone().map(Kind::any)),
+            Val::FuncRef(_) | Val::ExternRef(_) | Val::ExnRef(_) | Val::AnyRef(_) => {
+                Payload { reference: object(store, value).map_or(std::ptr::null_mut(), Box::into_raw) }
+            }
         };
         Self::new(kind::of(value.ty()), of)
     }
@@ -150,10 +145,16 @@ pub(crate) fn reference(store: &Rc<SharedStore>, object: Option<&Object>, ty: Re
     })
 }
 
-/// The object of a reference that a table contains, or `None` for null.
+/// The object of a reference; `None` for null, and for values that are no references.
 pub(crate) fn object(store: &Rc<SharedStore>, value: &Val) -> Option<Box<Object>> {
-    let value = Value::of(store, value);
-    value.reference().map(|object| Box::new(object.clone()))
+    let kind = match value {
+        Val::FuncRef(func) => func.map(Kind::Func),
+        Val::ExternRef(value) => value.clone().map(Kind::of_extern),
+        Val::ExnRef(exception) => exception.clone().map(Kind::exception),
+        Val::AnyRef(value) => value.clone().map(Kind::any),
+        _ => None,
+    };
+    kind.map(|kind| Object::new(store, kind))
 }
 
 /// The engine's values of these types.

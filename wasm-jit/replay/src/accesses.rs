@@ -11,7 +11,7 @@ use wasm_jit::probes::{
 };
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{FunctionInfo, Module};
-use wasm_jit_hooks::{AccessKind, accesses};
+use wasm_jit_hooks::{AccessKind, CallForm, accesses};
 
 use super::error::{Error, unsupported};
 
@@ -76,15 +76,7 @@ pub(crate) fn instructions<'a>(
 pub(crate) fn delimited(module: &Module, function: u32) -> Result<FunctionInfo<'_>, Error> {
     let found = module.function(function).filter(|function| function.body().is_some());
     let found = found.ok_or_else(|| unsupported(format!("function {function}, which has no code")))?;
-    let is_tail_call = |operator: &Operator<'_>| {
-        matches!(
-            operator,
-            Operator::ReturnCall { .. }
-                | Operator::ReturnCallIndirect { .. }
-                | Operator::ReturnCallRef { .. }
-        )
-    };
-    if instructions(&found).any(|(_, operator)| is_tail_call(&operator)) {
+    if instructions(&found).any(|(_, operator)| CallForm::is_tail_call(&operator)) {
         return Err(unsupported(format!("function {function}, which ends in tail calls")));
     }
     Ok(found)

@@ -34,7 +34,7 @@ use super::error::{Error, unsupported};
 use super::event::Event;
 use super::recording::Recording;
 use super::state::{State, write_snapshot};
-use super::value::{Value, recorded};
+use super::value::all_recorded;
 
 /// The calls of a function that are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,10 +209,7 @@ impl Recorded {
         arguments: &[Val],
     ) -> Result<(), Error> {
         let Some(recording) = &mut self.recording else { return Ok(()) };
-        let arguments: Vec<Value> = arguments
-            .iter()
-            .map(|value| recorded(value, &instance, store.as_context()))
-            .collect::<Result<_, _>>()?;
+        let arguments = all_recorded(arguments, &instance, store.as_context())?;
         match self.known.take() {
             None => write_snapshot(&mut store, instance, &mut recording.out)?,
             Some(known) => known.write_changes(&mut store, instance, &mut recording.out)?,
@@ -234,8 +231,7 @@ impl Recorded {
         store.observe_calls(None);
         let Some(recording) = &mut self.recording else { return Ok(()) };
         recording.end(&mut store);
-        let results: Vec<Value> =
-            results.iter().map(|value| recorded(value, &instance, &store)).collect::<Result<_, _>>()?;
+        let results = all_recorded(results, &instance, &store)?;
         recording.out.write(&Event::Leave { results })?;
         recording.out.flush()?;
         if self.entered == self.calls.number.get() {

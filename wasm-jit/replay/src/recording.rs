@@ -11,7 +11,7 @@ use super::check::{check_imports, shared_globals};
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::trace::Writer;
-use super::value::{Value, mutable_globals, recorded};
+use super::value::{Value, all_recorded, mutable_globals, recorded};
 use super::writes;
 
 /// The instance that is recorded.
@@ -99,7 +99,7 @@ impl Recorded {
     }
 
     fn values(&self, values: &[Val], store: impl AsContext) -> Result<Vec<Value>, Error> {
-        values.iter().map(|value| recorded(value, &self.instance, &store)).collect()
+        all_recorded(values, &self.instance, store)
     }
 }
 

@@ -51,7 +51,8 @@ pub(crate) fn write_snapshot(
 }
 
 impl State {
-    /// That of a new instance after [`Event::Snapshot`], with so many imported memories and tables.
+    /// The state of a new instance after [`Event::Snapshot`]. The first `memories` and `tables` of
+    /// it are imported.
     fn cleared(mut store: impl AsContextMut, instance: Instance, memories: usize, tables: usize) -> Self {
         let mut this = Self::empty(&mut store, instance);
         // Imported ones already have their sizes; the others are as large as the module says.

@@ -87,6 +87,18 @@ pub(crate) fn mutable_globals(store: impl AsContext, instance: Instance) -> Vec<
     all.filter(|(_, global)| global.ty(store.as_context()).mutability() == Mutability::Var).collect()
 }
 
+/// Arguments or results as they are recorded.
+///
+/// # Errors
+/// Those of [`recorded`].
+pub(crate) fn all_recorded(
+    values: &[Val],
+    instance: &Instance,
+    store: impl AsContext,
+) -> Result<Vec<Value>, Error> {
+    values.iter().map(|value| recorded(value, instance, &store)).collect()
+}
+
 /// A value of a program as it is recorded.
 ///
 /// # Errors

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::Error;
+use crate::thread_id::thread_id;
 
 /// The thread that has the guard, by its kernel id, or [`NOBODY`].
 static HOLDER: AtomicI32 = AtomicI32::new(NOBODY);
@@ -45,8 +46,7 @@ pub(super) fn release_in_child() {
 /// Waits until this thread has the guard. Returns false at once if it has it already, interrupted
 /// by a signal, or after [`PATIENCE`].
 fn acquire() -> bool {
-    // SAFETY: a system call that accesses no memory.
-    let this = unsafe { libc::gettid() };
+    let this = thread_id();
     let begin = Instant::now();
     loop {
         match HOLDER.compare_exchange(NOBODY, this, Ordering::Acquire, Ordering::Relaxed) {

@@ -5,6 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 
 use super::frame::Context;
+use crate::thread_id::thread_id;
 
 /// The bit of SIGTRAP in a signal mask of the kernel, which is one word.
 const SIGTRAP_BIT: u64 = 1 << (libc::SIGTRAP - 1);
@@ -129,7 +130,7 @@ pub(super) fn take_default(info: Option<&libc::siginfo_t>, context: Option<&mut 
     }
     // SAFETY: both calls are async-signal-safe; the kernel reads a valid `info`.
     unsafe {
-        let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+        let (process, thread) = (libc::getpid(), thread_id());
         let queued = info.map(|info| {
             libc::syscall(
                 libc::SYS_rt_tgsigqueueinfo,

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use super::chain::{self, Entry};
 use super::frame::{self, Context};
+use crate::thread_id::thread_id;
 
 /// Marks the frame of a delivery that a slot describes.
 const TAG: u64 = u64::from_le_bytes(*b"int3 fwd");
@@ -91,11 +92,6 @@ impl Slot {
         self.passed.store(state.passed, Ordering::Release);
         self.stack.store(state.stack, Ordering::Release);
     }
-}
-
-fn thread_id() -> libc::pid_t {
-    // SAFETY: async-signal-safe, and cannot fail.
-    unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
 }
 
 fn slot_of(thread: libc::pid_t) -> Option<&'static Slot> {

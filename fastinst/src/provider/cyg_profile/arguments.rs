@@ -176,22 +176,41 @@ impl Analysis {
 
     /// Step 1: the search along straight-line code, from before an instruction.
     fn look_back(&mut self, instructions: &[Instruction], place: Place, constants: &[Range<usize>]) -> Look {
-        let Place { mut at, mut register } = place;
+        match self.only_predecessor(instructions, place.at) {
+            Some(before) => self.look_back_from(instructions, before, place.register, constants),
+            None => Look::Stopped(place),
+        }
+    }
+
+    /// The same search, from after an instruction.
+    fn look_back_from(
+        &mut self,
+        instructions: &[Instruction],
+        mut last: usize,
+        mut register: Register,
+        constants: &[Range<usize>],
+    ) -> Look {
         loop {
-            let before = at.checked_sub(1).filter(|before| {
-                !self.branches.lead_to(&instructions[at])
-                    && falls_through(&instructions[*before])
-                    && !(self.branches.has_table && ends_block(&instructions[*before]))
-            });
-            let Some(before) = before else { return Look::Stopped(Place { at, register }) };
-            match self.last_effect(&instructions[before], register, constants) {
+            match self.last_effect(&instructions[last], register, constants) {
                 Some(Effect::Constant(_, value)) => return Look::Constant(value),
                 Some(Effect::Copy(_, from)) => register = from,
                 Some(Effect::Unknown(_)) => return Look::Unknown,
                 None => {}
             }
-            at = before;
+            match self.only_predecessor(instructions, last) {
+                Some(before) => last = before,
+                None => return Look::Stopped(Place { at: last, register }),
+            }
         }
+    }
+
+    /// The instruction before this one, if every execution of this one follows one of that.
+    fn only_predecessor(&self, instructions: &[Instruction], at: usize) -> Option<usize> {
+        at.checked_sub(1).filter(|before| {
+            !self.branches.lead_to(&instructions[at])
+                && falls_through(&instructions[*before])
+                && !(self.branches.has_table && ends_block(&instructions[*before]))
+        })
     }
 
     /// The last effect of an instruction on a register.
@@ -220,18 +239,15 @@ impl Analysis {
         let mut unique = None;
         for instruction in instructions {
             let is_restored = || matches!(instruction.mnemonic(), Mnemonic::Pop | Mnemonic::Leave);
-            if !may_define(instruction, register) || is_restored() {
+            if is_restored() {
                 continue;
             }
-            self.effects.clear();
-            effects_of(&mut self.info, instruction, constants, &mut self.effects);
-            for effect in self.effects.iter().filter(|effect| effect.register() == register) {
-                match effect {
-                    Effect::Constant(_, value) if unique.is_none_or(|unique| unique == *value) => {
-                        unique = Some(*value);
-                    }
-                    _ => return None,
+            match self.last_effect(instruction, register, constants) {
+                Some(Effect::Constant(_, value)) if unique.is_none_or(|unique| unique == value) => {
+                    unique = Some(value);
                 }
+                Some(_) => return None,
+                None => {}
             }
         }
         unique
@@ -287,13 +303,7 @@ impl Analysis {
                 return None;
             }
             for predecessor in predecessors {
-                let register = match self.last_effect(&instructions[predecessor], register, constants) {
-                    Some(Effect::Constant(_, value)) if agrees(value) => continue,
-                    Some(Effect::Constant(..) | Effect::Unknown(_)) => return None,
-                    Some(Effect::Copy(_, from)) => from,
-                    None => register,
-                };
-                match self.look_back(instructions, Place { at: predecessor, register }, constants) {
+                match self.look_back_from(instructions, predecessor, register, constants) {
                     Look::Constant(value) if agrees(value) => {}
                     Look::Constant(_) | Look::Unknown => return None,
                     Look::Stopped(place) => work.extend(seen.insert(place).then_some(place)),

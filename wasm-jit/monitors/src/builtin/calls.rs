@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wasm_jit::probes::{Bound, Callback, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeSpec};
 use wasm_jit::wasmparser::{ConstExpr, ElementItems, Operator, Parser, Payload};
 use wasm_jit::{FunctionInfo, Module};
+use wasm_jit_hooks::CallForm;
 
 use super::graph::Graph;
 use crate::{Cell, Description, Error, LazyProbes, Monitor, Program, Report, Setup, Table};
@@ -166,16 +167,10 @@ fn sites_of(function: &FunctionInfo<'_>) -> Vec<(Location, Site)> {
     let Some(graph) = Graph::of(function) else { return Vec::new() };
     let site = |index: usize| {
         let (offset, operator) = &graph.flow.instructions[index];
-        let (callee, is_tail) = match operator {
-            Operator::Call { function_index } => (Callee::Direct(*function_index), false),
-            Operator::ReturnCall { function_index } => (Callee::Direct(*function_index), true),
-            Operator::CallIndirect { .. } | Operator::CallRef { .. } => {
-                (Callee::Indirect(Arc::new(Targets::new())), false)
-            }
-            Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. } => {
-                (Callee::Indirect(Arc::new(Targets::new())), true)
-            }
-            _ => return None,
+        let CallForm { callee, is_tail } = CallForm::of(operator)?;
+        let callee = match callee {
+            Some(function) => Callee::Direct(function),
+            None => Callee::Indirect(Arc::new(Targets::new())),
         };
         let site = Site { function: graph.function, offset: *offset, is_tail, callee };
         Some((graph.location(index), site))

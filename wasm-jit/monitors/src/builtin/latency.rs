@@ -13,8 +13,8 @@ use profiler::settings::Settings;
 use wasm_jit::probes::{
     Bound, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec, UnwoundWatch, deactivate_all,
 };
-use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Engine, Instance, Module, Store, TypedFunc};
+use wasm_jit_hooks::CallForm;
 
 use crate::{Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Table};
 
@@ -246,15 +246,8 @@ fn tail_calls(module: &Module, function: u32) -> Vec<u32> {
         return Vec::new();
     };
     let start = body.range().start;
-    let is_tail_call = |operator: &Operator<'_>| {
-        matches!(
-            operator,
-            Operator::ReturnCall { .. }
-                | Operator::ReturnCallIndirect { .. }
-                | Operator::ReturnCallRef { .. }
-        )
-    };
-    let instructions = body.instructions().filter(|instruction| is_tail_call(instruction.operator()));
+    let instructions =
+        body.instructions().filter(|instruction| CallForm::is_tail_call(instruction.operator()));
     instructions.map(|instruction| (instruction.offset() - start) as u32).collect()
 }
 
