@@ -237,9 +237,12 @@ impl<C: Consumer> Accesses<C> {
     pub(super) fn with<R>(&self, f: impl FnOnce(&[Site], &mut C) -> R) -> R {
         let mut state = self.shared.state();
         let State { consumer, rings } = state.as_mut().expect("it is there until this is dropped");
-        rings.iter().for_each(|ring| ring.drain(&self.shared.sites, consumer));
-        // The threads of the others have ended.
-        rings.retain(|ring| Arc::strong_count(ring) > 1);
+        rings.retain_mut(|ring| {
+            // Before it is emptied: a thread may put accesses into it and then end.
+            let has_ended = Arc::get_mut(ring).is_some();
+            ring.drain(&self.shared.sites, consumer);
+            !has_ended
+        });
         f(&self.shared.sites, consumer)
     }
 }
@@ -249,5 +252,54 @@ impl<C: Consumer> Drop for Accesses<C> {
         let state = self.shared.state().take();
         // Not under the lock: it may be long.
         drop(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread::{self, JoinHandle};
+
+    use super::*;
+    use wasm_jit::{Engine, Module};
+
+    /// Counts; with the first access that it gets, a thread makes the rest of its own and ends.
+    struct Waits {
+        count: usize,
+        thread: Option<(Sender<()>, JoinHandle<()>)>,
+    }
+
+    impl Consumer for Waits {
+        fn consume(&mut self, _: &Site, _: Access) {
+            self.count += 1;
+            if let Some((go_on, thread)) = self.thread.take() {
+                go_on.send(()).unwrap();
+                thread.join().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn accesses_of_a_thread_that_ends_while_its_ring_is_emptied_are_kept() {
+        let module = Module::new(&Engine::default(), "(module)").unwrap();
+        let site = Site { function: 0, offset: 0, kind: AccessKind::Load, memory: 0 };
+        let state = Mutex::new(Some(State { consumer: Waits { count: 0, thread: None }, rings: Vec::new() }));
+        let accesses = Accesses {
+            shared: Arc::new(Shared { number: u64::MAX, sites: vec![site], state }),
+            probes: LazyProbes::of(&module, [], |_| Vec::new(), None),
+        };
+        let ((go_on, goes_on), (has_begun, begun)) = (channel(), channel());
+        let shared = accesses.shared.clone();
+        let thread = thread::spawn(move || {
+            shared.put([0, 0, 1]);
+            has_begun.send(()).unwrap();
+            goes_on.recv().unwrap();
+            (0..9).for_each(|_| shared.put([0, 0, 1]));
+        });
+        begun.recv().unwrap();
+        accesses.shared.state().as_mut().unwrap().consumer.thread = Some((go_on, thread));
+        assert_eq!(accesses.with(|_, waits| waits.count), 1);
+        assert_eq!(accesses.with(|_, waits| waits.count), 10);
+        assert!(accesses.shared.state().as_ref().unwrap().rings.is_empty(), "the thread has ended");
     }
 }
