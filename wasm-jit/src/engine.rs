@@ -76,6 +76,7 @@ pub struct Config {
     bounds_checks: BoundsChecks,
     harden_speculation: bool,
     relaxed_simd_deterministic: bool,
+    avx512: Option<bool>,
     uses_fuel: bool,
     probe_sites: ProbeSites,
     counter_stubs: u32,
@@ -92,6 +93,7 @@ impl Default for Config {
             bounds_checks: BoundsChecks::default(),
             harden_speculation: false,
             relaxed_simd_deterministic: true,
+            avx512: None,
             uses_fuel: false,
             probe_sites: ProbeSites::default(),
             counter_stubs: COUNTER_STUBS,
@@ -157,6 +159,16 @@ impl Config {
     /// permits them: they differ for lanes out of range, NaNs, and zeros of different sign.
     pub fn relaxed_simd_deterministic(&mut self, deterministic: bool) -> &mut Self {
         self.relaxed_simd_deterministic = deterministic;
+        self
+    }
+
+    /// Whether code for vectors uses AVX-512, with the extensions VL, DQ, BW and BITALG; by default
+    /// where the processor has it (Intel since Ice Lake, AMD since Zen 4). Without it, some
+    /// operators are several instructions instead of one; results are the same. Switched off,
+    /// modules that are [compiled ahead of time](crate::Module::serialize) can be loaded on every
+    /// processor of the level x86-64-v3, by engines that have it switched off, too.
+    pub fn avx512(&mut self, enabled: bool) -> &mut Self {
+        self.avx512 = Some(enabled);
         self
     }
 
@@ -297,10 +309,15 @@ impl Engine {
     /// An engine with these settings.
     ///
     /// # Errors
-    /// [`Error::Processor`] on a processor that lacks a part of x86-64-v3;
-    /// [`Error::InterruptSignal`].
+    /// [`Error::Processor`] on a processor that lacks a part of x86-64-v3, or AVX-512 if that is
+    /// switched on; [`Error::InterruptSignal`].
     pub fn new(config: &Config) -> Result<Self, Error> {
-        check_processor()?;
+        check_processor(&V3)?;
+        let uses_avx512 = match config.avx512 {
+            Some(true) => check_processor(&AVX512).map(|()| true)?,
+            Some(false) => false,
+            None => check_processor(&AVX512).is_ok(),
+        };
         check_signal(config.interrupt_signal)?;
         let checks_bounds = match config.bounds_checks {
             BoundsChecks::Automatic => !linear_memory::can_reserve(),
@@ -317,6 +334,7 @@ impl Engine {
             checks_bounds,
             masks_indices: config.harden_speculation,
             relaxes_vectors: !config.relaxed_simd_deterministic,
+            uses_avx512,
             uses_fuel: config.uses_fuel,
             sites,
             counter_stubs: config.counter_stubs,
@@ -586,17 +604,30 @@ impl Default for Engine {
     }
 }
 
-/// Compiled code uses these extensions unconditionally.
-fn check_processor() -> Result<(), Error> {
-    let extensions = [
-        ("AVX2", is_x86_feature_detected!("avx2")),
-        ("BMI1", is_x86_feature_detected!("bmi1")),
-        ("BMI2", is_x86_feature_detected!("bmi2")),
-        ("LZCNT", is_x86_feature_detected!("lzcnt")),
-        ("POPCNT", is_x86_feature_detected!("popcnt")),
-        ("FMA", is_x86_feature_detected!("fma")),
-    ];
-    let missing: Vec<&str> = extensions.iter().filter(|(_, has)| !has).map(|(name, _)| *name).collect();
+/// An extension of the processor, and whether it has it.
+type Extension = (&'static str, fn() -> bool);
+
+/// Compiled code uses these unconditionally.
+const V3: [Extension; 6] = [
+    ("AVX2", || is_x86_feature_detected!("avx2")),
+    ("BMI1", || is_x86_feature_detected!("bmi1")),
+    ("BMI2", || is_x86_feature_detected!("bmi2")),
+    ("LZCNT", || is_x86_feature_detected!("lzcnt")),
+    ("POPCNT", || is_x86_feature_detected!("popcnt")),
+    ("FMA", || is_x86_feature_detected!("fma")),
+];
+
+/// What [`Config::avx512`] is about.
+const AVX512: [Extension; 5] = [
+    ("AVX512F", || is_x86_feature_detected!("avx512f")),
+    ("AVX512VL", || is_x86_feature_detected!("avx512vl")),
+    ("AVX512DQ", || is_x86_feature_detected!("avx512dq")),
+    ("AVX512BW", || is_x86_feature_detected!("avx512bw")),
+    ("AVX512_BITALG", || is_x86_feature_detected!("avx512bitalg")),
+];
+
+fn check_processor(extensions: &[Extension]) -> Result<(), Error> {
+    let missing: Vec<&str> = extensions.iter().filter(|(_, has)| !has()).map(|(name, _)| *name).collect();
     if missing.is_empty() { Ok(()) } else { Err(Error::Processor { missing: missing.join(", ") }) }
 }
 

@@ -29,7 +29,7 @@ pub struct Mismatch<T> {
 #[non_exhaustive]
 pub enum Error {
     /// The processor lacks instructions that compiled code uses.
-    #[error("this processor lacks {missing}: compiled code needs x86-64-v3")]
+    #[error("this processor lacks {missing}, which compiled code with these settings needs")]
     Processor {
         /// Names of the missing extensions.
         missing: String,

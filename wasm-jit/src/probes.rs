@@ -152,7 +152,7 @@ pub use generic::GenericFn;
 pub use global::GlobalProbe;
 pub use native::{NativeFn, NativeFunction};
 pub use unwound::{UnwoundFrame, UnwoundWatch};
-pub use values::{Bound, NO_FUNCTION, OTHER_FUNCTION, Values};
+pub use values::{Bound, Lane, NO_FUNCTION, OTHER_FUNCTION, Values};
 pub use wasm::WasmFn;
 
 /// A place in a module.
@@ -439,10 +439,12 @@ pub enum ValueError {
     /// The stack has fewer operands.
     #[error("the stack has fewer operands")]
     NoOperand,
-    /// It is a vector: functions of probes take values of at most 64 bits. A generic probe reads
-    /// it.
-    #[error("it is a vector, which has more than 64 bits")]
+    /// It is a vector, and the probe's function takes values of 64 bits: pass its lanes.
+    #[error("it is a vector, of which the probe's function can get single lanes only")]
     Vector,
+    /// A lane is requested of a value that is no vector.
+    #[error("it is no vector, so it has no lanes")]
+    NotVector,
     /// The place is no exit, or the function has fewer results.
     #[error("the place is no exit, or the function has fewer results")]
     NoResult,
@@ -484,6 +486,10 @@ impl From<MakeError> for ProbeError {
 impl ProbeError {
     fn of_place(refused: NoProbe, location: Location, body: Range<u32>, kind: &Kind) -> Self {
         let (function, offset) = (location.function, location.offset(body.end - body.start));
+        let of_value = |argument: usize, reason| {
+            let value = kind.values()[argument];
+            Self::Value { value, function, offset, reason }
+        };
         match refused {
             NoProbe::NoInstruction => Self::NoInstruction { function, offset },
             NoProbe::Unreachable => Self::Unreachable { function, offset },
@@ -496,14 +502,12 @@ impl ProbeError {
                 };
                 let reason = match reason {
                     NoValue::NotThere => ValueError::NoOperand,
-                    NoValue::Vector => ValueError::Vector,
                 };
                 Self::Value { value, function, offset, reason }
             }
-            NoProbe::NotReference(argument) => {
-                let value = kind.values()[argument];
-                Self::Value { value, function, offset, reason: ValueError::NotReference }
-            }
+            NoProbe::NotReference(argument) => of_value(argument, ValueError::NotReference),
+            NoProbe::NotVector(argument) => of_value(argument, ValueError::NotVector),
+            NoProbe::Vector(argument) => of_value(argument, ValueError::Vector),
             NoProbe::Type(argument) => {
                 let types = match kind {
                     Kind::Wasm { function, .. } => Some(function.parameters()),
@@ -511,8 +515,7 @@ impl ProbeError {
                     _ => unreachable!("others have no types"),
                 };
                 let parameter = types.expect("it has types")[argument];
-                let (value, reason) = (kind.values()[argument], ValueError::Type { parameter });
-                Self::Value { value, function, offset, reason }
+                of_value(argument, ValueError::Type { parameter })
             }
         }
     }

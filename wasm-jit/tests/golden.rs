@@ -23,6 +23,8 @@ fn listing(module: impl AsRef<[u8]>, threads: usize) -> Result<String, Error> {
         true => BoundsChecks::Instructions,
         false => BoundsChecks::Reservation,
     });
+    // The same on all processors.
+    config.avx512(false);
     // Counters have sites, however many they are.
     config.counter_stubs(u32::MAX);
     let module = Module::new(&Engine::new(&config)?, module)?;

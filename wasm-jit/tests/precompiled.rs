@@ -288,6 +288,17 @@ fn modules_with_other_settings_are_refused() {
     check(&bytes, |config| config.relaxed_simd_deterministic(false), "deterministic relaxed vectors");
     check(&bytes, |config| config.consume_fuel(true), "fuel");
     check(&bytes, |config| config.probe_sites(ProbeSites::All), "probe sites none, which is all here");
+    let portable = Engine::new(Config::new().avx512(false)).unwrap();
+    let portable = Module::new(&portable, PROGRAM).unwrap().serialize().unwrap();
+    check(&portable, |config| config.avx512(false).consume_fuel(true), "fuel");
+    match Engine::new(Config::new().avx512(true)) {
+        Ok(engine) => {
+            let error = load(&engine, &portable).unwrap_err();
+            assert!(error.to_string().contains("AVX-512 off, which is on here"), "{error}");
+            check(&bytes, |config| config.avx512(false), "AVX-512 on, which is off here");
+        }
+        Err(error) => println!("skipped: modules with AVX-512: {error}"),
+    }
 }
 
 #[test]

@@ -15,6 +15,11 @@ pub(super) struct CodeSettings {
     /// Hardens the code against speculative bypassing of bounds checks
     #[arg(long)]
     harden_speculation: bool,
+
+    /// Uses no AVX-512, so that what is compiled ahead of time can be loaded on processors without
+    /// it, with this option [default: as the processor has it]
+    #[arg(long)]
+    no_avx512: bool,
 }
 
 impl CodeSettings {
@@ -23,6 +28,9 @@ impl CodeSettings {
         config.harden_speculation(self.harden_speculation);
         if self.bounds_checks {
             config.bounds_checks(BoundsChecks::Instructions);
+        }
+        if self.no_avx512 {
+            config.avx512(false);
         }
     }
 }

@@ -19,6 +19,8 @@ pub struct CodeSettings {
     /// Relaxed operators on vectors give what the processor does in one instruction, instead of
     /// results that are the same on all processors.
     pub relaxes_vectors: bool,
+    /// The processor has AVX-512 with the extensions VL, DQ, BW and BITALG, and code uses it.
+    pub uses_avx512: bool,
     /// Code subtracts what it costs from the fuel of the store, and traps when there is none left.
     pub uses_fuel: bool,
     /// The sites of functions in their first compilation.

@@ -65,6 +65,9 @@ struct Options {
     /// Hardens wasm-jit's code against speculation.
     #[arg(long)]
     harden_speculation: bool,
+    /// Uses no AVX-512 in wasm-jit's code.
+    #[arg(long)]
+    no_avx512: bool,
     /// Collects garbage at each allocation of wasm-jit's programs. Otherwise that is done for a
     /// third of the seeds.
     #[arg(long)]
@@ -111,6 +114,9 @@ impl Options {
         config.consume_fuel(self.fuel).harden_speculation(self.harden_speculation);
         if self.bounds_checks {
             config.bounds_checks(BoundsChecks::Instructions);
+        }
+        if self.no_avx512 {
+            config.avx512(false);
         }
         config
     }
@@ -384,6 +390,7 @@ fn start(options: &Options, job: u64, jobs: u64) -> io::Result<Child> {
         .args(["--worker", &jobs.to_string()])
         .args(options.bounds_checks.then_some("--bounds-checks"))
         .args(options.harden_speculation.then_some("--harden-speculation"))
+        .args(options.no_avx512.then_some("--no-avx512"))
         .args(options.fuel.then_some("--fuel"))
         .args(options.collect_always.then_some("--collect-always"))
         .args(options.probes.then_some("--probes"))

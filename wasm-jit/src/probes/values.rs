@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+pub use wasm_jit_codegen::Lane;
 use wasm_jit_codegen::{Access, Ty, Value, Wanted, access};
 use wasmparser::Operator;
 
@@ -20,14 +21,14 @@ use crate::types::{RefType, ValType};
 ///
 /// To a [native function](super::NativeFn), it is passed as 64 bits. Integers of 32 bits are
 /// zero-extended, floats are passed as their bits, and references as the engine represents them; a
-/// null reference is 0.
+/// null reference is 0. Of vectors, it gets single lanes. So does a [closure](super::Callback).
 ///
 /// To a [function of WebAssembly](super::WasmFn), it is passed as the parameter's type. A local or
 /// operand must be of this type; an operand must not be a reference, but for [`Bound::Reference`],
-/// which is an integer of 64 bits. A constant can be of any type: it is the bits of the value, and
-/// of a reference 0. The function, the offset and the address are
-/// integers of 32 bits (an address modulo 2^32) or 64 bits; [`Bound::Context`], [`Bound::Frame`]
-/// and [`Bound::ReturnAddress`] are of 64.
+/// which is an integer of 64 bits. A constant can be of any type: it is the bits of the value (of a
+/// vector, the lower half, and the rest is 0), and of a reference 0. The function, the offset and
+/// the address are integers of 32 bits (an address modulo 2^32) or 64 bits; [`Bound::Context`],
+/// [`Bound::Frame`] and [`Bound::ReturnAddress`] are of 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Bound {
@@ -45,6 +46,15 @@ pub enum Bound {
     /// An operand that is a reference, counted from the top of the stack, as a number of 64 bits: 0
     /// if it is null, and another one if it is not.
     Reference(u32),
+    /// A lane of a parameter or local that is a vector, by the local's index, as an integer of 64
+    /// bits.
+    LocalLane(u32, Lane),
+    /// A lane of an operand that is a vector, counted from the top of the stack, as an integer of
+    /// 64 bits.
+    OperandLane(u32, Lane),
+    /// At the [exit](super::Place::Exit) of a function, a lane of a result that is a vector, by the
+    /// result's index, as an integer of 64 bits.
+    ResultLane(u32, Lane),
     /// The address that the instruction accesses in its memory: the address operand plus the
     /// constant offset. Only before loads, stores and atomic operations. An access beyond the end
     /// of the memory traps after the probe has fired.
@@ -100,6 +110,17 @@ impl fmt::Debug for Values {
 /// How many values a closure gets at most: they are on the stack, whose end is not checked.
 const MAX_VALUES: usize = 1000;
 
+/// What a function takes for a parameter.
+#[derive(Clone, Copy)]
+enum Takes {
+    /// A value of this type.
+    Value(ValType),
+    /// 64 bits of a value of this type.
+    WordOf(ValType),
+    /// 64 bits of any value.
+    Word,
+}
+
 /// What the body of a function says about the values of its probes.
 pub(super) struct Body<'a> {
     image: &'a CodeImage,
@@ -131,7 +152,7 @@ impl<'a> Body<'a> {
         position: u32,
     ) -> Result<RequestedKind, ProbeError> {
         check_count(native.parameters(), values)?;
-        let arguments = values.0.iter().map(|value| self.argument(*value, location, position, None));
+        let arguments = values.0.iter().map(|value| self.argument(*value, location, position, Takes::Word));
         Ok(RequestedKind::Call { callee: native.callee(), arguments: arguments.collect::<Result<_, _>>()? })
     }
 
@@ -147,7 +168,7 @@ impl<'a> Body<'a> {
         check_count(parameters.len(), values)?;
         let arguments = values.0.iter().zip(parameters);
         let arguments =
-            arguments.map(|(value, parameter)| self.argument(*value, location, position, Some(*parameter)));
+            arguments.map(|(value, ty)| self.argument(*value, location, position, Takes::Value(*ty)));
         Ok(RequestedKind::Call { callee: function.callee(), arguments: arguments.collect::<Result<_, _>>()? })
     }
 
@@ -173,7 +194,8 @@ impl<'a> Body<'a> {
                 callees.push((number, self.called_by(location, position)?));
                 Argument::Of(Wanted::Operand(0), Use::Value)
             } else {
-                self.argument(value, location, position, types.map(|types| types[number]))?
+                let takes = types.map_or(Takes::Word, |types| Takes::WordOf(types[number]));
+                self.argument(value, location, position, takes)?
             };
             arguments.push(argument);
         }
@@ -194,28 +216,48 @@ impl<'a> Body<'a> {
         ProbeError::Value { value, function: self.function, offset, reason }
     }
 
+    fn local_type(&self, index: u32) -> Option<ValType> {
+        let ty = self.image.local_type(self.function, index)?;
+        Some(ValType::of(ty, &self.image.module))
+    }
+
+    /// The type of a result, where the results are.
+    fn result_type(&self, index: u32, location: Location) -> Option<ValType> {
+        let results = self.image.module.function_type(self.function).results();
+        let result = results.get(index as usize).filter(|_| location.place == Place::Exit)?;
+        Some(ValType::of(*result, &self.image.module))
+    }
+
     fn offset(&self, location: Location) -> u32 {
         location.offset(self.image.body_range(self.function).len() as u32)
     }
 
-    /// The argument for a parameter, of this type if that matters.
+    /// The argument for a parameter.
     fn argument(
         &mut self,
         value: Bound,
         location: Location,
         position: u32,
-        parameter: Option<ValType>,
+        takes: Takes,
     ) -> Result<Argument, ProbeError> {
         let offset = self.offset(location);
+        let parameter = match takes {
+            Takes::Value(ty) | Takes::WordOf(ty) => Some(ty),
+            Takes::Word => None,
+        };
         let error = |reason| ProbeError::Value { value, function: self.function, offset, reason };
         let check = |fits: fn(ValType) -> bool| match parameter {
             Some(parameter) if !fits(parameter) => Err(error(ValueError::Type { parameter })),
             _ => Ok(()),
         };
-        let module = &self.image.module;
         let has_type = |ty: ValType| match parameter {
             Some(parameter) if !ty.matches(&parameter) => Err(error(ValueError::Type { parameter })),
+            _ if ty == ValType::V128 && !matches!(takes, Takes::Value(_)) => Err(error(ValueError::Vector)),
             _ => Ok(()),
+        };
+        let has_lanes = |ty: ValType| match ty {
+            ValType::V128 => Ok(()),
+            _ => Err(error(ValueError::NotVector)),
         };
         let constant = |value: u64| Argument::Known(Value::constant(value));
         let is_integer = |ty| matches!(ty, ValType::I32 | ValType::I64);
@@ -244,14 +286,28 @@ impl<'a> Body<'a> {
                 })
             }
             Bound::Result(index) => {
-                let results = self.image.module.function_type(self.function).results();
-                let result = results.get(index as usize).filter(|_| location.place == Place::Exit);
-                has_type(ValType::of(*result.ok_or_else(|| error(ValueError::NoResult))?, module))?;
+                let ty = self.result_type(index, location).ok_or_else(|| error(ValueError::NoResult))?;
+                has_type(ty)?;
                 Argument::Of(Wanted::Result(index), Use::Value)
             }
+            Bound::ResultLane(index, lane) => {
+                check(|ty| ty == ValType::I64)?;
+                has_lanes(self.result_type(index, location).ok_or_else(|| error(ValueError::NoResult))?)?;
+                Argument::Of(Wanted::Result(index), Use::Lane(lane))
+            }
             Bound::Callee => return Err(error(ValueError::NoCallee)),
-            Bound::Operand(_) | Bound::Reference(_) | Bound::Local(_) if location.place == Place::Exit => {
+            Bound::Operand(_)
+            | Bound::OperandLane(..)
+            | Bound::Reference(_)
+            | Bound::Local(_)
+            | Bound::LocalLane(..)
+                if location.place == Place::Exit =>
+            {
                 return Err(error(ValueError::AtExit));
+            }
+            Bound::OperandLane(depth, lane) => {
+                check(|ty| ty == ValType::I64)?;
+                Argument::Of(Wanted::Operand(depth), Use::Lane(lane))
             }
             Bound::Operand(depth) => Argument::Of(Wanted::Operand(depth), Use::Value),
             Bound::Reference(depth) => {
@@ -259,8 +315,7 @@ impl<'a> Body<'a> {
                 Argument::Of(Wanted::Operand(depth), Use::Reference)
             }
             Bound::Local(index) => {
-                let ty = self.image.local_type(self.function, index);
-                let ty = ValType::of(ty.ok_or_else(|| error(ValueError::NoLocal))?, module);
+                let ty = self.local_type(index).ok_or_else(|| error(ValueError::NoLocal))?;
                 let is_parameter =
                     (index as usize) < self.image.module.function_type(self.function).params().len();
                 has_type(match ty {
@@ -269,6 +324,11 @@ impl<'a> Body<'a> {
                     other => other,
                 })?;
                 Argument::Of(Wanted::Local(index), Use::Value)
+            }
+            Bound::LocalLane(index, lane) => {
+                check(|ty| ty == ValType::I64)?;
+                has_lanes(self.local_type(index).ok_or_else(|| error(ValueError::NoLocal))?)?;
+                Argument::Of(Wanted::Local(index), Use::Lane(lane))
             }
             Bound::Address => {
                 check(is_integer)?;

@@ -1,13 +1,14 @@
-//! Vectors at probes: registers keep all of their bits, generic probes read and write them, and
-//! functions, which take values of 64 bits, do not get them.
+//! Vectors at probes: registers keep all of their bits, generic probes read and write them,
+//! functions of WebAssembly get them, and others get their lanes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::probes::{
-    Bound, Callback, GenericFn, Kind, Location, Place, ProbeError, ProbeSpec, ValueError,
+    Bound, Callback, GenericFn, Kind, Lane, Location, Place, ProbeError, ProbeSpec, ValueError, Values,
+    WasmFn,
 };
-use wasm_jit::{Engine, Instance, Module, Store};
+use wasm_jit::{Engine, Instance, Module, Store, Val, ValType};
 use wasmparser::Operator;
 
 use crate::frames::offset_of;
@@ -67,14 +68,154 @@ fn vectors_survive_probes_and_are_read_and_written() {
 }
 
 #[test]
-fn functions_of_probes_get_no_vectors() {
+fn vectors_that_a_function_cannot_get_are_refused() {
     let module = Module::new(&Engine::default(), TEXT).unwrap();
-    for value in [Bound::Operand(0), Bound::Local(0)] {
-        let kind = Kind::Callback { function: Callback::new(|_| ()), values: [value].into() };
-        let error = module.probe(at_add(&module, kind)).and_then(|probe| probe.activate().map(|()| probe));
-        let error = error.unwrap_err();
-        assert!(matches!(error, ProbeError::Value { reason: ValueError::Vector, .. }), "{error}");
+    let refused = |function: Callback, value: Bound| {
+        let kind = Kind::Callback { function, values: [value].into() };
+        let probe = module.probe(at_add(&module, kind)).and_then(|probe| probe.activate().map(|()| probe));
+        match probe.unwrap_err() {
+            ProbeError::Value { reason, .. } => reason,
+            error => panic!("{error}"),
+        }
+    };
+    let any = || Callback::new(|_| ());
+    let of = |ty: ValType| Callback::with_types([ty], |_| ());
+    for value in [Bound::Operand(0), Bound::Local(0), Bound::Local(2)] {
+        assert_eq!(refused(any(), value), ValueError::Vector);
+        assert_eq!(refused(of(ValType::V128), value), ValueError::Vector);
     }
+    assert_eq!(refused(any(), Bound::LocalLane(1, Lane::Low)), ValueError::NotVector);
+    assert_eq!(refused(any(), Bound::LocalLane(3, Lane::Low)), ValueError::NoLocal);
+    assert_eq!(refused(any(), Bound::OperandLane(3, Lane::High)), ValueError::NoOperand);
+    assert_eq!(refused(any(), Bound::ResultLane(0, Lane::High)), ValueError::NoResult);
+    let parameter = ValType::F64;
+    assert_eq!(refused(of(parameter), Bound::LocalLane(0, Lane::Low)), ValueError::Type { parameter });
+}
+
+/// Vectors that are constants, aliases of locals, zero, in registers and in the frame, and results
+/// in registers and in memory.
+const PLACES: &str = "(module
+    (func $many (param $a v128) (result v128 v128 i32 v128 v128) (local $b v128) (local $c v128)
+        (local.get $a) (local.get $b) (i32.const 7) (v128.const i64x2 11 12) (local.get $c)
+        (local.set $c (i64x2.add (local.get $a) (v128.const i64x2 -1 1)))
+        (drop) (local.get $c))
+    (func $run (export \"run\") (param $a v128) (param $n i32) (result v128) (local $sum v128) (local v128)
+        (loop $again
+            (call $many (local.get $a))
+            (local.set $sum (i64x2.add (local.get $sum)))
+            (local.set $sum (i64x2.sub (local.get $sum)))
+            (drop)
+            (local.set $sum (v128.xor (local.get $sum)))
+            (local.set $sum (i64x2.add (local.get $sum)))
+            (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+        (v128.xor (local.get $sum) (v128.const i64x2 3 5)))
+    (func (export \"at\") (param v128 i32) (result v128) (call $run (local.get 0) (local.get 1))))";
+
+/// Closures get the lanes that generic probes read, at each instruction.
+#[test]
+fn lanes_are_those_of_the_frame_everywhere() {
+    let module = Module::new(&Engine::default(), PLACES).unwrap();
+    let plain = run(&module);
+    let mut compared = 0;
+    for function in 0..2 {
+        let info = module.function(function).unwrap();
+        let start = info.body().unwrap().range().start;
+        for instruction in info.body().unwrap().instructions() {
+            let offset = (instruction.offset() - start) as u32;
+            let location = Location { function, place: Place::Instruction { offset } };
+            // The vectors of each event.
+            let read = Arc::new(Mutex::new(Vec::<Vec<(Bound, Bound, u128)>>::new()));
+            let of_probe = read.clone();
+            let reader = GenericFn::new(move |frame| {
+                let locals = (0..4).map_while(|index| Some((true, index, frame.local(index).ok()?)));
+                let mut values: Vec<_> = locals.collect();
+                let operands = 0..frame.operands() as u32;
+                values.extend(operands.map(|depth| (false, depth, frame.operand(depth).unwrap())));
+                let vectors = values.into_iter().filter_map(|(is_local, index, value)| {
+                    let lane = |lane| match is_local {
+                        true => Bound::LocalLane(index, lane),
+                        false => Bound::OperandLane(index, lane),
+                    };
+                    let Val::V128(bits) = value else { return None };
+                    Some((lane(Lane::Low), lane(Lane::High), bits))
+                });
+                of_probe.lock().unwrap().push(vectors.collect());
+                Ok(())
+            });
+            let Ok(probe) = module.probe(ProbeSpec { location, kind: Kind::Generic(reader) }) else {
+                continue;
+            };
+            probe.activate().unwrap();
+            assert_eq!(run(&module), plain);
+            drop(probe);
+            let read = std::mem::take(&mut *read.lock().unwrap());
+            let Some(first) = read.first() else { continue };
+            let bounds: Vec<_> = first.iter().flat_map(|(low, high, _)| [*low, *high]).collect();
+            let passed = Arc::new(Mutex::new(Vec::new()));
+            let of_probe = passed.clone();
+            let function = Callback::new(move |values| of_probe.lock().unwrap().push(values.to_vec()));
+            let kind = Kind::Callback { function, values: Values::from(&bounds[..]) };
+            let probe = module.probe(ProbeSpec { location, kind }).unwrap();
+            probe.activate().unwrap();
+            assert_eq!(run(&module), plain);
+            let lanes = |event: &Vec<(Bound, Bound, u128)>| -> Vec<u64> {
+                event.iter().flat_map(|(.., bits)| [*bits as u64, (bits >> 64) as u64]).collect()
+            };
+            assert_eq!(*passed.lock().unwrap(), read.iter().map(lanes).collect::<Vec<_>>(), "{location:?}");
+            compared += bounds.len();
+        }
+    }
+    assert!(compared > 100, "{compared}");
+}
+
+/// A function of WebAssembly gets vectors in registers and on its stack, and a closure the lanes of
+/// results, which are in registers and in memory.
+#[test]
+fn vectors_are_passed_to_functions_of_webassembly() {
+    let engine = Engine::default();
+    let module = Module::new(&engine, PLACES).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let observer = Module::new(
+        &engine,
+        "(module (memory (export \"memory\") 1)
+            (func (export \"observe\") (param v128 v128 i32 v128 v128 v128 v128 v128 v128 v128 i64 v128)
+                (v128.store (i32.const 0) (local.get 0)) (v128.store (i32.const 16) (local.get 1))
+                (i32.store (i32.const 32) (local.get 2)) (v128.store (i32.const 48) (local.get 3))
+                (v128.store (i32.const 64) (local.get 4)) (v128.store (i32.const 80) (local.get 9))
+                (i64.store (i32.const 96) (local.get 10)) (v128.store (i32.const 112) (local.get 11))))",
+    );
+    let observer = Instance::new(&mut store, &observer.unwrap(), &[]).unwrap();
+    let observe = observer.get_func(&mut store, "observe").unwrap();
+    let results = [4, 3, 2, 1, 0, 4, 3, 1, 0, 0].map(Bound::Operand);
+    let last = [Bound::Const(0xabc), Bound::Operand(1)];
+    let values = Values::from(&[&results[..], &last].concat()[..]);
+    let offset = offset_of(&module, 1, |operator| matches!(operator, Operator::Call { .. }));
+    // `call 0` has two bytes.
+    let location = Location { function: 1, place: Place::Instruction { offset: offset + 2 } };
+    let kind = Kind::Wasm { function: WasmFn::new(&store, observe).unwrap(), values };
+    let by_wasm = module.probe(ProbeSpec { location, kind }).unwrap();
+    let location = Location { function: 0, place: Place::Exit };
+    let lanes = Arc::new(Mutex::new(Vec::new()));
+    let of_probe = lanes.clone();
+    let function = Callback::new(move |values| of_probe.lock().unwrap().push(values.to_vec()));
+    let values = [0, 1, 3, 4].into_iter().flat_map(|at| [Lane::Low, Lane::High].map(|lane| (at, lane)));
+    let values: Vec<_> = values.map(|(at, lane)| Bound::ResultLane(at, lane)).collect();
+    let kind = Kind::Callback { function, values: Values::from(&values[..]) };
+    let by_closure = module.probe(ProbeSpec { location, kind }).unwrap();
+    by_wasm.activate().unwrap();
+    by_closure.activate().unwrap();
+    let run = instance.get_typed_func::<(u128, i32), u128>(&mut store, "run").unwrap();
+    let a = 7_u128 << 64 | 3;
+    run.call(&mut store, (a, 1)).unwrap();
+    let vectors = [a, 0, 12 << 64 | 11, 8 << 64 | 2];
+    let expected = vectors.iter().flat_map(|bits| [*bits as u64, (bits >> 64) as u64]);
+    assert_eq!(*lanes.lock().unwrap(), [expected.collect::<Vec<_>>()]);
+    let memory = observer.get_memory(&mut store, "memory").unwrap();
+    let stored = memory.data(&store);
+    let vector = |at: usize| u128::from_le_bytes(stored[at..at + 16].try_into().unwrap());
+    assert_eq!([0, 16, 48, 64, 80].map(vector), [a, 0, vectors[2], vectors[3], vectors[3]]);
+    assert_eq!((vector(32) as u32, vector(96) as u64, vector(112)), (7, 0xabc, vectors[2]));
 }
 
 /// A vector that is different in each byte.

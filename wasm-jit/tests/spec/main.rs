@@ -94,10 +94,11 @@ fn main() -> ExitCode {
 /// Whether it is an option of this test: `--probes=` is followed by a mode, which is checked where
 /// it is used, and `--skip=` by a part of a path, as with the tests that libtest runs.
 fn is_known(flag: &str) -> bool {
-    const FLAGS: [&str; 6] = [
+    const FLAGS: [&str; 7] = [
         "--verbose",
         "--bounds-checks",
         "--harden-speculation",
+        "--no-avx512",
         "--probe-sites",
         "--precompiled",
         "--collect-always",

@@ -34,6 +34,9 @@ fn engine() -> Engine {
     if has("--bounds-checks") {
         config.bounds_checks(BoundsChecks::Instructions);
     }
+    if has("--no-avx512") {
+        config.avx512(false);
+    }
     config.collects_always(has("--collect-always"));
     if has("--probe-sites") {
         config.probe_sites(ProbeSites::Branches);

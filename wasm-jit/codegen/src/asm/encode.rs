@@ -1,5 +1,5 @@
-//! The parts that all encodings share: prefixes, REX and VEX, ModRM, SIB, displacement (Intel SDM
-//! volume 2, chapter 2).
+//! The parts that all encodings share: prefixes, REX, VEX and EVEX, ModRM, SIB, displacement (Intel
+//! SDM volume 2, chapter 2).
 
 use super::{Assembler, Mem, Reg, Rm, Width};
 
@@ -10,6 +10,17 @@ pub(super) enum Map {
     X0F,
     X0F38,
     X0F3A,
+}
+
+impl Map {
+    /// The code in VEX and EVEX.
+    fn code(self) -> u8 {
+        match self {
+            Self::One | Self::X0F => 1,
+            Self::X0F38 => 2,
+            Self::X0F3A => 3,
+        }
+    }
 }
 
 /// Mandatory prefixes, by their code in VEX.
@@ -51,6 +62,11 @@ impl Bytes {
 
     /// ModRM and what follows it.
     fn operands(&mut self, reg: u8, rm: Rm) {
+        self.operands_by(reg, rm, |disp| i8::try_from(disp).ok());
+    }
+
+    /// The same; `short` is the code of a displacement that has one byte.
+    fn operands_by(&mut self, reg: u8, rm: Rm, short: impl Fn(i32) -> Option<i8>) {
         let reg = (reg & 7) << 3;
         let mem = match rm {
             Rm::Reg(rm) => return self.push(0xc0 | reg | (rm.number() & 7)),
@@ -69,13 +85,12 @@ impl Bytes {
             return self.push_i32(mem.disp);
         };
         let low = base.number() & 7;
+        let short = short(mem.disp);
         // Mod 00 with base 101 (rbp, r13) would mean no base.
-        let mode = if mem.disp == 0 && low != 5 {
-            0
-        } else if i8::try_from(mem.disp).is_ok() {
-            1
-        } else {
-            2
+        let mode = match short {
+            Some(0) if low != 5 => 0,
+            Some(_) => 1,
+            None => 2,
         };
         match mem.index {
             Some(index) => {
@@ -89,10 +104,10 @@ impl Bytes {
             }
             None => self.push(mode << 6 | reg | low),
         }
-        match mode {
-            0 => {}
-            1 => self.push(mem.disp as u8),
-            _ => self.push_i32(mem.disp),
+        match short {
+            Some(_) if mode == 0 => {}
+            Some(disp) => self.push(disp as u8),
+            None => self.push_i32(mem.disp),
         }
     }
 }
@@ -232,17 +247,43 @@ impl Assembler<'_> {
             bytes.push(0xc5);
             bytes.push((r ^ 1) << 7 | last);
         } else {
-            let map = match opcode.map {
-                Map::One | Map::X0F => 1,
-                Map::X0F38 => 2,
-                Map::X0F3A => 3,
-            };
             bytes.push(0xc4);
-            bytes.push((r ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | map);
+            bytes.push((r ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | opcode.map.code());
             bytes.push((width as u8) << 7 | last);
         }
         bytes.push(opcode.byte);
         bytes.operands(reg, rm);
+        self.emit_vector(bytes, rm, imm);
+    }
+
+    /// An instruction in the EVEX encoding of 128 bits, on the registers that VEX has, without a
+    /// mask (Intel SDM volume 2, section 2.7).
+    pub(super) fn evex(
+        &mut self,
+        opcode: Opcode,
+        width: Width,
+        reg: u8,
+        second: u8,
+        rm: Rm,
+        imm: Option<u8>,
+    ) {
+        let rm = self.redirected(rm);
+        let mut bytes = Bytes::new();
+        let (x, b) = extensions(rm);
+        let r = reg >> 3 & 1;
+        bytes.push(0x62);
+        bytes.push((r ^ 1) << 7 | (x ^ 1) << 6 | (b ^ 1) << 5 | 1 << 4 | opcode.map.code());
+        bytes.push((width as u8) << 7 | (!second & 15) << 3 | 1 << 2 | opcode.prefix as u8);
+        bytes.push(1 << 3);
+        bytes.push(opcode.byte);
+        // One byte would count in units of the operand's size.
+        bytes.operands_by(reg, rm, |disp| (disp == 0).then_some(0));
+        self.emit_vector(bytes, rm, imm);
+    }
+
+    /// Appends an instruction with an optional immediate.
+    #[inline]
+    fn emit_vector(&mut self, mut bytes: Bytes, rm: Rm, imm: Option<u8>) {
         if let Some(imm) = imm {
             bytes.push(imm);
         }

@@ -1,4 +1,5 @@
-//! Vector instructions of 128 bits, in the VEX encoding (Intel SDM volume 2).
+//! Vector instructions of 128 bits, in the VEX encoding (Intel SDM volume 2), or, where there is
+//! none, in the EVEX encoding: those are for processors with AVX-512 only.
 //!
 //! Memory operands need no alignment. An instruction is a [`VectorOp`], named by its mnemonic; the
 //! functions differ in the number and the kind of operands.
@@ -9,9 +10,16 @@ use super::{Assembler, Mem, Reg, Rm, Width};
 /// A vector instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VectorOp {
+    encoding: Encoding,
     opcode: Opcode,
-    /// VEX.W.
+    /// The bit W.
     width: Width,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Encoding {
+    Vex,
+    Evex,
 }
 
 /// An instruction that has an immediate as its last operand.
@@ -23,7 +31,11 @@ pub(crate) struct VectorImmOp(VectorOp);
 pub(crate) struct VectorShiftOp(VectorOp, u8);
 
 const fn of(prefix: Prefix, map: Map, byte: u8, width: Width) -> VectorOp {
-    VectorOp { opcode: op_p(prefix, map, byte), width }
+    VectorOp { encoding: Encoding::Vex, opcode: op_p(prefix, map, byte), width }
+}
+
+const fn of_evex(prefix: Prefix, map: Map, byte: u8, width: Width) -> VectorOp {
+    VectorOp { encoding: Encoding::Evex, opcode: op_p(prefix, map, byte), width }
 }
 
 macro_rules! instructions {
@@ -42,6 +54,15 @@ macro_rules! instructions {
     (@entry wide $prefix:ident $map:ident $name:ident $byte:literal) => {
         (false, stringify!($name), of(Prefix::$prefix, Map::$map, $byte, Width::W64))
     };
+    (@entry evex $prefix:ident $map:ident $name:ident $byte:literal) => {
+        (false, stringify!($name), of_evex(Prefix::$prefix, Map::$map, $byte, Width::W32))
+    };
+    (@entry wide_evex $prefix:ident $map:ident $name:ident $byte:literal) => {
+        (false, stringify!($name), of_evex(Prefix::$prefix, Map::$map, $byte, Width::W64))
+    };
+    (@entry wide_evex_imm $prefix:ident $map:ident $name:ident $byte:literal) => {
+        (true, stringify!($name), of_evex(Prefix::$prefix, Map::$map, $byte, Width::W64))
+    };
     (@entry imm $prefix:ident $map:ident $name:ident $byte:literal) => {
         (true, stringify!($name), of(Prefix::$prefix, Map::$map, $byte, Width::W32))
     };
@@ -56,6 +77,21 @@ macro_rules! instructions {
     (@wide $prefix:ident $map:ident: $($name:ident $byte:literal),*) => {
         impl VectorOp {
             $(pub(crate) const $name: Self = of(Prefix::$prefix, Map::$map, $byte, Width::W64);)*
+        }
+    };
+    (@evex $prefix:ident $map:ident: $($name:ident $byte:literal),*) => {
+        impl VectorOp {
+            $(pub(crate) const $name: Self = of_evex(Prefix::$prefix, Map::$map, $byte, Width::W32);)*
+        }
+    };
+    (@wide_evex $prefix:ident $map:ident: $($name:ident $byte:literal),*) => {
+        impl VectorOp {
+            $(pub(crate) const $name: Self = of_evex(Prefix::$prefix, Map::$map, $byte, Width::W64);)*
+        }
+    };
+    (@wide_evex_imm $prefix:ident $map:ident: $($name:ident $byte:literal),*) => {
+        impl VectorImmOp {
+            $(pub(crate) const $name: Self = Self(of_evex(Prefix::$prefix, Map::$map, $byte, Width::W64));)*
         }
     };
     (@imm $prefix:ident $map:ident: $($name:ident $byte:literal),*) => {
@@ -100,6 +136,14 @@ instructions! {
         PEXTRD 0x16, PINSRB 0x20, INSERTPS 0x21, PINSRD 0x22, BLENDVPS 0x4a, BLENDVPD 0x4b,
         PBLENDVB 0x4c;
     wide_imm X66 X0F3A: PEXTRQ 0x16, PINSRQ 0x22;
+    evex X66 X0F38: POPCNTB 0x54;
+    evex None X0F: CVTTPS2UDQ 0x78;
+    evex XF2 X0F: CVTUDQ2PS 0x7a;
+    evex XF3 X0F: CVTUDQ2PD 0x7a;
+    wide_evex None X0F: CVTTPD2UDQ 0x78;
+    wide_evex X66 X0F: PSRAQ 0xe2;
+    wide_evex X66 X0F38: PABSQ 0x1f, PMULLQ 0x40;
+    wide_evex_imm X66 X0F3A: PTERNLOGQ 0x25;
 }
 
 macro_rules! shifts {
@@ -124,13 +168,20 @@ shifts! {
     PSLLQ 0x73 / 6;
 }
 
+impl VectorShiftOp {
+    pub(crate) const PSRAQ: Self = Self(of_evex(Prefix::X66, Map::X0F, 0x72, Width::W64), 4);
+}
+
 /// VMOVUPS, from and to memory.
 const LOAD: VectorOp = of(Prefix::None, Map::X0F, 0x10, Width::W32);
 const STORE: VectorOp = of(Prefix::None, Map::X0F, 0x11, Width::W32);
 
 impl Assembler<'_> {
     fn vector_raw(&mut self, op: VectorOp, reg: u8, second: u8, rm: Rm, imm: Option<u8>) {
-        self.vex(op.opcode, op.width, reg, second, rm, imm);
+        match op.encoding {
+            Encoding::Vex => self.vex(op.opcode, op.width, reg, second, rm, imm),
+            Encoding::Evex => self.evex(op.opcode, op.width, reg, second, rm, imm),
+        }
     }
 
     /// `dst = left op right`.
@@ -238,6 +289,7 @@ mod tests {
             (VectorShiftOp::PSLLD, "vpslld"),
             (VectorShiftOp::PSRLQ, "vpsrlq"),
             (VectorShiftOp::PSLLQ, "vpsllq"),
+            (VectorShiftOp::PSRAQ, "vpsraq"),
         ];
         for (op, name) in cases {
             let instruction = decoded(|asm| asm.vector_shift(op, Reg::xmm(9), Reg::xmm(12), 5));
@@ -248,6 +300,16 @@ mod tests {
         assert_eq!(load.to_string(), "vmovups xmm9,[r15+r9+10h]");
         let store = decoded(|asm| asm.vector_store(memory, Reg::xmm(9)));
         assert_eq!(store.to_string(), "vmovups [r15+r9+10h],xmm9");
+        for (base, disp) in [(Reg::RAX, 0), (Reg::RBP, 0), (Reg::RSP, 16), (Reg::R13, 0), (Reg::R12, 8)] {
+            let op = VectorOp::PMULLQ;
+            let sum = decoded(|asm| asm.vector(op, Reg::xmm(9), Reg::xmm(14), Mem::base(base, disp)));
+            let address = format!("{base:?}").to_lowercase();
+            let plus = if disp == 0 { String::new() } else { format!("+{disp:x}h") };
+            let plus = plus.replace("+8h", "+8");
+            assert_eq!(sum.to_string(), format!("vpmullq xmm9,xmm14,[{address}{plus}]"));
+        }
+        let sum = decoded(|asm| asm.vector(VectorOp::PMULLQ, Reg::xmm(9), Reg::xmm(14), memory));
+        assert_eq!(sum.to_string(), "vpmullq xmm9,xmm14,[r15+r9+10h]");
         let extract = decoded(|asm| asm.vector_extract(VectorImmOp::PEXTRB, memory, Reg::xmm(9), 7));
         assert_eq!(extract.to_string(), "vpextrb [r15+r9+10h],xmm9,7");
     }

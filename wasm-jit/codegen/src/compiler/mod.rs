@@ -129,7 +129,7 @@ pub use sites::{ENTRY_LENGTH, MAX_SHARED, SITE_LENGTH, SITE_WINDOW, Sites, is_co
 pub use stub::{AtSite, CounterStub, counter_stub};
 pub use stub_list::{Action, Callee, GenericPart, ListStub, MAX_ARGUMENTS, Only, SiteState, list_stub};
 pub use trampoline::{entry_trampoline, host_trampoline};
-pub use values::{NoValue, Value, Wanted};
+pub use values::{Lane, NoValue, Value, Wanted};
 
 use wasmparser::FunctionBody;
 

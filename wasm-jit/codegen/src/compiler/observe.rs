@@ -22,7 +22,7 @@ use super::sites::SiteKind;
 use super::state::{Flag, Local, Operand, Val, Vectors};
 use super::stub::AtSite;
 use super::stub_list::SiteState;
-use super::values::{NoValue, Source, Value, Wanted};
+use super::values::{NoValue, Source, Value, Vector, Wanted};
 use crate::asm::{Cond, Mem, Reg, Width};
 
 /// Is notified while a function is compiled. Code offsets are relative to the chunk.
@@ -309,25 +309,16 @@ impl<'a> State<'a> {
     pub fn value(&self, wanted: Wanted) -> Result<Value, NoValue> {
         let value = match wanted {
             Wanted::Local(index) => match self.locals.get(index as usize) {
-                Some(Local { ty: Ty::V128, .. }) => return Err(NoValue::Vector),
                 Some(local) => self.local_value(index as usize, local),
                 None => Source::Const(0).into(),
             },
-            Wanted::Operand(depth) => {
-                let height = self.height(depth).ok_or(NoValue::NotThere)?;
-                if self.stack[height].ty == Ty::V128 {
-                    return Err(NoValue::Vector);
-                }
-                self.operand_value(height)
-            }
+            Wanted::Operand(depth) => self.operand_value(self.height(depth).ok_or(NoValue::NotThere)?),
             Wanted::Result(index) => {
                 let mut places = result_places(self.results.unwrap_or_default());
                 let (ty, place) = places.nth(index as usize).ok_or(NoValue::NotThere)?;
-                if ty == Ty::V128 {
-                    return Err(NoValue::Vector);
-                }
                 match place {
-                    ResultPlace::Reg(reg) => Source::Register(reg, ty.width()),
+                    ResultPlace::Reg(reg) => in_register(ty, reg),
+                    ResultPlace::Buffer(index) if ty == Ty::V128 => Source::Vector(Vector::Result(index)),
                     ResultPlace::Buffer(index) => Source::Result(index, ty.width()),
                 }
                 .into()
@@ -349,13 +340,13 @@ impl<'a> State<'a> {
     }
 
     fn local_value(&self, index: usize, local: &Local) -> Value {
-        let width = local.ty.width();
         let source = match self.local(index, local) {
-            LocalPlace::Register { reg, .. } => Source::Register(reg, width),
-            LocalPlace::Slot(offset) => Source::Slot(offset, width),
+            LocalPlace::Register { reg, .. } => in_register(local.ty, reg),
+            LocalPlace::Slot(offset) => in_slot(local.ty, offset),
+            LocalPlace::Zero if local.ty == Ty::V128 => Source::Vector(Vector::Const(0)),
             LocalPlace::Zero => Source::Const(0),
             // Settled: the old value was stored.
-            LocalPlace::Overwritten => Source::Slot(self.frame.local_slot(index as u32).disp(), width),
+            LocalPlace::Overwritten => in_slot(local.ty, self.frame.local_slot(index as u32).disp()),
         };
         source.into()
     }
@@ -364,11 +355,12 @@ impl<'a> State<'a> {
         let Operand { ty, val } = self.stack[height];
         let width = ty.width();
         let source = match val {
+            Val::Const(number) if ty == Ty::V128 => Source::Vector(Vector::Const(self.vectors.get(number))),
             Val::Const(bits) => Source::Const(bits),
-            Val::Reg(reg) => Source::Register(reg, width),
+            Val::Reg(reg) => in_register(ty, reg),
             Val::Local(local) => return self.local_value(local as usize, &self.locals[local as usize]),
-            Val::Slot => Source::Slot(self.frame.slot_in_use(height as u32).disp(), width),
-            Val::Frame(offset) => Source::Slot(offset, width),
+            Val::Slot => in_slot(ty, self.frame.slot_in_use(height as u32).disp()),
+            Val::Frame(offset) => in_slot(ty, offset),
             Val::Load(_) | Val::Flag(Flag::NonZero) => Source::Settled(width),
             Val::Scaled(reg, by) => Source::Shifted(reg, by, width),
             Val::Flag(_) => Source::Flag,
@@ -545,4 +537,14 @@ impl<F> fmt::Debug for FrameMaps<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.maps).finish()
     }
+}
+
+/// A value of a type in a register.
+fn in_register(ty: Ty, reg: Reg) -> Source {
+    if ty == Ty::V128 { Source::Vector(Vector::Register(reg)) } else { Source::Register(reg, ty.width()) }
+}
+
+/// A value of a type in the frame.
+fn in_slot(ty: Ty, offset: i32) -> Source {
+    if ty == Ty::V128 { Source::Vector(Vector::Slot(offset)) } else { Source::Slot(offset, ty.width()) }
 }

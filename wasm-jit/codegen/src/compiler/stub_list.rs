@@ -105,8 +105,8 @@ use super::plain::MAX_PLAIN_OPERANDS;
 use super::settle::SETTLED;
 use super::site_frame::SiteFrame;
 use super::state::Flag;
-use super::values::{Source, Value};
-use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size, Width};
+use super::values::{Lane, Source, Value};
+use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size, VectorImmOp, Width};
 use crate::vmctx::{
     COUNTERS, EXIT_FP, EXIT_SP, FUNC_REF_CODE, FUNC_REF_CONTEXT, INSTANCE_NUMBER, INTERRUPT_CHECK,
     INTERRUPT_REQUESTS, LIBCALLS, Libcall, MEMORY0, RESULTS, STACK_LIMIT, STORE, STORE_NUMBER, TrapCode,
@@ -523,15 +523,26 @@ fn wasm_arguments(
 ) {
     let mut places = ArgPlaces::default();
     for (ty, value) in parameters.iter().zip(arguments) {
+        let [low, high] = [value.lane(Lane::Low), value.lane(Lane::High)];
         match places.next(*ty) {
             ArgPlace::Reg(register) if register.is_float() => {
-                argument(SCRATCH, *value, saved, site, asm);
+                argument(SCRATCH, low, saved, site, asm);
                 asm.float_from_bits(Width::W64, register, SCRATCH);
+                if *ty == Ty::V128 {
+                    argument(SCRATCH, high, saved, site, asm);
+                    asm.vector_imm(VectorImmOp::PINSRQ, register, register, SCRATCH, Lane::High as u8);
+                }
             }
-            ArgPlace::Reg(register) => argument(register, *value, saved, site, asm),
+            ArgPlace::Reg(register) => argument(register, low, saved, site, asm),
             ArgPlace::Stack(index) => {
-                argument(Reg::RAX, *value, saved, site, asm);
-                asm.mov_store(Size::B8, Mem::base(Reg::RSP, 8 * index as i32), Reg::RAX);
+                let mut store = |value: Value, index: u32| {
+                    argument(Reg::RAX, value, saved, site, asm);
+                    asm.mov_store(Size::B8, Mem::base(Reg::RSP, 8 * index as i32), Reg::RAX);
+                };
+                store(low, index);
+                if *ty == Ty::V128 {
+                    store(high, index + 1);
+                }
             }
         }
     }
@@ -577,6 +588,11 @@ fn argument(register: Reg, value: Value, saved: &Saved, site: usize, asm: &mut A
     match value.source {
         Source::Const(value) => asm.mov_imm(register, value),
         Source::Register(reg, width) => from(asm, reg, width),
+        Source::HighLane(reg) => {
+            let place = saved.place(reg).expect("SSE registers with values are saved");
+            asm.mov(Width::W64, register, Mem::base(Reg::RSP, place.disp() + 8));
+        }
+        Source::Vector(_) => unreachable!("vectors are passed by lanes"),
         Source::Slot(offset, width) => asm.mov(width, register, Mem::base(Reg::RBP, offset)),
         Source::Settled(width) => asm.mov(width, register, SETTLED),
         Source::Shifted(reg, by, width) => {

@@ -13,16 +13,23 @@ pub enum Wanted {
     Result(u32),
 }
 
+/// A lane of a vector, as of `i64x2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Lane {
+    /// Lane 0, the low 64 bits.
+    Low = 0,
+    /// Lane 1, the high 64 bits.
+    High = 1,
+}
+
 /// Why a frame has no such value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoValue {
     /// There are fewer operands, or results.
     NotThere,
-    /// It is a vector: an argument of a probe's function has 64 bits.
-    Vector,
 }
 
-/// An argument of a probe's function, of 64 bits.
+/// A value that a probe's function gets: 64 bits, or a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Value {
     pub(super) source: Source,
@@ -37,6 +44,8 @@ pub struct Value {
 pub(super) enum Source {
     Const(u64),
     Register(Reg, Width),
+    /// The high lane of a vector in a register.
+    HighLane(Reg),
     /// In the frame, by the offset from `rbp`.
     Slot(i32, Width),
     /// Where a settled site keeps it.
@@ -52,8 +61,20 @@ pub(super) enum Source {
     Frame,
     /// Where the caller continues.
     ReturnAddress,
-    /// A result in the store's buffer, by its index.
+    /// The word of a result in the store's buffer, by its index.
     Result(u32, Width),
+    Vector(Vector),
+}
+
+/// Where a vector is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Vector {
+    Const(u128),
+    Register(Reg),
+    /// In the frame, by the offset from `rbp`.
+    Slot(i32),
+    /// A result in the store's buffer, by the index of its first word.
+    Result(u32),
 }
 
 impl From<Source> for Value {
@@ -78,6 +99,22 @@ impl Value {
     #[must_use]
     pub const fn constant(value: u64) -> Self {
         Self { source: Source::Const(value), plus: 0, wanted: None }
+    }
+
+    /// A lane of 64 bits of a vector; of another value, lane 0 is the value, and lane 1 is 0.
+    #[must_use]
+    pub fn lane(self, lane: Lane) -> Self {
+        let is_high = lane == Lane::High;
+        let source = match self.source {
+            Source::Vector(Vector::Const(bits)) => Source::Const((bits >> (64 * lane as u32)) as u64),
+            Source::Vector(Vector::Register(reg)) if is_high => Source::HighLane(reg),
+            Source::Vector(Vector::Register(reg)) => Source::Register(reg, Width::W64),
+            Source::Vector(Vector::Slot(offset)) => Source::Slot(offset + 8 * lane as i32, Width::W64),
+            Source::Vector(Vector::Result(word)) => Source::Result(word + lane as u32, Width::W64),
+            _ if is_high => return Self::constant(0),
+            _ => return self,
+        };
+        Self { source, ..self }
     }
 
     /// The sum of this value and `plus`.

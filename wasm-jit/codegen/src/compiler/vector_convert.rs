@@ -6,7 +6,7 @@ use super::abi::FLOAT_SCRATCH;
 use super::function::FunctionCompiler;
 use super::vector::splat;
 use super::vector_lanes::Lane;
-use crate::asm::{RegClass, Rounding, VectorImmOp as Imm, VectorOp as V, VectorShiftOp as Shifted};
+use crate::asm::{Reg, RegClass, Rounding, VectorImmOp as Imm, VectorOp as V, VectorShiftOp as Shifted};
 
 /// The predicates of CMPPS and CMPPD.
 const EQUAL: u8 = 0;
@@ -19,12 +19,15 @@ impl FunctionCompiler<'_> {
     /// Compiles one of these operators. Returns whether it is one.
     pub(super) fn vector_conversion(&mut self, operator: &Operator<'_>) -> bool {
         use Operator as O;
+        let uses_avx512 = self.module.settings.uses_avx512;
         match operator {
             O::I32x4TruncSatF32x4S => self.trunc_sat_signed(),
             O::I32x4TruncSatF32x4U => self.trunc_sat_unsigned(),
             O::I32x4TruncSatF64x2SZero => self.trunc_sat_f64_signed(),
             O::I32x4TruncSatF64x2UZero => self.trunc_sat_f64_unsigned(),
+            O::F32x4ConvertI32x4U if uses_avx512 => self.unary_by(V::CVTUDQ2PS),
             O::F32x4ConvertI32x4U => self.convert_unsigned(),
+            O::F64x2ConvertLowI32x4U if uses_avx512 => self.unary_by(V::CVTUDQ2PD),
             O::F64x2ConvertLowI32x4U => {
                 // The integers become the lower halves of 2^52 + x.
                 self.vector_with_const(V::PUNPCKLDQ, splat(Lane::I32, TWO_52 >> 32));
@@ -58,6 +61,9 @@ impl FunctionCompiler<'_> {
     pub(super) fn trunc_sat_unsigned(&mut self) {
         let operand = self.pop();
         let src = self.to_reg(&operand);
+        if self.module.settings.uses_avx512 {
+            return self.unsigned_by_avx512(src, V::MAXPS, V::CVTTPS2UDQ);
+        }
         let two_31 = self.vector_const(splat(Lane::I32, 0x4f00_0000));
         let (dst, above) = (self.alloc(RegClass::Sse), self.alloc(RegClass::Sse));
         // Negative values and NaNs become 0: MAXPS returns its second operand for a NaN.
@@ -73,6 +79,16 @@ impl FunctionCompiler<'_> {
         let result = self.result_in(dst);
         self.asm.vector(V::PADDD, result, dst, above);
         self.push_vector(result);
+    }
+
+    /// Negative values and NaNs become 0: the maximum is its second operand for a NaN. The
+    /// conversion gives the largest integer for values above it.
+    fn unsigned_by_avx512(&mut self, src: Reg, maximum: V, convert: V) {
+        let zero = self.vector_zero();
+        self.asm.vector(maximum, FLOAT_SCRATCH, src, zero);
+        let dst = self.result(RegClass::Sse);
+        self.asm.vector_unary(convert, dst, FLOAT_SCRATCH);
+        self.push_vector(dst);
     }
 
     /// Values above the largest integer become that, NaNs 0: MINPD returns its second operand for a
@@ -93,6 +109,9 @@ impl FunctionCompiler<'_> {
     pub(super) fn trunc_sat_f64_unsigned(&mut self) {
         let operand = self.pop();
         let src = self.to_reg(&operand);
+        if self.module.settings.uses_avx512 {
+            return self.unsigned_by_avx512(src, V::MAXPD, V::CVTTPD2UDQ);
+        }
         let largest = self.constant(splat(Lane::I64, f64::from(u32::MAX).to_bits()), 16);
         let two_52 = self.constant(splat(Lane::I64, TWO_52), 16);
         let dst = self.alloc(RegClass::Sse);

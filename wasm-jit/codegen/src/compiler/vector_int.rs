@@ -13,6 +13,10 @@ use crate::asm::{Alu, Cond, Reg, RegClass, VectorImmOp, VectorOp as V, VectorShi
 /// The upper half of a vector in both halves, for PSHUFD.
 pub(super) const UPPER_HALF: u8 = 0xee;
 
+/// Truth tables of VPTERNLOGQ, whose first operand is the destination.
+const NOT_THIRD: u8 = 0x55;
+const FIRST_SELECTS: u8 = 0xca;
+
 /// A shift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ShiftKind {
@@ -27,6 +31,7 @@ impl FunctionCompiler<'_> {
         use Lane::{I8, I16, I32, I64};
         use Operator as O;
         use ShiftKind::{Left, Signed, Unsigned};
+        let uses_avx512 = self.module.settings.uses_avx512;
         match operator {
             O::V128Not => self.vector_not(),
             O::V128Bitselect => self.bitselect(),
@@ -69,8 +74,11 @@ impl FunctionCompiler<'_> {
             O::I16x8Neg => self.vector_minus(V::PSUBW),
             O::I32x4Neg => self.vector_minus(V::PSUBD),
             O::I64x2Neg => self.vector_minus(V::PSUBQ),
+            O::I64x2Abs if uses_avx512 => self.unary_by(V::PABSQ),
             O::I64x2Abs => self.vector_abs64(),
+            O::I8x16Popcnt if uses_avx512 => self.unary_by(V::POPCNTB),
             O::I8x16Popcnt => self.vector_popcnt(),
+            O::I64x2Mul if uses_avx512 => self.binary_by(V::PMULLQ),
             O::I64x2Mul => self.vector_mul64(),
             O::I16x8Q15MulrSatS => self.q15mulr(),
 
@@ -85,6 +93,7 @@ impl FunctionCompiler<'_> {
             O::I32x4ShrU => self.vector_shift(I32, V::PSRLD, Shifted::PSRLD),
             O::I64x2Shl => self.vector_shift(I64, V::PSLLQ, Shifted::PSLLQ),
             O::I64x2ShrU => self.vector_shift(I64, V::PSRLQ, Shifted::PSRLQ),
+            O::I64x2ShrS if uses_avx512 => self.vector_shift(I64, V::PSRAQ, Shifted::PSRAQ),
             O::I64x2ShrS => self.shift_signed64(),
 
             O::I16x8ExtendHighI8x16S => self.extend_high(V::PMOVSXBW),
@@ -130,6 +139,11 @@ impl FunctionCompiler<'_> {
     fn vector_not(&mut self) {
         let operand = self.pop();
         let src = self.to_reg(&operand);
+        if self.module.settings.uses_avx512 {
+            let dst = self.result_or(&operand);
+            self.asm.vector_imm(VectorImmOp::PTERNLOGQ, dst, src, src, NOT_THIRD);
+            return self.push_vector(dst);
+        }
         self.asm.vector_ones(FLOAT_SCRATCH);
         let dst = self.result_or(&operand);
         self.asm.vector(V::PXOR, dst, src, FLOAT_SCRATCH);
@@ -144,6 +158,13 @@ impl FunctionCompiler<'_> {
         }
         if self.constant_of(&a) == Some(0) {
             return self.vector_with(V::PANDN, &mask, &b);
+        }
+        if self.module.settings.uses_avx512 {
+            let a = self.to_reg(&a);
+            let b = self.to_rm_with_imm(&b);
+            let dst = self.to_own_reg(&mask);
+            self.asm.vector_imm(VectorImmOp::PTERNLOGQ, dst, a, b, FIRST_SELECTS);
+            return self.push_vector(dst);
         }
         let mask = self.to_reg(&mask);
         let b = self.to_rm(&b);
@@ -208,6 +229,11 @@ impl FunctionCompiler<'_> {
         let right = self.to_rm(&right);
         let dst = self.alloc(RegClass::Sse);
         self.asm.vector(compare, dst, left, right);
+        if self.module.settings.uses_avx512 {
+            let result = self.result_in(dst);
+            self.asm.vector_imm(VectorImmOp::PTERNLOGQ, result, dst, dst, NOT_THIRD);
+            return self.push_vector(result);
+        }
         self.asm.vector_ones(FLOAT_SCRATCH);
         let result = self.result_in(dst);
         self.asm.vector(V::PXOR, result, dst, FLOAT_SCRATCH);

@@ -65,7 +65,7 @@ impl FunctionCompiler<'_> {
         true
     }
 
-    fn binary_by(&mut self, op: V) {
+    pub(super) fn binary_by(&mut self, op: V) {
         let (right, left) = (self.pop(), self.pop());
         let left_reg = self.to_reg(&left);
         let right_rm = self.to_rm(&right);
@@ -74,7 +74,7 @@ impl FunctionCompiler<'_> {
         self.push_vector(dst);
     }
 
-    fn unary_by(&mut self, op: V) {
+    pub(super) fn unary_by(&mut self, op: V) {
         let operand = self.pop();
         let src = self.to_rm(&operand);
         let dst = self.result_or(&operand);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use wasm_jit::probes::{Bound, Lane};
 use wasm_jit::wasmparser::{
     BinaryReader, FuncToValidate, FuncValidator, FunctionBody, Operator, Parser, Payload, ValType, Validator,
     ValidatorResources, WasmFeatures, WasmModuleResources,
@@ -69,20 +70,57 @@ impl OperandTypes {
     }
 }
 
-/// A value, as probes pass it.
-pub(super) struct Operand(pub(super) u64, pub(super) Option<ValType>);
+/// What probes pass of operands of these types, in this order: of a vector, both lanes. `above`
+/// more operands are on top of the last one.
+pub(super) fn bounds(types: &[Option<ValType>], above: u32) -> impl Iterator<Item = Bound> {
+    let depths = (0..types.len() as u32).rev().map(move |depth| depth + above);
+    types.iter().zip(depths).flat_map(|(ty, depth)| match ty {
+        Some(ValType::V128) => {
+            vec![Bound::OperandLane(depth, Lane::Low), Bound::OperandLane(depth, Lane::High)]
+        }
+        _ => vec![Bound::Operand(depth)],
+    })
+}
 
-impl fmt::Display for Operand {
+/// The operands of these types, of which probes have passed these words. There may be more words,
+/// of unknown types.
+pub(super) fn operands<'a>(
+    types: &'a [Option<ValType>],
+    mut words: &'a [u64],
+) -> impl Iterator<Item = Operand<'a>> {
+    let mut types = types.iter().copied();
+    std::iter::from_fn(move || {
+        let ty = types.next().flatten();
+        let length = if ty == Some(ValType::V128) { 2 } else { 1 };
+        let (words_of, rest) = words.split_at_checked(length)?;
+        words = rest;
+        Some(Operand { words: words_of, ty })
+    })
+}
+
+/// The same as text, separated by commas.
+pub(super) fn listed(types: &[Option<ValType>], words: &[u64]) -> String {
+    operands(types, words).map(|operand| operand.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// A value, as probes pass it: vectors have two words, the low lane first.
+pub(super) struct Operand<'a> {
+    words: &'a [u64],
+    ty: Option<ValType>,
+}
+
+impl fmt::Display for Operand<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.1 {
-            Some(ValType::I32) => write!(f, "{}", self.0 as i32),
-            Some(ValType::I64) => write!(f, "{}", self.0 as i64),
-            Some(ValType::F32) => write!(f, "{:?}", f32::from_bits(self.0 as u32)),
-            Some(ValType::F64) => write!(f, "{:?}", f64::from_bits(self.0)),
-            Some(ValType::Ref(_)) if self.0 == 0 => f.write_str("null"),
+        let word = self.words[0];
+        match self.ty {
+            Some(ValType::I32) => write!(f, "{}", word as i32),
+            Some(ValType::I64) => write!(f, "{}", word as i64),
+            Some(ValType::F32) => write!(f, "{:?}", f32::from_bits(word as u32)),
+            Some(ValType::F64) => write!(f, "{:?}", f64::from_bits(word)),
+            Some(ValType::Ref(_)) if word == 0 => f.write_str("null"),
             Some(ValType::Ref(_)) => f.write_str("ref"),
-            Some(ValType::V128) => f.write_str("v128"),
-            None => write!(f, "{:#x}", self.0),
+            Some(ValType::V128) => write!(f, "{:#018x}{word:016x}", self.words[1]),
+            None => write!(f, "{word:#x}"),
         }
     }
 }

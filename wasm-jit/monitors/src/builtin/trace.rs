@@ -16,14 +16,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, ProbeSpec, Values};
+use wasm_jit::probes::{Bound, Callback, Kind, Lane, Location, Place, ProbeSpec, Values};
 use wasm_jit::wasmparser::{Operator, ValType};
 use wasm_jit::{FunctionInfo, Module};
 use wildmatch::WildMatch;
 
 use super::excerpt::Excerpts;
 use super::listing::Listing;
-use super::operands::{Operand, OperandTypes};
+use super::operands::{OperandTypes, bounds, operands};
 use crate::{Cell, Description, Error, LazyProbes, Monitor, OptionInfo, Program, Report, Setup, Stream};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -332,17 +332,16 @@ impl Sites {
             shared.lines.fetch_add(1, Ordering::Relaxed);
         });
         let spec = |(number, site): (usize, &Site)| {
-            let mut bounds = vec![Bound::Const(number as u64), Bound::Frame];
+            let mut values = vec![Bound::Const(number as u64), Bound::Frame];
             match site.local {
-                Some(local) => bounds.push(unless_vector(site.operands[0], Bound::Local(local))),
-                None => {
-                    let depths = (0..site.operands.len() as u32).rev().map(Bound::Operand);
-                    let operands = site.operands.iter().zip(depths);
-                    bounds.extend(operands.map(|(ty, operand)| unless_vector(*ty, operand)));
+                Some(local) if site.operands[0] == Some(ValType::V128) => {
+                    values.extend([Lane::Low, Lane::High].map(|lane| Bound::LocalLane(local, lane)));
                 }
+                Some(local) => values.push(Bound::Local(local)),
+                None => values.extend(bounds(&site.operands, 0)),
             }
             let place = Place::Instruction { offset: site.offset };
-            let kind = Kind::Callback { function: executed.clone(), values: Values::from(&*bounds) };
+            let kind = Kind::Callback { function: executed.clone(), values: Values::from(&*values) };
             ProbeSpec { location: Location { function: sites.function, place }, kind }
         };
         sites.all.iter().enumerate().map(spec).collect()
@@ -350,7 +349,7 @@ impl Sites {
 
     /// Writes the line of an instruction.
     fn write(&self, site: usize, thread: u64, depth: usize, values: &[u64], lines: &mut String) {
-        let Site { offset, text, operands, local } = &self.all[site];
+        let Site { offset, text, operands: types, local } = &self.all[site];
         let (offset, text) = (self.start + u64::from(*offset), &self.texts[text.clone()]);
         if self.is_json {
             let _ = write!(
@@ -359,9 +358,9 @@ impl Sites {
                 self.name
             );
             lines.push_str(",\"operands\":[");
-            for (at, (value, ty)) in values.iter().zip(operands).enumerate() {
+            for (at, operand) in operands(types, values).enumerate() {
                 let comma = if at > 0 { "," } else { "" };
-                let _ = write!(lines, "{comma}\"{}\"", Operand(*value, *ty));
+                let _ = write!(lines, "{comma}\"{operand}\"");
             }
             lines.push_str("]}\n");
             return;
@@ -370,9 +369,9 @@ impl Sites {
         if local.is_some() {
             lines.push_str(" =");
         }
-        for (value, ty) in values.iter().zip(operands) {
-            let _ = write!(lines, " {}", Operand(*value, *ty));
-        }
+        operands(types, values).for_each(|operand| {
+            let _ = write!(lines, " {operand}");
+        });
         lines.push('\n');
     }
 }
@@ -398,11 +397,6 @@ fn local_type(function: &FunctionInfo<'_>, local: u32) -> Option<ValType> {
         wasm_jit::ValType::V128 => ValType::V128,
         wasm_jit::ValType::Ref(_) => ValType::FUNCREF,
     })
-}
-
-/// The value, unless it is a vector, which probes do not pass: it is shown by its type.
-fn unless_vector(ty: Option<ValType>, value: Bound) -> Bound {
-    if ty == Some(ValType::V128) { Bound::Const(0) } else { value }
 }
 
 impl Monitor for Trace {

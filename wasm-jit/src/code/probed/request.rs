@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use wasm_jit_codegen::{At, Callee, Located, NoValue, Only, Ty, Value, Wanted};
+use wasm_jit_codegen::{At, Callee, Lane, Located, NoValue, Only, Ty, Value, Wanted};
 
 use super::callback::{CallBack, Callback, CalledBy};
 use super::counting::Choice;
@@ -58,6 +58,8 @@ pub(crate) enum Argument {
 pub(crate) enum Use {
     /// Itself, to a parameter of its type.
     Value,
+    /// A lane of a vector, as an integer of 64 bits.
+    Lane(Lane),
     /// An address, the sum of it and this offset.
     Address(u64),
     /// An integer of 64 bits; it is a reference.
@@ -90,7 +92,7 @@ impl RequestedKind {
     /// the place.
     ///
     /// # Errors
-    /// [`NoProbe::NoChoice`], [`NoProbe::NoValue`], [`NoProbe::Type`], [`NoProbe::NotReference`].
+    /// All but [`NoProbe::NoInstruction`] and [`NoProbe::Unreachable`].
     pub(super) fn with_values<'a>(
         &self,
         found: impl IntoIterator<Item = &'a Result<ValueAtSite, NoValue>>,
@@ -127,17 +129,24 @@ impl RequestedKind {
                 Self::CallBack { types, .. } => types.as_deref(),
                 _ => None,
             };
+            let takes_vectors = matches!(self, Self::Call { callee: Callee::Wasm { .. }, .. });
+            if used == Use::Value && found.operand == Some(Ty::V128) && !takes_vectors {
+                return Err(NoProbe::Vector(number));
+            }
             let fits = match (used, parameters, found.operand) {
                 // The types of references are not known here.
                 (Use::Value, Some(parameters), Some(ty)) => parameters[number] == ty && ty != Ty::Ref,
                 (Use::Reference, _, operand) => operand == Some(Ty::Ref),
-                // Addresses were checked.
+                (Use::Lane(_), _, Some(ty)) => ty == Ty::V128,
+                // Addresses, locals and results were checked.
                 _ => true,
             };
             match used {
                 Use::Reference if !fits => Err(NoProbe::NotReference(number)),
+                Use::Lane(_) if !fits => Err(NoProbe::NotVector(number)),
                 _ if !fits => Err(NoProbe::Type(number)),
                 Use::Address(offset) => Ok(found.value.plus(offset)),
+                Use::Lane(lane) => Ok(found.value.lane(lane)),
                 Use::Value | Use::Reference => Ok(found.value),
             }
         };
@@ -170,4 +179,8 @@ pub(crate) enum NoProbe {
     Type(usize),
     /// The operand for this argument must be a reference, and is none.
     NotReference(usize),
+    /// The value for this argument must be a vector, and is none.
+    NotVector(usize),
+    /// The value for this argument is a vector, which the function cannot take.
+    Vector(usize),
 }

@@ -58,13 +58,22 @@ pub(super) struct Contents {
 /// What affects the code of a module, and what it relies on, with the values of this engine.
 pub(super) fn requirements(engine: &Engine) -> Vec<(&'static str, String)> {
     // Versions of probed functions depend on the number of counters in stubs; they are not stored.
-    let CodeSettings { checks_bounds, masks_indices, relaxes_vectors, uses_fuel, sites, counter_stubs: _ } =
-        engine.code_settings();
+    let CodeSettings {
+        checks_bounds,
+        masks_indices,
+        relaxes_vectors,
+        uses_avx512,
+        uses_fuel,
+        sites,
+        counter_stubs: _,
+    } = engine.code_settings();
     let is_on = |on: bool| if on { "on" } else { "off" }.to_owned();
     vec![
         ("version", format!("{}-{FINGERPRINT}", env!("CARGO_PKG_VERSION"))),
-        // `Engine::new` has checked that the processor has it. Code uses nothing else.
+        // `Engine::new` has checked that the processor has it. Code uses nothing else, but for
+        // AVX-512.
         ("processor", "x86-64-v3".to_owned()),
+        ("AVX-512", is_on(uses_avx512)),
         ("bounds checks by instructions", is_on(checks_bounds)),
         ("hardening of speculation", is_on(masks_indices)),
         ("deterministic relaxed vectors", is_on(!relaxes_vectors)),

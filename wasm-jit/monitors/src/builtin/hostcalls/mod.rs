@@ -11,11 +11,9 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use wasm_jit::Val;
 use wasm_jit::ValType as Type;
 use wasm_jit::probes::{
     Bound, Callback, Frame, GenericFn, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, Probe, ProbeSpec,
@@ -25,7 +23,7 @@ use wasm_jit::wasmparser::{Operator, ValType};
 
 use super::clock::Clock;
 use super::contexts::host_in_tables;
-use super::operands::{Operand, OperandTypes};
+use super::operands::{OperandTypes, bounds, listed};
 use super::trace_stream::trace_stream;
 use crate::{
     Cell, Description, Error, Monitor, OptionInfo, Program, Report, Setup, Stream, Table, make, switch,
@@ -182,7 +180,7 @@ impl Shared {
             let arguments = match (&self.stream, read) {
                 (None, _) => Arguments::None,
                 (Some(_), Some((_, read))) => read,
-                (Some(_), None) => Arguments::Shown(shown(values, &self.functions[function].params)),
+                (Some(_), None) => Arguments::Shown(listed(&self.functions[function].params, values)),
             };
             let begun = Begun { frame, site, function, at: self.clock.now(), arguments };
             match is_tail {
@@ -214,11 +212,11 @@ impl Shared {
                 *errors.entry((begun.function, *code)).or_default() += 1;
             }
             match begun.arguments {
-                Arguments::Wasi(_) | Arguments::Shown(_) if is_written_later => {
+                Arguments::Wasi(_) if is_written_later => {
                     local.returned = Some((begun, elapsed, results.to_vec()));
                 }
                 Arguments::Wasi(_) | Arguments::Shown(_) => {
-                    self.write(local, &begun, &shown(results, &function.results), Some(elapsed))
+                    self.write(local, &begun, &listed(&function.results, results), Some(elapsed))
                 }
                 Arguments::None => {}
             }
@@ -290,22 +288,12 @@ impl Shared {
         self.with(|local| local.read = Some((site, Arguments::Wasi(begun))));
     }
 
-    /// Reads arguments that probes do not pass: some are vectors. They are operands of the frame
-    /// from this depth on.
-    fn read_shown(self: &Arc<Self>, frame: &mut Frame<'_>, site: u64, depths: Range<u32>) {
-        let shown = shown_in(frame, depths);
-        self.with(|local| local.read = Some((site, Arguments::Shown(shown))));
-    }
-
-    /// Writes the line of the call that has just returned, with this number of results.
-    fn write_returned(self: &Arc<Self>, frame: &mut Frame<'_>, count: u32) {
+    /// Writes the line of the call of WASI that has just returned.
+    fn write_returned(self: &Arc<Self>, frame: &mut Frame<'_>) {
         let Some(stream) = &self.stream else { return };
         self.with(|local| {
             let Some((begun, ticks, results)) = local.returned.take() else { return };
-            let Arguments::Wasi(read) = &begun.arguments else {
-                self.write(local, &begun, &shown_in(frame, 0..count), Some(ticks));
-                return;
-            };
+            let Arguments::Wasi(read) = &begun.arguments else { return };
             let code = results.first().copied();
             let mut read_memory = |address, buffer: &mut [u8]| frame.read_memory(0, address, buffer).is_ok();
             let arguments = read.end(code == Some(0), &mut read_memory);
@@ -317,26 +305,6 @@ impl Shared {
             self.write_line(stream, local, begun.function, &arguments, &results, Some(ticks));
         });
     }
-}
-
-fn shown(values: &[u64], types: &[Option<ValType>]) -> String {
-    let types = types.iter().copied().chain(std::iter::repeat(None));
-    values.iter().zip(types).map(|(value, ty)| Operand(*value, ty).to_string()).collect::<Vec<_>>().join(", ")
-}
-
-/// Operands of a frame.
-fn shown_in(frame: &mut Frame<'_>, depths: Range<u32>) -> String {
-    let texts = depths.rev().map(|depth| match frame.operand(depth) {
-        Ok(Val::V128(bits)) => format!("{bits:#034x}"),
-        Ok(Val::I32(value)) => value.to_string(),
-        Ok(Val::I64(value)) => value.to_string(),
-        Ok(Val::F32(bits)) => Operand(u64::from(bits), Some(ValType::F32)).to_string(),
-        Ok(Val::F64(bits)) => Operand(bits, Some(ValType::F64)).to_string(),
-        Ok(Val::FuncRef(None) | Val::ExternRef(None)) => "null".to_owned(),
-        Ok(_) => "ref".to_owned(),
-        Err(_) => "?".to_owned(),
-    });
-    texts.collect::<Vec<_>>().join(", ")
 }
 
 fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
@@ -386,10 +354,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
 /// A call, for the probes after it.
 struct Last {
     site: u64,
-    /// The number of results.
-    results: u32,
-    /// The number of arguments that probes pass: none if there are vectors.
-    passed: u32,
+    results: Types,
     /// Whether a generic probe writes its line.
     is_written_later: bool,
 }
@@ -430,10 +395,10 @@ fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSp
         Callback::new(move |values| shared.end(values[0], values[1], &values[2..], is_written_later))
     };
     let (ends, ends_unwritten) = (ends(false), ends(true));
-    let writes = |results: u32| {
+    let writes = {
         let shared = shared.clone();
         GenericFn::new(move |frame| {
-            shared.write_returned(frame, results);
+            shared.write_returned(frame);
             Ok(())
         })
     };
@@ -445,66 +410,55 @@ fn specs(setup: &Setup<'_>, shared: &Arc<Shared>, imports: usize) -> Vec<ProbeSp
     let types = OperandTypes::of(setup.module);
     let mut visit = |function: u32, offset: u32, operator: &Operator<'_>, operands: Types, results: Types| {
         let location = Location { function, place: Place::Instruction { offset } };
-        let call_back = |callback: &Callback, mut values: Vec<Bound>, operands: Range<u32>| {
-            values.extend(operands.rev().map(Bound::Operand));
+        let call_back = |callback: &Callback, mut values: Vec<Bound>, operands: &[_], above: u32| {
+            values.extend(bounds(operands, above));
             let kind = Kind::Callback { function: callback.clone(), values: Values::from(&values[..]) };
             ProbeSpec { location, kind }
         };
-        if let Some(Last { site, results, passed, is_written_later }) = last.take() {
+        if let Some(Last { site, results, is_written_later }) = last.take() {
             let callback = if is_written_later { &ends_unwritten } else { &ends };
-            after.push(call_back(callback, vec![Bound::Const(site), Bound::Frame], 0..passed));
+            after.push(call_back(callback, vec![Bound::Const(site), Bound::Frame], &results, 0));
             if is_written_later {
-                after.push(ProbeSpec { location, kind: Kind::Generic(writes(results)) });
+                after.push(ProbeSpec { location, kind: Kind::Generic(writes.clone()) });
             }
         }
         let site = vec![Bound::Const(sites), Bound::Frame];
-        let params = operands.len() as u32;
-        let (callback, callee, params, is_tail) = match operator {
+        let (callback, callee, above, is_tail) = match operator {
             Operator::Call { function_index } if (*function_index as usize) < imports => {
-                (&begins, Bound::Const((*function_index).into()), 0..params, false)
+                (&begins, Bound::Const((*function_index).into()), 0, false)
             }
             Operator::ReturnCall { function_index } if (*function_index as usize) < imports => {
-                (&begins_tail, Bound::Const((*function_index).into()), 0..params, true)
+                (&begins_tail, Bound::Const((*function_index).into()), 0, true)
             }
             // The index or the reference is on top of the arguments.
-            Operator::CallIndirect { .. } if host_in_tables => {
-                (&begins_indirect, Bound::Callee, 1..params, false)
-            }
+            Operator::CallIndirect { .. } if host_in_tables => (&begins_indirect, Bound::Callee, 1, false),
             Operator::ReturnCallIndirect { .. } if host_in_tables => {
-                (&begins_indirect_tail, Bound::Callee, 1..params, true)
+                (&begins_indirect_tail, Bound::Callee, 1, true)
             }
             // Where a reference comes from is not known.
-            Operator::CallRef { .. } => (&begins_indirect, Bound::Callee, 1..params, false),
-            Operator::ReturnCallRef { .. } => (&begins_indirect_tail, Bound::Callee, 1..params, true),
+            Operator::CallRef { .. } => (&begins_indirect, Bound::Callee, 1, false),
+            Operator::ReturnCallRef { .. } => (&begins_indirect_tail, Bound::Callee, 1, true),
             _ => return,
         };
-        let (of_shared, number) = (shared.clone(), sites);
         let wasi = match callee {
-            Bound::Const(index) if shared.functions[index as usize].wasi.is_some() => Some(index as usize),
+            Bound::Const(index) if with_values => {
+                Some(index as usize).filter(|index| shared.functions[*index].wasi.is_some())
+            }
             _ => None,
         };
-        let has_vectors = |types: &Types| types.contains(&Some(ValType::V128));
-        let params_in_frame = has_vectors(&operands);
-        let is_read = with_values && (wasi.is_some() || params_in_frame);
-        if is_read {
-            let depths = params.clone();
+        if let Some(function) = wasi {
+            let (shared, site) = (shared.clone(), sites);
             let read = GenericFn::new(move |frame| {
-                match wasi {
-                    Some(function) => of_shared.read(frame, number, function),
-                    None => of_shared.read_shown(frame, number, depths.clone()),
-                }
+                shared.read(frame, site, function);
                 Ok(())
             });
             before.push(ProbeSpec { location, kind: Kind::Generic(read) });
         }
-        let params = if with_values && !params_in_frame { params } else { 0..0 };
-        before.push(call_back(callback, [site, vec![callee]].concat(), params));
+        let arguments = &operands[..operands.len().saturating_sub(above as usize)];
+        let arguments = if with_values { arguments } else { &[] };
+        before.push(call_back(callback, [site, vec![callee]].concat(), arguments, above));
         if !is_tail {
-            let count = results.len() as u32;
-            let results_in_frame = has_vectors(&results);
-            let is_written_later = with_values && (wasi.is_some() || results_in_frame);
-            let passed = if results_in_frame { 0 } else { count };
-            last = Some(Last { site: sites, results: count, passed, is_written_later });
+            last = Some(Last { site: sites, results, is_written_later: wasi.is_some() });
         }
         sites += 1;
     };
