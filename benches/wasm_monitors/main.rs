@@ -164,7 +164,7 @@ impl Loaded {
 fn main() {
     let Arguments { options, choice, monitors, without_rewriting, called } = Arguments::parse();
     let mut report = Report::new("What do monitors cost, and what the same analyses by rewriting?");
-    let chosen = kernels::SCALAR.chosen(&choice);
+    let chosen = kernels::SCALAR.sample(&choice, &options);
     assert!(!chosen.is_empty(), "there is nothing to measure");
     let is_chosen = |name: &&str| match &monitors[..] {
         [] => !STREAMS.contains(name),

@@ -201,7 +201,7 @@ fn probes(module: &Module, variant: Variant) -> Vec<Probe> {
 fn main() {
     let Arguments { options, choice } = Arguments::parse();
     let mut report = Report::new("What do probes cost the WebAssembly code that runs through them?");
-    let chosen = kernels::SCALAR.chosen(&choice);
+    let chosen = kernels::SCALAR.sample(&choice, &options);
     assert!(!chosen.is_empty(), "there is nothing to measure");
     options.progress("the kernels are compiled");
     let built = kernels::SCALAR.build(&chosen);

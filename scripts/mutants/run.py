@@ -56,14 +56,15 @@ ALL_SUITES = {
     "monitors": ["wasm-jit-monitors:*", "wasm-jit-debug:*"],
 }
 
-# The entries that --quick builds and runs: one of each crate.
-QUICK = ["store/retry-after-neighbour", "encoding/prefix-accepted", "segments/null-check-inverted"]
+# The entry that --quick builds and runs, of the crate with the fewest dependencies: it shows that
+# the machinery works.
+QUICK = "segments/null-check-inverted"
 
 EXAMPLES = """examples:
   scripts/mutants.sh                              every mutant: about an hour on two processors
   scripts/mutants.sh --list                       names, files and expected verdicts
   scripts/mutants.sh --check                      only checks that each text is still found exactly once
-  scripts/mutants.sh --quick                      --check, then runs three mutants (used by .ci/run)
+  scripts/mutants.sh --quick                      --check, then runs one mutant (used by .ci/run)
   scripts/mutants.sh store/ retarget/             those whose names begin so
   scripts/mutants.sh --crate callpatch --json     one list, as JSON
   scripts/mutants.sh --repeat 20 store/lock       how reliably a race is found: at least 19 of 20 runs must kill it
@@ -92,7 +93,7 @@ def parse_arguments():
     parser.add_argument("--crate", choices=sorted(ALL_SUITES), help="only the list of this crate")
     parser.add_argument("--list", action="store_true", help="print the mutants and stop")
     parser.add_argument("--check", action="store_true", help="check that every text is found exactly once, and stop")
-    parser.add_argument("--quick", action="store_true", help="--check, then run one mutant of each crate")
+    parser.add_argument("--quick", action="store_true", help="--check, then run one mutant")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run the tests of each mutant N times; 19 of 20 must fail (default 1)")
     parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS", help="time limit of one test command (default 60)")
     parser.add_argument("--skip-equivalent", action="store_true", help="do not run the mutants that are listed as equivalent")
@@ -358,7 +359,7 @@ def main():
             print(f"mutants.sh: {len(mutants) - len(stale)} of {len(mutants)} mutants apply", file=sys.stderr)
             return int(bool(stale))
     if arguments.quick:
-        mutants = [mutant for mutant in mutants if mutant["name"] in QUICK]
+        mutants = [mutant for mutant in mutants if mutant["name"] == QUICK]
     if arguments.skip_equivalent:
         mutants = [mutant for mutant in mutants if "equivalent" not in mutant]
     builder = Builder(arguments.work, arguments.timeout)

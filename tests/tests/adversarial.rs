@@ -223,7 +223,7 @@ fn stated_intervals_hold_for_adversarial_programs() {
     let measure = || {
         let mut verdict = Verdict::default();
         for (variant, runs, is_busy) in PROGRAMS {
-            for _ in 0..if is_long() { runs } else { runs.div_ceil(2) } {
+            for _ in 0..if is_long() { runs } else { runs.div_ceil(3) } {
                 let _competitors = Competitors::start(if is_busy { processors } else { 0 });
                 verdict.add(variant, &profiled(&binary, &[variant], BUDGET));
             }

@@ -1,19 +1,20 @@
 //! Discovery of functions when they are first executed, as the profiler uses it.
 
 use tests::Compiler::{Clang, Gcc};
-use tests::{bare, compile, profiled, run};
+use tests::{bare, compile, is_long, profiled, run};
 
 /// Three of more than two thousand functions are called.
 #[test]
 fn only_functions_that_are_executed_have_probes() {
-    for (compiler, flags) in [
-        (Gcc, &["-O0"][..]),
-        (Gcc, &["-O2"]),
-        (Gcc, &["-O2", "-fno-plt"]),
-        (Gcc, &["-O2", "-fno-asynchronous-unwind-tables"]),
+    let all = [
+        (Gcc, &["-O2", "-fno-plt"][..]),
         (Gcc, &["-O2", "-Wl,--no-eh-frame-hdr"]),
         (Clang, &["-O2"]),
-    ] {
+        (Gcc, &["-O0"]),
+        (Gcc, &["-O2"]),
+        (Gcc, &["-O2", "-fno-asynchronous-unwind-tables"]),
+    ];
+    for &(compiler, flags) in &all[..if is_long() { all.len() } else { 3 }] {
         let what = format!("{compiler:?} {flags:?}");
         let binary = compile("fixtures/many_functions.c", flags, compiler);
         let without = run(&mut bare(&binary, &[]));
@@ -42,7 +43,7 @@ fn calls_are_counted_exactly_while_the_probes_are_made() {
     {
         let binary = compile("fixtures/first_calls.c", flags, compiler);
         let without = run(&mut bare(&binary, &[]));
-        for attempt in 0..3 {
+        for attempt in 0..if is_long() { 3 } else { 1 } {
             let what = format!("{compiler:?} {flags:?}, run {attempt}");
             let with = profiled(&binary, &[], "discovery=lazy:counts=exact");
             with.run.assert_same(&without, &what);

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{Run, ensure_wasm_jit, repo_root, run_within};
+use tests::{Run, ensure_wasm_jit, is_long, repo_root, run_within};
 
 /// For one step on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
@@ -245,9 +245,13 @@ fn gofmt_formats_a_file() {
     );
 }
 
-/// The compiler's largest function has 760 kB, and a table of 12,132 targets.
+/// The compiler's largest function has 760 kB, and a table of 12,132 targets. In the long form
+/// only: it takes more than a minute to build the compiler.
 #[test]
 fn the_go_compiler_compiles_a_package() {
+    if !is_long() {
+        return;
+    }
     let compile = |environment| Step {
         program: "go-compile.wasm",
         arguments: &[

@@ -62,7 +62,7 @@ fn seeds() -> std::ops::Range<u64> {
         (true, true) => 500,
         (true, false) => 60,
         (false, true) => 150,
-        (false, false) => 30,
+        (false, false) => 12,
     }
 }
 
