@@ -139,15 +139,19 @@ impl FunctionCompiler<'_> {
     fn vector_not(&mut self) {
         let operand = self.pop();
         let src = self.to_reg(&operand);
-        if self.module.settings.uses_avx512 {
-            let dst = self.result_or(&operand);
-            self.asm.vector_imm(VectorImmOp::PTERNLOGQ, dst, src, src, NOT_THIRD);
-            return self.push_vector(dst);
+        let dst = self.result_or(&operand);
+        self.invert(dst, src);
+        self.push_vector(dst);
+    }
+
+    /// Inverts all bits. VPTERNLOGQ waits for its destination's old value, so that must be the
+    /// operand.
+    fn invert(&mut self, dst: Reg, src: Reg) {
+        if self.module.settings.uses_avx512 && dst == src {
+            return self.asm.vector_imm(VectorImmOp::PTERNLOGQ, dst, src, src, NOT_THIRD);
         }
         self.asm.vector_ones(FLOAT_SCRATCH);
-        let dst = self.result_or(&operand);
         self.asm.vector(V::PXOR, dst, src, FLOAT_SCRATCH);
-        self.push_vector(dst);
     }
 
     /// `(a & mask) | (b & !mask)`: one half of it, if the other one is zero.
@@ -229,14 +233,8 @@ impl FunctionCompiler<'_> {
         let right = self.to_rm(&right);
         let dst = self.alloc(RegClass::Sse);
         self.asm.vector(compare, dst, left, right);
-        if self.module.settings.uses_avx512 {
-            let result = self.result_in(dst);
-            self.asm.vector_imm(VectorImmOp::PTERNLOGQ, result, dst, dst, NOT_THIRD);
-            return self.push_vector(result);
-        }
-        self.asm.vector_ones(FLOAT_SCRATCH);
         let result = self.result_in(dst);
-        self.asm.vector(V::PXOR, result, dst, FLOAT_SCRATCH);
+        self.invert(result, dst);
         self.push_vector(result);
     }
 
