@@ -12,7 +12,7 @@ use std::{fs, io, thread};
 use nix::fcntl::{FcntlArg, fcntl};
 use tests::Compiler::{Clang, Gcc};
 use tests::{
-    Compiler, Profiled, Report, bare, compile, ensure_preload, preloaded, profiled, reports_in, run,
+    Compiler, Profiled, Report, bare, compile, ensure_preload, is_long, preloaded, profiled, reports_in, run,
     target_release_dir,
 };
 
@@ -692,7 +692,7 @@ fn gdb_stops_in_a_profiled_program_and_continues_it() {
 
 #[test]
 fn a_sandbox_at_the_start_of_main_does_not_kill_a_starting_thread() {
-    for _ in 0..30 {
+    for _ in 0..if is_long() { 30 } else { 10 } {
         check("sandbox.c", &[], &USUAL[..1], Expect::Report, &["sandboxed_work"]);
     }
 }
