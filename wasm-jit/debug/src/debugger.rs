@@ -238,8 +238,8 @@ impl Debugger {
 
     /// Stops a thread that runs, at the next place where it enters a function, repeats a loop or
     /// returns from a call. A thread that waits in a host function stops afterwards; one that is
-    /// stopped, after it has been resumed. A program that [goes back](Debugger::reverse) stops where
-    /// it was. Returns at once; the stop is an [`Event`].
+    /// stopped, after it has been resumed. A program that [goes back](Debugger::reverse) stops
+    /// where it was. Returns at once; the stop is an [`Event`].
     pub fn pause(&self) {
         let mut state = self.shared.state();
         if state.back.is_some() {
@@ -384,14 +384,14 @@ impl Debugger {
     }
 
     /// The program's run repeats: every run executes the same instructions on the same values, as
-    /// those of a recorded run do. From now on the program can [go back](Debugger::reverse), and its
-    /// values cannot be changed.
+    /// those of a recorded run do. From now on the program can [go back](Debugger::reverse), and
+    /// its values cannot be changed.
     ///
     /// `start` starts the program from its beginning, on a new thread, in a store with the given
     /// fuel; the program's engine must [count it](wasm_jit::Config::consume_fuel). A thread that
-    /// does so calls [`Debugger::add_thread`] first, and [`Debugger::ended`] at last. `fuel` is that
-    /// of a complete run; with less, the run ends where that is consumed. Without effect if it was
-    /// called before.
+    /// does so calls [`Debugger::add_thread`] first, and [`Debugger::ended`] at last. `fuel` is
+    /// that of a complete run; with less, the run ends where that is consumed. Without effect if it
+    /// was called before.
     pub fn allow_reverse(
         &self,
         fuel: u64,
@@ -406,9 +406,9 @@ impl Debugger {
     }
 
     /// Lets the program go back, that many times: the program is stopped, or has ended. It stops in
-    /// front of an instruction that was executed before, with the values that it had then; where its
-    /// run began, because of [`Reason::HistoryStart`](crate::Reason::HistoryStart). Breakpoints and
-    /// watchpoints stop it on the way; ignored hits are not counted.
+    /// front of an instruction that was executed before, with the values that it had then; where
+    /// its run began, because of [`Reason::HistoryStart`](crate::Reason::HistoryStart). Breakpoints
+    /// and watchpoints stop it on the way; ignored hits are not counted.
     ///
     /// Returns at once; the stop is an [`Event`]. The program is run again for that, usually two to
     /// four times.

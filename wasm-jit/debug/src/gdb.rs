@@ -7,9 +7,9 @@
 //! connection. There is one register, `pc`; frames, locals, operands and globals have packets of
 //! their own. The client sees one thread at a time: the one that is stopped.
 //!
-//! A run that repeats also goes back (`bs`, `bc`). Where it ends, the client sees the program in front
-//! of its last instruction, at the end of the replay log; a client for which it continues from there
-//! sees the same again.
+//! A run that repeats also goes back (`bs`, `bc`). Where it ends, the client sees the program in
+//! front of its last instruction, at the end of the replay log; a client for which it continues
+//! from there sees the same again.
 
 use std::collections::HashMap;
 use std::io;

@@ -30,6 +30,11 @@
 //! instruction: of all stores, calls of the host, and other threads' writes that this thread meets.
 //! This is slow, and it ends with the watchpoint.
 //!
+//! # Going back
+//! If every run of the program executes the same instructions, as one that was recorded does, the
+//! program can go back ([`Debugger::allow_reverse`], [`Debugger::reverse`]): it is run again, and
+//! stops at an earlier moment.
+//!
 //! # Example
 //! ```
 //! use wasm_jit::{Engine, Instance, Module, Store, Val};
