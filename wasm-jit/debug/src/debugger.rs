@@ -233,7 +233,11 @@ impl Debugger {
 
     /// Makes a store's thread known, so that [`Debugger::pause`] can stop it.
     pub fn add_thread(&self, handle: InterruptHandle) {
-        self.shared.state().handles.push(handle);
+        let mut state = self.shared.state();
+        if state.is_killed {
+            handle.interrupt();
+        }
+        state.handles.push(handle);
     }
 
     /// Stops a thread that runs, at the next place where it enters a function, repeats a loop or

@@ -33,8 +33,11 @@ const PROGRAM: &str = r#"(module
         (if (i32.eq (local.get $end) (i32.const 2)) (then (call $exit (i32.const 42))))
         (local.get $x)))"#;
 
-/// All instructions of a run, with the parameter or local 0.
-type Executed = Arc<Mutex<Vec<(Location, usize, Option<Val>)>>>;
+/// An instruction, the depth of its frame, and the parameter or local 0.
+type Moment = (Location, usize, Option<Val>);
+
+/// All instructions of a run.
+type Executed = Arc<Mutex<Vec<Moment>>>;
 
 fn follow(module: &Module) -> (GlobalProbe, Executed) {
     let executed = Executed::default();
@@ -50,7 +53,7 @@ fn follow(module: &Module) -> (GlobalProbe, Executed) {
 }
 
 /// A recorded run, with all instructions that it has executed.
-fn record(engine: &Engine, end: i32) -> (Vec<u8>, Vec<(Location, usize, Option<Val>)>) {
+fn record(engine: &Engine, end: i32) -> (Vec<u8>, Vec<Moment>) {
     let module = Module::new(engine, PROGRAM).unwrap();
     let mut linker = Linker::new(engine);
     let mut calls = 0_u8;
@@ -79,7 +82,7 @@ fn record(engine: &Engine, end: i32) -> (Vec<u8>, Vec<(Location, usize, Option<V
 }
 
 /// Replays a trace, and returns how it ended, and all instructions.
-fn replay(trace: &[u8]) -> (Result<Ended, ReplayError>, Vec<(Location, usize, Option<Val>)>) {
+fn replay(trace: &[u8]) -> (Result<Ended, ReplayError>, Vec<Moment>) {
     let module = Module::new(&Engine::default(), PROGRAM).unwrap();
     let (probe, executed) = follow(&module);
     let ended = Replay::new(&module, Cursor::new(trace.to_vec())).and_then(|mut replay| replay.run());
@@ -88,7 +91,7 @@ fn replay(trace: &[u8]) -> (Result<Ended, ReplayError>, Vec<(Location, usize, Op
     (ended, executed)
 }
 
-fn shown(executed: &[(Location, usize, Option<Val>)]) -> Vec<String> {
+fn shown(executed: &[Moment]) -> Vec<String> {
     executed.iter().map(|moment| format!("{moment:?}")).collect()
 }
 
