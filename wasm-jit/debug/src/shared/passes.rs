@@ -17,17 +17,19 @@ impl Shared {
         frame: &mut Frame<'_>,
         location: Location,
     ) -> Result<(), wasm_jit::Error> {
+        let is_end = match &pass.until {
+            Some(until) => until.is_at(frame, location)?,
+            None => false,
+        };
         let watches = matches!(pass.purpose, Purpose::Search { watches: true }) && pass.progress().has_begun;
-        if watches {
+        if watches && !is_end {
             // The other probe of this place may not have fired yet.
             self.check_watches(pass, frame);
         }
         if location.place == Place::Entry {
             self.enter_watched(pass, frame, location)?;
         }
-        if let Some(until) = &pass.until
-            && until.is_at(frame, location)?
-        {
+        if is_end {
             return self.complete(pass, frame, location);
         }
         if !pass.progress().has_begun {

@@ -161,8 +161,15 @@ fn check_all(text: &str) -> usize {
     executed.len()
 }
 
+/// Returns from many frames, without an instruction that costs fuel.
+const UNWINDS: &str = r#"(module
+    (func $f (param $n i32)
+        (if (local.get $n) (then (call $f (i32.sub (local.get $n) (i32.const 1))))))
+    (func (export "main") (result i32) (call $f (i32.const 6)) (i32.const 1)))"#;
+
 #[test]
 fn every_instruction_is_stepped_back_to() {
+    assert!(check_all(UNWINDS) > 50);
     // Recursion, tail calls, indirect calls, exceptions, calls by the host; a trap.
     assert!(check_all(WRITTEN) > 200);
     assert!(check_all(TRAPS) > 8);
@@ -354,6 +361,24 @@ fn a_step_back_over_a_change_tells_it() {
     let stop = debugged.back(Reverse::StepInstruction);
     assert_eq!(changed(&stop, number), ("9000".into(), "1".into()));
     assert!(is_step(&stop));
+}
+
+#[test]
+fn a_breakpoint_after_a_change_comes_first() {
+    let (executed, _) = history(LONG);
+    let changes = changes(&executed, |moment| word(moment, 20));
+    let (change, ..) = changes[0];
+    let debugged = Debugged::at_end(LONG);
+    let watch = debugged.debugger.add_watch(Expression::parse("i32[20]").unwrap(), 0).unwrap();
+    let after = vec![executed[change + 1].location];
+    let number = debugged.debugger.add_breakpoint_at("after", after, None, false).unwrap();
+    changed(&debugged.back(Reverse::Continue), watch);
+    let stop = debugged.back(Reverse::Continue);
+    assert!(is_breakpoint(&stop, number), "{stop:?}");
+    debugged.check(&stop, &executed[change + 1]);
+    let stop = debugged.back(Reverse::Continue);
+    assert_eq!(changed(&stop, watch), ("1".into(), "0".into()));
+    debugged.check(&stop, &executed[change]);
 }
 
 #[test]
