@@ -30,6 +30,7 @@ Examples:
   wasm-jit run --monitors=./monitor.wasm+whamm_core.wasm app.wasm
   wasm-jit run --cache app.wasm
   wasm-jit run --allow-precompiled app.cwasm
+  wasm-jit run --replay app.trace --monitors=hotness app.wasm
   wasm-jit run --timeout 10s untrusted.wasm < input";
 
 const EXIT_CODES: &str = "\
@@ -116,6 +117,19 @@ pub(super) struct Run {
     #[arg(long)]
     pub(super) gdb: bool,
 
+    /// Runs the program as it was recorded (wasm-jit record -o TRACE), without its host: files,
+    /// arguments and the environment are those of the trace, and what it wrote is not written again
+    #[arg(
+        long,
+        value_name = "TRACE",
+        conflicts_with_all = ["directories", "environment", "invoke", "preloads", "allow_unknown_functions"]
+    )]
+    pub(super) replay: Option<PathBuf>,
+
+    /// Whether a recorded run counts instructions, in order to go back.
+    #[arg(skip)]
+    pub(super) goes_back: bool,
+
     /// Where the run is recorded, and which calls.
     #[arg(skip)]
     pub(super) recorded: Option<(PathBuf, FunctionCalls)>,
@@ -129,6 +143,11 @@ impl Run {
     /// What each thread of the program may use.
     pub(super) fn limits(&self) -> Limits {
         Limits { stack: self.max_stack, fuel: self.fuel, heap: self.max_heap.map(|bytes| bytes as u64) }
+    }
+
+    /// The fuel of a run: as much as there is, if it is not limited.
+    pub(super) fn given_fuel(&self) -> u64 {
+        self.fuel.unwrap_or(u64::MAX)
     }
 
     /// What the program can import besides WASI.
@@ -154,14 +173,19 @@ impl Run {
     /// Compiles the program.
     pub(super) fn load(&self) -> Result<Module, Failure> {
         let mut config = Config::new();
-        config.max_wasm_stack(self.max_stack).consume_fuel(self.fuel.is_some());
+        config.max_wasm_stack(self.max_stack).consume_fuel(self.fuel.is_some() || self.goes_back);
         self.code.apply(&mut config);
         if let Some(cache) = self.loading.cache()? {
             config.cache(cache);
         }
         let engine = Engine::new(&config).map_err(Failure::new)?;
         let module = self.loading.load(&engine, self.file())?;
-        if self.invoke.is_none() {
+        if let (Some(_), Some(argument)) = (&self.replay, self.arguments().first()) {
+            let argument = argument.to_string_lossy();
+            let message = format!("--replay: the program's arguments are those of the trace: `{argument}`");
+            return Err(Failure { code: 2, message });
+        }
+        if self.invoke.is_none() && self.replay.is_none() {
             check_main(&module).map_err(|failure| failure.about(self.file().display()))?;
         }
         Ok(module)

@@ -21,6 +21,7 @@ mod program;
 mod record;
 mod recordings;
 mod replay;
+mod replayed;
 mod run;
 mod script_report;
 mod shared_monitors;
@@ -178,6 +179,7 @@ mod tests {
         check("wasm-jit compile --threads 0 a.wasm", "invalid value '0' for '--threads <N>'");
         check("wasm-jit compile --json a.wasm", "--stats");
         check("wasm-jit compile --fuel 5 a.wasm", "unexpected argument");
+        check("wasm-jit run --replay a.trace --dir . a.wasm", "cannot be used with");
         check("wasm-jit objdump", "<FILE>");
     }
 

@@ -41,6 +41,10 @@ pub(super) struct Arguments {
     /// Lets `wasm-jit attach PID` switch monitors and print reports while the program runs
     #[arg(long)]
     control: bool,
+
+    /// Whether the program's store is that of a replay.
+    #[arg(skip)]
+    pub(super) is_replayed: bool,
 }
 
 impl Arguments {
@@ -72,7 +76,7 @@ impl Arguments {
 
     /// Whether monitor modules and scripts have stores of their own.
     fn has_shared(&self, program: &Module) -> bool {
-        self.control || starts_threads(program)
+        self.control || self.is_replayed || starts_threads(program)
     }
 
     /// Where reports go, if they are files.

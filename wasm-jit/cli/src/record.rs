@@ -44,6 +44,9 @@ pub(super) struct Record {
 
 pub(super) fn record(arguments: Record) -> Result<ExitCode, Failure> {
     let Record { output, calls, mut run } = arguments;
+    if run.replay.is_some() {
+        return Err(Failure { code: 2, message: "record: a replay is recorded already".to_owned() });
+    }
     run.recorded = Some((output, calls));
     run::run(run)
 }

@@ -272,12 +272,12 @@ fn load(program: &Path) -> Result<Module, Failure> {
     super::load(&Engine::default(), program)
 }
 
-fn open(trace: &Path) -> Result<BufReader<File>, Failure> {
+pub(super) fn open(trace: &Path) -> Result<BufReader<File>, Failure> {
     File::open(trace).map(BufReader::new).map_err(|error| Failure::of_file(trace, error))
 }
 
 /// Names the file that an error is about.
-fn about(error: Error, trace: &Path, program: &Path) -> Failure {
+pub(super) fn about(error: Error, trace: &Path, program: &Path) -> Failure {
     match error {
         Error::Module(_) | Error::Unsupported { .. } | Error::NotCalled { .. } => {
             Failure::of_file(program, error)

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use wasm_jit::{Error, Module};
@@ -14,9 +15,11 @@ use super::monitor_modules::MonitorModules;
 use super::monitors::Monitors;
 use super::program::{self, Program};
 use super::recordings::Recording;
+use super::replayed;
 
 /// Runs the program on a separate thread with the requested stack size.
-pub(super) fn run(arguments: Run) -> Result<ExitCode, Failure> {
+pub(super) fn run(mut arguments: Run) -> Result<ExitCode, Failure> {
+    arguments.monitors.is_replayed = arguments.replay.is_some();
     let requests = arguments.monitors.requests()?;
     // Before there are threads: they must not get the signals.
     let signals = arguments.monitors.any().then(super::monitors::Signals::block);
@@ -41,42 +44,94 @@ fn run_here(
         // With the code that runs while there are probes.
         write_perf_map(&module)?;
     }
-    let wasi = execution::wasi_context(arguments)?;
-    let of_program = monitors.clone();
-    let of_thread = move |error: &Error| {
-        of_program.finish();
-        execution::ended(error).unwrap_or_else(|failure| failure.report())
-    };
-    let recording = arguments.recorded.as_ref();
-    let recording = recording.map(|(trace, calls)| Recording::start(&module, arguments.file(), trace, calls));
-    let recording = recording.transpose()?;
-    let recorder = recording.as_ref().and_then(Recording::of_run);
-    let imported = (wasi, arguments.imports(module.engine())?);
-    let program =
-        Program::new(module.clone(), imported, monitors.clone(), recorder, arguments.limits(), of_thread);
-    let program = program.map_err(|error| Failure::of_file(arguments.file(), error))?;
-    let mut store = program.store().map_err(Failure::new)?;
-    if let Some(port) = &debug_port {
-        port.add_thread(store.interrupt_handle());
+    let observers = Observers { module, counts, monitors, debug_port };
+    match &arguments.replay {
+        Some(trace) => observers.run_recorded(arguments, trace),
+        None => observers.run(arguments),
     }
-    let timeout = arguments.timeout.map(|time| store.interrupt_handle().interrupt_after(time));
-    let timeout = timeout.transpose().map_err(Failure::new)?;
-    let (files, directory) = (arguments.monitors.modules(&module), arguments.monitors.directory());
-    let mut modules = MonitorModules::attach(&files, directory, &mut store, &module)?;
-    let done = program
-        .instantiate(&mut store)
-        .map_err(Stop::Error)
-        .and_then(|instance| execution::execute(arguments, &mut store, &instance));
-    counts.print();
-    let finished = modules.finish(&mut store);
-    monitors.finish();
-    finished.report(&module, &arguments.monitors);
-    if let Some(port) = &debug_port {
-        port.ended(execution::outcome(&done));
+}
+
+/// What observes a program.
+struct Observers {
+    module: Module,
+    counts: Counts,
+    monitors: Monitors,
+    debug_port: Option<Port>,
+}
+
+impl Observers {
+    fn run_recorded(self, arguments: &Run, trace: &Path) -> Result<ExitCode, Failure> {
+        let Self { module, counts, monitors, debug_port } = self;
+        let mut replay = replayed::open(arguments, &module, trace, arguments.given_fuel())?;
+        if let Some(port) = &debug_port {
+            port.add_thread(replay.interrupt_handle());
+        }
+        let timeout = arguments.timeout.map(|time| replay.interrupt_handle().interrupt_after(time));
+        let timeout = timeout.transpose().map_err(Failure::new)?;
+        let done = replayed::run(arguments, trace, &mut replay);
+        counts.print();
+        monitors.finish();
+        if let Some(port) = &debug_port {
+            port.ended(execution::outcome(&done));
+        }
+        let has_timed_out = timeout.is_some_and(|timeout| timeout.has_fired());
+        exit_code(arguments, done, has_timed_out).map(ExitCode::from)
     }
-    let has_timed_out = timeout.is_some_and(|timeout| timeout.has_fired());
-    let recorded = recording.map_or(Ok(()), |recording| recording.finish(arguments.file()));
-    let code = match done {
+
+    fn run(self, arguments: &Run) -> Result<ExitCode, Failure> {
+        let Self { module, counts, monitors, debug_port } = self;
+        let wasi = execution::wasi_context(arguments)?;
+        let of_program = monitors.clone();
+        let of_thread = move |error: &Error| {
+            of_program.finish();
+            execution::ended(error).unwrap_or_else(|failure| failure.report())
+        };
+        let recording = arguments.recorded.as_ref();
+        let recording =
+            recording.map(|(trace, calls)| Recording::start(&module, arguments.file(), trace, calls));
+        let recording = recording.transpose()?;
+        let recorder = recording.as_ref().and_then(Recording::of_run);
+        let imported = (wasi, arguments.imports(module.engine())?);
+        let program =
+            Program::new(module.clone(), imported, monitors.clone(), recorder, arguments.limits(), of_thread);
+        let program = program.map_err(|error| Failure::of_file(arguments.file(), error))?;
+        let mut store = program.store().map_err(Failure::new)?;
+        if let Some(port) = &debug_port {
+            port.add_thread(store.interrupt_handle());
+        }
+        let timeout = arguments.timeout.map(|time| store.interrupt_handle().interrupt_after(time));
+        let timeout = timeout.transpose().map_err(Failure::new)?;
+        let (files, directory) = (arguments.monitors.modules(&module), arguments.monitors.directory());
+        let mut modules = MonitorModules::attach(&files, directory, &mut store, &module)?;
+        let done = program
+            .instantiate(&mut store)
+            .map_err(Stop::Error)
+            .and_then(|instance| execution::execute(arguments, &mut store, &instance));
+        counts.print();
+        let finished = modules.finish(&mut store);
+        monitors.finish();
+        finished.report(&module, &arguments.monitors);
+        if let Some(port) = &debug_port {
+            port.ended(execution::outcome(&done));
+        }
+        let has_timed_out = timeout.is_some_and(|timeout| timeout.has_fired());
+        let recorded = recording.map_or(Ok(()), |recording| recording.finish(arguments.file()));
+        let code = exit_code(arguments, done, has_timed_out);
+        match (code, recorded) {
+            (Ok(0), Err(failure)) => Err(failure),
+            (code, Err(failure)) => {
+                // The program's exit code holds.
+                failure.report();
+                code.map(ExitCode::from)
+            }
+            (code, Ok(())) => code.map(ExitCode::from),
+        }
+    }
+}
+
+/// The exit code of a program.
+fn exit_code(arguments: &Run, done: Result<(), Stop>, has_timed_out: bool) -> Result<u8, Failure> {
+    match done {
         Ok(()) => Ok(0),
         Err(Stop::Failure(failure)) => Err(failure),
         Err(Stop::Error(error)) => {
@@ -86,15 +141,6 @@ fn run_here(
             });
             ended.map_err(|failure| failure.about(arguments.file().display()))
         }
-    };
-    match (code, recorded) {
-        (Ok(0), Err(failure)) => Err(failure),
-        (code, Err(failure)) => {
-            // The program's exit code holds.
-            failure.report();
-            code.map(ExitCode::from)
-        }
-        (code, Ok(())) => code.map(ExitCode::from),
     }
 }
 

@@ -113,6 +113,51 @@ fn a_run_is_recorded_reduced_and_replayed() {
 }
 
 #[test]
+fn monitors_observe_a_recorded_run() {
+    let place = Place::new();
+    fs::write(place.path("calls.mm"), "report var calls: i32;\nwasm:func:entry { calls++; }\n").unwrap();
+    let observed = |arguments: &[&str]| {
+        let monitors = ["--monitors=icount,hostcalls", "--monitor-format=json", "--count", "2", "app.wat"];
+        let output = place.run(&[arguments, &monitors].concat());
+        assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    // Without what depends on time.
+    let counts = |text: &str| {
+        let numbers = |line: &str| line.contains("instructions") || line.trim_end().ends_with(" 2");
+        text.lines().filter(|line| numbers(line)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let recorded = counts(&observed(&["record", "-o", "again.trace"]));
+    let replayed = observed(&["run", "--replay", "again.trace"]);
+    assert_eq!(counts(&replayed), recorded);
+    assert!(!recorded.is_empty(), "{replayed}");
+    assert!(replayed.contains("random_get"), "{replayed}");
+    // A script has a store of its own.
+    let output = place.run(&["run", "--replay", "again.trace", "--monitors=./calls.mm", "app.wat"]);
+    assert_eq!(output.status.code(), Some(7));
+    assert!(text(&output.stderr).contains("calls"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_replay_is_what_was_recorded_or_an_error() {
+    let place = Place::new();
+    let replayed = place.run(&["run", "--replay", "app.trace", "app.wat"]);
+    assert_eq!((replayed.status.code(), text(&replayed.stderr)), (Some(7), String::new()));
+    fs::write(place.path("other.wat"), "(module (func (export \"_start\")))").unwrap();
+    let line = place.fail(&["run", "--replay", "app.trace", "other.wat"]);
+    assert!(line.contains("app.trace: the trace was recorded with another module"), "{line}");
+    let line = place.fail(&["run", "--replay", "missing.trace", "app.wat"]);
+    assert!(line.contains("missing.trace: "), "{line}");
+    let short = place.run(&["run", "--replay", "app.trace", "--fuel", "5", "app.wat"]);
+    assert_eq!(short.status.code(), Some(134));
+    assert!(text(&short.stderr).contains("all fuel consumed"), "{}", text(&short.stderr));
+    let usage = place.run(&["record", "-o", "x.trace", "--replay", "app.trace", "app.wat"]);
+    assert_eq!(usage.status.code(), Some(2));
+    let usage = place.run(&["run", "--replay", "app.trace", "app.wat", "argument"]);
+    assert_eq!(usage.status.code(), Some(2));
+}
+
+#[test]
 fn failures_leave_files_as_they_are() {
     let place = Place::new();
     let trace = fs::read(place.path("app.trace")).unwrap();

@@ -264,7 +264,7 @@ impl Code {
         if let Some((function, offset)) = text.rsplit_once(":+") {
             let function = self.function(function)?;
             let offset = number(offset).ok_or_else(wrong)?;
-            return Ok(vec![self.at(self.start(function) + offset)?]);
+            return Ok(vec![self.at(self.start(function).saturating_add(offset))?]);
         }
         let line = text.rsplit_once(':').and_then(|(file, line)| Some((file, line.parse::<u32>().ok()?)));
         if let Some((file, line)) = line.filter(|(file, _)| !file.ends_with(':')) {

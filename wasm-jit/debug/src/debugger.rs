@@ -1,22 +1,23 @@
 //! [`Debugger`].
 
-use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
-use std::thread::ThreadId;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use wasm_jit::probes::{Frame, GenericFn, GlobalProbe, Kind, Location};
+use wasm_jit::probes::Location;
 use wasm_jit::{InterruptHandle, Module};
 
 use crate::Error;
 use crate::code::Code;
 use crate::expression::Expression;
-use crate::frames::{Scope, Stopped};
-use crate::places::Places;
-use crate::step::{Found, Plan, Resume, Site};
-use crate::stop::{Breakpoint, Event, Outcome, Reason, Stop};
-use crate::watch::Watch;
+use crate::frames::Stopped;
+use crate::pass::Request;
+use crate::position::Point;
+use crate::reverse::Reverse;
+use crate::shared::{Command, Look, Present, Repeats, Report, Shared, State};
+use crate::step::Resume;
+use crate::stop::{Breakpoint, Event, Outcome};
+use crate::watch::{Watch, WatchedFrame};
 
 /// Maximum time of one attempt to find a thread in compiled code.
 const LOOK: Duration = Duration::from_millis(5);
@@ -31,292 +32,12 @@ pub struct Debugger {
     reports: Mutex<Receiver<Report>>,
 }
 
-/// The state that the program's threads use, as long as the debugger exists.
-pub(crate) struct Shared {
-    code: Code,
-    state: Mutex<State>,
-    /// Held by the thread that is stopped.
-    turn: Mutex<()>,
-    reports: Sender<Report>,
-    /// The function that the probes call.
-    hit: OnceLock<GenericFn>,
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
-    }
-}
-
-type Look = Box<dyn FnOnce(&mut Stopped<'_, '_>) + Send>;
-
-/// An event on its way to whoever waits for it.
-enum Report {
-    /// With the number of the stop.
-    Stopped(u64, Stop),
-    Ended(Outcome),
-}
-
-/// The thread that is stopped.
-struct Waiting {
-    /// The number of its stop: that of all stops so far.
-    stop: u64,
-    commands: Sender<Command>,
-}
-
-/// For the stopped thread.
-enum Command {
-    Look(Look),
-    Resume(Resume, Sender<Result<(), Error>>),
-    Kill,
-}
-
-#[derive(Default)]
-struct State {
-    places: Places,
-    breakpoints: BTreeMap<u32, Breakpoint>,
-    watches: BTreeMap<u32, Arc<Watch>>,
-    /// While something is watched.
-    watch_probe: Option<GlobalProbe>,
-    last_number: u32,
-    plan: Option<Plan>,
-    /// The places at which threads stop because of a requested pause.
-    pause: Option<Vec<Location>>,
-    stopped: Option<Waiting>,
-    /// Number of stops so far.
-    stops: u64,
-    /// In the order in which they have stopped first.
-    threads: Vec<ThreadId>,
-    handles: Vec<InterruptHandle>,
-    is_killed: bool,
-}
-
-/// The error with which calls of a program end that was [killed](Debugger::kill).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("killed by the debugger")]
-pub struct Killed;
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    fn hit(&self) -> &GenericFn {
-        self.hit.get().expect("made with it")
-    }
-
-    /// A thread has reached a place with a probe.
-    fn come(&self, frame: &mut Frame<'_>) -> Result<(), wasm_jit::Error> {
-        if self.state().is_killed {
-            return Err(wasm_jit::Error::host(Killed));
-        }
-        let location = frame.location();
-        if self.reasons(frame, location, false).is_empty() {
-            return Ok(());
-        }
-        // While it waited, another thread's stop may have changed what it has come to.
-        let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
-        match self.reasons(frame, location, true) {
-            reasons if reasons.is_empty() => Ok(()),
-            reasons => self.stop(frame, location, reasons),
-        }
-    }
-
-    /// Why a thread stops at a place. With `counts`, hits of breakpoints are counted.
-    fn reasons(&self, frame: &mut Frame<'_>, location: Location, counts: bool) -> Vec<Reason> {
-        let mut reasons = Vec::new();
-        let mut candidates = Vec::new();
-        let mut returned = None;
-        {
-            let state = &mut *self.state();
-            let mut site = Site { code: &self.code, places: &mut state.places, hit: self.hit() };
-            match state.plan.as_mut().map(|plan| plan.come(frame, location, &mut site)) {
-                None | Some(Found::Nothing) => {}
-                Some(Found::Done) => reasons.push(Reason::Step),
-                Some(Found::Returned { results }) => returned = Some(results),
-            }
-            if state.pause.as_ref().is_some_and(|places| places.contains(&location)) {
-                reasons.push(Reason::Pause);
-            }
-            for breakpoint in state.breakpoints.values() {
-                if breakpoint.is_enabled && breakpoint.locations.contains(&location) {
-                    candidates.push((breakpoint.number, breakpoint.condition.clone()));
-                }
-            }
-        }
-        if let Some(results) = returned {
-            let results = (0..results as u32).rev().filter_map(|depth| frame.operand(depth).ok()).collect();
-            reasons.push(Reason::Finished { results });
-        }
-        for (number, condition) in candidates {
-            let value =
-                condition.map(|condition| condition.evaluate(&mut Scope::innermost(frame, &self.code)));
-            let problem = match value {
-                Some(Ok(value)) if !value.is_true() => continue,
-                Some(Err(error)) => Some(error.to_string()),
-                _ => None,
-            };
-            let mut state = self.state();
-            let Some(breakpoint) = state.breakpoints.get_mut(&number) else { continue };
-            breakpoint.hits += u64::from(counts);
-            if counts && breakpoint.ignore > 0 {
-                breakpoint.ignore -= 1;
-                continue;
-            }
-            reasons.push(Reason::Breakpoint { number, once: breakpoint.once, problem });
-        }
-        reasons
-    }
-
-    /// A thread is about to execute an instruction while something is watched.
-    fn watched(&self, frame: &mut Frame<'_>) -> Result<(), wasm_jit::Error> {
-        let watches: Vec<Arc<Watch>> = {
-            let state = self.state();
-            if state.is_killed {
-                return Err(wasm_jit::Error::host(Killed));
-            }
-            let is_enabled =
-                |number: &u32| state.breakpoints.get(number).is_some_and(|breakpoint| breakpoint.is_enabled);
-            state
-                .watches
-                .iter()
-                .filter(|(number, _)| is_enabled(number))
-                .map(|(_, watch)| watch.clone())
-                .collect()
-        };
-        let reasons: Vec<Reason> =
-            watches.iter().filter_map(|watch| watch.check(frame, &self.code)).collect();
-        if reasons.is_empty() {
-            return Ok(());
-        }
-        let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
-        {
-            let state = &mut *self.state();
-            for reason in &reasons {
-                match reason {
-                    Reason::Watch { number, .. } => {
-                        if let Some(breakpoint) = state.breakpoints.get_mut(number) {
-                            breakpoint.hits += 1;
-                        }
-                    }
-                    Reason::OutOfScope { number, .. } => state.delete(*number),
-                    _ => {}
-                }
-            }
-        }
-        let location = frame.location();
-        self.stop(frame, location, reasons)
-    }
-
-    /// Stops the thread until it is resumed.
-    fn stop(
-        &self,
-        frame: &mut Frame<'_>,
-        location: Location,
-        reasons: Vec<Reason>,
-    ) -> Result<(), wasm_jit::Error> {
-        let (sender, commands) = channel();
-        let locations = frame.locations();
-        let (number, thread) = {
-            let state = &mut *self.state();
-            state.end_plans();
-            for reason in &reasons {
-                if let Reason::Breakpoint { number, once: true, .. } = reason {
-                    state.delete(*number);
-                }
-            }
-            state.stops += 1;
-            state.stopped = Some(Waiting { stop: state.stops, commands: sender });
-            let id = std::thread::current().id();
-            let known = state.threads.iter().position(|thread| *thread == id);
-            let thread = known.unwrap_or_else(|| {
-                state.threads.push(id);
-                state.threads.len() - 1
-            });
-            (state.stops, thread as u32 + 1)
-        };
-        let depth = locations.len().saturating_sub(1);
-        let stop = Stop { location, depth, reasons, thread };
-        // There is no receiver: the debugger is being dropped.
-        if self.reports.send(Report::Stopped(number, stop)).is_err() {
-            return Ok(());
-        }
-        while let Ok(command) = commands.recv() {
-            match command {
-                Command::Look(look) => look(&mut Stopped { frame, code: &self.code, locations: &locations }),
-                Command::Resume(resume, reply) => {
-                    let state = &mut *self.state();
-                    let mut site = Site { code: &self.code, places: &mut state.places, hit: self.hit() };
-                    match Plan::new(resume, frame, &locations, &mut site) {
-                        Ok(plan) => {
-                            state.plan = plan;
-                            state.stopped = None;
-                            state.places.settle();
-                            let _ = reply.send(Ok(()));
-                            break;
-                        }
-                        Err(error) => _ = reply.send(Err(error)),
-                    }
-                }
-                Command::Kill => return Err(wasm_jit::Error::host(Killed)),
-            }
-        }
-        Ok(())
-    }
-}
-
-impl State {
-    /// Ends the step and the pause that are under way.
-    fn end_plans(&mut self) {
-        if let Some(plan) = self.plan.take() {
-            plan.end(&mut self.places);
-        }
-        for location in self.pause.take().unwrap_or_default() {
-            self.places.unwant(location);
-        }
-    }
-
-    fn number(&mut self) -> u32 {
-        self.last_number += 1;
-        self.last_number
-    }
-
-    fn delete(&mut self, number: u32) {
-        let Some(breakpoint) = self.breakpoints.remove(&number) else { return };
-        if breakpoint.is_enabled {
-            breakpoint.locations.iter().for_each(|location| self.places.unwant(*location));
-        }
-        self.watches.remove(&number);
-        self.end_watching();
-    }
-
-    /// Removes the probe for watchpoints when there are none.
-    fn end_watching(&mut self) {
-        let is_enabled = |number: &u32| self.breakpoints.get(number).is_some_and(|of| of.is_enabled);
-        if !self.watches.keys().any(is_enabled)
-            && let Some(probe) = &self.watch_probe
-        {
-            // If code cannot be patched, as in a forked child, its probes fire without effect.
-            let _ = probe.deactivate();
-        }
-    }
-}
-
 impl Debugger {
     /// A debugger of a module. Nothing changes for the module's programs before there is a
     /// breakpoint.
     pub fn new(module: &Module) -> Self {
         let (reports, received) = channel();
-        let shared = Arc::new(Shared {
-            code: Code::of(module),
-            state: Mutex::default(),
-            turn: Mutex::default(),
-            reports,
-            hit: OnceLock::new(),
-        });
-        // Probes keep their closure as long as the code: it must not keep the debugger.
-        let weak = Arc::downgrade(&shared);
-        shared.hit.get_or_init(|| GenericFn::new(with(weak, Shared::come)));
+        let shared = Shared::new(Code::of(module), reports);
         Self { shared, reports: Mutex::new(received) }
     }
 
@@ -405,13 +126,15 @@ impl Debugger {
         let watched = expression.clone();
         // Frames that exist get code with probes when their callee returns.
         let begun = self.inspect(move |stopped| -> Result<Watch, Error> {
-            for location in stopped.locations().iter().flatten() {
-                shared.state().places.prepare(&shared.code, shared.hit(), location.function)?;
-            }
+            shared.prepare(stopped.locations())?;
             let mut scope = stopped.frame(level)?;
             watched.evaluate(&mut scope)?;
             let frame = match is_of_frame {
-                true => Some((std::thread::current().id(), scope.accessor()?)),
+                true => {
+                    let seen = shared.state().present.as_ref().map(|present| present.point);
+                    let (function, depth) = (scope.location().function, scope.depth());
+                    Some(WatchedFrame::new(function, depth, seen, scope.accessor()?))
+                }
                 false => None,
             };
             let watch = Watch::new(number, watched, frame);
@@ -424,7 +147,7 @@ impl Debugger {
             Err(error) => return Err(error),
         };
         let state = &mut *self.shared.state();
-        self.watch(state)?;
+        self.shared.see_all(state)?;
         let breakpoint = Breakpoint {
             number,
             text: expression.text().to_owned(),
@@ -439,18 +162,6 @@ impl Debugger {
         state.breakpoints.insert(number, breakpoint);
         state.watches.insert(number, Arc::new(watch));
         Ok(number)
-    }
-
-    /// Switches on the probe for watchpoints.
-    fn watch(&self, state: &mut State) -> Result<(), Error> {
-        if state.watch_probe.is_none() {
-            let closure = GenericFn::new(with(Arc::downgrade(&self.shared), Shared::watched));
-            state.watch_probe = Some(self.shared.code.module().global_probe(Kind::Generic(closure))?);
-        }
-        if let Some(probe) = &state.watch_probe {
-            probe.activate()?;
-        }
-        Ok(())
     }
 
     /// All breakpoints and watchpoints, by their numbers.
@@ -491,7 +202,7 @@ impl Debugger {
         }
         breakpoint.is_enabled = is_enabled;
         if breakpoint.is_watch && is_enabled {
-            self.watch(state)?;
+            self.shared.see_all(state)?;
         } else {
             state.end_watching();
         }
@@ -522,14 +233,23 @@ impl Debugger {
 
     /// Makes a store's thread known, so that [`Debugger::pause`] can stop it.
     pub fn add_thread(&self, handle: InterruptHandle) {
-        self.shared.state().handles.push(handle);
+        let mut state = self.shared.state();
+        if state.is_killed {
+            handle.interrupt();
+        }
+        state.handles.push(handle);
     }
 
     /// Stops a thread that runs, at the next place where it enters a function, repeats a loop or
     /// returns from a call. A thread that waits in a host function stops afterwards; one that is
-    /// stopped, after it has been resumed. Returns at once; the stop is an [`Event`].
+    /// stopped, after it has been resumed. A program that [goes back](Debugger::reverse) stops
+    /// where it was. Returns at once; the stop is an [`Event`].
     pub fn pause(&self) {
         let mut state = self.shared.state();
+        if state.back.is_some() {
+            request(&mut state, Request::Pause);
+            return;
+        }
         if state.pause.is_some() {
             return;
         }
@@ -611,6 +331,7 @@ impl Debugger {
     pub fn kill(&self) {
         let stopped = {
             let mut state = self.shared.state();
+            request(&mut state, Request::Kill);
             state.is_killed = true;
             state.end_plans();
             state.stopped.take()
@@ -625,26 +346,83 @@ impl Debugger {
         let mut state = self.shared.state();
         // A pause that was wanted while nothing ran.
         state.end_plans();
-        state.is_killed = false;
-        state.handles.clear();
-        state.threads.clear();
+        // That of a run that has ended.
+        let watches = state.watches.iter().filter(|(_, of)| of.frame.is_some());
+        let of_frames: Vec<u32> = watches.map(|(number, _)| *number).collect();
+        of_frames.into_iter().for_each(|number| state.delete(number));
+        state.begin();
     }
 
-    /// The program has ended: whoever runs it says so.
+    /// The program has ended: whoever runs it says so. If its run repeats, the outcome has the
+    /// [fuel](Outcome::with_fuel) that is left.
     pub fn ended(&self, outcome: Outcome) {
+        let mut outcome = outcome;
         {
-            let mut state = self.shared.state();
+            let state = &mut *self.shared.state();
             state.end_plans();
+            if let Some(back) = &state.back {
+                // Nobody waits for it if the debugger ends.
+                let _ = back.ends.send(outcome);
+                return;
+            }
+            if state.pass.is_some() && !state.is_killed {
+                let problem = Error::NotRepeated { outcome: outcome.text.clone() };
+                outcome = Outcome { text: problem.to_string(), has_failed: true, code: 1, ..outcome };
+            }
+            state.end_pass();
             state.places.settle();
-            let of_frames: Vec<u32> = state
-                .watches
-                .iter()
-                .filter(|(_, of)| of.frame.is_some())
-                .map(|(number, _)| *number)
-                .collect();
-            of_frames.into_iter().for_each(|number| state.delete(number));
+            match self.can_reverse() {
+                true => {
+                    let (point, of) = (Point::End { fuel: outcome.fuel }, outcome.clone());
+                    state.present = Some(Present { point, locations: Vec::new(), outcome: Some(of) });
+                }
+                // Otherwise, the next run finds the frames of watched expressions again.
+                false => {
+                    let watches = state.watches.iter().filter(|(_, of)| of.frame.is_some());
+                    let of_frames: Vec<u32> = watches.map(|(number, _)| *number).collect();
+                    of_frames.into_iter().for_each(|number| state.delete(number));
+                }
+            }
         }
         let _ = self.shared.reports.send(Report::Ended(outcome));
+    }
+
+    /// The program's run repeats: every run executes the same instructions on the same values, as
+    /// those of a recorded run do. From now on the program can [go back](Debugger::reverse), and
+    /// its values cannot be changed.
+    ///
+    /// `start` starts the program from its beginning, on a new thread, in a store with the given
+    /// fuel; the program's engine must [count it](wasm_jit::Config::consume_fuel). A thread that
+    /// does so calls [`Debugger::add_thread`] first, and [`Debugger::ended`] at last. `fuel` is
+    /// that of a complete run; with less, the run ends where that is consumed. Without effect if it
+    /// was called before.
+    pub fn allow_reverse(
+        &self,
+        fuel: u64,
+        start: impl Fn(u64) -> Result<(), String> + Send + Sync + 'static,
+    ) {
+        let _ = self.shared.repeats.set(Repeats { fuel, start: Box::new(start) });
+    }
+
+    /// Whether the program can [go back](Debugger::reverse).
+    pub fn can_reverse(&self) -> bool {
+        self.shared.repeats.get().is_some()
+    }
+
+    /// Lets the program go back, that many times: the program is stopped, or has ended. It stops in
+    /// front of an instruction that was executed before, with the values that it had then; where
+    /// its run began, because of [`Reason::HistoryStart`](crate::Reason::HistoryStart). Breakpoints
+    /// and watchpoints stop it on the way; ignored hits are not counted.
+    ///
+    /// Returns at once; the stop is an [`Event`]. The program is run again for that, usually two to
+    /// four times.
+    ///
+    /// # Errors
+    /// [`Error::NotRepeatable`] before [`Debugger::allow_reverse`]; [`Error::Running`];
+    /// [`Error::NoFrame`] and [`Error::OtherModule`] if the frame has no caller to go to: the
+    /// program is where it was.
+    pub fn reverse(&self, how: Reverse, times: u64) -> Result<(), Error> {
+        self.shared.reverse(how, times)
     }
 
     fn send(&self, command: Command) -> Result<(), Error> {
@@ -656,24 +434,16 @@ impl Debugger {
 
 impl Drop for Debugger {
     fn drop(&mut self) {
-        let mut state = self.shared.state();
-        state.stopped = None;
-        state.end_plans();
-        state.breakpoints.clear();
-        state.watches.clear();
-        state.watch_probe = None;
-        state.places = Places::default();
+        self.shared.state().end();
     }
 }
 
-/// A closure for probes, which does nothing when the debugger has ended.
-fn with(
-    shared: Weak<Shared>,
-    come: fn(&Shared, &mut Frame<'_>) -> Result<(), wasm_jit::Error>,
-) -> impl Fn(&mut Frame<'_>) -> Result<(), wasm_jit::Error> {
-    move |frame| match shared.upgrade() {
-        Some(shared) => come(&shared, frame),
-        None => Ok(()),
+/// Ends what goes back.
+fn request(state: &mut State, request: Request) {
+    if let Some(back) = &mut state.back {
+        back.request = Some(request);
+        state.is_killed = true;
+        state.handles.iter().for_each(InterruptHandle::interrupt);
     }
 }
 

@@ -9,6 +9,18 @@ pub enum Error {
     /// No thread of the program is stopped.
     #[error("the program is not stopped")]
     Running,
+    /// Only the run of a program that repeats can go back.
+    #[error("the program does not go back: only a recorded run can")]
+    NotRepeatable,
+    /// A run was different from the one before.
+    #[error("the run does not repeat; it has ended: {outcome}")]
+    NotRepeated {
+        /// How it has ended.
+        outcome: String,
+    },
+    /// The program's run is a recorded one.
+    #[error("a recorded run cannot be changed")]
+    Recorded,
     /// There is no such breakpoint or watchpoint.
     #[error("there is no breakpoint {number}")]
     NoBreakpoint {

@@ -12,6 +12,7 @@ pub struct Stopped<'a, 'f> {
     pub(crate) frame: &'a mut Frame<'f>,
     pub(crate) code: &'a Code,
     pub(crate) locations: &'a [Option<Location>],
+    pub(crate) is_recorded: bool,
 }
 
 impl std::fmt::Debug for Stopped<'_, '_> {
@@ -32,7 +33,8 @@ impl<'f> Stopped<'_, 'f> {
         self.locations
     }
 
-    /// The frame of the probe that has stopped the thread.
+    /// The frame of the probe that has stopped the thread. Nothing refuses changes by it: a
+    /// recorded run that is changed does not repeat.
     pub fn probe_frame(&mut self) -> &mut Frame<'f> {
         self.frame
     }
@@ -53,7 +55,8 @@ impl<'f> Stopped<'_, 'f> {
             accessor = Some(caller.ok_or(Error::NoFrame { level })?);
         }
         let depth = self.locations.len() - 1 - level;
-        Ok(Scope { frame: &mut *self.frame, code: self.code, accessor, location, depth })
+        let is_recorded = self.is_recorded;
+        Ok(Scope { frame: &mut *self.frame, code: self.code, accessor, location, depth, is_recorded })
     }
 }
 
@@ -65,6 +68,8 @@ pub struct Scope<'a, 'f> {
     accessor: Option<FrameAccessor>,
     location: Location,
     depth: usize,
+    /// Whether nothing can be changed.
+    is_recorded: bool,
 }
 
 impl std::fmt::Debug for Scope<'_, '_> {
@@ -77,7 +82,7 @@ impl<'a, 'f> Scope<'a, 'f> {
     /// The innermost frame.
     pub(crate) fn innermost(frame: &'a mut Frame<'f>, code: &'a Code) -> Self {
         let (location, depth) = (frame.location(), frame.depth());
-        Self { frame, code, accessor: None, location, depth }
+        Self { frame, code, accessor: None, location, depth, is_recorded: false }
     }
 
     /// A frame of the thread.
@@ -88,7 +93,8 @@ impl<'a, 'f> Scope<'a, 'f> {
     ) -> Result<Self, Error> {
         let (location, depth) = (accessor.location(frame)?, accessor.depth(frame)?);
         let is_innermost = depth == frame.depth();
-        Ok(Self { frame, code, accessor: (!is_innermost).then_some(accessor), location, depth })
+        let accessor = (!is_innermost).then_some(accessor);
+        Ok(Self { frame, code, accessor, location, depth, is_recorded: false })
     }
 
     /// An accessor of the frame.
@@ -153,8 +159,9 @@ impl<'a, 'f> Scope<'a, 'f> {
     /// Changes a parameter or local.
     ///
     /// # Errors
-    /// [`Error::Access`].
+    /// [`Error::Access`], [`Error::Recorded`].
     pub fn set_local(&mut self, index: u32, value: &Val) -> Result<(), Error> {
+        self.check_change()?;
         let done = match self.accessor {
             None => self.frame.set_local(index, value),
             Some(accessor) => accessor.set_local(self.frame, index, value),
@@ -165,8 +172,9 @@ impl<'a, 'f> Scope<'a, 'f> {
     /// Changes an operand, counted from the top of the stack.
     ///
     /// # Errors
-    /// [`Error::Access`].
+    /// [`Error::Access`], [`Error::Recorded`].
     pub fn set_operand(&mut self, depth: u32, value: &Val) -> Result<(), Error> {
+        self.check_change()?;
         let done = match self.accessor {
             None => self.frame.set_operand(depth, value),
             Some(accessor) => accessor.set_operand(self.frame, depth, value),
@@ -185,8 +193,9 @@ impl<'a, 'f> Scope<'a, 'f> {
     /// Changes a global of the instance that runs.
     ///
     /// # Errors
-    /// [`Error::Unknown`], [`Error::Engine`].
+    /// [`Error::Unknown`], [`Error::Engine`], [`Error::Recorded`].
     pub fn set_global(&mut self, index: u32, value: &Val) -> Result<(), Error> {
+        self.check_change()?;
         Ok(self.frame.set_global(index, value).ok_or_else(|| no_global(index))??)
     }
 
@@ -206,9 +215,14 @@ impl<'a, 'f> Scope<'a, 'f> {
     /// Copies bytes into a memory of the instance that runs.
     ///
     /// # Errors
-    /// [`Error::Engine`].
+    /// [`Error::Engine`], [`Error::Recorded`].
     pub fn write_memory(&mut self, memory: u32, address: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.check_change()?;
         Ok(self.frame.write_memory(memory, address, bytes)?)
+    }
+
+    fn check_change(&self) -> Result<(), Error> {
+        if self.is_recorded { Err(Error::Recorded) } else { Ok(()) }
     }
 
     pub(crate) fn assign_local(&mut self, index: u32, value: &Value) -> Result<(), Error> {

@@ -6,6 +6,10 @@
 //! offsets in the binary module, and memory 0. LLDB reads the module with its DWARF through the
 //! connection. There is one register, `pc`; frames, locals, operands and globals have packets of
 //! their own. The client sees one thread at a time: the one that is stopped.
+//!
+//! A run that repeats also goes back (`bs`, `bc`). Where it ends, the client sees the program in
+//! front of its last instruction, at the end of the replay log; a client for which it continues
+//! from there sees the same again.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,6 +21,9 @@ use gdbstub::conn::ConnectionExt;
 use gdbstub::stub::state_machine::GdbStubStateMachine;
 use gdbstub::stub::{GdbStub, SingleThreadStopReason};
 use gdbstub::target::ext::base::BaseOps;
+use gdbstub::target::ext::base::reverse_exec::{
+    ReplayLogPosition, ReverseCont, ReverseContOps, ReverseStep, ReverseStepOps,
+};
 use gdbstub::target::ext::base::single_register_access::{SingleRegisterAccess, SingleRegisterAccessOps};
 use gdbstub::target::ext::base::singlethread::{
     SingleThreadBase, SingleThreadResume, SingleThreadResumeOps, SingleThreadSingleStep,
@@ -39,7 +46,7 @@ use gdbstub_arch::wasm::reg::id::WasmRegId;
 use wasm_jit::Val;
 use wasm_jit::probes::{Location, Place};
 
-use crate::{Debugger, Error, Event, Expression, Reason, Resume, Stop};
+use crate::{Debugger, Error, Event, Expression, Reason, Resume, Reverse, Stop};
 
 /// Maximum time of a wait for an event of the program, after which the connection is read.
 const POLL: Duration = Duration::from_millis(5);
@@ -73,6 +80,7 @@ pub fn serve(debugger: &Debugger, connection: impl ConnectionExt<Error = io::Err
         pc: 0,
         outcome: None,
         is_killed: false,
+        is_at_end: false,
     };
     let served = client.serve(connection);
     client
@@ -102,6 +110,8 @@ struct Client<'d> {
     pc: u64,
     outcome: Option<crate::Outcome>,
     is_killed: bool,
+    /// Whether a run that repeats has come to its end, and goes back to its last instruction.
+    is_at_end: bool,
 }
 
 type Reported = SingleThreadStopReason<u64>;
@@ -129,8 +139,9 @@ impl Client<'_> {
                     if peeked.is_some() {
                         let byte = ConnectionExt::read(running.borrow_conn())?;
                         running.incoming_data(self, byte).map_err(broken)?
-                    } else if let Some(event) = self.debugger.wait_for(POLL) {
-                        let reason = self.reason(event);
+                    } else if let Some(reason) =
+                        self.debugger.wait_for(POLL).and_then(|event| self.reason(event))
+                    {
                         let pc = self.pc.to_le_bytes();
                         let mut registers = std::iter::once((WasmRegId::Pc, &pc[..]));
                         match reason {
@@ -174,19 +185,31 @@ impl Client<'_> {
         }
     }
 
-    fn reason(&mut self, event: Event) -> Reported {
-        let stop: Stop = match event {
-            Event::Stopped(stop) => stop,
+    /// What is reported; nothing if another event will follow.
+    fn reason(&mut self, event: Event) -> Option<Reported> {
+        match event {
+            Event::Stopped(stop) => Some(self.stopped(&stop)),
             Event::Ended(outcome) => {
+                let was_at_end = std::mem::replace(&mut self.is_at_end, true);
+                if !was_at_end && self.debugger.reverse(Reverse::StepInstruction, 1).is_ok() {
+                    return None;
+                }
                 let reported = match outcome.has_failed {
                     true => Reported::Terminated(Signal::SIGABRT),
                     false => Reported::Exited(outcome.code),
                 };
                 self.outcome = Some(outcome);
-                return reported;
+                Some(reported)
             }
-        };
+        }
+    }
+
+    fn stopped(&mut self, stop: &Stop) -> Reported {
         self.pc = code_address(self.debugger.code().module_offset(stop.location));
+        let log = |pos| Reported::ReplayLog { tid: Some(()), pos };
+        if std::mem::take(&mut self.is_at_end) {
+            return log(ReplayLogPosition::End);
+        }
         for reason in &stop.reasons {
             match reason {
                 Reason::Watch { number, .. } | Reason::OutOfScope { number, .. } => {
@@ -196,6 +219,7 @@ impl Client<'_> {
                 }
                 Reason::Breakpoint { .. } => return Reported::SwBreak(()),
                 Reason::Pause => return signal(Signal::SIGINT),
+                Reason::HistoryStart => return log(ReplayLogPosition::Begin),
                 _ => {}
             }
         }
@@ -313,7 +337,7 @@ impl SingleThreadBase for Client<'_> {
         }
         let (number, offset, bytes) = (start.module_index(), u64::from(start.offset()), data.to_vec());
         let write = move |stopped: &mut crate::Stopped<'_, '_>| {
-            stopped.probe_frame().write_memory(number, offset, &bytes)
+            stopped.frame(0)?.write_memory(number, offset, &bytes)
         };
         match self.debugger.inspect(write) {
             Ok(Ok(())) => Ok(()),
@@ -349,6 +373,26 @@ impl SingleThreadResume for Client<'_> {
 
     fn support_single_step(&mut self) -> Option<SingleThreadSingleStepOps<'_, Self>> {
         Some(self)
+    }
+
+    fn support_reverse_step(&mut self) -> Option<ReverseStepOps<'_, (), Self>> {
+        if self.debugger.can_reverse() { Some(self) } else { None }
+    }
+
+    fn support_reverse_cont(&mut self) -> Option<ReverseContOps<'_, (), Self>> {
+        if self.debugger.can_reverse() { Some(self) } else { None }
+    }
+}
+
+impl ReverseStep<()> for Client<'_> {
+    fn reverse_step(&mut self, (): ()) -> Result<(), &'static str> {
+        self.debugger.reverse(Reverse::StepInstruction, 1).map_err(|_| "the program is not stopped")
+    }
+}
+
+impl ReverseCont<()> for Client<'_> {
+    fn reverse_cont(&mut self) -> Result<(), &'static str> {
+        self.debugger.reverse(Reverse::Continue, 1).map_err(|_| "the program is not stopped")
     }
 }
 

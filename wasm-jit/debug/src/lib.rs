@@ -30,6 +30,11 @@
 //! instruction: of all stores, calls of the host, and other threads' writes that this thread meets.
 //! This is slow, and it ends with the watchpoint.
 //!
+//! # Going back
+//! If every run of the program executes the same instructions, as one that was recorded does, the
+//! program can go back ([`Debugger::allow_reverse`], [`Debugger::reverse`]): it is run again, and
+//! stops at an earlier moment.
+//!
 //! # Example
 //! ```
 //! use wasm_jit::{Engine, Instance, Module, Store, Val};
@@ -66,18 +71,25 @@ mod expression;
 mod frames;
 mod gdb;
 mod names;
+mod pass;
 mod places;
+mod position;
+mod reverse;
+mod shared;
 mod step;
 mod stop;
+mod trail;
 mod value;
 mod watch;
 
 pub use code::Code;
-pub use debugger::{Debugger, Killed};
+pub use debugger::Debugger;
 pub use error::Error;
 pub use expression::Expression;
 pub use frames::{Scope, Stopped};
 pub use gdb::{GdbEnd, serve};
+pub use reverse::Reverse;
+pub use shared::Killed;
 pub use step::Resume;
 pub use stop::{Breakpoint, Event, Outcome, Reason, Stop};
 pub use value::Value;

@@ -45,7 +45,8 @@ pub enum Reason {
         /// Why its condition has no value, if it has none.
         problem: Option<String>,
     },
-    /// The value of a watchpoint's expression has changed.
+    /// The value of a watchpoint's expression has changed. If the program goes back, it is in front
+    /// of the instruction that changes it, and the two values are exchanged.
     Watch {
         /// Its number.
         number: u32,
@@ -56,7 +57,8 @@ pub enum Reason {
         /// The value now.
         new: Result<Value, String>,
     },
-    /// The frame of a watchpoint's expression has ended: the watchpoint is deleted.
+    /// The frame of a watchpoint's expression has ended, or does not exist yet if the program goes
+    /// back: the watchpoint is deleted.
     OutOfScope {
         /// Its number.
         number: u32,
@@ -72,6 +74,25 @@ pub enum Reason {
     },
     /// [`Debugger::pause`](crate::Debugger::pause).
     Pause,
+    /// The program is where its run began: it does not go back any further.
+    HistoryStart,
+    /// The program could not go back: it is where it was.
+    NotReversed {
+        /// Why.
+        problem: String,
+    },
+}
+
+impl Reason {
+    /// The number of the breakpoint or watchpoint.
+    pub(crate) fn number(&self) -> Option<u32> {
+        match self {
+            Self::Breakpoint { number, .. }
+            | Self::Watch { number, .. }
+            | Self::OutOfScope { number, .. } => Some(*number),
+            _ => None,
+        }
+    }
 }
 
 /// The end of a program.
@@ -84,22 +105,30 @@ pub struct Outcome {
     pub has_failed: bool,
     /// The exit code.
     pub code: u8,
+    /// The fuel that its store has left, if its run repeats.
+    pub fuel: Option<u64>,
 }
 
 impl Outcome {
     /// It has returned.
     pub fn returned(text: impl Into<String>) -> Self {
-        Self { text: text.into(), has_failed: false, code: 0 }
+        Self { text: text.into(), has_failed: false, code: 0, fuel: None }
     }
 
     /// It has exited with this code.
     pub fn exited(code: u8) -> Self {
-        Self { text: format!("exit code {code}"), has_failed: false, code }
+        Self { text: format!("exit code {code}"), has_failed: false, code, fuel: None }
     }
 
     /// It has failed.
     pub fn failed(text: impl Into<String>, code: u8) -> Self {
-        Self { text: text.into(), has_failed: true, code }
+        Self { text: text.into(), has_failed: true, code, fuel: None }
+    }
+
+    /// With the fuel that its store has left: see
+    /// [`Debugger::allow_reverse`](crate::Debugger::allow_reverse).
+    pub fn with_fuel(self, left: u64) -> Self {
+        Self { fuel: Some(left), ..self }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Watchpoints: expressions that are evaluated before each instruction.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 use wasm_jit::probes::{Frame, FrameAccessor};
@@ -9,6 +9,7 @@ use crate::Error;
 use crate::code::Code;
 use crate::expression::Expression;
 use crate::frames::Scope;
+use crate::position::{Point, Position};
 use crate::stop::Reason;
 use crate::value::Value;
 
@@ -21,42 +22,97 @@ pub(crate) struct Watch {
     pub number: u32,
     pub expression: Arc<Expression>,
     /// The frame that it belongs to.
-    pub frame: Option<(ThreadId, FrameAccessor)>,
+    pub frame: Option<WatchedFrame>,
     /// `None` until it is evaluated first.
     last: Mutex<Option<Current>>,
 }
 
+/// The frame of a watched expression, in all repetitions of the run.
+#[derive(Debug)]
+pub(crate) struct WatchedFrame {
+    pub function: u32,
+    pub depth: usize,
+    /// When it was known to exist, if the run repeats.
+    pub seen: Option<Point>,
+    /// When it was entered, once that is known.
+    pub entry: Mutex<Option<Position>>,
+    /// In the present run, once it was entered.
+    now: Mutex<Option<(ThreadId, FrameAccessor)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl WatchedFrame {
+    pub(crate) fn new(function: u32, depth: usize, seen: Option<Point>, accessor: FrameAccessor) -> Self {
+        let now = Mutex::new(Some((std::thread::current().id(), accessor)));
+        Self { function, depth, seen, entry: Mutex::default(), now }
+    }
+
+    pub(crate) fn entry(&self) -> Option<Position> {
+        *lock(&self.entry)
+    }
+
+    /// This thread has entered it.
+    pub(crate) fn enter(&self, accessor: FrameAccessor) {
+        *lock(&self.now) = Some((std::thread::current().id(), accessor));
+    }
+
+    /// Another run begins.
+    pub(crate) fn forget(&self) {
+        *lock(&self.now) = None;
+    }
+
+    fn now(&self) -> Option<(ThreadId, FrameAccessor)> {
+        *lock(&self.now)
+    }
+
+    /// Whether it exists now.
+    pub(crate) fn exists(&self, frame: &mut Frame<'_>) -> bool {
+        self.now().is_some_and(|(_, accessor)| accessor.is_alive(frame))
+    }
+}
+
 impl Watch {
-    pub(crate) fn new(
-        number: u32,
-        expression: Arc<Expression>,
-        frame: Option<(ThreadId, FrameAccessor)>,
-    ) -> Self {
+    pub(crate) fn new(number: u32, expression: Arc<Expression>, frame: Option<WatchedFrame>) -> Self {
         Self { number, expression, frame, last: Mutex::default() }
     }
 
     /// Takes the present value as the one before, in the innermost frame.
     pub(crate) fn begin(&self, scope: &mut Scope<'_, '_>) {
         let value = self.expression.evaluate(scope).map_err(|error| error.to_string());
-        *self.last.lock().unwrap_or_else(|e| e.into_inner()) = Some(value);
+        *lock(&self.last) = Some(value);
+    }
+
+    /// The next value is the first one.
+    pub(crate) fn forget(&self) {
+        *lock(&self.last) = None;
     }
 
     /// Whether the thread is to stop: the value has changed, or the frame has ended.
     pub(crate) fn check(&self, frame: &mut Frame<'_>, code: &Code) -> Option<Reason> {
         let expression = || self.expression.text().to_owned();
-        let new: Result<Value, Error> = match self.frame {
+        let new: Result<Value, Error> = match &self.frame {
             None => self.expression.evaluate(&mut Scope::innermost(frame, code)),
-            Some((thread, _)) if thread != std::thread::current().id() => return None,
-            Some((_, accessor)) => {
+            Some(of) => {
+                let (thread, accessor) = of.now()?;
+                if thread != std::thread::current().id() {
+                    return None;
+                }
                 if !accessor.is_alive(frame) {
-                    return Some(Reason::OutOfScope { number: self.number, expression: expression() });
+                    return Some(self.out_of_scope());
                 }
                 Scope::of(frame, code, accessor).and_then(|mut scope| self.expression.evaluate(&mut scope))
             }
         };
         let new = new.map_err(|error| error.to_string());
-        let mut last = self.last.lock().unwrap_or_else(|e| e.into_inner());
-        let old = last.replace(new.clone())?;
+        let old = lock(&self.last).replace(new.clone())?;
         (old != new).then(|| Reason::Watch { number: self.number, expression: expression(), old, new })
+    }
+
+    /// Its frame does not exist.
+    pub(crate) fn out_of_scope(&self) -> Reason {
+        Reason::OutOfScope { number: self.number, expression: self.expression.text().to_owned() }
     }
 }

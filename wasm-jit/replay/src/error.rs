@@ -31,6 +31,14 @@ pub enum Error {
         /// What does not fit.
         what: &'static str,
     },
+    /// The program fails, and did not when it was recorded.
+    #[error("the program fails, instead of event {number} of the trace: {source}")]
+    Failed {
+        /// Number of the event that is next in the trace; the first is 0.
+        number: u64,
+        /// The program's error, or the one with which something ended its call.
+        source: wasm_jit::Error,
+    },
     /// A trace in the text format is wrong, or does not fit the program.
     #[error("line {line}: {what}")]
     Text {

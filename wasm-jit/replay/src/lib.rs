@@ -18,6 +18,7 @@
 //! 5. [`slice()`] runs the program in the same way, and writes a trace in which the host calls only
 //!    one of its functions.
 //! 6. [`import()`] makes a trace from one in the text format of Wasm-R3 (`import/`).
+//! 7. [`Replay`] runs the program in the same way, for whatever observes it: monitors, a debugger.
 //!
 //! # Example
 //! Recording calls of a program, and replaying them without its host:
@@ -112,6 +113,7 @@ mod imported;
 mod record;
 mod recording;
 mod reduce;
+mod replay;
 mod rerun;
 mod slice;
 mod state;
@@ -126,6 +128,8 @@ pub use generate::{DIFFERENCE, LAST, POSITION, generate};
 pub use import::import;
 pub use record::Recorder;
 pub use reduce::{Reduced, reduce};
+pub use replay::Replay;
+pub use rerun::{Ended, HostFailed};
 pub use slice::slice;
 pub use trace::{Reader, Writer};
 pub use value::Value;

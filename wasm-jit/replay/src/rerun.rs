@@ -21,7 +21,7 @@ pub(crate) trait Observer: 'static {
     }
 
     /// The host has written bytes to a memory.
-    fn writes(&mut self, memory: u32, address: u64, length: usize);
+    fn writes(&mut self, _memory: u32, _address: u64, _length: usize) {}
 }
 
 /// The state of the run.
@@ -32,7 +32,35 @@ pub(crate) struct Run<R, O> {
     instance: Option<Instance>,
     /// Why the run does not go on: the end of the trace, or an error.
     stopped: Option<Result<(), Error>>,
+    /// The first error of the program, as recorded.
+    failure: Option<wasm_jit::Error>,
     observer: O,
+}
+
+/// How a recorded run has ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Ended {
+    /// The program returned to its host.
+    Returned,
+    /// The program failed, as in the recorded run: it trapped, or did not catch an exception; or it
+    /// called a host function that failed ([`HostFailed`]), such as one that ends the program.
+    Failed(wasm_jit::Error),
+    /// The trace ends before the program does: the recording was ended, or its process was.
+    TraceEnded,
+}
+
+/// The error of a host function that failed in the recorded run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the host function {module}.{name} failed when it was recorded")]
+#[non_exhaustive]
+pub struct HostFailed {
+    /// The module of the import.
+    pub module: String,
+    /// The name of the import.
+    pub name: String,
+    /// The arguments of the call.
+    pub arguments: Vec<Value>,
 }
 
 impl<R: Read, O: Observer> Run<R, O> {
@@ -49,13 +77,13 @@ impl<R: Read, O: Observer> Run<R, O> {
         Error::Mismatch { number: self.number - 1, what }
     }
 
-    fn instance(&self) -> Instance {
+    pub(crate) fn instance(&self) -> Instance {
         self.instance.expect("only instances run")
     }
 }
 
 /// How the host's part ended.
-enum Ended {
+enum HostEnded {
     /// With these results.
     Returned(Vec<Value>),
     /// It failed, or what it called did.
@@ -68,14 +96,30 @@ enum Ended {
 /// before it runs.
 ///
 /// # Errors
-/// Those of [`Reader`], [`Error::OtherModule`], [`Error::Mismatch`], and those of `begin`.
+/// Those of [`instantiate`] and [`run`], and those of `begin`.
 pub(crate) fn rerun<R: Read + 'static, O: Observer>(
     module: &Module,
     trace: R,
     observer: O,
     begin: impl FnOnce(&mut Store<Run<R, O>>, Instance) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let run = Run { events: Reader::new(trace), number: 0, instance: None, stopped: None, observer };
+    let mut store = instantiate(module, trace, observer)?;
+    let instance = store.data().instance();
+    begin(&mut store, instance)?;
+    run(&mut store).map(drop)
+}
+
+/// Makes an instance of a module with the imports that a trace has, before it runs.
+///
+/// # Errors
+/// Those of [`Reader`], [`Error::OtherModule`], [`Error::Mismatch`].
+pub(crate) fn instantiate<R: Read + 'static, O: Observer>(
+    module: &Module,
+    trace: R,
+    observer: O,
+) -> Result<Store<Run<R, O>>, Error> {
+    let run =
+        Run { events: Reader::new(trace), number: 0, instance: None, stopped: None, failure: None, observer };
     let mut store = Store::new(module.engine(), run);
     if let Some(Event::Start { module: checksum, length }) = store.data_mut().next()?
         && (checksum, length) != (crc32fast::hash(module.bytes()), module.bytes().len() as u64)
@@ -88,7 +132,8 @@ pub(crate) fn rerun<R: Read + 'static, O: Observer>(
         imports.push(match import.ty() {
             ExternType::Func(ty) => {
                 functions += 1;
-                host_function(&mut store, functions - 1, ty.clone())?.into()
+                let names = (import.module().to_owned(), import.name().to_owned());
+                host_function(&mut store, functions - 1, names, ty.clone())?.into()
             }
             ExternType::Memory(ty) => memory(&mut store, ty)?.into(),
             ExternType::Global(ty) => global(&mut store, ty)?.into(),
@@ -99,17 +144,27 @@ pub(crate) fn rerun<R: Read + 'static, O: Observer>(
     // The trace has the call of the start function.
     let instance = Instance::new_unstarted(&mut store, module, &imports)?;
     store.data_mut().instance = Some(instance);
-    begin(&mut store, instance)?;
+    Ok(store)
+}
+
+/// Does what the host does, to the end of the trace.
+///
+/// # Errors
+/// Those of [`Reader`], [`Error::Mismatch`], [`Error::Failed`].
+pub(crate) fn run<R: Read + 'static, O: Observer>(store: &mut Store<Run<R, O>>) -> Result<Ended, Error> {
     let ended = act(&mut store.as_context_mut(), None);
     if let Some(stopped) = store.data_mut().stopped.take() {
-        return stopped;
+        return stopped.map(|()| Ended::TraceEnded);
     }
     match ended? {
-        Ended::Failed => match store.data_mut().next()? {
-            None => Ok(()),
+        HostEnded::Failed => match store.data_mut().next()? {
+            None => {
+                let failure = store.data_mut().failure.take();
+                Ok(Ended::Failed(failure.expect("a call has failed")))
+            }
             Some(_) => Err(store.data().mismatch("the run continues after a failure")),
         },
-        Ended::Returned(_) | Ended::Trace => Ok(()),
+        HostEnded::Returned(_) | HostEnded::Trace => Ok(Ended::Returned),
     }
 }
 
@@ -160,34 +215,39 @@ fn global<R: Read + 'static, O: Observer>(
 fn host_function<R: Read + 'static, O: Observer>(
     store: &mut Store<Run<R, O>>,
     import: u32,
+    (module, name): (String, String),
     ty: FuncType,
 ) -> Result<Func, Error> {
     let host = move |mut caller: Caller<'_, Run<R, O>>, arguments: &[Val], results: &mut [Val]| {
-        let stop = || wasm_jit::Error::host("the recorded host function failed");
         let store = &mut caller.as_context_mut();
+        let failed = |store: &StoreContextMut<'_, Run<R, O>>| {
+            let arguments = values(store, arguments).unwrap_or_default();
+            let (module, name) = (module.clone(), name.clone());
+            wasm_jit::Error::host(HostFailed { module, name, arguments })
+        };
         let ended = called(store, import, arguments).and_then(|()| act(store, Some(import)));
         let ended = ended.and_then(|ended| match ended {
-            Ended::Returned(values) if values.len() == results.len() => {
+            HostEnded::Returned(values) if values.len() == results.len() => {
                 for (result, value) in results.iter_mut().zip(values) {
                     *result = val(store, value)?;
                 }
                 Ok(None)
             }
-            Ended::Returned(_) => Err(store.data().mismatch("another number of results")),
-            Ended::Failed => Ok(Some(None)),
-            Ended::Trace => Ok(Some(Some(()))),
+            HostEnded::Returned(_) => Err(store.data().mismatch("another number of results")),
+            HostEnded::Failed => Ok(Some(None)),
+            HostEnded::Trace => Ok(Some(Some(()))),
         });
         match ended {
             Ok(None) => Ok(()),
-            Ok(Some(None)) => Err(stop()),
+            Ok(Some(None)) => Err(failed(store)),
             Ok(Some(Some(()))) => {
                 // A call that was nested in this one may have found why.
                 store.data_mut().stopped.get_or_insert(Ok(()));
-                Err(stop())
+                Err(failed(store))
             }
             Err(error) => {
                 store.data_mut().stopped.get_or_insert(Err(error));
-                Err(stop())
+                Err(failed(store))
             }
         }
     };
@@ -217,11 +277,11 @@ fn called<R: Read, O: Observer>(
 fn act<R: Read + 'static, O: Observer>(
     store: &mut StoreContextMut<'_, Run<R, O>>,
     import: Option<u32>,
-) -> Result<Ended, Error> {
+) -> Result<HostEnded, Error> {
     let instance = store.data().instance();
     let mut is_first = import.is_none();
     loop {
-        let Some(event) = store.data_mut().next()? else { return Ok(Ended::Trace) };
+        let Some(event) = store.data_mut().next()? else { return Ok(HostEnded::Trace) };
         let was_first = std::mem::take(&mut is_first);
         match event {
             Event::Snapshot if was_first => clear(store, instance)?,
@@ -260,16 +320,16 @@ fn act<R: Read + 'static, O: Observer>(
                 match enter(store, function, arguments)? {
                     None => {}
                     // The host passes the failure on.
-                    Some(Ended::Failed) if import.is_some() => match store.data_mut().next()? {
-                        Some(Event::Fail) => return Ok(Ended::Failed),
-                        None => return Ok(Ended::Trace),
+                    Some(HostEnded::Failed) if import.is_some() => match store.data_mut().next()? {
+                        Some(Event::Fail) => return Ok(HostEnded::Failed),
+                        None => return Ok(HostEnded::Trace),
                         Some(_) => return Err(store.data().mismatch("the run continues after a failure")),
                     },
                     Some(ended) => return Ok(ended),
                 }
             }
-            Event::Return { results } if import.is_some() => return Ok(Ended::Returned(results)),
-            Event::Fail if import.is_some() => return Ok(Ended::Failed),
+            Event::Return { results } if import.is_some() => return Ok(HostEnded::Returned(results)),
+            Event::Fail if import.is_some() => return Ok(HostEnded::Failed),
             _ => return Err(store.data().mismatch("the program runs, and the host does something else")),
         }
     }
@@ -305,7 +365,7 @@ fn enter<R: Read + 'static, O: Observer>(
     store: &mut StoreContextMut<'_, Run<R, O>>,
     function: u32,
     arguments: Vec<Value>,
-) -> Result<Option<Ended>, Error> {
+) -> Result<Option<HostEnded>, Error> {
     let func = store.data().instance().func(store.as_context(), function);
     let func = func.ok_or_else(|| store.data().mismatch("there is no such function"))?;
     let arguments: Vec<Val> =
@@ -314,13 +374,18 @@ fn enter<R: Read + 'static, O: Observer>(
     let mut results: Vec<Val> = ty.results().map(Val::default_for_ty).collect();
     let done = func.call(store.as_context_mut(), &arguments, &mut results);
     if store.data().stopped.is_some() {
-        return Ok(Some(Ended::Trace));
+        return Ok(Some(HostEnded::Trace));
     }
     let now = values(store, &results);
     match (store.data_mut().next()?, done) {
         (Some(Event::Leave { results }), Ok(())) if Some(&results) == now.as_ref() => Ok(None),
-        (Some(Event::Fail), Err(_)) => Ok(Some(Ended::Failed)),
-        (None, _) => Ok(Some(Ended::Trace)),
+        (Some(Event::Fail), Err(error)) => {
+            // What a call in this one has failed with is the cause.
+            store.data_mut().failure.get_or_insert(error);
+            Ok(Some(HostEnded::Failed))
+        }
+        (None, _) => Ok(Some(HostEnded::Trace)),
+        (Some(_), Err(source)) => Err(Error::Failed { number: store.data().number - 1, source }),
         (Some(_), _) => Err(store.data().mismatch("the program returns something else, or not at all")),
     }
 }

@@ -11,6 +11,7 @@ use super::Location;
 use super::accessor::{self, AccessError, FrameAccessor};
 use crate::code::CodeImage;
 use crate::code::probed::{Generic, Plain};
+use crate::error::Error;
 use crate::runtime::instance::InstanceData;
 use crate::runtime::store::{StoreContextMut, StoreInner, StoreOpaque};
 use crate::runtime::value::{read_words, write_words};
@@ -92,6 +93,16 @@ impl<'a> Frame<'a> {
     /// host functions between them do not count.
     pub fn depth(&self) -> usize {
         self.walk().count() - 1
+    }
+
+    /// The fuel that its store has left. The instructions from the last branch, call or label up to
+    /// this one are paid for, also those that follow without one: so it depends on the instructions
+    /// that were executed and on the place, not on which probes there are.
+    ///
+    /// # Errors
+    /// [`Error::NoFuel`] if programs of this engine do not consume fuel.
+    pub fn fuel(&self) -> Result<u64, Error> {
+        self.opaque().fuel()
     }
 
     /// The running instance.

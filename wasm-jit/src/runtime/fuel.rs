@@ -9,7 +9,7 @@ use super::store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut
 use crate::error::Error;
 
 impl StoreOpaque {
-    fn fuel(&self) -> Result<u64, Error> {
+    pub(crate) fn fuel(&self) -> Result<u64, Error> {
         self.check_consumes_fuel()?;
         // SAFETY: the area lives as long as the store; compiled code of the store does not run
         // while the store is borrowed here.

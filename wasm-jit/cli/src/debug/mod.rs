@@ -32,6 +32,7 @@ const EXAMPLES: &str = "\
 Examples:
   wasm-jit debug --dir .::/ app.wasm input.txt        then: break main, run, next, print x, help
   wasm-jit debug --invoke fib math.wat 30
+  wasm-jit debug --replay app.trace app.wasm          a recorded run: also reverse-continue, reverse-step
   wasm-jit debug --command 'break gcd' --command run --command backtrace --batch \\
       --invoke gcd math.wat 1071 462";
 
@@ -61,7 +62,7 @@ pub(super) struct Debug {
     run: Run,
 }
 
-pub(super) fn run(arguments: Debug) -> Result<ExitCode, Failure> {
+pub(super) fn run(mut arguments: Debug) -> Result<ExitCode, Failure> {
     if let Some(address) = &arguments.connect {
         return remote::connect(&address.parse()?);
     }
@@ -72,6 +73,13 @@ pub(super) fn run(arguments: Debug) -> Result<ExitCode, Failure> {
     let requests = arguments.run.monitors.requests()?;
     if arguments.run.monitors.has_files() {
         return Err(Failure::new("--monitors: the debugger runs no monitor modules"));
+    }
+    if arguments.run.replay.is_some() {
+        if arguments.run.monitors.any() {
+            let message = "debug --replay: monitors would observe what is repeated: use run --replay";
+            return Err(Failure { code: 2, message: message.to_owned() });
+        }
+        arguments.run.goes_back = true;
     }
     // Before there are threads.
     let interrupt = SigSet::from(Signal::SIGINT);

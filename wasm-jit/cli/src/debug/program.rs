@@ -1,15 +1,19 @@
 //! Runs of the program that is debugged.
 
+use std::borrow::Cow;
+use std::path::Path;
 use std::sync::Arc;
 
 use wasm_jit::{Error, Module};
 use wasm_jit_debug::{Debugger, Outcome};
 use wasm_jit_monitors::Request;
+use wasm_jit_replay::{Event, Reader};
 
 use crate::Failure;
 use crate::execution::{self, Run, Stop};
 use crate::monitors::Monitors;
 use crate::program::{self, Program};
+use crate::{replay, replayed};
 
 /// Starts the program, any number of times.
 #[derive(Debug)]
@@ -28,20 +32,38 @@ impl Launcher {
         requests: Vec<Request>,
     ) -> Result<Self, Failure> {
         let monitors = Monitors::start(&module, &arguments.monitors, requests)?;
-        Ok(Self { arguments: Arc::new(arguments), module, debugger, monitors })
+        let arguments = Arc::new(arguments);
+        if arguments.replay.is_some() {
+            // Which keeps this closure.
+            let (again, weak) = (arguments.clone(), Arc::downgrade(&debugger));
+            let module = module.clone();
+            let start = move |fuel| match weak.upgrade() {
+                Some(debugger) => {
+                    start_recorded(&again, &module, &debugger, fuel).map_err(|failure| failure.message)
+                }
+                None => Ok(()),
+            };
+            debugger.allow_reverse(arguments.given_fuel(), start);
+        }
+        Ok(Self { arguments, module, debugger, monitors })
     }
 
     /// The exported function that is called first, if it is known.
-    pub(super) fn first_function(&self) -> Option<&str> {
+    pub(super) fn first_function(&self) -> Option<Cow<'_, str>> {
         let names = ["main", "__main_argc_argv", "__original_main", "__main_void", "_start"];
         let is_there = |name: &&&str| self.debugger.code().function(name).is_ok();
         let main = || names.iter().find(is_there).copied();
-        self.arguments.invoke.as_deref().or_else(main)
+        let invoked = self.arguments.invoke.as_deref().or_else(main).map(Cow::from);
+        invoked.or_else(|| self.arguments.replay.as_deref().and_then(first_call).map(Cow::from))
     }
 
     /// Starts the program on a thread, which tells the debugger how it has ended.
     pub(super) fn start(&self) -> Result<(), Failure> {
         self.debugger.begin();
+        if self.arguments.replay.is_some() {
+            let fuel = self.arguments.given_fuel();
+            return start_recorded(&self.arguments, &self.module, &self.debugger, fuel);
+        }
         let (arguments, module) = (self.arguments.clone(), self.module.clone());
         let (debugger, monitors) = (self.debugger.clone(), self.monitors.clone());
         let run = move || {
@@ -50,6 +72,45 @@ impl Launcher {
             debugger.ended(outcome);
         };
         program::with_stack(self.arguments.max_stack, run).map(|_| ())
+    }
+}
+
+/// The index of the first function that is called in a trace.
+fn first_call(trace: &Path) -> Option<String> {
+    // What is wrong with the trace is reported when it is replayed.
+    Reader::new(replay::open(trace).ok()?).map_while(Result::ok).find_map(|event| match event {
+        Event::Enter { function, .. } => Some(function.to_string()),
+        _ => None,
+    })
+}
+
+/// Starts a recorded run on a thread, which tells the debugger how it has ended.
+fn start_recorded(
+    arguments: &Arc<Run>,
+    module: &Module,
+    debugger: &Arc<Debugger>,
+    fuel: u64,
+) -> Result<(), Failure> {
+    let (arguments, module, debugger) = (arguments.clone(), module.clone(), debugger.clone());
+    let stack = arguments.max_stack;
+    let run = move || {
+        let outcome = run_recorded(&arguments, &module, &debugger, fuel);
+        debugger.ended(outcome);
+    };
+    program::with_stack(stack, run).map(drop)
+}
+
+fn run_recorded(arguments: &Run, module: &Module, debugger: &Debugger, fuel: u64) -> Outcome {
+    let trace = arguments.replay.as_deref().expect("a replay has a trace");
+    let mut replay = match replayed::open(arguments, module, trace, fuel) {
+        Ok(replay) => replay,
+        Err(failure) => return Outcome::failed(failure.message, failure.code),
+    };
+    debugger.add_thread(replay.interrupt_handle());
+    let outcome = execution::outcome(&replayed::run(arguments, trace, &mut replay));
+    match replay.fuel() {
+        Ok(left) => outcome.with_fuel(left),
+        Err(_) => outcome,
     }
 }
 

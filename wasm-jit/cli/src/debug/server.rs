@@ -18,7 +18,7 @@ pub(super) fn serve_one(debugger: &Debugger, launcher: &Launcher, port: u16) -> 
     let _ = writeln!(io::stderr(), "wasm-jit: waiting for a debugger at {address}");
     let (connection, _) = listener.accept().map_err(about)?;
     match launcher.first_function() {
-        Some(first) => _ = debugger.add_breakpoint(first, None, true).map_err(Failure::new)?,
+        Some(first) => _ = debugger.add_breakpoint(&first, None, true).map_err(Failure::new)?,
         None => debugger.pause(),
     }
     launcher.start()?;

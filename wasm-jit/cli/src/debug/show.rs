@@ -70,6 +70,8 @@ pub(super) fn reasons(stop: &Stop) -> String {
                 writeln!(text, "Returned: {}", results.join(", "))
             }
             Reason::Pause => writeln!(text, "Paused"),
+            Reason::HistoryStart => writeln!(text, "No more reverse-execution history"),
+            Reason::NotReversed { problem } => writeln!(text, "It could not go back: {problem}"),
             _ => Ok(()),
         };
     }

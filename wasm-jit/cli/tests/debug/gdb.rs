@@ -9,10 +9,10 @@ use std::process::Command;
 use super::{Place, server};
 
 /// A client that acknowledges each packet.
-struct Client(TcpStream);
+pub(super) struct Client(pub(super) TcpStream);
 
 impl Client {
-    fn send(&mut self, packet: &str) -> String {
+    pub(super) fn send(&mut self, packet: &str) -> String {
         let sum = packet.bytes().fold(0_u8, u8::wrapping_add);
         self.0.write_all(format!("${packet}#{sum:02x}").as_bytes()).unwrap();
         self.receive()
@@ -46,7 +46,7 @@ impl Client {
     }
 }
 
-fn little_endian(address: u64) -> String {
+pub(super) fn little_endian(address: u64) -> String {
     address.to_le_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -107,7 +107,7 @@ fn packets_read_values_and_control_the_program() {
 }
 
 /// An LLDB that connects to WebAssembly programs.
-fn lldb() -> Option<String> {
+pub(super) fn lldb() -> Option<String> {
     let named = std::env::var("LLDB").ok();
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| format!("{root}/target"));

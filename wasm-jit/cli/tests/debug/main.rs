@@ -2,6 +2,7 @@
 //! protocol. The C program is compiled by clang, with DWARF.
 
 mod gdb;
+mod recorded;
 mod terminal;
 
 use std::io::{BufRead, BufReader, Read, Write};

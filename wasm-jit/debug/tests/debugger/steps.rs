@@ -11,7 +11,7 @@ use super::{Debugged, call_main, instantiate, programs};
 
 /// Recursion, tail calls, indirect calls, exceptions of both forms through frames, and calls back
 /// from the host.
-const WRITTEN: &str = r#"(module
+pub(super) const WRITTEN: &str = r#"(module
     (import "host" "call" (func $host (param i32) (result i32)))
     (type $unary (func (param i32) (result i32)))
     (table funcref (elem $double $fib $thrower))
@@ -51,7 +51,7 @@ const WRITTEN: &str = r#"(module
                 (i32.add (call_indirect (type $unary) (i32.const 5) (i32.const 0)) (i32.load (i32.const 8)))))))"#;
 
 /// As above, ends by a trap in a callee.
-const TRAPS: &str = r#"(module
+pub(super) const TRAPS: &str = r#"(module
     (func $divide (param i32 i32) (result i32) (i32.div_u (local.get 0) (local.get 1)))
     (func (export "main") (result i32)
         (i32.add (call $divide (i32.const 6) (i32.const 2)) (call $divide (i32.const 6) (i32.const 0)))))"#;

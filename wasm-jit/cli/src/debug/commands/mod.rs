@@ -6,7 +6,7 @@ mod values;
 
 use std::sync::Arc;
 
-use wasm_jit_debug::{Debugger, Error, Event, Resume, Stop, Stopped};
+use wasm_jit_debug::{Debugger, Error, Event, Resume, Reverse, Stop, Stopped};
 
 use super::memory::Format;
 use super::program::Launcher;
@@ -134,6 +134,54 @@ pub(super) const COMMANDS: &[Command] = &[
         "",
         "until the selected frame has returned; shows its results",
         Session::finish,
+        false
+    ),
+    command!(
+        "reverse-continue",
+        ["rc"],
+        "[COUNT]",
+        "goes back to the last breakpoint or change of a watched value; only with --replay, as the others",
+        |s, a| s.reverse(a, Reverse::Continue),
+        true
+    ),
+    command!(
+        "reverse-step",
+        ["rs"],
+        "[COUNT]",
+        "back to the beginning of the last source line, also in callees",
+        |s, a| s.reverse(a, Reverse::Step),
+        true
+    ),
+    command!(
+        "reverse-next",
+        ["rn"],
+        "[COUNT]",
+        "back to the beginning of the last source line, over calls",
+        |s, a| s.reverse(a, Reverse::Next),
+        true
+    ),
+    command!(
+        "reverse-stepi",
+        ["rsi"],
+        "[COUNT]",
+        "back by one instruction, also in callees",
+        |s, a| s.reverse(a, Reverse::StepInstruction),
+        true
+    ),
+    command!(
+        "reverse-nexti",
+        ["rni"],
+        "[COUNT]",
+        "back by one instruction, over calls",
+        |s, a| s.reverse(a, Reverse::NextInstruction),
+        true
+    ),
+    command!(
+        "reverse-finish",
+        [],
+        "",
+        "back to the call of the selected frame's function",
+        Session::reverse_finish,
         false
     ),
     command!("until", ["advance"], "PLACE", "continues to a place", Session::until, false),
@@ -301,7 +349,7 @@ impl Session {
         }
         let first =
             self.launcher()?.first_function().ok_or("the first function is unknown: use break and run")?;
-        self.debugger.add_breakpoint(first, None, true).map_err(message)?;
+        self.debugger.add_breakpoint(&first, None, true).map_err(message)?;
         self.run("")
     }
 
@@ -392,6 +440,23 @@ impl Session {
             return Err("the frame is the outermost one: continue".to_owned());
         }
         self.go(Resume::Finish { level })
+    }
+
+    fn reverse(&mut self, arguments: &str, how: Reverse) -> Done {
+        let times = count(arguments)?;
+        self.debugger.reverse(how, times).map_err(message)?;
+        // Also if it had ended.
+        self.is_running = true;
+        self.wait()
+    }
+
+    fn reverse_finish(&mut self, _: &str) -> Done {
+        let level = self.level;
+        let depth = self.must_be_stopped()?.depth;
+        if level >= depth {
+            return Err("the frame is the outermost one: reverse-continue".to_owned());
+        }
+        self.reverse("", Reverse::Finish { level })
     }
 
     fn until(&mut self, arguments: &str) -> Done {

@@ -1,0 +1,56 @@
+//! `wasm-jit run --replay` and `debug --replay`: recorded runs, again.
+
+use std::path::Path;
+
+use wasm_jit::{Error, Module, StoreLimits, Trap};
+use wasm_jit_debug::Killed;
+use wasm_jit_replay::{Ended, Error as ReplayError, HostFailed, Replay};
+use wasm_jit_wasi::Exit;
+
+use super::Failure;
+use super::execution::{Run, Stop};
+use super::replay;
+
+/// A recorded run before its start, with this much fuel.
+pub(super) fn open(arguments: &Run, module: &Module, trace: &Path, fuel: u64) -> Result<Replay, Failure> {
+    let about = |error| replay::about(error, trace, arguments.file());
+    let mut replay = Replay::new(module, replay::open(trace)?).map_err(about)?;
+    match replay.set_fuel(fuel) {
+        Ok(()) | Err(Error::NoFuel) => {}
+        Err(error) => return Err(Failure::new(error)),
+    }
+    if let Some(heap) = arguments.limits().heap {
+        replay.set_limits(StoreLimits::new().heap_size(heap));
+    }
+    Ok(replay)
+}
+
+/// Runs it to its end, which is that of the program when it was recorded.
+pub(super) fn run(arguments: &Run, trace: &Path, replay: &mut Replay) -> Result<(), Stop> {
+    match replay.run() {
+        Ok(Ended::Returned) => Ok(()),
+        Ok(Ended::Failed(error)) => Err(Stop::Error(exit(&error).unwrap_or(error))),
+        Ok(_) => {
+            let message = "the recording ends here, before the program does";
+            Err(Stop::Failure(Failure::of_file(trace, message)))
+        }
+        // It was ended, or its limits were others when it was recorded.
+        Err(ReplayError::Failed { source, .. }) if is_ended(&source) => Err(Stop::Error(source)),
+        Err(error) => Err(Stop::Failure(replay::about(error, trace, arguments.file()))),
+    }
+}
+
+fn is_ended(error: &Error) -> bool {
+    error.downcast_ref::<Killed>().is_some()
+        || matches!(error.trap(), Some(Trap::Interrupt | Trap::OutOfFuel))
+}
+
+/// The program's exit, if it has called WASI for that.
+fn exit(error: &Error) -> Option<Error> {
+    use wasm_jit_replay::Value;
+    let failed = error.downcast_ref::<HostFailed>().filter(|failed| failed.name == "proc_exit")?;
+    match failed.arguments[..] {
+        [Value::I32(code)] => Some(Error::host(Exit(code))),
+        _ => None,
+    }
+}

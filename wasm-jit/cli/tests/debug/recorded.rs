@@ -1,0 +1,245 @@
+//! Recorded runs: reverse execution in sessions, by packets of the GDB protocol, and by LLDB.
+
+use std::net::TcpStream;
+use std::process::Command;
+
+use super::gdb::{Client, little_endian, lldb};
+use super::{Place, server};
+
+/// Asks the host for random numbers until one is odd or four are read, and traps.
+const RANDOM: &str = r#"(module
+    (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+    (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+    (memory (export "memory") 1)
+    (data (i32.const 64) "\50\00\00\00\06\00\00\00")
+    (data (i32.const 80) "hello\n")
+    (func $next (param $at i32) (result i32)
+        (drop (call $random (local.get $at) (i32.const 4)))
+        (i32.and (i32.load (local.get $at)) (i32.const 0xffff)))
+    (func $fail (param $sum i32) (unreachable))
+    (func $start (export "_start") (local $sum i32)
+        (drop (call $write (i32.const 1) (i32.const 64) (i32.const 1) (i32.const 72)))
+        (local.set $sum (call $next (i32.const 0)))
+        (local.set $sum (i32.add (local.get $sum) (call $next (i32.const 4))))
+        (i32.store (i32.const 32) (local.get $sum))
+        (call $fail (local.get $sum))))"#;
+
+impl Place {
+    /// Records a run, which must end with this code.
+    fn record(&self, arguments: &[&str], code: i32) {
+        let all = [&["record", "-o", "app.trace"], arguments].concat();
+        let output = self.command(&all).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Executes commands on the recorded run.
+    fn again(&self, commands: &[&str], program: &str) -> String {
+        self.session(commands, &["--replay", "app.trace", program])
+    }
+}
+
+/// What follows each command, without the commands.
+fn answers(text: &str) -> Vec<&str> {
+    text.split("(wasm-jit) ")
+        .skip(1)
+        .map(|part| part.split_once('\n').map_or("", |(_, answer)| answer))
+        .collect()
+}
+
+#[test]
+fn a_trap_is_followed_back_to_its_cause() {
+    let place = Place::new();
+    std::fs::write(place.path("app.wat"), RANDOM).unwrap();
+    place.record(&["app.wat"], 134);
+    let commands = [
+        "run",
+        "reverse-stepi",
+        "backtrace 1",
+        "print $sum",
+        "watch i32[32]",
+        "reverse-continue",
+        "print $sum",
+        "delete",
+        "break next",
+        "reverse-continue",
+        "print $at",
+        "rc",
+        "print $at",
+        "rc",
+        "rc",
+        "continue 2",
+        "print $at",
+        "set $at = 5",
+    ];
+    let text = place.again(&commands, "app.wat");
+    let answers = answers(&text);
+    assert!(answers[0].contains("The program has failed: wasm trap: wasm `unreachable`"), "{text}");
+    assert!(!text.contains("hello"), "the host's output is not repeated: {text}");
+    assert!(answers[1].contains("fail\n") && answers[1].contains("unreachable"), "{text}");
+    let sum = answers[3].trim();
+    assert!(answers[2].starts_with("#0") && answers[2].contains(&format!("($sum={sum})")), "{text}");
+    let expected = format!("Watchpoint 1: i32[32]\n  old: {sum}\n  new: 0\n");
+    assert!(answers[5].starts_with(&expected) && answers[5].contains("i32.store"), "{text}");
+    assert_eq!(answers[6].trim(), sum, "{text}");
+    assert!(answers[9].starts_with("Breakpoint 2, "), "{text}");
+    assert_eq!((answers[10], answers[12]), ("4\n", "0\n"), "{text}");
+    for beginning in [answers[13], answers[14]] {
+        assert!(beginning.starts_with("No more reverse-execution history\n"), "{text}");
+        assert!(beginning.contains("$start") || beginning.contains("start\n"), "{text}");
+    }
+    assert!(answers[15].starts_with("Breakpoint 2, "), "{text}");
+    assert_eq!(answers[16], "0\n", "{text}");
+    assert!(text.contains("a recorded run cannot be changed"), "{text}");
+}
+
+#[test]
+fn a_c_program_goes_back_by_lines() {
+    let place = Place::new();
+    place.points();
+    place.record(&["--invoke", "main", "points.wasm", "2"], 0);
+    let commands = [
+        "break points.c:20",
+        "run",
+        "print first",
+        "print second",
+        // Over the calls, line by line.
+        "reverse-next",
+        "reverse-next",
+        "reverse-next",
+        "next",
+        "next",
+        // Into the first call, and out of it.
+        "reverse-step",
+        "reverse-step",
+        "print n",
+        "reverse-finish",
+        "backtrace",
+    ];
+    let text = place.again(&commands, "points.wasm");
+    let answers = answers(&text);
+    assert_eq!((answers[2], answers[3]), ("6\n", "14\n"), "{text}");
+    let lines = |range: std::ops::Range<usize>| -> Vec<&str> {
+        answers[range]
+            .iter()
+            .map(|answer| answer.trim().lines().last().unwrap_or("").split('\t').next().unwrap())
+            .collect()
+    };
+    assert_eq!(lines(4..7), ["19", "18", "17"], "{text}");
+    assert_eq!(lines(7..9), ["18", "19"], "{text}");
+    assert_eq!(lines(9..11), ["11", "7"], "{text}");
+    assert_eq!(answers[11], "2\n", "{text}");
+    assert!(answers[12].contains("run at points.c:18"), "{text}");
+    assert!(answers[13].starts_with("#0") && !answers[13].contains("#1"), "{text}");
+}
+
+#[test]
+fn mistakes_with_recordings_say_what_is_wrong() {
+    let place = Place::new();
+    std::fs::write(place.path("app.wat"), RANDOM).unwrap();
+    place.record(&["app.wat"], 134);
+    let text = place.session(&["start", "reverse-step"], &["app.wat"]);
+    assert!(text.contains("the program does not go back: only a recorded run can"), "{text}");
+    let text = place.again(&["reverse-step"], "app.wat");
+    assert!(text.contains("the program is not stopped"), "{text}");
+    let text = place.again(&["run", "reverse-step x"], "app.wat");
+    assert!(text.contains("`x` is no count"), "{text}");
+    let text = place.again(&["start", "reverse-finish"], "app.wat");
+    assert!(text.contains("the frame is the outermost one"), "{text}");
+    let text = place.again(&["run"], "loops.wat");
+    assert!(text.contains("app.trace: the trace was recorded with another module"), "{text}");
+    let with_monitor = ["debug", "--replay", "app.trace", "--monitors=icount", "app.wat"];
+    let with_argument = ["debug", "--replay", "app.trace", "app.wat", "argument"];
+    for arguments in [&with_monitor, &with_argument] {
+        let output = place.command(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn packets_go_back_and_forward() {
+    let place = Place::new();
+    std::fs::write(place.path("app.wat"), RANDOM).unwrap();
+    place.record(&["app.wat"], 134);
+    let (mut child, port) = server(&place, &["--replay", "app.trace", "app.wat"]);
+    let mut client = Client(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    let supported = client.send("qSupported:swbreak+");
+    assert!(supported.contains("ReverseStep+") && supported.contains("ReverseContinue+"), "{supported}");
+    assert!(client.send("?").starts_with("T05"));
+    let first = client.send("p0");
+    // To the end, which is the trap: its frame is there.
+    let end = client.send("vCont;c");
+    assert!(end.contains("replaylog:end"), "{end}");
+    let trap = client.send("p0");
+    assert!(end.contains(&format!("00:{trap}")), "{end}");
+    let sum = client.send("qWasmLocal:0;0");
+    assert_eq!(client.send("qWasmCallStack:1").len(), 32, "two frames");
+    // Back to where the sum was written.
+    assert_eq!(client.send("Z2,20,4"), "OK");
+    let watched = client.send("bc");
+    assert!(watched.contains("watch:20"), "{watched}");
+    assert_eq!(client.send("m20,4"), "00000000");
+    let store = client.send("p0");
+    assert_eq!(client.send("z2,20,4"), "OK");
+    // A step forward, and one back.
+    client.send("vCont;s");
+    assert_eq!(client.send("m20,4"), sum);
+    let back = client.send("bs");
+    assert!(back.starts_with("T05") && back.contains(&format!("00:{store}")), "{back}");
+    assert_eq!(client.send("m20,4"), "00000000");
+    // Changes are refused.
+    assert!(client.send("M20,4:01000000").starts_with('E'));
+    // To the start, with nothing in between, and a step more.
+    let start = client.send("bc");
+    assert!(start.contains("replaylog:begin") && start.contains(&format!("00:{first}")), "{start}");
+    let start = client.send("bs");
+    assert!(start.contains("replaylog:begin"), "{start}");
+    // A breakpoint in between, from both sides.
+    let bytes: Vec<u8> = (0..8).map(|at| u8::from_str_radix(&store[2 * at..][..2], 16).unwrap()).collect();
+    let address = u64::from_le_bytes(bytes.try_into().unwrap());
+    assert_eq!(client.send(&format!("Z0,{address:x},1")), "OK");
+    let forward = client.send("vCont;c");
+    assert!(forward.contains("swbreak") && forward.contains(&little_endian(address)), "{forward}");
+    assert!(client.send("vCont;c").contains("replaylog:end"));
+    let back = client.send("bc");
+    assert!(back.contains("swbreak") && back.contains(&little_endian(address)), "{back}");
+    // The program goes on without the client, to its end.
+    assert_eq!(client.send("D"), "OK");
+    drop(client);
+    assert_eq!(child.wait().unwrap().code(), Some(134));
+}
+
+#[test]
+fn lldb_goes_back() {
+    let Some(lldb) = lldb() else {
+        eprintln!("there is no LLDB (see scripts/lldb.sh): not tested");
+        return;
+    };
+    let place = Place::new();
+    place.points();
+    place.record(&["--invoke", "main", "points.wasm", "3"], 0);
+    let (mut child, port) = server(&place, &["--replay", "app.trace", "points.wasm"]);
+    let connect = format!("process connect --plugin wasm connect://127.0.0.1:{port}");
+    let commands = [
+        connect.as_str(),
+        "breakpoint set --file points.c --line 20",
+        "continue",
+        "frame variable first second",
+        "breakpoint set --name add",
+        "process continue --reverse",
+        "frame variable n p->x",
+        "process continue --reverse",
+        "frame variable n p->x",
+        "process kill",
+    ];
+    let mut debugger = Command::new(lldb);
+    debugger.args(["--no-lldbinit", "--batch"]).current_dir(place.dir.path());
+    commands.iter().for_each(|command| _ = debugger.args(["-o", command]));
+    let output = debugger.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let mut rest = &*text;
+    for part in ["(int) first = 9", "(int) second = 21", "(int) p->x = 3", "(int) p->x = 1"] {
+        let at = rest.find(part).unwrap_or_else(|| panic!("`{part}` is not in its place in:\n{text}"));
+        rest = &rest[at..];
+    }
+    child.wait().unwrap();
+}

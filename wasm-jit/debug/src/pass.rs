@@ -1,0 +1,124 @@
+//! [`Pass`]: a repetition of the run, and what it is to find out.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use wasm_jit::probes::Location;
+
+use crate::position::Position;
+use crate::stop::Reason;
+use crate::trail::Steps;
+
+/// A repetition of the run.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    pub from: From,
+    /// Where it ends; `None`: with the run.
+    pub until: Option<Position>,
+    pub purpose: Purpose,
+    progress: Mutex<Progress>,
+}
+
+/// Where a pass begins to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum From {
+    Start,
+    /// Where the thread first comes to this location with less than this much fuel.
+    Fuel {
+        location: Location,
+        less_than: u64,
+    },
+    /// After this position.
+    Position(Position),
+}
+
+/// What a pass is for.
+#[derive(Debug)]
+pub(crate) enum Purpose {
+    /// Stops the thread at the end, for these reasons.
+    Stop(Vec<Reason>),
+    /// Stops the thread at the first instruction, for these reasons.
+    StopAtStart(Vec<Reason>),
+    /// Has too little fuel: where it ends is of interest.
+    Exhaust,
+    /// Follows all instructions.
+    Trail,
+    /// Finds the last breakpoint or watchpoint that stops the thread.
+    Search {
+        /// Whether something is watched.
+        watches: bool,
+    },
+    /// Finds the last passage of one of these places, at this depth.
+    Passage { places: BTreeSet<Location>, depth: usize },
+}
+
+/// What a pass has found so far.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub has_begun: bool,
+    /// Whether the thread has come to the end.
+    pub is_complete: bool,
+    /// The last instruction, while something is watched.
+    pub last: Option<Position>,
+    pub steps: Steps,
+    pub found: Option<Stopping>,
+}
+
+impl Progress {
+    /// The thread would stop here.
+    pub(crate) fn find(&mut self, position: Position, reasons: Vec<Reason>) {
+        match &mut self.found {
+            Some(found) if found.position == position => found.reasons.extend(reasons),
+            found => *found = Some(Stopping { position, reasons }),
+        }
+    }
+}
+
+/// A moment at which the thread would stop.
+#[derive(Clone, Debug)]
+pub(crate) struct Stopping {
+    pub position: Position,
+    pub reasons: Vec<Reason>,
+}
+
+/// Why a pass ends before it is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    Pause,
+    Kill,
+}
+
+impl Pass {
+    pub(crate) fn new(from: From, until: Option<Position>, purpose: Purpose) -> Self {
+        let progress = Progress { has_begun: from == From::Start, ..Progress::default() };
+        Self { from, until, purpose, progress: Mutex::new(progress) }
+    }
+
+    pub(crate) fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it needs to see all instructions, once it has begun.
+    pub(crate) fn sees_all(&self) -> bool {
+        match self.purpose {
+            Purpose::Trail | Purpose::StopAtStart(_) => true,
+            Purpose::Search { watches } => watches,
+            Purpose::Stop(_) | Purpose::Exhaust | Purpose::Passage { .. } => false,
+        }
+    }
+
+    /// The places that it needs probes at.
+    pub(crate) fn places(&self) -> Vec<Location> {
+        let from = match self.from {
+            From::Start => None,
+            From::Fuel { location, .. } => Some(location),
+            From::Position(position) => Some(position.location),
+        };
+        let until = self.until.map(|position| position.location);
+        let mut places: Vec<Location> = from.into_iter().chain(until).collect();
+        if let Purpose::Passage { places: passed, .. } = &self.purpose {
+            places.extend(passed);
+        }
+        places
+    }
+}

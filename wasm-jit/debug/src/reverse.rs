@@ -1,0 +1,490 @@
+//! Reverse execution: a run that repeats is run again, to an earlier moment.
+//!
+//! A thread cannot go back. But if every run of the program executes the same instructions, it is
+//! as good to end the run, to find out which moment was meant, and to run the program again until
+//! then. Each repetition is a [`Pass`]:
+//!
+//! 1. **To a position** ([`Purpose::Stop`]): the program runs at full speed, with a probe at the
+//!    location. It fires more often than there; the position tells which time is meant.
+//! 2. **The last breakpoint** before a position ([`Purpose::Search`]): each one that would stop the
+//!    thread is remembered, until the thread comes to the position.
+//! 3. **The last instruction** before a position: all instructions of the last part of the run are
+//!    followed ([`Purpose::Trail`]). This part begins where the run comes to if it has that much
+//!    less fuel ([`Purpose::Exhaust`]), and runs at full speed: where it traps, the next pass has a
+//!    probe. The trail is kept for further steps.
+//! 4. **A changed value** is looked for in the same way, in parts of the run that become longer.
+//!
+//! Steps over calls and to the beginning of lines are found in the trail; if a call is longer than
+//! that, a pass looks for its instruction ([`Purpose::Passage`]).
+//!
+//! All passes run on threads that the program's host starts; one thread of the debugger controls
+//! them. Its last pass stops the program where it comes to.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wasm_jit::probes::{Location, Place};
+
+use crate::Error;
+use crate::pass::{From, Pass, Purpose, Request, Stopping};
+use crate::position::{Point, Position};
+use crate::shared::{Back, Command, Present, Repeats, Report, Shared};
+use crate::stop::{Outcome, Reason};
+use crate::trail::{Before, Trail};
+
+/// The first length of a trail, in units of fuel.
+const TRAIL: u64 = 1 << 14;
+/// The first length of a part of the run in which changed values are looked for.
+const WATCHED: u64 = 1 << 16;
+/// How much longer the next part is, if the first one is not long enough.
+const LONGER: u64 = 16;
+
+/// The way in which a program goes back whose run repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reverse {
+    /// To the last moment at which something would have stopped it.
+    Continue,
+    /// To the instruction that was executed last.
+    StepInstruction,
+    /// To the last instruction of this frame, or of a caller if there is none.
+    NextInstruction,
+    /// To the beginning of the source line that was executed last, also in a function that was
+    /// called; to the last instruction, where lines are unknown.
+    Step,
+    /// To the beginning of the line that was executed last in this frame, or in a caller.
+    Next,
+    /// To the call of a frame's function, counted from the innermost one.
+    Finish {
+        /// 0: the innermost one.
+        level: usize,
+    },
+}
+
+/// Why there is no result.
+enum Halt {
+    Error(Error),
+    Requested(Request),
+}
+
+impl std::convert::From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// The call of a frame, to which the program goes back.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    location: Location,
+    depth: usize,
+}
+
+/// The moment that the program goes back to.
+enum Target {
+    Position(Stopping),
+    /// There is no earlier one.
+    Start,
+}
+
+impl Shared {
+    /// Begins to go back; the program is stopped or has ended.
+    ///
+    /// # Errors
+    /// [`Error::NotRepeatable`], [`Error::Running`]; [`Error::NoFrame`], [`Error::OtherModule`].
+    pub(crate) fn reverse(self: &Arc<Self>, how: Reverse, times: u64) -> Result<(), Error> {
+        let repeats = self.repeats.get().ok_or(Error::NotRepeatable)?;
+        let state = &mut *self.state();
+        let present = state.present.clone().ok_or(Error::Running)?;
+        let call = match how {
+            Reverse::Finish { level } => Some(call_of(&present, level)?),
+            _ => None,
+        };
+        if repeats.fuel == 0 {
+            return Err(Error::NotRepeatable);
+        }
+        let (ends, ended) = channel();
+        let shared = self.clone();
+        let was_alive = state.stopped.is_some();
+        let go = move || {
+            Journey { shared: &shared, repeats: shared.repeats.get().expect("checked"), ended }
+                .go(&present, was_alive, how, call, times)
+        };
+        let thread = std::thread::Builder::new().name("reverse".to_owned()).spawn(go);
+        thread.map_err(|error| Error::Value(format!("no thread to go back: {error}")))?;
+        state.back = Some(Back { ends, request: None });
+        state.present = None;
+        state.is_killed = true;
+        state.end_plans();
+        if let Some(stopped) = state.stopped.take() {
+            let _ = stopped.commands.send(Command::Kill);
+        }
+        Ok(())
+    }
+}
+
+fn call_of(present: &Present, level: usize) -> Result<Call, Error> {
+    let none = Error::NoFrame { level: level + 1 };
+    let depth = present.locations.len().checked_sub(level + 2).ok_or(none)?;
+    let location = present.locations[level + 1].ok_or(Error::OtherModule { level: level + 1 })?;
+    Ok(Call { location, depth })
+}
+
+/// The way back.
+struct Journey<'s> {
+    shared: &'s Arc<Shared>,
+    repeats: &'s Repeats,
+    /// The outcomes of passes.
+    ended: Receiver<Outcome>,
+}
+
+impl Journey<'_> {
+    fn go(&self, present: &Present, was_alive: bool, how: Reverse, call: Option<Call>, times: u64) {
+        if was_alive && self.ended.recv().is_err() {
+            return;
+        }
+        let found = self.target(present.point, how, call, times);
+        let start = |reasons| Pass::new(From::Start, None, Purpose::StopAtStart(reasons));
+        let stop = |position, reasons| Pass::new(From::Start, Some(position), Purpose::Stop(reasons));
+        let back = |reason| present.point.position().map(|position| stop(position, vec![reason]));
+        let (last, problem) = match found {
+            Ok(Target::Position(found)) => (Some(stop(found.position, found.reasons)), None),
+            Ok(Target::Start) => (Some(start(vec![Reason::HistoryStart])), None),
+            Err(Halt::Requested(Request::Kill)) => {
+                self.end(Outcome::returned("killed"));
+                return;
+            }
+            Err(Halt::Requested(Request::Pause)) => (back(Reason::Pause), None),
+            Err(Halt::Error(error)) => {
+                let problem = error.to_string();
+                (back(Reason::NotReversed { problem: problem.clone() }), Some(problem))
+            }
+        };
+        let outcome = |problem: Option<String>| match (problem, &present.outcome) {
+            (Some(problem), _) => Outcome::failed(format!("it could not go back: {problem}"), 1),
+            (None, Some(outcome)) => outcome.clone(),
+            (None, None) => Outcome::returned("stopped"),
+        };
+        match last {
+            // The program ended before, and still has.
+            None => self.end(outcome(problem)),
+            Some(pass) => {
+                if let Err(error) = self.start(&Arc::new(pass), self.repeats.fuel, true) {
+                    self.end(outcome(Some(error.to_string())));
+                }
+            }
+        }
+    }
+
+    /// There is no run any more.
+    fn end(&self, outcome: Outcome) {
+        {
+            let state = &mut *self.shared.state();
+            state.back = None;
+            state.end_pass();
+            let point = Point::End { fuel: outcome.fuel };
+            state.present = Some(Present { point, locations: Vec::new(), outcome: Some(outcome.clone()) });
+        }
+        let _ = self.shared.reports.send(Report::Ended(outcome));
+    }
+
+    /// Starts a pass; the last one is that of which users learn.
+    fn start(&self, pass: &Arc<Pass>, fuel: u64, is_last: bool) -> Result<(), Error> {
+        {
+            let state = &mut *self.shared.state();
+            if is_last {
+                state.back = None;
+            }
+            if state.is_over {
+                return Err(Error::Running);
+            }
+            state.begin_pass(pass, &self.shared.code, self.shared.hit())?;
+            // Also those of watchpoints.
+            state.see_none();
+            state.watches.values().for_each(|watch| watch.forget());
+            if pass.from == From::Start && pass.sees_all() {
+                self.shared.see_all(state)?;
+            }
+            state.places.settle();
+        }
+        (self.repeats.start)(fuel).map_err(Error::Value)
+    }
+
+    /// Runs a pass to its end.
+    fn run(&self, pass: &Arc<Pass>, fuel: u64) -> Result<Outcome, Halt> {
+        if let Some(request) = self.shared.state().back.as_ref().and_then(|back| back.request) {
+            return Err(Halt::Requested(request));
+        }
+        let started = self.start(pass, fuel, false);
+        let outcome = started.and_then(|()| self.ended.recv().map_err(|_| Error::Running));
+        let state = &mut *self.shared.state();
+        state.end_pass();
+        state.see_none();
+        let outcome = outcome?;
+        if let Some(request) = state.back.as_ref().and_then(|back| back.request) {
+            return Err(Halt::Requested(request));
+        }
+        if let Some(error) = state.unseen() {
+            return Err(Error::from(error).into());
+        }
+        if pass.until.is_some() && fuel == self.repeats.fuel && !pass.progress().is_complete {
+            return Err(Error::NotRepeated { outcome: outcome.text }.into());
+        }
+        Ok(outcome)
+    }
+
+    /// Where the program goes, and why it stops there.
+    fn target(&self, from: Point, how: Reverse, call: Option<Call>, times: u64) -> Result<Target, Halt> {
+        self.find_entries()?;
+        let mut point = from;
+        let mut target = Target::Start;
+        let times = if matches!(how, Reverse::Finish { .. }) { 1 } else { times.max(1) };
+        for _ in 0..times {
+            let (wanted, reason) = match how {
+                Reverse::Continue => (None, None),
+                Reverse::StepInstruction => (self.before(point)?, Some(Reason::Step)),
+                Reverse::NextInstruction => (self.before_at(point, depth_of(point))?, Some(Reason::Step)),
+                Reverse::Step => (self.line(point, false)?, Some(Reason::Step)),
+                Reverse::Next => (self.line(point, true)?, Some(Reason::Step)),
+                Reverse::Finish { .. } => {
+                    let Call { location, depth } = call.expect("found for this");
+                    (self.passage([location], depth, point)?, Some(Reason::Step))
+                }
+            };
+            let after = wanted.map_or(From::Start, From::Position);
+            match (self.search(after, point)?, wanted) {
+                // At the same instruction, it is a step as well.
+                (Some(mut found), wanted) => {
+                    let is_wanted = wanted == Some(found.position);
+                    found.reasons.extend(reason.filter(|_| is_wanted));
+                    point = Point::At(found.position);
+                    target = Target::Position(found);
+                    if !is_wanted && how != Reverse::Continue {
+                        break;
+                    }
+                }
+                (None, Some(position)) => {
+                    point = Point::At(position);
+                    target = Target::Position(Stopping { position, reasons: reason.into_iter().collect() });
+                }
+                (None, None) => return Ok(Target::Start),
+            }
+        }
+        Ok(target)
+    }
+
+    /// Finds out when the frames of watched expressions were entered.
+    fn find_entries(&self) -> Result<(), Halt> {
+        let watches: Vec<_> = self.shared.state().watches.values().cloned().collect();
+        for watch in watches {
+            let Some(frame) = &watch.frame else { continue };
+            let (None, Some(seen)) = (frame.entry(), frame.seen) else { continue };
+            let entry = Location { function: frame.function, place: Place::Entry };
+            let found = self.passage([entry], frame.depth, seen)?;
+            *frame.entry.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        }
+        Ok(())
+    }
+
+    /// The last moment before a point, and after the beginning, at which a breakpoint or watchpoint
+    /// would stop the thread.
+    fn search(&self, from: From, until: Point) -> Result<Option<Stopping>, Halt> {
+        let (breakpoints, watches) = {
+            let state = self.shared.state();
+            let enabled = state.breakpoints.values().filter(|of| of.is_enabled);
+            let (watches, breakpoints): (Vec<_>, Vec<_>) = enabled.partition(|of| of.is_watch);
+            let places = breakpoints.into_iter().flat_map(|of| of.locations.iter().copied());
+            (places.collect::<Vec<Location>>(), !watches.is_empty())
+        };
+        if breakpoints.is_empty() && !watches {
+            return Ok(None);
+        }
+        let run = |from: From| -> Result<Option<Stopping>, Halt> {
+            let pass = Arc::new(Pass::new(from, until.position(), Purpose::Search { watches }));
+            self.run(&pass, self.repeats.fuel)?;
+            let found = pass.progress().found.take();
+            Ok(found)
+        };
+        if let From::Position(position) = from {
+            let is_visited = !self.are_all_seen(position, until, |at| !breakpoints.contains(at))
+                || breakpoints.iter().any(|location| location.place == Place::Entry);
+            return if watches || is_visited { run(from) } else { Ok(None) };
+        }
+        if !watches {
+            return run(from);
+        }
+        let mut length = WATCHED;
+        loop {
+            let from = self.less(until, length)?;
+            let found = run(from)?;
+            if found.is_some() || from == From::Start {
+                return Ok(found);
+            }
+            length = length.saturating_mul(LONGER);
+        }
+    }
+
+    /// Whether the trail has all instructions from one to another, and the condition holds for the
+    /// locations between.
+    fn are_all_seen(&self, from: Position, to: Point, holds: impl Fn(&Location) -> bool) -> bool {
+        let state = self.shared.state();
+        let between = state.trail.as_ref().and_then(|trail| trail.between(Point::At(from), to));
+        between.is_some_and(|between| between.iter().all(|position| holds(&position.location)))
+    }
+
+    /// A place that the run comes to with this much more fuel than at a point.
+    fn less(&self, point: Point, length: u64) -> Result<From, Halt> {
+        let Some(fuel) = point.fuel() else { return Ok(From::Start) };
+        let Some(given) = (self.repeats.fuel - fuel).checked_sub(length).filter(|given| *given > 0) else {
+            return Ok(From::Start);
+        };
+        // The last frame whose own instruction has failed.
+        let left = Arc::new(Mutex::new(None));
+        let noted = left.clone();
+        let watch = self.shared.code.module().watch_unwound(move |frame| {
+            if !frame.is_call() {
+                let offset = frame.offset().ok().flatten();
+                let place = offset.map_or(Place::Entry, |offset| Place::Instruction { offset });
+                let location = Location { function: frame.function, place };
+                *noted.lock().unwrap_or_else(PoisonError::into_inner) = Some(location);
+            }
+        });
+        let pass = Arc::new(Pass::new(From::Start, None, Purpose::Exhaust));
+        self.run(&pass, given)?;
+        drop(watch);
+        let found = *left.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(found
+            .map_or(From::Start, |location| From::Fuel { location, less_than: self.repeats.fuel - given }))
+    }
+
+    /// Follows the instructions up to a point.
+    fn follow(&self, point: Point) -> Result<(), Halt> {
+        let mut length = TRAIL;
+        loop {
+            let from = self.less(point, length)?;
+            let pass = Arc::new(Pass::new(from, point.position(), Purpose::Trail));
+            self.run(&pass, self.repeats.fuel)?;
+            let steps = std::mem::take(&mut pass.progress().steps);
+            let trail = steps.end(point, from == From::Start);
+            let is_long_enough = trail.before(point) != Before::Unknown;
+            self.shared.state().trail = Some(trail);
+            if is_long_enough {
+                return Ok(());
+            }
+            length = length.saturating_mul(LONGER);
+        }
+    }
+
+    /// What the trail knows.
+    fn known(&self, point: Point) -> Before {
+        self.shared.state().trail.as_ref().map_or(Before::Unknown, |trail: &Trail| trail.before(point))
+    }
+
+    /// The instruction that was executed before a point.
+    fn before(&self, point: Point) -> Result<Option<Position>, Halt> {
+        loop {
+            match self.known(point) {
+                Before::At(position) => return Ok(Some(position)),
+                Before::Start => return Ok(None),
+                Before::Unknown => self.follow(point)?,
+            }
+        }
+    }
+
+    /// The last instruction before a point in a frame that is not deeper.
+    fn before_at(&self, point: Point, depth: usize) -> Result<Option<Position>, Halt> {
+        let mut at = point;
+        loop {
+            match self.known(at) {
+                Before::At(position) if position.depth <= depth => return Ok(Some(position)),
+                Before::At(position) => at = Point::At(position),
+                Before::Start => return Ok(None),
+                // All that is known was called by the frame of the point.
+                Before::Unknown if at != point => {
+                    let found = match point {
+                        Point::At(position) => self.passage(self.calls(position)?, depth, point)?,
+                        Point::End { .. } => None,
+                    };
+                    if found.is_some() {
+                        return Ok(found);
+                    }
+                    self.follow(at)?;
+                }
+                Before::Unknown => self.follow(at)?,
+            }
+        }
+    }
+
+    /// The calls in the function of a position.
+    fn calls(&self, position: Position) -> Result<Vec<Location>, Error> {
+        let function = position.location.function;
+        let body = self.shared.code.body(function)?;
+        let places = body.calls.keys().filter_map(|index| body.place(*index));
+        Ok(places.map(|place| Location { function, place }).collect())
+    }
+
+    /// The last time before a point that the thread came to one of these places, in a frame of this
+    /// depth.
+    fn passage(
+        &self,
+        places: impl IntoIterator<Item = Location>,
+        depth: usize,
+        until: Point,
+    ) -> Result<Option<Position>, Halt> {
+        let purpose = Purpose::Passage { places: places.into_iter().collect(), depth };
+        let pass = Arc::new(Pass::new(From::Start, until.position(), purpose));
+        self.run(&pass, self.repeats.fuel)?;
+        let found = pass.progress().found.take();
+        Ok(found.map(|found| found.position))
+    }
+
+    /// The beginning of the line that was executed before a point; with `over`, not in a function
+    /// that was called.
+    fn line(&self, point: Point, over: bool) -> Result<Option<Position>, Halt> {
+        let line = |position: Position| self.shared.code.line(position.location);
+        let before = |position: Position| -> Result<Option<Position>, Halt> {
+            let point = Point::At(position);
+            if over {
+                return self.before_at(point, position.depth);
+            }
+            // Functions without lines are stepped over.
+            match self.before(point)? {
+                Some(found) if found.depth > position.depth && line(found).is_none() => {
+                    self.before_at(point, position.depth)
+                }
+                found => Ok(found),
+            }
+        };
+        let first = match point {
+            Point::At(position) if line(position).is_some() => before(position)?,
+            // Without lines, it is a step of one instruction.
+            Point::At(position) if over => return self.before_at(point, position.depth),
+            Point::At(_) => return self.before(point),
+            Point::End { .. } => self.before(point)?,
+        };
+        let Some(mut at) = first else { return Ok(None) };
+        let is_end = matches!(point, Point::End { .. });
+        while line(at).is_none() {
+            match before(at)? {
+                Some(found) => at = found,
+                None => return if is_end { self.before(point) } else { Ok(Some(at)) },
+            }
+        }
+        loop {
+            let Some(found) = before(at)? else { return Ok(Some(at)) };
+            let is_same = found.depth == at.depth
+                && found.location.function == at.location.function
+                && line(found) == line(at);
+            let is_inner = found.depth > at.depth;
+            if !is_same && !is_inner {
+                return Ok(Some(at));
+            }
+            at = found;
+        }
+    }
+}
+
+/// The depth of the frame, which is no limit at the end.
+fn depth_of(point: Point) -> usize {
+    point.position().map_or(usize::MAX, |position| position.depth)
+}

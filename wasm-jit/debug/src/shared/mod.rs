@@ -1,0 +1,463 @@
+//! [`Shared`]: what the debugger and the program's threads have in common, and what a thread does
+//! at a probe.
+
+mod passes;
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::thread::ThreadId;
+
+use wasm_jit::InterruptHandle;
+use wasm_jit::probes::{Frame, GenericFn, GlobalProbe, Kind, Location, ProbeError};
+
+use crate::Error;
+use crate::code::Code;
+use crate::expression::Expression;
+use crate::frames::{Scope, Stopped};
+use crate::pass::{Pass, Request};
+use crate::places::Places;
+use crate::position::{Point, Position};
+use crate::step::{Found, Plan, Resume, Site};
+use crate::stop::{Breakpoint, Outcome, Reason, Stop};
+use crate::trail::Trail;
+use crate::watch::{Watch, WatchedFrame};
+
+/// The state that the program's threads use, as long as the debugger exists.
+pub(crate) struct Shared {
+    pub code: Code,
+    state: Mutex<State>,
+    /// Held by the thread that is stopped.
+    turn: Mutex<()>,
+    pub reports: Sender<Report>,
+    /// The function that the probes call.
+    hit: OnceLock<GenericFn>,
+    /// If the program's run repeats.
+    pub repeats: OnceLock<Repeats>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+/// Starts the program from its beginning, with this much fuel.
+pub(crate) type Start = dyn Fn(u64) -> Result<(), String> + Send + Sync;
+
+/// A run that repeats.
+pub(crate) struct Repeats {
+    /// The fuel of a complete run.
+    pub fuel: u64,
+    pub start: Box<Start>,
+}
+
+pub(crate) type Look = Box<dyn FnOnce(&mut Stopped<'_, '_>) + Send>;
+
+/// An event on its way to whoever waits for it.
+pub(crate) enum Report {
+    /// With the number of the stop.
+    Stopped(u64, Stop),
+    Ended(Outcome),
+}
+
+/// The thread that is stopped.
+pub(crate) struct Waiting {
+    /// The number of its stop: that of all stops so far.
+    pub stop: u64,
+    pub commands: Sender<Command>,
+}
+
+/// For the stopped thread.
+pub(crate) enum Command {
+    Look(Look),
+    Resume(Resume, Sender<Result<(), Error>>),
+    Kill,
+}
+
+/// Where the program is, if its run repeats and it does not run.
+#[derive(Clone, Debug)]
+pub(crate) struct Present {
+    pub point: Point,
+    /// The locations of the frames.
+    pub locations: Vec<Option<Location>>,
+    /// If it has ended.
+    pub outcome: Option<Outcome>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    pub places: Places,
+    pub breakpoints: BTreeMap<u32, Breakpoint>,
+    pub watches: BTreeMap<u32, Arc<Watch>>,
+    /// Sees all instructions, while something is watched or a pass needs them.
+    everywhere: Option<GlobalProbe>,
+    last_number: u32,
+    pub plan: Option<Plan>,
+    /// The places at which threads stop because of a requested pause.
+    pub pause: Option<Vec<Location>>,
+    pub stopped: Option<Waiting>,
+    /// Number of stops so far.
+    stops: u64,
+    /// In the order in which they have stopped first.
+    threads: Vec<ThreadId>,
+    pub handles: Vec<InterruptHandle>,
+    pub is_killed: bool,
+    pub present: Option<Present>,
+    /// While the program goes back.
+    pub back: Option<Back>,
+    /// What the run is for, if it is a repetition.
+    pub pass: Option<Arc<Pass>>,
+    /// Where there are probes for it.
+    pass_places: Vec<Location>,
+    /// The part of the run that is known, kept for the next time.
+    pub trail: Option<Trail>,
+    /// Whether the debugger has ended.
+    pub is_over: bool,
+}
+
+/// The program goes back, in several passes.
+pub(crate) struct Back {
+    /// Gets the outcome of each pass.
+    pub ends: Sender<Outcome>,
+    /// What was requested meanwhile.
+    pub request: Option<Request>,
+}
+
+/// The error with which calls of a program end that was [killed](crate::Debugger::kill).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("killed by the debugger")]
+pub struct Killed;
+
+impl Shared {
+    pub(crate) fn new(code: Code, reports: Sender<Report>) -> Arc<Self> {
+        let shared = Arc::new(Self {
+            code,
+            state: Mutex::default(),
+            turn: Mutex::default(),
+            reports,
+            hit: OnceLock::new(),
+            repeats: OnceLock::new(),
+        });
+        // Probes keep their closure as long as the code: it must not keep the debugger.
+        let weak = Arc::downgrade(&shared);
+        shared.hit.get_or_init(|| GenericFn::new(with(weak, Self::come)));
+        shared
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn hit(&self) -> &GenericFn {
+        self.hit.get().expect("made with it")
+    }
+
+    /// Switches on the probe of all instructions.
+    pub(crate) fn see_all(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
+        if state.everywhere.is_none() {
+            let closure = GenericFn::new(with(Arc::downgrade(self), Self::see));
+            state.everywhere = Some(self.code.module().global_probe(Kind::Generic(closure))?);
+        }
+        if let Some(probe) = &state.everywhere {
+            probe.activate()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the probes of the functions that have frames: the frames get code with probes when
+    /// their callee returns.
+    pub(crate) fn prepare(&self, locations: &[Option<Location>]) -> Result<(), Error> {
+        locations
+            .iter()
+            .flatten()
+            .try_for_each(|location| self.state().places.prepare(&self.code, self.hit(), location.function))
+    }
+
+    /// The pass that the run is for; an error ends the call of a thread that is killed.
+    fn pass(&self) -> Result<Option<Arc<Pass>>, wasm_jit::Error> {
+        let state = self.state();
+        if state.is_killed { Err(wasm_jit::Error::host(Killed)) } else { Ok(state.pass.clone()) }
+    }
+
+    /// A thread has reached a place with a probe.
+    fn come(self: &Arc<Self>, frame: &mut Frame<'_>) -> Result<(), wasm_jit::Error> {
+        let location = frame.location();
+        if let Some(pass) = self.pass()? {
+            return self.come_in_pass(&pass, frame, location);
+        }
+        if self.reasons(frame, location, false).is_empty() {
+            return Ok(());
+        }
+        // While it waited, another thread's stop may have changed what it has come to.
+        let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
+        match self.reasons(frame, location, true) {
+            reasons if reasons.is_empty() => Ok(()),
+            reasons => self.stop(frame, location, reasons),
+        }
+    }
+
+    /// Why a thread stops at a place. With `counts`, hits of breakpoints are counted.
+    fn reasons(&self, frame: &mut Frame<'_>, location: Location, counts: bool) -> Vec<Reason> {
+        let mut reasons = Vec::new();
+        let mut returned = None;
+        {
+            let state = &mut *self.state();
+            let mut site = Site { code: &self.code, places: &mut state.places, hit: self.hit() };
+            match state.plan.as_mut().map(|plan| plan.come(frame, location, &mut site)) {
+                None | Some(Found::Nothing) => {}
+                Some(Found::Done) => reasons.push(Reason::Step),
+                Some(Found::Returned { results }) => returned = Some(results),
+            }
+            if state.pause.as_ref().is_some_and(|places| places.contains(&location)) {
+                reasons.push(Reason::Pause);
+            }
+        }
+        if let Some(results) = returned {
+            let results = (0..results as u32).rev().filter_map(|depth| frame.operand(depth).ok()).collect();
+            reasons.push(Reason::Finished { results });
+        }
+        for (number, once, problem) in self.breakpoints_at(frame, location) {
+            let mut state = self.state();
+            let Some(breakpoint) = state.breakpoints.get_mut(&number) else { continue };
+            breakpoint.hits += u64::from(counts);
+            if counts && breakpoint.ignore > 0 {
+                breakpoint.ignore -= 1;
+                continue;
+            }
+            reasons.push(Reason::Breakpoint { number, once, problem });
+        }
+        reasons
+    }
+
+    /// The breakpoints at a place whose condition holds or has no value: their numbers, whether
+    /// they are for one stop, and why there is no value.
+    fn breakpoints_at(&self, frame: &mut Frame<'_>, location: Location) -> Vec<(u32, bool, Option<String>)> {
+        let candidates: Vec<_> = {
+            let state = self.state();
+            let all = state.breakpoints.values();
+            let here = all.filter(|of| of.is_enabled && of.locations.contains(&location));
+            here.map(|of| (of.number, of.once, of.condition.clone())).collect()
+        };
+        let mut holds = |condition: Option<Arc<Expression>>| {
+            let scope = &mut Scope::innermost(frame, &self.code);
+            match condition.map(|condition| condition.evaluate(scope)) {
+                Some(Ok(value)) if !value.is_true() => None,
+                Some(Err(error)) => Some(Some(error.to_string())),
+                _ => Some(None),
+            }
+        };
+        let found = candidates.into_iter().filter_map(|(number, once, condition)| {
+            let problem = holds(condition)?;
+            Some((number, once, problem))
+        });
+        found.collect()
+    }
+
+    /// The watchpoints that are on.
+    fn watches(&self) -> Vec<Arc<Watch>> {
+        let state = self.state();
+        let is_enabled = |number: &u32| state.breakpoints.get(number).is_some_and(|of| of.is_enabled);
+        let enabled = state.watches.iter().filter(|(number, _)| is_enabled(number));
+        enabled.map(|(_, watch)| watch.clone()).collect()
+    }
+
+    /// A thread is about to execute an instruction while all are seen.
+    fn see(self: &Arc<Self>, frame: &mut Frame<'_>) -> Result<(), wasm_jit::Error> {
+        if let Some(pass) = self.pass()? {
+            return self.see_in_pass(&pass, frame);
+        }
+        let watches = self.watches();
+        let reasons: Vec<Reason> =
+            watches.iter().filter_map(|watch| watch.check(frame, &self.code)).collect();
+        if reasons.is_empty() {
+            return Ok(());
+        }
+        let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
+        {
+            let state = &mut *self.state();
+            for reason in &reasons {
+                match reason {
+                    Reason::Watch { number, .. } => {
+                        if let Some(breakpoint) = state.breakpoints.get_mut(number) {
+                            breakpoint.hits += 1;
+                        }
+                    }
+                    Reason::OutOfScope { number, .. } => state.delete(*number),
+                    _ => {}
+                }
+            }
+        }
+        let location = frame.location();
+        self.stop(frame, location, reasons)
+    }
+
+    /// Stops the thread until it is resumed.
+    fn stop(
+        &self,
+        frame: &mut Frame<'_>,
+        location: Location,
+        reasons: Vec<Reason>,
+    ) -> Result<(), wasm_jit::Error> {
+        let (sender, commands) = channel();
+        let locations = frame.locations();
+        let (number, thread) = {
+            let state = &mut *self.state();
+            state.end_plans();
+            for reason in &reasons {
+                if let Reason::Breakpoint { number, once: true, .. } = reason {
+                    state.delete(*number);
+                }
+            }
+            state.present = self.repeats.get().and_then(|_| {
+                let point = Point::At(Position::of(frame, location).ok()?);
+                Some(Present { point, locations: locations.clone(), outcome: None })
+            });
+            state.stops += 1;
+            state.stopped = Some(Waiting { stop: state.stops, commands: sender });
+            let id = std::thread::current().id();
+            let known = state.threads.iter().position(|thread| *thread == id);
+            let thread = known.unwrap_or_else(|| {
+                state.threads.push(id);
+                state.threads.len() - 1
+            });
+            (state.stops, thread as u32 + 1)
+        };
+        let depth = locations.len().saturating_sub(1);
+        let stop = Stop { location, depth, reasons, thread };
+        // There is no receiver: the debugger is being dropped.
+        if self.reports.send(Report::Stopped(number, stop)).is_err() {
+            return Ok(());
+        }
+        while let Ok(command) = commands.recv() {
+            match command {
+                Command::Look(look) => {
+                    let (code, is_recorded) = (&self.code, self.repeats.get().is_some());
+                    look(&mut Stopped { frame, code, locations: &locations, is_recorded });
+                }
+                Command::Resume(resume, reply) => {
+                    let state = &mut *self.state();
+                    let mut site = Site { code: &self.code, places: &mut state.places, hit: self.hit() };
+                    match Plan::new(resume, frame, &locations, &mut site) {
+                        Ok(plan) => {
+                            state.plan = plan;
+                            state.stopped = None;
+                            state.present = None;
+                            state.places.settle();
+                            let _ = reply.send(Ok(()));
+                            break;
+                        }
+                        Err(error) => _ = reply.send(Err(error)),
+                    }
+                }
+                Command::Kill => return Err(wasm_jit::Error::host(Killed)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Ends the step and the pause that are under way.
+    pub(crate) fn end_plans(&mut self) {
+        if let Some(plan) = self.plan.take() {
+            plan.end(&mut self.places);
+        }
+        for location in self.pause.take().unwrap_or_default() {
+            self.places.unwant(location);
+        }
+    }
+
+    pub(crate) fn number(&mut self) -> u32 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    pub(crate) fn delete(&mut self, number: u32) {
+        let Some(breakpoint) = self.breakpoints.remove(&number) else { return };
+        if breakpoint.is_enabled {
+            breakpoint.locations.iter().for_each(|location| self.places.unwant(*location));
+        }
+        self.watches.remove(&number);
+        self.end_watching();
+    }
+
+    /// Switches off the probe of all instructions if nothing is watched.
+    pub(crate) fn end_watching(&mut self) {
+        let is_enabled = |number: &u32| self.breakpoints.get(number).is_some_and(|of| of.is_enabled);
+        if !self.watches.keys().any(is_enabled) {
+            self.see_none();
+        }
+    }
+
+    /// Switches off the probe of all instructions.
+    pub(crate) fn see_none(&self) {
+        if let Some(probe) = &self.everywhere {
+            // If code cannot be patched, as in a forked child, its probes fire without effect.
+            let _ = probe.deactivate();
+        }
+    }
+
+    /// Why not all instructions were seen, if so.
+    pub(crate) fn unseen(&self) -> Option<ProbeError> {
+        self.everywhere.as_ref().and_then(|probe| probe.refused().pop()).map(|(_, error)| error)
+    }
+
+    /// Begins a pass: with probes at its places, and at the entries of the frames of watched
+    /// expressions, so that the pass finds these frames again.
+    pub(crate) fn begin_pass(&mut self, pass: &Arc<Pass>, code: &Code, hit: &GenericFn) -> Result<(), Error> {
+        self.begin();
+        self.pass = Some(pass.clone());
+        let frames = self.watches.values().filter_map(|watch| watch.frame.as_ref());
+        let entries = frames.filter_map(WatchedFrame::entry).map(|entry| entry.location);
+        for location in pass.places().into_iter().chain(entries).collect::<Vec<_>>() {
+            if self.places.want(code, hit, location)? {
+                self.pass_places.push(location);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the pass, if there is one.
+    pub(crate) fn end_pass(&mut self) {
+        self.pass = None;
+        for location in std::mem::take(&mut self.pass_places) {
+            self.places.unwant(location);
+        }
+    }
+
+    /// Another run of the program begins.
+    pub(crate) fn begin(&mut self) {
+        self.is_killed = false;
+        self.handles.clear();
+        self.threads.clear();
+        self.present = None;
+        for watch in self.watches.values() {
+            watch.frame.iter().for_each(WatchedFrame::forget);
+        }
+    }
+
+    /// The debugger ends: nothing of it stays in the code.
+    pub(crate) fn end(&mut self) {
+        self.is_over = true;
+        self.is_killed |= self.pass.is_some();
+        self.back = None;
+        self.stopped = None;
+        self.end_plans();
+        self.breakpoints.clear();
+        self.watches.clear();
+        self.everywhere = None;
+        self.places = Places::default();
+    }
+}
+
+/// A closure for probes, which does nothing when the debugger has ended.
+fn with(
+    shared: Weak<Shared>,
+    come: fn(&Arc<Shared>, &mut Frame<'_>) -> Result<(), wasm_jit::Error>,
+) -> impl Fn(&mut Frame<'_>) -> Result<(), wasm_jit::Error> {
+    move |frame| match shared.upgrade() {
+        Some(shared) => come(&shared, frame),
+        None => Ok(()),
+    }
+}

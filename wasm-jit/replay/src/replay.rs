@@ -1,0 +1,126 @@
+//! [`Replay`]: a recorded run, again in this engine.
+
+use std::fmt;
+use std::io::Read;
+
+use wasm_jit::{Instance, InterruptHandle, Module, Store, StoreLimits};
+
+use super::error::Error;
+use super::rerun::{self, Ended, Observer, Run};
+
+/// A recorded run, which happens again in this engine: the program runs, with a host that does what
+/// the trace says. What the host did outside of the program, such as output, is not repeated.
+///
+/// The program executes the same instructions on the same values as when it was recorded, and as in
+/// every other replay, whatever probes its module has. What it gets from its host is compared with
+/// the trace: arguments, results, and which function is called next.
+///
+/// # Example
+/// ```
+/// # use std::io::{self, Write};
+/// # use std::sync::{Arc, Mutex};
+/// use wasm_jit::probes::{Kind, Location, Place, ProbeSpec};
+/// # use wasm_jit::{Engine, Linker, Module, Store};
+/// # use wasm_jit_replay::{Ended, Recorder, Replay};
+/// # #[derive(Clone, Default)]
+/// # struct Trace(Arc<Mutex<Vec<u8>>>);
+/// # impl Write for Trace {
+/// #     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+/// #         self.0.lock().expect("no writer panics").write(bytes)
+/// #     }
+/// #     fn flush(&mut self) -> io::Result<()> {
+/// #         Ok(())
+/// #     }
+/// # }
+/// # let engine = Engine::default();
+/// # let program = Module::new(&engine, r#"(module
+/// #     (import "host" "next" (func $next (result i32)))
+/// #     (func $half (param i32) (result i32) (i32.shr_u (local.get 0) (i32.const 1)))
+/// #     (func (export "run") (result i32) (i32.add (call $half (call $next)) (call $half (call $next)))))"#)?;
+/// # let mut linker = Linker::new(&engine);
+/// # linker.func_wrap("host", "next", || 42_i32)?;
+/// # let trace = Trace::default();
+/// # let recorder = Recorder::new(&program, trace.clone())?;
+/// # let mut store = Store::new(&engine, ());
+/// # let instance = recorder.instantiate(&mut store, &linker)?;
+/// # instance.get_typed_func::<(), i32>(&mut store, "run")?.call(&mut store, ())?;
+/// # let trace = io::Cursor::new(trace.0.lock().expect("no writer panics").clone());
+/// // How often is `half` called in the run that `trace` has?
+/// let half = Location { function: 1, place: Place::Entry };
+/// let calls = program.probe(ProbeSpec { location: half, kind: Kind::Count })?;
+/// calls.activate()?;
+/// let mut replay = Replay::new(&program, trace)?;
+/// assert!(matches!(replay.run()?, Ended::Returned));
+/// assert_eq!(calls.count(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Replay {
+    store: Store<Run<Box<dyn Read>, Unobserved>>,
+}
+
+/// Nobody is notified.
+struct Unobserved;
+
+impl Observer for Unobserved {}
+
+impl Replay {
+    /// A replay before its start: the instance exists, and no function of it has been called, also
+    /// not its start function. The trace is read while the program runs.
+    ///
+    /// # Errors
+    /// [`Error::OtherModule`], [`Error::Damaged`], [`Error::Io`]; [`Error::Mismatch`] and
+    /// [`Error::Unsupported`] for imports; [`Error::Engine`].
+    pub fn new(module: &Module, trace: impl Read + 'static) -> Result<Self, Error> {
+        let trace: Box<dyn Read> = Box::new(trace);
+        rerun::instantiate(module, trace, Unobserved).map(|store| Self { store })
+    }
+
+    /// The instance.
+    pub fn instance(&self) -> Instance {
+        self.store.data().instance()
+    }
+
+    /// Interrupts the program from other threads.
+    pub fn interrupt_handle(&mut self) -> InterruptHandle {
+        self.store.interrupt_handle()
+    }
+
+    /// Limits what the program may use. If it had limits when it was recorded, a replay without
+    /// them differs from there on where they had an effect.
+    pub fn set_limits(&mut self, limits: StoreLimits) {
+        self.store.set_limits(limits);
+    }
+
+    /// Gives the program fuel: see [`Store::set_fuel`].
+    ///
+    /// # Errors
+    /// [`wasm_jit::Error::NoFuel`].
+    pub fn set_fuel(&mut self, fuel: u64) -> Result<(), wasm_jit::Error> {
+        self.store.set_fuel(fuel)
+    }
+
+    /// The fuel that is left.
+    ///
+    /// # Errors
+    /// [`wasm_jit::Error::NoFuel`].
+    pub fn fuel(&self) -> Result<u64, wasm_jit::Error> {
+        self.store.fuel()
+    }
+
+    /// Runs the program on this thread, to the end of the trace. The second time, there is nothing
+    /// left to do.
+    ///
+    /// # Errors
+    /// The errors of reading the trace. [`Error::Mismatch`] if the program does not do what is
+    /// recorded, [`Error::Failed`] if it fails instead: also if a probe or an interrupt ends its
+    /// call.
+    pub fn run(&mut self) -> Result<Ended, Error> {
+        rerun::run(&mut self.store)
+    }
+}
+
+impl fmt::Debug for Replay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replay").field("instance", &self.instance()).finish_non_exhaustive()
+    }
+}
