@@ -49,7 +49,9 @@
 //! ends it without a report: no handler of this library is installed for such signals.
 
 mod control;
+mod fetch;
 mod fire;
+mod function;
 mod missing;
 mod observer;
 mod output;

@@ -1,17 +1,19 @@
 //! A script that observes: its rules, what they match, and what it has seen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use profiler::arguments::{Objects, Unavailable};
 use profiler::script::ScriptFormat;
 use wasm_jit_whamm::lang::{Script, ScriptReport};
 use wasm_jit_whamm::native::{NativeCall, NativeFunction, NativeMonitor, NativePlaces};
 use wordpatch::tsc;
 
 use crate::missing::Missing;
-use crate::observer::{Function, Probe};
+use crate::function::Function;
+use crate::observer::Probe;
 use crate::pairing::{Calls, Exit, Open};
-use crate::ring::Event;
+use crate::ring::{Event, Values};
 use crate::socket::Socket;
 use crate::stacks::{self, Stacks};
 use crate::worker::Clock;
@@ -38,6 +40,11 @@ pub(crate) struct Running {
     pub(crate) stacks: Option<Stacks>,
     /// The places that its rules match, by number of the function.
     places: Vec<NativePlaces>,
+    /// Why the arguments of functions are not known that rules ask for, by object.
+    pub(crate) unknown: BTreeSet<(String, String)>,
+    /// Events that rules did not get because an argument was not known, by function and number of
+    /// the argument.
+    pub(crate) without_argument: BTreeMap<(u32, u32), u64>,
     /// The time-stamp counter when it began. Earlier events are ignored: they are from a time at
     /// which some of its probes were on already, and others were not.
     began: u64,
@@ -61,6 +68,8 @@ impl Running {
             measures_time: false,
             stacks: None,
             places: Vec::new(),
+            unknown: BTreeSet::new(),
+            without_argument: BTreeMap::new(),
             began: tsc::now(),
             before: Missing::default(),
             unpaired: BTreeMap::new(),
@@ -109,16 +118,32 @@ impl Running {
 
     /// Matches the rules with a function. Functions are shown in the order of their numbers, or
     /// again with the same number.
-    pub(crate) fn show(&mut self, number: u32, function: &Function) {
+    pub(crate) fn show(&mut self, number: u32, function: &mut Function, objects: &mut Objects) {
         if self.places.len() <= number as usize {
             self.places.resize_with(number as usize + 1, NativePlaces::default);
         }
         let Some(monitor) = self.monitor.as_mut().filter(|_| self.failure.is_none()) else { return };
         let object = function.object.to_string_lossy();
-        match monitor.function(NativeFunction { number, name: &function.name, object: &object }) {
+        let name = function.name.clone();
+        let mut unknown: Option<Unavailable> = None;
+        let places = monitor.function(NativeFunction { number, name: &name, object: &object }, &mut |wanted| {
+            function.argument(wanted, objects).unwrap_or_else(|reason| {
+                unknown = Some(reason);
+                None
+            })
+        });
+        match places {
             Ok(places) => self.places[number as usize] = places,
             Err(error) => self.failure = Some(error.to_string()),
         }
+        self.unknown.extend(unknown.map(|reason| (object.into_owned(), reason.to_string())));
+    }
+
+    /// Whether it needs the arguments of a function.
+    pub(crate) fn wants_arguments(&self, function: u32) -> bool {
+        let Some(monitor) = self.monitor.as_ref().filter(|_| self.failure.is_none()) else { return false };
+        let Some(NativePlaces { entry, exit }) = self.places.get(function as usize) else { return false };
+        entry.iter().chain(exit).any(|place| monitor.arguments(*place).next().is_some())
     }
 
     /// Whether a rule matches a function.
@@ -149,6 +174,7 @@ impl Running {
     pub(crate) fn observe(
         &mut self,
         event: &Event,
+        values: &Values,
         probe: &Probe,
         thread: u32,
         calls: &mut Calls,
@@ -157,15 +183,17 @@ impl Running {
         if self.failure.is_some() || event.ticks < self.began || !self.matches(probe.function) {
             return Ok(());
         }
-        let Self { monitor: Some(monitor), places, unpaired, stacks, .. } = self else { return Ok(()) };
+        let Self { monitor: Some(monitor), places, unpaired, without_argument, stacks, .. } = self else {
+            return Ok(());
+        };
         // The rate of the counter takes time to find out.
         let mut clock = self.measures_time.then_some(clock);
         let places = &places[probe.function as usize];
         let seen = match self.pairs_calls {
-            true => see(calls, stacks.as_mut(), probe, event, clock.as_deref_mut()),
-            false => Some(OfPair::default()),
+            true => see(calls, stacks.as_mut(), probe, event, values, clock.as_deref_mut()),
+            false => Some(OfPair { values: *values, ..OfPair::default() }),
         };
-        let OfPair { depth, duration, stack } = seen.unwrap_or_default();
+        let OfPair { depth, duration, stack, values } = seen.unwrap_or_default();
         let call = NativeCall {
             probe: event.probe,
             thread,
@@ -174,10 +202,15 @@ impl Running {
             depth,
             duration,
             stack,
+            arguments: &values.values,
         };
         for place in if probe.is_entry { &places.entry } else { &places.exit } {
             if seen.is_none() && monitor.needs_pairs(*place) {
                 *unpaired.entry(probe.function).or_default() += 1;
+            } else if let Some(number) =
+                monitor.arguments(*place).find(|number| values.get(*number).is_none())
+            {
+                *without_argument.entry((probe.function, number)).or_default() += 1;
             } else {
                 monitor.fire(*place, &call)?;
             }
@@ -198,14 +231,14 @@ impl Running {
     }
 
     /// In a forked child: begins again, with the functions that are known.
-    pub(crate) fn restart(&mut self, functions: &[Function]) {
+    pub(crate) fn restart(&mut self, functions: &mut [Function], objects: &mut Objects) {
         let Origin::Options { source } = &mut self.origin else { return };
         let mut again = Self::of_options(std::mem::take(&mut self.name), std::mem::take(source));
         again.failure = self.failure.take();
         if self.monitor.is_some() {
             again.prepare();
-            for (number, function) in functions.iter().enumerate() {
-                again.show(number as u32, function);
+            for (number, function) in functions.iter_mut().enumerate() {
+                again.show(number as u32, function, objects);
             }
         }
         *self = again;
@@ -220,6 +253,8 @@ struct OfPair {
     duration: u64,
     /// If stacks are asked for.
     stack: u32,
+    /// The arguments of the call.
+    values: Values,
 }
 
 /// Pairs an event with its call. `None` for an exit without an entry.
@@ -228,19 +263,20 @@ fn see(
     stacks: Option<&mut Stacks>,
     probe: &Probe,
     event: &Event,
+    values: &Values,
     clock: Option<&mut Clock>,
 ) -> Option<OfPair> {
     let (function, call_site, stack_pointer) = (probe.function, event.call_site, event.stack_pointer);
     if probe.is_entry {
         let open = Open { function, call_site, stack_pointer, ticks: event.ticks, stack: stacks::EMPTY };
-        let (depth, stack) = calls.enter(open, stacks);
-        return Some(OfPair { depth, duration: 0, stack });
+        let (depth, stack) = calls.enter(open, values, stacks);
+        return Some(OfPair { depth, duration: 0, stack, values: *values });
     }
     // A call in any of its encodings is shorter than this.
     let after_site = event.continues_at.wrapping_sub(probe.site);
     let is_tail = !(1..=8).contains(&after_site);
-    let (open, depth) = calls.exit(Exit { function, call_site, stack_pointer, is_tail })?;
+    let (open, depth, values) = calls.exit(Exit { function, call_site, stack_pointer, is_tail })?;
     let ticks = event.ticks.saturating_sub(open.ticks);
     let duration = clock.map_or(0, |clock| clock.nanoseconds(ticks));
-    Some(OfPair { depth, duration, stack: open.stack })
+    Some(OfPair { depth, duration, stack: open.stack, values })
 }

@@ -7,7 +7,8 @@
 //! 1. [`NativeMonitor::function`] is called for each function that is discovered. It evaluates the
 //!    static parts of predicates, which need names only, and makes what belongs to the places that
 //!    match: variables of the place, constants. The result says which of the function's events are
-//!    to be observed.
+//!    to be observed. Rules may ask for arguments of the function, by position or name and with a
+//!    type; the caller says whether the function has them.
 //! 2. [`NativeMonitor::fire`] is called for each such event. It evaluates the rest of the
 //!    predicate and executes the statements, on the calling thread.
 //! 3. [`NativeMonitor::finish`] executes the rules of the end. [`NativeMonitor::report`] reads the
@@ -16,12 +17,16 @@
 //! All state is in the monitor, which one thread uses at a time: rules are executed one after the
 //! other, and a variable exists once for all threads of the program.
 
+mod argument;
+
 use wasm_jit::{Config, Engine, Error, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
 
 use crate::lang::{FAILURES, Script, ScriptReport};
 use crate::monitor_module::{
     Buffer, Call, Event, MonitorError, OfCall, Parameter, Rule, Static, parse_native,
 };
+
+pub use self::argument::{ArgumentName, NativeArgument, NumberType};
 
 /// A function of a native program.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +41,7 @@ pub struct NativeFunction<'a> {
 
 /// The beginning or end of a call, as rules see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NativeCall {
+pub struct NativeCall<'a> {
     /// The number of the probe.
     pub probe: u32,
     /// The kernel's number of the thread.
@@ -54,6 +59,10 @@ pub struct NativeCall {
     ///
     /// [`Value::Stack`]: crate::lang::Value::Stack
     pub stack: u32,
+    /// The function's arguments, by the numbers that the caller has given them
+    /// ([`NativeMonitor::function`]). Integers and booleans are extended to 64 bits, floats are
+    /// their bits.
+    pub arguments: &'a [u64],
 }
 
 /// A rule at a place.
@@ -74,6 +83,8 @@ pub struct NativePlaces {
 enum Argument {
     Constant(u64),
     OfCall(OfCall),
+    /// An argument of the function, by its number among those of the call.
+    OfFunction(u32),
 }
 
 /// The most parameters that the function of a rule can have: the blocks and the names of a place,
@@ -83,6 +94,7 @@ const MAX_ARGUMENTS: usize = 64;
 #[derive(Debug)]
 struct Place {
     function: NumericFunc,
+    is_exit: bool,
     arguments: Box<[Argument]>,
 }
 
@@ -145,9 +157,13 @@ impl NativeMonitor {
     }
 
     /// Whether rules ask for what is known only if each call's end is observed with its beginning:
-    /// the duration, the depth or the stack.
+    /// the duration, the depth or the stack, and at the end the arguments.
     pub fn pairs_calls(&self) -> bool {
-        self.binds(OfCall::is_of_pair)
+        let asks_for_arguments = |rule: &Rule| {
+            rule.event == Event::NativeExit
+                && rule.parameters.iter().any(|value| matches!(value, Parameter::NativeArgument(_)))
+        };
+        self.binds(OfCall::is_of_pair) || self.rules.iter().any(|(_, rule)| asks_for_arguments(rule))
     }
 
     /// Whether rules ask for times in nanoseconds.
@@ -166,21 +182,45 @@ impl NativeMonitor {
         parameters.any(|parameter| matches!(parameter, Parameter::OfCall(value) if is_such(*value)))
     }
 
-    /// Whether the rule at a place binds such a value.
+    /// Whether the rule at a place asks for what is known only if each call's end is observed with
+    /// its beginning.
     ///
     /// # Panics
     /// If the place is not one of this monitor.
     pub fn needs_pairs(&self, place: PlaceId) -> bool {
-        let is_of_pair =
-            |argument: &Argument| matches!(argument, Argument::OfCall(value) if value.is_of_pair());
-        self.places[place.0 as usize].arguments.iter().any(is_of_pair)
+        let Place { arguments, is_exit, .. } = &self.places[place.0 as usize];
+        arguments.iter().any(|argument| match argument {
+            Argument::OfCall(value) => value.is_of_pair(),
+            Argument::OfFunction(_) => *is_exit,
+            Argument::Constant(_) => false,
+        })
+    }
+
+    /// The numbers of the function's arguments that the rule at a place asks for.
+    ///
+    /// # Panics
+    /// If the place is not one of this monitor.
+    pub fn arguments(&self, place: PlaceId) -> impl Iterator<Item = u32> + '_ {
+        self.places[place.0 as usize].arguments.iter().filter_map(|argument| match argument {
+            Argument::OfFunction(number) => Some(*number),
+            _ => None,
+        })
     }
 
     /// Matches the rules with a function.
     ///
+    /// `argument` is asked for each argument that a rule needs whose static predicate holds. It
+    /// returns the number by which [`NativeCall::arguments`] has its value, or `None` if the
+    /// function has no such argument, or one with other values than those of the type
+    /// ([`NumberType::holds`]): then the rule does not match.
+    ///
     /// # Errors
     /// [`MonitorError::Call`]: there is no memory for the variables of its places.
-    pub fn function(&mut self, function: NativeFunction<'_>) -> Result<NativePlaces, MonitorError> {
+    pub fn function(
+        &mut self,
+        function: NativeFunction<'_>,
+        argument: &mut dyn FnMut(&NativeArgument) -> Option<u32>,
+    ) -> Result<NativePlaces, MonitorError> {
         let mut found = NativePlaces::default();
         for number in 0..self.rules.len() {
             let (export, rule) = self.rules[number].clone();
@@ -189,10 +229,21 @@ impl NativeMonitor {
             {
                 continue;
             }
+            let of_function = |parameter: &Parameter| match parameter {
+                Parameter::NativeArgument(wanted) => Some(argument(wanted)),
+                _ => None,
+            };
+            // Variables of the place are made only if the rule matches.
+            let of_function: Option<Vec<u32>> = rule.parameters.iter().filter_map(of_function).collect();
+            let Some(of_function) = of_function else { continue };
+            let mut of_function = of_function.into_iter();
             let of_rule = self.instance.get_func(&self.store, &export).expect("the rule is its name");
             let mut arguments = Vec::with_capacity(rule.parameters.len());
             for parameter in &rule.parameters {
                 arguments.push(match parameter {
+                    Parameter::NativeArgument(_) => {
+                        Argument::OfFunction(of_function.next().expect("each has a number"))
+                    }
                     Parameter::OfCall(value) => Argument::OfCall(*value),
                     Parameter::Call(call) => Argument::Constant(self.call(&export, call, function)?),
                     Parameter::Static(value) => Argument::Constant(number_of(*value, function)),
@@ -203,7 +254,8 @@ impl NativeMonitor {
                 .map_err(|source| self.failed(&export, "", function, source))?;
             assert!(arguments.len() <= MAX_ARGUMENTS, "the language binds fewer values");
             let id = PlaceId(self.places.len() as u32);
-            self.places.push(Place { function: numeric, arguments: arguments.into() });
+            let is_exit = rule.event == Event::NativeExit;
+            self.places.push(Place { function: numeric, is_exit, arguments: arguments.into() });
             match rule.event {
                 Event::NativeEntry => found.entry.push(id),
                 _ => found.exit.push(id),
@@ -271,9 +323,10 @@ impl NativeMonitor {
     /// its functions call each other without end. The variables are as they were then.
     ///
     /// # Panics
-    /// If the place is not one of this monitor.
-    pub fn fire(&mut self, place: PlaceId, of: &NativeCall) -> Result<(), wasm_jit::Error> {
-        let Place { function, arguments } = &self.places[place.0 as usize];
+    /// If the place is not one of this monitor, or one of its [arguments](Self::arguments) is
+    /// missing.
+    pub fn fire(&mut self, place: PlaceId, of: &NativeCall<'_>) -> Result<(), wasm_jit::Error> {
+        let Place { function, arguments, .. } = &self.places[place.0 as usize];
         let mut values = [0; MAX_ARGUMENTS];
         for (value, argument) in values.iter_mut().zip(arguments) {
             *value = match argument {
@@ -285,6 +338,7 @@ impl NativeMonitor {
                 Argument::OfCall(OfCall::Depth) => of.depth.into(),
                 Argument::OfCall(OfCall::Duration) => of.duration,
                 Argument::OfCall(OfCall::Stack) => of.stack.into(),
+                Argument::OfFunction(number) => of.arguments[*number as usize],
             };
         }
         function.call(&mut self.store, &mut values)

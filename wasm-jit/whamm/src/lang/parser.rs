@@ -26,6 +26,9 @@ const KEYWORDS: [&str; 15] = [
     "frame", "fn", "use", "map",
 ];
 
+/// The object whose members are the arguments of a native function, by name.
+const ARGUMENTS: &str = "args";
+
 type Parsed<T> = Result<T, Problem>;
 
 /// Parses a script; reports all problems after which parsing can continue.
@@ -290,7 +293,7 @@ impl Parser<'_> {
                     .help("write a rule for each type, with bounds such as `(arg0: i64)`"));
             }
             if self.at("(")? {
-                bounds.extend(self.parameters()?);
+                bounds.extend(self.parameters(Self::bound)?);
             }
             // Blanks are allowed around colons only if a colon follows.
             let end = self.lexer.clone();
@@ -317,15 +320,34 @@ impl Parser<'_> {
         }
     }
 
+    /// The name of a bound: also that of an argument, such as `args.size`.
+    fn bound(&mut self) -> Parsed<Ident> {
+        let name = self.ident("a name")?;
+        if name.name != ARGUMENTS || !self.accept(".")? {
+            return Ok(name);
+        }
+        self.argument(name)
+    }
+
+    /// The name of an argument, after `args.`. It is one of the program's: keywords are allowed.
+    fn argument(&mut self, object: Ident) -> Parsed<Ident> {
+        match self.lexer.next()? {
+            (Token::Name(name), span) => {
+                Ok(Ident { name: format!("{ARGUMENTS}.{name}"), span: object.span.start..span.end })
+            }
+            (token, span) => Err(unexpected(&token, span, "the name of an argument")),
+        }
+    }
+
     /// `(name: type, ..)`
-    fn parameters(&mut self) -> Parsed<Vec<Parameter>> {
+    fn parameters(&mut self, parse_name: fn(&mut Self) -> Parsed<Ident>) -> Parsed<Vec<Parameter>> {
         self.expect("(")?;
         let mut parameters = Vec::new();
         if self.accept(")")? {
             return Ok(parameters);
         }
         loop {
-            let name = self.ident("a name")?;
+            let name = parse_name(self)?;
             self.expect(":")?;
             parameters.push(Parameter { name, ty: self.type_()? });
             if !self.accept(",")? {
@@ -338,7 +360,7 @@ impl Parser<'_> {
 
     fn function(&mut self) -> Parsed<Function> {
         let name = self.ident("the name of a function")?;
-        let parameters = self.parameters()?;
+        let parameters = self.parameters(|parser| parser.ident("a name"))?;
         let result = if self.accept("->")? { self.type_()? } else { Type::UNIT };
         Ok(Function { name, parameters, result, body: self.block()? })
     }
@@ -654,6 +676,10 @@ impl Parser<'_> {
             // `0.1` of `tuple.0.1` is a number for the lexer.
             let digits = self.lexer.rest();
             let length = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+            if length == 0 && name.name == ARGUMENTS && annotation.is_none() && !self.is_call() {
+                let Ident { name, span } = self.argument(name)?;
+                return Ok(Expr { kind: ExprKind::Name(name), span, depth: 1 });
+            }
             if length == 0 {
                 let member = self.ident("a field's number or a function")?;
                 return self.call(start, annotation, Some(name), member);
@@ -664,6 +690,13 @@ impl Parser<'_> {
             path.push(digits[..length].parse().map_err(|_| unknown())?);
         }
         node(start..self.lexer.position(), ExprKind::Field(name, path))
+    }
+
+    /// Whether a name and an opening parenthesis follow.
+    fn is_call(&self) -> bool {
+        let mut after = self.lexer.clone();
+        after.next().is_ok_and(|(token, _)| matches!(token, Token::Name(_)))
+            && after.next().is_ok_and(|(token, _)| token == Token::Mark("("))
     }
 
     fn call(

@@ -4,6 +4,7 @@ use wildmatch::WildMatch;
 
 use super::error::NameError;
 use super::modes::Mode;
+use crate::native::NativeArgument;
 
 /// Maximum depth of nested calls in parameters.
 const MAX_DEPTH: usize = 32;
@@ -89,6 +90,8 @@ pub(crate) enum Parameter {
     Local(u32),
     Frame,
     OfCall(OfCall),
+    /// An argument of a native function.
+    NativeArgument(NativeArgument),
     Static(Static),
     Call(Call),
 }
@@ -293,7 +296,10 @@ impl<'a> Parser<'a> {
         if self.rest().starts_with('$') {
             return Ok(Parameter::Call(self.call(depth)?));
         }
-        let word = self.word(|c| c.is_ascii_alphanumeric() || c == '_');
+        let word = match self.is_native() {
+            true => self.word(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.')),
+            false => self.word(|c| c.is_ascii_alphanumeric() || c == '_'),
+        };
         let value = if self.is_native() { native_value(word) } else { value(word) };
         match value {
             Some(value) => Ok(value),
@@ -329,7 +335,7 @@ fn native_value(word: &str) -> Option<Parameter> {
         "depth" => Parameter::OfCall(OfCall::Depth),
         "duration" => Parameter::OfCall(OfCall::Duration),
         "stack" => Parameter::OfCall(OfCall::Stack),
-        _ => return None,
+        _ => return NativeArgument::parse(word).map(Parameter::NativeArgument),
     })
 }
 

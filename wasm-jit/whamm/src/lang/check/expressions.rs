@@ -139,7 +139,7 @@ impl Checker<'_> {
                     ProblemKind::Type,
                     span,
                     format!("the type of `{name}` differs from place to place"),
-                    format!("give the rule a type bound: `wasm:opcode:NAME({name}: i32):before`"),
+                    format!("give the rule a type bound: `{}`", self.target.provider().with_bound(name)),
                 );
                 None
             }
