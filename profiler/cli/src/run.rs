@@ -83,7 +83,7 @@ pub(crate) struct Run {
     script: Option<PathBuf>,
 
     /// The program, looked up in PATH, and its arguments
-    #[arg(required = true, trailing_var_arg = true, last = true, value_names = ["PROGRAM", "ARGS"], num_args = 1..)]
+    #[arg(required = true, last = true, value_names = ["PROGRAM", "ARGS"], num_args = 1..)]
     command: Vec<OsString>,
 }
 
