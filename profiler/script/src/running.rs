@@ -204,16 +204,21 @@ impl Running {
             stack,
             arguments: &values.values,
         };
+        let mut without = 0_u32;
         for place in if probe.is_entry { &places.entry } else { &places.exit } {
             if seen.is_none() && monitor.needs_pairs(*place) {
                 *unpaired.entry(probe.function).or_default() += 1;
             } else if let Some(number) =
                 monitor.arguments(*place).find(|number| values.get(*number).is_none())
             {
-                *without_argument.entry((probe.function, number)).or_default() += 1;
+                without |= 1 << number;
             } else {
                 monitor.fire(*place, &call)?;
             }
+        }
+        // Several rules may ask for the same one.
+        for number in (0..u32::BITS).filter(|number| without & 1 << number != 0) {
+            *without_argument.entry((probe.function, number)).or_default() += 1;
         }
         Ok(())
     }

@@ -52,6 +52,8 @@ pub(super) struct Copies {
     /// By their distance from RSP at the entry, with their sizes. Those at 8 and above are
     /// arguments on the stack.
     slots: BTreeMap<i64, (Held, u8)>,
+    /// Whether the arguments on the stack may have been changed.
+    is_incoming_changed: bool,
     next: u32,
 }
 
@@ -124,7 +126,7 @@ impl Copies {
         for (index, register) in registers.iter_mut().enumerate() {
             *register = Held::Value(Value(index as u32), 64);
         }
-        let mut copies = Self { registers, slots: BTreeMap::new(), next: 32 };
+        let mut copies = Self { registers, slots: BTreeMap::new(), is_incoming_changed: false, next: 32 };
         copies.registers[usize::from(Register::RSP.0)] = Held::Frame(0);
         copies
     }
@@ -147,6 +149,11 @@ impl Copies {
         let end = slot + i64::from(bytes);
         slot >= 8
             || self.slots.range(..=slot).next_back().is_some_and(|(at, (_, size))| at + i64::from(*size) >= end)
+    }
+
+    /// Whether the arguments on the stack are those of the entry.
+    pub(super) fn has_incoming(&self) -> bool {
+        !self.is_incoming_changed
     }
 
     /// A place that a probe sees and that contains a value.
@@ -350,7 +357,10 @@ impl Copies {
                     }
                 }
                 // It may be any slot.
-                None => self.slots.clear(),
+                None => {
+                    self.slots.clear();
+                    self.is_incoming_changed = true;
+                }
             }
         }
         for (index, _) in registers {
@@ -401,7 +411,7 @@ impl Copies {
                 let held = narrowed(self.fresh(), bytes);
                 // An argument on the stack.
                 if slot >= 8 {
-                    self.store(slot, held, bytes);
+                    self.slots.insert(slot, (held, bytes));
                 }
                 held
             }
@@ -416,6 +426,7 @@ impl Copies {
     /// Removes what is in some bytes of the stack.
     fn overwrite(&mut self, slot: i64, bytes: usize) {
         let end = slot.saturating_add(bytes as i64);
+        self.is_incoming_changed |= end > 8;
         self.slots.retain(|at, (_, size)| *at >= end || at + i64::from(*size) <= slot);
     }
 }

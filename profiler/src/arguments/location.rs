@@ -66,16 +66,48 @@ impl Located<'_> {
             // It holds in the whole scope, which includes the code before the parameter is stored.
             return self.of_expression(expression.clone(), ty, true);
         }
-        let list = self.object.dwarf.attr_locations(self.unit, location.clone());
-        let mut list = list.ok().flatten().ok_or(Unavailable::Unsupported)?;
+        // While the call is being executed. At the address to which it returns, the location may be
+        // that of an assignment after it.
+        let during = self.located_at(location, self.returns - 1);
+        let source = match during {
+            Some(expression) => self.of_expression(expression, ty, false),
+            None => Err(Unavailable::NotKept),
+        };
+        source.or_else(|reason| {
+            let at_entry = self.code.as_ref().and_then(|code| self.located_at(location, code.start));
+            at_entry.and_then(|expression| self.copy_of_entry(expression, ty)).ok_or(reason)
+        })
+    }
+
+    /// The expression of a list at an address.
+    fn located_at(
+        &self,
+        location: &AttributeValue<Section>,
+        address: u64,
+    ) -> Option<gimli::Expression<Section>> {
+        let mut list = self.object.dwarf.attr_locations(self.unit, location.clone()).ok()??;
         while let Ok(Some(entry)) = list.next() {
-            // While the call is being executed. At the address to which it returns, the location
-            // may be that of an assignment after it.
-            if (entry.range.begin..entry.range.end).contains(&(self.returns - 1)) {
-                return self.of_expression(entry.data, ty, false);
+            if (entry.range.begin..entry.range.end).contains(&address) {
+                return Some(entry.data);
             }
         }
-        Err(Unavailable::NotKept)
+        None
+    }
+
+    /// A place that still has the value of a location at the entry of the function.
+    fn copy_of_entry(&self, expression: gimli::Expression<Section>, ty: ScalarType) -> Option<Source> {
+        let copies = self.copies()?;
+        match &self.operations(expression)?[..] {
+            [Operation::Register { register }] => {
+                self.copy_of(&copies, copies::of_entry(Register(register.0))?, ty).ok()
+            }
+            [Operation::FrameOffset { offset: offset @ 0.. }] if copies.has_incoming() => {
+                let (base, at, is_frame_address) = self.frame_base()?;
+                let offset = i32::try_from(at.checked_add(*offset)?).ok()?;
+                is_frame_address.then_some(Source::Memory(base, offset))
+            }
+            _ => None,
+        }
     }
 
     fn operations(&self, expression: gimli::Expression<Section>) -> Option<Vec<Operation<Section>>> {
@@ -126,6 +158,13 @@ impl Located<'_> {
                     _ => Err(Unavailable::Unsupported),
                 }
             }
+            [
+                Operation::RegisterOffset { register, offset: 0, .. },
+                Operation::UnsignedConstant { value: mask },
+                Operation::And,
+                conversions @ ..,
+                Operation::StackValue,
+            ] if is_lower_part(*mask, conversions, ty) => self.of_register(Register(register.0), ty),
             [Operation::EntryValue { expression }, Operation::StackValue] => {
                 let of_entry = self.operations(gimli::Expression(expression.clone()));
                 match of_entry.as_deref() {
@@ -216,6 +255,15 @@ impl Located<'_> {
         let is_near = (start..start.saturating_add(MAX_PROLOGUE)).contains(&self.site);
         is_near.then(|| Copies::at(code, start, self.site))?
     }
+}
+
+/// Whether a mask and conversions leave a value of a type as it is. clang describes a boolean as the
+/// lower half of a register, converted to one bit and then to a byte.
+fn is_lower_part(mask: u64, conversions: &[Operation<Section>], ty: ScalarType) -> bool {
+    let of_type = u64::MAX >> (64 - 8 * u32::from(ty.bytes()));
+    let is_conversion = |operation: &Operation<Section>| matches!(operation, Operation::Convert { .. });
+    mask & of_type == of_type
+        && (conversions.is_empty() || ty == ScalarType::Bool && conversions.iter().all(is_conversion))
 }
 
 /// A register as a whole.
