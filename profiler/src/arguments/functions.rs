@@ -22,8 +22,17 @@ type At = (usize, UnitOffset);
 pub(super) struct Functions {
     object: Object,
     units: Vec<Unit>,
-    /// The code of each unit's functions. Read when the first one is looked up.
-    of_units: Vec<Option<Vec<Code>>>,
+    /// What each unit contains. Read when the first of its functions is looked up.
+    of_units: Vec<Option<Contents>>,
+}
+
+/// The contents of a unit.
+#[derive(Clone, Debug, Default)]
+struct Contents {
+    /// The code of its functions.
+    code: Vec<Code>,
+    /// Whether there are types: without them, there are no parameters either.
+    has_types: bool,
 }
 
 /// A range of a function's code.
@@ -53,6 +62,9 @@ impl Functions {
 
     pub(super) fn parameters(&mut self, function: u64) -> Result<Vec<Parameter>, Unavailable> {
         let at = self.function(function.wrapping_add(self.object.lowest)).ok_or(Unavailable::UnknownFunction)?;
+        if !self.contents(at.0).has_types {
+            return Err(Unavailable::NoParameters);
+        }
         let of_source = self.of_source(at).ok_or(Unavailable::UnknownFunction)?;
         let parameter = |at: &At| {
             let die = self.die(*at)?;
@@ -105,28 +117,28 @@ impl Functions {
     fn function(&mut self, address: u64) -> Option<At> {
         let unit = self.unit_at(address)?;
         let is_it = |code: &&Code| code.is_first && code.range.start == address;
-        Some((unit, self.code_of(unit).iter().find(is_it)?.function))
+        Some((unit, self.contents(unit).code.iter().find(is_it)?.function))
     }
 
-    /// The code of a unit's functions.
-    fn code_of(&mut self, unit: usize) -> &[Code] {
+    fn contents(&mut self, unit: usize) -> &Contents {
         if self.of_units[unit].is_none() {
-            let mut all = Vec::new();
+            let mut contents = Contents::default();
             let mut entries = self.units[unit].entries();
             while let Ok(Some(die)) = entries.next_dfs() {
+                contents.has_types |= die.has_attr(gimli::DW_AT_type);
                 if die.tag() == gimli::DW_TAG_subprogram {
                     // Of several ranges, the first one is that of the entry.
                     let ranges = self.ranges(unit, die).into_iter().enumerate();
-                    all.extend(ranges.map(|(number, range)| Code {
+                    contents.code.extend(ranges.map(|(number, range)| Code {
                         range: range.begin..range.end,
                         function: die.offset(),
                         is_first: number == 0,
                     }));
                 }
             }
-            self.of_units[unit] = Some(all);
+            self.of_units[unit] = Some(contents);
         }
-        self.of_units[unit].as_deref().unwrap_or_default()
+        self.of_units[unit].as_ref().expect("it has just been read")
     }
 
     fn unit_at(&self, address: u64) -> Option<usize> {
@@ -154,7 +166,7 @@ impl Functions {
     /// The innermost scope of a function at an address, and the code in which that is.
     fn scope(&mut self, address: u64, key: &Key) -> Option<(At, Code)> {
         let unit = self.unit_at(address)?;
-        let code = self.code_of(unit).iter().find(|code| code.range.contains(&address))?.clone();
+        let code = self.contents(unit).code.iter().find(|code| code.range.contains(&address))?.clone();
         let mut entries = self.units[unit].entries_at_offset(code.function).ok()?;
         let mut found = None;
         let mut is_first = true;

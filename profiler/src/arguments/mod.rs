@@ -144,6 +144,8 @@ pub struct Fetch {
 pub enum Unavailable {
     /// The object's file has no debugging information.
     NoDebugInformation,
+    /// The debugging information contains functions and lines, but no parameters.
+    NoParameters,
     /// The object's file, or its debugging information, cannot be read.
     Unreadable(String),
     /// The debugging information does not contain the function.
@@ -166,6 +168,7 @@ impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoDebugInformation => "there is no debugging information (-g)",
+            Self::NoParameters => "the debugging information has no parameters (-g1)",
             Self::Unreadable(reason) => return write!(f, "the debugging information cannot be read: {reason}"),
             Self::UnknownFunction => "the debugging information does not contain the function",
             Self::UnknownPlace => "the debugging information does not say where the function was inlined",
