@@ -462,13 +462,15 @@ impl Observer {
     /// Forgets the threads that have ended; their blocks become free.
     pub(crate) fn reclaim(&mut self) {
         let process = std::process::id().cast_signed();
-        self.readers.retain(|reader| {
+        let Self { readers, scripts, .. } = self;
+        readers.retain(|reader| {
             // SAFETY: signal 0 is not sent.
             let result = unsafe { libc::syscall(libc::SYS_tgkill, process, reader.thread.cast_signed(), 0) };
             let is_over = result != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
             // A slot that an ended thread has reserved and not filled is never filled.
             let is_done = is_over && reader.block.event(0).is_none() && !reader.block.skip_unfilled(true);
             if is_done {
+                scripts.iter_mut().for_each(|script| script.thread_ended(reader.thread));
                 reader.block.free();
             }
             !is_done

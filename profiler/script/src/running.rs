@@ -223,6 +223,13 @@ impl Running {
         Ok(())
     }
 
+    /// A thread of the program has ended.
+    pub(crate) fn thread_ended(&mut self, thread: u32) {
+        if let Some(monitor) = &mut self.monitor {
+            monitor.thread_ended(thread);
+        }
+    }
+
     /// The values of the variables, after the rules of the end. `None` if they cannot be read.
     pub(crate) fn finish(&mut self) -> Option<ScriptReport> {
         let monitor = self.monitor.as_mut()?;

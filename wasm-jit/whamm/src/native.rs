@@ -19,9 +19,11 @@
 
 mod argument;
 
+use std::collections::HashMap;
+
 use wasm_jit::{Config, Engine, Error, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
 
-use crate::lang::{FAILURES, Script, ScriptReport};
+use crate::lang::{FAILURES, Script, ScriptReport, THREAD_BLOCK};
 use crate::monitor_module::{
     Buffer, Call, Event, MonitorError, OfCall, Parameter, Rule, Static, parse_native,
 };
@@ -95,6 +97,7 @@ const MAX_ARGUMENTS: usize = 64;
 struct Place {
     function: NumericFunc,
     is_exit: bool,
+    has_thread: bool,
     arguments: Box<[Argument]>,
 }
 
@@ -107,6 +110,8 @@ pub struct NativeMonitor {
     /// With the names of their exports.
     rules: Vec<(String, Rule)>,
     places: Vec<Place>,
+    /// The addresses of the variables of threads that have some, by the thread's number.
+    threads: HashMap<u32, u32>,
 }
 
 impl NativeMonitor {
@@ -142,7 +147,7 @@ impl NativeMonitor {
         let instance = linker.instantiate(&mut store, &module).map_err(failed)?;
         let has_strings = instance.get_memory(&store, "whamm_buffer").is_some();
         let buffer = has_strings.then(|| Buffer::of(&mut store, &instance)).transpose()?;
-        Ok(Self { script, store, instance, buffer, rules, places: Vec::new() })
+        Ok(Self { script, store, instance, buffer, rules, places: Vec::new(), threads: HashMap::new() })
     }
 
     /// Does what a thread's first call of a rule would do otherwise: finds out where the thread's
@@ -255,7 +260,9 @@ impl NativeMonitor {
             assert!(arguments.len() <= MAX_ARGUMENTS, "the language binds fewer values");
             let id = PlaceId(self.places.len() as u32);
             let is_exit = rule.event == Event::NativeExit;
-            self.places.push(Place { function: numeric, is_exit, arguments: arguments.into() });
+            let is_block = |value: &Argument| matches!(value, Argument::OfCall(OfCall::ThreadBlock));
+            let has_thread = arguments.iter().any(is_block);
+            self.places.push(Place { function: numeric, is_exit, has_thread, arguments: arguments.into() });
             match rule.event {
                 Event::NativeEntry => found.entry.push(id),
                 _ => found.exit.push(id),
@@ -326,6 +333,7 @@ impl NativeMonitor {
     /// If the place is not one of this monitor, or one of its [arguments](Self::arguments) is
     /// missing.
     pub fn fire(&mut self, place: PlaceId, of: &NativeCall<'_>) -> Result<(), wasm_jit::Error> {
+        let thread = if self.places[place.0 as usize].has_thread { self.thread(of.thread)? } else { 0 };
         let Place { function, arguments, .. } = &self.places[place.0 as usize];
         let mut values = [0; MAX_ARGUMENTS];
         for (value, argument) in values.iter_mut().zip(arguments) {
@@ -338,10 +346,29 @@ impl NativeMonitor {
                 Argument::OfCall(OfCall::Depth) => of.depth.into(),
                 Argument::OfCall(OfCall::Duration) => of.duration,
                 Argument::OfCall(OfCall::Stack) => of.stack.into(),
+                Argument::OfCall(OfCall::ThreadBlock) => thread.into(),
                 Argument::OfFunction(number) => of.arguments[*number as usize],
             };
         }
         function.call(&mut self.store, &mut values)
+    }
+
+    /// The address of a thread's variables, which are made when a rule first needs them.
+    fn thread(&mut self, number: u32) -> Result<u32, wasm_jit::Error> {
+        if let Some(address) = self.threads.get(&number) {
+            return Ok(*address);
+        }
+        let make = self.instance.get_func(&self.store, THREAD_BLOCK).expect("the compiler has exported it");
+        let mut made = [Val::I32(0)];
+        make.call(&mut self.store, &[Val::I32(number.cast_signed())], &mut made)?;
+        let [Val::I32(address)] = made else { unreachable!("its result is an address") };
+        self.threads.insert(number, address.cast_unsigned());
+        Ok(address.cast_unsigned())
+    }
+
+    /// A thread has ended: a later one with the same number has variables of its own.
+    pub fn thread_ended(&mut self, number: u32) {
+        self.threads.remove(&number);
     }
 
     /// Executes the rules of the end.

@@ -269,3 +269,69 @@ fn arguments_need_a_type() {
     refused(&format!("native:func:entry({}) {{ }}", many.join(", ")), "at most 12 arguments");
     refused("fn f() -> u64 { return args.size; }", "there is no variable `args.size`");
 }
+
+#[test]
+fn each_thread_has_variables_of_its_own() {
+    let mut monitor = monitor(
+        "report thread var calls: u64; thread var next: u64 = 7; report thread var kinds: map<bool, u64>;
+         report thread var last: (u64, f64); report var all: u64;
+         native:func:entry / calls < 3 / { calls++; all++; kinds[fname == \"f\"]++; last = (next, 0.5); next = next + ticks; }
+         native:func:entry / fname == \"g\" / { report thread var calls: u64; kinds[true] = kinds[true] + 100; }",
+    );
+    let places = [(0, "f"), (1, "g")].map(|(number, name)| {
+        monitor.function(function(number, name, ""), &mut |_| None).unwrap().entry
+    });
+    assert_eq!(places.each_ref().map(Vec::len), [1, 2]);
+    let mut fire = |thread, function: usize, ticks| {
+        for place in &places[function] {
+            monitor.fire(*place, &NativeCall { thread, ticks, ..NativeCall::default() }).unwrap();
+        }
+    };
+    for (thread, function) in [(11, 0), (12, 1), (11, 1), (11, 0), (11, 0), (12, 0)] {
+        fire(thread, function, thread.into());
+    }
+    monitor.thread_ended(11);
+    monitor.fire(places[0][0], &NativeCall { thread: 11, ticks: 1, ..NativeCall::default() }).unwrap();
+    let report = monitor.report().unwrap();
+    assert_eq!(report.threads.variables, ["calls", "kinds", "last"]);
+    let int = |value: i128| ReportedValue::Value(Value::Int(value));
+    let kinds = |entries: &[(bool, i128)]| {
+        ReportedValue::Map(entries.iter().map(|(key, value)| (Value::Bool(*key), Value::Int(*value))).collect())
+    };
+    let last = |value| ReportedValue::Value(Value::Tuple(vec![Value::Int(value), Value::Float(0.5)]));
+    let mut found: Vec<_> =
+        report.threads.threads.iter().map(|thread| (thread.thread, thread.values.clone())).collect();
+    found.sort_by_key(|(thread, values)| (*thread, std::cmp::Reverse(format!("{values:?}"))));
+    let expected = [
+        (11, vec![int(3), kinds(&[(true, 102), (false, 1)]), last(7 + 22)]),
+        (11, vec![int(1), kinds(&[(true, 1)]), last(7)]),
+        (12, vec![int(2), kinds(&[(false, 1), (true, 101)]), last(7 + 12)]),
+    ];
+    assert_eq!(found, expected);
+    let all = report.variables.iter().find(|variable| variable.name == "all").unwrap();
+    assert_eq!(all.value, int(6));
+}
+
+#[test]
+fn variables_of_threads_need_a_thread() {
+    #[track_caller]
+    fn refused(script: &str, expected: &str) {
+        let error = Script::native("test.mm", script.as_bytes()).expect_err("it is refused").to_string();
+        assert!(error.contains(expected), "{script}: {error}");
+    }
+    refused("thread var n: u64; fn f() { n++; } native:func:entry { f(); }", "there is no thread here");
+    refused("thread var n: u64; native:end { n = 1; }", "there is no thread here");
+    refused("thread var m: map<u32, u32>; native:begin { m[1] = 2; }", "there is no thread here");
+    refused("thread var m: map<u32, u32>; report var n: u32; native:end { n = m[1]; }", "there is no thread here");
+    refused("native:begin { thread var n: u64; }", "belongs to rules of functions");
+    refused("thread var n: u64; native:func:entry { thread var n: u32; }", "is a `u64` elsewhere");
+    refused("native:func:entry { thread var n: u64 = ticks; }", "depends on the program's execution");
+    refused("native:func:entry { thread shared var n: u64; }", "one storage class");
+    let script = b"thread var n: u64; wasm:func:entry { n++; }";
+    for error in [
+        Script::new("test.mm", script, &[]).map(drop).unwrap_err(),
+        lang::compile("test.mm", script, &[]).map(drop).unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("only scripts for native programs"), "{error}");
+    }
+}

@@ -11,7 +11,7 @@
 //! rule       = { "@once" | "@sample" "(" NUMBER "%" ")" | "@toggle" } part { ":" part } [ "/" expression "/" ] block          two to four parts
 //! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ parameters ]
 //! block      = "{" { statement } "}"
-//! statement  = { "report" | "unshared" | "shared" | "frame" } "var" NAME ":" type [ "=" expression ] ";"
+//! statement  = { "report" | "unshared" | "shared" | "frame" | "thread" } "var" NAME ":" type [ "=" expression ] ";"
 //!            | target "=" expression ";" | target ( "++" | "--" ) ";" | call ";"
 //!            | "return" [ expression ] ";" | "break" ";" | "continue" ";"
 //!            | "if" condition block { "elif" condition block } [ "else" block ]
@@ -60,10 +60,12 @@ mod types;
 
 pub use diagnostics::{Problem, ProblemKind, ScriptError, Span};
 pub use histogram::{Bar, histogram};
-pub use report::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value, VariableReport};
+pub use report::{
+    ReportedValue, RuleReport, ScriptReport, SiteReport, ThreadReport, ThreadsReport, Value, VariableReport,
+};
 
 use self::events::{Event, Matched};
-pub(crate) use self::ir::FAILURES;
+pub(crate) use self::ir::{FAILURES, THREAD_BLOCK};
 use self::libraries::Libraries;
 use self::native::Provider;
 

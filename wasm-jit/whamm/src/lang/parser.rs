@@ -21,9 +21,9 @@ const MAX_ARMS: usize = 256;
 /// Problems after which a script is abandoned.
 const MAX_PROBLEMS: usize = 20;
 
-const KEYWORDS: [&str; 15] = [
+const KEYWORDS: [&str; 16] = [
     "return", "if", "elif", "else", "while", "break", "continue", "var", "report", "unshared", "shared",
-    "frame", "fn", "use", "map",
+    "frame", "thread", "fn", "use", "map",
 ];
 
 /// The object whose members are the arguments of a native function, by name.
@@ -507,6 +507,7 @@ impl Parser<'_> {
                 "unshared" => Storage::Unshared,
                 "shared" => Storage::Shared,
                 "frame" => Storage::Frame,
+                "thread" => Storage::Thread,
                 "var" => {
                     self.lexer.next()?;
                     break;

@@ -37,6 +37,8 @@ pub(crate) enum OfCall {
     Depth,
     Duration,
     Stack,
+    /// The address of the thread's variables.
+    ThreadBlock,
 }
 
 impl OfCall {
@@ -335,6 +337,7 @@ fn native_value(word: &str) -> Option<Parameter> {
         "depth" => Parameter::OfCall(OfCall::Depth),
         "duration" => Parameter::OfCall(OfCall::Duration),
         "stack" => Parameter::OfCall(OfCall::Stack),
+        "thread_block" => Parameter::OfCall(OfCall::ThreadBlock),
         _ => return NativeArgument::parse(word).map(Parameter::NativeArgument),
     })
 }

@@ -200,6 +200,9 @@ impl Checker<'_> {
             self.problem(ProblemKind::Type, &name.span, message);
             return None;
         };
+        if !self.is_in_frame(variable.place, &name.name, &name.span) {
+            return None;
+        }
         let checked = self.expr(key, Some(&key_type))?;
         self.same_type(&checked, &key_type, &key.span).then_some((variable.place, checked, *value_type))
     }

@@ -80,6 +80,8 @@ struct Checker<'a> {
     shared: HashMap<(usize, usize), u32>,
     /// Variables of frames, which have one meaning in all rules.
     frame: HashMap<String, Variable>,
+    /// Variables of threads, which have one meaning in all rules.
+    thread: HashMap<String, Variable>,
     context: Context,
     body: Body,
     /// Initial values of variables of sites.
@@ -114,6 +116,7 @@ pub(super) fn check(
         scopes: vec![HashMap::new()],
         shared: HashMap::new(),
         frame: HashMap::new(),
+        thread: HashMap::new(),
         context: Context::Script,
         body: Body::default(),
         init: Body::default(),
