@@ -454,8 +454,15 @@ impl Observer {
             }
         }
         block.advance(count);
+        let finished: BTreeSet<u32> =
+            scripts.iter_mut().flat_map(|script| std::mem::take(&mut script.finished)).collect();
         if has_failed {
             self.switch_all();
+        } else if !finished.is_empty() {
+            let is_of_finished =
+                |probe: &Option<Probe>| probe.as_ref().is_some_and(|probe| finished.contains(&probe.function));
+            let probes: Vec<_> = (0..self.probes.len()).filter(|at| is_of_finished(&self.probes[*at])).collect();
+            probes.into_iter().for_each(|number| self.switch(number));
         }
     }
 

@@ -35,11 +35,17 @@ pub(crate) struct Running {
     /// processes of a run have none.
     monitor: Option<NativeMonitor>,
     pairs_calls: bool,
+    asks_for_nesting: bool,
     measures_time: bool,
     /// Those of its events, if it asks for them.
     pub(crate) stacks: Option<Stacks>,
-    /// The places that its rules match, by number of the function.
+    /// The places that its rules match, by number of the function, without those at which a rule
+    /// does nothing more.
     places: Vec<NativePlaces>,
+    /// Whether rules match a function, or have matched it.
+    matched: Vec<bool>,
+    /// Functions with rules that do nothing more, whose probes may not be needed.
+    pub(crate) finished: BTreeSet<u32>,
     /// Why the arguments of functions are not known that rules ask for, by object.
     pub(crate) unknown: BTreeSet<(String, String)>,
     /// Events that rules did not get because an argument was not known, by function and number of
@@ -65,9 +71,12 @@ impl Running {
             origin,
             monitor: None,
             pairs_calls: false,
+            asks_for_nesting: false,
             measures_time: false,
             stacks: None,
             places: Vec::new(),
+            matched: Vec::new(),
+            finished: BTreeSet::new(),
             unknown: BTreeSet::new(),
             without_argument: BTreeMap::new(),
             began: tsc::now(),
@@ -98,6 +107,7 @@ impl Running {
 
     fn use_monitor(&mut self, monitor: NativeMonitor) {
         self.pairs_calls = monitor.pairs_calls();
+        self.asks_for_nesting = monitor.asks_for_nesting();
         self.measures_time = monitor.measures_time();
         self.stacks = monitor.tells_stacks().then(Stacks::default);
         self.monitor = Some(monitor);
@@ -121,6 +131,7 @@ impl Running {
     pub(crate) fn show(&mut self, number: u32, function: &mut Function, objects: &mut Objects) {
         if self.places.len() <= number as usize {
             self.places.resize_with(number as usize + 1, NativePlaces::default);
+            self.matched.resize(number as usize + 1, false);
         }
         let Some(monitor) = self.monitor.as_mut().filter(|_| self.failure.is_none()) else { return };
         let object = function.object.to_string_lossy();
@@ -133,7 +144,10 @@ impl Running {
             })
         });
         match places {
-            Ok(places) => self.places[number as usize] = places,
+            Ok(places) => {
+                self.matched[number as usize] = !(places.entry.is_empty() && places.exit.is_empty());
+                self.places[number as usize] = places;
+            }
             Err(error) => self.failure = Some(error.to_string()),
         }
         self.unknown.extend(unknown.map(|reason| (object.into_owned(), reason.to_string())));
@@ -148,14 +162,12 @@ impl Running {
 
     /// Whether a rule matches a function.
     pub(crate) fn matches(&self, function: u32) -> bool {
-        self.places
-            .get(function as usize)
-            .is_some_and(|places| !(places.entry.is_empty() && places.exit.is_empty()))
+        self.matched.get(function as usize).is_some_and(|matched| *matched)
     }
 
     /// The number of functions that rules match.
     pub(crate) fn matched(&self) -> usize {
-        (0..self.places.len() as u32).filter(|function| self.matches(*function)).count()
+        self.matched.iter().filter(|matched| **matched).count()
     }
 
     /// Whether it needs the events of a probe.
@@ -164,7 +176,11 @@ impl Running {
             return false;
         };
         let of_event = if probe.is_entry { entry } else { exit };
-        self.failure.is_none() && (!of_event.is_empty() || self.pairs_calls && self.matches(probe.function))
+        let has_rules = !(entry.is_empty() && exit.is_empty());
+        // The depth and the stack of other calls include those of functions without rules that do
+        // something.
+        let is_paired = self.pairs_calls && (has_rules || self.asks_for_nesting && self.matches(probe.function));
+        self.failure.is_none() && (!of_event.is_empty() || is_paired)
     }
 
     /// Executes the rules for an event of a thread.
@@ -183,12 +199,13 @@ impl Running {
         if self.failure.is_some() || event.ticks < self.began || !self.matches(probe.function) {
             return Ok(());
         }
-        let Self { monitor: Some(monitor), places, unpaired, without_argument, stacks, .. } = self else {
+        let Self { monitor: Some(monitor), places, unpaired, without_argument, stacks, finished, .. } = self
+        else {
             return Ok(());
         };
         // The rate of the counter takes time to find out.
         let mut clock = self.measures_time.then_some(clock);
-        let places = &places[probe.function as usize];
+        let places = &mut places[probe.function as usize];
         let seen = match self.pairs_calls {
             true => see(calls, stacks.as_mut(), probe, event, values, clock.as_deref_mut()),
             false => Some(OfPair { values: *values, ..OfPair::default() }),
@@ -215,6 +232,12 @@ impl Running {
             } else {
                 monitor.fire(*place, &call)?;
             }
+        }
+        let done = monitor.take_finished();
+        if !done.is_empty() {
+            let of_event = if probe.is_entry { &mut places.entry } else { &mut places.exit };
+            of_event.retain(|place| !done.contains(place));
+            finished.insert(probe.function);
         }
         // Several rules may ask for the same one.
         for number in (0..u32::BITS).filter(|number| without & 1 << number != 0) {

@@ -21,11 +21,11 @@ mod argument;
 
 use std::collections::HashMap;
 
-use wasm_jit::{Config, Engine, Error, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
+use wasm_jit::{Caller, Config, Engine, Error, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
 
 use crate::lang::{FAILURES, Script, ScriptReport, THREAD_BLOCK};
 use crate::monitor_module::{
-    Buffer, Call, Event, MonitorError, OfCall, Parameter, Rule, Static, parse_native,
+    Buffer, Call, Event, MonitorError, OFF, OfCall, PROBES, Parameter, Rule, Static, parse_native,
 };
 
 pub use self::argument::{ArgumentName, NativeArgument, NumberType};
@@ -104,7 +104,8 @@ struct Place {
 /// A script that observes a native program.
 pub struct NativeMonitor {
     script: Script,
-    store: Store<()>,
+    /// With the places at which a rule has said that it does nothing more.
+    store: Store<Vec<PlaceId>>,
     instance: Instance,
     buffer: Option<Buffer>,
     /// With the names of their exports.
@@ -138,12 +139,14 @@ impl NativeMonitor {
             })?;
             rules.extend(rule.map(|rule| (export.name().to_owned(), rule)));
         }
-        let mut store = Store::new(&engine, ());
+        let mut store = Store::new(&engine, Vec::new());
         let mut linker = Linker::new(&engine);
         let (library, name) = FAILURES;
         linker
             .func_wrap(library, name, |reason: u32| -> Result<(), Error> { Err(failure(reason)) })
             .map_err(failed)?;
+        let finish = |mut caller: Caller<'_, Vec<PlaceId>>, place: u32| caller.data_mut().push(PlaceId(place));
+        linker.func_wrap(PROBES, OFF, finish).map_err(failed)?;
         let instance = linker.instantiate(&mut store, &module).map_err(failed)?;
         let has_strings = instance.get_memory(&store, "whamm_buffer").is_some();
         let buffer = has_strings.then(|| Buffer::of(&mut store, &instance)).transpose()?;
@@ -174,6 +177,11 @@ impl NativeMonitor {
     /// Whether rules ask for times in nanoseconds.
     pub fn measures_time(&self) -> bool {
         self.binds(|value| matches!(value, OfCall::Nanoseconds | OfCall::Duration))
+    }
+
+    /// Whether rules ask for the calls around one: the depth or the stack.
+    pub fn asks_for_nesting(&self) -> bool {
+        self.binds(|value| matches!(value, OfCall::Depth | OfCall::Stack))
     }
 
     /// Whether rules ask for stacks.
@@ -243,9 +251,11 @@ impl NativeMonitor {
             let Some(of_function) = of_function else { continue };
             let mut of_function = of_function.into_iter();
             let of_rule = self.instance.get_func(&self.store, &export).expect("the rule is its name");
+            let id = PlaceId(self.places.len() as u32);
             let mut arguments = Vec::with_capacity(rule.parameters.len());
             for parameter in &rule.parameters {
                 arguments.push(match parameter {
+                    Parameter::Static(Static::Probe) => Argument::Constant(id.0.into()),
                     Parameter::NativeArgument(_) => {
                         Argument::OfFunction(of_function.next().expect("each has a number"))
                     }
@@ -258,7 +268,6 @@ impl NativeMonitor {
             let numeric = NumericFunc::new(&self.store, of_rule)
                 .map_err(|source| self.failed(&export, "", function, source))?;
             assert!(arguments.len() <= MAX_ARGUMENTS, "the language binds fewer values");
-            let id = PlaceId(self.places.len() as u32);
             let is_exit = rule.event == Event::NativeExit;
             let is_block = |value: &Argument| matches!(value, Argument::OfCall(OfCall::ThreadBlock));
             let has_thread = arguments.iter().any(is_block);
@@ -364,6 +373,13 @@ impl NativeMonitor {
         let [Val::I32(address)] = made else { unreachable!("its result is an address") };
         self.threads.insert(number, address.cast_unsigned());
         Ok(address.cast_unsigned())
+    }
+
+    /// The places at which a rule does nothing more, since the last call of this function: its first
+    /// event has happened, and the rule is one of `@once`. [`fire`](Self::fire) need not be called
+    /// for them, but may be.
+    pub fn take_finished(&mut self) -> Vec<PlaceId> {
+        std::mem::take(self.store.data_mut())
     }
 
     /// A thread has ended: a later one with the same number has variables of its own.

@@ -335,3 +335,28 @@ fn variables_of_threads_need_a_thread() {
         assert!(error.to_string().contains("only scripts for native programs"), "{error}");
     }
 }
+
+#[test]
+fn rules_of_once_finish_their_places() {
+    let mut monitor = monitor(
+        "report var n: u64; report var all: u64;
+         @once native:func:* / ticks > 5 / { n++; } native:func:entry { all++; }
+         @once @sample(100%) native:func:entry / fid == 1 / { n = n + 10; }",
+    );
+    let [first, second] =
+        [0, 1].map(|number| monitor.function(function(number, "f", ""), &mut |_| None).unwrap());
+    let mut fired = |place, ticks| {
+        monitor.fire(place, &NativeCall { ticks, ..NativeCall::default() }).unwrap();
+        monitor.take_finished()
+    };
+    assert_eq!(fired(first.entry[0], 5), []);
+    assert_eq!(fired(first.entry[0], 6), [first.entry[0]]);
+    assert_eq!(fired(first.entry[0], 7), [], "it is fired all the same, and does nothing");
+    assert_eq!(fired(first.entry[1], 7), []);
+    assert_eq!(fired(first.exit[0], 7), [first.exit[0]]);
+    assert_eq!(fired(second.entry[2], 7), [second.entry[2]]);
+    assert_eq!(fired(second.entry[0], 7), [second.entry[0]]);
+    let report = monitor.report().unwrap();
+    let values: Vec<_> = report.variables.iter().map(|variable| variable.value.clone()).collect();
+    assert_eq!(values, [13, 1].map(|value| ReportedValue::Value(Value::Int(value))));
+}

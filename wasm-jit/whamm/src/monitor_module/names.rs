@@ -328,6 +328,7 @@ fn native_value(word: &str) -> Option<Parameter> {
     Some(match word {
         "fid" => Parameter::Static(Static::Function),
         "pc" => Parameter::Static(Static::Pc),
+        "probe" => Parameter::Static(Static::Probe),
         "fname" => Parameter::Static(Static::FunctionName),
         "object" => Parameter::Static(Static::Object),
         "probe_id" => Parameter::OfCall(OfCall::Probe),
