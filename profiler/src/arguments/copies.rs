@@ -14,8 +14,8 @@
 use std::collections::BTreeMap;
 
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
-    OpAccess, OpKind, Register as Iced,
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register as Iced,
 };
 
 use super::{Register, ScalarType};
@@ -148,7 +148,11 @@ impl Copies {
     pub(super) fn is_stored(&self, slot: i64, bytes: u8) -> bool {
         let end = slot + i64::from(bytes);
         slot >= 8
-            || self.slots.range(..=slot).next_back().is_some_and(|(at, (_, size))| at + i64::from(*size) >= end)
+            || self
+                .slots
+                .range(..=slot)
+                .next_back()
+                .is_some_and(|(at, (_, size))| at + i64::from(*size) >= end)
     }
 
     /// Whether the arguments on the stack are those of the entry.
@@ -174,7 +178,14 @@ impl Copies {
 
     /// The value that is stored next to a slot, by straight code from `from` on, which is after
     /// the call; the code is that of the whole function.
-    pub(super) fn next_store(mut self, code: &[u8], start: u64, from: u64, slot: i64, ty: ScalarType) -> Option<Value> {
+    pub(super) fn next_store(
+        mut self,
+        code: &[u8],
+        start: u64,
+        from: u64,
+        slot: i64,
+        ty: ScalarType,
+    ) -> Option<Value> {
         self.slots.retain(|at, _| *at != slot);
         self.forget_called();
         let after = code.get(usize::try_from(from.checked_sub(start)?).ok()?..)?;
@@ -212,7 +223,12 @@ impl Copies {
     }
 
     /// Executes an instruction. Returns false if the next one is not always executed after it.
-    fn execute(&mut self, instruction: &Instruction, info: &mut InstructionInfoFactory, is_bool: bool) -> bool {
+    fn execute(
+        &mut self,
+        instruction: &Instruction,
+        info: &mut InstructionInfoFactory,
+        is_bool: bool,
+    ) -> bool {
         match instruction.flow_control() {
             FlowControl::Next => {}
             FlowControl::Call | FlowControl::IndirectCall => {
@@ -258,9 +274,12 @@ impl Copies {
                 self.write(instruction.op0_register(), held, 8);
                 self.move_stack(8).is_some()
             }
-            Mnemonic::Add | Mnemonic::Sub if instruction.op0_register() == Iced::RSP && to == OpKind::Register => {
+            Mnemonic::Add | Mnemonic::Sub
+                if instruction.op0_register() == Iced::RSP && to == OpKind::Register =>
+            {
                 let is_immediate = !matches!(from, OpKind::Register | OpKind::Memory);
-                let amount = if is_immediate { instruction.immediate(1).cast_signed() } else { return false };
+                let amount =
+                    if is_immediate { instruction.immediate(1).cast_signed() } else { return false };
                 let is_sub = instruction.mnemonic() == Mnemonic::Sub;
                 self.move_stack(if is_sub { amount.wrapping_neg() } else { amount }).is_some()
             }
@@ -311,14 +330,18 @@ impl Copies {
             }
             (OpKind::Register, OpKind::Memory) => {
                 let to = instruction.op0_register();
-                let Some(address) = self.address(instruction).filter(|_| is_register(to)) else { return false };
+                let Some(address) = self.address(instruction).filter(|_| is_register(to)) else {
+                    return false;
+                };
                 let held = self.load(address, in_memory);
                 self.write(to, held, bytes(to).max(in_memory));
                 true
             }
             (OpKind::Memory, OpKind::Register) => {
                 let from = instruction.op1_register();
-                let Some(address) = self.address(instruction).filter(|_| is_register(from)) else { return false };
+                let Some(address) = self.address(instruction).filter(|_| is_register(from)) else {
+                    return false;
+                };
                 let size = instruction.memory_size().size();
                 let held = self.read(from, in_memory);
                 self.overwrite(address, size);
@@ -461,8 +484,10 @@ fn is_lowest_bit(instruction: &Instruction) -> bool {
 fn is_jumped_to(code: &[u8], start: u64, addresses: std::ops::Range<u64>) -> bool {
     let decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
     decoder.into_iter().any(|instruction| {
-        let is_jump =
-            matches!(instruction.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch);
+        let is_jump = matches!(
+            instruction.flow_control(),
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+        );
         let target = instruction.near_branch_target();
         let is_forward = instruction.flow_control() == FlowControl::ConditionalBranch
             && addresses.contains(&(instruction.ip() + 1))

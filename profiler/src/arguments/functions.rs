@@ -22,6 +22,8 @@ type At = (usize, UnitOffset);
 pub(super) struct Functions {
     object: Object,
     units: Vec<Unit>,
+    /// The code of each unit.
+    of_code: Vec<Vec<Range<u64>>>,
     /// What each unit contains. Read when the first of its functions is looked up.
     of_units: Vec<Option<Contents>>,
 }
@@ -56,12 +58,18 @@ impl Functions {
         while let Some(header) = headers.next().map_err(failed)? {
             units.push(object.dwarf.unit(header).map_err(failed)?);
         }
+        let code = |unit: &Unit| {
+            let root = unit.entry(unit.header.root_offset()).ok()?;
+            ranges(&object, unit, &root)
+        };
+        let of_code = units.iter().map(|unit| code(unit).unwrap_or_default()).collect();
         let of_units = units.iter().map(|_| None).collect();
-        Ok(Self { object, units, of_units })
+        Ok(Self { object, units, of_code, of_units })
     }
 
     pub(super) fn parameters(&mut self, function: u64) -> Result<Vec<Parameter>, Unavailable> {
-        let at = self.function(function.wrapping_add(self.object.lowest)).ok_or(Unavailable::UnknownFunction)?;
+        let at =
+            self.function(function.wrapping_add(self.object.lowest)).ok_or(Unavailable::UnknownFunction)?;
         if !self.contents(at.0).has_types {
             return Err(Unavailable::NoParameters);
         }
@@ -75,10 +83,12 @@ impl Functions {
     }
 
     pub(super) fn fetch(&mut self, entry: Entry, parameter: usize) -> Result<Fetch, Unavailable> {
-        let (function, site) = (entry.function.wrapping_add(self.object.lowest), entry.site.wrapping_add(self.object.lowest));
+        let (function, site) =
+            (entry.function.wrapping_add(self.object.lowest), entry.site.wrapping_add(self.object.lowest));
         let at = self.function(function).ok_or(Unavailable::UnknownFunction)?;
         let of_source = self.of_source(at).ok_or(Unavailable::UnknownFunction)?;
-        let in_source = *self.formal_parameters(of_source).get(parameter).ok_or(Unavailable::UnknownFunction)?;
+        let in_source =
+            *self.formal_parameters(of_source).get(parameter).ok_or(Unavailable::UnknownFunction)?;
         let die = self.die(in_source).ok_or(Unavailable::UnknownFunction)?;
         let ty = self.scalar(in_source, &die).ok_or(Unavailable::NoNumber)?;
         let returns = location::return_address(&self.object, site).ok_or(Unavailable::UnknownPlace)?;
@@ -130,7 +140,7 @@ impl Functions {
                     // Of several ranges, the first one is that of the entry.
                     let ranges = self.ranges(unit, die).into_iter().enumerate();
                     contents.code.extend(ranges.map(|(number, range)| Code {
-                        range: range.begin..range.end,
+                        range,
                         function: die.offset(),
                         is_first: number == 0,
                     }));
@@ -141,26 +151,13 @@ impl Functions {
         self.of_units[unit].as_ref().expect("it has just been read")
     }
 
+    /// The unit with the code at an address.
     fn unit_at(&self, address: u64) -> Option<usize> {
-        self.units.iter().position(|unit| {
-            let Ok(mut ranges) = self.object.dwarf.unit_ranges(unit) else { return false };
-            while let Ok(Some(range)) = ranges.next() {
-                if (range.begin..range.end).contains(&address) {
-                    return true;
-                }
-            }
-            false
-        })
+        self.of_code.iter().position(|ranges| ranges.iter().any(|range| range.contains(&address)))
     }
 
-    fn ranges(&self, unit: usize, die: &Die) -> Vec<gimli::Range> {
-        let mut found = Vec::new();
-        if let Ok(mut ranges) = self.object.dwarf.die_ranges(&self.units[unit], die) {
-            while let Ok(Some(range)) = ranges.next() {
-                found.push(range);
-            }
-        }
-        found
+    fn ranges(&self, unit: usize, die: &Die) -> Vec<Range<u64>> {
+        ranges(&self.object, &self.units[unit], die).unwrap_or_default()
     }
 
     /// The innermost scope of a function at an address, and the code in which that is.
@@ -177,8 +174,7 @@ impl Functions {
             }
             let is_scope = is_first || die.tag() == gimli::DW_TAG_inlined_subroutine;
             is_first = false;
-            let contains = |range: &gimli::Range| (range.begin..range.end).contains(&address);
-            if !is_scope || !self.ranges(unit, die).iter().any(contains) {
+            if !is_scope || !self.ranges(unit, die).iter().any(|range| range.contains(&address)) {
                 continue;
             }
             let at = (unit, die.offset());
@@ -273,7 +269,9 @@ impl Functions {
                 gimli::DW_TAG_pointer_type
                 | gimli::DW_TAG_reference_type
                 | gimli::DW_TAG_rvalue_reference_type
-                | gimli::DW_TAG_array_type => return Some(ScalarType::Integer { bytes: 8, is_signed: false }),
+                | gimli::DW_TAG_array_type => {
+                    return Some(ScalarType::Integer { bytes: 8, is_signed: false });
+                }
                 gimli::DW_TAG_base_type => {
                     let AttributeValue::Encoding(encoding) = die.attr_value(gimli::DW_AT_encoding)? else {
                         return None;
@@ -313,4 +311,24 @@ impl Functions {
         }
         None
     }
+}
+
+/// The code of an entry. `gimli::Dwarf::die_ranges` adds the size to the address without a check.
+fn ranges(object: &Object, unit: &Unit, die: &Die) -> Option<Vec<Range<u64>>> {
+    let mut found = Vec::new();
+    if let Some(list) = die.attr_value(gimli::DW_AT_ranges) {
+        let mut list = object.dwarf.attr_ranges(unit, list).ok()??;
+        while let Ok(Some(range)) = list.next() {
+            found.push(range.begin..range.end);
+        }
+        return Some(found);
+    }
+    let start = object.dwarf.attr_address(unit, die.attr_value(gimli::DW_AT_low_pc)?).ok()??;
+    let high = die.attr_value(gimli::DW_AT_high_pc)?;
+    let end = match object.dwarf.attr_address(unit, high.clone()).ok()? {
+        Some(end) => end,
+        None => start.checked_add(high.udata_value()?)?,
+    };
+    found.push(start..end);
+    Some(found)
 }

@@ -257,8 +257,8 @@ impl Located<'_> {
     }
 }
 
-/// Whether a mask and conversions leave a value of a type as it is. clang describes a boolean as the
-/// lower half of a register, converted to one bit and then to a byte.
+/// Whether a mask and conversions leave a value of a type as it is. clang describes a boolean as
+/// the lower half of a register, converted to one bit and then to a byte.
 fn is_lower_part(mask: u64, conversions: &[Operation<Section>], ty: ScalarType) -> bool {
     let of_type = u64::MAX >> (64 - 8 * u32::from(ty.bytes()));
     let is_conversion = |operation: &Operation<Section>| matches!(operation, Operation::Convert { .. });

@@ -28,6 +28,8 @@ mod copies;
 mod functions;
 mod location;
 mod object;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -169,7 +171,9 @@ impl fmt::Display for Unavailable {
         f.write_str(match self {
             Self::NoDebugInformation => "there is no debugging information (-g)",
             Self::NoParameters => "the debugging information has no parameters (-g1)",
-            Self::Unreadable(reason) => return write!(f, "the debugging information cannot be read: {reason}"),
+            Self::Unreadable(reason) => {
+                return write!(f, "the debugging information cannot be read: {reason}");
+            }
             Self::UnknownFunction => "the debugging information does not contain the function",
             Self::UnknownPlace => "the debugging information does not say where the function was inlined",
             Self::NoNumber => "it is no number of up to 8 bytes",

@@ -79,8 +79,10 @@ impl Object {
             return Err(Unavailable::NoDebugInformation);
         }
         let is_code = |name: &&str| name.starts_with(".text");
-        let sections: Vec<_> = elf.sections().filter_map(|section| Some(section.name().ok()?.to_owned())).collect();
-        let code = sections.iter().map(String::as_str).filter(is_code).map(&mut load).collect::<Result<_, _>>()?;
+        let sections: Vec<_> =
+            elf.sections().filter_map(|section| Some(section.name().ok()?.to_owned())).collect();
+        let code =
+            sections.iter().map(String::as_str).filter(is_code).map(&mut load).collect::<Result<_, _>>()?;
         let lowest = elf.segments().map(|segment| segment.address()).min().unwrap_or(0) & !0xfff;
         let (frames, frames_header) = (load(".eh_frame")?, load(".eh_frame_hdr")?);
         Ok(Self { dwarf, lowest, code, frames, frames_header })
