@@ -56,8 +56,8 @@ impl Registers {
 }
 
 /// Saves the registers at the probe, and calls [`write_with_arguments`]. Live are those of a call
-/// under the System V convention; the stack is aligned as at a function's entry. Only registers that
-/// a called function may change are changed.
+/// under the System V convention; the stack is aligned as at a function's entry. Only registers
+/// that a called function may change are changed.
 ///
 /// ```text
 /// rsp → xmm0 .. xmm7 (lower halves), 8 bytes, rax rdx rcx rbx rsi rdi rbp (rsp) r8 .. r15, return address

@@ -205,8 +205,7 @@ impl Observer {
         let entry =
             Entry { function: in_object(probe.function_address), site: in_object(probe.site_address) };
         let (arguments, state) = (Vec::new(), State::Off);
-        self.probes[number] =
-            Some(Probe { id: probe.id, function, is_entry, site, entry, arguments, state });
+        self.probes[number] = Some(Probe { id: probe.id, function, is_entry, site, entry, arguments, state });
         self.find_arguments(number);
         self.switch(number);
     }
@@ -459,9 +458,11 @@ impl Observer {
         if has_failed {
             self.switch_all();
         } else if !finished.is_empty() {
-            let is_of_finished =
-                |probe: &Option<Probe>| probe.as_ref().is_some_and(|probe| finished.contains(&probe.function));
-            let probes: Vec<_> = (0..self.probes.len()).filter(|at| is_of_finished(&self.probes[*at])).collect();
+            let is_of_finished = |probe: &Option<Probe>| {
+                probe.as_ref().is_some_and(|probe| finished.contains(&probe.function))
+            };
+            let probes: Vec<_> =
+                (0..self.probes.len()).filter(|at| is_of_finished(&self.probes[*at])).collect();
             probes.into_iter().for_each(|number| self.switch(number));
         }
     }

@@ -51,8 +51,8 @@ pub(crate) struct Calls {
 const MAX_DEPTH: usize = 1 << 20;
 
 impl Calls {
-    /// Adds a call with its arguments; returns the number of open calls with it, and their stack, if
-    /// there are stacks.
+    /// Adds a call with its arguments; returns the number of open calls with it, and their stack,
+    /// if there are stacks.
     pub(crate) fn enter(
         &mut self,
         mut call: Open,

@@ -20,8 +20,8 @@
 //!
 //! # Values
 //! The arguments of a call are in the slots after that of its event, three in each. All slots of an
-//! event are reserved by one XADD, and filled before the event's own. If that one is given up, those
-//! after it are discarded.
+//! event are reserved by one XADD, and filled before the event's own. If that one is given up,
+//! those after it are discarded.
 //!
 //! # Blocks
 //! A thread's block is found through a thread-local pointer with initial-exec access: no call of
@@ -410,7 +410,9 @@ impl Thread {
                 return (found, 1 + number);
             }
             let at = number as usize * VALUES;
-            for (value, from) in found.values[at..].iter_mut().zip([&slot.ticks, &slot.stack_pointer, &slot.call_site]) {
+            for (value, from) in
+                found.values[at..].iter_mut().zip([&slot.ticks, &slot.stack_pointer, &slot.call_site])
+            {
                 *value = from.load(Ordering::Relaxed);
             }
             found.known |= ((word >> 32) as u32) << at;

@@ -9,8 +9,8 @@ use wasm_jit_whamm::lang::{Script, ScriptReport};
 use wasm_jit_whamm::native::{NativeCall, NativeFunction, NativeMonitor, NativePlaces};
 use wordpatch::tsc;
 
-use crate::missing::Missing;
 use crate::function::Function;
+use crate::missing::Missing;
 use crate::observer::Probe;
 use crate::pairing::{Calls, Exit, Open};
 use crate::ring::{Event, Values};
@@ -137,12 +137,13 @@ impl Running {
         let object = function.object.to_string_lossy();
         let name = function.name.clone();
         let mut unknown: Option<Unavailable> = None;
-        let places = monitor.function(NativeFunction { number, name: &name, object: &object }, &mut |wanted| {
-            function.argument(wanted, objects).unwrap_or_else(|reason| {
-                unknown = Some(reason);
-                None
-            })
-        });
+        let places =
+            monitor.function(NativeFunction { number, name: &name, object: &object }, &mut |wanted| {
+                function.argument(wanted, objects).unwrap_or_else(|reason| {
+                    unknown = Some(reason);
+                    None
+                })
+            });
         match places {
             Ok(places) => {
                 self.matched[number as usize] = !(places.entry.is_empty() && places.exit.is_empty());
@@ -179,7 +180,8 @@ impl Running {
         let has_rules = !(entry.is_empty() && exit.is_empty());
         // The depth and the stack of other calls include those of functions without rules that do
         // something.
-        let is_paired = self.pairs_calls && (has_rules || self.asks_for_nesting && self.matches(probe.function));
+        let is_paired =
+            self.pairs_calls && (has_rules || self.asks_for_nesting && self.matches(probe.function));
         self.failure.is_none() && (!of_event.is_empty() || is_paired)
     }
 

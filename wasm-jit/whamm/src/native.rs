@@ -145,7 +145,8 @@ impl NativeMonitor {
         linker
             .func_wrap(library, name, |reason: u32| -> Result<(), Error> { Err(failure(reason)) })
             .map_err(failed)?;
-        let finish = |mut caller: Caller<'_, Vec<PlaceId>>, place: u32| caller.data_mut().push(PlaceId(place));
+        let finish =
+            |mut caller: Caller<'_, Vec<PlaceId>>, place: u32| caller.data_mut().push(PlaceId(place));
         linker.func_wrap(PROBES, OFF, finish).map_err(failed)?;
         let instance = linker.instantiate(&mut store, &module).map_err(failed)?;
         let has_strings = instance.get_memory(&store, "whamm_buffer").is_some();
@@ -375,9 +376,9 @@ impl NativeMonitor {
         Ok(address.cast_unsigned())
     }
 
-    /// The places at which a rule does nothing more, since the last call of this function: its first
-    /// event has happened, and the rule is one of `@once`. [`fire`](Self::fire) need not be called
-    /// for them, but may be.
+    /// The places at which a rule does nothing more, since the last call of this function: its
+    /// first event has happened, and the rule is one of `@once`. [`fire`](Self::fire) need not be
+    /// called for them, but may be.
     pub fn take_finished(&mut self) -> Vec<PlaceId> {
         std::mem::take(self.store.data_mut())
     }

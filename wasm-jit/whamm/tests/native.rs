@@ -33,7 +33,8 @@ fn static_predicates_choose_events_of_functions() {
            native:func:* / fid == 2 && ticks > 5 / { }"#,
     );
     let mut events = |number, name, object| {
-        let NativePlaces { entry, exit } = monitor.function(function(number, name, object), &mut |_| None).unwrap();
+        let NativePlaces { entry, exit } =
+            monitor.function(function(number, name, object), &mut |_| None).unwrap();
         (entry.len(), exit.len())
     };
     assert_eq!(events(0, "a", "/y"), (1, 0));
@@ -184,7 +185,10 @@ fn what_is_bound_is_described() {
         ("fid fname object".into(), "fid fname object".into())
     );
     assert_eq!(names(&entry, false), "probe_id tid ticks ns depth stack arg0 arg1 arg2 arg3 args.NAME");
-    assert_eq!(names(&exit, false), "probe_id tid ticks ns depth duration stack arg0 arg1 arg2 arg3 args.NAME");
+    assert_eq!(
+        names(&exit, false),
+        "probe_id tid ticks ns depth duration stack arg0 arg1 arg2 arg3 args.NAME"
+    );
     assert_eq!(lang::info("native:begin").unwrap()[0].event, "native:begin");
 }
 
@@ -217,7 +221,8 @@ fn stacks_are_numbers_of_the_observer() {
 /// Numbers of an argument's type, as the caller has them, arrive in the rule.
 #[test]
 fn rules_get_arguments_with_the_types_of_their_bounds() {
-    let script = "report var sums: map<str, i64>; report var large: u64; report var real: f64; report var is: bool;
+    let script =
+        "report var sums: map<str, i64>; report var large: u64; report var real: f64; report var is: bool;
         native:func:entry(arg0: i8, args.n: u16) { sums[\"a\"] = (arg0 as i64) * 1000 + (args.n as i64); }
         native:func:entry(arg3: u64) / arg3 > 9223372036854775808 / { large = arg3; }
         native:func:exit(args.x: f64) { real = args.x + 0.5; }
@@ -234,7 +239,13 @@ fn rules_get_arguments_with_the_types_of_their_bounds() {
     let names: Vec<_> = asked.iter().map(ToString::to_string).collect();
     assert_eq!(names, ["arg0", "args.n", "arg3", "args.x", "args.is", "args.nobody"]);
     assert_eq!(asked[0].ty, NumberType::Integer { bits: 8, is_signed: true });
-    assert_eq!(asked[2], NativeArgument { name: ArgumentName::Position(3), ty: NumberType::Integer { bits: 64, is_signed: false } });
+    assert_eq!(
+        asked[2],
+        NativeArgument {
+            name: ArgumentName::Position(3),
+            ty: NumberType::Integer { bits: 64, is_signed: false }
+        }
+    );
     assert_eq!((entry.len(), exit.len()), (3, 1));
     let [first, exit_place] = [entry[0], exit[0]];
     assert_eq!(monitor.arguments(first).collect::<Vec<_>>(), [0, 1]);
@@ -278,9 +289,8 @@ fn each_thread_has_variables_of_its_own() {
          native:func:entry / calls < 3 / { calls++; all++; kinds[fname == \"f\"]++; last = (next, 0.5); next = next + ticks; }
          native:func:entry / fname == \"g\" / { report thread var calls: u64; kinds[true] = kinds[true] + 100; }",
     );
-    let places = [(0, "f"), (1, "g")].map(|(number, name)| {
-        monitor.function(function(number, name, ""), &mut |_| None).unwrap().entry
-    });
+    let places = [(0, "f"), (1, "g")]
+        .map(|(number, name)| monitor.function(function(number, name, ""), &mut |_| None).unwrap().entry);
     assert_eq!(places.each_ref().map(Vec::len), [1, 2]);
     let mut fire = |thread, function: usize, ticks| {
         for place in &places[function] {
@@ -296,7 +306,9 @@ fn each_thread_has_variables_of_its_own() {
     assert_eq!(report.threads.variables, ["calls", "kinds", "last"]);
     let int = |value: i128| ReportedValue::Value(Value::Int(value));
     let kinds = |entries: &[(bool, i128)]| {
-        ReportedValue::Map(entries.iter().map(|(key, value)| (Value::Bool(*key), Value::Int(*value))).collect())
+        ReportedValue::Map(
+            entries.iter().map(|(key, value)| (Value::Bool(*key), Value::Int(*value))).collect(),
+        )
     };
     let last = |value| ReportedValue::Value(Value::Tuple(vec![Value::Int(value), Value::Float(0.5)]));
     let mut found: Vec<_> =
@@ -322,7 +334,10 @@ fn variables_of_threads_need_a_thread() {
     refused("thread var n: u64; fn f() { n++; } native:func:entry { f(); }", "there is no thread here");
     refused("thread var n: u64; native:end { n = 1; }", "there is no thread here");
     refused("thread var m: map<u32, u32>; native:begin { m[1] = 2; }", "there is no thread here");
-    refused("thread var m: map<u32, u32>; report var n: u32; native:end { n = m[1]; }", "there is no thread here");
+    refused(
+        "thread var m: map<u32, u32>; report var n: u32; native:end { n = m[1]; }",
+        "there is no thread here",
+    );
     refused("native:begin { thread var n: u64; }", "belongs to rules of functions");
     refused("thread var n: u64; native:func:entry { thread var n: u32; }", "is a `u64` elsewhere");
     refused("native:func:entry { thread var n: u64 = ticks; }", "depends on the program's execution");

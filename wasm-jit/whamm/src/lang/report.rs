@@ -192,8 +192,7 @@ impl Script {
         let threads = match &self.layout.threads {
             Some(threads) => {
                 let RuleReport { variables, sites, .. } = reader.rule(threads)?;
-                let thread =
-                    |site: SiteReport| ThreadReport { thread: site.function, values: site.values };
+                let thread = |site: SiteReport| ThreadReport { thread: site.function, values: site.values };
                 ThreadsReport { variables, threads: sites.into_iter().map(thread).collect() }
             }
             None => ThreadsReport::default(),

@@ -112,7 +112,9 @@ mod tests {
         assert_eq!(parse("arg12.i16"), Some(("arg12".to_owned(), integer(16, true))));
         assert_eq!(parse("args.u8.u64"), Some(("args.u8".to_owned(), integer(64, false))));
         assert_eq!(parse("args.x.bool"), Some(("args.x".to_owned(), NumberType::Bool)));
-        for word in ["arg.u8", "arg0", "args.u8", "args..u8", "arg0.u7", "arg99999999999.u8", "argx.u8", "tid.u32"] {
+        for word in
+            ["arg.u8", "arg0", "args.u8", "args..u8", "arg0.u7", "arg99999999999.u8", "argx.u8", "tid.u32"]
+        {
             assert_eq!(parse(word), None, "{word}");
         }
     }
@@ -125,15 +127,19 @@ mod tests {
             NumberType::Integer { bits, is_signed: false } => (0, 1 << bits),
             _ => (0, 2),
         };
-        let integers = [8, 16, 32, 64].into_iter().flat_map(|bits| {
-            [true, false].map(|is_signed| NumberType::Integer { bits, is_signed })
-        });
+        let integers = [8, 16, 32, 64]
+            .into_iter()
+            .flat_map(|bits| [true, false].map(|is_signed| NumberType::Integer { bits, is_signed }));
         for outer in integers.clone() {
             for inner in integers.clone().chain([NumberType::Bool]) {
                 let ((start, end), (from, to)) = (range(outer), range(inner));
                 assert_eq!(outer.holds(inner), start <= from && to <= end, "{outer:?} {inner:?}");
             }
-            assert!(!NumberType::Bool.holds(outer) && !NumberType::F64.holds(outer) && !outer.holds(NumberType::F32));
+            assert!(
+                !NumberType::Bool.holds(outer)
+                    && !NumberType::F64.holds(outer)
+                    && !outer.holds(NumberType::F32)
+            );
         }
         assert!(!NumberType::F32.holds(NumberType::F64));
     }

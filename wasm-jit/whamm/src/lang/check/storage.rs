@@ -240,7 +240,8 @@ impl Checker<'_> {
         }
         if let Some(known) = self.thread.get(&name.name).cloned() {
             if known.ty != *ty {
-                let message = format!("the variable of threads `{}` is a `{}` elsewhere", name.name, known.ty);
+                let message =
+                    format!("the variable of threads `{}` is a `{}` elsewhere", name.name, known.ty);
                 self.problem(ProblemKind::Type, &name.span, message);
                 return None;
             }
