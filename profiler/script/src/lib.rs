@@ -14,7 +14,8 @@
 //! - in signal handlers, which may have interrupted a rule: the variables need a lock, which the
 //!   interrupted code holds. With the ring, a handler's event is one more entry;
 //! - on stacks of any size. Compiled code needs a quarter of a megabyte below it, in order to
-//!   detect that a stack is exhausted; a probe here needs a few words;
+//!   detect that a stack is exhausted; a probe here needs a few words, and half a kilobyte if there
+//!   are arguments;
 //! - in code that is left by `longjmp` or by cancellation of its thread: a rule on its stack would
 //!   never end, and its lock would never be released;
 //! - in `malloc`, while the loader's lock is held, in a thread that is ending: a rule may need

@@ -71,7 +71,9 @@ pub(crate) struct Observer {
     /// Number of scripts that were ever attached.
     attached: u64,
     pub(crate) functions: Vec<Function>,
+    /// The debugging information of objects, until no function has been discovered for a while.
     objects: Objects,
+    has_discovered: bool,
     /// By object, and offset in it: a library that is loaded again finds its functions here.
     numbers: HashMap<(&'static CStr, usize), u32>,
     by_address: HashMap<usize, u32>,
@@ -139,6 +141,7 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
         attached: 0,
         functions: Vec::new(),
         objects: Objects::default(),
+        has_discovered: false,
         numbers: HashMap::new(),
         by_address: HashMap::new(),
         probes: Vec::new(),
@@ -195,6 +198,7 @@ impl Observer {
 
     /// Assigns a probe to its function, and switches it on if a rule needs it.
     fn adopt(&mut self, probe: &ProbeMetadata<'static>, is_entry: bool) {
+        self.has_discovered = true;
         let function = self.function(probe);
         let number = probe.id.0 as usize;
         if self.probes.len() <= number {
@@ -467,8 +471,12 @@ impl Observer {
         }
     }
 
-    /// Forgets the threads that have ended; their blocks become free.
+    /// Forgets the threads that have ended; their blocks become free. Forgets debugging
+    /// information, which may be large, unless a function has been discovered since the last call.
     pub(crate) fn reclaim(&mut self) {
+        if !std::mem::take(&mut self.has_discovered) {
+            self.objects = Objects::default();
+        }
         let process = std::process::id().cast_signed();
         let Self { readers, scripts, .. } = self;
         readers.retain(|reader| {

@@ -9,7 +9,9 @@
 //! function   = "fn" NAME parameters [ "->" type ] block
 //! parameters = "(" [ NAME ":" type { "," NAME ":" type } ] ")"
 //! rule       = { "@once" | "@sample" "(" NUMBER "%" ")" | "@toggle" } part { ":" part } [ "/" expression "/" ] block          two to four parts
-//! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ parameters ]
+//! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ bounds ]
+//! bounds     = "(" [ ( NAME | argument ) ":" type { "," ( NAME | argument ) ":" type } ] ")"
+//! argument   = "args" "." NAME
 //! block      = "{" { statement } "}"
 //! statement  = { "report" | "unshared" | "shared" | "frame" | "thread" } "var" NAME ":" type [ "=" expression ] ";"
 //!            | target "=" expression ";" | target ( "++" | "--" ) ";" | call ";"
@@ -20,7 +22,7 @@
 //! operation  = operand { operator operand }
 //! operand    = { "!" | "~" | "-" } ( literal | target | call | "(" [ expression { "," expression } ] ")" )
 //!              { "as" type }
-//! target     = NAME | NAME "[" expression "]" | NAME { "." NUMBER }
+//! target     = NAME | NAME "[" expression "]" | NAME { "." NUMBER } | argument
 //! type       = "u8" | .. | "i64" | "f32" | "f64" | "bool" | "str" | "(" [ types ] ")" | "map" "<" type "," type ">"
 //! ```
 //!
