@@ -45,7 +45,8 @@
 //! * `strata`: from observations to calls and times; `quantiles`: percentiles; `interval`:
 //!   quantiles for intervals. `measured`: all results of one function; `callers`, `cycles` and
 //!   `summary`: of all of them together.
-//! * [`script`], [`attach`]: scripts that observe calls instead of the profiler.
+//! * [`script`], [`attach`]: scripts that observe calls instead of the profiler. [`arguments`]:
+//!   where probes at the entry of a function find its arguments.
 //! * [`report`], [`output`], [`options`], [`filter`], [`symbol`], [`locations`], [`elf_check`]: the
 //!   user interface.
 //!
@@ -55,6 +56,7 @@
 //! user error; only [`session`] prints, to the standard error of the profiled program. There are no
 //! features.
 
+pub mod arguments;
 pub mod attach;
 mod callers;
 mod children;

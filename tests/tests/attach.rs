@@ -435,3 +435,70 @@ fn a_program_may_close_all_descriptors() {
     let (status, errors) = program.end("exit 5");
     assert_eq!((status.code(), errors.as_str()), (Some(5), ""));
 }
+
+/// Probes of rules that act on the first event only are off after it, while others stay on.
+#[test]
+fn probes_of_rules_of_once_are_switched_off() {
+    let mut program = Program::start(&compile("fixtures/attached.c", &["-O2"], Gcc), &["--control"]);
+    let once = program.attach(
+        "report var first: map<str, u64>; @once native:func:entry / fname == \"leaf\" / { first[fname]++; }
+         @once native:func:exit / fname == \"leaf\" && duration >= 0 / { first[\"exit\"]++; }",
+    );
+    once.assert_attached();
+    assert_eq!(program.tell("code"), "different");
+    program.tell("calls 100");
+    eventually(|| program.tell("code") == "same");
+    let other = program.attach(CALLS);
+    other.assert_attached();
+    assert_eq!(program.tell("code"), "different");
+    program.tell("calls 40");
+    assert_eq!(count(&other.interrupt(), "calls", "leaf"), 40);
+    let report = once.interrupt();
+    assert_eq!(notes(&report), <[&str; 0]>::default());
+    let mut rows = report["tables"][0]["rows"].as_array().unwrap().clone();
+    rows.sort_by_key(|row| row[0].to_string());
+    assert_eq!(rows, [serde_json::json!(["exit", 1]), serde_json::json!(["leaf", 1])]);
+    assert_eq!(program.end("exit 0").0.code(), Some(0));
+}
+
+/// A depth is that of all functions that rules match, also of those with nothing more to do.
+#[test]
+fn depths_do_not_change_when_a_rule_of_once_is_done() {
+    let mut program = Program::start(&compile("fixtures/attached.c", &["-O2"], Gcc), &["--control"]);
+    let attached = program.attach(
+        "@once native:func:entry / fname == \"outer\" / { }
+         report var depths: map<u32, u64>; native:func:entry / fname == \"leaf\" / { depths[depth]++; }",
+    );
+    attached.assert_attached();
+    program.tell("calls 10");
+    program.tell("calls 20");
+    let report = attached.interrupt();
+    assert_eq!(report["tables"][0]["rows"], serde_json::json!([[2, 30]]));
+    assert_eq!(program.end("exit 0").0.code(), Some(0));
+}
+
+/// Scripts that ask for other arguments of the same function, one after the other.
+#[test]
+fn scripts_with_arguments_are_attached() {
+    let mut program = Program::start(&compile("fixtures/attached.c", &["-O2", "-g"], Gcc), &["--control"]);
+    program.tell("calls 3");
+    let entries =
+        program.attach("native:func:entry(args.x: u64) { report var sum: u64; sum = sum + args.x; }");
+    entries.assert_attached();
+    program.tell("calls 10");
+    let exits = program.attach("native:func:exit(arg0: u32) { report var sum: u32; sum = sum + arg0; }");
+    exits.assert_attached();
+    let plain = program.attach(CALLS);
+    plain.assert_attached();
+    program.tell("calls 5");
+    assert_eq!(count(&plain.interrupt(), "calls", "leaf"), 5);
+    let report = entries.interrupt();
+    assert_eq!((count(&report, "sum", "leaf"), count(&report, "sum", "outer")), (45 + 10, 0));
+    assert_eq!(notes(&report), <[&str; 0]>::default());
+    program.tell("calls 4");
+    let report = exits.interrupt();
+    assert_eq!((count(&report, "sum", "leaf"), count(&report, "sum", "outer")), (10 + 6, 5 + 4));
+    assert_eq!(notes(&report), <[&str; 0]>::default());
+    assert_eq!(program.tell("code"), "same");
+    assert_eq!(program.end("exit 0").0.code(), Some(0));
+}

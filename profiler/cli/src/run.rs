@@ -38,7 +38,10 @@ A script that counts the calls of each function:
   native:func:entry { report var calls: u64; calls++; }
 One that measures how long the calls of some functions take, in powers of two:
   report var ns: map<u32, u64>;
-  native:func:exit / fname.starts_with(\"http_\") / { ns[log2(duration)]++; }";
+  native:func:exit / fname.starts_with(\"http_\") / { ns[log2(duration)]++; }
+One that shows the values of the arguments `size`, with debugging information (-g):
+  report var sizes: map<log2, u64>;
+  native:func:entry(args.size: u64) { sizes[args.size]++; }";
 
 const EXIT_CODES: &str = "\
 The program replaces this process, so signals and its exit code pass through unchanged.
@@ -83,7 +86,7 @@ pub(crate) struct Run {
     script: Option<PathBuf>,
 
     /// The program, looked up in PATH, and its arguments
-    #[arg(required = true, trailing_var_arg = true, last = true, value_names = ["PROGRAM", "ARGS"], num_args = 1..)]
+    #[arg(required = true, last = true, value_names = ["PROGRAM", "ARGS"], num_args = 1..)]
     command: Vec<OsString>,
 }
 

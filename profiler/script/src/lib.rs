@@ -3,10 +3,10 @@
 //! engine for WebAssembly and stays small.
 //!
 //! # Execution of rules
-//! Probes do not call rules. A probe writes an event of 32 bytes into a ring of its thread
-//! ([`ring`], [`fire`]); one thread of this library, the [`worker`], takes the events, pairs
-//! entries and exits ([`pairing`]) and calls the rules' functions, which the engine has compiled
-//! ([`observer`]).
+//! Probes do not call rules. A probe writes an event of 32 bytes, with the arguments that rules ask
+//! for ([`fetch`]), into a ring of its thread ([`ring`], [`fire`]); one thread of this library, the
+//! [`worker`], takes the events, pairs entries and exits ([`pairing`]) and calls the rules'
+//! functions, which the engine has compiled ([`observer`]).
 //!
 //! The alternative was to call the compiled function in the probe. It was rejected, because a probe
 //! fires wherever a compiler has placed a call:
@@ -14,7 +14,8 @@
 //! - in signal handlers, which may have interrupted a rule: the variables need a lock, which the
 //!   interrupted code holds. With the ring, a handler's event is one more entry;
 //! - on stacks of any size. Compiled code needs a quarter of a megabyte below it, in order to
-//!   detect that a stack is exhausted; a probe here needs a few words;
+//!   detect that a stack is exhausted; a probe here needs a few words, and half a kilobyte if there
+//!   are arguments;
 //! - in code that is left by `longjmp` or by cancellation of its thread: a rule on its stack would
 //!   never end, and its lock would never be released;
 //! - in `malloc`, while the loader's lock is held, in a thread that is ending: a rule may need
@@ -22,8 +23,9 @@
 //! - in a thread that the program wants to run: a script that loops without end stops the worker,
 //!   not the program.
 //!
-//! The variables of a script therefore need no lock on the program's side, no storage per thread,
-//! and no merging that would give a maximum or a string another meaning than addition has.
+//! The variables of a script therefore need no lock on the program's side, no storage per thread
+//! unless the script wants it, and no merging that would give a maximum or a string another meaning
+//! than addition has.
 //!
 //! # Scripts
 //! One script may observe from the start; its report is written when the process ends. Others are
@@ -49,7 +51,9 @@
 //! ends it without a report: no handler of this library is installed for such signals.
 
 mod control;
+mod fetch;
 mod fire;
+mod function;
 mod missing;
 mod observer;
 mod output;

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastinst::provider::{self, EarlyCalls, Extent};
 use fastinst::{ProbeId, ProbeKind, ProbeMetadata, service};
+use profiler::arguments::{Entry, Fetch, Objects, Unavailable};
 use profiler::attach::Answer;
 use profiler::output::Identity;
 use profiler::script::{ScriptFormat, ScriptOptions};
@@ -20,19 +21,14 @@ use wasm_jit_whamm::lang::Script;
 use wasm_jit_whamm::native::NativeMonitor;
 use wordpatch::tsc;
 
+use crate::function::Function;
 use crate::missing::Missing;
 use crate::pairing::Calls;
-use crate::ring::{self, Thread};
+use crate::ring::{self, Thread, Values};
 use crate::running::{Origin, Running};
 use crate::socket::Socket;
 use crate::worker::{self, Clock};
-use crate::{control, fire, output};
-
-/// A function of the program.
-pub(crate) struct Function {
-    pub(crate) name: String,
-    pub(crate) object: &'static CStr,
-}
+use crate::{control, fetch, fire, output};
 
 /// A probe that has been announced.
 pub(crate) struct Probe {
@@ -41,7 +37,21 @@ pub(crate) struct Probe {
     pub(crate) is_entry: bool,
     /// The lower half of the address of its site.
     pub(crate) site: u32,
-    is_on: bool,
+    entry: Entry,
+    /// How it fetches the [arguments](Function::arguments) of its function, or why it does not; at
+    /// entries.
+    pub(crate) arguments: Vec<Result<Fetch, Unavailable>>,
+    state: State,
+}
+
+/// What a probe does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Off,
+    /// It writes events.
+    On,
+    /// It writes events with arguments.
+    OnWithArguments,
 }
 
 /// A thread, with its open calls.
@@ -61,6 +71,9 @@ pub(crate) struct Observer {
     /// Number of scripts that were ever attached.
     attached: u64,
     pub(crate) functions: Vec<Function>,
+    /// The debugging information of objects, until no function has been discovered for a while.
+    objects: Objects,
+    has_discovered: bool,
     /// By object, and offset in it: a library that is loaded again finds its functions here.
     numbers: HashMap<(&'static CStr, usize), u32>,
     by_address: HashMap<usize, u32>,
@@ -127,6 +140,8 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
         scripts,
         attached: 0,
         functions: Vec::new(),
+        objects: Objects::default(),
+        has_discovered: false,
         numbers: HashMap::new(),
         by_address: HashMap::new(),
         probes: Vec::new(),
@@ -183,34 +198,70 @@ impl Observer {
 
     /// Assigns a probe to its function, and switches it on if a rule needs it.
     fn adopt(&mut self, probe: &ProbeMetadata<'static>, is_entry: bool) {
+        self.has_discovered = true;
         let function = self.function(probe);
         let number = probe.id.0 as usize;
         if self.probes.len() <= number {
             self.probes.resize_with(number + 1, || None);
         }
         let site = probe.site_address as u32;
-        self.probes[number] = Some(Probe { id: probe.id, function, is_entry, site, is_on: false });
+        let in_object = |address: usize| address.wrapping_sub(probe.object_base) as u64;
+        let entry =
+            Entry { function: in_object(probe.function_address), site: in_object(probe.site_address) };
+        let (arguments, state) = (Vec::new(), State::Off);
+        self.probes[number] = Some(Probe { id: probe.id, function, is_entry, site, entry, arguments, state });
+        self.find_arguments(number);
         self.switch(number);
+    }
+
+    /// Finds out how a probe fetches the arguments that scripts ask for.
+    fn find_arguments(&mut self, number: usize) {
+        let Some(Some(probe)) = self.probes.get_mut(number) else { return };
+        let function = &self.functions[probe.function as usize];
+        let known = probe.arguments.len();
+        if !probe.is_entry || known == function.arguments.len() {
+            return;
+        }
+        for argument in &function.arguments[known..] {
+            let fetch = self.objects.fetch(function.path(), probe.entry, argument.parameter);
+            probe.arguments.push(fetch);
+        }
+        let list = probe.arguments.iter().map(|fetch| fetch.as_ref().ok().copied()).collect();
+        if !fetch::set(probe.id, list) {
+            probe.arguments[known..].fill(Err(Unavailable::TooMany));
+        }
     }
 
     /// Switches a probe on if a script needs it, otherwise off.
     fn switch(&mut self, number: usize) {
         let Some(Some(probe)) = self.probes.get_mut(number) else { return };
         let is_wanted = ring::is_observing() && self.scripts.iter().any(|script| script.wants(probe));
-        if is_wanted == probe.is_on {
-            return;
-        }
-        if !is_wanted {
-            // An error means that the library is gone, or that the text is shared with the parent.
-            if fastinst::deactivate(probe.id).is_ok() {
-                probe.is_on = false;
+        let has_arguments = || {
+            !probe.arguments.is_empty()
+                && self.scripts.iter().any(|script| script.wants_arguments(probe.function))
+        };
+        let state = match is_wanted {
+            false => State::Off,
+            true if has_arguments() => State::OnWithArguments,
+            true => State::On,
+        };
+        let function = match state {
+            _ if state == probe.state => return,
+            State::Off => {
+                // An error means that the library is gone, or that the text is shared with the
+                // parent.
+                if fastinst::deactivate(probe.id).is_ok() {
+                    probe.state = state;
+                }
+                return;
             }
-            return;
-        }
+            State::On => fire::probe,
+            State::OnWithArguments => fire::probe_with_arguments,
+        };
         // SAFETY: the function is never unloaded, and complies with the contract of `ProbeFn`: it
         // calls no code of the program.
-        if unsafe { fastinst::activate(probe.id, fire::probe) }.is_ok() {
-            probe.is_on = true;
+        if unsafe { fastinst::activate(probe.id, function) }.is_ok() {
+            probe.state = state;
             self.refused.remove(&number);
         } else {
             self.refused.insert(number);
@@ -234,10 +285,15 @@ impl Observer {
         }
         let number = self.functions.len() as u32;
         let name = demangle(&probe.function_name.to_string_lossy());
-        let function = Function { name: without_parameters(&name).to_owned(), object: probe.object_path };
+        let mut function = Function {
+            name: without_parameters(&name).to_owned(),
+            object: probe.object_path,
+            address: key.1 as u64,
+            arguments: Vec::new(),
+        };
         for script in &mut self.scripts {
             script.prepare();
-            script.show(number, &function);
+            script.show(number, &mut function, &mut self.objects);
         }
         self.functions.push(function);
         self.numbers.insert(key, number);
@@ -265,11 +321,14 @@ impl Observer {
         let number = self.attached;
         let origin = Origin::Client { number, format, socket };
         let mut script = Running::of_client(name, origin, monitor, self.missing.clone());
-        for (number, function) in self.functions.iter().enumerate() {
-            script.show(number as u32, function);
+        for (number, function) in self.functions.iter_mut().enumerate() {
+            script.show(number as u32, function, &mut self.objects);
         }
         if let Some(reason) = script.failure {
             return Err(reason);
+        }
+        for number in 0..self.probes.len() {
+            self.find_arguments(number);
         }
         // A script that took too long may have ended the observation.
         ring::begin();
@@ -375,11 +434,22 @@ impl Observer {
             && let Some(event) = block.event(count)
             && (event.ticks <= until || count == 0)
         {
-            count += 1;
             // Probes are announced before they are switched on.
-            let Some(Some(probe)) = probes.get(event.probe as usize) else { continue };
+            let Some(Some(probe)) = probes.get(event.probe as usize) else {
+                count += block.values(count).1;
+                continue;
+            };
+            let (values, slots) = match probe.arguments.is_empty() {
+                true => (Values::NONE, 1),
+                false => {
+                    let (mut values, slots) = block.values(count);
+                    functions[probe.function as usize].convert(&mut values);
+                    (values, slots)
+                }
+            };
+            count += slots;
             for (script, calls) in scripts.iter_mut().zip(calls.iter_mut()) {
-                if let Err(error) = script.observe(&event, probe, *thread, calls, clock) {
+                if let Err(error) = script.observe(&event, &values, probe, *thread, calls, clock) {
                     let name = &functions[probe.function as usize].name;
                     script.failure = Some(format!("a rule for {name}: {error}"));
                     has_failed = true;
@@ -387,21 +457,36 @@ impl Observer {
             }
         }
         block.advance(count);
+        let finished: BTreeSet<u32> =
+            scripts.iter_mut().flat_map(|script| std::mem::take(&mut script.finished)).collect();
         if has_failed {
             self.switch_all();
+        } else if !finished.is_empty() {
+            let is_of_finished = |probe: &Option<Probe>| {
+                probe.as_ref().is_some_and(|probe| finished.contains(&probe.function))
+            };
+            let probes: Vec<_> =
+                (0..self.probes.len()).filter(|at| is_of_finished(&self.probes[*at])).collect();
+            probes.into_iter().for_each(|number| self.switch(number));
         }
     }
 
-    /// Forgets the threads that have ended; their blocks become free.
+    /// Forgets the threads that have ended; their blocks become free. Forgets debugging
+    /// information, which may be large, unless a function has been discovered since the last call.
     pub(crate) fn reclaim(&mut self) {
+        if !std::mem::take(&mut self.has_discovered) {
+            self.objects = Objects::default();
+        }
         let process = std::process::id().cast_signed();
-        self.readers.retain(|reader| {
+        let Self { readers, scripts, .. } = self;
+        readers.retain(|reader| {
             // SAFETY: signal 0 is not sent.
             let result = unsafe { libc::syscall(libc::SYS_tgkill, process, reader.thread.cast_signed(), 0) };
             let is_over = result != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
             // A slot that an ended thread has reserved and not filled is never filled.
             let is_done = is_over && reader.block.event(0).is_none() && !reader.block.skip_unfilled(true);
             if is_done {
+                scripts.iter_mut().for_each(|script| script.thread_ended(reader.thread));
                 reader.block.free();
             }
             !is_done
@@ -419,6 +504,19 @@ impl Observer {
     /// The calls that a script has missed.
     pub(crate) fn missed_by(&self, script: &Running) -> Missing {
         self.missing.since(&script.before)
+    }
+
+    /// Why an argument is not known at the entries of a function.
+    pub(crate) fn reason_without(&self, function: u32, argument: u32) -> String {
+        let of_function = self.probes.iter().flatten().filter(|probe| probe.function == function);
+        let reasons: BTreeSet<_> = of_function
+            .filter_map(|probe| probe.arguments.get(argument as usize)?.as_ref().err())
+            .map(ToString::to_string)
+            .collect();
+        match reasons.len() {
+            0 => "it could not be read".to_owned(),
+            _ => reasons.into_iter().collect::<Vec<_>>().join("; "),
+        }
     }
 
     /// The number of probes that a script needs and that could not be switched on.
@@ -463,7 +561,8 @@ impl Observer {
         self.scripts.retain(|script| matches!(script.origin, Origin::Options { .. }));
         // The remaining references belong to threads that do not exist in this process.
         std::mem::forget(sockets);
-        self.scripts.iter_mut().for_each(|script| script.restart(&self.functions));
+        let Self { scripts, functions, objects, .. } = self;
+        scripts.iter_mut().for_each(|script| script.restart(functions, objects));
     }
 }
 

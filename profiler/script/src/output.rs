@@ -76,6 +76,18 @@ fn notes(observer: &Observer, script: &Running) -> Vec<String> {
             names(&mut script.unpaired.keys())
         ));
     }
+    for (object, reason) in &script.unknown {
+        notes.push(format!("rules that ask for arguments do not match functions in {object}: {reason}"));
+    }
+    for ((function, number), events) in &script.without_argument {
+        let named = &observer.functions[*function as usize];
+        notes.push(format!(
+            "{events} events of {} were not given to rules that ask for `{}`: {}",
+            named.name,
+            named.arguments[*number as usize].name,
+            observer.reason_without(*function, *number)
+        ));
+    }
     let early: Vec<_> = missed.early.iter().filter(|(number, _)| script.matches(**number)).collect();
     if !early.is_empty() {
         let calls: u64 = early.iter().map(|(_, calls)| **calls).sum();

@@ -13,6 +13,7 @@
 //! A signal handler on a stack of its own may be above or below the frames that it has interrupted.
 //! Entries that are cut off for this reason leave exits without an entry, which are counted.
 
+use crate::ring::Values;
 use crate::stacks::{self, Stacks};
 
 /// An open call.
@@ -39,42 +40,62 @@ pub(crate) struct Exit {
 
 /// The open calls of a thread.
 #[derive(Debug, Default)]
-pub(crate) struct Calls(Vec<Open>);
+pub(crate) struct Calls {
+    /// Each with the number of values below it, and whether it has values itself.
+    open: Vec<(Open, u32, bool)>,
+    /// The arguments of calls that have some.
+    values: Vec<Values>,
+}
 
 /// Deeper recursion than this has entries without exits.
 const MAX_DEPTH: usize = 1 << 20;
 
 impl Calls {
-    /// Adds a call; returns the number of open calls with it, and their stack, if there are stacks.
-    pub(crate) fn enter(&mut self, mut call: Open, stacks: Option<&mut Stacks>) -> (u32, u32) {
-        let is_over = |below: &Open| {
+    /// Adds a call with its arguments; returns the number of open calls with it, and their stack,
+    /// if there are stacks.
+    pub(crate) fn enter(
+        &mut self,
+        mut call: Open,
+        values: &Values,
+        stacks: Option<&mut Stacks>,
+    ) -> (u32, u32) {
+        let is_over = |(below, ..): &&(Open, u32, bool)| {
             below.stack_pointer < call.stack_pointer
                 || below.stack_pointer == call.stack_pointer && below.function == call.function
         };
-        while self.0.last().is_some_and(is_over) {
-            self.0.pop();
-        }
+        let ended = self.open.iter().rev().take_while(is_over).count();
+        self.truncate(self.open.len() - ended);
         if let Some(stacks) = stacks {
-            let caller = self.0.last().map_or(stacks::EMPTY, |caller| caller.stack);
+            let caller = self.open.last().map_or(stacks::EMPTY, |(caller, ..)| caller.stack);
             call.stack = stacks.of_call(caller, call.function);
         }
-        if self.0.len() < MAX_DEPTH {
-            self.0.push(call);
+        if self.open.len() < MAX_DEPTH {
+            let has_values = values.known != 0;
+            self.open.push((call, self.values.len() as u32, has_values));
+            self.values.extend(has_values.then_some(*values));
         }
-        (self.0.len() as u32, call.stack)
+        (self.open.len() as u32, call.stack)
     }
 
     /// Removes the call of an exit, and what is above it; returns it with the number of open calls
-    /// that there were with it. `None` if there is no such call.
-    pub(crate) fn exit(&mut self, exit: Exit) -> Option<(Open, u32)> {
-        let is_own = |call: &Open| {
+    /// that there were with it, and its arguments. `None` if there is no such call.
+    pub(crate) fn exit(&mut self, exit: Exit) -> Option<(Open, u32, Values)> {
+        let is_own = |(call, ..): &(Open, u32, bool)| {
             call.function == exit.function
                 && call.call_site == exit.call_site
                 && (exit.is_tail || call.stack_pointer >= exit.stack_pointer)
         };
-        let at = self.0.iter().rposition(is_own)?;
-        let call = self.0[at];
-        self.0.truncate(at);
-        Some((call, at as u32 + 1))
+        let at = self.open.iter().rposition(is_own)?;
+        let (call, below, has_values) = self.open[at];
+        let values = if has_values { self.values[below as usize] } else { Values::NONE };
+        self.truncate(at);
+        Some((call, at as u32 + 1, values))
+    }
+
+    fn truncate(&mut self, length: usize) {
+        if let Some((_, below, _)) = self.open.get(length) {
+            self.values.truncate(*below as usize);
+        }
+        self.open.truncate(length);
     }
 }

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table as TextTable};
 use serde_json::{Map, json};
-use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, Value, histogram};
+use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, ThreadsReport, Value, histogram};
 
 use profiler::script::ScriptFormat;
 
@@ -157,17 +157,40 @@ impl Report {
             }
         }
         found.rules.iter().for_each(|rule| report.by_function(rule, names));
+        report.by_thread(&found.threads, names);
         report
+    }
+
+    /// The variables of threads.
+    fn by_thread(&mut self, found: &ThreadsReport, names: &Names<'_, '_>) {
+        let sites = found.threads.iter().map(|thread| {
+            let number = Cell::Value(Value::Int(thread.thread.into()));
+            (vec![("thread".to_owned(), number)], &thread.values)
+        });
+        self.by_place("by_thread", None, &found.variables, sites, names);
     }
 
     /// The variables of a rule's places.
     fn by_function(&mut self, rule: &RuleReport, names: &Names<'_, '_>) {
+        let sites = rule.sites.iter().map(|site| (names.place(site.function), &site.values));
+        self.by_place("by_function", Some(&rule.rule), &rule.variables, sites, names);
+    }
+
+    /// Variables that exist for each place: a table of those that are values, with this name, and
+    /// one for each map.
+    fn by_place<'v>(
+        &mut self,
+        name: &str,
+        rule: Option<&str>,
+        variables: &[String],
+        places: impl Iterator<Item = (Row, &'v Vec<ReportedValue>)>,
+        names: &Names<'_, '_>,
+    ) {
         let mut values = Vec::new();
-        let mut maps: Vec<Entries> = rule.variables.iter().map(|_| Entries::default()).collect();
-        for site in &rule.sites {
-            let place = names.place(site.function);
+        let mut maps: Vec<Entries> = variables.iter().map(|_| Entries::default()).collect();
+        for (place, of_place) in places {
             let mut row = Vec::new();
-            for (number, (name, value)) in rule.variables.iter().zip(&site.values).enumerate() {
+            for (number, (name, value)) in variables.iter().zip(of_place).enumerate() {
                 match value {
                     ReportedValue::Value(value) => row.extend(names.columns(name, value)),
                     ReportedValue::Map(entries) => {
@@ -183,14 +206,10 @@ impl Report {
             }
         }
         if !values.is_empty() {
-            self.tables.push(Table::new(
-                "by_function",
-                Some(&rule.rule),
-                Entries { rows: values, is_ordered: false },
-            ));
+            self.tables.push(Table::new(name, rule, Entries { rows: values, is_ordered: false }));
         }
-        for (name, map) in rule.variables.iter().zip(maps).filter(|(_, map)| !map.rows.is_empty()) {
-            self.tables.push(Table::new(name, Some(&rule.rule), map));
+        for (name, map) in variables.iter().zip(maps).filter(|(_, map)| !map.rows.is_empty()) {
+            self.tables.push(Table::new(name, rule, map));
         }
     }
 

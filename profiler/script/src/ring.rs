@@ -18,6 +18,11 @@
 //! has left by `longjmp`. If the ring is full, or the process ends, such a slot is given up, and
 //! counts as a lost event.
 //!
+//! # Values
+//! The arguments of a call are in the slots after that of its event, three in each. All slots of an
+//! event are reserved by one XADD, and filled before the event's own. If that one is given up,
+//! those after it are discarded.
+//!
 //! # Blocks
 //! A thread's block is found through a thread-local pointer with initial-exec access: no call of
 //! `__tls_get_addr`, which may allocate. Blocks are mapped when a thread needs one, and reused when
@@ -70,7 +75,41 @@ pub(crate) struct Event {
     pub(crate) call_site: u64,
 }
 
-/// Bits of a slot's word: `continues_at`, then the number of the probe plus one.
+/// The most arguments of an event.
+pub(crate) const MAX_VALUES: usize = 12;
+
+/// Values in a slot.
+const VALUES: usize = 3;
+
+/// The lower half of the word of a slot with values. No probe has this number.
+const OF_VALUES: u32 = u32::MAX;
+
+/// The arguments of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Values {
+    pub(crate) values: [u64; MAX_VALUES],
+    /// Bits of the values that are known.
+    pub(crate) known: u32,
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl Values {
+    pub(crate) const NONE: Self = Self { values: [0; MAX_VALUES], known: 0 };
+
+    /// A value, if it is known.
+    pub(crate) fn get(&self, number: u32) -> Option<u64> {
+        (self.known & 1 << number != 0).then(|| self.values[number as usize])
+    }
+}
+
+/// Bits of a slot's word: `continues_at`, then the number of the probe plus one. The words of a
+/// slot with values are the values, and its word has the bits of those that are known, then
+/// [`OF_VALUES`].
 #[derive(Debug)]
 struct Slot {
     word: AtomicU64,
@@ -183,14 +222,25 @@ pub(crate) fn blocks() -> impl Iterator<Item = &'static Thread> {
     BLOCKS.iter()
 }
 
-/// Writes an event of the calling thread.
+/// Writes an event of the calling thread, without arguments.
 #[inline(always)]
 pub(crate) fn write(event: Event) {
     if !OBSERVING.load(Ordering::Relaxed) {
         return;
     }
     match Thread::current() {
-        Some(thread) => thread.push(event),
+        Some(thread) => thread.push(event, &Values::NONE, 0),
+        None => lose(),
+    }
+}
+
+/// Writes an event of the calling thread, with this number of arguments.
+pub(crate) fn write_with(event: Event, values: &Values, count: usize) {
+    if !OBSERVING.load(Ordering::Relaxed) {
+        return;
+    }
+    match Thread::current() {
+        Some(thread) => thread.push(event, values, count.min(MAX_VALUES).div_ceil(VALUES) as u64),
         None => lose(),
     }
 }
@@ -222,10 +272,10 @@ impl Thread {
         Some(block)
     }
 
-    /// Reserves a position: see the module.
+    /// Reserves positions; returns the first one: see the module.
     #[inline(always)]
-    fn reserve(&self) -> u64 {
-        let mut position = 1_u64;
+    fn reserve(&self, count: u64) -> u64 {
+        let mut position = count;
         // SAFETY: adds to the counter, which only this thread writes, in one instruction.
         unsafe {
             std::arch::asm!(
@@ -242,16 +292,27 @@ impl Thread {
         &self.slots[(position % RING) as usize]
     }
 
+    /// Writes an event, with values in this number of slots after its own.
     #[inline(always)]
-    fn push(&self, event: Event) {
-        let position = self.reserve();
-        // Acquire: pairs with the Release of `take`, which has emptied the slot.
-        if position.wrapping_sub(self.read.0.load(Ordering::Acquire)) >= RING && !self.wait(position) {
+    fn push(&self, event: Event, values: &Values, slots: u64) {
+        let position = self.reserve(1 + slots);
+        let last = position + slots;
+        // Acquire: pairs with the Release of `take`, which has emptied the slots.
+        if last.wrapping_sub(self.read.0.load(Ordering::Acquire)) >= RING && !self.wait(last) {
             return lose();
         }
         // A signal handler has interrupted this, and has filled the ring: given up, and counted.
         if self.is_given_up(position) {
             return;
+        }
+        for number in 0..slots {
+            let slot = self.slot(position + 1 + number);
+            let first = number as usize * VALUES;
+            slot.ticks.store(values.values[first], Ordering::Relaxed);
+            slot.stack_pointer.store(values.values[first + 1], Ordering::Relaxed);
+            slot.call_site.store(values.values[first + 2], Ordering::Relaxed);
+            let known = u64::from(values.known >> first & ((1 << VALUES) - 1));
+            slot.word.store(known << 32 | u64::from(OF_VALUES), Ordering::Relaxed);
         }
         let slot = self.slot(position);
         slot.ticks.store(event.ticks, Ordering::Relaxed);
@@ -261,9 +322,9 @@ impl Thread {
         if self.is_given_up(position) {
             return;
         }
-        // Release: pairs with the Acquire of `take`.
+        // Release: pairs with the Acquire of `event`. The slots of the values are filled.
         slot.word.store(word, Ordering::Release);
-        if position % WAKE_EVERY == WAKE_EVERY - 1 {
+        if position / WAKE_EVERY != (last + 1) / WAKE_EVERY {
             wake_worker();
         }
     }
@@ -316,8 +377,8 @@ impl Thread {
         self.owner.load(Ordering::Acquire)
     }
 
-    /// The event at this distance from the oldest one, if it and those between them are
-    /// there. Only the worker calls it, which takes events by [`Thread::advance`].
+    /// The event at this distance from the oldest slot, if it and what is between them is there.
+    /// Only the worker calls it, which takes events by [`Thread::advance`].
     pub(crate) fn event(&self, ahead: u64) -> Option<Event> {
         let position = self.read.0.load(Ordering::Relaxed).wrapping_add(ahead);
         // A push that a fork has interrupted fills a slot that is not reserved in the child.
@@ -327,7 +388,7 @@ impl Thread {
         let slot = self.slot(position);
         // Acquire: pairs with the Release of `push`.
         let word = slot.word.load(Ordering::Acquire);
-        (word != 0).then(|| Event {
+        (word != 0 && word as u32 != OF_VALUES).then(|| Event {
             probe: (word as u32).wrapping_sub(1),
             continues_at: (word >> 32) as u32,
             ticks: slot.ticks.load(Ordering::Relaxed),
@@ -336,7 +397,30 @@ impl Thread {
         })
     }
 
-    /// Empties the slots of this number of events, the oldest ones.
+    /// The values of the event at this distance from the oldest slot, and the number of slots that
+    /// it and they take.
+    pub(crate) fn values(&self, ahead: u64) -> (Values, u64) {
+        let first = self.read.0.load(Ordering::Relaxed).wrapping_add(ahead) + 1;
+        let mut found = Values::NONE;
+        for number in 0..MAX_VALUES.div_ceil(VALUES) as u64 {
+            let slot = self.slot(first + number);
+            // `event` has read the event's own slot with Acquire, which was filled after these.
+            let word = slot.word.load(Ordering::Relaxed);
+            if first + number >= self.reserved.load(Ordering::Relaxed) || word as u32 != OF_VALUES {
+                return (found, 1 + number);
+            }
+            let at = number as usize * VALUES;
+            for (value, from) in
+                found.values[at..].iter_mut().zip([&slot.ticks, &slot.stack_pointer, &slot.call_site])
+            {
+                *value = from.load(Ordering::Relaxed);
+            }
+            found.known |= ((word >> 32) as u32) << at;
+        }
+        (found, 1 + MAX_VALUES.div_ceil(VALUES) as u64)
+    }
+
+    /// Empties this number of slots, the oldest ones.
     pub(crate) fn advance(&self, count: u64) {
         let read = self.read.0.load(Ordering::Relaxed);
         for position in read..read + count {
@@ -347,10 +431,15 @@ impl Thread {
     }
 
     /// Gives up the oldest slot if it is reserved and not filled, although what is after it fills
-    /// the ring, or `at_end`, although there is something after it. Returns whether it was.
+    /// the ring, or `at_end`, although there is something after it; also if it has values of an
+    /// event that was given up. Returns whether it was.
     pub(crate) fn skip_unfilled(&self, at_end: bool) -> bool {
         let read = self.read.0.load(Ordering::Relaxed);
         let reserved = self.reserved.load(Ordering::Relaxed);
+        if read < reserved && self.slot(read).word.load(Ordering::Acquire) as u32 == OF_VALUES {
+            self.advance(1);
+            return true;
+        }
         let is_stuck = reserved.saturating_sub(read) > if at_end { 1 } else { RING };
         if !is_stuck || self.slot(read).word.load(Ordering::Acquire) != 0 {
             return false;

@@ -1,17 +1,19 @@
 //! A script that observes: its rules, what they match, and what it has seen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use profiler::arguments::{Objects, Unavailable};
 use profiler::script::ScriptFormat;
 use wasm_jit_whamm::lang::{Script, ScriptReport};
 use wasm_jit_whamm::native::{NativeCall, NativeFunction, NativeMonitor, NativePlaces};
 use wordpatch::tsc;
 
+use crate::function::Function;
 use crate::missing::Missing;
-use crate::observer::{Function, Probe};
+use crate::observer::Probe;
 use crate::pairing::{Calls, Exit, Open};
-use crate::ring::Event;
+use crate::ring::{Event, Values};
 use crate::socket::Socket;
 use crate::stacks::{self, Stacks};
 use crate::worker::Clock;
@@ -33,11 +35,22 @@ pub(crate) struct Running {
     /// processes of a run have none.
     monitor: Option<NativeMonitor>,
     pairs_calls: bool,
+    asks_for_nesting: bool,
     measures_time: bool,
     /// Those of its events, if it asks for them.
     pub(crate) stacks: Option<Stacks>,
-    /// The places that its rules match, by number of the function.
+    /// The places that its rules match, by number of the function, without those at which a rule
+    /// does nothing more.
     places: Vec<NativePlaces>,
+    /// Whether rules match a function, or have matched it.
+    matched: Vec<bool>,
+    /// Functions with rules that do nothing more, whose probes may not be needed.
+    pub(crate) finished: BTreeSet<u32>,
+    /// Why the arguments of functions are not known that rules ask for, by object.
+    pub(crate) unknown: BTreeSet<(String, String)>,
+    /// Events that rules did not get because an argument was not known, by function and number of
+    /// the argument.
+    pub(crate) without_argument: BTreeMap<(u32, u32), u64>,
     /// The time-stamp counter when it began. Earlier events are ignored: they are from a time at
     /// which some of its probes were on already, and others were not.
     began: u64,
@@ -58,9 +71,14 @@ impl Running {
             origin,
             monitor: None,
             pairs_calls: false,
+            asks_for_nesting: false,
             measures_time: false,
             stacks: None,
             places: Vec::new(),
+            matched: Vec::new(),
+            finished: BTreeSet::new(),
+            unknown: BTreeSet::new(),
+            without_argument: BTreeMap::new(),
             began: tsc::now(),
             before: Missing::default(),
             unpaired: BTreeMap::new(),
@@ -89,6 +107,7 @@ impl Running {
 
     fn use_monitor(&mut self, monitor: NativeMonitor) {
         self.pairs_calls = monitor.pairs_calls();
+        self.asks_for_nesting = monitor.asks_for_nesting();
         self.measures_time = monitor.measures_time();
         self.stacks = monitor.tells_stacks().then(Stacks::default);
         self.monitor = Some(monitor);
@@ -109,28 +128,47 @@ impl Running {
 
     /// Matches the rules with a function. Functions are shown in the order of their numbers, or
     /// again with the same number.
-    pub(crate) fn show(&mut self, number: u32, function: &Function) {
+    pub(crate) fn show(&mut self, number: u32, function: &mut Function, objects: &mut Objects) {
         if self.places.len() <= number as usize {
             self.places.resize_with(number as usize + 1, NativePlaces::default);
+            self.matched.resize(number as usize + 1, false);
         }
         let Some(monitor) = self.monitor.as_mut().filter(|_| self.failure.is_none()) else { return };
         let object = function.object.to_string_lossy();
-        match monitor.function(NativeFunction { number, name: &function.name, object: &object }) {
-            Ok(places) => self.places[number as usize] = places,
+        let name = function.name.clone();
+        let mut unknown: Option<Unavailable> = None;
+        let places =
+            monitor.function(NativeFunction { number, name: &name, object: &object }, &mut |wanted| {
+                function.argument(wanted, objects).unwrap_or_else(|reason| {
+                    unknown = Some(reason);
+                    None
+                })
+            });
+        match places {
+            Ok(places) => {
+                self.matched[number as usize] = !(places.entry.is_empty() && places.exit.is_empty());
+                self.places[number as usize] = places;
+            }
             Err(error) => self.failure = Some(error.to_string()),
         }
+        self.unknown.extend(unknown.map(|reason| (object.into_owned(), reason.to_string())));
+    }
+
+    /// Whether it needs the arguments of a function.
+    pub(crate) fn wants_arguments(&self, function: u32) -> bool {
+        let Some(monitor) = self.monitor.as_ref().filter(|_| self.failure.is_none()) else { return false };
+        let Some(NativePlaces { entry, exit }) = self.places.get(function as usize) else { return false };
+        entry.iter().chain(exit).any(|place| monitor.arguments(*place).next().is_some())
     }
 
     /// Whether a rule matches a function.
     pub(crate) fn matches(&self, function: u32) -> bool {
-        self.places
-            .get(function as usize)
-            .is_some_and(|places| !(places.entry.is_empty() && places.exit.is_empty()))
+        self.matched.get(function as usize).is_some_and(|matched| *matched)
     }
 
     /// The number of functions that rules match.
     pub(crate) fn matched(&self) -> usize {
-        (0..self.places.len() as u32).filter(|function| self.matches(*function)).count()
+        self.matched.iter().filter(|matched| **matched).count()
     }
 
     /// Whether it needs the events of a probe.
@@ -139,7 +177,12 @@ impl Running {
             return false;
         };
         let of_event = if probe.is_entry { entry } else { exit };
-        self.failure.is_none() && (!of_event.is_empty() || self.pairs_calls && self.matches(probe.function))
+        let has_rules = !(entry.is_empty() && exit.is_empty());
+        // The depth and the stack of other calls include those of functions without rules that do
+        // something.
+        let is_paired =
+            self.pairs_calls && (has_rules || self.asks_for_nesting && self.matches(probe.function));
+        self.failure.is_none() && (!of_event.is_empty() || is_paired)
     }
 
     /// Executes the rules for an event of a thread.
@@ -149,6 +192,7 @@ impl Running {
     pub(crate) fn observe(
         &mut self,
         event: &Event,
+        values: &Values,
         probe: &Probe,
         thread: u32,
         calls: &mut Calls,
@@ -157,15 +201,18 @@ impl Running {
         if self.failure.is_some() || event.ticks < self.began || !self.matches(probe.function) {
             return Ok(());
         }
-        let Self { monitor: Some(monitor), places, unpaired, stacks, .. } = self else { return Ok(()) };
+        let Self { monitor: Some(monitor), places, unpaired, without_argument, stacks, finished, .. } = self
+        else {
+            return Ok(());
+        };
         // The rate of the counter takes time to find out.
         let mut clock = self.measures_time.then_some(clock);
-        let places = &places[probe.function as usize];
+        let places = &mut places[probe.function as usize];
         let seen = match self.pairs_calls {
-            true => see(calls, stacks.as_mut(), probe, event, clock.as_deref_mut()),
-            false => Some(OfPair::default()),
+            true => see(calls, stacks.as_mut(), probe, event, values, clock.as_deref_mut()),
+            false => Some(OfPair { values: *values, ..OfPair::default() }),
         };
-        let OfPair { depth, duration, stack } = seen.unwrap_or_default();
+        let OfPair { depth, duration, stack, values } = seen.unwrap_or_default();
         let call = NativeCall {
             probe: event.probe,
             thread,
@@ -174,15 +221,38 @@ impl Running {
             depth,
             duration,
             stack,
+            arguments: &values.values,
         };
+        let mut without = 0_u32;
         for place in if probe.is_entry { &places.entry } else { &places.exit } {
             if seen.is_none() && monitor.needs_pairs(*place) {
                 *unpaired.entry(probe.function).or_default() += 1;
+            } else if let Some(number) =
+                monitor.arguments(*place).find(|number| values.get(*number).is_none())
+            {
+                without |= 1 << number;
             } else {
                 monitor.fire(*place, &call)?;
             }
         }
+        let done = monitor.take_finished();
+        if !done.is_empty() {
+            let of_event = if probe.is_entry { &mut places.entry } else { &mut places.exit };
+            of_event.retain(|place| !done.contains(place));
+            finished.insert(probe.function);
+        }
+        // Several rules may ask for the same one.
+        for number in (0..u32::BITS).filter(|number| without & 1 << number != 0) {
+            *without_argument.entry((probe.function, number)).or_default() += 1;
+        }
         Ok(())
+    }
+
+    /// A thread of the program has ended.
+    pub(crate) fn thread_ended(&mut self, thread: u32) {
+        if let Some(monitor) = &mut self.monitor {
+            monitor.thread_ended(thread);
+        }
     }
 
     /// The values of the variables, after the rules of the end. `None` if they cannot be read.
@@ -198,14 +268,14 @@ impl Running {
     }
 
     /// In a forked child: begins again, with the functions that are known.
-    pub(crate) fn restart(&mut self, functions: &[Function]) {
+    pub(crate) fn restart(&mut self, functions: &mut [Function], objects: &mut Objects) {
         let Origin::Options { source } = &mut self.origin else { return };
         let mut again = Self::of_options(std::mem::take(&mut self.name), std::mem::take(source));
         again.failure = self.failure.take();
         if self.monitor.is_some() {
             again.prepare();
-            for (number, function) in functions.iter().enumerate() {
-                again.show(number as u32, function);
+            for (number, function) in functions.iter_mut().enumerate() {
+                again.show(number as u32, function, objects);
             }
         }
         *self = again;
@@ -220,6 +290,8 @@ struct OfPair {
     duration: u64,
     /// If stacks are asked for.
     stack: u32,
+    /// The arguments of the call.
+    values: Values,
 }
 
 /// Pairs an event with its call. `None` for an exit without an entry.
@@ -228,19 +300,20 @@ fn see(
     stacks: Option<&mut Stacks>,
     probe: &Probe,
     event: &Event,
+    values: &Values,
     clock: Option<&mut Clock>,
 ) -> Option<OfPair> {
     let (function, call_site, stack_pointer) = (probe.function, event.call_site, event.stack_pointer);
     if probe.is_entry {
         let open = Open { function, call_site, stack_pointer, ticks: event.ticks, stack: stacks::EMPTY };
-        let (depth, stack) = calls.enter(open, stacks);
-        return Some(OfPair { depth, duration: 0, stack });
+        let (depth, stack) = calls.enter(open, values, stacks);
+        return Some(OfPair { depth, duration: 0, stack, values: *values });
     }
     // A call in any of its encodings is shorter than this.
     let after_site = event.continues_at.wrapping_sub(probe.site);
     let is_tail = !(1..=8).contains(&after_site);
-    let (open, depth) = calls.exit(Exit { function, call_site, stack_pointer, is_tail })?;
+    let (open, depth, values) = calls.exit(Exit { function, call_site, stack_pointer, is_tail })?;
     let ticks = event.ticks.saturating_sub(open.ticks);
     let duration = clock.map_or(0, |clock| clock.nanoseconds(ticks));
-    Some(OfPair { depth, duration, stack: open.stack })
+    Some(OfPair { depth, duration, stack: open.stack, values })
 }

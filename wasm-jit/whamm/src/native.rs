@@ -7,7 +7,8 @@
 //! 1. [`NativeMonitor::function`] is called for each function that is discovered. It evaluates the
 //!    static parts of predicates, which need names only, and makes what belongs to the places that
 //!    match: variables of the place, constants. The result says which of the function's events are
-//!    to be observed.
+//!    to be observed. Rules may ask for arguments of the function, by position or name and with a
+//!    type; the caller says whether the function has them.
 //! 2. [`NativeMonitor::fire`] is called for each such event. It evaluates the rest of the
 //!    predicate and executes the statements, on the calling thread.
 //! 3. [`NativeMonitor::finish`] executes the rules of the end. [`NativeMonitor::report`] reads the
@@ -16,12 +17,18 @@
 //! All state is in the monitor, which one thread uses at a time: rules are executed one after the
 //! other, and a variable exists once for all threads of the program.
 
-use wasm_jit::{Config, Engine, Error, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
+mod argument;
 
-use crate::lang::{FAILURES, Script, ScriptReport};
+use std::collections::HashMap;
+
+use wasm_jit::{Caller, Config, Engine, Error, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
+
+use crate::lang::{FAILURES, Script, ScriptReport, THREAD_BLOCK};
 use crate::monitor_module::{
-    Buffer, Call, Event, MonitorError, OfCall, Parameter, Rule, Static, parse_native,
+    Buffer, Call, Event, MonitorError, OFF, OfCall, PROBES, Parameter, Rule, Static, parse_native,
 };
+
+pub use self::argument::{ArgumentName, NativeArgument, NumberType};
 
 /// A function of a native program.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +43,7 @@ pub struct NativeFunction<'a> {
 
 /// The beginning or end of a call, as rules see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NativeCall {
+pub struct NativeCall<'a> {
     /// The number of the probe.
     pub probe: u32,
     /// The kernel's number of the thread.
@@ -54,6 +61,10 @@ pub struct NativeCall {
     ///
     /// [`Value::Stack`]: crate::lang::Value::Stack
     pub stack: u32,
+    /// The function's arguments, by the numbers that the caller has given them
+    /// ([`NativeMonitor::function`]). Integers and booleans are extended to 64 bits, floats are
+    /// their bits.
+    pub arguments: &'a [u64],
 }
 
 /// A rule at a place.
@@ -74,6 +85,8 @@ pub struct NativePlaces {
 enum Argument {
     Constant(u64),
     OfCall(OfCall),
+    /// An argument of the function, by its number among those of the call.
+    OfFunction(u32),
 }
 
 /// The most parameters that the function of a rule can have: the blocks and the names of a place,
@@ -83,18 +96,23 @@ const MAX_ARGUMENTS: usize = 64;
 #[derive(Debug)]
 struct Place {
     function: NumericFunc,
+    is_exit: bool,
+    has_thread: bool,
     arguments: Box<[Argument]>,
 }
 
 /// A script that observes a native program.
 pub struct NativeMonitor {
     script: Script,
-    store: Store<()>,
+    /// With the places at which a rule has said that it does nothing more.
+    store: Store<Vec<PlaceId>>,
     instance: Instance,
     buffer: Option<Buffer>,
     /// With the names of their exports.
     rules: Vec<(String, Rule)>,
     places: Vec<Place>,
+    /// The addresses of the variables of threads that have some, by the thread's number.
+    threads: HashMap<u32, u32>,
 }
 
 impl NativeMonitor {
@@ -121,16 +139,19 @@ impl NativeMonitor {
             })?;
             rules.extend(rule.map(|rule| (export.name().to_owned(), rule)));
         }
-        let mut store = Store::new(&engine, ());
+        let mut store = Store::new(&engine, Vec::new());
         let mut linker = Linker::new(&engine);
         let (library, name) = FAILURES;
         linker
             .func_wrap(library, name, |reason: u32| -> Result<(), Error> { Err(failure(reason)) })
             .map_err(failed)?;
+        let finish =
+            |mut caller: Caller<'_, Vec<PlaceId>>, place: u32| caller.data_mut().push(PlaceId(place));
+        linker.func_wrap(PROBES, OFF, finish).map_err(failed)?;
         let instance = linker.instantiate(&mut store, &module).map_err(failed)?;
         let has_strings = instance.get_memory(&store, "whamm_buffer").is_some();
         let buffer = has_strings.then(|| Buffer::of(&mut store, &instance)).transpose()?;
-        Ok(Self { script, store, instance, buffer, rules, places: Vec::new() })
+        Ok(Self { script, store, instance, buffer, rules, places: Vec::new(), threads: HashMap::new() })
     }
 
     /// Does what a thread's first call of a rule would do otherwise: finds out where the thread's
@@ -145,14 +166,23 @@ impl NativeMonitor {
     }
 
     /// Whether rules ask for what is known only if each call's end is observed with its beginning:
-    /// the duration, the depth or the stack.
+    /// the duration, the depth or the stack, and at the end the arguments.
     pub fn pairs_calls(&self) -> bool {
-        self.binds(OfCall::is_of_pair)
+        let asks_for_arguments = |rule: &Rule| {
+            rule.event == Event::NativeExit
+                && rule.parameters.iter().any(|value| matches!(value, Parameter::NativeArgument(_)))
+        };
+        self.binds(OfCall::is_of_pair) || self.rules.iter().any(|(_, rule)| asks_for_arguments(rule))
     }
 
     /// Whether rules ask for times in nanoseconds.
     pub fn measures_time(&self) -> bool {
         self.binds(|value| matches!(value, OfCall::Nanoseconds | OfCall::Duration))
+    }
+
+    /// Whether rules ask for the calls around one: the depth or the stack.
+    pub fn asks_for_nesting(&self) -> bool {
+        self.binds(|value| matches!(value, OfCall::Depth | OfCall::Stack))
     }
 
     /// Whether rules ask for stacks.
@@ -166,21 +196,45 @@ impl NativeMonitor {
         parameters.any(|parameter| matches!(parameter, Parameter::OfCall(value) if is_such(*value)))
     }
 
-    /// Whether the rule at a place binds such a value.
+    /// Whether the rule at a place asks for what is known only if each call's end is observed with
+    /// its beginning.
     ///
     /// # Panics
     /// If the place is not one of this monitor.
     pub fn needs_pairs(&self, place: PlaceId) -> bool {
-        let is_of_pair =
-            |argument: &Argument| matches!(argument, Argument::OfCall(value) if value.is_of_pair());
-        self.places[place.0 as usize].arguments.iter().any(is_of_pair)
+        let Place { arguments, is_exit, .. } = &self.places[place.0 as usize];
+        arguments.iter().any(|argument| match argument {
+            Argument::OfCall(value) => value.is_of_pair(),
+            Argument::OfFunction(_) => *is_exit,
+            Argument::Constant(_) => false,
+        })
+    }
+
+    /// The numbers of the function's arguments that the rule at a place asks for.
+    ///
+    /// # Panics
+    /// If the place is not one of this monitor.
+    pub fn arguments(&self, place: PlaceId) -> impl Iterator<Item = u32> + '_ {
+        self.places[place.0 as usize].arguments.iter().filter_map(|argument| match argument {
+            Argument::OfFunction(number) => Some(*number),
+            _ => None,
+        })
     }
 
     /// Matches the rules with a function.
     ///
+    /// `argument` is asked for each argument that a rule needs whose static predicate holds. It
+    /// returns the number by which [`NativeCall::arguments`] has its value, or `None` if the
+    /// function has no such argument, or one with other values than those of the type
+    /// ([`NumberType::holds`]): then the rule does not match.
+    ///
     /// # Errors
     /// [`MonitorError::Call`]: there is no memory for the variables of its places.
-    pub fn function(&mut self, function: NativeFunction<'_>) -> Result<NativePlaces, MonitorError> {
+    pub fn function(
+        &mut self,
+        function: NativeFunction<'_>,
+        argument: &mut dyn FnMut(&NativeArgument) -> Option<u32>,
+    ) -> Result<NativePlaces, MonitorError> {
         let mut found = NativePlaces::default();
         for number in 0..self.rules.len() {
             let (export, rule) = self.rules[number].clone();
@@ -189,10 +243,23 @@ impl NativeMonitor {
             {
                 continue;
             }
+            let of_function = |parameter: &Parameter| match parameter {
+                Parameter::NativeArgument(wanted) => Some(argument(wanted)),
+                _ => None,
+            };
+            // Variables of the place are made only if the rule matches.
+            let of_function: Option<Vec<u32>> = rule.parameters.iter().filter_map(of_function).collect();
+            let Some(of_function) = of_function else { continue };
+            let mut of_function = of_function.into_iter();
             let of_rule = self.instance.get_func(&self.store, &export).expect("the rule is its name");
+            let id = PlaceId(self.places.len() as u32);
             let mut arguments = Vec::with_capacity(rule.parameters.len());
             for parameter in &rule.parameters {
                 arguments.push(match parameter {
+                    Parameter::Static(Static::Probe) => Argument::Constant(id.0.into()),
+                    Parameter::NativeArgument(_) => {
+                        Argument::OfFunction(of_function.next().expect("each has a number"))
+                    }
                     Parameter::OfCall(value) => Argument::OfCall(*value),
                     Parameter::Call(call) => Argument::Constant(self.call(&export, call, function)?),
                     Parameter::Static(value) => Argument::Constant(number_of(*value, function)),
@@ -202,8 +269,10 @@ impl NativeMonitor {
             let numeric = NumericFunc::new(&self.store, of_rule)
                 .map_err(|source| self.failed(&export, "", function, source))?;
             assert!(arguments.len() <= MAX_ARGUMENTS, "the language binds fewer values");
-            let id = PlaceId(self.places.len() as u32);
-            self.places.push(Place { function: numeric, arguments: arguments.into() });
+            let is_exit = rule.event == Event::NativeExit;
+            let is_block = |value: &Argument| matches!(value, Argument::OfCall(OfCall::ThreadBlock));
+            let has_thread = arguments.iter().any(is_block);
+            self.places.push(Place { function: numeric, is_exit, has_thread, arguments: arguments.into() });
             match rule.event {
                 Event::NativeEntry => found.entry.push(id),
                 _ => found.exit.push(id),
@@ -271,9 +340,11 @@ impl NativeMonitor {
     /// its functions call each other without end. The variables are as they were then.
     ///
     /// # Panics
-    /// If the place is not one of this monitor.
-    pub fn fire(&mut self, place: PlaceId, of: &NativeCall) -> Result<(), wasm_jit::Error> {
-        let Place { function, arguments } = &self.places[place.0 as usize];
+    /// If the place is not one of this monitor, or one of its [arguments](Self::arguments) is
+    /// missing.
+    pub fn fire(&mut self, place: PlaceId, of: &NativeCall<'_>) -> Result<(), wasm_jit::Error> {
+        let thread = if self.places[place.0 as usize].has_thread { self.thread(of.thread)? } else { 0 };
+        let Place { function, arguments, .. } = &self.places[place.0 as usize];
         let mut values = [0; MAX_ARGUMENTS];
         for (value, argument) in values.iter_mut().zip(arguments) {
             *value = match argument {
@@ -285,9 +356,36 @@ impl NativeMonitor {
                 Argument::OfCall(OfCall::Depth) => of.depth.into(),
                 Argument::OfCall(OfCall::Duration) => of.duration,
                 Argument::OfCall(OfCall::Stack) => of.stack.into(),
+                Argument::OfCall(OfCall::ThreadBlock) => thread.into(),
+                Argument::OfFunction(number) => of.arguments[*number as usize],
             };
         }
         function.call(&mut self.store, &mut values)
+    }
+
+    /// The address of a thread's variables, which are made when a rule first needs them.
+    fn thread(&mut self, number: u32) -> Result<u32, wasm_jit::Error> {
+        if let Some(address) = self.threads.get(&number) {
+            return Ok(*address);
+        }
+        let make = self.instance.get_func(&self.store, THREAD_BLOCK).expect("the compiler has exported it");
+        let mut made = [Val::I32(0)];
+        make.call(&mut self.store, &[Val::I32(number.cast_signed())], &mut made)?;
+        let [Val::I32(address)] = made else { unreachable!("its result is an address") };
+        self.threads.insert(number, address.cast_unsigned());
+        Ok(address.cast_unsigned())
+    }
+
+    /// The places at which a rule does nothing more, since the last call of this function: its
+    /// first event has happened, and the rule is one of `@once`. [`fire`](Self::fire) need not be
+    /// called for them, but may be.
+    pub fn take_finished(&mut self) -> Vec<PlaceId> {
+        std::mem::take(self.store.data_mut())
+    }
+
+    /// A thread has ended: a later one with the same number has variables of its own.
+    pub fn thread_ended(&mut self, number: u32) {
+        self.threads.remove(&number);
     }
 
     /// Executes the rules of the end.

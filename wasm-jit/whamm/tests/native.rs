@@ -1,7 +1,9 @@
 //! Scripts that observe native programs, without a program: functions and calls are made up.
 
 use wasm_jit_whamm::lang::{self, ReportedValue, Script, Value};
-use wasm_jit_whamm::native::{NativeCall, NativeFunction, NativeMonitor, NativePlaces};
+use wasm_jit_whamm::native::{
+    ArgumentName, NativeArgument, NativeCall, NativeFunction, NativeMonitor, NativePlaces, NumberType,
+};
 
 fn monitor(script: &str) -> NativeMonitor {
     let script = Script::native("test.mm", script.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
@@ -31,7 +33,8 @@ fn static_predicates_choose_events_of_functions() {
            native:func:* / fid == 2 && ticks > 5 / { }"#,
     );
     let mut events = |number, name, object| {
-        let NativePlaces { entry, exit } = monitor.function(function(number, name, object)).unwrap();
+        let NativePlaces { entry, exit } =
+            monitor.function(function(number, name, object), &mut |_| None).unwrap();
         (entry.len(), exit.len())
     };
     assert_eq!(events(0, "a", "/y"), (1, 0));
@@ -47,7 +50,7 @@ fn rules_get_the_values_of_calls() {
         native:func:exit / depth > 1 / { all[fid] = (probe_id, tid, ticks, ns, depth, duration); }";
     let mut monitor = monitor(script);
     assert!(monitor.pairs_calls() && monitor.measures_time());
-    let places = monitor.function(function(7, "f", "/x")).unwrap();
+    let places = monitor.function(function(7, "f", "/x"), &mut |_| None).unwrap();
     let call = NativeCall {
         probe: u32::MAX,
         thread: 2,
@@ -55,7 +58,7 @@ fn rules_get_the_values_of_calls() {
         nanoseconds: 4,
         depth: 5,
         duration: 1 << 40,
-        stack: 0,
+        ..NativeCall::default()
     };
     assert!(monitor.needs_pairs(places.exit[0]));
     monitor.fire(places.exit[0], &NativeCall { depth: 1, ..call }).unwrap();
@@ -97,7 +100,7 @@ fn patterns_match_as_they_are_defined() {
     for pattern in words("ab*?", 4) {
         let mut monitor = monitor(&format!("native:func:entry / fname.matches(\"{pattern}\") / {{ }}"));
         for text in &texts {
-            let found = monitor.function(function(0, text, "")).unwrap().entry.len() == 1;
+            let found = monitor.function(function(0, text, ""), &mut |_| None).unwrap().entry.len() == 1;
             assert_eq!(found, matches(text.as_bytes(), pattern.as_bytes()), "`{text}` `{pattern}`");
         }
     }
@@ -110,7 +113,7 @@ fn log2_is_the_highest_bit() {
          native:func:entry { found[ticks] = log2(ticks); }
          native:func:entry { found[7] = log2(200 as u8) * 100 + log2(1024); }",
     );
-    let places = monitor.function(function(0, "f", "")).unwrap();
+    let places = monitor.function(function(0, "f", ""), &mut |_| None).unwrap();
     let powers = (0..64).flat_map(|bit| [1_u64 << bit, (1 << bit) - 1, (1 << bit) + 1]);
     let values: Vec<u64> = powers.chain([u64::MAX]).filter(|value| *value != 7).collect();
     for ticks in &values {
@@ -131,7 +134,7 @@ fn failures_are_no_traps() {
     #[track_caller]
     fn check(statements: &str, ticks: u64, expected: Option<&str>) {
         let mut monitor = monitor(&format!("report var n: u64; native:func:entry {{ {statements} n++; }}"));
-        let places = monitor.function(function(0, "f", "")).unwrap();
+        let places = monitor.function(function(0, "f", ""), &mut |_| None).unwrap();
         let fired = monitor.fire(places.entry[0], &NativeCall { ticks, ..NativeCall::default() });
         let error = fired.as_ref().err().map(ToString::to_string);
         assert_eq!(error.is_some(), expected.is_some(), "{statements}: {error:?}");
@@ -162,7 +165,7 @@ fn failures_are_no_traps() {
 fn steps_are_counted_for_each_event() {
     let mut monitor =
         monitor("fn f() { } native:func:entry { var k: u32; while (k < 5000000) { k++; f(); } }");
-    let places = monitor.function(function(0, "f", "")).unwrap();
+    let places = monitor.function(function(0, "f", ""), &mut |_| None).unwrap();
     for _ in 0..4 {
         monitor.fire(places.entry[0], &NativeCall::default()).unwrap();
     }
@@ -181,8 +184,11 @@ fn what_is_bound_is_described() {
         (names(&entry, true), names(&exit, true)),
         ("fid fname object".into(), "fid fname object".into())
     );
-    assert_eq!(names(&entry, false), "probe_id tid ticks ns depth stack");
-    assert_eq!(names(&exit, false), "probe_id tid ticks ns depth duration stack");
+    assert_eq!(names(&entry, false), "probe_id tid ticks ns depth stack arg0 arg1 arg2 arg3 args.NAME");
+    assert_eq!(
+        names(&exit, false),
+        "probe_id tid ticks ns depth duration stack arg0 arg1 arg2 arg3 args.NAME"
+    );
     assert_eq!(lang::info("native:begin").unwrap()[0].event, "native:begin");
 }
 
@@ -192,7 +198,7 @@ fn the_beginning_and_the_end_have_rules() {
         "report var m: map<u32, u64>;
          native:begin { m[1] = 10; } native:end { m[2] = m[1] + m[3]; } native:func:entry { m[3]++; }",
     );
-    let places = monitor.function(function(0, "f", "")).unwrap();
+    let places = monitor.function(function(0, "f", ""), &mut |_| None).unwrap();
     monitor.fire(places.entry[0], &NativeCall::default()).unwrap();
     monitor.finish().unwrap();
     assert_eq!(map(&monitor, "m"), [(1, 10), (3, 1), (2, 11)]);
@@ -202,7 +208,7 @@ fn the_beginning_and_the_end_have_rules() {
 fn stacks_are_numbers_of_the_observer() {
     let mut monitor = monitor("report var calls: map<stack, u64>; native:func:entry { calls[stack]++; }");
     assert!(monitor.pairs_calls() && monitor.tells_stacks() && !monitor.measures_time());
-    let places = monitor.function(function(7, "f", "/x")).unwrap();
+    let places = monitor.function(function(7, "f", "/x"), &mut |_| None).unwrap();
     assert!(monitor.needs_pairs(places.entry[0]));
     for stack in [5, u32::MAX, 5] {
         monitor.fire(places.entry[0], &NativeCall { stack, ..NativeCall::default() }).unwrap();
@@ -210,4 +216,162 @@ fn stacks_are_numbers_of_the_observer() {
     let counts = [(5, 2), (u32::MAX, 1)].map(|(stack, count)| (Value::Stack(stack), Value::Int(count)));
     let report = monitor.report().unwrap();
     assert_eq!(report.variables[0].value, ReportedValue::Map(counts.to_vec()));
+}
+
+/// Numbers of an argument's type, as the caller has them, arrive in the rule.
+#[test]
+fn rules_get_arguments_with_the_types_of_their_bounds() {
+    let script =
+        "report var sums: map<str, i64>; report var large: u64; report var real: f64; report var is: bool;
+        native:func:entry(arg0: i8, args.n: u16) { sums[\"a\"] = (arg0 as i64) * 1000 + (args.n as i64); }
+        native:func:entry(arg3: u64) / arg3 > 9223372036854775808 / { large = arg3; }
+        native:func:exit(args.x: f64) { real = args.x + 0.5; }
+        native:func:entry(args.is: bool) { is = args.is; }
+        native:func:entry(args.nobody: u64) { large = 1; }";
+    let mut monitor = monitor(script);
+    assert!(monitor.pairs_calls(), "arguments at the exit are those of the entry");
+    let mut asked = Vec::new();
+    let places = monitor.function(function(7, "f", "/x"), &mut |wanted| {
+        asked.push(wanted.clone());
+        (wanted.to_string() != "args.nobody").then(|| asked.len() as u32 - 1)
+    });
+    let NativePlaces { entry, exit } = places.unwrap();
+    let names: Vec<_> = asked.iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["arg0", "args.n", "arg3", "args.x", "args.is", "args.nobody"]);
+    assert_eq!(asked[0].ty, NumberType::Integer { bits: 8, is_signed: true });
+    assert_eq!(
+        asked[2],
+        NativeArgument {
+            name: ArgumentName::Position(3),
+            ty: NumberType::Integer { bits: 64, is_signed: false }
+        }
+    );
+    assert_eq!((entry.len(), exit.len()), (3, 1));
+    let [first, exit_place] = [entry[0], exit[0]];
+    assert_eq!(monitor.arguments(first).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!((monitor.needs_pairs(first), monitor.needs_pairs(exit_place)), (false, true));
+    let arguments = [-5_i64 as u64, 65535, u64::MAX, 2.25_f64.to_bits(), 1];
+    let call = NativeCall { arguments: &arguments, ..NativeCall::default() };
+    entry.iter().chain(&exit).for_each(|place| monitor.fire(*place, &call).unwrap());
+    let report = monitor.report().unwrap();
+    let values: Vec<_> = report.variables.iter().map(|variable| variable.value.clone()).collect();
+    let sum = (Value::Text("a".to_owned()), Value::Int(-5 * 1000 + 65535));
+    assert_eq!(values[0], ReportedValue::Map(vec![sum]));
+    let rest = [Value::Int(u64::MAX.into()), Value::Float(2.75), Value::Bool(true)].map(ReportedValue::Value);
+    assert_eq!(values[1..], rest);
+}
+
+#[test]
+fn arguments_need_a_type() {
+    #[track_caller]
+    fn refused(script: &str, expected: &str) {
+        let error = Script::native("test.mm", script.as_bytes()).expect_err("it is refused").to_string();
+        assert!(error.contains(expected), "{script}: {error}");
+    }
+    refused("native:func:entry { var k: u64 = arg0; }", "native:func:entry(arg0: i32)");
+    refused("native:func:entry { var k: u64 = args.size; }", "native:func:entry(args.size: i32)");
+    refused("native:func:entry(args.size: str) { }", "a bound is the type of a number");
+    refused("native:func:entry(args.size: u64, args.size: u64) { }", "`args.size` is bound twice");
+    refused("native:func:entry(size: u64) { }", "no `size` that could have a type");
+    refused("native:func:entry(args.: u64) { }", "the name of an argument");
+    refused("native:func:entry(args.size: u64) { args.size = 1; }", "args.size");
+    refused("native:begin(args.size: u64) { }", "no `args.size`");
+    let many: Vec<_> = (0..13).map(|number| format!("arg{number}: u64")).collect();
+    refused(&format!("native:func:entry({}) {{ }}", many.join(", ")), "at most 12 arguments");
+    refused("fn f() -> u64 { return args.size; }", "there is no variable `args.size`");
+}
+
+#[test]
+fn each_thread_has_variables_of_its_own() {
+    let mut monitor = monitor(
+        "report thread var calls: u64; thread var next: u64 = 7; report thread var kinds: map<bool, u64>;
+         report thread var last: (u64, f64); report var all: u64;
+         native:func:entry / calls < 3 / { calls++; all++; kinds[fname == \"f\"]++; last = (next, 0.5); next = next + ticks; }
+         native:func:entry / fname == \"g\" / { report thread var calls: u64; kinds[true] = kinds[true] + 100; }",
+    );
+    let places = [(0, "f"), (1, "g")]
+        .map(|(number, name)| monitor.function(function(number, name, ""), &mut |_| None).unwrap().entry);
+    assert_eq!(places.each_ref().map(Vec::len), [1, 2]);
+    let mut fire = |thread, function: usize, ticks| {
+        for place in &places[function] {
+            monitor.fire(*place, &NativeCall { thread, ticks, ..NativeCall::default() }).unwrap();
+        }
+    };
+    for (thread, function) in [(11, 0), (12, 1), (11, 1), (11, 0), (11, 0), (12, 0)] {
+        fire(thread, function, thread.into());
+    }
+    monitor.thread_ended(11);
+    monitor.fire(places[0][0], &NativeCall { thread: 11, ticks: 1, ..NativeCall::default() }).unwrap();
+    let report = monitor.report().unwrap();
+    assert_eq!(report.threads.variables, ["calls", "kinds", "last"]);
+    let int = |value: i128| ReportedValue::Value(Value::Int(value));
+    let kinds = |entries: &[(bool, i128)]| {
+        ReportedValue::Map(
+            entries.iter().map(|(key, value)| (Value::Bool(*key), Value::Int(*value))).collect(),
+        )
+    };
+    let last = |value| ReportedValue::Value(Value::Tuple(vec![Value::Int(value), Value::Float(0.5)]));
+    let mut found: Vec<_> =
+        report.threads.threads.iter().map(|thread| (thread.thread, thread.values.clone())).collect();
+    found.sort_by_key(|(thread, values)| (*thread, std::cmp::Reverse(format!("{values:?}"))));
+    let expected = [
+        (11, vec![int(3), kinds(&[(true, 102), (false, 1)]), last(7 + 22)]),
+        (11, vec![int(1), kinds(&[(true, 1)]), last(7)]),
+        (12, vec![int(2), kinds(&[(false, 1), (true, 101)]), last(7 + 12)]),
+    ];
+    assert_eq!(found, expected);
+    let all = report.variables.iter().find(|variable| variable.name == "all").unwrap();
+    assert_eq!(all.value, int(6));
+}
+
+#[test]
+fn variables_of_threads_need_a_thread() {
+    #[track_caller]
+    fn refused(script: &str, expected: &str) {
+        let error = Script::native("test.mm", script.as_bytes()).expect_err("it is refused").to_string();
+        assert!(error.contains(expected), "{script}: {error}");
+    }
+    refused("thread var n: u64; fn f() { n++; } native:func:entry { f(); }", "there is no thread here");
+    refused("thread var n: u64; native:end { n = 1; }", "there is no thread here");
+    refused("thread var m: map<u32, u32>; native:begin { m[1] = 2; }", "there is no thread here");
+    refused(
+        "thread var m: map<u32, u32>; report var n: u32; native:end { n = m[1]; }",
+        "there is no thread here",
+    );
+    refused("native:begin { thread var n: u64; }", "belongs to rules of functions");
+    refused("thread var n: u64; native:func:entry { thread var n: u32; }", "is a `u64` elsewhere");
+    refused("native:func:entry { thread var n: u64 = ticks; }", "depends on the program's execution");
+    refused("native:func:entry { thread shared var n: u64; }", "one storage class");
+    let script = b"thread var n: u64; wasm:func:entry { n++; }";
+    for error in [
+        Script::new("test.mm", script, &[]).map(drop).unwrap_err(),
+        lang::compile("test.mm", script, &[]).map(drop).unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("only scripts for native programs"), "{error}");
+    }
+}
+
+#[test]
+fn rules_of_once_finish_their_places() {
+    let mut monitor = monitor(
+        "report var n: u64; report var all: u64;
+         @once native:func:* / ticks > 5 / { n++; } native:func:entry { all++; }
+         @once @sample(100%) native:func:entry / fid == 1 / { n = n + 10; }",
+    );
+    let [first, second] =
+        [0, 1].map(|number| monitor.function(function(number, "f", ""), &mut |_| None).unwrap());
+    let mut fired = |place, ticks| {
+        monitor.fire(place, &NativeCall { ticks, ..NativeCall::default() }).unwrap();
+        monitor.take_finished()
+    };
+    assert_eq!(fired(first.entry[0], 5), []);
+    assert_eq!(fired(first.entry[0], 6), [first.entry[0]]);
+    assert_eq!(fired(first.entry[0], 7), [], "it is fired all the same, and does nothing");
+    assert_eq!(fired(first.entry[1], 7), []);
+    assert_eq!(fired(first.exit[0], 7), [first.exit[0]]);
+    assert_eq!(fired(second.entry[2], 7), [second.entry[2]]);
+    assert_eq!(fired(second.entry[0], 7), [second.entry[0]]);
+    let report = monitor.report().unwrap();
+    let values: Vec<_> = report.variables.iter().map(|variable| variable.value.clone()).collect();
+    assert_eq!(values, [13, 1].map(|value| ReportedValue::Value(Value::Int(value))));
 }

@@ -73,6 +73,8 @@ pub(super) enum Storage {
     Shared,
     /// One for each activation of a function of the program.
     Frame,
+    /// One for each thread of the program.
+    Thread,
 }
 
 #[derive(Debug)]

@@ -45,7 +45,7 @@ pub(super) const NAMED: &[(&str, &str)] = &[
 
 /// Names that a number follows.
 pub(super) const NUMBERED: &[(&str, &str)] = &[
-    ("arg", "operand, from the top of the stack"),
+    ("arg", "operand, from the top of the stack; argument of a native function, from the first"),
     ("res", "result, from the top of the stack"),
     ("imm", "immediate"),
     ("local", "local variable of the function"),

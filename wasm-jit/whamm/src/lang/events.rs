@@ -140,8 +140,8 @@ impl Event {
     pub(super) fn bound(&self, name: &str, bounds: &[(String, Type)]) -> Bound {
         match self {
             Self::Begin | Self::End | Self::Report => return Bound::Unknown,
-            Self::NativeEntry => return native::bound(name, false),
-            Self::NativeExit => return native::bound(name, true),
+            Self::NativeEntry => return native::bound(name, false, bounds),
+            Self::NativeExit => return native::bound(name, true, bounds),
             _ => {}
         }
         match name {
@@ -169,6 +169,9 @@ impl Event {
 
     /// Whether a type bound can ever hold: `None` if the event has no such value.
     pub(super) fn admits(&self, name: &str, ty: &Type) -> Option<bool> {
+        if matches!(self, Self::NativeEntry | Self::NativeExit) {
+            return native::is_argument(name).then_some(true);
+        }
         let is_local = numbered(name, "local").is_some();
         if is_local && !matches!(self.bound(name, &[]), Bound::Unknown) {
             return Some(true);
@@ -202,6 +205,9 @@ impl Event {
             for index in 0..4 {
                 add(format!("{prefix}{index}"), help);
             }
+        }
+        if matches!(self, Self::NativeEntry | Self::NativeExit) {
+            add("args.NAME".to_owned(), "argument of a native function, by its name");
         }
         all
     }

@@ -28,6 +28,18 @@ pub(super) enum Place {
     Site(u32),
     /// An offset in the block of a frame.
     Frame(u32),
+    /// An offset in the block of a thread.
+    Thread(u32),
+}
+
+impl Place {
+    pub(super) fn is_of_frame(self) -> bool {
+        matches!(self, Self::Frame(_))
+    }
+
+    pub(super) fn is_of_thread(self) -> bool {
+        matches!(self, Self::Thread(_))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -409,7 +421,16 @@ pub(super) struct Program {
     pub(super) frame_size: u32,
     /// Sets the initial values of the variables of a frame.
     pub(super) frame_init: Body,
+    /// Bytes of the block of a thread, if there are variables of threads.
+    pub(super) thread_size: Option<u32>,
+    /// Sets the initial values of the variables of a thread, whose places are those of a site.
+    pub(super) thread_init: Body,
+    /// Reported variables of threads.
+    pub(super) reported_threads: Vec<Report>,
 }
+
+/// The name of the export that makes the block of a thread, from its number.
+pub(crate) const THREAD_BLOCK: &str = "whamm:thread";
 
 /// The reported variables of a rule's sites.
 #[derive(Debug)]

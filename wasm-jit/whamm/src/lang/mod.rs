@@ -9,9 +9,11 @@
 //! function   = "fn" NAME parameters [ "->" type ] block
 //! parameters = "(" [ NAME ":" type { "," NAME ":" type } ] ")"
 //! rule       = { "@once" | "@sample" "(" NUMBER "%" ")" | "@toggle" } part { ":" part } [ "/" expression "/" ] block          two to four parts
-//! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ parameters ]
+//! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ bounds ]
+//! bounds     = "(" [ ( NAME | argument ) ":" type { "," ( NAME | argument ) ":" type } ] ")"
+//! argument   = "args" "." NAME
 //! block      = "{" { statement } "}"
-//! statement  = { "report" | "unshared" | "shared" | "frame" } "var" NAME ":" type [ "=" expression ] ";"
+//! statement  = { "report" | "unshared" | "shared" | "frame" | "thread" } "var" NAME ":" type [ "=" expression ] ";"
 //!            | target "=" expression ";" | target ( "++" | "--" ) ";" | call ";"
 //!            | "return" [ expression ] ";" | "break" ";" | "continue" ";"
 //!            | "if" condition block { "elif" condition block } [ "else" block ]
@@ -20,7 +22,7 @@
 //! operation  = operand { operator operand }
 //! operand    = { "!" | "~" | "-" } ( literal | target | call | "(" [ expression { "," expression } ] ")" )
 //!              { "as" type }
-//! target     = NAME | NAME "[" expression "]" | NAME { "." NUMBER }
+//! target     = NAME | NAME "[" expression "]" | NAME { "." NUMBER } | argument
 //! type       = "u8" | .. | "i64" | "f32" | "f64" | "bool" | "str" | "(" [ types ] ")" | "map" "<" type "," type ">"
 //! ```
 //!
@@ -60,10 +62,12 @@ mod types;
 
 pub use diagnostics::{Problem, ProblemKind, ScriptError, Span};
 pub use histogram::{Bar, histogram};
-pub use report::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value, VariableReport};
+pub use report::{
+    ReportedValue, RuleReport, ScriptReport, SiteReport, ThreadReport, ThreadsReport, Value, VariableReport,
+};
 
 use self::events::{Event, Matched};
-pub(crate) use self::ir::FAILURES;
+pub(crate) use self::ir::{FAILURES, THREAD_BLOCK};
 use self::libraries::Libraries;
 use self::native::Provider;
 

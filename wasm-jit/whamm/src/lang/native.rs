@@ -8,9 +8,12 @@
 //! A place is the entry of a function, or all of its exits together. What is bound is
 //! [`NAMED`](super::bound::NAMED): names are known when a function is discovered; the rest is that
 //! of one call.
+//!
+//! Arguments, `arg0` or `args.size`, have a type by a bound of the rule, which is a part of their
+//! name in exports: `args.size.u64`.
 
 use super::ast;
-use super::bound::Bound;
+use super::bound::{Bound, numbered};
 use super::events::{Event, Matched};
 use super::ir::Typed;
 use super::pattern::Pattern;
@@ -31,13 +34,37 @@ impl Provider {
             Self::Native => "native",
         }
     }
+
+    /// An example of a rule that says the type of a variable.
+    pub(super) fn with_bound(self, name: &str) -> String {
+        match self {
+            Self::Wasm => format!("wasm:opcode:NAME({name}: i32):before"),
+            Self::Native => format!("native:func:entry({name}: i32)"),
+        }
+    }
 }
 
 /// Variables that differ from call to call.
 pub(super) const OF_CALLS: [&str; 7] = ["probe_id", "tid", "ticks", "ns", "depth", "duration", "stack"];
 
-/// A bound variable.
-pub(super) fn bound(name: &str, is_exit: bool) -> Bound {
+/// Whether a name is that of an argument, by position or by name.
+pub(super) fn is_argument(name: &str) -> bool {
+    numbered(name, "arg").is_some() || name.starts_with("args.")
+}
+
+/// An argument that has this type.
+pub(super) fn argument(name: &str, ty: &Type) -> String {
+    format!("{name}.{ty}")
+}
+
+/// A bound variable. `bounds` are the types of arguments that the rule says.
+pub(super) fn bound(name: &str, is_exit: bool, bounds: &[(String, Type)]) -> Bound {
+    if is_argument(name) {
+        return match bounds.iter().find(|(bound, _)| bound == name) {
+            Some((_, ty)) => Bound::Value(Typed::request(ty.clone(), &argument(name, ty))),
+            None => Bound::NeedsType,
+        };
+    }
     let ty = match name {
         "fid" | "probe_id" | "tid" | "depth" => Type::U32,
         "ticks" | "ns" => Type::U64,

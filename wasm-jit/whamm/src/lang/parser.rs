@@ -21,10 +21,13 @@ const MAX_ARMS: usize = 256;
 /// Problems after which a script is abandoned.
 const MAX_PROBLEMS: usize = 20;
 
-const KEYWORDS: [&str; 15] = [
+const KEYWORDS: [&str; 16] = [
     "return", "if", "elif", "else", "while", "break", "continue", "var", "report", "unshared", "shared",
-    "frame", "fn", "use", "map",
+    "frame", "thread", "fn", "use", "map",
 ];
+
+/// The object whose members are the arguments of a native function, by name.
+const ARGUMENTS: &str = "args";
 
 type Parsed<T> = Result<T, Problem>;
 
@@ -290,7 +293,7 @@ impl Parser<'_> {
                     .help("write a rule for each type, with bounds such as `(arg0: i64)`"));
             }
             if self.at("(")? {
-                bounds.extend(self.parameters()?);
+                bounds.extend(self.parameters(Self::bound)?);
             }
             // Blanks are allowed around colons only if a colon follows.
             let end = self.lexer.clone();
@@ -317,15 +320,34 @@ impl Parser<'_> {
         }
     }
 
+    /// The name of a bound: also that of an argument, such as `args.size`.
+    fn bound(&mut self) -> Parsed<Ident> {
+        let name = self.ident("a name")?;
+        if name.name != ARGUMENTS || !self.accept(".")? {
+            return Ok(name);
+        }
+        self.argument(name)
+    }
+
+    /// The name of an argument, after `args.`. It is one of the program's: keywords are allowed.
+    fn argument(&mut self, object: Ident) -> Parsed<Ident> {
+        match self.lexer.next()? {
+            (Token::Name(name), span) => {
+                Ok(Ident { name: format!("{ARGUMENTS}.{name}"), span: object.span.start..span.end })
+            }
+            (token, span) => Err(unexpected(&token, span, "the name of an argument")),
+        }
+    }
+
     /// `(name: type, ..)`
-    fn parameters(&mut self) -> Parsed<Vec<Parameter>> {
+    fn parameters(&mut self, parse_name: fn(&mut Self) -> Parsed<Ident>) -> Parsed<Vec<Parameter>> {
         self.expect("(")?;
         let mut parameters = Vec::new();
         if self.accept(")")? {
             return Ok(parameters);
         }
         loop {
-            let name = self.ident("a name")?;
+            let name = parse_name(self)?;
             self.expect(":")?;
             parameters.push(Parameter { name, ty: self.type_()? });
             if !self.accept(",")? {
@@ -338,7 +360,7 @@ impl Parser<'_> {
 
     fn function(&mut self) -> Parsed<Function> {
         let name = self.ident("the name of a function")?;
-        let parameters = self.parameters()?;
+        let parameters = self.parameters(|parser| parser.ident("a name"))?;
         let result = if self.accept("->")? { self.type_()? } else { Type::UNIT };
         Ok(Function { name, parameters, result, body: self.block()? })
     }
@@ -485,6 +507,7 @@ impl Parser<'_> {
                 "unshared" => Storage::Unshared,
                 "shared" => Storage::Shared,
                 "frame" => Storage::Frame,
+                "thread" => Storage::Thread,
                 "var" => {
                     self.lexer.next()?;
                     break;
@@ -654,6 +677,10 @@ impl Parser<'_> {
             // `0.1` of `tuple.0.1` is a number for the lexer.
             let digits = self.lexer.rest();
             let length = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+            if length == 0 && name.name == ARGUMENTS && annotation.is_none() && !self.is_call() {
+                let Ident { name, span } = self.argument(name)?;
+                return Ok(Expr { kind: ExprKind::Name(name), span, depth: 1 });
+            }
             if length == 0 {
                 let member = self.ident("a field's number or a function")?;
                 return self.call(start, annotation, Some(name), member);
@@ -664,6 +691,13 @@ impl Parser<'_> {
             path.push(digits[..length].parse().map_err(|_| unknown())?);
         }
         node(start..self.lexer.position(), ExprKind::Field(name, path))
+    }
+
+    /// Whether a name and an opening parenthesis follow.
+    fn is_call(&self) -> bool {
+        let mut after = self.lexer.clone();
+        after.next().is_ok_and(|(token, _)| matches!(token, Token::Name(_)))
+            && after.next().is_ok_and(|(token, _)| token == Token::Mark("("))
     }
 
     fn call(

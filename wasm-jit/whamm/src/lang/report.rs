@@ -17,6 +17,8 @@ use crate::monitor_module::MonitorError;
 pub(super) struct Layout {
     pub(super) once: Vec<Once>,
     pub(super) rules: Vec<Sites>,
+    /// The blocks of threads, if variables of theirs are reported.
+    pub(super) threads: Option<Sites>,
 }
 
 /// A variable that exists once.
@@ -46,6 +48,28 @@ pub struct ScriptReport {
     pub variables: Vec<VariableReport>,
     /// Variables of places, by rules, in the order of the script.
     pub rules: Vec<RuleReport>,
+    /// Variables of threads, in scripts for native programs.
+    pub threads: ThreadsReport,
+}
+
+/// The variables of threads.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct ThreadsReport {
+    /// The names of the variables.
+    pub variables: Vec<String>,
+    /// The threads for which a rule has used one.
+    pub threads: Vec<ThreadReport>,
+}
+
+/// A thread.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ThreadReport {
+    /// The kernel's number of the thread. Several threads may have had it, one after the other.
+    pub thread: u32,
+    /// The values, in the order of [`ThreadsReport::variables`].
+    pub values: Vec<ReportedValue>,
 }
 
 /// A variable that exists once.
@@ -124,7 +148,7 @@ impl Script {
     /// Whether there are variables that are declared with `report`, and the script does not report
     /// by a rule of its own.
     pub fn has_report(&self) -> bool {
-        !self.layout.once.is_empty() || !self.layout.rules.is_empty()
+        !self.layout.once.is_empty() || !self.layout.rules.is_empty() || self.layout.threads.is_some()
     }
 
     /// The values of the variables that are declared with `report`. May be called at any time
@@ -165,7 +189,15 @@ impl Script {
         });
         let variables = variables.collect::<Result<_, _>>()?;
         let rules = self.layout.rules.iter().map(|rule| reader.rule(rule)).collect::<Result<_, _>>()?;
-        Ok(ScriptReport { variables, rules })
+        let threads = match &self.layout.threads {
+            Some(threads) => {
+                let RuleReport { variables, sites, .. } = reader.rule(threads)?;
+                let thread = |site: SiteReport| ThreadReport { thread: site.function, values: site.values };
+                ThreadsReport { variables, threads: sites.into_iter().map(thread).collect() }
+            }
+            None => ThreadsReport::default(),
+        };
+        Ok(ScriptReport { variables, rules, threads })
     }
 }
 

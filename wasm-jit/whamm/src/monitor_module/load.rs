@@ -133,7 +133,10 @@ impl Check<'_> {
         let mut strings = false;
         for value in values {
             match value {
-                Parameter::Argument(_) | Parameter::Result(_) | Parameter::Local(_) => {
+                Parameter::Argument(_)
+                | Parameter::Result(_)
+                | Parameter::Local(_)
+                | Parameter::NativeArgument(_) => {
                     wanted.push(Fits::Number);
                 }
                 Parameter::Frame | Parameter::Reference(_) => wanted.push(Fits::I64),
@@ -172,8 +175,11 @@ impl Check<'_> {
             return Err(SignatureError::NoCallee { function: function() });
         };
         let is_dynamic = |value: &Parameter| {
-            use Parameter::{Argument, Frame, Local, OfCall, Reference, Result};
-            matches!(value, Argument(_) | Reference(_) | Result(_) | Local(_) | Frame | OfCall(_))
+            use Parameter::{Argument, Frame, Local, NativeArgument, OfCall, Reference, Result};
+            matches!(
+                value,
+                Argument(_) | Reference(_) | Result(_) | Local(_) | Frame | OfCall(_) | NativeArgument(_)
+            )
         };
         if call.parameters.iter().any(is_dynamic) {
             return Err(SignatureError::NotStatic { function: function() });

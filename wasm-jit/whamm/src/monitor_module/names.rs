@@ -4,6 +4,7 @@ use wildmatch::WildMatch;
 
 use super::error::NameError;
 use super::modes::Mode;
+use crate::native::NativeArgument;
 
 /// Maximum depth of nested calls in parameters.
 const MAX_DEPTH: usize = 32;
@@ -36,6 +37,8 @@ pub(crate) enum OfCall {
     Depth,
     Duration,
     Stack,
+    /// The address of the thread's variables.
+    ThreadBlock,
 }
 
 impl OfCall {
@@ -89,6 +92,8 @@ pub(crate) enum Parameter {
     Local(u32),
     Frame,
     OfCall(OfCall),
+    /// An argument of a native function.
+    NativeArgument(NativeArgument),
     Static(Static),
     Call(Call),
 }
@@ -293,7 +298,10 @@ impl<'a> Parser<'a> {
         if self.rest().starts_with('$') {
             return Ok(Parameter::Call(self.call(depth)?));
         }
-        let word = self.word(|c| c.is_ascii_alphanumeric() || c == '_');
+        let word = match self.is_native() {
+            true => self.word(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.')),
+            false => self.word(|c| c.is_ascii_alphanumeric() || c == '_'),
+        };
         let value = if self.is_native() { native_value(word) } else { value(word) };
         match value {
             Some(value) => Ok(value),
@@ -320,6 +328,7 @@ fn native_value(word: &str) -> Option<Parameter> {
     Some(match word {
         "fid" => Parameter::Static(Static::Function),
         "pc" => Parameter::Static(Static::Pc),
+        "probe" => Parameter::Static(Static::Probe),
         "fname" => Parameter::Static(Static::FunctionName),
         "object" => Parameter::Static(Static::Object),
         "probe_id" => Parameter::OfCall(OfCall::Probe),
@@ -329,7 +338,8 @@ fn native_value(word: &str) -> Option<Parameter> {
         "depth" => Parameter::OfCall(OfCall::Depth),
         "duration" => Parameter::OfCall(OfCall::Duration),
         "stack" => Parameter::OfCall(OfCall::Stack),
-        _ => return None,
+        "thread_block" => Parameter::OfCall(OfCall::ThreadBlock),
+        _ => return NativeArgument::parse(word).map(Parameter::NativeArgument),
     })
 }
 

@@ -139,7 +139,7 @@ impl Checker<'_> {
                     ProblemKind::Type,
                     span,
                     format!("the type of `{name}` differs from place to place"),
-                    format!("give the rule a type bound: `wasm:opcode:NAME({name}: i32):before`"),
+                    format!("give the rule a type bound: `{}`", self.target.provider().with_bound(name)),
                 );
                 None
             }
@@ -200,6 +200,9 @@ impl Checker<'_> {
             self.problem(ProblemKind::Type, &name.span, message);
             return None;
         };
+        if !self.is_in_frame(variable.place, &name.name, &name.span) {
+            return None;
+        }
         let checked = self.expr(key, Some(&key_type))?;
         self.same_type(&checked, &key_type, &key.span).then_some((variable.place, checked, *value_type))
     }

@@ -25,10 +25,14 @@ use super::ir::{
     Typed,
 };
 use super::libraries::Libraries;
+use super::native;
 use super::types::Type;
 
 /// Pairs of rules and events in a script.
 const MAX_PROBES: usize = 100_000;
+
+/// Arguments of native functions for which one rule asks.
+const MAX_ARGUMENTS: usize = 12;
 
 /// Problems after which a script is abandoned.
 const MAX_PROBLEMS: usize = 20;
@@ -76,6 +80,8 @@ struct Checker<'a> {
     shared: HashMap<(usize, usize), u32>,
     /// Variables of frames, which have one meaning in all rules.
     frame: HashMap<String, Variable>,
+    /// Variables of threads, which have one meaning in all rules.
+    thread: HashMap<String, Variable>,
     context: Context,
     body: Body,
     /// Initial values of variables of sites.
@@ -110,6 +116,7 @@ pub(super) fn check(
         scopes: vec![HashMap::new()],
         shared: HashMap::new(),
         frame: HashMap::new(),
+        thread: HashMap::new(),
         context: Context::Script,
         body: Body::default(),
         init: Body::default(),
@@ -242,6 +249,11 @@ impl Checker<'_> {
             }
             bounds.push((name.clone(), bound.ty.clone()));
         }
+        if self.target == Target::Native && bounds.len() > MAX_ARGUMENTS {
+            let message = format!("a rule asks for at most {MAX_ARGUMENTS} arguments");
+            self.problem(ProblemKind::Limit, &rule.span, message);
+            return;
+        }
         // One export for all instructions, if the rule does not ask which one it is.
         if let Some(event) = any.filter(|_| rule.bounds.is_empty()) {
             let (problems, probes) = (self.problems.len(), self.program.probes.len());
@@ -341,6 +353,13 @@ impl Checker<'_> {
                     let reports = std::mem::take(&mut self.sites);
                     self.program.reported_sites.push(SiteReports { rule: index, text, reports });
                 }
+                let bounds = match self.target {
+                    Target::Native => {
+                        let request = |(name, ty): (String, Type)| (native::argument(&name, &ty), ty);
+                        bounds.into_iter().map(request).collect()
+                    }
+                    _ => bounds,
+                };
                 let (mode, event) = (event.mode(), event.text());
                 let is_toggled = rule.selection.toggle.is_some();
                 let probe =

@@ -15,7 +15,7 @@
 //!
 //! `done` is a variable of the place. It alone decides what is executed; that the engine switches
 //! the probe off only saves its cost. `off` is a function that this engine has for monitors:
-//! `wasm_jit:probe`.
+//! `wasm_jit:probe`. In native programs, the number that it gets is that of the place.
 //!
 //! # Drawing
 //! Each event is drawn independently of the others, with the probability that the rule says, as far
@@ -115,7 +115,7 @@ impl Checker<'_> {
 
     /// Switches the probe off.
     fn off(&mut self) -> Option<Statement> {
-        if self.target != Target::Here {
+        if self.target == Target::Anywhere {
             return None;
         }
         let probe = Typed::request(Type::U32, "probe");

@@ -88,7 +88,7 @@ impl Checker<'_> {
         }
         let is_persistent = match place {
             Place::Absolute(_) => matches!(self.context, Context::Rule { .. }),
-            Place::Site(_) | Place::Frame(_) => true,
+            Place::Site(_) | Place::Frame(_) | Place::Thread(_) => true,
             Place::Local(_) => false,
         };
         let value = match &declaration.init {
@@ -116,6 +116,15 @@ impl Checker<'_> {
         };
         self.declare(&declaration.name, variable);
         let Some(value) = value else { return Vec::new() };
+        if let Place::Thread(offset) = place {
+            // The block of a thread is that of a site when it is made.
+            let set = Statement::Set { place: Place::Site(offset), component: 0, value };
+            if !self.program.thread_init.statements.contains(&set) {
+                self.shared_value(declaration, &set);
+                self.program.thread_init.statements.push(set);
+            }
+            return Vec::new();
+        }
         let set = Statement::Set { place, component: 0, value };
         if !is_persistent {
             return vec![set];

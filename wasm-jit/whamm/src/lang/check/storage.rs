@@ -132,6 +132,7 @@ impl Checker<'_> {
                 }
             }
             (Storage::Frame, _) => return self.frame_variable(declaration),
+            (Storage::Thread, _) => return self.thread_variable(declaration),
             (Storage::Unshared | Storage::Shared, _) => {
                 self.help(
                     ProblemKind::Name,
@@ -215,16 +216,76 @@ impl Checker<'_> {
         Some(variable)
     }
 
-    /// Whether a variable can be used here: there must be a frame for those of frames.
+    /// A variable of threads. All declarations of a name are one variable.
+    fn thread_variable(&mut self, declaration: &ast::Declaration) -> Option<Variable> {
+        let ast::Declaration { report, name, ty, .. } = declaration;
+        if self.target != Target::Native {
+            self.help(
+                ProblemKind::Unsupported,
+                &name.span,
+                "only scripts for native programs have variables of threads",
+                "`var` exists once for all threads, `frame var` once for each call of a function",
+            );
+            return None;
+        }
+        let belongs = match &self.context {
+            Context::Rule { event, .. } => event.has_site(),
+            Context::Script => true,
+            Context::Function { .. } => false,
+        };
+        if !belongs {
+            let message = "a variable of threads belongs to rules of functions";
+            self.problem(ProblemKind::Name, &name.span, message);
+            return None;
+        }
+        if let Some(known) = self.thread.get(&name.name).cloned() {
+            if known.ty != *ty {
+                let message =
+                    format!("the variable of threads `{}` is a `{}` elsewhere", name.name, known.ty);
+                self.problem(ProblemKind::Type, &name.span, message);
+                return None;
+            }
+            self.report_of_threads(*report, &name.name, &known);
+            return Some(known);
+        }
+        let size = self.program.thread_size.unwrap_or(SITE_HEADER);
+        let variable = Variable { ty: ty.clone(), place: Place::Thread(size) };
+        if size + ty.size() > MAX_STORAGE {
+            self.problem(
+                ProblemKind::Limit,
+                &name.span,
+                format!("variables of more than {MAX_STORAGE} bytes"),
+            );
+            return None;
+        }
+        self.program.thread_size = Some(size + ty.size());
+        self.thread.insert(name.name.clone(), variable.clone());
+        self.report_of_threads(*report, &name.name, &variable);
+        Some(variable)
+    }
+
+    /// Puts a variable of threads into the report, once.
+    fn report_of_threads(&mut self, is_reported: bool, name: &str, variable: &Variable) {
+        let Variable { ty, place } = variable;
+        let reported = &mut self.program.reported_threads;
+        if is_reported && !reported.iter().any(|report| report.place == *place) {
+            reported.push(Report { name: name.to_owned(), ty: ty.clone(), place: *place });
+        }
+    }
+
+    /// Whether a variable can be used here: there must be a frame for those of frames, and a thread
+    /// for those of threads.
     pub(super) fn is_in_frame(&mut self, place: Place, name: &str, span: &Span) -> bool {
         let has_frame = match &self.context {
             Context::Rule { event, .. } => event.has_site(),
             Context::Script | Context::Function { .. } => false,
         };
-        if !matches!(place, Place::Frame(_)) || has_frame {
-            return true;
-        }
-        let message = format!("`{name}` is a frame variable, and there is no frame here");
+        let message = match place {
+            _ if has_frame => return true,
+            Place::Frame(_) => format!("`{name}` is a frame variable, and there is no frame here"),
+            Place::Thread(_) => format!("`{name}` is a variable of threads, and there is no thread here"),
+            _ => return true,
+        };
         self.help(ProblemKind::Name, span, message, "pass its value as an argument");
         false
     }

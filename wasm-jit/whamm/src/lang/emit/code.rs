@@ -40,9 +40,10 @@ pub(super) struct Code<'a> {
     /// Nesting of blocks, and at each loop.
     depth: u32,
     loops: Vec<u32>,
-    /// The local variables with the blocks of the site, and of the frame.
+    /// The local variables with the blocks of the site, of the frame, and of the thread.
     block: u32,
     frame: u32,
+    thread: u32,
 }
 
 pub(super) fn memarg(offset: u32) -> MemArg {
@@ -72,6 +73,7 @@ impl<'a> Code<'a> {
             loops: Vec::new(),
             block: 0,
             frame: 0,
+            thread: 0,
         }
     }
 
@@ -162,6 +164,11 @@ impl<'a> Code<'a> {
     /// Uses the block of a frame in a local variable.
     pub(super) fn frame_is(&mut self, local: u32) {
         self.frame = local;
+    }
+
+    /// Uses the block of a thread in a parameter.
+    pub(super) fn thread_is(&mut self, parameter: u32) {
+        self.thread = parameter;
     }
 
     /// A new local variable.
@@ -310,6 +317,10 @@ impl<'a> Code<'a> {
             }
             Place::Frame(offset) => {
                 self.emit(Instruction::LocalGet(self.frame));
+                offset
+            }
+            Place::Thread(offset) => {
+                self.emit(Instruction::LocalGet(self.thread));
                 offset
             }
             Place::Site(offset) | Place::Local(offset) => {

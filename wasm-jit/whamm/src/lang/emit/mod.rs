@@ -44,7 +44,7 @@ pub(super) use self::requests::any;
 use self::requests::key;
 use self::runtime::{END, Runtime};
 use super::diagnostics::{Problem, ProblemKind};
-use super::ir::Program;
+use super::ir::{Program, THREAD_BLOCK};
 use super::report::Layout as ReportLayout;
 use super::split::split;
 use super::types::Type;
@@ -112,6 +112,8 @@ struct Emitter<'a> {
     intern: Option<u32>,
     /// Addresses of the lists of sites, by rule.
     lists: HashMap<usize, u32>,
+    /// Address of the list of threads, if there are variables of threads.
+    threads: Option<u32>,
     /// Functions by the names of exports, in order.
     exports: Vec<(String, Vec<u32>)>,
     positions: HashMap<String, usize>,
@@ -144,6 +146,7 @@ impl<'a> Emitter<'a> {
             prints,
             intern: None,
             lists: HashMap::new(),
+            threads: None,
             exports: Vec::new(),
             positions: HashMap::new(),
         }
@@ -169,6 +172,10 @@ impl<'a> Emitter<'a> {
             self.frames();
         }
         let mut list = self.layout.variables + program.static_size;
+        if let Some(size) = program.thread_size {
+            self.thread_block(size, list);
+            list += 8;
+        }
         for probe in program.probes.iter().filter(|probe| probe.site.is_some()) {
             self.lists.entry(probe.rule).or_insert_with(|| {
                 list += 8;
@@ -212,6 +219,23 @@ impl<'a> Emitter<'a> {
         code.call("enter");
         let number = self.functions.append(code.finish());
         self.export("wasm:func:entry (frame)".to_owned(), number);
+    }
+
+    /// The function that makes the block of a thread, in a list at an address.
+    fn thread_block(&mut self, size: u32, list: u32) {
+        let mut code = Code::new(self.layout, &mut self.strings, vec![ValType::I32], vec![ValType::I32]);
+        code.int(list);
+        code.int(size);
+        code.raw([I::LocalGet(0)]);
+        code.int(0);
+        code.string("thread");
+        code.call("site");
+        if !self.program.thread_init.is_empty() {
+            code.initialize(&self.program.thread_init);
+        }
+        let number = self.functions.append(code.finish());
+        self.export(THREAD_BLOCK.to_owned(), number);
+        self.threads = Some(list);
     }
 
     fn export(&mut self, name: String, function: u32) {

@@ -43,13 +43,20 @@ impl Emitter<'_> {
             let list = self.lists.get(&sites.rule).copied().unwrap_or(0);
             Sites { rule: sites.text.clone(), list, variables: variables.collect() }
         });
-        ReportLayout { once: once.collect(), rules: rules.collect() }
+        let threads = self.threads.filter(|_| !program.reported_threads.is_empty()).map(|list| {
+            let variables = program.reported_threads.iter().filter_map(|report| match report.place {
+                Place::Thread(offset) => Some((report.name.clone(), report.ty.clone(), offset)),
+                _ => None,
+            });
+            Sites { rule: String::new(), list, variables: variables.collect() }
+        });
+        ReportLayout { once: once.collect(), rules: rules.collect(), threads }
     }
 
     pub(super) fn module(mut self, variables: u32) -> Result<(Vec<u8>, ReportLayout), Vec<Problem>> {
         let runtime = self.layout.runtime;
         let report = self.report();
-        let lists = 8 * self.lists.len() as u32;
+        let lists = 8 * (self.lists.len() as u32 + u32::from(self.threads.is_some()));
         let buffer = variables + self.program.static_size + lists;
         let heap = buffer + if self.intern.is_some() { BUFFER } else { 0 };
         let begin: Vec<_> = self.program.begin.iter().filter(|body| !body.is_empty()).collect();

@@ -4,13 +4,13 @@ use wasm_encoder::{Instruction as I, ValType};
 
 use super::super::ast::BinaryOp;
 use super::super::events::Mode;
-use super::super::ir::{Body, Probe, Statement, Typed};
+use super::super::ir::{Body, Place, Probe, Statement, Typed};
 use super::super::split::Part;
 use super::super::toggled;
 use super::super::types::Type;
 use super::Emitter;
 use super::code::Code;
-use super::requests::{self, Requested, needs_frame, requests, requests_of};
+use super::requests::{self, Requested, reads, requests, requests_of, sets};
 
 impl Emitter<'_> {
     /// The engine's name for a value.
@@ -120,11 +120,17 @@ impl Emitter<'_> {
             add(name, ty);
         }
         let condition = part.at_run.as_ref();
-        let in_frame = condition.is_some_and(needs_frame)
-            || requests::any(&probe.body.statements, &mut needs_frame)
-            || requests::sets_frame(&probe.body.statements);
+        let uses = |is_such: fn(Place) -> bool| {
+            condition.is_some_and(|condition| reads(condition, is_such))
+                || requests::any(&probe.body.statements, &mut |value| reads(value, is_such))
+                || sets(&probe.body.statements, is_such)
+        };
+        let (in_frame, in_thread) = (uses(Place::is_of_frame), uses(Place::is_of_thread));
         if in_frame || guard.is_some() {
             add("frame", &Type::U64);
+        }
+        if in_thread {
+            add("thread_block", &Type::U32);
         }
         if let Some(guard) = &guard {
             add(guard, &Type::U32);
@@ -149,6 +155,9 @@ impl Emitter<'_> {
         }
         if in_frame {
             code.frame(position("frame"));
+        }
+        if in_thread {
+            code.thread_is(position("thread_block"));
         }
         let guarded = condition.map(|condition| {
             let yes = probe.body.statements.clone();

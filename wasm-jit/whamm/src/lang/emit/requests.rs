@@ -76,17 +76,23 @@ pub(in super::super) fn any(statements: &[Statement], holds: &mut dyn FnMut(&Typ
     })
 }
 
-/// Whether a value is, or depends on, a variable of the frame.
-pub(super) fn needs_frame(value: &Typed) -> bool {
-    matches!(value.kind, Kind::Variable(Place::Frame(_), _)) || value.children().into_iter().any(needs_frame)
+/// Whether a value is, or depends on, a variable at such a place.
+pub(super) fn reads(value: &Typed, is_such: fn(Place) -> bool) -> bool {
+    let is_own = match &value.kind {
+        Kind::Variable(place, _) | Kind::MapGet(place, _) => is_such(*place),
+        _ => false,
+    };
+    is_own || value.children().into_iter().any(|value| reads(value, is_such))
 }
 
-/// Whether a variable of the frame is set.
-pub(super) fn sets_frame(statements: &[Statement]) -> bool {
+/// Whether a variable at such a place is set.
+pub(super) fn sets(statements: &[Statement], is_such: fn(Place) -> bool) -> bool {
     statements.iter().any(|statement| match statement {
-        Statement::Set { place, .. } => matches!(place, Place::Frame(_)),
-        Statement::If { yes, no, .. } => sets_frame(yes) || sets_frame(no),
-        Statement::While { body, .. } => sets_frame(body),
+        Statement::Set { place, .. }
+        | Statement::SetMap { map: place, .. }
+        | Statement::AddMap { map: place, .. } => is_such(*place),
+        Statement::If { yes, no, .. } => sets(yes, is_such) || sets(no, is_such),
+        Statement::While { body, .. } => sets(body, is_such),
         _ => false,
     })
 }

@@ -1,6 +1,8 @@
 //! `fastinst run`: scripts that observe native programs. A program must print and end as without
 //! the script; what a script counts is compared with what the program has counted itself.
 
+mod arguments;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -335,6 +337,8 @@ fn mistakes_of_a_script_are_shown_before_the_program_runs() {
     refused(&binary, "native:opcode:call:before { }", &["this rule matches nothing"]);
     refused(&binary, "frame var n: u64; native:func:entry { n++; }", &["no frame variables"]);
     refused(&binary, "fn f() { g(); } fn g() { f(); } native:func:entry { f(); }", &["`f` calls itself"]);
+    refused(&binary, "native:func:entry { var k: u64 = args.size; }", &["native:func:entry(args.size: i32)"]);
+    refused(&binary, "thread var n: u64; native:end { n++; }", &["there is no thread here"]);
     refused(&binary, "use lib; native:func:entry { }", &["libraries are not supported"]);
     refused(&binary, "native:func:entry / fname.matches(\"a\") { }", &["error"]);
     refused(&binary, "native:func:exit { var k: u32 = log2(-1); }", &["unsigned"]);
@@ -385,7 +389,8 @@ fn scripts_of_the_manual() {
     assert_eq!(sum(&report_of("rate.mm"), 1), calls);
     let threads = report_of("threads.mm");
     assert_eq!(rows(&threads).len(), 32);
-    assert!(rows(&threads).iter().all(|row| row[1] == 60_000 && row[2] == 2), "{threads}");
+    assert_eq!(threads["tables"][0]["columns"], serde_json::json!(["calls", "deepest", "thread"]));
+    assert!(rows(&threads).iter().all(|row| row[0] == 60_000 && row[1] == 2), "{threads}");
     let first = report_of("first_calls.mm");
     let order: Vec<_> = rows(&first).iter().map(|row| row[1].as_str().unwrap().to_owned()).collect();
     assert_eq!(order, ["inner", "leaf"]);
@@ -393,6 +398,82 @@ fn scripts_of_the_manual() {
     assert_eq!(sum(&report_of("stacks.mm"), 1), calls);
     report_of("time_by_stack.mm");
     assert!(sum(&report_of("pauses.mm"), 2) > 0);
+}
+
+/// The scripts of the manual that ask for arguments, on a program with debugging information.
+#[test]
+fn scripts_of_the_manual_that_ask_for_arguments() {
+    let binary = compile("fixtures/scripted.c", &["-O2", "-g"], Gcc);
+    let rows = |name: &str| {
+        let script = repo_root().join("profiler/script/scripts").join(name);
+        let found = scripted(&fs::read_to_string(script).unwrap(), &binary, &["sizes"]);
+        assert_eq!((found.run.stderr.as_str(), found.notes().len()), ("", 0), "{name}: {:?}", found.notes());
+        found.reports[0]["tables"][0]["rows"].as_array().unwrap().clone()
+    };
+    let mut expected: Vec<Value> = (0..7)
+        .map(|bit| {
+            let sizes = (1_u64 << bit..2 << bit).filter(|size| *size <= 100).count() as u64;
+            let count = 3 * sizes;
+            serde_json::json!(["request", "small_requests", 1 << bit, count, count as f64 / 300.0])
+        })
+        .collect();
+    expected.push(serde_json::json!(["request", "large_requests", 4096, 30, 1.0]));
+    let mut found = rows("sizes_by_caller.mm");
+    let key = |row: &Value| (row[2].as_u64(), row[1].as_str().map(str::to_owned));
+    found.sort_by_key(key);
+    expected.sort_by_key(key);
+    assert_eq!(found, expected);
+    // A signed number is no first argument of the script.
+    assert_eq!(rows("latency_by_argument.mm"), <[Value; 0]>::default());
+    let found = scripted(
+        &fs::read_to_string(repo_root().join("profiler/script/scripts/latency_by_argument.mm")).unwrap(),
+        &binary,
+        &["many"],
+    );
+    let mut by_argument = BTreeMap::new();
+    for row in found.reports[0]["tables"][0]["rows"].as_array().unwrap() {
+        *by_argument.entry((row[0].as_str().unwrap(), row[1].as_u64().unwrap())).or_insert(0) +=
+            row[3].as_u64().unwrap();
+    }
+    let log2 = |x: u64| u64::from(x.max(1).ilog2());
+    let mut expected = BTreeMap::new();
+    for x in 0..20_000 {
+        for (function, x) in [("inner", x), ("leaf", x), ("leaf", x + 1)] {
+            *expected.entry((function, log2(x))).or_insert(0) += 1;
+        }
+    }
+    assert_eq!(by_argument, expected);
+}
+
+/// Each thread has its own variables, although threads follow each other.
+#[test]
+fn variables_of_threads() {
+    let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
+    let script =
+        "report thread var calls: map<str, u64>; report thread var first: u64; thread var next: u64 = 1;
+        native:func:entry { calls[fname]++; if (first == 0) { first = next; } next++; }
+        native:func:entry / calls[fname] == 20000 && fname == \"inner\" / { report var last: u64; last++; }";
+    let found = scripted(script, &binary, &["threads"]);
+    assert_eq!((found.run.stderr.as_str(), found.notes()), ("", vec![]));
+    assert_eq!(found.by_function("last"), BTreeMap::from([("inner".to_owned(), 32)]));
+    let table = |name: &str| {
+        let tables = found.reports[0]["tables"].as_array().unwrap();
+        tables.iter().find(|table| table["name"] == name).expect("there is this table").clone()
+    };
+    let by_thread = table("by_thread");
+    assert_eq!(by_thread["columns"], serde_json::json!(["first", "thread"]));
+    let threads: Vec<_> = by_thread["rows"].as_array().unwrap().iter().map(|row| row[1].clone()).collect();
+    assert_eq!(threads.len(), 32);
+    assert!(by_thread["rows"].as_array().unwrap().iter().all(|row| row[0] == 1), "{by_thread}");
+    let calls = table("calls");
+    assert_eq!(calls["columns"], serde_json::json!(["key", "value", "thread"]));
+    for thread in threads {
+        let rows = calls["rows"].as_array().unwrap().iter().filter(|row| row[2] == thread);
+        let mut of_thread: Vec<_> =
+            rows.map(|row| (row[0].as_str().unwrap(), row[1].as_u64().unwrap())).collect();
+        of_thread.sort_unstable();
+        assert_eq!(of_thread, [("inner", 20_000), ("leaf", 40_000)]);
+    }
 }
 
 /// Stacks are the functions that are being called, however deep; reports of them are for programs

@@ -1,0 +1,99 @@
+//! The arguments that probes at entries fetch: a list for each probe.
+//!
+//! [`values`] runs in probe functions, also in signal handlers: it reads a table without locks,
+//! registers, and the stack of the function that is entered.
+//!
+//! A list is never freed, since a probe may be reading it. It grows only when a script asks for an
+//! argument of the function that no script has asked for before, up to [`MAX_VALUES`] arguments.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use fastinst::ProbeId;
+use fastinst_sigsafe::Segments;
+use profiler::arguments::{Fetch, Source};
+
+use crate::fire::Registers;
+use crate::ring::{MAX_VALUES, Values};
+
+/// The greatest distance of an argument from the stack pointer: that of a frame as large as the
+/// usual stack. A greater one comes from debugging information that does not belong to the code.
+const MAX_FRAME: usize = 8 << 20;
+
+/// The arguments of a probe: `None` where the value is not known.
+pub(crate) type List = Vec<Option<Fetch>>;
+
+/// By number of the probe. Null: there are none.
+static LISTS: Segments<AtomicPtr<List>> = Segments::new();
+
+/// Sets what a probe fetches. The list has at most [`MAX_VALUES`] elements. Returns false if the
+/// table is full.
+pub(crate) fn set(id: ProbeId, list: List) -> bool {
+    assert!(list.len() <= MAX_VALUES, "the caller counts them");
+    let number = id.0 as usize;
+    while LISTS.len() <= number {
+        if LISTS.push_with(|_| AtomicPtr::default()).is_none() {
+            return false;
+        }
+    }
+    let Some(entry) = LISTS.get(number) else { return false };
+    // Release: pairs with the Acquire of `values`.
+    entry.store(Box::into_raw(Box::new(list)), Ordering::Release);
+    true
+}
+
+/// The values of a probe's arguments, and their number.
+pub(crate) fn values(id: ProbeId, registers: &Registers) -> (Values, usize) {
+    let mut found = Values::NONE;
+    let Some(entry) = LISTS.get(id.0 as usize) else { return (found, 0) };
+    // SAFETY: null, or a list that `set` has published and that is never freed.
+    let Some(list) = (unsafe { entry.load(Ordering::Acquire).as_ref() }) else { return (found, 0) };
+    for (number, fetch) in list.iter().enumerate().take(MAX_VALUES) {
+        if let Some(bits) = fetch.as_ref().and_then(|fetch| value(fetch, registers)) {
+            found.values[number] = bits;
+            found.known |= 1 << number;
+        }
+    }
+    (found, list.len())
+}
+
+fn value(fetch: &Fetch, registers: &Registers) -> Option<u64> {
+    let general = |register: profiler::arguments::Register| {
+        register.general().map(|number| registers.general[usize::from(number)])
+    };
+    let bits = match fetch.source {
+        Source::Constant(value) => value,
+        Source::Register(register, added) => match register.vector() {
+            Some(number) => *registers.vectors.get(usize::from(number))?,
+            None => general(register)?.wrapping_add_signed(added),
+        },
+        Source::Memory(base, offset) => {
+            let address = (general(base)? as usize).wrapping_add_signed(offset as isize);
+            if address.wrapping_sub(registers.stack_pointer()) > MAX_FRAME {
+                return None;
+            }
+            // SAFETY: readable: it is in the frame of the function that is being entered, or among
+            // the arguments on its stack, by the debugging information of the function, which is
+            // the same file as its code; and it is not below the stack pointer, nor further above
+            // it than a frame is large. Unaligned reads are used, since nothing is known about it.
+            unsafe { read(address, fetch.ty.bytes()) }
+        }
+    };
+    Some(fetch.ty.extend(bits))
+}
+
+/// Reads bytes, the lowest first.
+///
+/// # Safety
+/// They must be readable.
+unsafe fn read(address: usize, bytes: u8) -> u64 {
+    let from = std::ptr::with_exposed_provenance::<u8>(address);
+    // SAFETY: the caller's obligation; any bytes are a number.
+    unsafe {
+        match bytes {
+            1 => from.read_volatile().into(),
+            2 => from.cast::<u16>().read_unaligned().into(),
+            4 => from.cast::<u32>().read_unaligned().into(),
+            _ => from.cast::<u64>().read_unaligned(),
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Locations of the debugging information, at the call of a probe.
+
+use std::ops::Range;
+
+use gimli::{AttributeValue, Operation};
+use iced_x86::{Decoder, DecoderOptions, FlowControl};
+
+use super::copies::{self, Copies, Place};
+use super::functions::Unit;
+use super::object::{Object, Section};
+use super::{Register, ScalarType, Source, Unavailable};
+
+/// Maximum number of operations of a location; longer ones are not supported.
+const MAX_OPERATIONS: usize = 8;
+
+/// Bytes after the start of a function that are followed, at most.
+const MAX_PROLOGUE: u64 = 4096;
+
+/// A place at which parameters are located.
+pub(super) struct Located<'a> {
+    pub(super) object: &'a Object,
+    pub(super) unit: &'a Unit,
+    pub(super) frame_base: Option<AttributeValue<Section>>,
+    /// The code that contains it, if that begins with the entry of its function.
+    pub(super) code: Option<Range<u64>>,
+    /// The call of the instrumentation function.
+    pub(super) site: u64,
+    /// The address after it.
+    pub(super) returns: u64,
+}
+
+/// The address at which a call returns.
+pub(super) fn return_address(object: &Object, site: u64) -> Option<u64> {
+    let code = object.code(site, site.checked_add(16)?)?;
+    let instruction = Decoder::with_ip(64, code, site, DecoderOptions::NONE).decode();
+    let is_call = matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
+    is_call.then(|| instruction.next_ip())
+}
+
+/// The value of `DW_AT_const_value`.
+pub(super) fn constant(value: &AttributeValue<Section>) -> Option<Source> {
+    use gimli::Reader as _;
+    if let AttributeValue::Block(bytes) = value {
+        let bytes = bytes.to_slice().ok()?;
+        return bits(&bytes).map(Source::Constant);
+    }
+    let value = value.sdata_value().map(i64::cast_unsigned).or_else(|| value.udata_value());
+    value.map(Source::Constant)
+}
+
+/// Up to eight bytes, the lowest first.
+fn bits(bytes: &[u8]) -> Option<u64> {
+    let mut all = [0; 8];
+    all.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some(u64::from_le_bytes(all))
+}
+
+impl Located<'_> {
+    /// Where a probe finds the value of a parameter with this location.
+    pub(super) fn source(
+        &self,
+        location: &AttributeValue<Section>,
+        ty: ScalarType,
+    ) -> Result<Source, Unavailable> {
+        if let AttributeValue::Exprloc(expression) = location {
+            // It holds in the whole scope, which includes the code before the parameter is stored.
+            return self.of_expression(expression.clone(), ty, true);
+        }
+        // While the call is being executed. At the address to which it returns, the location may be
+        // that of an assignment after it.
+        let during = self.located_at(location, self.returns - 1);
+        let source = match during {
+            Some(expression) => self.of_expression(expression, ty, false),
+            None => Err(Unavailable::NotKept),
+        };
+        source.or_else(|reason| {
+            let at_entry = self.code.as_ref().and_then(|code| self.located_at(location, code.start));
+            at_entry.and_then(|expression| self.copy_of_entry(expression, ty)).ok_or(reason)
+        })
+    }
+
+    /// The expression of a list at an address.
+    fn located_at(
+        &self,
+        location: &AttributeValue<Section>,
+        address: u64,
+    ) -> Option<gimli::Expression<Section>> {
+        let mut list = self.object.dwarf.attr_locations(self.unit, location.clone()).ok()??;
+        while let Ok(Some(entry)) = list.next() {
+            if (entry.range.begin..entry.range.end).contains(&address) {
+                return Some(entry.data);
+            }
+        }
+        None
+    }
+
+    /// A place that still has the value of a location at the entry of the function.
+    fn copy_of_entry(&self, expression: gimli::Expression<Section>, ty: ScalarType) -> Option<Source> {
+        let copies = self.copies()?;
+        match &self.operations(expression)?[..] {
+            [Operation::Register { register }] => {
+                self.copy_of(&copies, copies::of_entry(Register(register.0))?, ty).ok()
+            }
+            [Operation::FrameOffset { offset: offset @ 0.. }] if copies.has_incoming() => {
+                let (base, at, is_frame_address) = self.frame_base()?;
+                let offset = i32::try_from(at.checked_add(*offset)?).ok()?;
+                is_frame_address.then_some(Source::Memory(base, offset))
+            }
+            _ => None,
+        }
+    }
+
+    fn operations(&self, expression: gimli::Expression<Section>) -> Option<Vec<Operation<Section>>> {
+        let mut operations = expression.operations(self.unit.encoding());
+        let mut all = Vec::new();
+        while let Some(operation) = operations.next().ok()? {
+            if all.len() == MAX_OPERATIONS {
+                return None;
+            }
+            all.push(operation);
+        }
+        Some(all)
+    }
+
+    fn of_expression(
+        &self,
+        expression: gimli::Expression<Section>,
+        ty: ScalarType,
+        is_of_scope: bool,
+    ) -> Result<Source, Unavailable> {
+        let operations = self.operations(expression).ok_or(Unavailable::Unsupported)?;
+        match &operations[..] {
+            [] => Err(Unavailable::NotKept),
+            [Operation::Register { register }] => self.of_register(Register(register.0), ty),
+            [Operation::RegisterOffset { register, offset, .. }] => {
+                self.of_memory(Register(register.0), *offset, ty, is_of_scope)
+            }
+            [Operation::FrameOffset { offset }] => {
+                let (base, at, is_frame_address) = self.frame_base().ok_or(Unavailable::Unsupported)?;
+                // What is above the frame has been stored by the caller.
+                let is_of_scope = is_of_scope && !(is_frame_address && *offset >= 0);
+                let offset = at.checked_add(*offset).ok_or(Unavailable::Unsupported)?;
+                self.of_memory(base, offset, ty, is_of_scope)
+            }
+            [Operation::UnsignedConstant { value }, Operation::StackValue] => Ok(Source::Constant(*value)),
+            [Operation::SignedConstant { value }, Operation::StackValue] => {
+                Ok(Source::Constant(value.cast_unsigned()))
+            }
+            [Operation::ImplicitValue { data }] => {
+                use gimli::Reader as _;
+                let data = data.to_slice().map_err(|_| Unavailable::Unsupported)?;
+                bits(&data).map(Source::Constant).ok_or(Unavailable::Unsupported)
+            }
+            [Operation::RegisterOffset { register, offset, .. }, Operation::StackValue] => {
+                match self.of_register(Register(register.0), WHOLE)? {
+                    Source::Register(register, 0) => Ok(Source::Register(register, *offset)),
+                    source if *offset == 0 => Ok(source),
+                    _ => Err(Unavailable::Unsupported),
+                }
+            }
+            [
+                Operation::RegisterOffset { register, offset: 0, .. },
+                Operation::UnsignedConstant { value: mask },
+                Operation::And,
+                conversions @ ..,
+                Operation::StackValue,
+            ] if is_lower_part(*mask, conversions, ty) => self.of_register(Register(register.0), ty),
+            [Operation::EntryValue { expression }, Operation::StackValue] => {
+                let of_entry = self.operations(gimli::Expression(expression.clone()));
+                match of_entry.as_deref() {
+                    Some([Operation::Register { register }]) => {
+                        let copies = self.copies().ok_or(Unavailable::NotKept)?;
+                        let value = copies::of_entry(Register(register.0)).ok_or(Unavailable::Unsupported)?;
+                        self.copy_of(&copies, value, ty)
+                    }
+                    _ => Err(Unavailable::Unsupported),
+                }
+            }
+            _ => Err(Unavailable::Unsupported),
+        }
+    }
+
+    fn of_register(&self, register: Register, ty: ScalarType) -> Result<Source, Unavailable> {
+        if register.is_seen() {
+            return Ok(Source::Register(register, 0));
+        }
+        let copies = self.copies().ok_or(Unavailable::NotKept)?;
+        let value = copies.of_register(register, ty.bytes()).ok_or(Unavailable::NotKept)?;
+        self.copy_of(&copies, value, ty)
+    }
+
+    /// Memory at a distance from a register. If its location `is_of_scope`, it may be that the code
+    /// has not stored the value there yet.
+    fn of_memory(
+        &self,
+        register: Register,
+        offset: i64,
+        ty: ScalarType,
+        is_of_scope: bool,
+    ) -> Result<Source, Unavailable> {
+        let offset = i32::try_from(offset).map_err(|_| Unavailable::Unsupported)?;
+        if ![Register::RSP, Register::RBP].contains(&register) {
+            return Err(Unavailable::Unsupported);
+        }
+        let source = Source::Memory(register, offset);
+        if !is_of_scope {
+            return Ok(source);
+        }
+        let copies = self.copies().ok_or(Unavailable::NotKept)?;
+        let slot = copies.slot(register, offset).ok_or(Unavailable::NotKept)?;
+        if copies.is_stored(slot, ty.bytes()) {
+            return Ok(source);
+        }
+        // The value that the code is going to store there, where it is now.
+        let (code, start) = self.prologue().ok_or(Unavailable::NotKept)?;
+        let value = copies.clone().next_store(code, start, self.returns, slot, ty);
+        let value = value.ok_or(Unavailable::NotKept)?;
+        self.copy_of(&copies, value, ty)
+    }
+
+    /// The frame base of the function, as a register and an offset, and whether it is the canonical
+    /// frame address.
+    fn frame_base(&self) -> Option<(Register, i64, bool)> {
+        let AttributeValue::Exprloc(expression) = self.frame_base.clone()? else { return None };
+        match &self.operations(expression)?[..] {
+            [Operation::Register { register }] => Some((Register(register.0), 0, false)),
+            [Operation::RegisterOffset { register, offset, .. }] => {
+                Some((Register(register.0), *offset, false))
+            }
+            [Operation::CallFrameCFA] => {
+                let (register, offset) = self.object.frame_address(self.site)?;
+                Some((register, offset, true))
+            }
+            _ => None,
+        }
+    }
+
+    /// A place that the probe sees and that contains a value.
+    fn copy_of(&self, copies: &Copies, value: copies::Value, ty: ScalarType) -> Result<Source, Unavailable> {
+        match copies.place_of(value, ty.bytes()).ok_or(Unavailable::NotKept)? {
+            Place::Register(register) => Ok(Source::Register(register, 0)),
+            Place::Stack(offset) => Ok(Source::Memory(Register::RSP, offset)),
+        }
+    }
+
+    /// The code from the start of the function on, with its address.
+    fn prologue(&self) -> Option<(&[u8], u64)> {
+        let code = self.code.clone()?;
+        Some((self.object.code(code.start, code.end)?, code.start))
+    }
+
+    /// The values of registers and stack slots at the call.
+    fn copies(&self) -> Option<Copies> {
+        let (code, start) = self.prologue()?;
+        let is_near = (start..start.saturating_add(MAX_PROLOGUE)).contains(&self.site);
+        is_near.then(|| Copies::at(code, start, self.site))?
+    }
+}
+
+/// Whether a mask and conversions leave a value of a type as it is. clang describes a boolean as
+/// the lower half of a register, converted to one bit and then to a byte.
+fn is_lower_part(mask: u64, conversions: &[Operation<Section>], ty: ScalarType) -> bool {
+    let of_type = u64::MAX >> (64 - 8 * u32::from(ty.bytes()));
+    let is_conversion = |operation: &Operation<Section>| matches!(operation, Operation::Convert { .. });
+    mask & of_type == of_type
+        && (conversions.is_empty() || ty == ScalarType::Bool && conversions.iter().all(is_conversion))
+}
+
+/// A register as a whole.
+const WHOLE: ScalarType = ScalarType::Integer { bytes: 8, is_signed: false };

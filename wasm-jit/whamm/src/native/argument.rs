@@ -1,0 +1,146 @@
+//! Arguments of native functions, as rules ask for them: `arg0: u64`, `args.size: u64`.
+
+use std::fmt;
+
+/// An argument that a rule asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NativeArgument {
+    /// Which one.
+    pub name: ArgumentName,
+    /// Its type in the rule.
+    pub ty: NumberType,
+}
+
+/// An argument of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArgumentName {
+    /// The position in the list of parameters, from 0: `arg0`.
+    Position(u32),
+    /// The name in the function's source: `args.size`.
+    Name(String),
+}
+
+/// A type of numbers of the language.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberType {
+    /// An integer of this number of bits: 8, 16, 32 or 64.
+    Integer {
+        /// Number of bits.
+        bits: u8,
+        /// Whether it has a sign.
+        is_signed: bool,
+    },
+    /// 0 or 1.
+    Bool,
+    /// A float of 32 bits.
+    F32,
+    /// A float of 64 bits.
+    F64,
+}
+
+impl NativeArgument {
+    /// From the name of a value in an export: `args.size.u64`.
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        let (name, ty) = word.rsplit_once('.')?;
+        let ty = NumberType::parse(ty)?;
+        if let Some(name) = name.strip_prefix("args.") {
+            return (!name.is_empty()).then(|| Self { name: ArgumentName::Name(name.to_owned()), ty });
+        }
+        let position = name.strip_prefix("arg")?;
+        let is_number = !position.is_empty() && position.bytes().all(|byte| byte.is_ascii_digit());
+        let name = ArgumentName::Position(position.parse().ok().filter(|_| is_number)?);
+        Some(Self { name, ty })
+    }
+}
+
+impl NumberType {
+    fn parse(text: &str) -> Option<Self> {
+        let (is_signed, bits) = match text {
+            "bool" => return Some(Self::Bool),
+            "f32" => return Some(Self::F32),
+            "f64" => return Some(Self::F64),
+            "u8" | "u16" | "u32" | "u64" => (false, text[1..].parse().ok()?),
+            "i8" | "i16" | "i32" | "i64" => (true, text[1..].parse().ok()?),
+            _ => return None,
+        };
+        Some(Self::Integer { bits, is_signed })
+    }
+
+    /// Whether each value of another type is one of this type.
+    ///
+    /// ```
+    /// use wasm_jit_whamm::native::NumberType;
+    ///
+    /// let [int, size] = [(32, true), (64, false)]
+    ///     .map(|(bits, is_signed)| NumberType::Integer { bits, is_signed });
+    /// assert!(NumberType::F64.holds(NumberType::F32) && size.holds(NumberType::Bool));
+    /// assert!(!size.holds(int), "it may be negative");
+    /// ```
+    pub fn holds(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Integer { bits, is_signed }, Self::Integer { bits: of_other, is_signed: other }) => {
+                match (is_signed, other) {
+                    (true, false) => bits > of_other,
+                    (false, true) => false,
+                    _ => bits >= of_other,
+                }
+            }
+            (Self::Integer { .. }, Self::Bool) | (Self::F64, Self::F32) => true,
+            _ => self == other,
+        }
+    }
+}
+
+impl fmt::Display for NativeArgument {
+    /// As in a rule.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            ArgumentName::Position(position) => write!(f, "arg{position}"),
+            ArgumentName::Name(name) => write!(f, "args.{name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_parsed() {
+        let parse = |word| NativeArgument::parse(word).map(|found| (found.to_string(), found.ty));
+        let integer = |bits, is_signed| NumberType::Integer { bits, is_signed };
+        assert_eq!(parse("arg12.i16"), Some(("arg12".to_owned(), integer(16, true))));
+        assert_eq!(parse("args.u8.u64"), Some(("args.u8".to_owned(), integer(64, false))));
+        assert_eq!(parse("args.x.bool"), Some(("args.x".to_owned(), NumberType::Bool)));
+        for word in
+            ["arg.u8", "arg0", "args.u8", "args..u8", "arg0.u7", "arg99999999999.u8", "argx.u8", "tid.u32"]
+        {
+            assert_eq!(parse(word), None, "{word}");
+        }
+    }
+
+    /// By the ranges of the types.
+    #[test]
+    fn a_type_holds_another_if_its_range_does() {
+        let range = |ty: NumberType| match ty {
+            NumberType::Integer { bits, is_signed: true } => (-(1_i128 << (bits - 1)), 1_i128 << (bits - 1)),
+            NumberType::Integer { bits, is_signed: false } => (0, 1 << bits),
+            _ => (0, 2),
+        };
+        let integers = [8, 16, 32, 64]
+            .into_iter()
+            .flat_map(|bits| [true, false].map(|is_signed| NumberType::Integer { bits, is_signed }));
+        for outer in integers.clone() {
+            for inner in integers.clone().chain([NumberType::Bool]) {
+                let ((start, end), (from, to)) = (range(outer), range(inner));
+                assert_eq!(outer.holds(inner), start <= from && to <= end, "{outer:?} {inner:?}");
+            }
+            assert!(
+                !NumberType::Bool.holds(outer)
+                    && !NumberType::F64.holds(outer)
+                    && !outer.holds(NumberType::F32)
+            );
+        }
+        assert!(!NumberType::F32.holds(NumberType::F64));
+    }
+}
