@@ -369,7 +369,8 @@ impl Debugger {
                 let problem = Error::NotRepeated { outcome: outcome.text.clone() };
                 outcome = Outcome { text: problem.to_string(), has_failed: true, code: 1, ..outcome };
             }
-            state.end_pass();
+            // A breakpoint whose probe cannot be switched on does not stop the next run.
+            let _ = state.end_pass(&self.shared.code, self.shared.hit());
             state.places.settle();
             match self.can_reverse() {
                 true => {

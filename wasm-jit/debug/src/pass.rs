@@ -56,6 +56,8 @@ pub(crate) enum Purpose {
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub has_begun: bool,
+    /// Where, if that was not at the start.
+    pub begun_at: Option<Position>,
     /// Whether the thread has come to the end.
     pub is_complete: bool,
     /// The last instruction, while something is watched.
@@ -105,6 +107,11 @@ impl Pass {
             Purpose::Search { watches } => watches,
             Purpose::Stop(_) | Purpose::Exhaust | Purpose::Passage { .. } => false,
         }
+    }
+
+    /// Whether it looks for breakpoints.
+    pub(crate) fn is_search(&self) -> bool {
+        matches!(self.purpose, Purpose::Search { .. })
     }
 
     /// The places that it needs probes at.

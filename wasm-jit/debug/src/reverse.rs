@@ -6,13 +6,13 @@
 //!
 //! 1. **To a position** ([`Purpose::Stop`]): the program runs at full speed, with a probe at the
 //!    location. It fires more often than there; the position tells which time is meant.
-//! 2. **The last breakpoint** before a position ([`Purpose::Search`]): each one that would stop the
-//!    thread is remembered, until the thread comes to the position.
+//! 2. **The last breakpoint or changed value** before a position ([`Purpose::Search`]): each one
+//!    that would stop the thread is remembered, until the thread comes to the position. The last
+//!    part of the run is searched first, then longer ones before it.
 //! 3. **The last instruction** before a position: all instructions of the last part of the run are
 //!    followed ([`Purpose::Trail`]). This part begins where the run comes to if it has that much
 //!    less fuel ([`Purpose::Exhaust`]), and runs at full speed: where it traps, the next pass has a
 //!    probe. The trail is kept for further steps.
-//! 4. **A changed value** is looked for in the same way, in parts of the run that become longer.
 //!
 //! Steps over calls and to the beginning of lines are found in the trail; if a call is longer than
 //! that, a pass looks for its instruction ([`Purpose::Passage`]).
@@ -34,10 +34,14 @@ use crate::trail::{Before, Trail};
 
 /// The first length of a trail, in units of fuel.
 const TRAIL: u64 = 1 << 14;
-/// The first length of a part of the run in which changed values are looked for.
-const WATCHED: u64 = 1 << 16;
+/// The length of the last part of the run, in which breakpoints and changed values are looked for
+/// first.
+const SEARCHED: u64 = 1 << 16;
 /// How much longer the next part is, if the first one is not long enough.
 const LONGER: u64 = 16;
+/// The same if all instructions of the part are seen: a part that is too long takes more time than
+/// the passes that find it.
+const LONGER_WATCHED: u64 = 4;
 
 /// The way in which a program goes back whose run repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +185,8 @@ impl Journey<'_> {
         {
             let state = &mut *self.shared.state();
             state.back = None;
-            state.end_pass();
+            // A breakpoint whose probe cannot be switched on does not stop the next run.
+            let _ = state.end_pass(&self.shared.code, self.shared.hit());
             let point = Point::End { fuel: outcome.fuel };
             state.present = Some(Present { point, locations: Vec::new(), outcome: Some(outcome.clone()) });
         }
@@ -218,9 +223,10 @@ impl Journey<'_> {
         let started = self.start(pass, fuel, false);
         let outcome = started.and_then(|()| self.ended.recv().map_err(|_| Error::Running));
         let state = &mut *self.shared.state();
-        state.end_pass();
+        let ended = state.end_pass(&self.shared.code, self.shared.hit());
         state.see_none();
         let outcome = outcome?;
+        ended?;
         if let Some(request) = state.back.as_ref().and_then(|back| back.request) {
             return Err(Halt::Requested(request));
         }
@@ -299,28 +305,26 @@ impl Journey<'_> {
         if breakpoints.is_empty() && !watches {
             return Ok(None);
         }
-        let run = |from: From| -> Result<Option<Stopping>, Halt> {
+        let run = |from: From, until: Point| -> Result<(Option<Stopping>, Option<Position>), Halt> {
             let pass = Arc::new(Pass::new(from, until.position(), Purpose::Search { watches }));
             self.run(&pass, self.repeats.fuel)?;
-            let found = pass.progress().found.take();
-            Ok(found)
+            let progress = &mut *pass.progress();
+            Ok((progress.found.take(), progress.begun_at))
         };
         if let From::Position(position) = from {
             let is_visited = !self.are_all_seen(position, until, |at| !breakpoints.contains(at))
                 || breakpoints.iter().any(|location| location.place == Place::Entry);
-            return if watches || is_visited { run(from) } else { Ok(None) };
+            return if watches || is_visited { Ok(run(from, until)?.0) } else { Ok(None) };
         }
-        if !watches {
-            return run(from);
-        }
-        let mut length = WATCHED;
+        let (mut length, mut rest) = (SEARCHED, until);
         loop {
             let from = self.less(until, length)?;
-            let found = run(from)?;
+            let (found, begun_at) = run(from, rest)?;
             if found.is_some() || from == From::Start {
                 return Ok(found);
             }
-            length = length.saturating_mul(LONGER);
+            rest = begun_at.map_or(rest, Point::At);
+            length = length.saturating_mul(if watches { LONGER_WATCHED } else { LONGER });
         }
     }
 

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::code::Code;
 use crate::expression::Expression;
 use crate::frames::{Scope, Stopped};
-use crate::pass::{Pass, Request};
+use crate::pass::{From, Pass, Request};
 use crate::places::Places;
 use crate::position::{Point, Position};
 use crate::step::{Found, Plan, Resume, Site};
@@ -110,6 +110,8 @@ pub(crate) struct State {
     pub pass: Option<Arc<Pass>>,
     /// Where there are probes for it.
     pass_places: Vec<Location>,
+    /// Whether the probes of breakpoints are off during a pass.
+    are_breakpoints_off: bool,
     /// The part of the run that is known, kept for the next time.
     pub trail: Option<Trail>,
     /// Whether the debugger has ended.
@@ -403,11 +405,28 @@ impl State {
         self.everywhere.as_ref().and_then(|probe| probe.refused().pop()).map(|(_, error)| error)
     }
 
+    /// Switches the probes of breakpoints off, or on again, which a pass does not need.
+    fn set_breakpoints(&mut self, are_on: bool, code: &Code, hit: &GenericFn) -> Result<(), Error> {
+        if std::mem::replace(&mut self.are_breakpoints_off, !are_on) != are_on {
+            return Ok(());
+        }
+        let enabled = self.breakpoints.values().filter(|of| of.is_enabled);
+        for location in enabled.flat_map(|of| &of.locations) {
+            match are_on {
+                true => _ = self.places.want(code, hit, *location)?,
+                false => self.places.unwant(*location),
+            }
+        }
+        Ok(())
+    }
+
     /// Begins a pass: with probes at its places, and at the entries of the frames of watched
     /// expressions, so that the pass finds these frames again.
     pub(crate) fn begin_pass(&mut self, pass: &Arc<Pass>, code: &Code, hit: &GenericFn) -> Result<(), Error> {
         self.begin();
         self.pass = Some(pass.clone());
+        let needs_breakpoints = pass.from == From::Start && pass.is_search();
+        self.set_breakpoints(needs_breakpoints, code, hit)?;
         let frames = self.watches.values().filter_map(|watch| watch.frame.as_ref());
         let entries = frames.filter_map(WatchedFrame::entry).map(|entry| entry.location);
         for location in pass.places().into_iter().chain(entries).collect::<Vec<_>>() {
@@ -419,11 +438,15 @@ impl State {
     }
 
     /// Ends the pass, if there is one.
-    pub(crate) fn end_pass(&mut self) {
+    ///
+    /// # Errors
+    /// The probe of a breakpoint cannot be switched on again.
+    pub(crate) fn end_pass(&mut self, code: &Code, hit: &GenericFn) -> Result<(), Error> {
         self.pass = None;
         for location in std::mem::take(&mut self.pass_places) {
             self.places.unwant(location);
         }
+        self.set_breakpoints(true, code, hit)
     }
 
     /// Another run of the program begins.

@@ -44,17 +44,7 @@ impl Shared {
             pass.progress().last = Some(Position::of(frame, location)?);
         }
         match &pass.purpose {
-            Purpose::Search { .. } => {
-                let reasons: Vec<Reason> = self
-                    .breakpoints_at(frame, location)
-                    .into_iter()
-                    .map(|(number, once, problem)| Reason::Breakpoint { number, once, problem })
-                    .collect();
-                if !reasons.is_empty() {
-                    let position = Position::of(frame, location)?;
-                    pass.progress().find(position, reasons);
-                }
-            }
+            Purpose::Search { .. } => return self.find_breakpoints(pass, frame, location),
             Purpose::Passage { places, depth } if places.contains(&location) && frame.depth() == *depth => {
                 let position = Position::of(frame, location)?;
                 pass.progress().found = Some(Stopping { position, reasons: Vec::new() });
@@ -102,15 +92,41 @@ impl Shared {
             self.see_all(&mut self.state()).map_err(wasm_jit::Error::host)?;
         }
         let position = Position::of(frame, location)?;
+        pass.progress().begun_at = Some(position);
         pass.progress().has_begun = true;
         match &pass.purpose {
             // Its probe of all instructions fires the next time.
             Purpose::Trail if location.place != Place::Entry => pass.progress().steps.push(position),
-            Purpose::Search { watches: true } => {
-                self.check_watches(pass, frame);
-                pass.progress().last = Some(position);
+            Purpose::Search { watches } => {
+                let on = self.state().set_breakpoints(true, &self.code, self.hit());
+                on.map_err(wasm_jit::Error::host)?;
+                if *watches {
+                    self.check_watches(pass, frame);
+                    pass.progress().last = Some(position);
+                }
+                // The part of the run before this one ends here.
+                if matches!(pass.from, From::Fuel { .. }) {
+                    self.find_breakpoints(pass, frame, location)?;
+                }
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Notes the breakpoints at a place.
+    fn find_breakpoints(
+        &self,
+        pass: &Pass,
+        frame: &mut Frame<'_>,
+        location: Location,
+    ) -> Result<(), wasm_jit::Error> {
+        let found = self.breakpoints_at(frame, location).into_iter();
+        let reasons: Vec<Reason> =
+            found.map(|(number, once, problem)| Reason::Breakpoint { number, once, problem }).collect();
+        if !reasons.is_empty() {
+            let position = Position::of(frame, location)?;
+            pass.progress().find(position, reasons);
         }
         Ok(())
     }
@@ -199,7 +215,7 @@ impl Shared {
         }
         {
             let state = &mut *self.state();
-            state.end_pass();
+            state.end_pass(&self.code, self.hit())?;
             for reason in &reasons {
                 match reason {
                     Reason::Watch { number, .. } | Reason::Breakpoint { number, .. } => {
