@@ -276,7 +276,8 @@ fn a_client_may_wait_for_long() {
     attached.assert_attached();
     std::thread::sleep(Duration::from_millis(2500));
     program.tell("calls 10");
-    assert_eq!(count(&attached.interrupt(), "calls", "leaf"), 10);
+    let report = attached.interrupt();
+    assert_eq!(count(&report, "calls", "leaf"), 10, "{report:#}");
 }
 
 #[test]

@@ -237,7 +237,7 @@ impl Copies {
             }
             _ => return false,
         }
-        if !self.moves(instruction) && !(is_bool && is_lowest_bit(instruction)) {
+        if !(self.moves(instruction) || is_bool && is_lowest_bit(instruction)) {
             self.changes(instruction, info);
         }
         true

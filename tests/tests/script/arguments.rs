@@ -29,7 +29,8 @@ impl Values {
         }
     }
 
-    /// Whether they are the same. The parser of reports rounds floats differently in the last place.
+    /// Whether they are the same. The parser of reports rounds floats differently in the last
+    /// place.
     fn is(self, other: Self) -> bool {
         let is_near = |one: f64, other: f64| (one - other).abs() <= 1e-14 * one.abs();
         match (self, other) {
