@@ -373,6 +373,7 @@ impl Debugger {
             let _ = state.end_pass(&self.shared.code, self.shared.hit());
             state.places.settle();
             match self.can_reverse() {
+                true if state.is_killed => state.present = None,
                 true => {
                     let (point, of) = (Point::End { fuel: outcome.fuel }, outcome.clone());
                     state.present = Some(Present { point, locations: Vec::new(), outcome: Some(of) });
