@@ -326,8 +326,8 @@ impl Debugger {
         result.recv().map_err(|_| Error::Running)?
     }
 
-    /// Ends the calls of the program's threads with the error [`Killed`]: at once of the one that
-    /// is stopped, of others where they come to a probe of the debugger.
+    /// Ends the calls of the program's threads with the error [`Killed`](crate::Killed): at once of
+    /// the one that is stopped, of others where they come to a probe of the debugger.
     pub fn kill(&self) {
         let stopped = {
             let mut state = self.shared.state();
