@@ -326,8 +326,8 @@ impl Debugger {
         result.recv().map_err(|_| Error::Running)?
     }
 
-    /// Ends the calls of the program's threads with the error [`Killed`]: at once of the one that
-    /// is stopped, of others where they come to a probe of the debugger.
+    /// Ends the calls of the program's threads with the error [`Killed`](crate::Killed): at once of
+    /// the one that is stopped, of others where they come to a probe of the debugger.
     pub fn kill(&self) {
         let stopped = {
             let mut state = self.shared.state();
@@ -373,6 +373,7 @@ impl Debugger {
             let _ = state.end_pass(&self.shared.code, self.shared.hit());
             state.places.settle();
             match self.can_reverse() {
+                true if state.is_killed => state.present = None,
                 true => {
                     let (point, of) = (Point::End { fuel: outcome.fuel }, outcome.clone());
                     state.present = Some(Present { point, locations: Vec::new(), outcome: Some(of) });

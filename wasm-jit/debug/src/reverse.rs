@@ -154,10 +154,7 @@ impl Journey<'_> {
         let (last, problem) = match found {
             Ok(Target::Position(found)) => (Some(stop(found.position, found.reasons)), None),
             Ok(Target::Start) => (Some(start(vec![Reason::HistoryStart])), None),
-            Err(Halt::Requested(Request::Kill)) => {
-                self.end(Outcome::returned("killed"));
-                return;
-            }
+            Err(Halt::Requested(Request::Kill)) => return self.killed(),
             Err(Halt::Requested(Request::Pause)) => (back(Reason::Pause), None),
             Err(Halt::Error(error)) => {
                 let problem = error.to_string();
@@ -172,36 +169,51 @@ impl Journey<'_> {
         match last {
             // The program ended before, and still has.
             None => self.end(outcome(problem)),
-            Some(pass) => {
-                if let Err(error) = self.start(&Arc::new(pass), self.repeats.fuel, true) {
-                    self.end(outcome(Some(error.to_string())));
-                }
-            }
+            Some(pass) => match self.start(&Arc::new(pass), self.repeats.fuel, true) {
+                Ok(()) => {}
+                Err(Halt::Requested(_)) => self.killed(),
+                Err(Halt::Error(error)) => self.end(outcome(Some(error.to_string()))),
+            },
         }
     }
 
     /// There is no run any more.
     fn end(&self, outcome: Outcome) {
+        let (point, of) = (Point::End { fuel: outcome.fuel }, outcome.clone());
+        self.report(outcome, Some(Present { point, locations: Vec::new(), outcome: Some(of) }));
+    }
+
+    /// There is no run any more, and no end that it could go back from.
+    fn killed(&self) {
+        self.report(Outcome::returned("killed"), None);
+    }
+
+    fn report(&self, outcome: Outcome, present: Option<Present>) {
         {
             let state = &mut *self.shared.state();
             state.back = None;
             // A breakpoint whose probe cannot be switched on does not stop the next run.
             let _ = state.end_pass(&self.shared.code, self.shared.hit());
-            let point = Point::End { fuel: outcome.fuel };
-            state.present = Some(Present { point, locations: Vec::new(), outcome: Some(outcome.clone()) });
+            state.present = present;
         }
         let _ = self.shared.reports.send(Report::Ended(outcome));
     }
 
     /// Starts a pass; the last one is that of which users learn.
-    fn start(&self, pass: &Arc<Pass>, fuel: u64, is_last: bool) -> Result<(), Error> {
+    fn start(&self, pass: &Arc<Pass>, fuel: u64, is_last: bool) -> Result<(), Halt> {
         {
             let state = &mut *self.shared.state();
+            if state.is_over {
+                return Err(Error::Running.into());
+            }
+            match state.back.as_ref().and_then(|back| back.request) {
+                // It is there soon.
+                Some(Request::Pause) if is_last => {}
+                Some(request) => return Err(Halt::Requested(request)),
+                None => {}
+            }
             if is_last {
                 state.back = None;
-            }
-            if state.is_over {
-                return Err(Error::Running);
             }
             state.begin_pass(pass, &self.shared.code, self.shared.hit())?;
             // Also those of watchpoints.
@@ -212,16 +224,14 @@ impl Journey<'_> {
             }
             state.places.settle();
         }
-        (self.repeats.start)(fuel).map_err(Error::Value)
+        (self.repeats.start)(fuel).map_err(Error::Value)?;
+        Ok(())
     }
 
     /// Runs a pass to its end.
     fn run(&self, pass: &Arc<Pass>, fuel: u64) -> Result<Outcome, Halt> {
-        if let Some(request) = self.shared.state().back.as_ref().and_then(|back| back.request) {
-            return Err(Halt::Requested(request));
-        }
         let started = self.start(pass, fuel, false);
-        let outcome = started.and_then(|()| self.ended.recv().map_err(|_| Error::Running));
+        let outcome = started.and_then(|()| Ok(self.ended.recv().map_err(|_| Error::Running)?));
         let state = &mut *self.shared.state();
         let ended = state.end_pass(&self.shared.code, self.shared.hit());
         state.see_none();

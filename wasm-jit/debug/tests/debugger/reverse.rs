@@ -543,6 +543,9 @@ fn a_program_is_killed_while_it_goes_back() {
     debugged.debugger.reverse(Reverse::Continue, 1).unwrap();
     let Event::Ended(outcome) = debugged.debugger.wait() else { panic!("it stops") };
     assert_eq!(outcome.text, "killed");
+    // Nor is there an end that it could go back from.
+    let error = debugged.debugger.reverse(Reverse::Continue, 1).unwrap_err();
+    assert!(matches!(error, Error::Running), "{error}");
 }
 
 #[test]
