@@ -126,6 +126,8 @@ pub(crate) struct Thread {
     next: AtomicPtr<Thread>,
     /// Number of positions that the thread has reserved.
     reserved: AtomicU64,
+    /// Number of unfilled slots that belong to events which are counted as lost already.
+    abandoned: AtomicU64,
     /// Positions below this one are free again; on a line of its own, since the worker writes it.
     read: Apart,
     slots: [Slot; RING as usize],
@@ -299,6 +301,7 @@ impl Thread {
         let last = position + slots;
         // Acquire: pairs with the Release of `take`, which has emptied the slots.
         if last.wrapping_sub(self.read.0.load(Ordering::Acquire)) >= RING && !self.wait(last) {
+            self.abandoned.fetch_add(slots, Ordering::Relaxed);
             return lose();
         }
         // A signal handler has interrupted this, and has filled the ring: given up, and counted.
@@ -444,7 +447,10 @@ impl Thread {
         if !is_stuck || self.slot(read).word.load(Ordering::Acquire) != 0 {
             return false;
         }
-        lose();
+        let one_less = |abandoned: u64| abandoned.checked_sub(1);
+        if self.abandoned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_err() {
+            lose();
+        }
         self.advance(1);
         true
     }
@@ -462,6 +468,7 @@ impl Thread {
         for block in blocks() {
             let is_own = std::ptr::eq(block, own);
             block.owner.store(if is_own { kernel_id() } else { 0 }, Ordering::Relaxed);
+            block.abandoned.store(0, Ordering::Relaxed);
             block.reserved.store(0, Ordering::Relaxed);
             block.read.0.store(0, Ordering::Relaxed);
             block.slots.iter().for_each(|slot| slot.word.store(0, Ordering::Relaxed));

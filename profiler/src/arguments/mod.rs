@@ -6,15 +6,15 @@
 //! arguments. So the conventions of calls do not say where an argument is; debugging information
 //! does (`DW_AT_location` of the formal parameter, at the call), and the code itself:
 //!
-//! 1. [`functions`] finds the function in the debugging information, its parameters and their
+//! 1. `functions` finds the function in the debugging information, its parameters and their
 //!    types, and the innermost scope that contains the probe: an inlined function has its
 //!    parameters at each place.
-//! 2. [`location`] translates the location that holds *during* the call: at the address before the
+//! 2. `location` translates the location that holds *during* the call: at the address before the
 //!    one to which it returns. What a register contains then, the call preserves, or the probe sees
 //!    before it is overwritten.
 //! 3. That is not enough: compilers give up a location that they need no longer; clang says that a
 //!    parameter is in a register which the probe's stub overwrites; and without optimization clang
-//!    calls the probe before it stores the parameters where the location says. [`copies`] follows
+//!    calls the probe before it stores the parameters where the location says. `copies` follows
 //!    the values of registers and stack slots through the straight-line code from the start of the
 //!    function, and finds another copy of the same value.
 //!
