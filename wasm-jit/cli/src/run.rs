@@ -67,6 +67,10 @@ fn run_here(
         .instantiate(&mut store)
         .map_err(Stop::Error)
         .and_then(|instance| execution::execute(arguments, &mut store, &instance));
+    if arguments.perf_map {
+        // With what was compiled meanwhile.
+        write_perf_map(&module).unwrap_or_else(|failure| _ = failure.report());
+    }
     counts.print();
     let finished = modules.finish(&mut store);
     monitors.finish();

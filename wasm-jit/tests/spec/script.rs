@@ -35,6 +35,7 @@ fn engine() -> Engine {
         config.bounds_checks(BoundsChecks::Instructions);
     }
     config.collects_always(has("--collect-always"));
+    config.lazy_compilation(has("--lazy"));
     if has("--probe-sites") {
         config.probe_sites(ProbeSites::Branches);
     }
