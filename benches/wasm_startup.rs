@@ -1,8 +1,9 @@
-//! How long it takes until a module can be instantiated: compiled, or with code that is stored.
+//! How long it takes until a module can be instantiated, and until it has its first result:
+//! compiled, with functions that are compiled when they are called, or with code that is stored.
 //!
-//! Generated modules of several sizes. The three ways take turns in one process, and the least
-//! times count; files are in the page cache. Each module is checked to compute the same in all
-//! ways.
+//! Generated modules of several sizes, of which a run calls a few functions. The ways take turns in
+//! one process, and the least times count; files are in the page cache. Each module is checked to
+//! compute the same in all ways.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -17,19 +18,27 @@ const FUNCTIONS: [usize; 4] = [250, 3_250, 40_000, 165_000];
 
 fn main() {
     let options = Options::parse();
-    let mut table = Table::new(
+    let mut loaded = Table::new(
         "Until a module can be instantiated",
         "Milliseconds: of compilation on all processors; of loading from a cache, the module's hash included; of \
          loading a precompiled file. Then the first as a multiple of the others. Sizes in MB.",
         &["module", "code", "compiled", "cached", "precompiled", "of cached", "of precompiled"],
     );
+    let mut first_result = Table::new(
+        "Until the first result of a module",
+        "Milliseconds until one function of its first instance has returned, of a module that is compiled on all \
+         processors, and of one that is validated on all processors, whose functions are compiled when they are \
+         called. Then the first as a multiple of the second, and how many functions were called. Sizes in MB.",
+        &["module", "compiled", "lazy", "of lazy", "functions", "called"],
+    );
     let counts = options.either(&FUNCTIONS[..], &FUNCTIONS[..1]);
     for count in counts {
         options.progress(format!("{count} functions"));
-        measure(*count, &options, &mut table);
+        measure(*count, &options, [&mut loaded, &mut first_result]);
     }
-    let mut report = Report::new("How soon does a module run whose code is stored?");
-    report.push(table);
+    let mut report = Report::new("How soon does a module run, and one whose code is stored?");
+    report.push(loaded);
+    report.push(first_result);
     options.print(&report);
 }
 
@@ -78,11 +87,12 @@ fn checksum(module: &Module) -> String {
     format!("{:?}", checksum.call(&mut store, ()))
 }
 
-fn measure(functions: usize, options: &Options, table: &mut Table) {
+fn measure(functions: usize, options: &Options, [loaded, first_result]: [&mut Table; 2]) {
     let bytes = module(functions);
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let cache = Cache::new(folder.path().join("cache"), 1 << 30).expect("the folder is new");
     let compiles = Engine::default();
+    let lazy = Engine::new(Config::new().lazy_compilation(true)).expect("the settings are possible");
     let caches = Engine::new(Config::new().cache(cache.clone())).expect("the settings are possible");
     let file = folder.path().join("module.cwasm");
     let compiled = Module::new(&compiles, &bytes).expect("the module is valid");
@@ -91,26 +101,41 @@ fn measure(functions: usize, options: &Options, table: &mut Table) {
     let code = compiled.code_size();
     drop(compiled);
     Module::new(&caches, &bytes).expect("the module is valid");
-    let ways: [&dyn Fn() -> Module; 3] = [
+    let ways: [&dyn Fn() -> Module; 4] = [
         &|| Module::new(&compiles, &bytes).expect("the module is valid"),
         &|| Module::new(&caches, &bytes).expect("the module is valid"),
+        &|| Module::new(&lazy, &bytes).expect("the module is valid"),
         // SAFETY: written above, and not changed.
         &|| unsafe { Module::deserialize_file(&compiles, &file) }.expect("the file was just written"),
     ];
     let runs = options.runs(7);
-    let mut least = [f64::INFINITY; 3];
+    let mut least = [[f64::INFINITY; 2]; 4];
+    let mut called = 0;
     for _ in 0..runs {
-        for (way, least) in ways.iter().zip(&mut least) {
+        for (way, [least, with_result]) in ways.iter().zip(&mut least) {
             let start = Instant::now();
+            let milliseconds = || start.elapsed().as_secs_f64() * 1e3;
             let module = way();
-            *least = least.min(start.elapsed().as_secs_f64() * 1e3);
+            *least = least.min(milliseconds());
             assert_eq!(checksum(&module), expected);
+            *with_result = with_result.min(milliseconds());
+            let compiled =
+                module.functions().filter(|function| function.body().is_some_and(|it| it.is_compiled()));
+            called = compiled.count().min(if called == 0 { usize::MAX } else { called });
         }
     }
     assert_eq!(cache.statistics().hits, u64::from(runs), "the module was stored");
     let megabytes = |size: usize| size as f64 / 1e6;
-    let [compiled, cached, precompiled] = least;
-    table.push(vec![
+    let [[compiled, eager_result], [cached, _], [_, lazy_result], [precompiled, _]] = least;
+    first_result.push(vec![
+        megabytes(bytes.len()).into(),
+        eager_result.into(),
+        lazy_result.into(),
+        (eager_result / lazy_result).into(),
+        functions.into(),
+        called.into(),
+    ]);
+    loaded.push(vec![
         megabytes(bytes.len()).into(),
         megabytes(code).into(),
         compiled.into(),

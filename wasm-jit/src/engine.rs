@@ -81,6 +81,7 @@ pub struct Config {
     probe_sites: ProbeSites,
     counter_stubs: u32,
     cache: Option<Cache>,
+    compiles_lazily: bool,
     collects_always: bool,
 }
 
@@ -98,6 +99,7 @@ impl Default for Config {
             probe_sites: ProbeSites::default(),
             counter_stubs: COUNTER_STUBS,
             cache: None,
+            compiles_lazily: false,
             collects_always: false,
         }
     }
@@ -237,6 +239,45 @@ impl Config {
         self.cache = Some(cache);
         self
     }
+
+    /// Whether a function is compiled when it is first called, instead of with its module: for
+    /// large modules that run once, and of which a run uses few functions. By default all functions
+    /// are compiled with the module, on several threads.
+    ///
+    /// A module is validated completely in either case. The thread that calls a function first
+    /// compiles it; others that call it meanwhile wait. The code is shared by all instances of the
+    /// module. It is the same, but for prefixes in front of some calls; indirect calls take one
+    /// jump more in instances that are older than it, except for the one that called the function
+    /// first. Whoever makes a probe in a function compiles it first, too.
+    ///
+    /// A function that cannot be compiled fails when it is called, with the error that
+    /// [`Module::new`](crate::Module::new) returns otherwise: [`Error::Limit`],
+    /// [`Error::Memory`] or [`Error::Code`]. A forked child cannot compile: calls of functions
+    /// that were not compiled before fail with [`Error::Forked`], and functions that the parent
+    /// compiles later have no exception handlers and no backtraces in it.
+    ///
+    /// Modules of an engine with a [cache](Config::cache) are loaded from there, or compiled
+    /// completely and stored, whatever this setting is.
+    ///
+    /// ```
+    /// use wasm_jit::{Config, Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::new(Config::new().lazy_compilation(true))?;
+    /// let module = Module::new(&engine, r#"(module
+    ///     (func (export "answer") (result i32) (i32.const 42))
+    ///     (func (export "other") (result i32) (i32.const 1)))"#)?;
+    /// let mut store = Store::new(&engine, ());
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// let answer = instance.get_typed_func::<(), i32>(&store, "answer")?;
+    /// assert_eq!(answer.call(&mut store, ())?, 42);
+    /// let is_compiled = module.functions().map(|function| function.body().unwrap().is_compiled());
+    /// assert_eq!(is_compiled.collect::<Vec<_>>(), [true, false]);
+    /// # Ok::<(), wasm_jit::Error>(())
+    /// ```
+    pub fn lazy_compilation(&mut self, lazy: bool) -> &mut Self {
+        self.compiles_lazily = lazy;
+        self
+    }
 }
 
 /// Compiles modules and runs them in stores. A clone is the same engine; threads may share it.
@@ -338,6 +379,7 @@ impl Engine {
             uses_fuel: config.uses_fuel,
             sites,
             counter_stubs: config.counter_stubs,
+            patches_calls: false,
         };
         Ok(Self(Arc::new(EngineInner {
             config: config.clone(),
@@ -368,6 +410,10 @@ impl Engine {
 
     pub(crate) fn cache(&self) -> Option<&Cache> {
         self.0.config.cache.as_ref()
+    }
+
+    pub(crate) fn compiles_lazily(&self) -> bool {
+        self.0.config.compiles_lazily
     }
 
     pub(crate) fn collects_always(&self) -> bool {

@@ -73,6 +73,13 @@ pub enum Error {
     /// The module is valid, but has more machine code than the range of a call.
     #[error("the module has more than 2 GiB of machine code")]
     TooMuchCode,
+    /// The function was not compiled before the process forked, and the child has called it: see
+    /// [`Config::lazy_compilation`](crate::Config::lazy_compilation).
+    #[error("function {function} cannot be compiled in a forked child of the process that made the module")]
+    Forked {
+        /// Index of the function.
+        function: u32,
+    },
     /// A precompiled module cannot be loaded.
     #[error(transparent)]
     Precompiled(#[from] PrecompiledError),
@@ -302,6 +309,7 @@ impl From<CompileError> for Error {
                 Self::Memory { purpose: "machine code", source: io::ErrorKind::OutOfMemory.into() }
             }
             CompileError::Memory(error) => Self::Code(error),
+            CompileError::Forked { function } => Self::Forked { function },
         }
     }
 }

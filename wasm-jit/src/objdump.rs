@@ -79,8 +79,12 @@ fn write_to(
     let sections = Sections::of(&image.bytes);
     let mut functions: Vec<u32> = image.indices().collect();
     functions.retain(|index| wanted(*index, sections.function_names.get(index).copied()));
-    let entry = |index| image.entry(index) as u64;
-    let by_address = image.indices().map(|index| (entry(index), name(&sections, index))).collect();
+    let by_address = image.indices().flat_map(|index| {
+        let code = image.compiled(index).map(|function| image.at(function.entry));
+        let entries = code.into_iter().chain([image.first_entry(index)]);
+        entries.map(move |entry| (entry as u64, index))
+    });
+    let by_address = by_address.map(|(entry, index)| (entry, name(&sections, index))).collect();
     let base = Rc::new(Cell::new(0));
     let names = Names { by_address, base: base.clone() };
     let mut listing = Listing {
@@ -90,7 +94,7 @@ fn write_to(
         current: None,
         originals: match code {
             Code::Compiled => image.code_without_versions(),
-            Code::Original | Code::LastVersion => image.memory().code(),
+            Code::Original | Code::LastVersion => image.code(),
         },
         disassembler: Disassembler {
             formatter: formatter(names),
@@ -362,7 +366,7 @@ impl Listing<'_, '_> {
             self.finish_function()?;
         }
         if self.current.is_none() {
-            let next = |index: &u32| u64::from(self.image.function(*index).wasm_start) <= offset;
+            let next = |index: &u32| u64::from(self.image.body_range(*index).start) <= offset;
             let Some(index) = self.functions.pop_if(|index| next(index)) else { return Ok(()) };
             self.begin_function(index)?;
         }
@@ -420,9 +424,20 @@ impl Listing<'_, '_> {
     }
 
     fn begin_function(&mut self, index: u32) -> io::Result<()> {
-        let function = *self.image.function(index);
-        let Shown { entry, end, positions, stubs } = self.code_of(index)?;
+        let Range { start, end } = self.image.body_range(index);
+        let wasm = u64::from(start)..u64::from(end);
         self.out.begin(None);
+        write!(
+            self.out,
+            "\n{}: {} bytes of WebAssembly at {:#x}, ",
+            name(self.sections, index),
+            wasm.end - wasm.start,
+            wasm.start,
+        )?;
+        if self.image.compiled(index).is_none() {
+            return writeln!(self.out, "not compiled yet");
+        }
+        let Shown { entry, end, positions, stubs } = self.code_of(index)?;
         let starts = positions.iter().map(|position| position.code);
         let ends = starts.clone().skip(1).chain([end]);
         let mut code: HashMap<u64, Vec<Range<u32>>> = HashMap::new();
@@ -431,15 +446,7 @@ impl Listing<'_, '_> {
                 code.entry(position.wasm.into()).or_default().push(start..end);
             }
         }
-        let wasm = u64::from(function.wasm_start)..u64::from(function.wasm_end);
-        write!(
-            self.out,
-            "\n{}: {} bytes of WebAssembly at {:#x}, {} bytes of code",
-            name(self.sections, index),
-            wasm.end - wasm.start,
-            wasm.start,
-            end - entry,
-        )?;
+        write!(self.out, "{} bytes of code", end - entry)?;
         match stubs.len() {
             0 => writeln!(self.out, " at {entry:#x}")?,
             1 => writeln!(self.out, " with one site")?,

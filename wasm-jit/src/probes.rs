@@ -127,6 +127,7 @@ use crate::code::probed::counting::Choice;
 use crate::code::probed::ids::NoId;
 use crate::code::probed::{MakeError, NoProbe, Request, RequestedKind};
 use crate::code::{CodeImage, ObserveError};
+use crate::error::Error;
 use crate::module::Module;
 use crate::types::ValType;
 
@@ -348,6 +349,10 @@ pub enum ProbeError {
         /// The offset that was given.
         offset: u32,
     },
+    /// The function had not been compiled, and cannot be: see
+    /// [`Config::lazy_compilation`](crate::Config::lazy_compilation).
+    #[error(transparent)]
+    First(Box<Error>),
     /// With sites, the function exceeds a limit of the compiler, or the compiler has a defect.
     #[error("no version with sites: {reason}")]
     Compile {
@@ -476,6 +481,7 @@ impl From<MakeError> for ProbeError {
     fn from(error: MakeError) -> Self {
         match error {
             MakeError::Compile(error) => Self::compile(&error),
+            MakeError::First(error) => Self::First(Box::new(error.into())),
             MakeError::Code(error) => Self::Patch(error),
             MakeError::Counters(source) => Self::Memory { source },
             MakeError::StubMemory { limit } => Self::StubMemory { limit },

@@ -211,6 +211,17 @@ impl Stubs {
     }
 }
 
+/// A program whose functions are compiled when they are first called.
+fn lazily() -> (Store<()>, Instance) {
+    let engine = Engine::new(Config::new().lazy_compilation(true)).unwrap();
+    let text = "(module (func (export \"first\") (result i32) (i32.const 1))
+        (func (export \"second\") (result i32) (i32.const 2)))";
+    let module = Module::new(&engine, text).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    (store, instance)
+}
+
 /// Makes and drops probes, more than are kept in a process that has not forked. Returns how many of
 /// their closures there are, and how many probes there were.
 fn removed_probes() -> (usize, usize) {
@@ -327,6 +338,21 @@ fn signals_and_forks() {
         is_inherited && unsafe { wordpatch::text::unshare() }.is_ok() && stubs.change()
     });
     assert!(stubs.run() == [1, 1, 1] && stubs.change(), "after the child's changes");
+
+    // A child runs functions that its parent has compiled, and compiles none.
+    let (mut store, instance) = lazily();
+    let mut run = |name: &str| {
+        let function = instance.get_typed_func::<(), i32>(&mut store, name).unwrap();
+        function.call(&mut store, ())
+    };
+    assert_eq!(run("first").unwrap(), 1);
+    check("functions that are compiled when they are called", Exit(0), &mut || {
+        let is_refused = |result| matches!(result, Err(Error::Forked { function: 1 }));
+        let is_right = run("first").is_ok_and(|result| result == 1) && is_refused(run("second"));
+        // SAFETY: the child has no other thread.
+        is_right && unsafe { wordpatch::text::unshare() }.is_ok() && is_refused(run("second"))
+    });
+    assert_eq!(run("second").unwrap(), 2, "in the parent");
 
     // A child may be in a stub, so the parent does not use it again.
     let (closures, removed) = removed_probes();

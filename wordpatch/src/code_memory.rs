@@ -347,6 +347,11 @@ impl CodeArena {
         Ok(())
     }
 
+    /// A copy of the code that was appended, as [`CodeMemory::code`].
+    pub fn code(&self) -> Vec<u8> {
+        self.memory.code()
+    }
+
     /// The addresses of its pages.
     pub fn pages(&self) -> Range<usize> {
         self.memory.pages()

@@ -29,6 +29,7 @@ Examples:
   wasm-jit run --monitors=icount,'hotness{function=main}' --monitor-out report app.wasm
   wasm-jit run --monitors=./monitor.wasm+whamm_core.wasm app.wasm
   wasm-jit run --cache app.wasm
+  wasm-jit run --lazy app.wasm
   wasm-jit run --allow-precompiled app.cwasm
   wasm-jit run --replay app.trace --monitors=hotness app.wasm
   wasm-jit run --timeout 10s untrusted.wasm < input";
@@ -175,9 +176,7 @@ impl Run {
         let mut config = Config::new();
         config.max_wasm_stack(self.max_stack).consume_fuel(self.fuel.is_some() || self.goes_back);
         self.code.apply(&mut config);
-        if let Some(cache) = self.loading.cache()? {
-            config.cache(cache);
-        }
+        self.loading.apply(&mut config)?;
         let engine = Engine::new(&config).map_err(Failure::new)?;
         let module = self.loading.load(&engine, self.file())?;
         if let (Some(_), Some(argument)) = (&self.replay, self.arguments().first()) {

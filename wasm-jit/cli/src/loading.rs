@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use wasm_jit::{Cache, Engine, Error, Module};
+use wasm_jit::{Cache, Config, Engine, Error, Module};
 
 use super::{Failure, folders, units};
 
@@ -22,6 +22,11 @@ pub(super) struct Loading {
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = units::bytes, requires = "cache")]
     cache_size: usize,
 
+    /// Compiles each function when it is called for the first time: for large programs that run
+    /// once
+    #[arg(long, conflicts_with = "cache")]
+    lazy: bool,
+
     /// Accepts a precompiled module (wasm-jit compile -o) as FILE: its machine code is not confined
     /// to the sandbox, so it must be from somebody who may run programs as you
     #[arg(long)]
@@ -29,12 +34,14 @@ pub(super) struct Loading {
 }
 
 impl Loading {
-    /// The cache, if there is to be one.
-    pub(super) fn cache(&self) -> Result<Option<Cache>, Failure> {
-        let Some(folder) = &self.cache else { return Ok(None) };
+    /// Puts them into the engine's configuration.
+    pub(super) fn apply(&self, config: &mut Config) -> Result<(), Failure> {
+        config.lazy_compilation(self.lazy);
+        let Some(folder) = &self.cache else { return Ok(()) };
         let folder = folder.clone().or_else(folders::cache);
         let folder = folder.ok_or_else(|| Failure::new("there is no home directory: use --cache=DIR"))?;
-        Cache::new(folder, self.cache_size as u64).map(Some).map_err(Failure::new)
+        config.cache(Cache::new(folder, self.cache_size as u64).map_err(Failure::new)?);
+        Ok(())
     }
 
     /// Loads the program.

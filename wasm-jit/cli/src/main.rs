@@ -174,6 +174,7 @@ mod tests {
         check("wasm-jit run --dir :: a.wasm", "expected HOST or HOST::GUEST");
         check("wasm-jit run --env =x a.wasm", "expected NAME=VALUE or NAME");
         check("wasm-jit run --cache-size 1M a.wasm", "--cache[=<DIR>]");
+        check("wasm-jit run --lazy --cache a.wasm", "cannot be used with '--cache[=<DIR>]'");
         check("wasm-jit run --timeout soon a.wasm", "expected a duration such as 10s, 500ms or 2m");
         check("wasm-jit run --max-stack 1T a.wasm", "expected a number of bytes such as 65536, 512K or 8M");
         check("wasm-jit compile --threads 0 a.wasm", "invalid value '0' for '--threads <N>'");

@@ -44,11 +44,16 @@ fn run_here(
         // With the code that runs while there are probes.
         write_perf_map(&module)?;
     }
-    let observers = Observers { module, counts, monitors, debug_port };
-    match &arguments.replay {
+    let observers = Observers { module: module.clone(), counts, monitors, debug_port };
+    let done = match &arguments.replay {
         Some(trace) => observers.run_recorded(arguments, trace),
         None => observers.run(arguments),
+    };
+    if arguments.perf_map {
+        // With what was compiled meanwhile.
+        write_perf_map(&module).unwrap_or_else(|failure| _ = failure.report());
     }
+    done
 }
 
 /// What observes a program.

@@ -644,6 +644,25 @@ fn listings_of_precompiled_modules_are_those_of_the_modules() {
 }
 
 #[test]
+fn functions_are_compiled_when_they_are_called() {
+    let place = Place::new();
+    place.text("math.wat", MATH);
+    let run = |options: &[&str]| place.run(&[&["run", "--lazy"], options].concat());
+    run(&["--invoke", "fib", "math.wat", "10"]).check(0, "55\n");
+    // A counter compiles its function.
+    run(&["--count", "fib", "--gdb", "--invoke", "fib", "math.wat", "5"]).check(0, "5\n");
+    // perf gets the names of what has been compiled.
+    let line = ["run", "--lazy", "--perf-map", "--invoke", "fib", "math.wat", "5"];
+    let child = place.command(&line).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    let mut child = child.expect("the command can be started");
+    let map = format!("/tmp/perf-{}.map", child.id());
+    assert!(child.wait().expect("it ends").success());
+    let names = std::fs::read_to_string(&map).expect("the map was written");
+    std::fs::remove_file(map).expect("it can be removed");
+    assert!(names.contains("!function[0]\n") && !names.contains("function[1]"), "{names}");
+}
+
+#[test]
 fn code_is_kept_in_a_cache() {
     let place = Place::new();
     place.text("math.wat", MATH);

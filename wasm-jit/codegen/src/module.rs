@@ -27,6 +27,9 @@ pub struct CodeSettings {
     pub sites: CompiledSites,
     /// How many counters of a function are stubs: with more, its versions count by themselves.
     pub counter_stubs: u32,
+    /// The operands of direct calls are inside aligned quadwords, so that they can be changed while
+    /// other threads execute the calls.
+    pub patches_calls: bool,
 }
 
 /// Which places of all functions have sites: as in [`Sites`](crate::Sites).

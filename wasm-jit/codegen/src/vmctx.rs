@@ -501,10 +501,14 @@ pub enum Libcall {
     /// The same convention: acts as `Raise` or `Throw`, depending on the host function's failure.
     /// Called by host trampolines only.
     RaiseFromHost,
+    /// `(context, function index) -> Continue`: compiles a function that is called for the first
+    /// time. The address is 0 if it failed: the reason is recorded in the store. Called by entries
+    /// of such functions only.
+    CompileFunction,
 }
 
 /// The number of libcalls.
-pub const LIBCALLS_COUNT: usize = Libcall::RaiseFromHost as usize + 1;
+pub const LIBCALLS_COUNT: usize = Libcall::CompileFunction as usize + 1;
 
 /// Reasons for explicit traps of compiled code: the byte after UD2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

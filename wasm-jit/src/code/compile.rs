@@ -17,10 +17,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use wasm_jit_codegen::{Chunk, Compiler, Limit, MAX_GROWTH, ModuleInfo};
-use wasmparser::{FuncToValidate, FuncValidatorAllocations, FunctionBody, ValidatorResources};
+use wasmparser::{
+    BinaryReaderError, FuncToValidate, FuncValidatorAllocations, FunctionBody, ValidatorResources,
+};
 
 use super::CodeImage;
-use super::link::ImageLinker;
+use super::link::{ImageLinker, LazySizes};
 
 /// Wasm bytes in a job: large enough that taking a job costs nothing, small enough that the last
 /// ones are distributed over the threads.
@@ -49,7 +51,7 @@ pub(crate) type ToCompile<'a> = (FuncToValidate<ValidatorResources>, FunctionBod
 pub(crate) enum CompileError {
     /// A function is not valid.
     #[error(transparent)]
-    Invalid(#[from] wasmparser::BinaryReaderError),
+    Invalid(#[from] BinaryReaderError),
     /// A valid function that cannot be compiled.
     #[error(transparent)]
     Limit(#[from] Limit),
@@ -63,6 +65,9 @@ pub(crate) enum CompileError {
     /// The system refused memory for code.
     #[error(transparent)]
     Memory(#[from] wordpatch::Error),
+    /// The function was not compiled before the process forked.
+    #[error("function {function} cannot be compiled in a forked child of the process that made the module")]
+    Forked { function: u32 },
 }
 
 /// Compiles all functions that are not imported, in ascending order of their indices. `bytes` is
@@ -103,11 +108,84 @@ pub(crate) fn compile_all(
     if let Some(failed) = failed {
         return Err(failed);
     }
+    let used = used_types(&module);
+    linker.finish(module, bytes, &used)
+}
+
+/// By type: whether a function has it.
+fn used_types(module: &ModuleInfo) -> Vec<bool> {
     let mut used = vec![false; module.types.len()];
     for ty in &module.functions {
         used[*ty as usize] = true;
     }
-    linker.finish(module, bytes, &used)
+    used
+}
+
+/// Validates all functions that are not imported, and makes an image in which each is compiled when
+/// it is first called.
+pub(crate) fn compile_lazily(
+    module: Arc<ModuleInfo>,
+    bytes: Bytes,
+    functions: &[ToCompile<'_>],
+    threads: usize,
+) -> Result<Arc<CodeImage>, CompileError> {
+    validate(functions, threads)?;
+    let used = used_types(&module);
+    let linker = ImageLinker::new(MAX_CODE_SIZE, LIKELY_MIN + LIKELY_GROWTH * bytes.len())?;
+    let bodies = functions.iter().map(|(_, body)| body.range().start as u32..body.range().end as u32);
+    let wasm = functions.iter().map(|(_, body)| body.range().end - body.range().start).sum::<u64>() as usize;
+    let sizes = LazySizes {
+        most: MIN_CODE as usize + MAX_GROWTH as usize * wasm,
+        likely: LIKELY_MIN + LIKELY_GROWTH * wasm,
+    };
+    linker.finish_lazily(module, bytes, bodies, sizes, &used)
+}
+
+/// Validates functions on several threads. Returns the first error in the order of the functions.
+fn validate(functions: &[ToCompile<'_>], threads: usize) -> Result<(), CompileError> {
+    let jobs = jobs(functions);
+    let next = AtomicUsize::new(0);
+    let failed: Mutex<Option<(usize, BinaryReaderError)>> = Mutex::new(None);
+    let failed_job = || failed.lock().unwrap_or_else(|e| e.into_inner());
+    let work = || {
+        let mut allocations = FuncValidatorAllocations::default();
+        // Jobs are taken in order: those before one that fails are done by whoever took them.
+        while failed_job().is_none()
+            && let number = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(job) = jobs.get(number)
+        {
+            if let Err(error) = validate_job(&functions[job.clone()], &mut allocations) {
+                let mut failed = failed_job();
+                if failed.as_ref().is_none_or(|(first, _)| number < *first) {
+                    *failed = Some((number, error));
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.clamp(1, jobs.len().max(1)) {
+            // If a thread cannot be started, the others do its jobs.
+            let _ = std::thread::Builder::new().name("wasm-validate".into()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    match failed.into_inner().unwrap_or_else(|e| e.into_inner()) {
+        Some((_, error)) => Err(error.into()),
+        None => Ok(()),
+    }
+}
+
+fn validate_job(
+    functions: &[ToCompile<'_>],
+    allocations: &mut FuncValidatorAllocations,
+) -> Result<(), BinaryReaderError> {
+    for (function, body) in functions {
+        let function = FuncToValidate { resources: function.resources.clone(), ..*function };
+        let mut validator = function.into_validator(std::mem::take(allocations));
+        validator.validate(body)?;
+        *allocations = validator.into_allocations();
+    }
+    Ok(())
 }
 
 /// Jobs of neighbouring functions, as ranges.

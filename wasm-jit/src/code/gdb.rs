@@ -4,7 +4,8 @@
 //! gdb reads a list of object files from a variable of the process whenever the process calls an
 //! empty function; it finds both by their names. Each image gets an object file in memory, with a
 //! symbol for each function and trampoline, and no code: gdb reads that from the process. So does
-//! each version of a probed function, as soon as it is made.
+//! each version of a probed function, and each function that is compiled when it is first called,
+//! as soon as it is made.
 //!
 //! After their prologue, functions and stubs have unwind information: the caller's frame is found
 //! by `rbp`. (gdb would analyze the prologue, but a stub has none, and that of an original whose
@@ -107,7 +108,8 @@ impl Drop for GdbRegistration {
     }
 }
 
-/// The versions of an image's functions that gdb knows.
+/// The code made after the image that gdb knows: versions of its functions, and functions that were
+/// compiled when they were first called.
 #[derive(Debug, Default)]
 pub(crate) struct Shown(Mutex<ShownVersions>);
 
@@ -225,7 +227,8 @@ impl Drop for File {
     }
 }
 
-/// The symbols of an image: originals and trampolines.
+/// The symbols of an image: originals that were compiled with it, entries of those that were not,
+/// and trampolines.
 fn symbols(image: &CodeImage, names: &Names) -> Vec<Symbol> {
     let functions = names.originals(image).flat_map(split_entry);
     // By their symbols, gdb unwinds from here to the host's frames.
@@ -233,7 +236,12 @@ fn symbols(image: &CodeImage, names: &Names) -> Vec<Symbol> {
         let range = image.at(place.start) as usize..image.at(place.end) as usize;
         Symbol { name: names.of_code(format_args!("trampoline[{what}]")), range, frame: None }
     });
-    functions.chain(trampolines).collect()
+    let entries = image.lazy().map(|_| Symbol {
+        name: names.of_code("entries"),
+        range: image.at(0) as usize..image.at(image.functions_end) as usize,
+        frame: None,
+    });
+    functions.chain(entries).chain(trampolines).collect()
 }
 
 /// The function from its PUSH on, and before it the prefixes of that instruction.
@@ -369,7 +377,7 @@ fn object_file(symbols: &[Symbol], code: Range<usize>) -> Vec<u8> {
 mod tests {
     use object::{Object, ObjectSymbol};
 
-    use super::super::tests::{call_at, compile, count_at, image};
+    use super::super::tests::{call_at, compile, count_at, image, lazy_image};
     use super::*;
 
     #[test]
@@ -420,6 +428,29 @@ mod tests {
             }
         }
         found
+    }
+
+    #[test]
+    fn functions_that_are_compiled_when_they_are_called_have_symbols_from_then_on() {
+        let image = lazy_image("(module $lazy (func $a) (func $b) (func $c))");
+        image.ensure_compiled(1).unwrap();
+        let registration = register(image.clone());
+        let names = || {
+            let mut found: Vec<_> = listed("lazy!").into_iter().map(|(name, ..)| name).collect();
+            found.retain(|name| !name.contains("trampoline") && !name.contains("@entry"));
+            found.sort();
+            found
+        };
+        assert_eq!(names(), ["lazy!b", "lazy!entries"]);
+        image.ensure_compiled(0).unwrap();
+        assert_eq!(names(), ["lazy!a", "lazy!b", "lazy!entries"]);
+        for (name, index) in [("lazy!a", 0), ("lazy!b", 1)] {
+            let (_, address, size) = listed(name).pop().unwrap();
+            assert_eq!(address + size, image.at(image.function(index).end) as u64);
+            assert_eq!(image.function_at(address as usize), Some(index));
+        }
+        drop(registration);
+        assert!(names().is_empty());
     }
 
     #[test]

@@ -5,23 +5,26 @@
 //! the image does not depend on the order in which threads finish.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use wasm_jit_codegen::{
-    Catch, Chunk, CompiledFunction, DirectCall, ModuleInfo, entry_trampoline, host_trampoline,
+    Chunk, CompiledFunction, DirectCall, ModuleInfo, entry_trampoline, host_trampoline, lazy_entries,
 };
-use wordpatch::code_memory::CodeBuffer;
+use wordpatch::code_memory::{CodeBuffer, CodeMemory, CodeRoom};
 
+use super::functions::EagerFunctions;
 use super::gdb::Shown;
+use super::lazy::LazyFunctions;
 use super::probed::counters::Counters;
 use super::probed::ids::Ids;
 use super::probed::unwound::Watchers;
-use super::{CodeImage, CompileError, Function, Trampolines, TryRegion, add_regions, registry};
+use super::{CodeImage, CompileError, Function, Functions, Trampolines, add_regions, registry};
 use crate::vmctx::VmLayout;
 
 /// Alignment of chunks and trampolines: a cache line.
-const ALIGNMENT: usize = 64;
+pub(super) const ALIGNMENT: usize = 64;
 
 /// Addresses reserved after code of this size for versions of probed functions and the stubs of
 /// probes: more than they may take (`probed/stubs.rs`), since all must reach each other, and
@@ -32,9 +35,7 @@ pub(super) fn room_for_probes(code: usize) -> usize {
 
 /// The tables of linked code.
 pub(super) struct Linked {
-    pub functions: Vec<Function>,
-    pub regions: Vec<TryRegion>,
-    pub catches: Vec<Catch>,
+    pub functions: Functions,
     pub functions_end: u32,
     pub trampolines: Vec<Option<Trampolines>>,
 }
@@ -46,9 +47,20 @@ pub(super) fn seal(
     bytes: Bytes,
     linked: Linked,
 ) -> Result<Arc<CodeImage>, CompileError> {
-    let Linked { functions, regions, catches, functions_end, trampolines } = linked;
-    let room = if functions.is_empty() { 0 } else { room_for_probes(functions_end as usize) };
-    let (memory, room) = code.seal_with_room(room)?;
+    let has_functions = linked.functions.len() > 0;
+    let room = if has_functions { room_for_probes(linked.functions_end as usize) } else { 0 };
+    let sealed = code.seal_with_room(room)?;
+    Ok(image(sealed, module, bytes, linked))
+}
+
+/// Registers an image of this code.
+fn image(
+    (memory, room): (CodeMemory, CodeRoom),
+    module: Arc<ModuleInfo>,
+    bytes: Bytes,
+    linked: Linked,
+) -> Arc<CodeImage> {
+    let Linked { functions, functions_end, trampolines } = linked;
     let image = CodeImage {
         _registered: None,
         probed: OnceLock::new(),
@@ -62,12 +74,19 @@ pub(super) fn seal(
         module,
         bytes,
         functions,
-        regions,
-        catches,
         functions_end,
         trampolines,
     };
-    Ok(registry::register(image, |image, registered| image._registered = Some(registered)))
+    registry::register(image, |image, registered| image._registered = Some(registered))
+}
+
+/// How much code the functions of a module may have that are compiled when they are first called,
+/// in bytes.
+pub(super) struct LazySizes {
+    /// Addresses are reserved for so much.
+    pub most: usize,
+    /// Addresses for probes are reserved for so much.
+    pub likely: usize,
 }
 
 #[derive(Debug)]
@@ -75,9 +94,7 @@ pub(crate) struct ImageLinker {
     code: CodeBuffer,
     /// The maximum code size is reserved.
     has_limit: bool,
-    functions: Vec<Function>,
-    regions: Vec<TryRegion>,
-    catches: Vec<Catch>,
+    linked: EagerFunctions,
     /// Calls whose callee is not placed yet; `at` is an offset in the image.
     pending: Vec<DirectCall>,
 }
@@ -90,14 +107,7 @@ impl ImageLinker {
             Err(_) if likely < limit => (CodeBuffer::new(likely)?, false),
             code => (code?, true),
         };
-        Ok(Self {
-            code,
-            has_limit,
-            functions: Vec::new(),
-            regions: Vec::new(),
-            catches: Vec::new(),
-            pending: Vec::new(),
-        })
+        Ok(Self { code, has_limit, linked: EagerFunctions::default(), pending: Vec::new() })
     }
 
     fn append(&mut self, code: &[u8]) -> Result<u32, CompileError> {
@@ -114,16 +124,16 @@ impl ImageLinker {
         &mut self,
         module: &ModuleInfo,
         chunk: &Chunk,
-        bodies: impl Iterator<Item = std::ops::Range<usize>>,
+        bodies: impl Iterator<Item = Range<usize>>,
     ) -> Result<(), CompileError> {
         let base = self.append(&chunk.code)?;
         for (function, body) in chunk.functions.iter().zip(bodies) {
-            debug_assert_eq!(function.index, module.imported_functions + self.functions.len() as u32);
+            debug_assert_eq!(function.index, module.imported_functions + self.linked.functions.len() as u32);
             self.add_function(base, function, &body);
         }
         for call in &chunk.calls {
             let call = DirectCall { at: base + call.at, function: call.function - module.imported_functions };
-            match self.functions.get(call.function as usize) {
+            match self.linked.functions.get(call.function as usize) {
                 Some(callee) => {
                     let callee = callee.entry;
                     self.resolve(call.at, callee);
@@ -134,10 +144,11 @@ impl ImageLinker {
         Ok(())
     }
 
-    fn add_function(&mut self, base: u32, function: &CompiledFunction, body: &std::ops::Range<usize>) {
-        let first_region = self.regions.len() as u32;
-        add_regions(base, function, &mut self.regions, &mut self.catches);
-        self.functions.push(Function {
+    fn add_function(&mut self, base: u32, function: &CompiledFunction, body: &Range<usize>) {
+        let EagerFunctions { functions, regions, catches } = &mut self.linked;
+        let first_region = regions.len() as u32;
+        add_regions(base, function, regions, catches);
+        functions.push(Function {
             entry: base + function.entry,
             body: base + function.body,
             end: base + function.end,
@@ -164,16 +175,40 @@ impl ImageLinker {
         used: &[bool],
     ) -> Result<Arc<CodeImage>, CompileError> {
         for call in std::mem::take(&mut self.pending) {
-            let callee = self.functions[call.function as usize].entry;
+            let callee = self.linked.functions[call.function as usize].entry;
             self.resolve(call.at, callee);
         }
         let functions_end = self.code.len() as u32;
         let trampolines = self.trampolines(&module, used)?;
-        self.functions.shrink_to_fit();
-        self.regions.shrink_to_fit();
-        self.catches.shrink_to_fit();
-        let Self { functions, regions, catches, .. } = self;
-        seal(self.code, module, bytes, Linked { functions, regions, catches, functions_end, trampolines })
+        let mut linked = self.linked;
+        linked.functions.shrink_to_fit();
+        linked.regions.shrink_to_fit();
+        linked.catches.shrink_to_fit();
+        let functions = Functions::Eager(linked);
+        seal(self.code, module, bytes, Linked { functions, functions_end, trampolines })
+    }
+
+    /// Makes an image of functions with these bodies, each of which is compiled when it is first
+    /// called, and of trampolines for the types selected by `used`. Nothing must have been added.
+    pub(super) fn finish_lazily(
+        mut self,
+        module: Arc<ModuleInfo>,
+        bytes: Bytes,
+        bodies: impl Iterator<Item = Range<u32>>,
+        sizes: LazySizes,
+        used: &[bool],
+    ) -> Result<Arc<CodeImage>, CompileError> {
+        self.append(&lazy_entries(module.imported_functions..module.functions.len() as u32))?;
+        let functions_end = self.code.len() as u32;
+        let trampolines = self.trampolines(&module, used)?;
+        let room = sizes.most.saturating_add(room_for_probes(sizes.likely));
+        let (memory, mut room) = self.code.seal_with_room(room)?;
+        // If there are fewer addresses, a quarter is for probes.
+        let arena = room.arena(sizes.most.min(room.len() / 4 * 3))?.ok_or(CompileError::NoAddresses)?;
+        // The image is found by addresses in either.
+        debug_assert_eq!(memory.pages().end, arena.pages().start);
+        let functions = Functions::Lazy(Box::new(LazyFunctions::new(bodies, arena)));
+        Ok(image((memory, room), module, bytes, Linked { functions, functions_end, trampolines }))
     }
 
     /// Equal types share their trampolines.

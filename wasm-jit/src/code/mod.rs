@@ -13,12 +13,15 @@
 //! For each function, the image stores its position, the size of its frame, and its try regions;
 //! not the positions of its instructions.
 //!
+//! Functions may be compiled when they are first called ([`lazy`]), into memory next to the image.
 //! Functions that are probed get further versions of their code, in memory next to the image
 //! ([`probed`]).
 
 pub(crate) mod compile;
 mod features;
+mod functions;
 pub(crate) mod gdb;
+mod lazy;
 pub(crate) mod link;
 pub(crate) mod perf;
 pub(crate) mod probed;
@@ -27,6 +30,7 @@ pub(crate) mod sections;
 pub(crate) mod stored;
 mod symbols;
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
@@ -34,13 +38,14 @@ use serde::{Deserialize, Serialize};
 use wasmparser::{BinaryReader, FuncType, FunctionBody, ValType};
 use wordpatch::code_memory::{CodeMemory, CodeRoom};
 
-pub(crate) use compile::{CompileError, ToCompile, compile_all};
+pub(crate) use compile::{CompileError, ToCompile, compile_all, compile_lazily};
 pub(crate) use features::FEATURES;
+pub(crate) use functions::Function;
+use functions::{Functions, Tables, TryRegion, add_regions};
 
 use wasm_jit_codegen::objects::ModuleType;
 use wasm_jit_codegen::{
-    Catch, Chunk, CompiledFunction, Compiler, Instrumentation, Limit, ModuleInfo, Observer, Position,
-    Positions,
+    Chunk, CompiledFunction, Compiler, Instrumentation, Limit, ModuleInfo, Observer, Position, Positions,
 };
 
 use crate::vmctx::VmLayout;
@@ -65,61 +70,11 @@ pub(crate) struct CodeImage {
     /// The binary module, for lookups on demand: bodies, names, lines.
     pub bytes: Bytes,
     pub layout: VmLayout,
-    /// In ascending order of code and of index; the first is the first that is not imported.
-    functions: Vec<Function>,
-    regions: Vec<TryRegion>,
-    catches: Vec<Catch>,
+    functions: Functions,
     /// Offset of the trampolines.
     functions_end: u32,
     /// By type index; `None` for a type that no function has.
     trampolines: Vec<Option<Trampolines>>,
-}
-
-/// The position of a function. Offsets are from the image's start.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Function {
-    pub entry: u32,
-    /// From here on `rbp` and `rsp` are those of the frame.
-    pub body: u32,
-    pub end: u32,
-    pub frame_size: u32,
-    /// The first of its try regions; they end at the first one of the next function.
-    first_region: u32,
-    /// Offset of its body in the binary module.
-    pub wasm_start: u32,
-    pub wasm_end: u32,
-}
-
-/// A try region, in a table of the image or of a version of a function.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct TryRegion {
-    start: u32,
-    end: u32,
-    /// Index in the table.
-    parent: Option<u32>,
-    first_catch: u32,
-    catches: u32,
-}
-
-/// Appends the try regions of a function whose code offsets are relative to `base`.
-fn add_regions(
-    base: u32,
-    function: &CompiledFunction,
-    regions: &mut Vec<TryRegion>,
-    catches: &mut Vec<Catch>,
-) {
-    let first = regions.len() as u32;
-    for region in &function.try_regions {
-        regions.push(TryRegion {
-            start: base + region.start,
-            end: base + region.end,
-            parent: region.parent.map(|parent| first + parent),
-            first_catch: catches.len() as u32,
-            catches: region.catches.len() as u32,
-        });
-        let placed = |catch: &Catch| Catch { tag: catch.tag, handler: base + catch.handler };
-        catches.extend(region.catches.iter().map(placed));
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -148,9 +103,21 @@ impl CodeImage {
         link::ImageLinker::new(1 << 20, 1 << 20)?.finish(Arc::new(module), Bytes::new(), &used)
     }
 
-    /// Address of the code of a function, which must not be imported.
+    /// Address at which a function is called, which must not be imported: that of its code, unless
+    /// it is still to be compiled, or to be called for the first time.
     pub(crate) fn entry(&self, function: u32) -> *const u8 {
-        self.at(self.function(function).entry)
+        match &self.functions {
+            Functions::Eager(_) => self.at(self.function(function).entry),
+            Functions::Lazy(all) => self.at(all.entry(self.number(function))),
+        }
+    }
+
+    /// Address at which a function is called before it is called for the first time.
+    pub(crate) fn first_entry(&self, function: u32) -> *const u8 {
+        match &self.functions {
+            Functions::Eager(_) => self.entry(function),
+            Functions::Lazy(_) => self.at(lazy::entry_of(self.number(function))),
+        }
     }
 
     /// The trampoline that enters functions of this type; `None` for a type that no function of the
@@ -166,7 +133,7 @@ impl CodeImage {
     }
 
     /// The trampolines, which enter compiled code or leave it for the host, in ascending order.
-    pub(crate) fn trampolines(&self) -> Vec<(&'static str, std::ops::Range<u32>)> {
+    pub(crate) fn trampolines(&self) -> Vec<(&'static str, Range<u32>)> {
         let both = |trampolines: &Trampolines| [(trampolines.entry, "enter"), (trampolines.host, "leave")];
         let mut starts: Vec<_> = self.trampolines.iter().flatten().flat_map(both).collect();
         // Equal types share their trampolines.
@@ -182,20 +149,52 @@ impl CodeImage {
         &self.memory
     }
 
-    /// Size of the code of the functions, in bytes.
+    /// Size of the code of the functions, in bytes: of those that have been compiled.
     pub(crate) fn code_length(&self) -> usize {
-        self.functions_end as usize
+        match &self.functions {
+            Functions::Eager(_) => self.functions_end as usize,
+            Functions::Lazy(all) => all.code_length(),
+        }
     }
 
-    /// The indices of the functions that have code.
-    pub(crate) fn indices(&self) -> std::ops::Range<u32> {
+    /// The code of the functions, and the trampolines, from the first address on.
+    pub(crate) fn code(&self) -> Vec<u8> {
+        let mut code = self.memory.code();
+        if let Functions::Lazy(all) = &self.functions {
+            code.resize(self.memory.pages().len(), 0);
+            code.extend(all.code());
+        }
+        code
+    }
+
+    /// The addresses of the code of the functions, of what leads to it, and of the trampolines.
+    pub(crate) fn pages(&self) -> Range<usize> {
+        let pages = self.memory.pages();
+        match &self.functions {
+            Functions::Eager(_) => pages,
+            Functions::Lazy(all) => pages.start..all.pages().end,
+        }
+    }
+
+    /// The indices of the functions that are not imported.
+    pub(crate) fn indices(&self) -> Range<u32> {
         let first = self.module.imported_functions;
         first..first + self.functions.len() as u32
     }
 
-    /// A function that is not imported.
+    /// The number of a function that is not imported.
+    fn number(&self, index: u32) -> usize {
+        (index - self.module.imported_functions) as usize
+    }
+
+    /// A function that has been compiled.
     pub(crate) fn function(&self, index: u32) -> &Function {
-        &self.functions[(index - self.module.imported_functions) as usize]
+        self.compiled(index).expect("the function has been compiled")
+    }
+
+    /// A function that is not imported, if it has been compiled. Atomics only.
+    pub(crate) fn compiled(&self, index: u32) -> Option<&Function> {
+        self.functions.get(self.number(index))
     }
 
     /// The address at which an offset in the image is executed.
@@ -210,7 +209,10 @@ impl CodeImage {
     }
 
     fn has_original_at(&self, pc: usize) -> bool {
-        pc.wrapping_sub(self.memory.address()) < self.functions_end as usize
+        match &self.functions {
+            Functions::Eager(_) => pc.wrapping_sub(self.memory.address()) < self.functions_end as usize,
+            Functions::Lazy(all) => all.pages().contains(&pc),
+        }
     }
 
     /// The index of the function whose code, or stub, the address is in. Atomics only.
@@ -218,30 +220,30 @@ impl CodeImage {
         if !self.has_original_at(pc) {
             return self.version_at(pc).map(|(function, _)| function);
         }
-        let offset = (pc - self.memory.address()) as u32;
-        let after = self.functions.partition_point(|function| function.entry <= offset);
-        let number = after.checked_sub(1)?;
-        (offset < self.functions[number].end).then_some(self.module.imported_functions + number as u32)
+        let number = self.functions.find((pc - self.memory.address()) as u32)?;
+        Some(self.module.imported_functions + number as u32)
     }
 
     /// The function whose body is at this offset in the module.
     pub(crate) fn function_with_body_at(&self, offset: u32) -> Option<u32> {
-        let after = self.functions.partition_point(|function| function.wasm_start <= offset);
-        let index = self.indices().start + after.checked_sub(1)? as u32;
+        let (mut from, mut to) = (0, self.functions.len());
+        while from < to {
+            let middle = from + (to - from) / 2;
+            if self.functions.body(middle).start <= offset { from = middle + 1 } else { to = middle }
+        }
+        let index = self.indices().start + from.checked_sub(1)? as u32;
         self.body_range(index).contains(&offset).then_some(index)
     }
 
     /// Where the body of a function is in the binary module.
-    pub(crate) fn body_range(&self, function: u32) -> std::ops::Range<u32> {
-        let Function { wasm_start, wasm_end, .. } = *self.function(function);
-        wasm_start..wasm_end
+    pub(crate) fn body_range(&self, function: u32) -> Range<u32> {
+        self.functions.body(self.number(function))
     }
 
     /// The body of a function in the binary module.
     pub(crate) fn body(&self, function: u32) -> FunctionBody<'_> {
-        let Function { wasm_start, wasm_end, .. } = *self.function(function);
-        let bytes = &self.bytes[wasm_start as usize..wasm_end as usize];
-        FunctionBody::new(BinaryReader::new(bytes, wasm_start.into()))
+        let Range { start, end } = self.body_range(function);
+        FunctionBody::new(BinaryReader::new(&self.bytes[start as usize..end as usize], start.into()))
     }
 
     /// The type of a parameter or local of a function, if there is such a one.
@@ -338,29 +340,8 @@ impl CodeImage {
             let (regions, catches) = version.tables();
             return Tables { base: version.base(), regions, own: regions, catches, first_catch: 0 };
         }
-        let number = (function - self.module.imported_functions) as usize;
-        let first = self.functions[number].first_region as usize;
-        let end =
-            self.functions.get(number + 1).map_or(self.regions.len(), |next| next.first_region as usize);
-        let own = &self.regions[first..end];
-        let first_catch = own.first().map_or(0, |region| region.first_catch as usize);
-        let (regions, catches) = (&self.regions[..], &self.catches[..]);
-        Tables { base: self.memory.address(), regions, own, catches, first_catch }
+        self.functions.tables(self.memory.address(), self.number(function))
     }
-}
-
-/// Try regions of a function, in tables that may have those of others too.
-struct Tables<'a> {
-    /// What handlers are relative to.
-    base: usize,
-    /// The whole table.
-    regions: &'a [TryRegion],
-    /// The function's part.
-    own: &'a [TryRegion],
-    /// The whole table.
-    catches: &'a [Catch],
-    /// The function's first one.
-    first_catch: usize,
 }
 
 #[cfg(test)]

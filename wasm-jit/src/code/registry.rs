@@ -49,7 +49,7 @@ pub(super) fn register(image: CodeImage, keep: impl FnOnce(&mut CodeImage, Regis
     let mut image = Arc::new(image);
     let (number, place) = free_entry();
     keep(Arc::get_mut(&mut image).expect("not shared yet"), Registered(number));
-    place.fill(&image, &image.memory().pages());
+    place.fill(&image, &image.pages());
     image
 }
 

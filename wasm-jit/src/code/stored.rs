@@ -21,8 +21,9 @@ use serde::{Deserialize, Serialize};
 use wasm_jit_codegen::{Catch, ModuleInfo};
 use wordpatch::code_memory::CodeBuffer;
 
+use super::functions::{EagerFunctions, Function, Functions, TryRegion};
 use super::link::{Linked, seal};
-use super::{CodeImage, CompileError, Function, Trampolines, TryRegion};
+use super::{CodeImage, CompileError, Trampolines};
 
 /// The tables of an image.
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,18 +37,20 @@ pub(crate) struct StoredTables {
 }
 
 impl CodeImage {
-    /// The code as it was compiled; `None` if a function has been probed, which changes code.
-    pub(crate) fn original_code(&self) -> Option<Vec<u8>> {
+    /// The code as it was compiled, and its tables; `None` if a function has been probed, which
+    /// changes code, or functions are compiled when they are first called.
+    pub(crate) fn original_code(&self) -> Option<(Vec<u8>, StoredTables)> {
+        let Functions::Eager(all) = &self.functions else { return None };
         let code = self.memory.code();
         // After the copy: probes that are inserted meanwhile may be in it.
-        self.probed.get().is_none().then_some(code)
+        self.probed.get().is_none().then(|| (code, self.tables_of(all)))
     }
 
-    pub(crate) fn stored_tables(&self) -> StoredTables {
+    fn tables_of(&self, all: &EagerFunctions) -> StoredTables {
         StoredTables {
-            functions: self.functions.clone(),
-            regions: self.regions.clone(),
-            catches: self.catches.iter().map(|catch| (catch.tag, catch.handler)).collect(),
+            functions: all.functions.clone(),
+            regions: all.regions.clone(),
+            catches: all.catches.iter().map(|catch| (catch.tag, catch.handler)).collect(),
             functions_end: self.functions_end,
             trampolines: self.trampolines.clone(),
         }
@@ -70,10 +73,13 @@ impl CodeImage {
         let room = super::link::room_for_probes(code.len());
         let mut buffer = CodeBuffer::new(code.len() + room).or_else(|_| CodeBuffer::new(code.len()))?;
         buffer.append(code, 1).expect("the buffer is as long as the code");
-        let linked = Linked {
+        let functions = EagerFunctions {
             functions: tables.functions,
             regions: tables.regions,
             catches: tables.catches.into_iter().map(|(tag, handler)| Catch { tag, handler }).collect(),
+        };
+        let linked = Linked {
+            functions: Functions::Eager(functions),
             functions_end: tables.functions_end,
             trampolines: tables.trampolines,
         };

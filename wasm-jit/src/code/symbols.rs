@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::CodeImage;
 use super::sections::{Sections, demangle};
+use super::{CodeImage, Function};
 
 /// A name for a range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,9 +44,10 @@ impl Names {
         }
     }
 
-    /// The originals of the module's functions, in ascending order.
+    /// The originals of the module's functions, in ascending order, if they were compiled together.
     pub(super) fn originals(&self, image: &CodeImage) -> impl Iterator<Item = Symbol> {
-        image.indices().map(|index| {
+        let indices = if image.lazy().is_some() { 0..0 } else { image.indices() };
+        indices.map(|index| {
             let function = image.function(index);
             let at = |offset| image.at(offset) as usize;
             Symbol {
@@ -57,9 +58,10 @@ impl Names {
         })
     }
 
-    /// A version with sites, if it is not the original.
+    /// The code of a version, if it has some of its own.
     pub(super) fn version(&self, version: &VersionCode) -> Option<Symbol> {
-        let name = format!("{} [probed]", self.function(version.function));
+        let name = self.function(version.function);
+        let name = if version.is_original { name } else { format!("{name} [probed]") };
         version.code.clone().map(|range| Symbol { name, range, frame: Some(version.body) })
     }
 
@@ -71,12 +73,23 @@ impl Names {
     }
 }
 
-/// Where a version with sites is.
+/// Where a version of a function is that was made after its image.
 #[derive(Clone, Debug)]
 pub(super) struct VersionCode {
     pub function: u32,
-    /// None for an original, which has a name already, and for the stub of a list.
+    /// Whether it is the function as it was compiled when it was first called.
+    pub is_original: bool,
+    /// None for the stubs of an original, which has a name already, and for the stub of a list.
     pub code: Option<Range<usize>>,
     pub body: usize,
     pub stubs: Range<usize>,
+}
+
+impl VersionCode {
+    /// A function that was compiled when it was first called.
+    pub(super) fn of_lazy(image: &CodeImage, index: u32, function: &Function) -> Self {
+        let [entry, body, end] =
+            [function.entry, function.body, function.end].map(|offset| image.at(offset) as usize);
+        Self { function: index, is_original: true, code: Some(entry..end), body, stubs: end..end }
+    }
 }

@@ -11,7 +11,7 @@ use wasm_jit_codegen::{Callee, Chunk, CompiledFunction, DirectCall, ModuleInfo};
 use super::link::ImageLinker;
 use super::probed::{Request, RequestedKind};
 use super::registry::{image_at, share_image_at};
-use super::{CodeImage, CompileError, compile_all};
+use super::{CodeImage, CompileError, compile_all, compile_lazily};
 use crate::engine::{Config, Engine};
 use crate::module::parse;
 
@@ -163,6 +163,16 @@ pub(crate) fn compile_with(
     let (mut parsed, bodies) = parse::parse(&engine, &bytes).unwrap();
     let info = Arc::new(std::mem::take(&mut parsed.info));
     compile_all(info, bytes.clone(), &bodies, threads)
+}
+
+/// An image whose functions are compiled when they are first called.
+pub(super) fn lazy_image(text: &str) -> Arc<CodeImage> {
+    let engine = Engine::new(&Config::new()).unwrap();
+    let bytes = Bytes::from(wat::parse_str(text).unwrap());
+    let (mut parsed, bodies) = parse::parse(&engine, &bytes).unwrap();
+    parsed.info.settings.patches_calls = true;
+    let info = Arc::new(std::mem::take(&mut parsed.info));
+    compile_lazily(info, bytes.clone(), &bodies, 2).unwrap()
 }
 
 /// A request for a counter at a position.

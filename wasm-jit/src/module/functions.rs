@@ -9,6 +9,7 @@ use wasmparser::{Operator, OperatorsReader};
 
 use super::{Item, Module};
 use crate::code::sections::Sections;
+use crate::error::Error;
 use crate::types::{FuncType, ImportType, ValType};
 
 /// The contents of a module's name section.
@@ -119,8 +120,8 @@ pub struct FunctionBody<'m> {
 impl<'m> FunctionBody<'m> {
     /// Its range in the binary module: the locals, then the instructions.
     pub fn range(&self) -> Range<usize> {
-        let function = self.module.code().function(self.index);
-        function.wasm_start as usize..function.wasm_end as usize
+        let Range { start, end } = self.module.code().body_range(self.index);
+        start as usize..end as usize
     }
 
     /// Its bytes.
@@ -128,10 +129,24 @@ impl<'m> FunctionBody<'m> {
         &self.module.bytes()[self.range()]
     }
 
-    /// Size of its machine code, in bytes.
+    /// Size of its machine code, in bytes; 0 if it has not been compiled.
     pub fn code_size(&self) -> usize {
-        let function = self.module.code().function(self.index);
-        (function.end - function.entry) as usize
+        let function = self.module.code().compiled(self.index);
+        function.map_or(0, |function| (function.end - function.entry) as usize)
+    }
+
+    /// Whether it has been compiled. It has, unless functions are compiled [when they are first
+    /// called](crate::Config::lazy_compilation).
+    pub fn is_compiled(&self) -> bool {
+        self.module.code().compiled(self.index).is_some()
+    }
+
+    /// Compiles it now, unless that has been done. Waits while another thread compiles it.
+    ///
+    /// # Errors
+    /// As for the [first call](crate::Config::lazy_compilation) of the function.
+    pub fn compile(&self) -> Result<(), Error> {
+        Ok(self.module.code().ensure_compiled(self.index)?)
     }
 
     /// Types of its locals, without the parameters.

@@ -9,7 +9,8 @@ use crate::code::perf;
 use crate::objdump;
 
 impl Module {
-    /// Size of the machine code of its functions, in bytes.
+    /// Size of the machine code of its functions, in bytes: of those that [have been
+    /// compiled](crate::FunctionBody::is_compiled).
     pub fn code_size(&self) -> usize {
         self.code().code_length()
     }

@@ -4,7 +4,8 @@
 //! 2. `parse.rs` decodes and validates everything but function bodies. The result is a
 //!    [`ModuleInfo`], which has all declarations that the compiler needs, and segments, exports and
 //!    constant expressions (`const_expr.rs`), which instantiation uses.
-//! 3. [`compile_all`] validates and compiles the bodies.
+//! 3. [`compile_all`] validates and compiles the bodies, or [`compile_lazily`] validates them, and
+//!    each is compiled when it is first called.
 //!
 //! A module that was compiled before is loaded instead (`precompiled/`).
 //!
@@ -29,7 +30,7 @@ pub(crate) use parse::{Elements, Import, Item, Parsed, SegmentMode};
 use bytes::Bytes;
 use wasm_jit_codegen::ModuleInfo;
 
-use crate::code::{CodeImage, compile_all};
+use crate::code::{CodeImage, compile_all, compile_lazily};
 use crate::engine::{Engine, TypeId};
 use crate::error::Error;
 use crate::object_type::ObjectType;
@@ -54,11 +55,20 @@ struct ModuleInner {
 /// The first bytes of a binary module.
 const MAGIC: &[u8] = b"\0asm";
 
-/// Decodes, validates and compiles a binary module.
+/// Decodes, validates and compiles a binary module, with all of its functions.
 fn compile_binary(engine: &Engine, bytes: Bytes) -> Result<(Parsed, Arc<CodeImage>), Error> {
     let (mut parsed, bodies) = parse::parse(engine, &bytes)?;
     let info = Arc::new(std::mem::take(&mut parsed.info));
     let code = compile_all(info, bytes.clone(), &bodies, engine.compile_threads().get())?;
+    Ok((parsed, code))
+}
+
+/// Decodes and validates a binary module, whose functions are compiled when they are first called.
+fn compile_binary_lazily(engine: &Engine, bytes: Bytes) -> Result<(Parsed, Arc<CodeImage>), Error> {
+    let (mut parsed, bodies) = parse::parse(engine, &bytes)?;
+    parsed.info.settings.patches_calls = true;
+    let info = Arc::new(std::mem::take(&mut parsed.info));
+    let code = compile_lazily(info, bytes.clone(), &bodies, engine.compile_threads().get())?;
     Ok((parsed, code))
 }
 
@@ -114,7 +124,10 @@ impl Module {
         if let Some(cache) = engine.cache() {
             return precompiled::cached::module(engine, cache, bytes);
         }
-        let (parsed, code) = compile_binary(engine, bytes)?;
+        let (parsed, code) = match engine.compiles_lazily() {
+            true => compile_binary_lazily(engine, bytes)?,
+            false => compile_binary(engine, bytes)?,
+        };
         Ok(Self::of(engine, parsed, code))
     }
 

@@ -10,6 +10,8 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use wasm_jit_codegen::Continue;
+
 use super::array_calls;
 use super::collect;
 use super::instance::InstanceData;
@@ -65,6 +67,7 @@ const ALL: [Libcall; LIBCALLS_COUNT] = [
     Libcall::Throw,
     Libcall::Raise,
     Libcall::RaiseFromHost,
+    Libcall::CompileFunction,
 ];
 
 fn address(libcall: Libcall) -> usize {
@@ -95,6 +98,7 @@ fn address(libcall: Libcall) -> usize {
         Libcall::Throw | Libcall::Raise | Libcall::RaiseFromHost => {
             trap::routine(libcall).expect("these three are routines")
         }
+        Libcall::CompileFunction => compile_function as *const () as usize,
     }
 }
 
@@ -144,6 +148,25 @@ impl Running<'_> {
 /// The two indices that are packed into one argument.
 pub(super) fn halves(two: u64) -> (u32, u32) {
     (two as u32, (two >> 32) as u32)
+}
+
+/// The first call of a function: its arguments are saved, and no frame of it exists.
+unsafe extern "sysv64" fn compile_function(context: *mut VmContext, function: u32) -> Continue {
+    // SAFETY: called by the entry of a function of the instance. While probes are made, nothing
+    // refers to the store.
+    let image = unsafe { Running::new(context) }.instance.module.code().clone();
+    match image.first_call(function) {
+        Ok(at) => {
+            // SAFETY: as above. Only this thread runs the store, in which the reference is.
+            unsafe { (*(*context).func_refs.add(function as usize)).code = image.entry(function) };
+            at
+        }
+        Err(error) => {
+            // SAFETY: as above.
+            unsafe { Running::new(context) }.store.fail(error.into());
+            Continue { address: 0, after_entry: 0 }
+        }
+    }
 }
 
 unsafe extern "sysv64" fn memory_grow(context: *mut VmContext, memory: u64, pages: u64) -> Answer {

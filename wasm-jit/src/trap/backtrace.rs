@@ -193,7 +193,6 @@ impl<'a> Module<'a> {
 
     fn frame(&mut self, place: &Place) -> FrameInfo {
         let index = place.function;
-        let function = self.image.function(index);
         let (instruction, problem) = match place.instruction {
             Some(instruction) => (Some(instruction as usize), None),
             None => self.instruction(index, place.pc),
@@ -204,7 +203,7 @@ impl<'a> Module<'a> {
             module_name: self.sections.module_name.map(str::to_owned),
             func_index: index,
             func_name: self.sections.function_name(index),
-            func_start: function.wasm_start as usize,
+            func_start: self.image.body_range(index).start as usize,
             instruction,
             problem,
             symbols: symbols.unwrap_or_default(),

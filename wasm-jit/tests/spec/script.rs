@@ -38,6 +38,7 @@ fn engine() -> Engine {
         config.avx512(false);
     }
     config.collects_always(has("--collect-always"));
+    config.lazy_compilation(has("--lazy"));
     if has("--probe-sites") {
         config.probe_sites(ProbeSites::Branches);
     }

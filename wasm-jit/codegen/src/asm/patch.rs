@@ -9,6 +9,12 @@ pub const ENTRY_PREFIX: u8 = 0x2e;
 /// The longest instruction that the processor executes.
 const MAX_LENGTH: u32 = 15;
 
+/// What a store changes at once.
+const QUADWORD: u32 = 8;
+
+/// Size of the operand of JMP and CALL.
+const OPERAND: u32 = 4;
+
 /// A byte that no x86-64 processor executes: it raises SIGILL.
 pub const TRANSFER_TRAP: u8 = 0x06;
 
@@ -66,6 +72,15 @@ impl Assembler<'_> {
         true
     }
 
+    /// Prefixes that change nothing about the JMP or CALL that follows, such that its operand of
+    /// four bytes, which comes after one byte, is inside an aligned quadword.
+    pub(crate) fn prefix_patched_operand(&mut self) {
+        let at = (self.offset() + 1) % QUADWORD;
+        if at + OPERAND > QUADWORD {
+            self.bytes(&[ENTRY_PREFIX; OPERAND as usize][..(QUADWORD - at) as usize]);
+        }
+    }
+
     /// PUSH with as many prefixes as make it `length` bytes long.
     pub(crate) fn long_push(&mut self, reg: Reg, length: u32) {
         let end = self.offset() + length;
@@ -96,6 +111,24 @@ mod tests {
             let push = decode(&code, 0);
             assert_eq!((push.mnemonic(), push.op0_register()), (Mnemonic::Push, Register::RBP));
             assert_eq!((push.len(), code.len()), (length as usize, length as usize));
+        }
+    }
+
+    #[test]
+    fn operands_that_are_patched_are_in_a_quadword() {
+        for filled in 0..16 {
+            for is_call in [true, false] {
+                let mut code = vec![0x90; filled];
+                let asm = &mut Assembler::new(&mut code);
+                asm.prefix_patched_operand();
+                let operand = if is_call { asm.call_to_link() } else { asm.jmp_to_link() };
+                assert!(operand % 8 <= 4, "{operand}");
+                let instruction = decode(&code[filled..], 100);
+                let mnemonic = if is_call { Mnemonic::Call } else { Mnemonic::Jmp };
+                assert_eq!((instruction.mnemonic(), instruction.len()), (mnemonic, code.len() - filled));
+                assert_eq!(instruction.near_branch_target(), 100 + instruction.len() as u64);
+                assert!(instruction.len() <= 5 + 3);
+            }
         }
     }
 

@@ -156,6 +156,7 @@ impl<'a> FunctionCompiler<'a> {
         }
         match tail.function {
             Some(function) => {
+                self.prepare_patched_operand();
                 let at = self.asm.jmp_to_link();
                 self.calls.push(DirectCall { at, function });
             }
@@ -228,9 +229,17 @@ impl<'a> FunctionCompiler<'a> {
     }
 
     fn call_direct(&mut self, function: u32) {
+        self.prepare_patched_operand();
         let at = self.asm.call_to_link();
         self.calls.push(DirectCall { at, function });
         self.show_transfer();
+    }
+
+    /// In front of a direct call or tail call.
+    fn prepare_patched_operand(&mut self) {
+        if self.module.settings.patches_calls {
+            self.asm.prefix_patched_operand();
+        }
     }
 
     /// Calls the function in [`CALLEE`] with its own context.

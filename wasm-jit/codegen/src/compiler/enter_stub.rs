@@ -59,6 +59,18 @@ pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize
         asm.jmp(common);
     }
     asm.bind(common);
+    call_and_continue(asm, |asm| {
+        asm.mov_imm(Reg::RDI, image as u64);
+        asm.mov(Width::W64, Reg::RSI, SCRATCH);
+        asm.mov_imm(Reg::RAX, routine as u64);
+        asm.call_reg(Reg::RAX);
+    });
+    code
+}
+
+/// Saves what a call of a function passes, and `rbp`, calls a routine by `call`, which returns a
+/// [`Continue`], and continues there as if nothing had happened.
+pub(super) fn call_and_continue(asm: &mut Assembler<'_>, call: impl FnOnce(&mut Assembler<'_>)) {
     let saved = || std::iter::once(Reg::RAX).chain(INT_ARGS).chain(FLOAT_ARGS).zip(0..);
     // The argument may be a vector.
     let size = 16 * saved().count() as i32;
@@ -73,10 +85,7 @@ pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize
             asm.mov_store(Size::B8, place(number), reg);
         }
     }
-    asm.mov_imm(Reg::RDI, image as u64);
-    asm.mov(Width::W64, Reg::RSI, SCRATCH);
-    asm.mov_imm(Reg::RAX, routine as u64);
-    asm.call_reg(Reg::RAX);
+    call(asm);
     asm.mov(Width::W64, SCRATCH, Reg::RAX);
     asm.mov(Width::W64, Reg::R10, Reg::RDX);
     for (reg, number) in saved() {
@@ -95,7 +104,6 @@ pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize
     asm.bind(after);
     asm.push(Reg::RBP);
     asm.jmp_reg(SCRATCH);
-    code
 }
 
 #[cfg(test)]

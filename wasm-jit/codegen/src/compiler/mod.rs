@@ -79,6 +79,7 @@ mod fuel;
 mod function;
 mod instruction;
 mod int;
+mod lazy_stub;
 mod locals;
 mod located;
 mod memory;
@@ -117,6 +118,7 @@ pub use abi::Ty;
 pub use access::{Access, access};
 pub use enter_stub::{Continue, ENTER_STUB_SIZE, enter_stubs};
 pub use function::MAX_GROWTH;
+pub use lazy_stub::{LAZY_ENTRY_SIZE, lazy_entries};
 pub use located::{At, Located, ValueAt};
 pub use observe::{
     Address, Condition, FrameMap, FrameMaps, LocalPlace, Observer, OperandPlace, Placed, Positions, State,

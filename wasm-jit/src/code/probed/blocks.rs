@@ -227,7 +227,7 @@ impl Arenas {
     fn all_code(&self, image: &CodeImage) -> Range<usize> {
         let include =
             |all: Range<usize>, pages: Range<usize>| all.start.min(pages.start)..all.end.max(pages.end);
-        self.0.iter().map(CodeArena::pages).fold(image.memory().pages(), include)
+        self.0.iter().map(CodeArena::pages).fold(image.pages(), include)
     }
 
     fn add(

@@ -214,7 +214,7 @@ impl Runs {
 impl CodeImage {
     /// The choice of the instruction at a position, if it makes one.
     pub(super) fn choice(&self, function: u32, position: u32) -> Option<Choice> {
-        let end = self.function(function).wasm_end as usize;
+        let end = self.body_range(function).end as usize;
         let code = BinaryReader::new(self.bytes.get(position as usize..end)?, position.into());
         Some(match OperatorsReader::new(code).read().ok()? {
             Operator::BrIf { .. }

@@ -15,7 +15,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use wasm_jit_codegen::{Continue, ENTER_STUB_SIZE, ENTRY_LENGTH, ENTRY_PREFIX, enter_stubs};
+use wasm_jit_codegen::{Continue, ENTER_STUB_SIZE, ENTRY_PREFIX, enter_stubs};
 use wordpatch::Bytes;
 
 use super::blocks::ALIGNMENT;
@@ -110,6 +110,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
+/// What became of a function whose watchers were to make their probes.
+enum Released {
+    /// None of them is making its probes.
+    Done,
+    /// This thread is in the middle of that.
+    InProgress,
+    /// As [`Released::Done`], but its entry leads to its stub and cannot be changed. Its first
+    /// bytes.
+    Stuck(Bytes),
+}
+
 impl CodeImage {
     /// Makes `who` wait for the functions of an image, except for those that `is_done` names.
     /// Returns those that are left to be changed at once: if it comes first, those that were
@@ -166,16 +177,36 @@ impl CodeImage {
         self.release(index, |who| who.comes_first());
     }
 
-    /// Makes the chosen watchers of a function make their probes. Returns its first bytes if its
-    /// entry leads to its stub and cannot be changed.
-    fn release(self: &Arc<Self>, index: u32, is_chosen: impl Fn(&dyn Enters) -> bool) -> Option<Bytes> {
-        let probed = self.probed.get()?;
-        probed.entered.stubs.get()?;
+    /// For a call of a function: makes its watchers make their probes. Returns where the call
+    /// continues, and whether other calls may enter the function, too: not if the call is made by a
+    /// watcher of it.
+    pub(in crate::code) fn admit(self: &Arc<Self>, index: u32) -> (Continue, bool) {
+        let entry = self.at(self.function(index).entry);
+        match self.release(index, |_| true) {
+            Released::Done => (Continue { address: entry as usize, after_entry: 0 }, true),
+            Released::InProgress => (Continue { address: entry as usize, after_entry: 0 }, false),
+            Released::Stuck(first) => {
+                let first = first.as_slice();
+                // SAFETY: in the function's code, which is longer.
+                let byte = |offset: usize| unsafe { entry.add(offset).read_volatile() };
+                let bytes = first.iter().copied().chain((first.len()..).map(byte));
+                // PUSH follows its prefixes.
+                let length = bytes.take_while(|byte| *byte == ENTRY_PREFIX).count() + 1;
+                (Continue { address: entry as usize + length, after_entry: 1 }, true)
+            }
+        }
+    }
+
+    /// Makes the chosen watchers of a function make their probes.
+    fn release(self: &Arc<Self>, index: u32, is_chosen: impl Fn(&dyn Enters) -> bool) -> Released {
+        let Some(probed) = self.probed.get().filter(|probed| probed.entered.stubs.get().is_some()) else {
+            return Released::Done;
+        };
         let number = (index - self.indices().start) as usize;
         // Dropped last: they may own closures, which may own anything.
         let all: Vec<Arc<dyn Enters>>;
         // Another thread may be changing it.
-        let _turn = probed.entered.turn.take(index)?;
+        let Some(_turn) = probed.entered.turn.take(index) else { return Released::InProgress };
         let of_function = |waiting: &mut Waiting| {
             let who = waiting.who.upgrade().filter(|who| waiting.functions[number] && is_chosen(&**who))?;
             waiting.functions[number] = false;
@@ -190,8 +221,11 @@ impl CodeImage {
         changes.hold_entry(index, false);
         let waiting = lock(&probed.entered.waiting);
         let is_stuck = changes.restore_entry(self, index, &waiting).is_err();
-        let first = changes.functions.get(index)?.entry?.first;
-        is_stuck.then_some(first)
+        let entry = changes.functions.get(index).and_then(|state| state.entry);
+        match entry {
+            Some(entry) if is_stuck => Released::Stuck(entry.first),
+            _ => Released::Done,
+        }
     }
 
     /// The address of the stubs of all functions, in the order of their indices.
@@ -208,14 +242,16 @@ impl CodeImage {
 }
 
 impl Changes {
-    /// Makes the entry of a function lead to its stub.
+    /// Makes the entry of a function lead to its stub. One that is compiled when it is first called
+    /// needs none: the thread that does so comes to its watchers, which were recorded before.
     fn divert(&mut self, image: &CodeImage, index: u32, stubs: usize) -> Result<(), MakeError> {
-        let entry = image.function(index).entry;
-        let address = image.at(entry) as usize;
-        let stub = stubs + (index - image.indices().start) as usize * ENTER_STUB_SIZE;
-        let text = self.text.as_ref().expect("resolved before");
-        // SAFETY: in the image's code.
-        let stands = unsafe { text.read(entry as usize, ENTRY_LENGTH as usize) };
+        let number = (index - image.indices().start) as usize;
+        if image.lazy().is_some_and(|lazy| !lazy.is_compiled(number)) {
+            return Ok(());
+        }
+        let address = image.at(image.function(index).entry) as usize;
+        let stub = stubs + number * ENTER_STUB_SIZE;
+        let stands = self.read_entry(address);
         let state = self.functions.or_default(index);
         let entry = *state.entry.get_or_insert(Entry::new(address, stands));
         if !entry.is_diverted {
@@ -256,17 +292,5 @@ unsafe extern "sysv64" fn enter(image: *const CodeImage, function: u32) -> Conti
         Arc::increment_strong_count(image);
         Arc::from_raw(image)
     };
-    let entry = image.at(image.function(function).entry);
-    match image.release(function, |_| true) {
-        None => Continue { address: entry as usize, after_entry: 0 },
-        Some(first) => {
-            let first = first.as_slice();
-            // SAFETY: in the function's code, which is longer.
-            let byte = |offset: usize| unsafe { entry.add(offset).read_volatile() };
-            let bytes = first.iter().copied().chain((first.len()..).map(byte));
-            // PUSH follows its prefixes.
-            let length = bytes.take_while(|byte| *byte == ENTRY_PREFIX).count() + 1;
-            Continue { address: entry as usize + length, after_entry: 1 }
-        }
-    }
+    image.admit(function).0
 }

@@ -183,7 +183,7 @@ impl CodeImage {
                 break changes;
             }
             drop(changes);
-            let position = self.function(index).wasm_start;
+            let position = self.body_range(index).start;
             let what = RequestedKind::Call { callee: Callee::Native(0), arguments: Vec::new() };
             let request = Request { position, what, only: None };
             // Never switched on: a version comes with it.

@@ -83,7 +83,7 @@ fn toggled(changed: Result<bool, MakeError>) -> Result<Toggle, Error> {
         Err(MakeError::StubMemory { .. }) => {
             Err(Error::Provider { reason: "the stubs of the module's probes have reached their limit" })
         }
-        Err(MakeError::Compile(_) | MakeError::Counters(_)) => {
+        Err(MakeError::Compile(_) | MakeError::First(_) | MakeError::Counters(_)) => {
             Err(Error::Provider { reason: "the function cannot be compiled with places for probes" })
         }
     }

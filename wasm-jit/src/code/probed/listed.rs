@@ -9,7 +9,7 @@ use super::blocks::{Block, Blocks};
 use super::version::SitePlace;
 use super::{PLAIN, Version};
 use crate::code::symbols::VersionCode;
-use crate::code::{CodeImage, Function, ObserveError};
+use crate::code::{CodeImage, ObserveError};
 
 /// A version with sites. Offsets are from its start.
 #[derive(Debug)]
@@ -51,14 +51,13 @@ impl CodeImage {
         let Some(version) = versions.filter_map(|version| version.get()).last() else { return Ok(None) };
         let positions = self.positions_at(version.at(version.entry), function)?;
         let blocks = &self.probed().blocks;
-        let Function { wasm_start, wasm_end, .. } = *self.function(function);
-        Ok(Some(version.listed(positions, wasm_start..wasm_end, blocks)))
+        Ok(Some(version.listed(positions, self.body_range(function), blocks)))
     }
 
     /// The code of all functions as it was compiled: without jumps to versions, and without traps
     /// at transfer points.
     pub(crate) fn code_without_versions(&self) -> Vec<u8> {
-        let mut code = self.memory().code();
+        let mut code = self.code();
         let Some(probed) = self.probed.get() else { return code };
         let base = self.memory().address();
         let changes = self.changes();
@@ -76,7 +75,8 @@ impl CodeImage {
         code
     }
 
-    /// All versions with sites; of an original, its stubs only. Then all stubs of lists.
+    /// The functions that were compiled when they were first called; all versions with sites, of an
+    /// original its stubs only; all stubs of lists.
     pub(in crate::code) fn versions(&self) -> impl Iterator<Item = VersionCode> {
         let versions = self.indices().flat_map(|function| {
             let probed = self.probed.get().and_then(|probed| probed.function(self, function));
@@ -87,14 +87,17 @@ impl CodeImage {
             sited.map(move |version| version.place_of_code(function))
         });
         let blocks = self.probed.get().into_iter().flat_map(|probed| probed.blocks.all());
-        versions.chain(blocks.filter(|block| block.stub.is_some()).map(|block| block.place_of_stub()))
+        self.lazily_compiled()
+            .chain(versions)
+            .chain(blocks.filter(|block| block.stub.is_some()).map(|block| block.place_of_stub()))
     }
 }
 
 impl Block {
     /// The stub of a list.
     pub(super) fn place_of_stub(&self) -> VersionCode {
-        VersionCode { function: self.function, code: None, body: self.start, stubs: self.start..self.end }
+        let (function, stubs) = (self.function, self.start..self.end);
+        VersionCode { function, is_original: false, code: None, body: self.start, stubs }
     }
 }
 
@@ -104,6 +107,7 @@ impl Version {
         let stubs = self.places.first().map_or(self.end, |place| place.stub);
         VersionCode {
             function,
+            is_original: false,
             code: (self.number != 0).then_some(code),
             body: self.at(self.body),
             stubs: self.stub_address(stubs)..self.stub_address(self.stubs_end),

@@ -25,7 +25,7 @@ impl CodeImage {
 
     /// The end of the mapped code that contains the address.
     pub(crate) fn code_end(&self, pc: usize) -> usize {
-        let pages = self.memory().pages();
+        let pages = self.pages();
         let probed = || self.probed.get().and_then(|probed| probed.blocks.end(pc));
         if pages.contains(&pc) { pages.end } else { probed().unwrap_or(pc) }
     }
@@ -76,7 +76,7 @@ impl CodeImage {
         let position = self.place_of_stub_at(pc)?;
         let (block, _) = self.sited_at(pc)?;
         // The exit belongs to the last `end`, of one byte.
-        let is_exit = position == self.function(block.function).wasm_end;
+        let is_exit = position == self.body_range(block.function).end;
         Some(position - u32::from(is_exit))
     }
 
@@ -111,7 +111,7 @@ impl CodeImage {
         let mut positions = Positions::default();
         if let Some(runs) = &version.runs {
             // The increment at the entry is no instruction's.
-            let body = self.function(function).wasm_start;
+            let body = self.body_range(function).start;
             let own = runs.positions.iter().filter(|position| position.wasm != body);
             let entry = version.entry;
             return Ok(own.map(|at| Position { code: at.code - entry, ..*at }).collect());

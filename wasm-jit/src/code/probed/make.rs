@@ -1,10 +1,11 @@
 //! Makes probes: steps 1 and 2 of the algorithm in the module above, up to the activation.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use wasm_jit_codegen::{CompiledFunction, CompiledSites, Counting, ENTRY_LENGTH, NoValue, Sites};
+use wasm_jit_codegen::{CompiledFunction, CompiledSites, Counting, NoValue, Sites};
 
 use super::counting::{self, Choice, RunCells, Tally};
 use super::stubs::{Form, ProbeAction, Site};
@@ -36,8 +37,9 @@ impl CodeImage {
         requests: &[Request],
         end_accessors: bool,
     ) -> Result<Vec<Result<usize, NoProbe>>, MakeError> {
+        self.ensure_compiled(index)?;
         let (first, end) = (self.indices().start, self.indices().end - 1);
-        let code = self.function(end).wasm_end - self.function(first).wasm_start;
+        let code = self.body_range(end).end - self.body_range(first).start;
         // Site, run and choices: less than three counters for each byte, and one for the exit of
         // the last function.
         self.counters.enable(24 * code as usize + 64).map_err(MakeError::Counters)?;
@@ -51,7 +53,7 @@ impl CodeImage {
         let generic = requests.iter().filter(|request| request.what.is_generic());
         seen.located.extend(generic.map(|request| (request.position, None)));
         let compiled = self.observe(index, &mut seen)?;
-        let (entry, exit) = (self.function(index).wasm_start, self.function(index).wasm_end);
+        let Range { start: entry, end: exit } = self.body_range(index);
         let mut reach: HashMap<u32, bool> = HashMap::from([(entry, true), (exit, true)]);
         reach.extend(seen.instructions.iter().map(|(_, position, reachable)| (*position, *reachable)));
         // Values of one place follow each other in the order of its requests.
@@ -130,11 +132,13 @@ impl CodeImage {
     ) -> Result<(), MakeError> {
         let number = function.made();
         let last = function.versions[number - 1].get().expect("the last that there is");
-        let Changes { functions, probes, text, arenas, .. } = changes;
+        let original_entry = self.at(self.function(index).entry) as usize;
+        let entry_bytes = changes.read_entry(original_entry);
+        let Changes { functions, probes, arenas, .. } = changes;
         let state = functions.or_default(index);
         self.add_sites(state, function, places, original.1);
         let is_counting = state.is_counting;
-        let (entry, exit) = (self.function(index).wasm_start, self.function(index).wasm_end);
+        let Range { start: entry, end: exit } = self.body_range(index);
         let has = |(position, needs): (&u32, &Needs)| {
             let is_settled = |place: &SitePlace| match needs.settled {
                 true if *position == exit => last.sites.settles(exit),
@@ -149,11 +153,7 @@ impl CodeImage {
             return Ok(());
         }
         if state.entry.is_none() {
-            let original = function.versions[0].get().expect("made before");
-            let text = text.as_ref().expect("resolved before");
-            // SAFETY: in the image's code.
-            let first = unsafe { text.read(original.entry as usize, ENTRY_LENGTH as usize) };
-            state.entry = Some(Entry::new(original.at(original.entry), first));
+            state.entry = Some(Entry::new(original_entry, entry_bytes));
         }
         let made = function.versions[1..PLAIN].iter().filter_map(OnceLock::get);
         let made = made.filter(|made| made.runs.is_some() == is_counting).count();

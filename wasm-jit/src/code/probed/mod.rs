@@ -63,14 +63,15 @@ mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use wasm_jit_codegen::{Only, TRANSFER_TRAP};
+use wasm_jit_codegen::{ENTRY_LENGTH, Only, TRANSFER_TRAP};
 use wordpatch::{Bytes, Error, FetchWindow, TextRef};
 
-use super::{CodeImage, ObserveError};
+use super::lazy::LazyFunctions;
+use super::{CodeImage, CompileError, ObserveError};
 use blocks::{Arenas, Block, Blocks};
 pub use callback::Callback;
 pub(crate) use callback::{CallBack, CalledBy};
@@ -106,6 +107,9 @@ const WINDOW: FetchWindow = FetchWindow::Bytes8;
 pub(crate) enum MakeError {
     #[error(transparent)]
     Compile(#[from] ObserveError),
+    /// The function had not been compiled.
+    #[error(transparent)]
+    First(#[from] CompileError),
     #[error(transparent)]
     Code(#[from] Error),
     #[error("cannot reserve addresses for counters: {0}")]
@@ -228,8 +232,8 @@ struct ProbeState {
 
 #[derive(Debug, Default)]
 struct Changes {
-    /// The image's code, as a place to patch at.
-    text: Option<TextRef>,
+    /// The image's code, as places to patch at.
+    texts: Vec<(Range<usize>, TextRef)>,
     arenas: Arenas,
     stubs: StubMemory,
     functions: FunctionStates,
@@ -308,9 +312,16 @@ impl Changes {
     fn place(&self, address: usize) -> Option<(&TextRef, usize)> {
         let place = match self.arenas.of(address) {
             Some(arena) => arena.place(),
-            None => self.text.as_ref()?,
+            None => &self.texts.iter().find(|(pages, _)| pages.contains(&address))?.1,
         };
         Some((place, address - place.address()))
+    }
+
+    /// The first bytes of an original, at this address.
+    fn read_entry(&self, address: usize) -> Bytes {
+        let (place, offset) = self.place(address).expect("resolved before");
+        // SAFETY: in the image's code.
+        unsafe { place.read(offset, ENTRY_LENGTH as usize) }
     }
 
     /// Replaces `old` by `new`, unless `new` is there already.
@@ -478,9 +489,13 @@ impl CodeImage {
 
     /// Makes the image's code a place to patch at.
     fn resolve_text(&self, changes: &mut Changes) -> Result<(), MakeError> {
-        if changes.text.is_none() {
-            // SAFETY: the image's code, which wordpatch has mapped.
-            changes.text = Some(unsafe { TextRef::resolve(self.memory().address(), 1)? });
+        if changes.texts.is_empty() {
+            let lazy = self.lazy().map(LazyFunctions::pages);
+            for pages in [self.memory().pages()].into_iter().chain(lazy) {
+                // SAFETY: the image's code, which wordpatch has mapped.
+                let place = unsafe { TextRef::resolve(pages.start, 1)? };
+                changes.texts.push((pages, place));
+            }
         }
         Ok(())
     }

@@ -365,7 +365,7 @@ pub(super) fn generate(
         }),
     });
     let actions: Vec<Action<'_>> = actions.collect();
-    let is_exit = place.position == image.function(function).wasm_end;
+    let is_exit = place.position == image.body_range(function).end;
     let state = more.state.expect("known since a probe was made that calls a function");
     // Results are in their registers.
     let state = if plain.is_some() && !is_exit { SiteState::PLAIN } else { state };
@@ -385,7 +385,7 @@ pub(super) fn make_stub(
     let List { items, stubs, .. } = site.list(list);
     let is_generic = |item: &ProbeAction| matches!(item, ProbeAction::Generic(_));
     let has_no_frame = || {
-        let is_exit = place.position == image.function(function).wasm_end;
+        let is_exit = place.position == image.body_range(function).end;
         !version.sites.end_accessors() || is_exit && !version.sites.settles(place.position)
     };
     let has_no_values = !place.settled || items.iter().any(is_generic) && has_no_frame();

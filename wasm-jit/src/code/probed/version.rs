@@ -12,6 +12,7 @@
 //! counts whenever one of them is to be counted.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use wasm_jit_codegen::{
@@ -25,7 +26,7 @@ use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
 use super::counting::Runs;
 use super::stubs::{Form, Site};
 use super::{MakeError, is_plain};
-use crate::code::{CodeImage, Function, ObserveError, TryRegion, add_regions};
+use crate::code::{CodeImage, ObserveError, TryRegion, add_regions};
 
 /// The values at places, by position.
 pub(super) type LocatedAt = BTreeMap<u32, Option<Arc<Located>>>;
@@ -138,8 +139,8 @@ impl SitePlace {
 /// Whether a stub finds all values at a site of a function. At the entry and the exit, there are no
 /// operands and no loads to be done, so nothing needs to be settled.
 pub(super) fn is_settled(image: &CodeImage, function: u32, sites: &Sites, position: u32) -> bool {
-    let Function { wasm_start, wasm_end, .. } = *image.function(function);
-    position == wasm_start || position == wasm_end || sites.settles(position)
+    let Range { start, end } = image.body_range(function);
+    position == start || position == end || sites.settles(position)
 }
 
 /// The stubs of counters, for all sites of a version: places, whose stubs are offsets in the code
@@ -362,9 +363,8 @@ impl Version {
         arena.append(&code, ALIGNMENT)?;
         let (mut regions, mut catches) = (Vec::new(), Vec::new());
         add_regions(0, &compiled, &mut regions, &mut catches);
-        let runs = counting.map(|counting| {
-            Box::new(Runs::new(counting, &mut seen, site, image.function(function).wasm_end))
-        });
+        let runs = counting
+            .map(|counting| Box::new(Runs::new(counting, &mut seen, site, image.body_range(function).end)));
         let version = Self {
             number,
             base,

@@ -28,7 +28,7 @@ pub(in crate::module) fn module(engine: &Engine, cache: &Cache, bytes: Bytes) ->
     let (parsed, image) = compile_binary(engine, bytes)?;
     // Nobody else knows the image yet, so nothing of it has been probed.
     if let Some(code) = image.original_code() {
-        cache.store(&key, &encode(engine, &image, &code));
+        cache.store(&key, &encode(engine, &image, code));
     }
     Ok(Module::of(engine, parsed, image))
 }

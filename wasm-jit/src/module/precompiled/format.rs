@@ -66,6 +66,7 @@ pub(super) fn requirements(engine: &Engine) -> Vec<(&'static str, String)> {
         uses_fuel,
         sites,
         counter_stubs: _,
+        patches_calls: _,
     } = engine.code_settings();
     let is_on = |on: bool| if on { "on" } else { "off" }.to_owned();
     vec![
@@ -82,15 +83,10 @@ pub(super) fn requirements(engine: &Engine) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The image as a precompiled module; `code` is its code.
-pub(super) fn encode(engine: &Engine, image: &CodeImage, code: &[u8]) -> Vec<u8> {
+/// The image as a precompiled module, with its code and its tables.
+pub(super) fn encode(engine: &Engine, image: &CodeImage, (code, tables): (Vec<u8>, StoredTables)) -> Vec<u8> {
     let requirements = requirements(engine).into_iter().map(|(name, value)| (name.to_owned(), value));
-    let mut header = Header {
-        requirements: requirements.collect(),
-        code: 0..0,
-        module: 0..0,
-        tables: image.stored_tables(),
-    };
+    let mut header = Header { requirements: requirements.collect(), code: 0..0, module: 0..0, tables };
     // Positions take at most this much more than those that are zero.
     let longest = 4 * (10 - 1);
     let start = (PREAMBLE + encoded(&header).len() + longest).next_multiple_of(PAGE);

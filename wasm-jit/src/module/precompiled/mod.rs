@@ -31,8 +31,9 @@ use format::Contents;
 
 impl Module {
     /// The module with its machine code, for [`Module::deserialize`] and
-    /// [`Module::deserialize_file`]. If its functions have been probed, it is compiled once more,
-    /// because probes change code.
+    /// [`Module::deserialize_file`]. It is always complete: a module is compiled once more if its
+    /// functions are compiled [when they are first called](crate::Config::lazy_compilation), and
+    /// if they have been probed, because probes change code.
     ///
     /// ```
     /// use wasm_jit::{Engine, Instance, Module, Store};
@@ -55,11 +56,11 @@ impl Module {
     pub fn serialize(&self) -> Result<Vec<u8>, Error> {
         let image = self.code();
         if let Some(code) = image.original_code() {
-            return Ok(format::encode(self.engine(), image, &code));
+            return Ok(format::encode(self.engine(), image, code));
         }
         let (_, image) = compile_binary(self.engine(), image.bytes.clone())?;
         let code = image.original_code().expect("nobody else knows the new code");
-        Ok(format::encode(self.engine(), &image, &code))
+        Ok(format::encode(self.engine(), &image, code))
     }
 
     /// Whether the first bytes are those of a [precompiled](Module::serialize) module.
