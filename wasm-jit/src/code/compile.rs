@@ -22,6 +22,7 @@ use wasmparser::{
 };
 
 use super::CodeImage;
+use super::error::CompileError;
 use super::link::{ImageLinker, LazySizes};
 
 /// Wasm bytes in a job: large enough that taking a job costs nothing, small enough that the last
@@ -45,30 +46,6 @@ const LIKELY_MIN: usize = 1 << 20;
 
 /// A function and its validator.
 pub(crate) type ToCompile<'a> = (FuncToValidate<ValidatorResources>, FunctionBody<'a>);
-
-/// Compilation failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CompileError {
-    /// A function is not valid.
-    #[error(transparent)]
-    Invalid(#[from] BinaryReaderError),
-    /// A valid function that cannot be compiled.
-    #[error(transparent)]
-    Limit(#[from] Limit),
-    /// More code than the range of a call.
-    #[error("the module has more than 2 GiB of machine code")]
-    TooMuchCode,
-    /// The system refused to reserve addresses for the maximum code size, and the code exceeds the
-    /// likely size.
-    #[error("not enough address space for the machine code")]
-    NoAddresses,
-    /// The system refused memory for code.
-    #[error(transparent)]
-    Memory(#[from] wordpatch::Error),
-    /// The function was not compiled before the process forked.
-    #[error("function {function} cannot be compiled in a forked child of the process that made the module")]
-    Forked { function: u32 },
-}
 
 /// Compiles all functions that are not imported, in ascending order of their indices. `bytes` is
 /// the binary module.

@@ -9,6 +9,10 @@ use wasm_jit_codegen::{Catch, CompiledFunction};
 
 use super::lazy::LazyFunctions;
 
+/// Alignment of functions that were compiled together, or by themselves, and of trampolines: a
+/// cache line.
+pub(super) const ALIGNMENT: usize = 64;
+
 /// The position of a function. Offsets are from the image's start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Function {

@@ -34,9 +34,8 @@ use wordpatch::code_memory::CodeArena;
 use wordpatch::{Bytes, FetchWindow, TextRef};
 
 use super::CodeImage;
-use super::compile::CompileError;
-use super::functions::{Function, Functions, TryRegion, add_regions};
-use super::link::ALIGNMENT;
+use super::error::CompileError;
+use super::functions::{ALIGNMENT, Function, Functions, TryRegion, add_regions};
 use super::symbols::VersionCode;
 
 /// Locks for functions that are being compiled: so many can be at the same time.

@@ -14,7 +14,7 @@ use wasm_jit_codegen::{
 };
 use wordpatch::code_memory::{CodeBuffer, CodeMemory, CodeRoom};
 
-use super::functions::EagerFunctions;
+use super::functions::{ALIGNMENT, EagerFunctions};
 use super::gdb::Shown;
 use super::lazy::LazyFunctions;
 use super::probed::counters::Counters;
@@ -22,9 +22,6 @@ use super::probed::ids::Ids;
 use super::probed::unwound::Watchers;
 use super::{CodeImage, CompileError, Function, Functions, Trampolines, add_regions, registry};
 use crate::vmctx::VmLayout;
-
-/// Alignment of chunks and trampolines: a cache line.
-pub(super) const ALIGNMENT: usize = 64;
 
 /// Addresses reserved after code of this size for versions of probed functions and the stubs of
 /// probes: more than they may take (`probed/stubs.rs`), since all must reach each other, and

@@ -18,6 +18,7 @@
 //! ([`probed`]).
 
 pub(crate) mod compile;
+mod error;
 mod features;
 mod functions;
 pub(crate) mod gdb;
@@ -38,7 +39,8 @@ use serde::{Deserialize, Serialize};
 use wasmparser::{BinaryReader, FuncType, FunctionBody, ValType};
 use wordpatch::code_memory::{CodeMemory, CodeRoom};
 
-pub(crate) use compile::{CompileError, ToCompile, compile_all, compile_lazily};
+pub(crate) use compile::{ToCompile, compile_all, compile_lazily};
+pub(crate) use error::CompileError;
 pub(crate) use features::FEATURES;
 pub(crate) use functions::Function;
 use functions::{Functions, Tables, TryRegion, add_regions};
