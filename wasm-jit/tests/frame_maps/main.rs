@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use interpreter::{Access, Machine, Step};
-use wasm_jit::{Engine, Instance, Module, Store, Val};
+use wasm_jit::{Config, Engine, Instance, Module, Store, Val};
 use wasm_jit_codegen::objects::ModuleType;
 use wasm_jit_codegen::{
     Address, Chunk, Compiler, FrameMap, FrameMaps, LocalPlace, ModuleInfo, OperandPlace, Reg, Ty,
@@ -79,6 +79,8 @@ fn declarations(bytes: &[u8]) -> ModuleInfo {
         }
     }
     info.type_ids = (0..).take(info.types.len()).collect();
+    // As engines do by default.
+    info.settings.uses_avx512 = Engine::new(Config::new().avx512(true)).is_ok();
     info
 }
 
