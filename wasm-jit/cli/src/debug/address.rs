@@ -1,11 +1,11 @@
 //! Where a program that runs can be reached by a debugger.
 
-use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::{fmt, fs};
 
 use crate::Failure;
 
@@ -55,9 +55,20 @@ impl Address {
     pub(super) fn listen(&self) -> io::Result<Listener> {
         Ok(match self {
             Self::Port(port) => Listener::Tcp(TcpListener::bind((Ipv4Addr::LOCALHOST, *port))?),
-            Self::Path(path) => Listener::Unix(UnixListener::bind(path)?),
+            Self::Path(path) => Listener::Unix(listen_at(path)?),
         })
     }
+}
+
+/// Listens at a path where there is nothing yet. The socket appears there when it accepts
+/// connections, so whoever waits for it can connect at once.
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let mut other = path.as_os_str().to_owned();
+    other.push(format!(".{}", std::process::id()));
+    let listener = UnixListener::bind(&other)?;
+    let linked = fs::hard_link(&other, path);
+    let removed = fs::remove_file(&other);
+    linked.and(removed).map(|()| listener)
 }
 
 #[derive(Debug)]
@@ -81,5 +92,36 @@ mod tests {
         check("/run/app.sock", Some(Address::Path("/run/app.sock".into())));
         check("65536", None);
         check("", None);
+    }
+
+    #[test]
+    fn sockets_accept_connections_as_soon_as_they_appear() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..200 {
+            let path = folder.path().join(number.to_string());
+            let address = Address::Path(path.clone());
+            std::thread::scope(|scope| {
+                let client = scope.spawn(|| {
+                    while !path.exists() {
+                        std::hint::spin_loop();
+                    }
+                    UnixStream::connect(&path).map(drop)
+                });
+                let _listener = address.listen().unwrap();
+                client.join().unwrap().unwrap();
+            });
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 200, "nothing else is left");
+    }
+
+    #[test]
+    fn what_is_at_the_path_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "text").unwrap();
+        let error = Address::Path(path.clone()).listen().map(drop).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }
