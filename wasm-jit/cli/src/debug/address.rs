@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn sockets_accept_connections_as_soon_as_they_appear() {
         let folder = tempfile::tempdir().unwrap();
-        for number in 0..200 {
+        for number in 0..2000 {
             let path = folder.path().join(number.to_string());
             let address = Address::Path(path.clone());
             std::thread::scope(|scope| {
@@ -111,7 +111,7 @@ mod tests {
                 client.join().unwrap().unwrap();
             });
         }
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 200, "nothing else is left");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2000, "nothing else is left");
     }
 
     #[test]
