@@ -39,75 +39,35 @@ const fn of_evex(prefix: Prefix, map: Map, byte: u8, width: Width) -> VectorOp {
 }
 
 macro_rules! instructions {
-    ($($kind:ident $prefix:ident $map:ident: $($name:ident $byte:literal),*;)*) => {
-        $(instructions! { @$kind $prefix $map: $($name $byte),* })*
+    ($($kind:ident $of:ident $width:ident $prefix:ident $map:ident: $($name:ident $byte:literal),*;)*) => {
+        $($(instructions! { @$kind $name $of(Prefix::$prefix, Map::$map, $byte, Width::$width) })*)*
 
         /// All of them: whether they have an immediate, and their names.
         #[cfg(test)]
         const ALL: &[(bool, &str, VectorOp)] = &[
-            $($(instructions! { @entry $kind $prefix $map $name $byte },)*)*
+            $($((
+                instructions! { @has_imm $kind },
+                stringify!($name),
+                $of(Prefix::$prefix, Map::$map, $byte, Width::$width),
+            ),)*)*
         ];
     };
-    (@entry plain $prefix:ident $map:ident $name:ident $byte:literal) => {
-        (false, stringify!($name), of(Prefix::$prefix, Map::$map, $byte, Width::W32))
-    };
-    (@entry wide $prefix:ident $map:ident $name:ident $byte:literal) => {
-        (false, stringify!($name), of(Prefix::$prefix, Map::$map, $byte, Width::W64))
-    };
-    (@entry evex $prefix:ident $map:ident $name:ident $byte:literal) => {
-        (false, stringify!($name), of_evex(Prefix::$prefix, Map::$map, $byte, Width::W32))
-    };
-    (@entry wide_evex $prefix:ident $map:ident $name:ident $byte:literal) => {
-        (false, stringify!($name), of_evex(Prefix::$prefix, Map::$map, $byte, Width::W64))
-    };
-    (@entry wide_evex_imm $prefix:ident $map:ident $name:ident $byte:literal) => {
-        (true, stringify!($name), of_evex(Prefix::$prefix, Map::$map, $byte, Width::W64))
-    };
-    (@entry imm $prefix:ident $map:ident $name:ident $byte:literal) => {
-        (true, stringify!($name), of(Prefix::$prefix, Map::$map, $byte, Width::W32))
-    };
-    (@entry wide_imm $prefix:ident $map:ident $name:ident $byte:literal) => {
-        (true, stringify!($name), of(Prefix::$prefix, Map::$map, $byte, Width::W64))
-    };
-    (@plain $prefix:ident $map:ident: $($name:ident $byte:literal),*) => {
+    (@has_imm plain) => { false };
+    (@has_imm imm) => { true };
+    (@plain $name:ident $op:expr) => {
         impl VectorOp {
-            $(pub(crate) const $name: Self = of(Prefix::$prefix, Map::$map, $byte, Width::W32);)*
+            pub(crate) const $name: Self = $op;
         }
     };
-    (@wide $prefix:ident $map:ident: $($name:ident $byte:literal),*) => {
-        impl VectorOp {
-            $(pub(crate) const $name: Self = of(Prefix::$prefix, Map::$map, $byte, Width::W64);)*
-        }
-    };
-    (@evex $prefix:ident $map:ident: $($name:ident $byte:literal),*) => {
-        impl VectorOp {
-            $(pub(crate) const $name: Self = of_evex(Prefix::$prefix, Map::$map, $byte, Width::W32);)*
-        }
-    };
-    (@wide_evex $prefix:ident $map:ident: $($name:ident $byte:literal),*) => {
-        impl VectorOp {
-            $(pub(crate) const $name: Self = of_evex(Prefix::$prefix, Map::$map, $byte, Width::W64);)*
-        }
-    };
-    (@wide_evex_imm $prefix:ident $map:ident: $($name:ident $byte:literal),*) => {
+    (@imm $name:ident $op:expr) => {
         impl VectorImmOp {
-            $(pub(crate) const $name: Self = Self(of_evex(Prefix::$prefix, Map::$map, $byte, Width::W64));)*
-        }
-    };
-    (@imm $prefix:ident $map:ident: $($name:ident $byte:literal),*) => {
-        impl VectorImmOp {
-            $(pub(crate) const $name: Self = Self(of(Prefix::$prefix, Map::$map, $byte, Width::W32));)*
-        }
-    };
-    (@wide_imm $prefix:ident $map:ident: $($name:ident $byte:literal),*) => {
-        impl VectorImmOp {
-            $(pub(crate) const $name: Self = Self(of(Prefix::$prefix, Map::$map, $byte, Width::W64));)*
+            pub(crate) const $name: Self = Self($op);
         }
     };
 }
 
 instructions! {
-    plain X66 X0F: PUNPCKLBW 0x60, PUNPCKLWD 0x61, PUNPCKLDQ 0x62, PACKSSWB 0x63, PCMPGTB 0x64,
+    plain of W32 X66 X0F: PUNPCKLBW 0x60, PUNPCKLWD 0x61, PUNPCKLDQ 0x62, PACKSSWB 0x63, PCMPGTB 0x64,
         PCMPGTW 0x65, PCMPGTD 0x66, PACKUSWB 0x67, PUNPCKHBW 0x68, PUNPCKHWD 0x69, PUNPCKHDQ 0x6a,
         PACKSSDW 0x6b, PUNPCKLQDQ 0x6c, PUNPCKHQDQ 0x6d, PCMPEQB 0x74, PCMPEQW 0x75, PCMPEQD 0x76, PSRLW 0xd1,
         PSRLD 0xd2, PSRLQ 0xd3, PADDQ 0xd4, PMULLW 0xd5, PMOVMSKB 0xd7, PSUBUSB 0xd8, PSUBUSW 0xd9,
@@ -118,32 +78,34 @@ instructions! {
         PSUBD 0xfa, PSUBQ 0xfb, PADDB 0xfc, PADDW 0xfd, PADDD 0xfe, SQRTPD 0x51, ANDPD 0x54,
         ADDPD 0x58, MULPD 0x59, CVTPD2PS 0x5a, SUBPD 0x5c, MINPD 0x5d, DIVPD 0x5e, MAXPD 0x5f,
         MOVMSKPD 0x50, UNPCKLPD 0x14;
-    plain None X0F: SQRTPS 0x51, ANDPS 0x54, ANDNPS 0x55, ORPS 0x56, XORPS 0x57, ADDPS 0x58,
+    plain of W32 None X0F: SQRTPS 0x51, ANDPS 0x54, ANDNPS 0x55, ORPS 0x56, XORPS 0x57, ADDPS 0x58,
         MULPS 0x59, CVTPS2PD 0x5a, CVTDQ2PS 0x5b, SUBPS 0x5c, MINPS 0x5d, DIVPS 0x5e, MAXPS 0x5f,
         MOVMSKPS 0x50;
-    plain XF3 X0F: CVTTPS2DQ 0x5b, CVTDQ2PD 0xe6, MOVSS 0x10;
-    plain XF2 X0F: MOVSD 0x10, MOVDDUP 0x12;
-    plain X66 X0F38: PSHUFB 0x00, PHADDW 0x01, PMADDUBSW 0x04, PMULHRSW 0x0b, PTEST 0x17, BROADCASTSS 0x18,
+    plain of W32 XF3 X0F: CVTTPS2DQ 0x5b, CVTDQ2PD 0xe6, MOVSS 0x10;
+    plain of W32 XF2 X0F: MOVSD 0x10, MOVDDUP 0x12;
+    plain of W32 X66 X0F38: PSHUFB 0x00, PHADDW 0x01, PMADDUBSW 0x04, PMULHRSW 0x0b,
+        PTEST 0x17, BROADCASTSS 0x18,
         PABSB 0x1c, PABSW 0x1d, PABSD 0x1e, PMOVSXBW 0x20, PMOVSXWD 0x23, PMOVSXDQ 0x25,
         PMULDQ 0x28, PCMPEQQ 0x29, PACKUSDW 0x2b, PMOVZXBW 0x30, PMOVZXWD 0x33, PMOVZXDQ 0x35,
         PCMPGTQ 0x37, PMINSB 0x38, PMINSD 0x39, PMINUW 0x3a, PMINUD 0x3b, PMAXSB 0x3c, PMAXSD 0x3d,
         PMAXUW 0x3e, PMAXUD 0x3f, PMULLD 0x40, PBROADCASTD 0x58, PBROADCASTQ 0x59, PBROADCASTB 0x78,
         PBROADCASTW 0x79, FMADD231PS 0xb8, FNMADD231PS 0xbc;
-    wide X66 X0F38: FMADD231PD 0xb8, FNMADD231PD 0xbc;
-    imm X66 X0F: PSHUFD 0x70, PINSRW 0xc4, CMPPD 0xc2;
-    imm None X0F: CMPPS 0xc2, SHUFPS 0xc6;
-    imm X66 X0F3A: ROUNDPS 0x08, ROUNDPD 0x09, PBLENDW 0x0e, PALIGNR 0x0f, PEXTRB 0x14, PEXTRW 0x15,
+    plain of W64 X66 X0F38: FMADD231PD 0xb8, FNMADD231PD 0xbc;
+    imm of W32 X66 X0F: PSHUFD 0x70, PINSRW 0xc4, CMPPD 0xc2;
+    imm of W32 None X0F: CMPPS 0xc2, SHUFPS 0xc6;
+    imm of W32 X66 X0F3A: ROUNDPS 0x08, ROUNDPD 0x09, PBLENDW 0x0e, PALIGNR 0x0f, PEXTRB 0x14,
+        PEXTRW 0x15,
         PEXTRD 0x16, PINSRB 0x20, INSERTPS 0x21, PINSRD 0x22, BLENDVPS 0x4a, BLENDVPD 0x4b,
         PBLENDVB 0x4c;
-    wide_imm X66 X0F3A: PEXTRQ 0x16, PINSRQ 0x22;
-    evex X66 X0F38: POPCNTB 0x54;
-    evex None X0F: CVTTPS2UDQ 0x78;
-    evex XF2 X0F: CVTUDQ2PS 0x7a;
-    evex XF3 X0F: CVTUDQ2PD 0x7a;
-    wide_evex None X0F: CVTTPD2UDQ 0x78;
-    wide_evex X66 X0F: PSRAQ 0xe2;
-    wide_evex X66 X0F38: PABSQ 0x1f, PMULLQ 0x40;
-    wide_evex_imm X66 X0F3A: PTERNLOGQ 0x25;
+    imm of W64 X66 X0F3A: PEXTRQ 0x16, PINSRQ 0x22;
+    plain of_evex W32 X66 X0F38: POPCNTB 0x54;
+    plain of_evex W32 None X0F: CVTTPS2UDQ 0x78;
+    plain of_evex W32 XF2 X0F: CVTUDQ2PS 0x7a;
+    plain of_evex W32 XF3 X0F: CVTUDQ2PD 0x7a;
+    plain of_evex W64 None X0F: CVTTPD2UDQ 0x78;
+    plain of_evex W64 X66 X0F: PSRAQ 0xe2;
+    plain of_evex W64 X66 X0F38: PABSQ 0x1f, PMULLQ 0x40;
+    imm of_evex W64 X66 X0F3A: PTERNLOGQ 0x25;
 }
 
 macro_rules! shifts {

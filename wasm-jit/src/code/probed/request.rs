@@ -118,18 +118,17 @@ impl RequestedKind {
                 return Ok(ProbeAction::Generic(Arc::new(generic)));
             }
         };
+        let (parameters, takes_vectors) = match self {
+            Self::Call { callee: Callee::Wasm { parameters, .. }, .. } => (Some(&parameters[..]), true),
+            Self::CallBack { types, .. } => (types.as_deref(), false),
+            _ => (None, false),
+        };
         let value = |(number, argument): (usize, &Argument)| {
             let (wanted, used) = match argument {
                 Argument::Known(value) => return Ok(*value),
                 Argument::Of(wanted, used) => (*wanted, *used),
             };
             let found = found.next().expect("one for each").map_err(|no| NoProbe::NoValue(wanted, no))?;
-            let parameters = match self {
-                Self::Call { callee: Callee::Wasm { parameters, .. }, .. } => Some(&parameters[..]),
-                Self::CallBack { types, .. } => types.as_deref(),
-                _ => None,
-            };
-            let takes_vectors = matches!(self, Self::Call { callee: Callee::Wasm { .. }, .. });
             if used == Use::Value && found.operand == Some(Ty::V128) && !takes_vectors {
                 return Err(NoProbe::Vector(number));
             }

@@ -159,6 +159,15 @@ impl Checker<'_> {
         Some(self.local(ty))
     }
 
+    /// Whether what is declared here can belong to events of a function.
+    fn belongs_to_sites(&self) -> bool {
+        match &self.context {
+            Context::Rule { event, .. } => event.has_site(),
+            Context::Script => true,
+            Context::Function { .. } => false,
+        }
+    }
+
     /// A variable of frames. All declarations of a name are one variable.
     fn frame_variable(&mut self, declaration: &ast::Declaration) -> Option<Variable> {
         let ast::Declaration { report, name, ty, .. } = declaration;
@@ -171,11 +180,7 @@ impl Checker<'_> {
             );
             return None;
         }
-        let belongs = match &self.context {
-            Context::Rule { event, .. } => event.has_site(),
-            Context::Script => true,
-            Context::Function { .. } => false,
-        };
+        let belongs = self.belongs_to_sites();
         if !belongs || *report {
             let message = match belongs {
                 false => "a frame variable belongs to rules that match places of the program's code",
@@ -228,12 +233,7 @@ impl Checker<'_> {
             );
             return None;
         }
-        let belongs = match &self.context {
-            Context::Rule { event, .. } => event.has_site(),
-            Context::Script => true,
-            Context::Function { .. } => false,
-        };
-        if !belongs {
+        if !self.belongs_to_sites() {
             let message = "a variable of threads belongs to rules of functions";
             self.problem(ProblemKind::Name, &name.span, message);
             return None;
