@@ -260,6 +260,45 @@ fn folded_branches_are_taken_if_their_condition_is_changed() {
     assert_eq!(branches(&probes[3]), Branches::Condition { taken: 1, not_taken: 1 });
 }
 
+/// Plain frames execute what the optimized code has left out, and count with the same cells: here in
+/// front of loops, each the first instruction that is executed after a condition that is folded.
+#[test]
+fn plain_frames_count_loops_after_folded_conditions() {
+    let (module, mut store, instance) = program(
+        "(module (func (export \"run\") (param i32) (result i32) (local i32)
+            (local.set 1 (i32.const 0))
+            (block (br_if 0 (i32.const 1)) (local.set 0 (i32.const 3)))
+            (loop (br_if 0 (local.tee 0 (i32.sub (local.get 0) (i32.const 1)))))
+            (if (i32.const 0)
+                (then (local.set 0 (i32.const 4)))
+                (else (loop (nop)
+                    (br_if 0 (i32.lt_u (local.tee 1 (i32.add (local.get 1) (i32.const 1))) (i32.const 3))))))
+            (local.get 1)))",
+    );
+    let function = module.function(0).unwrap();
+    let body = function.body().unwrap();
+    let start = body.range().start;
+    let instructions = body.instructions();
+    let offsets = instructions.map(|instruction| (instruction.offset() - start) as u32);
+    let specs: Vec<ProbeSpec> = offsets.map(|offset| at(0, offset, Kind::Count)).collect();
+    let counters: Vec<Probe> = module.probes(&specs).into_iter().filter_map(Result::ok).collect();
+    activate_all(&counters).into_iter().for_each(|on| on.unwrap());
+    let counts = |before: &[u64]| -> Vec<u64> {
+        counters.iter().zip(before).map(|(counter, before)| counter.count() - before).collect()
+    };
+    assert_eq!(call(&mut store, &instance, 5).unwrap(), 3);
+    let optimized = counts(&vec![0; counters.len()]);
+    let loops = [5, 3].map(|count| optimized.iter().filter(|found| **found == count).count());
+    assert!(loops[0] >= 5 && loops[1] >= 8, "{optimized:?}");
+    let set = offset_of(&module, 0, |operator| matches!(operator, Operator::LocalSet { .. }));
+    let write = generic(|frame| Ok(frame.set_operand(0, &Val::I32(0))?));
+    let write = module.probe(at(0, set, write)).unwrap();
+    write.activate().unwrap();
+    let before = counts(&vec![0; counters.len()]);
+    assert_eq!(call(&mut store, &instance, 5).unwrap(), 3);
+    assert_eq!(counts(&before), optimized);
+}
+
 /// Traps of plain frames are at their instructions, and exceptions are caught; their accessors end.
 #[test]
 fn plain_frames_trap_and_catch() {
@@ -591,6 +630,7 @@ pub(crate) fn test_all() {
     writes_to_callers_are_those_of_a_program_that_does_them_itself();
     probes_of_plain_frames_see_the_new_values();
     folded_branches_are_taken_if_their_condition_is_changed();
+    plain_frames_count_loops_after_folded_conditions();
     plain_frames_trap_and_catch();
     frames_that_catch_go_on_in_the_current_version();
     plain_frames_need_room_on_the_stack();

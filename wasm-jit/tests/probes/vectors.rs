@@ -218,6 +218,52 @@ fn vectors_are_passed_to_functions_of_webassembly() {
     assert_eq!((vector(32) as u32, vector(96) as u64, vector(112)), (7, 0xabc, vectors[2]));
 }
 
+/// In a frame that has become plain, lanes and whole vectors are the new ones.
+#[test]
+fn plain_frames_pass_their_vectors() {
+    let module = Module::new(&Engine::default(), TEXT).unwrap();
+    let new = [1, 2, 3].map(numbered);
+    let write = Kind::Generic(GenericFn::new(move |frame| {
+        frame.set_local(2, &new[0].into())?;
+        frame.set_operand(0, &new[1].into())?;
+        frame.set_operand(1, &new[2].into())?;
+        Ok(())
+    }));
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let of_probe = seen.clone();
+    let function = Callback::new(move |values| of_probe.lock().unwrap().push(values.to_vec()));
+    let lanes = [Lane::High, Lane::Low];
+    let values: Vec<Bound> = lanes
+        .into_iter()
+        .flat_map(|lane| {
+            [Bound::LocalLane(2, lane), Bound::OperandLane(0, lane), Bound::OperandLane(1, lane)]
+        })
+        .collect();
+    let look = Kind::Callback { function, values: Values::from(&values[..]) };
+    let mut store = Store::new(module.engine(), ());
+    let text = "(module (memory (export \"memory\") 1)
+        (func (export \"f\") (param v128 v128 v128)
+            (v128.store (i32.const 0) (local.get 0))
+            (v128.store (i32.const 16) (local.get 1))
+            (v128.store (i32.const 32) (local.get 2))))";
+    let monitor = Module::new(module.engine(), text).unwrap();
+    let monitor = Instance::new(&mut store, &monitor, &[]).unwrap();
+    let function = monitor.get_func(&mut store, "f").unwrap();
+    let function = WasmFn::new(&store, function).unwrap();
+    let values = [Bound::Local(2), Bound::Operand(0), Bound::Operand(1)].into();
+    let store_all = Kind::Wasm { function, values };
+    let probes = [write, look, store_all].map(|kind| module.probe(at_add(&module, kind)).unwrap());
+    probes.iter().for_each(|probe| probe.activate().unwrap());
+    let instance = Instance::new(&mut store, &module, &[]).unwrap();
+    let run = instance.get_typed_func::<(u128, i32), u128>(&mut store, "run").unwrap();
+    run.call(&mut store, (7, 1)).unwrap();
+    let halves = lanes.map(|lane| new.map(|vector| (vector >> (64 * lane as u32)) as u64));
+    assert_eq!(*seen.lock().unwrap(), [halves.concat()]);
+    let memory = monitor.get_memory(&mut store, "memory").unwrap();
+    let stored = |at: usize| u128::from_le_bytes(memory.data(&store)[at..at + 16].try_into().unwrap());
+    assert_eq!([0, 16, 32].map(stored), new);
+}
+
 /// A vector that is different in each byte.
 fn numbered(number: u8) -> u128 {
     u128::from_le_bytes(std::array::from_fn(|at| number.wrapping_mul(16).wrapping_add(at as u8)))

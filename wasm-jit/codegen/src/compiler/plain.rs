@@ -20,11 +20,11 @@
 //! The epilogue restores the callee-saved registers that the other versions have saved. Those that
 //! they have not saved still have the caller's values, and no code of the plain version uses them.
 
-use super::abi::SLOTS;
+use super::abi::{SLOTS, Ty};
 use super::function::FunctionCompiler;
 use super::located::{At, Located};
 use super::state::{Operand, Place, Val};
-use super::values::{Source, Value, Wanted};
+use super::values::{Source, Value, Vector, Wanted};
 use crate::asm::{Mem, Reg, Width};
 
 /// Operands up to this height have slots in which a frame of another version can become plain.
@@ -43,13 +43,15 @@ impl Value {
         };
         let source = match place {
             Some(place) => match place.at {
+                At::Slot(slot) if place.ty == Ty::V128 => Source::Vector(Vector::Slot(slot)),
                 At::Slot(slot) => Source::Slot(slot, place.ty.width()),
                 _ => return self,
             },
             // A local that no instruction uses.
             None => Source::Const(0),
         };
-        Self { source, ..self }
+        let value = Self { source, ..self };
+        self.lane.map_or(value, |lane| value.lane(lane))
     }
 }
 

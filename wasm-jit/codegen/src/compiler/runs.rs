@@ -109,6 +109,8 @@ impl FunctionCompiler<'_> {
         self.settle_fuel();
         if let Some(runs) = &mut self.runs {
             runs.is_over = true;
+            // A label may follow code after a condition that is never executed.
+            runs.after_condition = false;
         }
     }
 

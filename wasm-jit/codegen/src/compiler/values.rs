@@ -37,6 +37,8 @@ pub struct Value {
     pub(super) plus: u64,
     /// What it is, if it is a value of the frame.
     pub(super) wanted: Option<Wanted>,
+    /// If it is only a lane of that.
+    pub(super) lane: Option<Lane>,
 }
 
 /// Where a value comes from, and its width if only a part of the place is the value.
@@ -79,26 +81,30 @@ pub(super) enum Vector {
 
 impl From<Source> for Value {
     fn from(source: Source) -> Self {
-        Self { source, plus: 0, wanted: None }
+        Self::new(source)
     }
 }
 
 impl Value {
+    const fn new(source: Source) -> Self {
+        Self { source, plus: 0, wanted: None, lane: None }
+    }
+
     /// The address of the running instance's context.
-    pub const CONTEXT: Self = Self { source: Source::Context, plus: 0, wanted: None };
+    pub const CONTEXT: Self = Self::new(Source::Context);
     /// The address of the site.
-    pub const SITE: Self = Self { source: Source::Site, plus: 0, wanted: None };
+    pub const SITE: Self = Self::new(Source::Site);
 
     /// The frame pointer.
-    pub const FRAME: Self = Self { source: Source::Frame, plus: 0, wanted: None };
+    pub const FRAME: Self = Self::new(Source::Frame);
 
     /// The address at which the frame's caller continues.
-    pub const RETURN_ADDRESS: Self = Self { source: Source::ReturnAddress, plus: 0, wanted: None };
+    pub const RETURN_ADDRESS: Self = Self::new(Source::ReturnAddress);
 
     /// A constant.
     #[must_use]
     pub const fn constant(value: u64) -> Self {
-        Self { source: Source::Const(value), plus: 0, wanted: None }
+        Self::new(Source::Const(value))
     }
 
     /// A lane of 64 bits of a vector; of another value, lane 0 is the value, and lane 1 is 0.
@@ -114,7 +120,7 @@ impl Value {
             _ if is_high => return Self::constant(0),
             _ => return self,
         };
-        Self { source, ..self }
+        Self { source, lane: Some(lane), ..self }
     }
 
     /// The sum of this value and `plus`.

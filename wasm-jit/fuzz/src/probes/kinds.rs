@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wasm_jit::probes::{
-    AccessError, Bound, Callback, Frame, FrameAccessor, GenericFn, GlobalProbe, Kind, Location, NativeFn,
-    Place, Values,
+    AccessError, Bound, Callback, Frame, FrameAccessor, GenericFn, GlobalProbe, Kind, Lane, Location,
+    NativeFn, Place, Values,
 };
 use wasm_jit::{Module, Val, ValType};
 
@@ -132,17 +132,27 @@ impl Sort {
     }
 }
 
+const LANES: [Lane; 2] = [Lane::Low, Lane::High];
+
 /// Random values, which the place may not have.
 fn values(site: &Site, random: &mut Random, count: usize) -> Vec<Bound> {
     let locals = (site.locals.len() as u64).max(1);
-    let value = |_| match random.below(10) {
+    let value = |_| match random.below(11) {
         0 => Bound::Const(random.number()),
         1 => random.choose(&[Bound::Function, Bound::Offset]),
         2 => random.choose(&[Bound::Context, Bound::Frame, Bound::ReturnAddress]),
         3 if site.location.place == Place::Exit => Bound::Result(0),
         3 if random.one_in(4) => Bound::Address,
         3..7 => Bound::Operand(random.choose(&[0, 0, 0, 1, 1, 2, 3])),
-        _ => Bound::Local(random.below(locals) as u32),
+        7 if site.location.place == Place::Exit => Bound::ResultLane(0, random.choose(&LANES)),
+        7 => Bound::OperandLane(random.choose(&[0, 0, 1, 2]), random.choose(&LANES)),
+        _ => {
+            let local = random.below(locals) as u32;
+            match site.locals.get(local as usize) {
+                Some(ValType::V128) => Bound::LocalLane(local, random.choose(&LANES)),
+                _ => Bound::Local(local),
+            }
+        }
     };
     (0..count).map(value).collect()
 }
@@ -264,13 +274,20 @@ fn compare(frame: &mut Frame<'_>, site: &Site, number: usize) {
     let Some(seen) = SEEN.take() else { return };
     if seen.location == site.location && seen.number < number {
         for (bound, value) in &seen.values {
-            let read = match *bound {
-                Bound::Local(index) => frame.local(index),
-                Bound::Operand(depth) => frame.operand(depth),
+            let (read, lane) = match *bound {
+                Bound::Local(index) => (frame.local(index), None),
+                Bound::Operand(depth) => (frame.operand(depth), None),
+                Bound::LocalLane(index, lane) => (frame.local(index), Some(lane)),
+                Bound::OperandLane(depth, lane) => (frame.operand(depth), Some(lane)),
                 _ => continue,
             };
             let read = read.unwrap_or_else(|error| panic!("{:?}: {bound:?}: {error}", site.location));
-            if let Some(bits) = bits(&read) {
+            let bits = match lane {
+                None => bits(&read),
+                Some(Lane::Low) => Some(read.unwrap_v128() as u64),
+                Some(Lane::High) => Some((read.unwrap_v128() >> 64) as u64),
+            };
+            if let Some(bits) = bits {
                 assert_eq!(bits, *value, "{:?}: {bound:?} is {read:?}", site.location);
             }
         }

@@ -24,7 +24,8 @@ const TEXT: &str = r#"(module
     (func (export "i32") (param i32 i32) (call $count (local.get 0)))
     (func (export "i64") (param i32 i64) (call $count (local.get 0)))
     (func (export "f32") (param i32 f32) (call $count (local.get 0)))
-    (func (export "f64") (param i32 f64) (call $count (local.get 0))))"#;
+    (func (export "f64") (param i32 f64) (call $count (local.get 0)))
+    (func (export "v128") (param i32 v128) (call $count (local.get 0))))"#;
 
 /// The memory in which functions of WebAssembly count: eight bytes for each slot.
 pub(super) fn memory() -> Result<SharedMemory, String> {
@@ -43,7 +44,7 @@ pub(super) fn module(engine: &Engine) -> Result<Module, String> {
 #[derive(Clone, Debug)]
 pub(super) struct Functions {
     /// By the type of the second argument; the last one has none.
-    wasm: [WasmFn; 5],
+    wasm: [WasmFn; 6],
     /// Of the host, without a second argument.
     pub host: WasmFn,
 }
@@ -62,8 +63,8 @@ impl Functions {
             let function = instance.get_func(&mut *store, name).ok_or("the function is exported")?;
             WasmFn::new(&*store, function).map_err(|error| error.to_string())
         };
-        let wasm =
-            [function("i32")?, function("i64")?, function("f32")?, function("f64")?, function("none")?];
+        let [i32, i64, f32, f64] = [function("i32")?, function("i64")?, function("f32")?, function("f64")?];
+        let wasm = [i32, i64, f32, f64, function("v128")?, function("none")?];
         let counters = counters.clone();
         let host = Func::wrap(&mut *store, move |slot: i32| {
             counters[slot as usize].fetch_add(1, Ordering::Relaxed);
@@ -81,7 +82,8 @@ impl Functions {
             Some(ValType::I64) => 1,
             Some(ValType::F32) => 2,
             Some(ValType::F64) => 3,
-            _ => 4,
+            Some(ValType::V128) => 4,
+            _ => 5,
         }]
     }
 }
