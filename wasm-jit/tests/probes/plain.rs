@@ -260,8 +260,8 @@ fn folded_branches_are_taken_if_their_condition_is_changed() {
     assert_eq!(branches(&probes[3]), Branches::Condition { taken: 1, not_taken: 1 });
 }
 
-/// Plain frames execute what the optimized code has left out, and count with the same cells: here in
-/// front of loops, each the first instruction that is executed after a condition that is folded.
+/// Plain frames execute what the optimized code has left out, and count with the same cells: here
+/// in front of loops, each the first instruction that is executed after a condition that is folded.
 #[test]
 fn plain_frames_count_loops_after_folded_conditions() {
     let (module, mut store, instance) = program(
