@@ -2,7 +2,7 @@
 //! and `exploration` of wordpatch.
 //!
 //! ```text
-//! RUSTFLAGS="--cfg model" cargo test --release -p callpatch --lib --target-dir target/model exploration -- --nocapture
+//! RUSTC_WORKSPACE_WRAPPER=scripts/cfg/model cargo test --release -p callpatch --lib exploration -- --nocapture
 //! ```
 
 use wordpatch::{Bytes, FetchWindow, Split, TextRef, patch, wait_for_visibility};

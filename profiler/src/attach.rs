@@ -79,21 +79,26 @@ fn name(process: u32) -> String {
     format!("/tmp/.fastinst-{process}")
 }
 
-/// Listens for clients of this process. A socket of an earlier process with the same number is
-/// replaced. [`remove`] it before the process ends.
+/// Listens for clients of this process. The socket appears when it accepts connections; that of an
+/// earlier process with the same number is replaced. [`remove`] it before the process ends.
 ///
 /// # Errors
 /// [`Error::Listen`].
 pub fn listen() -> Result<UnixListener, Error> {
     let path = PathBuf::from(name(std::process::id()));
+    let unfinished = path.with_extension("new");
     let made = || {
-        match fs::remove_file(&path) {
+        match fs::remove_file(&unfinished) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(&path)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-        Ok(listener)
+        let listener = UnixListener::bind(&unfinished)?;
+        let named = fs::set_permissions(&unfinished, fs::Permissions::from_mode(0o600))
+            .and_then(|()| fs::rename(&unfinished, &path));
+        if named.is_err() {
+            let _ = fs::remove_file(&unfinished);
+        }
+        named.map(|()| listener)
     };
     made().map_err(|source| Error::Listen { path: path.clone(), source })
 }
@@ -172,4 +177,28 @@ pub fn receive_answer(stream: &mut impl BufRead) -> io::Result<Option<Answer>> {
         return Ok(None);
     }
     Ok(Some(serde_json::from_slice(&line)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_accepts_connections_as_soon_as_it_appears() {
+        let path = PathBuf::from(name(std::process::id()));
+        for _ in 0..200 {
+            std::thread::scope(|scope| {
+                let client = scope.spawn(|| {
+                    while !path.exists() {
+                        std::hint::spin_loop();
+                    }
+                    UnixStream::connect(&path).map(drop)
+                });
+                let listener = listen().unwrap();
+                client.join().unwrap().unwrap();
+                remove();
+                drop(listener);
+            });
+        }
+    }
 }

@@ -190,8 +190,7 @@ class Builder:
         command = [CARGO, "test", "--release", "--no-run", "--message-format=json", "--package", package]
         environment = dict(os.environ, **FAST_BUILDS, CARGO_TARGET_DIR=str(self.target))
         if target == "loom":
-            environment["RUSTFLAGS"] = "--cfg loom"
-            environment["CARGO_TARGET_DIR"] = str(self.target / "loom")
+            environment["RUSTC_WORKSPACE_WRAPPER"] = str(self.tree / "scripts/cfg/loom")
         if target in ("lib", "loom"):
             command.append("--lib")
         elif target != "*":

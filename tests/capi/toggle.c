@@ -1,13 +1,15 @@
 /* A program toggles its own probes: four threads, each with its own two functions, while two
    more run all of them. After each burst of toggles, every thread counts exactly which probes fire.
-   */
+
+   usage: toggle [BURSTS OF EACH THREAD] */
 
 #include "capi.h"
+
+#include <stdlib.h>
 
 #define FUNCTIONS_OF_OURS 8
 #define TOGGLERS 4
 #define EXECUTORS 2
-#define CHECKED_ROUNDS 1000
 #define BURST 99
 #define RUNS 20
 #define MAX_PROBES 512
@@ -64,6 +66,8 @@ static struct {
     unsigned announced;
     const uint8_t *site;
 } probes[MAX_PROBES];
+
+static unsigned checked_rounds = 1000;
 
 static char executable[4096];
 
@@ -160,7 +164,7 @@ UNINSTRUMENTED static void switch_function(int function, int by) {
 }
 
 UNINSTRUMENTED static void toggle(unsigned toggler) {
-    for (unsigned round = 0; round < CHECKED_ROUNDS; round++) {
+    for (unsigned round = 0; round < checked_rounds; round++) {
         const int function = (int)(toggler + TOGGLERS * (round % 2));
         for (int i = 0; i < BURST; i++)
             switch_function(function, i % 3 - 1);
@@ -218,7 +222,9 @@ UNINSTRUMENTED static void probes_switch_themselves_off(void) {
     }
 }
 
-UNINSTRUMENTED int main(void) {
+UNINSTRUMENTED int main(int argc, char **argv) {
+    if (argc > 1)
+        checked_rounds = (unsigned)atoi(argv[1]);
     find_interface();
     const ssize_t length = readlink("/proc/self/exe", executable, sizeof executable - 1);
     require(length > 0, "/proc/self/exe");

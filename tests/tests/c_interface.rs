@@ -138,8 +138,8 @@ fn probes_toggled_by_four_threads_fire_exactly_while_active() {
 #[test]
 fn probes_toggled_with_text_access_by_mprotect() {
     // Threads wait for each other's pages: this takes long.
-    let builds = if is_long() { USUAL } else { &USUAL[..1] };
-    check_with("toggle.c", &[], builds, "tool=none:text=mprotect", None);
+    let (builds, bursts) = if is_long() { (USUAL, "1000") } else { (&USUAL[..1], "200") };
+    check_with("toggle.c", &[bursts], builds, "tool=none:text=mprotect", None);
 }
 
 #[test]

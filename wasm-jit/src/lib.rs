@@ -117,6 +117,7 @@ mod linear_memory;
 pub(crate) mod module;
 pub(crate) mod objdump;
 mod object_type;
+mod parallel;
 pub mod probes;
 mod runtime;
 mod store_id;

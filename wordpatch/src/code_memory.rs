@@ -99,13 +99,23 @@ impl CodeBuffer {
     /// Appends code at the next multiple of `alignment` (a power of two, at most a page), and
     /// returns its offset. Skipped bytes are filled with INT3. Returns `None` if there is no room.
     pub fn append(&mut self, code: &[u8], alignment: usize) -> Option<usize> {
+        self.append_by(code.len(), alignment, |place| place.copy_from_slice(code))
+    }
+
+    /// As [`CodeBuffer::append`], for code of this length that `write` writes.
+    pub fn append_by(
+        &mut self,
+        length: usize,
+        alignment: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Option<usize> {
         let start = self.written.next_multiple_of(alignment);
-        let end = start.checked_add(code.len()).filter(|end| *end <= self.view.length)?;
+        let end = start.checked_add(length).filter(|end| *end <= self.view.length)?;
         let before = self.written;
         self.written = end;
         let bytes = self.bytes_mut();
         bytes[before..start].fill(INT3);
-        bytes[start..].copy_from_slice(code);
+        write(&mut bytes[start..]);
         Some(start)
     }
 

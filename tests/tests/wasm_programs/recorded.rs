@@ -82,6 +82,20 @@ fn replay_in_node(file: &Path) -> Option<[i32; 3]> {
     Some(serde_json::from_slice(&run.stdout).expect("three numbers"))
 }
 
+/// Replays a trace with checks in node, with a host in JavaScript.
+#[track_caller]
+fn check_javascript(trace: &str, program: &str, folder: &Path) {
+    command(&["replay-gen", "--javascript", trace, program, "-o", "javascript"], folder);
+    let mut node = Command::new("node");
+    if node.arg("--version").output().is_err() {
+        eprintln!("node is not installed: not replayed by a host in JavaScript");
+        return;
+    }
+    let mut node = Command::new("node");
+    let run = run_within(node.arg(folder.join("javascript/replay.mjs")).arg("--check"), TIME_LIMIT);
+    assert!(run.status.success(), "{program}: {trace}: {}\n{}", run.status, run.stderr);
+}
+
 /// Replays with checks in all engines.
 #[track_caller]
 fn check_replay(file: &Path, what: &str) {
@@ -112,6 +126,7 @@ fn check_slice(workload: &Workload, function: &str) {
     let generate = ["replay-gen", "--check", "slice.trace", program, "-o", "check.wasm"];
     command(&generate, folder);
     check_replay(&folder.join("check.wasm"), function);
+    check_javascript("slice.trace", program, folder);
 }
 
 /// Some calls of a function in the middle of the run are a replay of their own, and the program is
@@ -137,6 +152,7 @@ fn check_middle(workload: &Workload, from: &str, calls: u64) {
         command(&["replay-gen", "--check", trace, program, "-o", "check.wasm"], folder);
         check_replay(&folder.join("check.wasm"), &format!("{from}: {trace}"));
     }
+    check_javascript("small.trace", program, folder);
 }
 
 #[track_caller]
@@ -158,6 +174,7 @@ fn check(workload: &Workload) {
         command(&["replay-gen", "--check", trace, program, "-o", "check.wasm"], folder);
         check_replay(&folder.join("check.wasm"), &format!("{program}: {trace}"));
     }
+    check_javascript("small.trace", program, folder);
     let text = |run: &Run| String::from_utf8_lossy(&run.stdout).into_owned();
     let (reduced, dump) = (text(&reduced), text(&command(&["trace", "dump", "small.trace"], folder)));
     let after = format!("{} after", dump.lines().count());

@@ -120,7 +120,11 @@ const GENERATE_EXAMPLES: &str = "\
 Examples:
   wasm-jit replay-gen app.trace app.wasm -o bench.wasm      a benchmark without a host
   wasmtime bench.wasm
-  wasm-jit replay-gen --check app.trace app.wasm -o check.wasm";
+  wasm-jit replay-gen --check app.trace app.wasm -o check.wasm
+  wasm-jit replay-gen --javascript app.trace app.wasm -o bench      with a host in JavaScript
+  node bench/replay.mjs --check
+  wasm-jit replay-gen --separate app.trace app.wasm -o bench        as three modules
+  wasmtime --preload imports=bench/imports.wasm --preload program=bench/program.wasm bench/host.wasm";
 
 /// Makes a module from a program and a trace that repeats the recorded run alone, in any engine
 ///
@@ -129,9 +133,19 @@ Examples:
 #[derive(Debug, Args)]
 #[command(before_help = GENERATE_EXAMPLES, help_template = super::TEMPLATE)]
 pub(super) struct ReplayGen {
-    /// The new module
+    /// The new module; with --javascript or --separate a folder, which is made if it does not exist
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+
+    /// Makes a host in JavaScript: the files replay.mjs, program.wasm, which is the program with
+    /// more exports, and events.bin. It checks if it is started with --check
+    #[arg(long, conflicts_with_all = ["check", "separate"])]
+    javascript: bool,
+
+    /// Makes three modules: imports.wasm, program.wasm, which is the program with more exports, and
+    /// host.wasm, whose _start repeats the run
+    #[arg(long)]
+    separate: bool,
 
     /// Compares all arguments and results with the recorded ones: the first difference traps, and
     /// the exported global replay.difference is the number of its event, as trace dump prints it
@@ -149,12 +163,34 @@ pub(super) struct ReplayGen {
 
 pub(super) fn generate(arguments: &ReplayGen) -> Result<ExitCode, Failure> {
     let module = load(&arguments.program)?;
+    if arguments.javascript {
+        let made = wasm_jit_replay::javascript(module.bytes(), open(&arguments.trace)?);
+        let made = made.map_err(|error| about(error, &arguments.trace, &arguments.program))?;
+        return write_files(&made.files(), &arguments.output);
+    }
+    if arguments.separate {
+        let made = wasm_jit_replay::separate(module.bytes(), open(&arguments.trace)?, arguments.check);
+        let made = made.map_err(|error| about(error, &arguments.trace, &arguments.program))?;
+        return write_files(&made.files(), &arguments.output);
+    }
     let generated = wasm_jit_replay::generate(module.bytes(), open(&arguments.trace)?, arguments.check);
     let generated = generated.map_err(|error| about(error, &arguments.trace, &arguments.program))?;
     let new = Output::new(&arguments.output)?;
     let written = new.file()?.write_all(&generated);
     written.map_err(|error| Failure::of_file(&arguments.output, error))?;
     new.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes files into a folder.
+fn write_files(files: &[(&str, &[u8])], folder: &Path) -> Result<ExitCode, Failure> {
+    fs::create_dir_all(folder).map_err(|error| Failure::of_file(folder, error))?;
+    for (name, contents) in files {
+        let path = folder.join(name);
+        let new = Output::new(&path)?;
+        new.file()?.write_all(contents).map_err(|error| Failure::of_file(&path, error))?;
+        new.finish()?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

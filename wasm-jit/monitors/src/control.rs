@@ -17,13 +17,16 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::geteuid;
 
 use crate::{Error, Format, Session};
 
@@ -42,11 +45,11 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens on a socket at this path, which only this user can access. A socket that is there
-    /// already is replaced.
+    /// Listens on a socket at this path, for clients of this user and of root. It appears there
+    /// when it accepts connections. A socket that is there already is replaced.
     ///
     /// # Errors
-    /// [`Error::Write`].
+    /// [`Error::Write`]: also if there is something else at the path.
     pub fn listen(session: Arc<Session>, path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::listen_with(session, path, |_, _| None)
     }
@@ -64,12 +67,7 @@ impl Control {
     ) -> Result<Self, Error> {
         let path = path.as_ref().to_owned();
         let failed = |source| Error::Write { path: path.clone(), source };
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path).map_err(failed)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        let listener = bind(&path).map_err(failed)?;
         let ends = Arc::new(AtomicBool::new(false));
         let is_ending = ends.clone();
         let serve = move || {
@@ -77,8 +75,12 @@ impl Control {
                 if is_ending.load(Ordering::Relaxed) {
                     break;
                 }
-                // A client that does not read its answer loses it.
-                let _ = client.and_then(|client| serve(&session, &others, client));
+                if let Ok(client) = client
+                    && is_permitted(&client)
+                {
+                    // A client that does not read its answer loses it.
+                    let _ = serve(&session, &others, client);
+                }
             }
         };
         let server = thread::Builder::new().name("control".to_owned()).spawn(serve).map_err(failed)?;
@@ -89,6 +91,32 @@ impl Control {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// A socket at a path where there is nothing, or another socket.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it exists, and is not a socket"));
+        }
+        _ => {}
+    }
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(format!(".{}", std::process::id()));
+    let listener = UnixListener::bind(&unfinished)?;
+    let named = fs::set_permissions(&unfinished, fs::Permissions::from_mode(0o600))
+        .and_then(|()| fs::rename(&unfinished, path));
+    if let Err(error) = named {
+        let _ = fs::remove_file(&unfinished);
+        return Err(error);
+    }
+    Ok(listener)
+}
+
+/// Whether a client has this process's user, or is root. Others could connect before the socket had
+/// its permissions.
+fn is_permitted(client: &UnixStream) -> bool {
+    getsockopt(client, PeerCredentials).is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw())
 }
 
 impl Drop for Control {

@@ -137,6 +137,20 @@ pub enum Event {
 }
 
 impl Event {
+    /// The values that it has.
+    pub(crate) fn values(&self) -> &[Value] {
+        match self {
+            Self::Enter { arguments: values, .. }
+            | Self::Call { arguments: values, .. }
+            | Self::Return { results: values }
+            | Self::Leave { results: values } => values,
+            Self::ImportGlobal { value, .. }
+            | Self::SetGlobal { value, .. }
+            | Self::SetElement { value, .. } => std::slice::from_ref(value),
+            _ => &[],
+        }
+    }
+
     /// Whether it is the state of an import.
     pub(crate) fn is_import(&self) -> bool {
         matches!(self, Self::ImportMemory { .. } | Self::ImportTable { .. } | Self::ImportGlobal { .. })

@@ -11,7 +11,8 @@
 //!    writer crashed is readable up to the last call that ended. All values are stored as bits.
 //! 3. [`generate`] makes a standalone module from the program and the trace (`generate/`): the
 //!    imported functions are replaced by functions that do what the host did; `_start` repeats the
-//!    calls of the host. The code of the original functions is copied byte by byte.
+//!    calls of the host. The code of the original functions is copied byte by byte. With
+//!    [`separate()`] and [`javascript()`], the program and its host remain apart.
 //! 4. [`reduce`] makes a trace smaller (section 3.3 of the paper): it runs the program with a host
 //!    that does what the trace says (`rerun.rs`), observes all accesses to memories
 //!    (`accesses.rs`), and keeps the bytes that the program reads before they are overwritten.
@@ -124,7 +125,7 @@ mod writes;
 pub use calls::{CallRecorder, Calls};
 pub use error::Error;
 pub use event::Event;
-pub use generate::{DIFFERENCE, LAST, POSITION, generate};
+pub use generate::{DIFFERENCE, JavaScript, LAST, POSITION, Separate, generate, javascript, separate};
 pub use import::import;
 pub use record::Recorder;
 pub use reduce::{Reduced, reduce};

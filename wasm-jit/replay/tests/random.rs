@@ -10,12 +10,14 @@ use std::io::Cursor;
 use std::num::NonZeroU64;
 
 use machine_code::code;
-use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
+use support::{
+    Replayed, Trace, events, replay, replay_in_wasmi, replay_separately, replay_separately_in_wasmi, trace_of,
+};
 use wasm_jit::{
     AsContextMut, Caller, Engine, Extern, Func, FuncType, Global, GlobalType, Instance, Linker, Memory,
     MemoryType, Module, Mutability, Store, Val, ValType,
 };
-use wasm_jit_replay::{CallRecorder, Calls, Event, Recorder, Value, generate, reduce};
+use wasm_jit_replay::{CallRecorder, Calls, Event, Recorder, Value, generate, reduce, separate};
 
 /// `run` mixes what it reads anywhere in both memories, the global, the sizes and what the host
 /// returns; `back` is the same with fewer rounds, for the host.
@@ -255,6 +257,9 @@ fn check_replays(module: &Module, trace: &[u8], seed: u64) -> Vec<u8> {
         let bench = generate(module.bytes(), trace, true).unwrap();
         let expected = Replayed::Complete { returned: true };
         assert_eq!((replay(&bench), replay_in_wasmi(&bench)), (expected, expected), "seed {seed}");
+        let modules = separate(module.bytes(), trace, true).unwrap();
+        let replayed = (replay_separately(&modules), replay_separately_in_wasmi(&modules));
+        assert_eq!(replayed, (expected, expected), "seed {seed}, in modules of their own");
     }
     small.bytes()
 }

@@ -1,6 +1,5 @@
 //! `Replay`: a recorded run happens again, instruction by instruction, and ends as it did.
 
-#[allow(dead_code, reason = "this is for all tests")]
 mod support;
 
 use std::io::Cursor;

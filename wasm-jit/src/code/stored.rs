@@ -24,6 +24,7 @@ use wordpatch::code_memory::CodeBuffer;
 use super::functions::{EagerFunctions, Function, Functions, TryRegion};
 use super::link::{Linked, seal};
 use super::{CodeImage, CompileError, Trampolines};
+use crate::parallel;
 
 /// The tables of an image.
 #[derive(Debug, Serialize, Deserialize)]
@@ -56,12 +57,14 @@ impl CodeImage {
         }
     }
 
-    /// An image of code that was stored. `None` if code and tables do not belong to the module.
+    /// An image of code that was stored, which is copied by `threads` threads. `None` if code and
+    /// tables do not belong to the module.
     pub(crate) fn load(
         module: Arc<ModuleInfo>,
         bytes: Bytes,
         code: &[u8],
         tables: StoredTables,
+        threads: usize,
     ) -> Result<Option<Arc<Self>>, CompileError> {
         let own_functions = module.functions.len() - module.imported_functions as usize;
         let belongs = tables.functions.len() == own_functions
@@ -72,7 +75,8 @@ impl CodeImage {
         }
         let room = super::link::room_for_probes(code.len());
         let mut buffer = CodeBuffer::new(code.len() + room).or_else(|_| CodeBuffer::new(code.len()))?;
-        buffer.append(code, 1).expect("the buffer is as long as the code");
+        let place = buffer.append_by(code.len(), 1, |place| parallel::copy(threads, place, code));
+        place.expect("the buffer is as long as the code");
         let functions = EagerFunctions {
             functions: tables.functions,
             regions: tables.regions,

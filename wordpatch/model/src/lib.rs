@@ -15,7 +15,7 @@
 //!   counterexample.
 //!
 //! ```text
-//! RUSTFLAGS="--cfg model" cargo test --release -p wordpatch -p callpatch --lib --target-dir target/model exploration
+//! RUSTC_WORKSPACE_WRAPPER=scripts/cfg/model cargo test --release -p wordpatch -p callpatch --lib exploration
 //! ```
 //!
 //! `-- --nocapture` prints the number of states of each scenario, and the counterexample for each

@@ -5,7 +5,7 @@
 //! `wordpatch-model`, whose documentation lists what is modelled and what is assumed.
 //!
 //! ```text
-//! RUSTFLAGS="--cfg model" cargo test --release -p wordpatch --lib --target-dir target/model exploration -- --nocapture
+//! RUSTC_WORKSPACE_WRAPPER=scripts/cfg/model cargo test --release -p wordpatch --lib exploration -- --nocapture
 //! ```
 
 mod assumptions;

@@ -3,7 +3,7 @@
 //! (`exploration` covers instruction fetch.)
 //!
 //! ```text
-//! RUSTFLAGS="--cfg loom" cargo test --release -p wordpatch --lib --target-dir target/loom interleavings
+//! RUSTC_WORKSPACE_WRAPPER=scripts/cfg/loom cargo test --release -p wordpatch --lib interleavings
 //! ```
 //!
 //! # Bounds

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
 use wasm_jit::{Engine, Instance, Module, Store};
@@ -15,7 +15,7 @@ use super::LOOP;
 fn monitors_are_switched_over_a_socket() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
-    std::fs::write(&path, "left by another process").unwrap();
+    drop(UnixListener::bind(&path).expect("as if left by another process"));
     let module = Module::new(&Engine::default(), LOOP).unwrap();
     let session = Arc::new(Session::new(&module, Output::directory(directory.path().join("out")).unwrap()));
     let control = Control::listen(session, &path).unwrap();
@@ -72,4 +72,38 @@ fn clients_that_end_early_disturb_nobody() {
     let mut answer = Vec::new();
     let _ = endless.read_to_end(&mut answer);
     assert!(!request(&path, "list").unwrap().unwrap().is_empty());
+}
+
+#[test]
+fn sockets_accept_connections_as_soon_as_they_appear() {
+    let directory = tempfile::tempdir().unwrap();
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    let session = Arc::new(Session::new(&module, Output::none()));
+    for number in 0..200 {
+        let path = directory.path().join(number.to_string());
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                while !path.exists() {
+                    std::hint::spin_loop();
+                }
+                request(&path, "list")
+            });
+            let control = Control::listen(session.clone(), &path).unwrap();
+            assert!(client.join().unwrap().unwrap().is_ok());
+            drop(control);
+        });
+    }
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn files_are_not_replaced_by_sockets() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notes");
+    std::fs::write(&path, "text").unwrap();
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    let error = Control::listen(Arc::new(Session::new(&module, Output::none())), &path).unwrap_err();
+    assert!(error.to_string().ends_with("notes: it exists, and is not a socket"), "{error}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "text");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 }

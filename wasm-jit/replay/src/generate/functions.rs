@@ -26,18 +26,18 @@ const FEW_ACTIONS: usize = ACTIONS / FAN;
 /// Functions that are added to the program.
 pub(super) struct Functions<'a> {
     program: &'a Program,
+    indices: Indices,
     check: bool,
     /// Number of the event for calls that were not recorded.
     end: i32,
     /// The type of functions without parameters and results.
     pub(super) plain: u32,
-    pub(super) segment: u32,
     /// The global [`DIFFERENCE`](super::DIFFERENCE). Those for [`POSITION`](super::POSITION) and
     /// [`LAST`](super::LAST) follow, then the counters of the imports.
     pub(super) difference: u32,
     /// For the imports.
     pub(super) replaced: CodeSection,
-    /// After the functions of the program.
+    /// Further ones.
     pub(super) types: FunctionSection,
     pub(super) bodies: CodeSection,
     /// Restores the state of an instance that ran before.
@@ -46,17 +46,75 @@ pub(super) struct Functions<'a> {
     pub(super) start: u32,
 }
 
+/// Where functions find what is in the index spaces of their module.
+#[derive(Debug)]
+pub(super) struct Indices {
+    /// The functions of the program, if they have other indices here: those that are used, in the
+    /// order of their new indices.
+    functions: Option<Vec<u32>>,
+    /// The functions that empty segments, if this module cannot do it: for data segments, and for
+    /// element segments; the first one's index here, and the segments.
+    drops: Option<(u32, [Vec<u32>; 2])>,
+    /// The first function that is added.
+    added: u32,
+    /// The data segment with the bytes of the script.
+    segment: u32,
+}
+
+impl Indices {
+    /// In the module of the program.
+    pub(super) fn inside(program: &Program) -> Self {
+        let (added, segment) = (program.functions.len() as u32, program.number_of(DATA));
+        Self { functions: None, drops: None, added, segment }
+    }
+
+    /// In a module that imports these functions of the program, and then those that empty these
+    /// data and element segments. The functions for imports follow, then the added ones.
+    pub(super) fn outside(program: &Program, functions: Vec<u32>, segments: [Vec<u32>; 2]) -> Self {
+        let first = functions.len() as u32;
+        let own = first + segments.iter().map(Vec::len).sum::<usize>() as u32;
+        Self {
+            functions: Some(functions),
+            drops: Some((first, segments)),
+            added: own + program.imports,
+            segment: 0,
+        }
+    }
+
+    /// The first of the functions that take the place of imports.
+    pub(super) fn replaced(&self, program: &Program) -> u32 {
+        if self.functions.is_some() { self.added - program.imports } else { 0 }
+    }
+
+    /// A function of the program.
+    pub(super) fn function(&self, index: u32) -> u32 {
+        self.functions.as_ref().map_or(index, |functions| {
+            functions.binary_search(&index).expect("the module imports what it uses") as u32
+        })
+    }
+
+    /// The function that empties a segment, if there is one.
+    fn drop(&self, segment: u32, is_data: bool) -> Option<u32> {
+        let (first, [data, elements]) = self.drops.as_ref()?;
+        let found = match is_data {
+            true => data.binary_search(&segment).map(|at| at as u32),
+            false => elements.binary_search(&segment).map(|at| (data.len() + at) as u32),
+        };
+        Some(first + found.expect("the module imports what it uses"))
+    }
+}
+
 /// What a call does: calls that are equal share code.
 type Done<'a> = (&'a [Action], &'a Option<Vec<Value>>);
 
 impl<'a> Functions<'a> {
-    pub(super) fn of(program: &'a Program, script: &Script, check: bool) -> Self {
+    pub(super) fn of(program: &'a Program, script: &Script, check: bool, indices: Indices) -> Self {
         let mut this = Self {
             program,
+            indices,
             check,
             end: script.events as i32,
             plain: program.types.len() as u32,
-            segment: program.number_of(DATA),
             difference: program.globals.len() as u32,
             replaced: CodeSection::new(),
             types: FunctionSection::new(),
@@ -90,7 +148,7 @@ impl<'a> Functions<'a> {
         body.instructions().end();
         self.types.function(ty);
         self.bodies.function(&body);
-        self.program.functions.len() as u32 + self.added() - 1
+        self.indices.added + self.added() - 1
     }
 
     /// The function that takes the place of an import.
@@ -186,7 +244,7 @@ impl<'a> Functions<'a> {
             }
             match &call.results {
                 Some(results) => {
-                    results.iter().for_each(|result| constant(&mut code, *result));
+                    results.iter().for_each(|result| self.constant(&mut code, *result));
                     code.return_();
                 }
                 None => {
@@ -218,26 +276,32 @@ impl<'a> Functions<'a> {
                 Action::Write { memory, address, from, length } => {
                     self.address(code, *memory, *address);
                     code.i32_const(*from as i32).i32_const(*length as i32);
-                    code.memory_init(*memory, self.segment);
+                    code.memory_init(*memory, self.indices.segment);
                 }
                 Action::SetGlobal { global, value } => {
-                    constant(code, *value);
+                    self.constant(code, *value);
                     code.global_set(*global);
                 }
                 Action::GrowTable { table, elements, null } => {
-                    constant(code, *null);
+                    self.constant(code, *null);
                     code.i32_const(*elements as i32).table_grow(*table).drop();
                 }
                 Action::SetElement { table, element, value } => {
                     code.i32_const(*element as i32);
-                    constant(code, *value);
+                    self.constant(code, *value);
                     code.table_set(*table);
                 }
                 Action::DropData { segment } => {
-                    code.data_drop(*segment);
+                    match self.indices.drop(*segment, true) {
+                        Some(function) => code.call(function),
+                        None => code.data_drop(*segment),
+                    };
                 }
                 Action::DropElements { segment } => {
-                    code.elem_drop(*segment);
+                    match self.indices.drop(*segment, false) {
+                        Some(function) => code.call(function),
+                        None => code.elem_drop(*segment),
+                    };
                 }
                 Action::Enter(enter) => self.enter(code, enter),
             }
@@ -245,8 +309,8 @@ impl<'a> Functions<'a> {
     }
 
     fn enter(&self, code: &mut InstructionSink<'_>, enter: &Enter) {
-        enter.arguments.iter().for_each(|argument| constant(code, *argument));
-        code.call(enter.function);
+        enter.arguments.iter().for_each(|argument| self.constant(code, *argument));
+        code.call(self.indices.function(enter.function));
         match &enter.results {
             Some(results) if self.check => {
                 self.reaches(code, enter.end);
@@ -260,9 +324,17 @@ impl<'a> Functions<'a> {
         }
     }
 
+    /// A value that the program may have.
+    fn constant(&self, code: &mut InstructionSink<'_>, value: Value) {
+        match value {
+            Value::Func(Some(index)) => constant(code, Value::Func(Some(self.indices.function(index)))),
+            value => constant(code, value),
+        }
+    }
+
     /// An address or number of pages.
     fn address(&self, code: &mut InstructionSink<'_>, memory: u32, value: u64) {
-        match self.program.memories[memory as usize] {
+        match self.program.memories[memory as usize].memory64 {
             true => code.i64_const(value as i64),
             false => code.i32_const(value as u32 as i32),
         };

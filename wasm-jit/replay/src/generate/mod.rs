@@ -6,6 +6,8 @@
 //! 3. `functions.rs`: functions that do it.
 //! 4. `module.rs`: the sections of the new module; `initializers.rs`: initializers that read
 //!    imported globals.
+//! 5. `exports.rs`: the program as a module of its own; `separate.rs`: its host in other modules;
+//!    `javascript/`: its host in JavaScript.
 //!
 //! Imported memories and globals become the module's own, with the size and the values that the
 //! trace says. The imported functions come first in the index space of functions. Here as many
@@ -13,18 +15,23 @@
 //! and its code is copied byte by byte. What is added comes after the program's own types,
 //! functions, globals, elements and data.
 
+mod exports;
 mod functions;
 mod initializers;
+mod javascript;
 mod module;
 mod program;
 mod script;
+mod separate;
 
 use std::io::Read;
 
 use super::error::Error;
-use functions::Functions;
+use functions::{Functions, Indices};
+pub use javascript::{JavaScript, javascript};
 use program::Program;
 use script::Script;
+pub use separate::{Separate, separate};
 
 /// The exported global with the number of the first event that differs, after a replay with checks
 /// has trapped; 0 (the start) if none does. The number of events of the trace means a call that was
@@ -51,6 +58,6 @@ pub const LAST: &str = "replay.last";
 /// [`Error::Unsupported`] for a program that cannot have been recorded.
 pub fn generate(program: &[u8], trace: impl Read, check: bool) -> Result<Vec<u8>, Error> {
     let original = Program::parse(program)?;
-    let script = Script::read(program, &original, trace)?;
-    module::assemble(&original, &script, Functions::of(&original, &script, check))
+    let script = Script::read(program, &original, trace, |_| Ok(()))?;
+    module::assemble(&original, &script, Functions::of(&original, &script, check, Indices::inside(&original)))
 }

@@ -65,14 +65,14 @@ pub(super) fn assemble(
 }
 
 /// Appends a section, unless it has no items.
-fn put(out: &mut wasm_encoder::Module, id: u8, items: &Items) {
+pub(super) fn put(out: &mut wasm_encoder::Module, id: u8, items: &Items) {
     if items.count > 0 {
         out.section(&RawSection { id, data: &items.section() });
     }
 }
 
 /// The memories that the program imports, as its own.
-fn imported_memories(program: &Program, script: &Script) -> MemorySection {
+pub(super) fn imported_memories(program: &Program, script: &Script) -> MemorySection {
     let mut memories = MemorySection::new();
     for (ty, ImportedSize { size, maximum }) in program.imported_memories.iter().zip(&script.memories) {
         memories.memory(MemoryType { minimum: *size, maximum: *maximum, ..(*ty).into() });
@@ -81,7 +81,7 @@ fn imported_memories(program: &Program, script: &Script) -> MemorySection {
 }
 
 /// The tables that the program imports, as its own.
-fn imported_tables(program: &Program, script: &Script) -> Result<TableSection, Error> {
+pub(super) fn imported_tables(program: &Program, script: &Script) -> Result<TableSection, Error> {
     let mut tables = TableSection::new();
     for (ty, ImportedSize { size, maximum }) in program.imported_tables.iter().zip(&script.tables) {
         if ![wp::RefType::FUNCREF, wp::RefType::EXTERNREF].contains(&ty.element_type) {
@@ -94,7 +94,7 @@ fn imported_tables(program: &Program, script: &Script) -> Result<TableSection, E
 }
 
 /// The globals that the program imports, as its own.
-fn imported_globals(program: &Program, script: &Script) -> Result<GlobalSection, Error> {
+pub(super) fn imported_globals(program: &Program, script: &Script) -> Result<GlobalSection, Error> {
     let mut globals = GlobalSection::new();
     for (ty, value) in program.globals.iter().zip(&script.globals) {
         let mut initializer = Vec::new();
@@ -106,7 +106,7 @@ fn imported_globals(program: &Program, script: &Script) -> Result<GlobalSection,
 }
 
 /// The first difference, the position, the last event, and a counter for each import.
-fn globals(program: &Program, script: &Script) -> GlobalSection {
+pub(super) fn globals(program: &Program, script: &Script) -> GlobalSection {
     let mut globals = GlobalSection::new();
     let ty = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
     globals.global(ty, &ConstExpr::i32_const(0));
@@ -132,7 +132,7 @@ fn exports(program: &Program, functions: &Functions<'_>) -> ExportSection {
     exports
 }
 
-fn export_kind(kind: wp::ExternalKind) -> ExportKind {
+pub(super) fn export_kind(kind: wp::ExternalKind) -> ExportKind {
     match kind {
         wp::ExternalKind::Func | wp::ExternalKind::FuncExact => ExportKind::Func,
         wp::ExternalKind::Table => ExportKind::Table,

@@ -60,6 +60,8 @@ pub(super) struct Program {
     /// The types of all functions; the imported ones come first.
     pub(super) functions: Vec<u32>,
     pub(super) imports: u32,
+    /// The kinds of all imports, in order.
+    pub(super) imported: Vec<wp::ExternalKind>,
     pub(super) imported_memories: Vec<wp::MemoryType>,
     pub(super) imported_tables: Vec<wp::TableType>,
     /// Number of imported globals.
@@ -67,8 +69,7 @@ pub(super) struct Program {
     pub(super) exports: Vec<(String, wp::ExternalKind, u32)>,
     /// The types of elements of all tables. Here and below, imported ones come first.
     pub(super) tables: Vec<wp::RefType>,
-    /// Whether addresses have 64 bits, for each memory.
-    pub(super) memories: Vec<bool>,
+    pub(super) memories: Vec<wp::MemoryType>,
     pub(super) globals: Vec<wp::GlobalType>,
 }
 
@@ -99,27 +100,32 @@ impl Program {
             }
             wp::Payload::ImportSection(imports) => {
                 for import in imports.into_imports() {
-                    match import?.ty {
+                    let kind = match import?.ty {
                         wp::TypeRef::Func(ty) => {
                             self.functions.push(ty);
                             self.imports += 1;
+                            wp::ExternalKind::Func
                         }
                         wp::TypeRef::Memory(ty) => {
-                            self.memories.push(ty.memory64);
+                            self.memories.push(ty);
                             self.imported_memories.push(ty);
+                            wp::ExternalKind::Memory
                         }
                         wp::TypeRef::Global(ty) => {
                             self.globals.push(ty);
                             self.imported_globals += 1;
+                            wp::ExternalKind::Global
                         }
                         wp::TypeRef::Table(ty) => {
                             self.add_table(&ty)?;
                             self.imported_tables.push(ty);
+                            wp::ExternalKind::Table
                         }
                         wp::TypeRef::Tag(_) | wp::TypeRef::FuncExact(_) => {
                             return Err(unsupported("an import of a tag"));
                         }
-                    }
+                    };
+                    self.imported.push(kind);
                 }
             }
             wp::Payload::FunctionSection(functions) => {
@@ -134,7 +140,7 @@ impl Program {
             }
             wp::Payload::MemorySection(memories) => {
                 for memory in memories {
-                    self.memories.push(memory?.memory64);
+                    self.memories.push(memory?);
                 }
             }
             wp::Payload::GlobalSection(globals) => {

@@ -122,7 +122,13 @@ struct Events<'a> {
 }
 
 impl Script {
-    pub(super) fn read(binary: &[u8], program: &Program, trace: impl Read) -> Result<Self, Error> {
+    /// Reads a trace. Each of its events is shown to `also`.
+    pub(super) fn read(
+        binary: &[u8],
+        program: &Program,
+        trace: impl Read,
+        mut also: impl FnMut(&Event) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
         let mut script = Self::default();
         script.imports.resize_with(program.imports as usize, Vec::new);
         let (running, known, hasher) = Default::default();
@@ -134,6 +140,7 @@ impl Script {
             {
                 return Err(Error::OtherModule);
             }
+            also(&event)?;
             events.event(event).map_err(|what| Error::Mismatch { number, what })?;
             events.script.events += 1;
         }
@@ -300,15 +307,15 @@ impl Events<'_> {
         let memories = &self.program.memories;
         match event {
             Event::Grow { memory, pages } => {
-                let is_64 = memories.get(memory as usize).ok_or("there is no such memory")?;
-                if !is_64 && pages > u32::MAX.into() {
+                let ty = memories.get(memory as usize).ok_or("there is no such memory")?;
+                if !ty.memory64 && pages > u32::MAX.into() {
                     return Err("more pages than a memory can have");
                 }
                 Ok(Action::Grow { memory, pages })
             }
             Event::Write { memory, address, bytes } => {
-                let is_64 = memories.get(memory as usize).ok_or("there is no such memory")?;
-                if !is_64 && address > u32::MAX.into() {
+                let ty = memories.get(memory as usize).ok_or("there is no such memory")?;
+                if !ty.memory64 && address > u32::MAX.into() {
                     return Err("an address that is too large");
                 }
                 let (from, length) = (self.bytes(&bytes)?, bytes.len() as u32);

@@ -1,10 +1,12 @@
 //! What the tests have in common.
 
+#![allow(dead_code, reason = "not all tests need all of it")]
+
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::{Engine, Linker, Module, Store};
-use wasm_jit_replay::{DIFFERENCE, Event, LAST, POSITION, Reader, Writer};
+use wasm_jit_replay::{DIFFERENCE, Event, LAST, POSITION, Reader, Separate, Writer};
 
 /// A file in memory.
 #[derive(Clone, Default)]
@@ -48,6 +50,50 @@ pub(crate) fn replay(bench: &[u8]) -> Replayed {
     let returned = start.call(&mut store, ()).is_ok();
     let [difference, position, last] = [DIFFERENCE, POSITION, LAST]
         .map(|name| instance.get_global(&mut store, name).unwrap().get(&mut store).unwrap_i32());
+    conclude(returned, difference, position, last)
+}
+
+/// Runs the modules of a replay in this engine.
+pub(crate) fn replay_separately(modules: &Separate) -> Replayed {
+    let engine = Engine::default();
+    let mut store = Store::new(&engine, ());
+    let mut linker = Linker::new(&engine);
+    for (name, bytes) in [("imports", &modules.imports), ("program", &modules.program)] {
+        let module = Module::from_binary(&engine, bytes).unwrap();
+        let instance = linker.instantiate(&mut store, &module).unwrap();
+        linker.instance(&mut store, name, instance).unwrap();
+    }
+    let host = Module::from_binary(&engine, &modules.host).unwrap();
+    let instance = linker.instantiate(&mut store, &host).unwrap();
+    let start = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap();
+    let returned = start.call(&mut store, ()).is_ok();
+    let [difference, position, last] = [DIFFERENCE, POSITION, LAST]
+        .map(|name| instance.get_global(&mut store, name).unwrap().get(&mut store).unwrap_i32());
+    conclude(returned, difference, position, last)
+}
+
+/// The same in wasmi.
+pub(crate) fn replay_separately_in_wasmi(modules: &Separate) -> Replayed {
+    let mut config = wasmi::Config::default();
+    config.wasm_multi_memory(true);
+    let engine = wasmi::Engine::new(&config);
+    let mut store = wasmi::Store::new(&engine, ());
+    let mut linker = wasmi::Linker::new(&engine);
+    for (name, bytes) in [("imports", &modules.imports), ("program", &modules.program)] {
+        let module = wasmi::Module::new(&engine, bytes).unwrap();
+        let instance = linker.instantiate_and_start(&mut store, &module).unwrap();
+        linker.instance(&mut store, name, instance).unwrap();
+    }
+    let host = wasmi::Module::new(&engine, &modules.host).unwrap();
+    let instance = linker.instantiate_and_start(&mut store, &host).unwrap();
+    let start = instance.get_typed_func::<(), ()>(&store, "_start").unwrap();
+    let returned = start.call(&mut store, ()).is_ok();
+    let [difference, position, last] = [DIFFERENCE, POSITION, LAST].map(|name| {
+        match instance.get_global(&store, name).unwrap().get(&store) {
+            wasmi::Val::I32(value) => value,
+            other => panic!("{other:?}"),
+        }
+    });
     conclude(returned, difference, position, last)
 }
 

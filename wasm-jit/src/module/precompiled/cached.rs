@@ -8,6 +8,7 @@ use crate::cache::Cache;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::module::{Module, compile_binary};
+use crate::parallel::{self, PIECE};
 
 /// The module, from the cache or compiled.
 ///
@@ -18,7 +19,7 @@ pub(in crate::module) fn module(engine: &Engine, cache: &Cache, bytes: Bytes) ->
     let loaded = cache.load(&key, |stored| {
         let contents = decode(engine, &stored).ok()?;
         // Not only of the same key: files can be copied.
-        let is_same = contents.module == bytes;
+        let is_same = parallel::are_equal(engine.compile_threads().get(), &contents.module, &bytes);
         // SAFETY: the cache vouches for who has written the contents, and that they stay.
         is_same.then(|| unsafe { load(engine, contents) }.ok()).flatten()
     });
@@ -40,6 +41,9 @@ fn key(engine: &Engine, module: &[u8]) -> String {
         // Both end with a character that is in neither.
         hasher.update(format!("{what}\n{value}\n").as_bytes());
     }
-    hasher.update(module);
+    let threads = engine.compile_threads().get();
+    for part in parallel::map(threads, module.chunks(PIECE), blake3::hash) {
+        hasher.update(part.as_bytes());
+    }
     hasher.finalize().to_hex().to_string()
 }

@@ -16,6 +16,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use crc32fast::Hasher;
 use serde::{Deserialize, Serialize};
 use wasm_jit_codegen::{CodeSettings, FINGERPRINT};
 
@@ -23,6 +24,7 @@ use crate::code::CodeImage;
 use crate::code::stored::StoredTables;
 use crate::engine::Engine;
 use crate::error::PrecompiledError;
+use crate::parallel::{self, PIECE};
 
 /// The first bytes. The first one is in no text and in no binary module.
 pub(super) const MAGIC: [u8; 8] = *b"\xffwasmjit";
@@ -103,9 +105,23 @@ pub(super) fn encode(engine: &Engine, image: &CodeImage, (code, tables): (Vec<u8
     bytes.extend(code);
     bytes.resize(module, 0);
     bytes.extend(&image.bytes[..]);
-    let checksum = crc32fast::hash(&bytes[PREAMBLE..]);
+    let checksum = checksum(engine, &bytes[PREAMBLE..]);
     bytes[PREAMBLE - 4..PREAMBLE].copy_from_slice(&checksum.to_le_bytes());
     bytes
+}
+
+/// The CRC-32 of bytes.
+fn checksum(engine: &Engine, bytes: &[u8]) -> u32 {
+    let of_piece = |piece: &[u8]| {
+        let mut hasher = Hasher::new();
+        hasher.update(piece);
+        hasher
+    };
+    let mut all = Hasher::new();
+    for piece in parallel::map(engine.compile_threads().get(), bytes.chunks(PIECE), of_piece) {
+        all.combine(&piece);
+    }
+    all.finalize()
 }
 
 fn encoded(header: &Header) -> Vec<u8> {
@@ -127,7 +143,7 @@ pub(super) fn decode(engine: &Engine, bytes: &Bytes) -> Result<Contents, Precomp
         let (expected, found) = (FORMAT.to_string(), format.to_string());
         return Err(PrecompiledError::Incompatible { what: "format", expected, found });
     }
-    if crc32fast::hash(rest) != u32::from_le_bytes(*checksum) {
+    if self::checksum(engine, rest) != u32::from_le_bytes(*checksum) {
         return Err(damaged("its checksum is wrong"));
     }
     // Not a part of the header's type: those that were compiled by another version are recognized

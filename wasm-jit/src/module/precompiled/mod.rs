@@ -115,7 +115,7 @@ unsafe fn load(engine: &Engine, contents: Contents) -> Result<Module, Error> {
     let Contents { module: bytes, code, tables } = contents;
     let mut parsed = parse::declarations(engine, &bytes)?;
     let info = Arc::new(std::mem::take(&mut parsed.info));
-    let image = CodeImage::load(info, bytes, &code, tables)?;
+    let image = CodeImage::load(info, bytes, &code, tables, engine.compile_threads().get())?;
     let image = image.ok_or(PrecompiledError::Damaged { what: "its code is not that of its module" })?;
     Ok(Module::of(engine, parsed, image))
 }

@@ -1,0 +1,125 @@
+//! [`javascript`]: a host in JavaScript that replays a trace.
+//!
+//! The host is `replay.mjs`, the same for all programs but for the list of their imports. It reads
+//! the events while the program runs.
+
+use std::io::Read;
+
+use serde_json::{Value as Json, json};
+use wasm_jit::wasmparser as wp;
+
+use super::exports::{self, Used};
+use super::program::Program;
+use super::script::Script;
+use crate::error::{Error, unsupported};
+use crate::event::Event;
+use crate::value::Value;
+
+const REPLAY: &str = include_str!("replay.mjs");
+
+/// A recorded run with a host in JavaScript: three files of one folder. `node replay.mjs` repeats
+/// the run.
+#[derive(Clone, Debug)]
+pub struct JavaScript {
+    /// `replay.mjs`: the host.
+    pub host: String,
+    /// `program.wasm`: the program, with more exports.
+    pub program: Vec<u8>,
+    /// `events.bin`: the events of the trace, not compressed.
+    pub events: Vec<u8>,
+}
+
+impl JavaScript {
+    /// The names and contents of the files.
+    pub fn files(&self) -> [(&'static str, &[u8]); 3] {
+        [("replay.mjs", self.host.as_bytes()), ("program.wasm", &self.program), ("events.bin", &self.events)]
+    }
+}
+
+/// Makes a host in JavaScript that replays a trace of the binary module `program`. It runs in node
+/// from version 20 on, and in other engines that have ES modules.
+///
+/// JavaScript does not keep the bits of values that are not numbers (NaN): if the program's
+/// behaviour depends on them, the replay may differ.
+///
+/// # Errors
+/// As [`generate`](super::generate); [`Error::Unsupported`] also for vectors that are arguments,
+/// results or values of globals, which JavaScript does not have.
+pub fn javascript(program: &[u8], trace: impl Read) -> Result<JavaScript, Error> {
+    let original = Program::parse(program)?;
+    let (mut used, mut events) = (Used::default(), Vec::new());
+    let script = Script::read(program, &original, trace, |event| {
+        used.add(event);
+        event.encode(&mut events);
+        check(event)
+    })?;
+    let host = host(&original)?;
+    Ok(JavaScript { host, program: exports::program(&original, &script, &used)?, events })
+}
+
+fn check(event: &Event) -> Result<(), Error> {
+    let has_vector = event.values().iter().any(|value| matches!(value, Value::V128(_)));
+    if has_vector { Err(unsupported("a vector, which JavaScript does not have,")) } else { Ok(()) }
+}
+
+/// The host of a program.
+fn host(program: &Program) -> Result<String, Error> {
+    let memories: Vec<Json> = program.memories.iter().map(|ty| address(ty.memory64)).collect();
+    let lists = [("IMPORTS", Json::from(imports(program)?)), ("MEMORIES", Json::from(memories))];
+    Ok(lists.into_iter().fold(REPLAY.to_owned(), |host, (name, list)| {
+        let empty = format!("const {name} = [];");
+        assert!(host.contains(&empty), "the host has a list of this name");
+        host.replace(&empty, &format!("const {name} = {list};"))
+    }))
+}
+
+/// The part of a memory's type that is about addresses.
+fn address(is_64: bool) -> Json {
+    if is_64 { json!({ "address": "i64" }) } else { json!({}) }
+}
+
+/// What the program imports, as JavaScript describes it.
+fn imports(program: &Program) -> Result<Vec<Json>, Error> {
+    let (mut memories, mut tables, mut globals) =
+        (program.memories.iter(), program.tables.iter(), program.globals.iter());
+    let imported = program.imported.iter().map(|kind| {
+        let missing = || unsupported("an import of a tag");
+        Ok(match kind {
+            wp::ExternalKind::Func | wp::ExternalKind::FuncExact => json!({ "kind": "function" }),
+            wp::ExternalKind::Memory => {
+                let ty = memories.next().ok_or_else(missing)?;
+                json!({ "kind": "memory", "type": address(ty.memory64) })
+            }
+            wp::ExternalKind::Table => {
+                let element = reference(*tables.next().ok_or_else(missing)?)?;
+                json!({ "kind": "table", "type": { "element": element } })
+            }
+            wp::ExternalKind::Global => {
+                let ty = globals.next().ok_or_else(missing)?;
+                let value = value_type(ty.content_type)?;
+                json!({ "kind": "global", "type": { "value": value, "mutable": ty.mutable } })
+            }
+            wp::ExternalKind::Tag => return Err(missing()),
+        })
+    });
+    imported.collect()
+}
+
+fn value_type(ty: wp::ValType) -> Result<&'static str, Error> {
+    Ok(match ty {
+        wp::ValType::I32 => "i32",
+        wp::ValType::I64 => "i64",
+        wp::ValType::F32 => "f32",
+        wp::ValType::F64 => "f64",
+        wp::ValType::V128 => "v128",
+        wp::ValType::Ref(ty) => reference(ty)?,
+    })
+}
+
+fn reference(ty: wp::RefType) -> Result<&'static str, Error> {
+    match ty {
+        wp::RefType::FUNCREF => Ok("anyfunc"),
+        wp::RefType::EXTERNREF => Ok("externref"),
+        _ => Err(unsupported("an import of this type")),
+    }
+}

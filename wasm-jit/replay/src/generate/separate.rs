@@ -1,0 +1,199 @@
+//! [`separate`]: a program and its host as modules of their own.
+//!
+//! The host needs the memories of the program, and the program the functions of the host. A third
+//! module comes before both: it has what the program imports, functions that call those of a table,
+//! which the host fills when it is instantiated.
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use wasm_encoder::{
+    CodeSection, ConstExpr, DataCountSection, DataSection, ElementSection, Elements, ExportKind,
+    ExportSection, Function, FunctionSection, GlobalType, ImportSection, MemoryType, Module, RawSection,
+    RefType, StartSection, TableType, TypeSection,
+};
+use wasm_jit::wasmparser as wp;
+
+use super::exports::{self, Used};
+use super::functions::{Functions, Indices};
+use super::initializers;
+use super::module;
+use super::program::{Items, Program};
+use super::script::Script;
+use super::{DIFFERENCE, LAST, POSITION};
+use crate::error::{Error, unsupported};
+
+/// The export of the first module with the functions of the host.
+const FUNCTIONS: &str = "functions";
+
+/// A recorded run as three modules. They are instantiated in this order, the first ones under the
+/// names `imports` and `program`; then the last one's `_start` repeats the run.
+#[derive(Clone, Debug)]
+pub struct Separate {
+    /// `imports.wasm`: what the program imports.
+    pub imports: Vec<u8>,
+    /// `program.wasm`: the program, with more exports.
+    pub program: Vec<u8>,
+    /// `host.wasm`: does what the host did.
+    pub host: Vec<u8>,
+}
+
+impl Separate {
+    /// The names and contents of the files.
+    pub fn files(&self) -> [(&'static str, &[u8]); 3] {
+        [("imports.wasm", &self.imports), ("program.wasm", &self.program), ("host.wasm", &self.host)]
+    }
+}
+
+/// As [`generate`](super::generate), but the program and its host remain modules of their own. With
+/// `check`, the host has the exports of a replay with checks.
+///
+/// # Errors
+/// As [`generate`](super::generate).
+pub fn separate(program: &[u8], trace: impl Read, check: bool) -> Result<Separate, Error> {
+    let original = Program::parse(program)?;
+    let mut used = Used::default();
+    let script = Script::read(program, &original, trace, |event| {
+        used.add(event);
+        Ok(())
+    })?;
+    Ok(Separate {
+        imports: imports(&original, &script)?,
+        program: exports::program(&original, &script, &used)?,
+        host: host(&original, &script, &used, check)?,
+    })
+}
+
+/// The types of the program, and that of functions without parameters and results.
+fn types(program: &Program) -> Items {
+    let mut plain = TypeSection::new();
+    plain.ty().function([], []);
+    program.sections.get(&1).cloned().unwrap_or_default().append(&Items::encoded(&plain))
+}
+
+/// The table with the functions of the host.
+fn table_of_functions(program: &Program) -> TableType {
+    TableType {
+        element_type: RefType::FUNCREF,
+        table64: false,
+        minimum: program.imports.into(),
+        maximum: Some(program.imports.into()),
+        shared: false,
+    }
+}
+
+/// The module that has what the program imports.
+fn imports(program: &Program, script: &Script) -> Result<Vec<u8>, Error> {
+    let mut tables = module::imported_tables(program, script)?;
+    let table = tables.len();
+    tables.table(table_of_functions(program));
+    let (mut functions, mut code) = (FunctionSection::new(), CodeSection::new());
+    for (number, ty) in program.functions[..program.imports as usize].iter().enumerate() {
+        functions.function(*ty);
+        let mut body = Function::new([]);
+        let mut instructions = body.instructions();
+        let parameters = program.types[*ty as usize].params().len() as u32;
+        (0..parameters).for_each(|parameter| _ = instructions.local_get(parameter));
+        instructions.i32_const(number as i32).call_indirect(table, *ty).end();
+        code.function(&body);
+    }
+    let mut exports = ExportSection::new();
+    let mut next = [0; 4];
+    for (number, kind) in program.imported.iter().enumerate() {
+        let (kind, of_kind) = match kind {
+            wp::ExternalKind::Func | wp::ExternalKind::FuncExact => (ExportKind::Func, 0),
+            wp::ExternalKind::Table => (ExportKind::Table, 1),
+            wp::ExternalKind::Memory => (ExportKind::Memory, 2),
+            wp::ExternalKind::Global => (ExportKind::Global, 3),
+            wp::ExternalKind::Tag => return Err(unsupported("an import of a tag")),
+        };
+        exports.export(&number.to_string(), kind, next[of_kind]);
+        next[of_kind] += 1;
+    }
+    exports.export(FUNCTIONS, ExportKind::Table, table);
+
+    let mut out = Module::new();
+    module::put(&mut out, 1, &types(program));
+    module::put(&mut out, 3, &Items::encoded(&functions));
+    out.section(&tables);
+    module::put(&mut out, 5, &Items::encoded(&module::imported_memories(program, script)));
+    module::put(&mut out, 6, &Items::encoded(&module::imported_globals(program, script)?));
+    out.section(&exports);
+    module::put(&mut out, 10, &Items::encoded(&code));
+    Ok(out.finish())
+}
+
+/// The module that does what the host did.
+fn host(program: &Program, script: &Script, used: &Used, check: bool) -> Result<Vec<u8>, Error> {
+    let functions: Vec<u32> = used.functions.iter().copied().collect();
+    let segments = [&used.data, &used.elements].map(|segments| segments.iter().copied().collect());
+    let indices = Indices::outside(program, functions, segments);
+    let first = indices.replaced(program);
+    let references: Vec<u32> = script.references.iter().map(|index| indices.function(*index)).collect();
+    let made = Functions::of(program, script, check, indices);
+
+    let mut replaced = FunctionSection::new();
+    program.functions[..program.imports as usize].iter().for_each(|ty| _ = replaced.function(*ty));
+    let mut elements = ElementSection::new();
+    let of_imports: Vec<u32> = (first..first + program.imports).collect();
+    let table = program.tables.len() as u32;
+    elements.active(Some(table), &ConstExpr::i32_const(0), Elements::Functions(Cow::Owned(of_imports)));
+    if !references.is_empty() {
+        elements.declared(Elements::Functions(Cow::Owned(references)));
+    }
+    let mut exports = ExportSection::new();
+    exports.export("_start", ExportKind::Func, made.start);
+    for (index, name) in (made.difference..).zip([DIFFERENCE, POSITION, LAST]) {
+        exports.export(name, ExportKind::Global, index);
+    }
+    let mut data = DataSection::new();
+    data.passive(script.bytes.iter().copied());
+
+    let mut out = Module::new();
+    module::put(&mut out, 1, &types(program));
+    out.section(&imports_of_host(program, used)?);
+    module::put(&mut out, 3, &Items::encoded(&replaced).append(&Items::encoded(&made.types)));
+    out.section(&module::globals(program, script));
+    out.section(&exports);
+    if let Some(function_index) = made.restore {
+        out.section(&StartSection { function_index });
+    }
+    out.section(&elements);
+    out.section(&DataCountSection { count: 1 });
+    let code = Items::encoded(&made.replaced).append(&Items::encoded(&made.bodies));
+    out.section(&RawSection { id: 10, data: &code.section() });
+    out.section(&data);
+    Ok(out.finish())
+}
+
+/// What the host imports: functions of the program, its memories, tables and globals, all of them
+/// with the indices that they have in the program, and the table for its own functions.
+fn imports_of_host(program: &Program, used: &Used) -> Result<ImportSection, Error> {
+    const PROGRAM: &str = "program";
+    let mut imports = ImportSection::new();
+    for index in &used.functions {
+        let ty = wasm_encoder::EntityType::Function(program.functions[*index as usize]);
+        imports.import(PROGRAM, &exports::name("func", *index), ty);
+    }
+    let plain = wasm_encoder::EntityType::Function(program.types.len() as u32);
+    for (what, segments) in [("data", &used.data), ("elements", &used.elements)] {
+        for segment in segments {
+            imports.import(PROGRAM, &exports::name(what, *segment), plain);
+        }
+    }
+    for (index, ty) in (0..).zip(&program.memories) {
+        let ty = MemoryType { minimum: 0, maximum: None, ..MemoryType::from(*ty) };
+        imports.import(PROGRAM, &exports::name("memory", index), ty);
+    }
+    for (index, ty) in (0..).zip(&program.tables) {
+        let element_type = RefType::try_from(*ty).map_err(initializers::unknown)?;
+        let ty = TableType { element_type, table64: false, minimum: 0, maximum: None, shared: false };
+        imports.import(PROGRAM, &exports::name("table", index), ty);
+    }
+    for (index, ty) in (0..).zip(&program.globals) {
+        let ty = GlobalType::try_from(*ty).map_err(initializers::unknown)?;
+        imports.import(PROGRAM, &exports::name("global", index), ty);
+    }
+    imports.import(exports::IMPORTS, FUNCTIONS, table_of_functions(program));
+    Ok(imports)
+}

@@ -1,0 +1,286 @@
+//! Hosts in JavaScript, executed by node: what they repeat equals its recording, and a planted
+//! difference is found and named.
+
+mod support;
+
+use std::process::{Command, Output};
+
+use support::{Trace, events, trace_of};
+use wasm_jit::{
+    AsContextMut, Caller, Engine, Error as EngineError, Extern, Func, Global, GlobalType, Linker, Memory,
+    MemoryType, Module, Mutability, Store, Table, TableType, Val, ValType,
+};
+use wasm_jit_replay::{Error, Event, Recorder, Value, javascript};
+
+/// `mix` depends on all that the program has, and on what the host returns.
+const PROGRAM: &str = r#"(module
+    (import "h" "memory" (memory 1 9))
+    (import "h" "step" (func $step (param i32 i64 f32) (result f64 i64)))
+    (import "h" "table" (table $t 2 20 funcref))
+    (import "h" "pick" (func $pick (param funcref) (result funcref)))
+    (import "h" "sum" (global $sum (mut i64)))
+    (import "h" "scale" (global $scale f64))
+    (import "h.2" "exit" (func $exit (param i32)))
+    (type $seven (func (result i32)))
+    (table $x 1 9 externref)
+    (global $own (mut f32) (f32.const -0))
+    (data $kept "0123456789")
+    (data $gone "abc")
+    (elem $later func $seven)
+    (elem declare func $mix)
+    (func $seven (type $seven) (i32.const 7))
+    (func $add (param i64)
+        (global.set $sum (i64.add (i64.mul (global.get $sum) (i64.const 31)) (local.get 0))))
+    (func $begin (memory.init $gone (i32.const 500) (i32.const 0) (i32.const 3)) (data.drop $gone)
+        (table.init $t $later (i32.const 1) (i32.const 0) (i32.const 1)) (elem.drop $later))
+    (start $begin)
+    (func $mix (export "mix") (param $n i32) (result i64 f32) (local $f f64) (local $r i64)
+        (loop $again
+            (call $add (i64.load (i32.and (i32.wrap_i64 (global.get $sum)) (i32.const 0xfff8))))
+            (i64.store (i32.and (i32.wrap_i64 (global.get $sum)) (i32.const 0xff00)) (global.get $sum))
+            (call $step (local.get $n) (global.get $sum) (global.get $own))
+            (local.set $r) (local.set $f)
+            (call $add (local.get $r))
+            (call $add (i64.trunc_sat_f64_s (f64.mul (local.get $f) (global.get $scale))))
+            (call $add (i64.extend_i32_u (memory.size)))
+            (call $add (i64.extend_i32_u (table.size $t)))
+            (call $add (i64.extend_i32_u (table.size $x)))
+            (if (i32.eqz (ref.is_null (call $pick (table.get $t (i32.const 0)))))
+                (then (call $add (i64.extend_i32_u (call_indirect $t (type $seven) (i32.const 1))))))
+            (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+        (memory.init $kept (i32.const 600) (i32.const 2) (i32.const 4))
+        (global.get $sum) (global.get $own))
+    (export "seven" (func $seven))
+    (export "own" (global $own))
+    (export "x" (table $x))
+    (func (export "leave") (param i32) (call $exit (local.get 0))))"#;
+
+/// What the host has of the program.
+struct Host {
+    random: u64,
+    depth: u32,
+    memory: Memory,
+    table: Table,
+    sum: Global,
+}
+
+impl Host {
+    fn next(&mut self, below: u64) -> u64 {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % below
+    }
+}
+
+/// Something that a host does, at random.
+fn act(caller: &mut Caller<'_, Host>) {
+    let Host { memory, table, sum, .. } = *caller.data();
+    for _ in 0..caller.data_mut().next(4) {
+        let function = |caller: &mut Caller<'_, Host>, name| match caller.get_export(name) {
+            Some(Extern::Func(function)) => function,
+            other => panic!("{other:?}"),
+        };
+        match caller.data_mut().next(7) {
+            0 => {
+                let at = caller.data_mut().next(65_000) as usize;
+                memory.write(&mut *caller, at, &[7, 8, 9, at as u8]).unwrap();
+            }
+            1 => _ = memory.grow(&mut *caller, 1),
+            2 => {
+                let value = caller.data_mut().next(u64::MAX) as i64;
+                sum.set(&mut *caller, Val::I64(value)).unwrap();
+            }
+            3 => {
+                let Some(Extern::Global(own)) = caller.get_export("own") else { panic!("a global") };
+                let value = caller.data_mut().next(100) as f32 / 8.0;
+                own.set(&mut *caller, Val::F32(value.to_bits())).unwrap();
+            }
+            4 => _ = table.grow(&mut *caller, 1, Val::FuncRef(None)),
+            5 => {
+                let Some(Extern::Table(x)) = caller.get_export("x") else { panic!("a table") };
+                let _ = x.grow(&mut *caller, 1, Val::ExternRef(None));
+                let seven = function(caller, "seven");
+                let set = (caller.data_mut().next(2) == 0).then_some(seven);
+                table.set(&mut *caller, 0, Val::FuncRef(set)).unwrap();
+            }
+            _ if caller.data().depth < 3 => {
+                caller.data_mut().depth += 1;
+                let mix = function(caller, "mix");
+                mix.call(&mut *caller, &[Val::I32(1)], &mut [Val::I64(0), Val::F32(0)]).unwrap();
+                caller.data_mut().depth -= 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A program that can run, and its store.
+fn program(seed: u64) -> (Module, Store<Host>, Linker<Host>) {
+    let engine = Engine::default();
+    let module = Module::new(&engine, PROGRAM).unwrap();
+    let mut outside = Store::new(&engine, ());
+    let nothing = |store: &mut Store<()>| {
+        let memory = Memory::new(&mut *store, MemoryType::new(1, None)).unwrap();
+        let table =
+            Table::new(&mut *store, TableType::new(wasm_jit::RefType::FUNCREF, 1, None), Val::FuncRef(None));
+        let ty = GlobalType::new(ValType::I64, Mutability::Var);
+        (memory, table.unwrap(), Global::new(&mut *store, ty, Val::I64(0)).unwrap())
+    };
+    let (memory, table, sum) = nothing(&mut outside);
+    let mut store = Store::new(&engine, Host { random: seed, depth: 0, memory, table, sum });
+    let memory = Memory::new(&mut store, MemoryType::new(1 + (seed % 3) as u32, Some(9))).unwrap();
+    memory.write(&mut store, 4000, b"from the host").unwrap();
+    let ty = TableType::new(wasm_jit::RefType::FUNCREF, 2, Some(20));
+    let table = Table::new(&mut store, ty, Val::FuncRef(None)).unwrap();
+    let global = |store: &mut Store<Host>, ty, mutability, value| {
+        Global::new(&mut *store, GlobalType::new(ty, mutability), value).unwrap()
+    };
+    let sum = global(&mut store, ValType::I64, Mutability::Var, Val::I64(seed as i64 - 3));
+    let scale = global(&mut store, ValType::F64, Mutability::Const, Val::F64(1.5_f64.to_bits()));
+    (store.data_mut().memory, store.data_mut().table, store.data_mut().sum) = (memory, table, sum);
+    let mut linker: Linker<Host> = Linker::new(&engine);
+    linker.define(&store, "h", "memory", memory).unwrap();
+    linker.define(&store, "h", "table", table).unwrap();
+    linker.define(&store, "h", "sum", sum).unwrap();
+    linker.define(&store, "h", "scale", scale).unwrap();
+    linker
+        .func_wrap("h", "step", |mut caller: Caller<'_, Host>, n: i32, x: i64, f: f32| -> (f64, i64) {
+            act(&mut caller);
+            let long = if caller.data_mut().next(3) == 0 { i64::MIN } else { x ^ i64::from(n) };
+            (-f64::from(f) * 3.25, long)
+        })
+        .unwrap();
+    linker
+        .func_wrap("h", "pick", |mut caller: Caller<'_, Host>, f: Option<Func>| -> Option<Func> {
+            f.filter(|_| caller.data_mut().next(2) == 0)
+        })
+        .unwrap();
+    linker
+        .func_wrap("h.2", "exit", |_: i32| -> Result<(), EngineError> { Err(EngineError::host("exit")) })
+        .unwrap();
+    (module, store, linker)
+}
+
+/// Runs a host with checks in node; `None` if there is no node, which is said.
+fn node(program: &[u8], trace: &[u8]) -> Option<Output> {
+    if Command::new("node").arg("--version").output().is_err() {
+        eprintln!("node is not installed: not replayed in node");
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (name, contents) in javascript(program, trace).unwrap().files() {
+        std::fs::write(folder.path().join(name), contents).unwrap();
+    }
+    Some(Command::new("node").arg(folder.path().join("replay.mjs")).arg("--check").output().unwrap())
+}
+
+#[track_caller]
+fn check(program: &[u8], trace: &[u8]) {
+    if let Some(output) = node(program, trace) {
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{}: {error}", output.status);
+        assert_eq!((&output.stdout[..], &error[..]), (&[][..], ""));
+    }
+}
+
+/// A run of a new instance, or of one that ran before the recording.
+fn recorded(seed: u64, is_new: bool) -> (Vec<u8>, Vec<u8>) {
+    let (module, mut store, linker) = program(seed);
+    let trace = Trace::default();
+    let recorder = Recorder::new(&module, trace.clone()).unwrap();
+    let mut results = [Val::I64(0), Val::F32(0)];
+    let mut mix = |store: &mut Store<Host>, instance: wasm_jit::Instance, rounds: i32| {
+        let mix = instance.get_func(&*store, "mix").unwrap();
+        mix.call(&mut *store, &[Val::I32(rounds)], &mut results).unwrap();
+    };
+    let instance = if is_new {
+        recorder.instantiate(&mut store, &linker).unwrap()
+    } else {
+        let instance = linker.instantiate(&mut store, &module).unwrap();
+        mix(&mut store, instance, 5);
+        recorder.attach(&mut store, instance).unwrap();
+        instance
+    };
+    mix(&mut store, instance, 4);
+    let memory = store.data().memory;
+    memory.write(&mut store, 100, &[1, 2, 3]).unwrap();
+    mix(&mut store, instance, 3);
+    if seed.is_multiple_of(2) {
+        let leave = instance.get_typed_func::<i32, ()>(&mut store, "leave").unwrap();
+        leave.call(&mut store, 5).unwrap_err();
+    }
+    if store.as_context_mut().is_observed() {
+        recorder.stop(&mut store).unwrap();
+    }
+    (module.bytes().to_vec(), trace.bytes())
+}
+
+#[test]
+fn random_runs_repeat_in_node() {
+    for seed in 0..8 {
+        for is_new in [true, false] {
+            let (program, trace) = recorded(seed, is_new);
+            check(&program, &trace);
+        }
+    }
+}
+
+/// The trace of a process that was killed.
+#[test]
+fn traces_that_end_anywhere_are_replayed_as_far_as_they_go() {
+    let (program, trace) = recorded(3, true);
+    let all = events(&trace);
+    for length in [6, all.len() / 2, all.len() - 1] {
+        check(&program, &trace_of(&all[..length]));
+    }
+}
+
+#[test]
+fn planted_differences_are_named() {
+    let (program, trace) = recorded(1, true);
+    let all = events(&trace);
+    let change = |event: &mut Event| {
+        let values = match event {
+            Event::Call { arguments: values, .. } | Event::Leave { results: values } => values,
+            _ => return false,
+        };
+        match values.first_mut() {
+            Some(Value::I32(value)) => *value ^= 1 << 30,
+            Some(Value::I64(value)) => *value ^= 1 << 62,
+            _ => return false,
+        }
+        true
+    };
+    let places: Vec<usize> = (0..all.len()).filter(|at| change(&mut all[*at].clone())).collect();
+    assert!(places.len() > 8, "{places:?}");
+    for at in [places[0], places[places.len() / 2], places[places.len() - 1]] {
+        let mut changed = all.clone();
+        change(&mut changed[at]);
+        let Some(output) = node(&program, &trace_of(&changed)) else { return };
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.starts_with(&format!("replay: event {at}: found (")), "{}: {error}", all[at]);
+    }
+    // A byte that the host has written: the program notices it later.
+    let at = all.iter().position(|event| matches!(event, Event::Enter { .. })).unwrap();
+    let mut changed = all.clone();
+    changed.insert(at + 1, Event::Fail);
+    let Some(output) = node(&program, &trace_of(&changed[..at + 2])) else { return };
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn what_javascript_does_not_have_is_refused() {
+    let engine = Engine::default();
+    let text = "(module (import \"h\" \"v\" (func (param v128))) (func (export \"run\") (call 0 (v128.const i64x2 1 2))))";
+    let module = Module::new(&engine, text).unwrap();
+    let mut linker: Linker<()> = Linker::new(&engine);
+    linker.func_wrap("h", "v", |_: u128| ()).unwrap();
+    let trace = Trace::default();
+    let recorder = Recorder::new(&module, trace.clone()).unwrap();
+    let mut store = Store::new(&engine, ());
+    let instance = recorder.instantiate(&mut store, &linker).unwrap();
+    instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
+    let error = javascript(module.bytes(), &trace.bytes()[..]).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+}
