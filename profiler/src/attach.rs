@@ -181,19 +181,25 @@ pub fn receive_answer(stream: &mut impl BufRead) -> io::Result<Option<Answer>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
     fn the_socket_accepts_connections_as_soon_as_it_appears() {
         let path = PathBuf::from(name(std::process::id()));
-        for _ in 0..200 {
+        for _ in 0..2000 {
+            let waits = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 let client = scope.spawn(|| {
                     while !path.exists() {
-                        std::hint::spin_loop();
+                        waits.store(true, Ordering::Relaxed);
                     }
                     UnixStream::connect(&path).map(drop)
                 });
+                while !waits.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
                 let listener = listen().unwrap();
                 client.join().unwrap().unwrap();
                 remove();

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use wasm_jit::{Engine, Instance, Module, Store};
 use wasm_jit_monitors::control::{Control, request};
@@ -79,15 +80,19 @@ fn sockets_accept_connections_as_soon_as_they_appear() {
     let directory = tempfile::tempdir().unwrap();
     let module = Module::new(&Engine::default(), LOOP).unwrap();
     let session = Arc::new(Session::new(&module, Output::none()));
-    for number in 0..200 {
+    for number in 0..2000 {
         let path = directory.path().join(number.to_string());
+        let waits = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let client = scope.spawn(|| {
                 while !path.exists() {
-                    std::hint::spin_loop();
+                    waits.store(true, Ordering::Relaxed);
                 }
                 request(&path, "list")
             });
+            while !waits.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
             let control = Control::listen(session.clone(), &path).unwrap();
             assert!(client.join().unwrap().unwrap().is_ok());
             drop(control);
