@@ -132,29 +132,37 @@ impl Quantiles {
     }
 }
 
-/// Half-width of the 95 % interval of the share of samples up to `value`; `None` with fewer than
-/// two groups. The samples are in the order of their groups.
+/// Half-width of the 95 % interval of the share of samples up to `value`. `None` if fewer than two
+/// groups represent the calls: they count by their weights, as many as would have the same variance
+/// if all had the same weight (Kish 1965, section 8.2). The samples are in the order of their
+/// groups.
 fn error_of_share(grouped: &[Sample], value: f64, share: f64, total: f64) -> Option<f64> {
     let residual = |sample: &Sample| {
         let is_below = f64::from(u8::from(f64::from(sample.ticks) <= value));
         f64::from(sample.weight) * (is_below - share)
     };
-    let (mut count, mut squares, mut fourths) = (0.0, 0.0, 0.0);
+    let weight = |sample: &Sample| f64::from(sample.weight);
+    let (mut count, mut squares, mut fourths, mut squared_weights) = (0.0, 0.0, 0.0, 0.0);
     for group in grouped.chunk_by(|a, b| a.group == b.group) {
         count += 1.0;
         let square = group.iter().map(residual).sum::<f64>().powi(2);
         squares += square;
         fourths += square * square;
+        squared_weights += group.iter().map(weight).sum::<f64>().powi(2);
     }
-    if count < 2.0 {
+    let groups = total * total / squared_weights;
+    // With some tolerance for the rounding of weights.
+    if groups < 2.0 - 1e-6 {
         return None;
     }
     let between = squares * count / (count - 1.0) / (total * total);
     // Few groups that happen to agree are not better than as many independent samples.
-    let least = share * (1.0 - share) / grouped.len() as f64;
-    // A few windows may represent most of the calls.
+    let samples = total * total / grouped.iter().map(|sample| weight(sample).powi(2)).sum::<f64>();
+    let least = share * (1.0 - share) / samples;
+    // A few windows may represent most of the calls. At the ends of the distribution, the
+    // residuals do not show that.
     let degrees = if fourths > 0.0 { squares * squares / fourths } else { count - 1.0 };
-    Some(student(degrees) * between.max(least).sqrt())
+    Some(student(degrees.min(groups - 1.0)) * between.max(least).sqrt())
 }
 
 #[cfg(test)]
@@ -186,6 +194,21 @@ mod tests {
         weighted.add(2, 1000.0, 1.0, 1000);
         assert_eq!(weighted.at([0.5], 0.0).unwrap()[0].value, 10.0);
         assert!(Quantiles::default().at([0.5], 0.0).is_none());
+    }
+
+    #[test]
+    fn a_window_that_represents_most_calls_does_not_limit_percentiles() {
+        let mut quantiles = Quantiles::default();
+        (0..200).for_each(|group| quantiles.add(group, 10.0, 1.0, 2048));
+        quantiles.add(1000, 5000.0, 1e6, 2048);
+        for share in [0.5, 0.9, 0.99] {
+            let [found] = quantiles.at([share], 1e-9).unwrap();
+            assert_eq!((found.value, found.low, found.high), (5000.0, 10.0, None), "{share}");
+        }
+        // Another one, which is different: the percentile may be like either.
+        quantiles.add(1001, 20.0, 1e6, 2048);
+        let [found] = quantiles.at([0.99], 1e-9).unwrap();
+        assert_eq!((found.low, found.high), (20.0, None));
     }
 
     /// Groups with different levels: the samples of one group are strongly correlated.
