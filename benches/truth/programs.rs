@@ -17,6 +17,9 @@ pub(crate) struct Program {
     /// A description.
     pub(crate) what: &'static str,
     script: &'static str,
+    /// Whether calls that the compiler has inlined are not instrumented: the oracle does not see
+    /// them, samples of stacks do.
+    hides_inlined: bool,
     arguments: Vec<String>,
     /// Requests of each client, for a server.
     load: Option<String>,
@@ -29,7 +32,14 @@ pub(crate) fn all(options: &Options) -> Vec<Program> {
     let size = |full: &str, quick: &str| options.either(full, quick).to_string();
     let path = |name: &str| host::repo_root().join("tests/programs").join(name).display().to_string();
     let shaders = host::target_dir().join("truth-programs/glslang.shaders").display().to_string();
-    let program = |script, name, what, arguments| Program { name, what, script, arguments, load: None };
+    let program = |script, name, what, arguments| Program {
+        name,
+        what,
+        script,
+        hides_inlined: name == "luau",
+        arguments,
+        load: None,
+    };
     let lua = path("small_functions.lua");
     vec![
         program(OWN, "quickjs", "C, interpreter", vec![path("truth/quickjs_workload.js"), size("7", "1")]),
@@ -103,6 +113,11 @@ impl Program {
 }
 
 impl Built {
+    /// Whether the oracle does not see calls that the compiler has inlined.
+    pub(crate) fn hides_inlined(&self) -> bool {
+        self.program.hides_inlined
+    }
+
     /// Runs `binary` to its end, started by `prefix` and with these environment variables. The code
     /// has the same addresses in every run.
     ///

@@ -215,6 +215,8 @@ pub struct Truth {
 pub struct Oracle {
     /// The load address of the executable.
     pub base: u64,
+    /// The time between the two readings of the clock for an empty call, in nanoseconds.
+    pub resolution: f64,
     /// Time without callees, of all functions: the time of all threads in instrumented code.
     pub time: f64,
     /// By offset in the executable.
@@ -247,6 +249,7 @@ impl Oracle {
             .map(|function| Ok((address_of(&function["address"])?.wrapping_sub(base), truth(function))));
         Ok(Self {
             base,
+            resolution: number(&value, "inner_ticks")? / number(&value, "ticks_per_ns")?,
             time: functions.iter().filter_map(|function| function["self_ns"].as_f64()).sum(),
             functions: entries.collect::<Result<_, String>>()?,
         })
