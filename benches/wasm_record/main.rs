@@ -2,8 +2,10 @@
 //!
 //! Real WASI programs run with and without `wasm-jit record` in turns; then the trace is reduced,
 //! and the module that replays it runs. The least times of the turns count. Then recordings that
-//! begin and end in the middle of a run (`middle.rs`).
+//! begin and end in the middle of a run (`middle.rs`), and other ways to find what the host changes
+//! (`effects.rs`).
 
+mod effects;
 mod middle;
 
 use std::fs;
@@ -68,6 +70,7 @@ fn main() {
     }
     let mut report = Report::new("What does it cost to record a program of WebAssembly?");
     report.push(table);
+    report.push(effects::ways(&options));
     report.push(middle::speed(&options));
     report.push(middle::snapshots(&options));
     options.print(&report);
