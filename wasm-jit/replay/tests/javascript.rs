@@ -5,12 +5,12 @@ mod support;
 
 use std::process::{Command, Output};
 
-use support::{Trace, events, trace_of};
+use support::{Replayed, Trace, events, replay_separately, trace_of};
 use wasm_jit::{
     AsContextMut, Caller, Engine, Error as EngineError, Extern, Func, Global, GlobalType, Linker, Memory,
     MemoryType, Module, Mutability, Store, Table, TableType, Val, ValType,
 };
-use wasm_jit_replay::{Error, Event, Recorder, Value, javascript};
+use wasm_jit_replay::{Error, Event, Recorder, Value, javascript, separate};
 
 /// `mix` depends on all that the program has, and on what the host returns.
 const PROGRAM: &str = r#"(module
@@ -53,7 +53,8 @@ const PROGRAM: &str = r#"(module
     (export "seven" (func $seven))
     (export "own" (global $own))
     (export "x" (table $x))
-    (func (export "leave") (param i32) (call $exit (local.get 0))))"#;
+    (func (export "leave") (param i32) (call $exit (local.get 0)))
+    (func (export "empty") (param i32) (memory.init $gone (i32.const 0) (i32.const 0) (local.get 0))))"#;
 
 /// What the host has of the program.
 struct Host {
@@ -176,6 +177,8 @@ fn node(program: &[u8], trace: &[u8]) -> Option<Output> {
 
 #[track_caller]
 fn check(program: &[u8], trace: &[u8]) {
+    let modules = separate(program, trace, true).unwrap();
+    assert!(matches!(replay_separately(&modules), Replayed::Complete { .. }));
     if let Some(output) = node(program, trace) {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{}: {error}", output.status);
@@ -205,10 +208,10 @@ fn recorded(seed: u64, is_new: bool) -> (Vec<u8>, Vec<u8>) {
     let memory = store.data().memory;
     memory.write(&mut store, 100, &[1, 2, 3]).unwrap();
     mix(&mut store, instance, 3);
-    if seed.is_multiple_of(2) {
-        let leave = instance.get_typed_func::<i32, ()>(&mut store, "leave").unwrap();
-        leave.call(&mut store, 5).unwrap_err();
-    }
+    // The host exits, or the segment is empty.
+    let last = if seed.is_multiple_of(2) { "leave" } else { "empty" };
+    let last = instance.get_typed_func::<i32, ()>(&mut store, last).unwrap();
+    last.call(&mut store, 1).unwrap_err();
     if store.as_context_mut().is_observed() {
         recorder.stop(&mut store).unwrap();
     }

@@ -112,3 +112,29 @@ fn files_are_not_replaced_by_sockets() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "text");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 }
+
+/// Although they could connect: the socket may be accessible to others for a moment.
+#[test]
+fn clients_of_other_users_get_no_answer() {
+    const OTHER: i64 = 65534;
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root can become another user");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let module = Module::new(&Engine::default(), LOOP).unwrap();
+    let _control = Control::listen(Arc::new(Session::new(&module, Output::none())), &path).unwrap();
+    let permit = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    permit(directory.path(), 0o755);
+    permit(&path, 0o666);
+    assert!(request(&path, "list").unwrap().is_ok());
+    let answer = std::thread::spawn(move || {
+        // SAFETY: the effective user of this thread only, which ends soon.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1_i64, OTHER, -1_i64) }, 0);
+        request(&path, "list")
+    });
+    assert_eq!(answer.join().unwrap().unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
+}
