@@ -72,7 +72,8 @@ const MODULES: &[(&str, &[Imports])] = &[
         &[
             ("types", &["vmctx"]),
             ("object_type", &["types", "vmctx"]),
-            ("code", &["types", "vmctx"]),
+            ("parallel", &[]),
+            ("code", &["types", "parallel", "vmctx"]),
             ("objdump", &["code", "vmctx"]),
             ("trap", &["code", "vmctx"]),
             ("store_id", &[]),
@@ -81,7 +82,7 @@ const MODULES: &[(&str, &[Imports])] = &[
             ("linear_memory", &["types", "error"]),
             ("cache", &["error"]),
             ("engine", &["types", "object_type", "cache", "code", "trap", "error", "linear_memory", "vmctx"]),
-            ("module", &["types", "object_type", "cache", "code", "objdump", "error", "engine"]),
+            ("module", &["types", "object_type", "parallel", "cache", "code", "objdump", "error", "engine"]),
             (
                 "probes",
                 &["types", "store_id", "code", "engine", "trap", "error", "module", "runtime", "vmctx"],
