@@ -28,6 +28,12 @@
 //! `[r14 + MEMORY0]`, calls `[func_ref + 0]`, and restores `r14` from its frame and then `r15`. A
 //! host function looks the same: its code is a trampoline, its context a [`VmContext`] head.
 //!
+//! A tail call of a function of the same instance is a jump, after the frame has been left and the
+//! arguments have been moved to where the caller's arguments end. Any other tail call is made by
+//! [`Libcall::TailCall`]: the caller's caller may rely on `r14` and `r15`, so they are restored by a
+//! *return frame*, which takes the place of the caller's. A tail call by a function that returns to
+//! such a frame needs none of its own.
+//!
 //! # A frame
 //! ```text
 //! [rbp + 16 ...]  arguments on the stack
@@ -426,8 +432,8 @@ pub struct Answer {
 
 /// Routines of the runtime that compiled code calls through the table in its context.
 ///
-/// Except for the last four they are `extern "sysv64"` functions of 64-bit integers (an `i32` is
-/// zero-extended). The first argument is the context, `two(a, b)` is `a | b << 32`.
+/// Except for those of which that is said they are `extern "sysv64"` functions of 64-bit integers
+/// (an `i32` is zero-extended). The first argument is the context, `two(a, b)` is `a | b << 32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Libcall {
@@ -505,10 +511,15 @@ pub enum Libcall {
     /// time. The address is 0 if it failed: the reason is recorded in the store. Called by entries
     /// of such functions only.
     CompileFunction,
+    /// Not a function of the C convention: the end of a tail call of a function of another instance
+    /// or of the host. It is jumped to with the address of the callee's [`VmFuncRef`] in `r10`, the
+    /// size of its arguments on the stack, at `[rsp]`, in `rax`, and that of the caller's in `r11`.
+    /// `rbp` and `r14` are the caller's, whose callee-saved registers have been restored.
+    TailCall,
 }
 
 /// The number of libcalls.
-pub const LIBCALLS_COUNT: usize = Libcall::CompileFunction as usize + 1;
+pub const LIBCALLS_COUNT: usize = Libcall::TailCall as usize + 1;
 
 /// Reasons for explicit traps of compiled code: the byte after UD2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

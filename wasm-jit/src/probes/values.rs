@@ -74,7 +74,7 @@ pub enum Bound {
     Context,
     /// An address in the code that has called the function: where its caller continues. Of a caller
     /// in the module, [`Module::function_at`](crate::Module::function_at) says which function that
-    /// is.
+    /// is. After a tail call by another instance, it is an address of the engine, in no function.
     ReturnAddress,
 }
 

@@ -18,6 +18,7 @@ use super::instance::InstanceData;
 use super::room;
 use super::store::{Handle, StoreArea, StoreOpaque};
 use super::tag::Tag;
+use super::tail_call::tail_call;
 use super::wait::{self, Outcome};
 use crate::linear_memory::{LinearMemory, copy_atomically, fill_atomically};
 use crate::trap::{self, Trap};
@@ -68,6 +69,7 @@ const ALL: [Libcall; LIBCALLS_COUNT] = [
     Libcall::Raise,
     Libcall::RaiseFromHost,
     Libcall::CompileFunction,
+    Libcall::TailCall,
 ];
 
 fn address(libcall: Libcall) -> usize {
@@ -99,6 +101,7 @@ fn address(libcall: Libcall) -> usize {
             trap::routine(libcall).expect("these three are routines")
         }
         Libcall::CompileFunction => compile_function as *const () as usize,
+        Libcall::TailCall => tail_call as *const () as usize,
     }
 }
 

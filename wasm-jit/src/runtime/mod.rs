@@ -6,7 +6,8 @@
 //! 3. `activation.rs`: a call from the host into WebAssembly, and its outcome. `func.rs` and
 //!    `typed.rs` are its two interfaces.
 //! 4. `host.rs`: a call from WebAssembly to the host; `libcalls.rs`: operations of the runtime that
-//!    compiled code calls; `callback.rs`: calls of closures by probes.
+//!    compiled code calls; `tail_call.rs`: tail calls between instances; `callback.rs`: calls of
+//!    closures by probes.
 //! 5. `linear_memory.rs` of the crate: why accesses need no checks. `wait.rs`: threads that wait at
 //!    an address.
 //! 6. `objects.rs`: objects of WebAssembly; `heap/`: the memory that they are in; `collect.rs`:
@@ -46,6 +47,7 @@ mod stack;
 pub(crate) mod store;
 mod table;
 mod tag;
+mod tail_call;
 mod typed;
 pub(crate) mod value;
 #[cfg(doctest)]

@@ -2,7 +2,8 @@
 //!
 //! Every frame has its caller's `rbp` at `[rbp]` and its return address at `[rbp + 8]`, so no table
 //! is needed. An activation's frames end at its entry trampoline. The frames of the enclosing
-//! activation begin at the host trampoline through which it was left.
+//! activation begin at the host trampoline through which it was left. Return frames, which tail
+//! calls between instances leave (`runtime/tail_call.rs`), are frames of no function.
 
 use super::{Activation, ExecutionState, Raised, accessors, capture};
 use crate::code::CodeImage;

@@ -14,6 +14,7 @@ mod objects;
 mod observation;
 mod references;
 mod stacks;
+mod tail_calls;
 mod threads;
 mod traps;
 mod vector_constants;

@@ -19,6 +19,7 @@ mod plain;
 mod programs;
 mod reclaim;
 mod rewrite;
+mod tail_calls;
 mod threads;
 mod values;
 mod vectors;
@@ -88,6 +89,7 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     items::test_all();
     native::test_with_counters();
     plain::test_all();
+    tail_calls::test_all();
     threads::test_all();
     waiting::test_all();
     wasm::test_others();

@@ -12,8 +12,8 @@ use super::plain::MAX_PLAIN_OPERANDS;
 use super::state::{Place, Val};
 use crate::asm::{Alu, Cond, Label, Mem, Reg, Size, Width};
 use crate::vmctx::{
-    FUNC_REF_CODE, FUNC_REF_CONTEXT, FUNC_REF_SIZE, FUNC_REF_TYPE, FUNC_REFS, Libcall, MEMORY0, RESULTS,
-    STORE, TrapCode,
+    FUNC_REF_CODE, FUNC_REF_CONTEXT, FUNC_REF_SIZE, FUNC_REF_TYPE, FUNC_REFS, LIBCALLS, Libcall, MEMORY0,
+    RESULTS, STORE, TrapCode,
 };
 
 /// Holds the callee of an indirect call: it is not an argument register.
@@ -81,14 +81,12 @@ impl<'a> FunctionCompiler<'a> {
     pub(super) fn return_call(&mut self, function: u32) {
         let ty = self.module.function_type(function);
         if function < self.module.imported_functions {
-            // A function of another instance or of the host: returns here, because the caller
-            // relies on this instance's registers.
             self.load_imported(function);
             self.registers.pin(CALLEE);
             self.arguments(ty);
             let label = self.asm.new_label();
             self.asm.jmp(label);
-            self.return_through_ref(label, ty);
+            self.tail_to_other(label, ty);
         } else {
             self.arguments(ty);
             self.tail(Some(function), ty);
@@ -116,15 +114,16 @@ impl<'a> FunctionCompiler<'a> {
         let other = self.asm.new_label();
         self.asm.alu(Alu::Cmp, Width::W64, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
         self.asm.jcc(Cond::NotEqual, other);
-        self.return_through_ref(other, ty);
+        self.tail_to_other(other, ty);
         self.tail(None, ty);
         self.stop();
     }
 
-    /// A call whose results are returned by this function, in cold code: outside of every `try`.
-    fn return_through_ref(&mut self, label: Label, ty: &'a FuncType) {
-        self.exit.is_target = true;
-        self.cold.push(Cold::ReturnThroughRef { label, ty, position: self.instruction.position });
+    /// The end of a tail call of the function in [`CALLEE`], which belongs to another instance or
+    /// to the host.
+    fn tail_to_other(&mut self, label: Label, ty: &FuncType) {
+        let stack = stack_bytes(ty);
+        self.cold.push(Cold::TailToOther { label, stack, position: self.instruction.position });
     }
 
     fn tail(&mut self, function: Option<u32>, ty: &FuncType) {
@@ -162,6 +161,17 @@ impl<'a> FunctionCompiler<'a> {
             }
             None => self.asm.jmp_mem(Mem::base(CALLEE, FUNC_REF_CODE)),
         }
+    }
+
+    /// Leaves the frame by the routine for tail calls of other instances. `r15` is free here: the
+    /// routine sets the callee's.
+    pub(super) fn jump_to_other(&mut self, stack: u32, saved: u32) {
+        self.end_accessor(Reg::RAX);
+        self.restore(saved);
+        self.asm.mov_imm(Reg::RAX, stack.into());
+        self.asm.mov_imm(SCRATCH, stack_bytes(self.ty).into());
+        self.asm.mov(Width::W64, MEMORY, Mem::base(CONTEXT, LIBCALLS));
+        self.asm.jmp_mem(Mem::base(MEMORY, 8 * Libcall::TailCall as i32));
     }
 
     fn load_imported(&mut self, function: u32) {

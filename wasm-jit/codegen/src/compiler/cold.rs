@@ -58,10 +58,10 @@ pub(super) enum Cold<'a> {
         back: Label,
         position: u32,
     },
-    /// A tail call into another instance, which returns to this function.
-    ReturnThroughRef {
+    /// The end of a tail call into another instance, with the bytes of arguments on the stack.
+    TailToOther {
         label: Label,
-        ty: &'a FuncType,
+        stack: u32,
         position: u32,
     },
     /// Receives an exception that a catch, given by region and index, passes to a label: see
@@ -172,11 +172,10 @@ impl FunctionCompiler<'_> {
                     self.call_through_ref(ty);
                     self.asm.jmp(back);
                 }
-                Cold::ReturnThroughRef { label, ty, position } => {
+                Cold::TailToOther { label, stack, position } => {
                     self.show_more(here, position);
                     self.asm.bind(label);
-                    self.call_through_ref(ty);
-                    self.asm.jmp(self.exit.leave);
+                    self.jump_to_other(stack, saved);
                 }
                 Cold::Handler { catch: (region, index), moves, target, position } => {
                     self.show_more(here, position);

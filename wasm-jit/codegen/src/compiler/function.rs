@@ -106,8 +106,6 @@ pub(super) struct FunctionCompiler<'a> {
 #[derive(Debug)]
 pub(super) struct Exit {
     pub(super) epilogue: Label,
-    /// After the site of the exit.
-    pub(super) leave: Label,
     /// Whether locals are stored to their slots on every way to it.
     pub(super) stores_locals: bool,
     /// Whether something jumps to it.
@@ -156,7 +154,6 @@ pub(super) fn compile<'a>(
     let mut asm = Assembler::new(code);
     let exit = Exit {
         epilogue: asm.new_label(),
-        leave: asm.new_label(),
         stores_locals: sites.settles(body.range().end as u32),
         is_target: false,
     };
@@ -281,7 +278,6 @@ impl<'a> FunctionCompiler<'a> {
         self.show_more(here, end);
         // The position after the last instruction, which is an `end` of one byte.
         self.lay_out_site(end + 1, SiteKind::Exit);
-        self.asm.bind(self.exit.leave);
         self.end_accessor(Reg::R10);
         self.restore(saved);
         if moves_rsp {
