@@ -227,6 +227,7 @@ fn documents() -> Vec<PathBuf> {
         "wasm-jit/fuzz",
         "wasm-jit/fuzz-wasmtime",
         "wasm-jit/hooks",
+        "wasm-jit/js-string",
         "wasm-jit/monitors",
         "wasm-jit/replay",
         "wasm-jit/tests",

@@ -5,7 +5,8 @@
 //! It runs WebAssembly 3.0, garbage collection included, and of the proposals beyond it threads,
 //! 128-bit arithmetic and memories with pages of one byte. A module that uses anything else is
 //! refused when it is loaded, with the feature's name. The crate `wasm-jit-wasi` runs programs for
-//! WASI preview 1. The API follows that of the crate `wasmtime`.
+//! WASI preview 1, `wasm-jit-js-string` has strings of JavaScript. The API follows that of the
+//! crate `wasmtime`.
 //!
 //! # Concepts
 //! - An [`Engine`] holds settings ([`Config`]) and the types of functions.
@@ -134,10 +135,10 @@ pub use error::{Error, Mismatch, PrecompiledError};
 pub use exn_ref::ExnRef;
 pub use module::{FunctionBody, FunctionInfo, Instruction, Instructions, Module};
 pub use runtime::{
-    Announced, AnyRef, ArrayRef, AsContext, AsContextMut, Before, CallObserver, Caller, ChangedElements,
-    Export, Extern, ExternRef, Func, Global, I31, Instance, IntoFunc, Linker, Memory, NumericFunc,
-    SharedMemory, Store, StoreContext, StoreContextMut, StoreLimits, StructRef, Table, Tag, TypedFunc, Val,
-    WasmParams, WasmResults, WasmRet, WasmTy, WriteLog, prepare_thread,
+    Announced, AnyRef, ArrayElement, ArrayRef, AsContext, AsContextMut, Before, CallObserver, Caller,
+    ChangedElements, Export, Extern, ExternRef, Func, Global, I31, Instance, IntoFunc, Linker, Memory,
+    NumericFunc, SharedMemory, Store, StoreContext, StoreContextMut, StoreLimits, StructRef, Table, Tag,
+    TypedFunc, Val, WasmParams, WasmResults, WasmRet, WasmTy, WriteLog, prepare_thread,
 };
 pub use symbols::Symbols;
 pub use trap::{FrameInfo, FrameSymbol, InterruptHandle, Timeout, Trap, WasmBacktrace};

@@ -343,7 +343,13 @@ impl ArrayRef {
         write(store, object, element_offset(&ty, index), &ty.element(), value)
     }
 
-    fn type_in(&self, store: &StoreOpaque) -> ArrayType {
+    /// The object.
+    #[track_caller]
+    pub(super) fn object(&self, store: &StoreOpaque) -> Object {
+        self.0.object(store)
+    }
+
+    pub(super) fn type_in(&self, store: &StoreOpaque) -> ArrayType {
         store.array_type(self.0.object(store)).expect("a handle of an array")
     }
 }

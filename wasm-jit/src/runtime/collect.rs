@@ -1,9 +1,9 @@
 //! The collector: frees objects, exceptions and references to host values that WebAssembly can no
 //! longer reach.
 //!
-//! It runs when there are twice as many exceptions and references as the last run retained, or when
-//! as much memory has been allocated in the heap as was reachable then ([`Heap::is_due`]). It
-//! marks, then sweeps:
+//! It runs when there are twice as many exceptions and references as the last run retained, but not
+//! for few in a large heap, or when as much memory has been allocated in the heap, and by host
+//! values, as was reachable then ([`Heap::is_due`]). It marks, then sweeps:
 //! 1. The roots are the frames of all activations, callee-saved registers, results in transit,
 //!    globals, tables and element segments that hold such references, and the objects and
 //!    exceptions for which the host has handles.
@@ -29,8 +29,12 @@ use super::store::StoreOpaque;
 use crate::object_type::is_collected;
 use crate::trap::Activation;
 
-/// Minimum number of objects before a collection.
+/// Minimum number of exceptions and references before a collection.
 const MINIMUM: usize = 1024;
+
+/// Bytes of the heap for each exception or reference before a collection: it marks the complete
+/// heap, which takes time.
+const HEAP_BYTES: u64 = 64;
 
 /// The thresholds of the next collection.
 #[derive(Debug)]
@@ -125,11 +129,14 @@ pub(crate) fn collect(store: &mut StoreOpaque, from: From, extra: &[u64]) {
     mark_stacks(&mut marks, from);
     marks.follow();
     let Marks { exceptions, extern_refs, .. } = marks;
+    let unreachable = store.extern_refs.sweep(&extern_refs);
+    heap.set_external(store.extern_refs.bytes());
     heap.sweep();
     store.heap = heap;
     store.exceptions.sweep(&exceptions);
-    let unreachable = store.extern_refs.sweep(&extern_refs);
-    store.collect_at = Threshold(MINIMUM.max(2 * (store.extern_refs.len() + store.exceptions.len())));
+    let count = store.extern_refs.len() + store.exceptions.len();
+    let worthwhile = (store.heap.bytes() / HEAP_BYTES) as usize;
+    store.collect_at = Threshold(MINIMUM.max(2 * count).max(worthwhile));
     drop_all(unreachable);
 }
 
@@ -233,9 +240,13 @@ fn mark_frames(marks: &mut Marks<'_>, from: usize, activation_fp: usize) {
 #[cfg(test)]
 mod tests {
     use crate::exn_ref::ExnRef;
-    use crate::runtime::{AsContextMut, ExternRef, Global, Store, Table, Tag, Val};
-    use crate::types::{FuncType, GlobalType, Mutability, RefType, TableType, TagType, ValType};
-    use crate::{Engine, Error};
+    use crate::runtime::{
+        ArrayRef, AsContextMut, ExternRef, Func, Global, Instance, Store, Table, Tag, TypedFunc, Val,
+    };
+    use crate::types::{
+        FieldType, FuncType, GlobalType, Mutability, RefType, StorageType, TableType, TagType, ValType,
+    };
+    use crate::{Engine, Error, Module};
 
     /// Numbers of exceptions (and of their handles) and references.
     fn counts(store: &mut Store<()>) -> (usize, usize) {
@@ -262,6 +273,57 @@ mod tests {
         drop(chain);
         store.gc();
         assert_eq!(counts(&mut store), (0, 0));
+        Ok(())
+    }
+
+    #[test]
+    fn a_host_function_that_returns_its_argument_makes_no_reference() -> Result<(), Error> {
+        let engine = Engine::default();
+        let module = Module::new(
+            &engine,
+            r#"(module (import "host" "f" (func $f (param externref) (result externref)))
+                (func (export "run") (param $value externref) (param $n i32) (result externref)
+                    (loop $again
+                        (local.set $value (call $f (local.get $value)))
+                        (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+                    (local.get $value)))"#,
+        )?;
+        let mut store = Store::new(&engine, ());
+        let same = Func::wrap(&mut store, |value: Option<ExternRef>| value)?;
+        let another = Func::wrap(&mut store, |_: Option<ExternRef>| Some(ExternRef::new(())))?;
+        for (func, expected) in [(same, 1), (another, 1 + 500)] {
+            let instance = Instance::new(&mut store, &module, &[func.into()])?;
+            let run: TypedFunc<(Option<ExternRef>, i32), Option<ExternRef>> =
+                instance.get_typed_func(&mut store, "run")?;
+            let value = ExternRef::new(());
+            store.gc();
+            let result = run.call(&mut store, (Some(value.clone()), 500))?.expect("not null");
+            assert_eq!(result.same(&value), expected == 1);
+            assert_eq!(counts(&mut store).1, expected);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_large_heap_is_not_marked_for_few_references() -> Result<(), Error> {
+        let mut store = Store::new(&Engine::default(), ());
+        let array = store.engine().new_array_type(FieldType::new(StorageType::I8, Mutability::Const))?;
+        let large = ArrayRef::new(&mut store, &array, &Val::I32(0), 16 << 20)?;
+        let ty = GlobalType::new(ValType::EXTERNREF, Mutability::Var);
+        let global = Global::new(&mut store, ty, Val::ExternRef(None))?;
+        store.gc();
+        let before = store.as_context_mut().opaque().collections;
+        for _ in 0..100_000 {
+            global.set(&mut store, ExternRef::new(()).into())?;
+        }
+        assert_eq!(store.as_context_mut().opaque().collections, before);
+        drop(large);
+        store.gc();
+        for _ in 0..100_000 {
+            global.set(&mut store, ExternRef::new(()).into())?;
+        }
+        let collections = store.as_context_mut().opaque().collections - before;
+        assert!((90..110).contains(&collections), "{collections}: one for each thousand");
         Ok(())
     }
 

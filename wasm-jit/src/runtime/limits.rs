@@ -37,7 +37,8 @@ impl StoreLimits {
         self
     }
 
-    /// Maximum memory of the garbage-collected heap, in bytes. Allocating beyond it what the
+    /// Maximum memory of the garbage-collected heap, in bytes, with that of host values
+    /// ([`ExternRef::with_size`](crate::ExternRef::with_size)). Allocating beyond it what the
     /// collector cannot free ends the call with [`Error::StoreLimit`].
     pub fn heap_size(mut self, bytes: u64) -> Self {
         self.heap_size = Some(bytes);

@@ -97,6 +97,26 @@ impl<T: 'static> Linker<T> {
         self.insert(module, name, Definition::Host(closure.into_host_func()))
     }
 
+    /// Defines a host function by a closure with Rust types, as a function of another type: one
+    /// whose arguments the closure accepts, and whose results include those of the closure. A
+    /// closure that takes an `Option<AnyRef>` so becomes a function of arrays of one type.
+    ///
+    /// # Errors
+    /// [`Error::FuncType`] if the closure is not of such a type; [`Error::DuplicateDefinition`].
+    pub fn func_wrap_as<P, R>(
+        &mut self,
+        module: &str,
+        name: &str,
+        ty: FuncType,
+        closure: impl IntoFunc<T, P, R>,
+    ) -> Result<&mut Self, Error> {
+        let HostFunc { ty: found, closure } = closure.into_host_func();
+        if !self.engine.can_call(&ty, &found) {
+            return Err(Error::FuncType(Box::new(Mismatch { expected: ty, found })));
+        }
+        self.insert(module, name, Definition::Host(HostFunc { ty, closure }))
+    }
+
     /// Defines a host function of any type; see [`Func::new`].
     ///
     /// # Errors

@@ -20,6 +20,7 @@ pub(crate) mod accessors;
 mod activation;
 mod any_ref;
 mod array_calls;
+mod array_elements;
 mod backtrace;
 pub(crate) mod callback;
 mod caller;
@@ -55,6 +56,7 @@ mod variance;
 mod wait;
 
 pub use any_ref::{AnyRef, ArrayRef, I31, StructRef};
+pub use array_elements::ArrayElement;
 pub use caller::Caller;
 pub use externs::{Export, Extern};
 pub use func::Func;

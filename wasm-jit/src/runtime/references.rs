@@ -6,6 +6,7 @@
 //! entry when it finds no reference to it (`collect`).
 
 use std::any::Any;
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,17 +15,38 @@ use wasm_jit_codegen::objects::{HOST_BIT, NO_OBJECT};
 /// A value of the host that WebAssembly can hold and pass on, but not inspect. A clone refers to
 /// the same value.
 #[derive(Clone)]
-pub struct ExternRef(Arc<dyn Any + Send + Sync>);
+pub struct ExternRef(Arc<HostValue<dyn Any + Send + Sync>>);
+
+/// A value of the host, with what the collector must know of it.
+struct HostValue<T: ?Sized> {
+    /// The memory that it owns, in bytes.
+    bytes: u64,
+    value: T,
+}
 
 impl ExternRef {
     /// A reference to this value.
     pub fn new(value: impl Any + Send + Sync) -> Self {
-        Self(Arc::new(value))
+        Self::with_size(value, 0)
+    }
+
+    /// A reference to a value that owns this many bytes of memory. While a program can reach the
+    /// value, they count as memory of its store's garbage-collected heap: they make collections
+    /// due, and leave less of [`StoreLimits::heap_size`](crate::StoreLimits::heap_size) to objects.
+    /// Before it creates such a value for a program, a host function calls
+    /// [`StoreContextMut::reserve`](crate::StoreContextMut::reserve).
+    pub fn with_size(value: impl Any + Send + Sync, bytes: u64) -> Self {
+        Self(Arc::new(HostValue { bytes, value }))
     }
 
     /// The value.
     pub fn data(&self) -> &(dyn Any + Send + Sync) {
-        &*self.0
+        &self.0.value
+    }
+
+    /// The memory that the value owns, in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.0.bytes
     }
 
     /// Whether both refer to the same value.
@@ -45,11 +67,18 @@ const MARK: u64 = 0x6b1d_e7f5_0000_0000 | HOST_BIT;
 /// The lowest bit of the index.
 const INDEX_SHIFT: u32 = NO_OBJECT.count_ones();
 
+/// The lowered reference to an entry.
+fn word(place: usize) -> u64 {
+    MARK | (place as u64) << INDEX_SHIFT
+}
+
 /// The values of the host that WebAssembly may hold.
 #[derive(Debug, Default)]
 pub(crate) struct ExternRefs {
     values: Vec<Option<ExternRef>>,
     free: Vec<u32>,
+    /// The entry of the value that was lifted last.
+    last: usize,
 }
 
 impl ExternRefs {
@@ -63,7 +92,25 @@ impl ExternRefs {
         self.values.len()
     }
 
-    /// The lowered reference.
+    /// The memory that the values own, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let mut counted = HashSet::new();
+        let mut is_first = |value: &&ExternRef| {
+            // A value may have several entries, each of which refers to it.
+            Arc::strong_count(&value.0) == 1 || counted.insert(Arc::as_ptr(&value.0).cast::<()>())
+        };
+        let sizes = self.values.iter().flatten().filter(|value| value.size() > 0);
+        sizes.filter(&mut is_first).map(ExternRef::size).fold(0, u64::saturating_add)
+    }
+
+    /// The lowered reference to the value that was lifted last, if it is this one: a function that
+    /// returns its argument needs no new entry.
+    pub(crate) fn lifted_last(&self, value: &ExternRef) -> Option<u64> {
+        let last = self.values.get(self.last)?.as_ref()?;
+        last.same(value).then(|| word(self.last))
+    }
+
+    /// The lowered reference, with a new entry.
     pub(crate) fn lower(&mut self, value: ExternRef) -> u64 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.values.push(None);
@@ -72,12 +119,13 @@ impl ExternRefs {
             place
         });
         self.values[place as usize] = Some(value);
-        MARK | u64::from(place) << INDEX_SHIFT
+        word(place as usize)
     }
 
     /// The value of a lowered reference, or `None` for null.
-    pub(crate) fn lift(&self, raw: u64) -> Option<ExternRef> {
+    pub(crate) fn lift(&mut self, raw: u64) -> Option<ExternRef> {
         let place = self.place(raw)?;
+        self.last = place;
         self.values[place].clone()
     }
 

@@ -292,7 +292,8 @@ impl<T: 'static> Store<T> {
         self.as_context_mut().gc();
     }
 
-    /// The memory of the garbage-collected heap, in bytes.
+    /// The memory of the garbage-collected heap, in bytes, with that of host values
+    /// ([`ExternRef::with_size`](super::ExternRef::with_size)).
     pub fn heap_size(&self) -> u64 {
         self.as_context().0.opaque.heap.bytes()
     }
@@ -349,6 +350,23 @@ impl<'a, T: 'static> StoreContextMut<'a, T> {
     /// As [`Store::gc`], also in a host function.
     pub fn gc(&mut self) {
         collect::collect(&mut self.inner.opaque, collect::From::Host, &[]);
+    }
+
+    /// Makes sure that the program may have host values that own this many bytes more
+    /// ([`ExternRef::with_size`](super::ExternRef::with_size)). Collects if that is due, or
+    /// necessary for it.
+    ///
+    /// # Errors
+    /// [`Error::StoreLimit`]: [`StoreLimits::heap_size`] does not permit them.
+    pub fn reserve(&mut self, bytes: u64) -> Result<(), Error> {
+        let store = &mut self.inner.opaque;
+        let limit = store.limits.heap();
+        collect::if_due(store, collect::From::Host, &[]);
+        if store.heap.has_room_for(bytes, limit) {
+            return Ok(());
+        }
+        collect::collect(store, collect::From::Host, &[]);
+        if store.heap.has_room_for(bytes, limit) { Ok(()) } else { Err(store.no_room()) }
     }
 
     pub(crate) fn into_inner(self) -> &'a mut StoreInner<T> {

@@ -13,7 +13,7 @@ use super::store::{AsContextMut, StoreContextMut};
 use super::value::{read_words, write_words};
 use crate::error::Error;
 use crate::exn_ref::ExnRef;
-use crate::types::ValType;
+use crate::types::{HeapType, RefType, ValType};
 
 /// Quadwords of the maximum number of parameters or results, 16.
 const MAX_WORDS: usize = 32;
@@ -128,6 +128,20 @@ unsafe impl WasmTy for Option<ExternRef> {
 
     unsafe fn lift<T: 'static>(raw: u128, store: &mut StoreContextMut<'_, T>) -> Self {
         store.opaque().lift_extern(raw as u64)
+    }
+}
+
+/// A reference without null: `(ref extern)`.
+// SAFETY: the store lowers the reference, which is not null.
+unsafe impl WasmTy for ExternRef {
+    const TYPE: ValType = ValType::Ref(RefType::new(false, HeapType::Extern));
+
+    fn lower<T: 'static>(self, store: &mut StoreContextMut<'_, T>) -> Result<u128, Error> {
+        store.opaque().lower_extern(Some(&self)).map(u128::from)
+    }
+
+    unsafe fn lift<T: 'static>(raw: u128, store: &mut StoreContextMut<'_, T>) -> Self {
+        store.opaque().lift_extern(raw as u64).expect("a value of a type without null")
     }
 }
 

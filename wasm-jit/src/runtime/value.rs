@@ -252,7 +252,10 @@ impl StoreOpaque {
         let Some(reference) = reference else { return Ok(0) };
         match reference.data().downcast_ref::<AnyRef>() {
             Some(any) => any.lower(self),
-            None => Ok(self.extern_refs.lower(reference.clone())),
+            None => Ok(self.extern_refs.lifted_last(reference).unwrap_or_else(|| {
+                self.heap.add_external(reference.size());
+                self.extern_refs.lower(reference.clone())
+            })),
         }
     }
 

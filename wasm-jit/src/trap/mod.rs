@@ -94,6 +94,10 @@ pub enum Trap {
     CastFailure,
     /// An access reached beyond an array.
     ArrayOutOfBounds,
+    /// An access reached beyond a string of the host.
+    StringOutOfBounds,
+    /// A number was used as a code point and is none.
+    InvalidCodePoint,
     /// The store's fuel does not suffice for the next instructions
     /// ([`Store::set_fuel`](crate::Store::set_fuel)).
     OutOfFuel,
@@ -118,6 +122,8 @@ impl std::fmt::Display for Trap {
             Self::NullReference => "wasm trap: null reference",
             Self::CastFailure => "wasm trap: cast failure",
             Self::ArrayOutOfBounds => "wasm trap: out of bounds array access",
+            Self::StringOutOfBounds => "wasm trap: out of bounds string access",
+            Self::InvalidCodePoint => "wasm trap: invalid code point",
             Self::OutOfFuel => "wasm trap: all fuel consumed",
         })
     }

@@ -1,9 +1,9 @@
 //! Modules, imports, and ownership by stores.
 
 use wasm_jit::{
-    Engine, Error, ExnRef, Extern, ExternRef, ExternType, Func, FuncType, GlobalType, Instance, Linker,
-    Memory, MemoryType, Module, Mutability, RefType, SharedMemory, Store, StoreLimits, Table, TableType,
-    Trap, Val, ValType,
+    AnyRef, Caller, Engine, Error, ExnRef, Extern, ExternRef, ExternType, FieldType, Func, FuncType,
+    GlobalType, Instance, Linker, Memory, MemoryType, Module, Mutability, RefType, SharedMemory, StorageType,
+    Store, StoreLimits, Table, TableType, Trap, Val, ValType,
 };
 
 use super::{call0, instance, module};
@@ -44,6 +44,51 @@ fn an_instance_imports_everything_from_another() {
     let user = linker.instantiate(&mut store, &user).unwrap();
     assert_eq!(call0::<i32>(&mut store, user, "run").unwrap(), 14);
     assert_eq!(provider.get_global(&store, "global").unwrap().get(&mut store).unwrap_i32(), 7);
+}
+
+#[test]
+fn a_closure_is_a_function_of_another_type_that_it_can_serve() {
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        r#"(module (type $bytes (array (mut i8)))
+            (import "host" "first" (func $first (param (ref null $bytes) externref) (result externref)))
+            (func (export "run") (param externref) (result externref)
+                (call $first (array.new_fixed $bytes 1 (i32.const 7)) (local.get 0)))
+            (func (export "null") (result externref) (call $first (ref.null $bytes) (ref.null extern))))"#,
+    )
+    .unwrap();
+    let bytes = engine.new_array_type(FieldType::new(StorageType::I8, Mutability::Var)).unwrap();
+    let bytes = ValType::Ref(RefType::new(true, bytes.heap_type()));
+    let ty = |param| FuncType::new([param, ValType::EXTERNREF], [ValType::EXTERNREF]);
+    let mut linker: Linker<()> = Linker::new(&engine);
+    // It takes any object, and never returns null.
+    let first = |caller: Caller<'_, ()>, array: Option<AnyRef>, value: Option<ExternRef>| -> ExternRef {
+        let array = array.map(|array| array.as_array(&caller).expect("an array"));
+        assert_eq!(
+            array.map(|array| array.elements::<u8, _>(&caller).expect("bytes")[0]),
+            value.as_ref().map(|_| 7)
+        );
+        value.unwrap_or_else(|| ExternRef::new("null"))
+    };
+    let error = linker.func_wrap_as("host", "first", ty(ValType::FUNCREF), first).unwrap_err();
+    assert!(matches!(error, Error::FuncType(_)), "{error}");
+    let error = linker
+        .func_wrap_as("host", "first", ty(bytes), |_: Option<AnyRef>, value: ExternRef| value)
+        .unwrap_err();
+    assert!(matches!(error, Error::FuncType(_)), "an argument may be null: {error}");
+    linker.func_wrap_as("host", "first", ty(bytes), first).unwrap();
+    assert!(matches!(
+        linker.func_wrap_as("host", "first", ty(bytes), first).unwrap_err(),
+        Error::DuplicateDefinition { .. }
+    ));
+    let mut store = Store::new(&engine, ());
+    let instance = linker.instantiate(&mut store, &module).unwrap();
+    let run = instance.get_typed_func::<Option<ExternRef>, Option<ExternRef>>(&mut store, "run").unwrap();
+    let value = ExternRef::new(1);
+    assert!(run.call(&mut store, Some(value.clone())).unwrap().unwrap().same(&value));
+    let null = call0::<Option<ExternRef>>(&mut store, instance, "null").unwrap().unwrap();
+    assert_eq!(null.data().downcast_ref(), Some(&"null"));
 }
 
 #[test]

@@ -86,6 +86,33 @@ fn elements_of_arrays_are_read_and_written() {
 }
 
 #[test]
+fn elements_that_are_numbers_are_slices() {
+    let mut store = store();
+    let units = array_type(&store, StorageType::I16, VAR);
+    let array = ArrayRef::new(&mut store, &units, &Val::I32(-2), 3).unwrap();
+    assert_eq!(array.elements::<u16, _>(&store), Some(&[0xfffe; 3][..]));
+    array.elements_mut::<u16, _>(&mut store).unwrap()[1] = 7;
+    assert_eq!(array.get(&mut store, 1).unwrap().unwrap_i32(), 7);
+    assert_eq!(array.get(&mut store, 0).unwrap().unwrap_i32(), 0xfffe);
+    assert!(array.elements::<u8, _>(&store).is_none() && array.elements::<u32, _>(&store).is_none());
+    assert!(array.elements_mut::<f32, _>(&mut store).is_none());
+
+    let constant = array_type(&store, StorageType::Val(ValType::F64), CONST);
+    let array = ArrayRef::from_elements(&mut store, &constant, &[Val::from(0.5), Val::from(-1.0)]).unwrap();
+    assert_eq!(array.elements(&store), Some(&[0.5, -1.0][..]));
+    assert!(array.elements::<u64, _>(&store).is_none());
+    assert!(array.elements_mut::<f64, _>(&mut store).is_none(), "constant");
+    let empty = ArrayRef::from_elements(&mut store, &units, &[]).unwrap();
+    assert_eq!(empty.elements::<u16, _>(&store), Some(&[][..]));
+
+    let references = array_type(&store, ANYREF, VAR);
+    let array = ArrayRef::new(&mut store, &references, &Val::AnyRef(None), 1).unwrap();
+    assert!(array.elements::<u64, _>(&store).is_none());
+    let mut other = Store::new(store.engine(), ());
+    assert!(catch_unwind(AssertUnwindSafe(|| empty.elements_mut::<u16, _>(&mut other).is_none())).is_err());
+}
+
+#[test]
 fn objects_belong_to_their_store() {
     let engine = Engine::default();
     let (mut one, mut other) = (Store::new(&engine, ()), Store::new(&engine, ()));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wasm_jit::{
-    Caller, Engine, Error, ExnRef, Extern, ExternRef, Func, FuncType, Instance, Linker, Module, Store,
-    StoreLimits, Tag, TagType, Val, ValType,
+    AsContextMut, Caller, Engine, Error, ExnRef, Extern, ExternRef, Func, FuncType, Instance, Linker, Module,
+    Store, StoreLimits, Tag, TagType, Val, ValType,
 };
 
 use super::{call0, instance, with_host};
@@ -91,6 +91,44 @@ fn host_values_that_the_program_forgets_are_freed_and_others_kept() {
     assert_eq!(alive.load(Ordering::SeqCst), 3, "the local's, the global's and the table's");
     drop((store, local));
     assert_eq!(alive.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn memory_of_host_values_counts_for_the_heap() {
+    const MIB: u64 = 1 << 20;
+    let alive = Arc::new(AtomicUsize::new(0));
+    let count = alive.clone();
+    let (mut store, instance) = with_host(
+        r#"(module
+            (import "host" "f" (func $f (result (ref extern))))
+            (table $kept 100 externref)
+            (func (export "run") (param $n i32) (param $keeps i32) (local $value externref)
+                (loop $again
+                    (local.set $value (call $f))
+                    (table.set $kept
+                        (select (local.get $n) (i32.const 0) (local.get $keeps)) (local.get $value))
+                    (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))))"#,
+        move |mut caller: Caller<'_, ()>| -> Result<ExternRef, Error> {
+            caller.as_context_mut().reserve(MIB)?;
+            Ok(ExternRef::with_size(Counted::new(&count), MIB))
+        },
+    );
+    let run = instance.get_typed_func::<(i32, i32), ()>(&mut store, "run").unwrap();
+    run.call(&mut store, (1000, 0)).unwrap();
+    let few = alive.load(Ordering::SeqCst);
+    assert!(few <= 20, "{few} of 1000 are alive without a limit");
+    store.set_limits(StoreLimits::new().heap_size(10 * MIB));
+    run.call(&mut store, (1000, 0)).unwrap();
+    assert!(store.heap_size() <= 10 * MIB);
+    run.call(&mut store, (7, 1)).unwrap();
+    assert!(store.heap_size() >= 7 * MIB);
+    let error = run.call(&mut store, (20, 1)).unwrap_err();
+    assert!(matches!(error, Error::StoreLimit { .. }), "{error}");
+    store.set_limits(StoreLimits::new());
+    run.call(&mut store, (99, 1)).unwrap();
+    store.gc();
+    // The one at 0 is of an earlier call.
+    assert_eq!((alive.load(Ordering::SeqCst), store.heap_size()), (100, 100 * MIB));
 }
 
 #[test]

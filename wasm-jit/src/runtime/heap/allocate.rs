@@ -86,7 +86,7 @@ impl Heap {
             self.free_blocks -= 1;
             self.search(self.last_block, |chunk| chunk.free != 0)?
         } else {
-            if self.exceeds(BLOCK, limit) {
+            if self.exceeds(BLOCK as u64, limit) {
                 return None;
             }
             let index = match self.search(self.last_block, |chunk| chunk.absent != 0) {
@@ -120,8 +120,8 @@ impl Heap {
     }
 
     /// Whether the heap would be larger than a limit with this many bytes more.
-    fn exceeds(&self, bytes: usize, limit: u64) -> bool {
-        self.bytes.checked_add(bytes as u64).is_none_or(|bytes| bytes > limit)
+    pub(super) fn exceeds(&self, bytes: u64, limit: u64) -> bool {
+        self.bytes().checked_add(bytes).is_none_or(|bytes| bytes > limit)
     }
 
     /// Memory for an object of more than [`MAX_SMALL`] bytes: zeros. The caller writes the header
@@ -146,7 +146,7 @@ impl Heap {
     fn large(&mut self, size: usize, limit: u64) -> Option<usize> {
         let count = size.div_ceil(BLOCK);
         if count > MAX_BLOCKS {
-            if self.exceeds(size, limit) {
+            if self.exceeds(size as u64, limit) {
                 return None;
             }
             let chunk = Chunk::dedicated(size)?;
@@ -158,14 +158,14 @@ impl Heap {
         }
         let index = match self.search(self.last_large, |chunk| chunk.room(count).is_some()) {
             Some(index) => index,
-            None if self.exceeds(count * BLOCK, limit) => return None,
+            None if self.exceeds((count * BLOCK) as u64, limit) => return None,
             None => self.insert(Chunk::new()?),
         };
         self.last_large = index;
         let blocks = self.chunks[index].room(count)?;
         let used = self.chunks[index].free_among(&blocks);
         let absent = count - used.count_ones() as usize;
-        if self.exceeds(absent * BLOCK, limit) {
+        if self.exceeds((absent * BLOCK) as u64, limit) {
             return None;
         }
         self.bytes += (absent * BLOCK) as u64;

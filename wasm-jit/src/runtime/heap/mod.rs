@@ -43,7 +43,8 @@
 //!
 //! # Costs
 //! - The bitmaps of a chunk are 2 of its 32 blocks, of which 36 KiB are used: 3.7% of the memory of
-//!   objects. They are not counted in [`Heap::bytes`].
+//!   objects. They are not counted in [`Heap::bytes`]. The memory of host values is, although it is
+//!   elsewhere: collections are due earlier because of it, and the limit is for both.
 //! - A large object in a chunk with others occupies a multiple of 32 KiB.
 //! - A collection takes time in proportion to the live objects, plus a small constant for each
 //!   block. It is due when as much has been allocated as survived the last one, so the heap is
@@ -98,6 +99,8 @@ pub(crate) struct Heap {
     span: Option<Span>,
     /// Memory of all blocks and large objects that is not with the system.
     bytes: u64,
+    /// Memory of host values ([`Heap::add_external`]).
+    external: u64,
     /// Number of free blocks.
     free_blocks: usize,
     /// Bytes handed out since the last collection.
@@ -121,6 +124,7 @@ impl Heap {
             narrow: Vec::new(),
             span: None,
             bytes: 0,
+            external: 0,
             free_blocks: 0,
             allocated: 0,
             allowance: MINIMUM_ALLOWANCE,
@@ -130,9 +134,31 @@ impl Heap {
         }
     }
 
-    /// The memory of all blocks and large objects, in bytes.
+    /// The memory of all blocks and large objects, and of host values, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes.saturating_add(self.external)
+    }
+
+    /// Counts memory of a host value to which the program now has a reference: it is allocated
+    /// elsewhere, but freed when a collection finds that the program cannot reach the value.
+    pub(crate) fn add_external(&mut self, bytes: u64) {
+        self.external = self.external.saturating_add(bytes);
+        self.allocated = self.allocated.saturating_add(bytes);
+    }
+
+    /// What is left of the memory of host values, before a collection is completed by
+    /// [`Heap::sweep`].
+    pub(crate) fn set_external(&mut self, bytes: u64) {
+        self.external = bytes;
+    }
+
+    /// Whether there may be host values with this many bytes more.
+    pub(crate) fn has_room_for(&mut self, bytes: u64, limit: u64) -> bool {
+        if self.exceeds(bytes, limit) {
+            // Perhaps the memory of free blocks suffices.
+            self.trim(0);
+        }
+        !self.exceeds(bytes, limit)
     }
 
     /// Whether there should be a collection before more memory is requested, in a heap with this

@@ -49,11 +49,11 @@ impl Heap {
         self.recyclable.reverse();
         (self.last_block, self.last_large) = (0, 0);
         self.allocated = 0;
-        self.allowance = live.max(MINIMUM_ALLOWANCE);
+        self.allowance = live.saturating_add(self.external).max(MINIMUM_ALLOWANCE);
         self.bytes = bytes;
         self.free_blocks = free_blocks;
         // As much as will be allocated until the next collection.
-        self.trim((self.allowance / BLOCK as u64) as usize);
+        self.trim((live.max(MINIMUM_ALLOWANCE) / BLOCK as u64) as usize);
     }
 
     /// Returns the memory of free blocks to the system, except for `keep` of them.
