@@ -152,7 +152,7 @@ pub use frame::Frame;
 pub use generic::GenericFn;
 pub use global::GlobalProbe;
 pub use native::{NativeFn, NativeFunction};
-pub use unwound::{UnwoundFrame, UnwoundWatch};
+pub use unwound::{UnwoundException, UnwoundFrame, UnwoundWatch};
 pub use values::{Bound, Lane, NO_FUNCTION, OTHER_FUNCTION, Values};
 pub use wasm::WasmFn;
 

@@ -11,9 +11,9 @@
 //!    and at the next entry, what differs becomes events.
 //! 5. After the last call, the probes are removed, and the function returns to its original code.
 //!
-//! A call that fails ends the recording, since a replay cannot continue after a failure. Probes
-//! learn this where they cannot access the store: its observer is left behind, ignores calls, and
-//! removes itself at the next one.
+//! A call that fails, or that an exception leaves, ends the recording. Probes learn this where they
+//! cannot access the store: its observer is left behind, ignores calls, and removes itself at the
+//! next one.
 //!
 //! An error ends the recording, and not the program.
 
@@ -23,7 +23,9 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-use wasm_jit::probes::{Frame, GenericFn, Kind, Location, Place, Probe, ProbeSpec, UnwoundWatch};
+use wasm_jit::probes::{
+    Frame, GenericFn, Kind, Location, Place, Probe, ProbeSpec, UnwoundFrame, UnwoundWatch,
+};
 use wasm_jit::{
     AsContextMut, CallObserver, Caller, Func, FunctionInfo, Instance, Module, StoreContextMut, Val, WriteLog,
 };
@@ -32,6 +34,7 @@ use super::accesses;
 use super::check::check;
 use super::error::{Error, unsupported};
 use super::event::Event;
+use super::exception;
 use super::recording::Recording;
 use super::state::{State, write_snapshot};
 use super::value::all_recorded;
@@ -81,7 +84,7 @@ impl CallRecorder {
         let left = shared.clone();
         let watch = module.watch_unwound(move |frame| {
             if frame.function == calls.function {
-                left.lock().unwound(FrameOfThread::new(frame.frame));
+                left.lock().unwound(FrameOfThread::new(frame.frame), frame);
             }
         });
         let recorder = Self(shared.clone());
@@ -243,12 +246,14 @@ impl Recorded {
     }
 
     /// A frame of the function is left by a trap, an exception, or a failure of the host.
-    fn unwound(&mut self, frame: FrameOfThread) {
+    fn unwound(&mut self, frame: FrameOfThread, left: UnwoundFrame<'_>) {
         if self.inside != Some(frame) {
             return;
         }
-        if let Some(recording) = &mut self.recording {
-            let written = recording.out.write(&Event::Fail);
+        if let Some(recording) = &mut self.recording
+            && let Some(event) = exception::unwound(left.exception())
+        {
+            let written = recording.out.write(&event);
             self.end_if_failed(written);
         }
         self.finish();

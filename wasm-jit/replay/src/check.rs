@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use wasm_jit::wasmparser::{ExternalKind, Parser, Payload};
-use wasm_jit::{AsContext, ExternType, Instance, Module, RefType};
+use wasm_jit::{AsContext, ExternType, Instance, Module, Mutability, RefType};
 
 use super::error::{Error, unsupported};
 
@@ -14,12 +14,11 @@ pub(crate) fn check(module: &Module) -> Result<(), Error> {
     }
     for import in module.imports() {
         let what = match import.ty() {
-            ExternType::Func(_) | ExternType::Global(_) => continue,
+            ExternType::Func(_) | ExternType::Global(_) | ExternType::Tag(_) => continue,
             ExternType::Memory(ty) if !ty.is_shared() => continue,
             ExternType::Memory(_) => "a shared memory",
             ExternType::Table(ty) if !ty.is_64() && has_recorded_form(ty.element()) => continue,
             ExternType::Table(_) => "a table of this type",
-            ExternType::Tag(_) => "a tag",
         };
         return Err(unsupported(format!("the import {}.{}, {what}", import.module(), import.name())));
     }
@@ -38,21 +37,52 @@ pub(crate) fn check(module: &Module) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses an instance whose calls of imported functions cannot be recorded: each must be a
-/// function of the host, and another one than the others.
+/// Refuses an instance with imports that cannot be recorded: functions must be those of the host,
+/// and no two imports the same. In a replay they would be two.
 pub(crate) fn check_imports(store: impl AsContext, instance: Instance) -> Result<(), Error> {
-    let module = instance.module(store.as_context()).clone();
-    let functions = module.imports().filter(|import| matches!(import.ty(), ExternType::Func(_)));
-    for (index, import) in (0..).zip(functions) {
-        let func = instance.func(store.as_context(), index).expect("an instance has its imports");
-        let what = match instance.import_index(store.as_context(), &func) {
-            _ if !func.is_host(store.as_context()) => "a function of another instance",
-            first if first != Some(index) => "the same function as an import before",
+    let store = store.as_context();
+    let module = instance.module(store).clone();
+    let (mut memories, mut tables, mut globals, mut tags) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut functions = 0..;
+    for import in module.imports() {
+        let what = match import.ty() {
+            ExternType::Func(_) => {
+                let index = functions.next().expect("an index");
+                let func = instance.func(store, index).expect("an instance has its imports");
+                match instance.import_index(store, &func) {
+                    _ if !func.is_host(store) => "a function of another instance",
+                    first if first != Some(index) => "the same function as an import before",
+                    _ => continue,
+                }
+            }
+            ExternType::Memory(_) if repeats(&mut memories, |index| instance.memory(store, index)) => {
+                "the same memory as an import before"
+            }
+            ExternType::Table(_) if repeats(&mut tables, |index| instance.table(store, index)) => {
+                "the same table as an import before"
+            }
+            ExternType::Global(ty)
+                if repeats(&mut globals, |index| instance.global(store, index))
+                    && ty.mutability() == Mutability::Var =>
+            {
+                "the same global as an import before"
+            }
+            ExternType::Tag(_) if repeats(&mut tags, |index| instance.tag(store, index)) => {
+                "the same tag as an import before"
+            }
             _ => continue,
         };
         return Err(unsupported(format!("the import {}.{}, {what}", import.module(), import.name())));
     }
     Ok(())
+}
+
+/// Whether the next import of a kind is one of the known ones; it is known then.
+fn repeats<T: PartialEq>(known: &mut Vec<T>, import: impl FnOnce(u32) -> Option<T>) -> bool {
+    let item = import(known.len() as u32).expect("an instance has its imports");
+    let is_known = known.contains(&item);
+    known.push(item);
+    is_known
 }
 
 /// Whether elements of such tables can be recorded.

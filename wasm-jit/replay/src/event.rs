@@ -132,8 +132,21 @@ pub enum Event {
         /// The results.
         results: Vec<Value>,
     },
-    /// The innermost call, of either kind, ended with an error.
+    /// The innermost call, of either kind, ended with an exception: the function of the host threw
+    /// it, or the host got it from the function that it called.
+    Throw(Exception),
+    /// The innermost call, of either kind, ended with another error.
     Fail,
+}
+
+/// An exception that is thrown by a function of the host, or that the host got from the program.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Exception {
+    /// The index of its tag in the module: the first one, if there are several. Larger numbers are
+    /// those of tags that the module does not have.
+    pub tag: u32,
+    /// The values that it carries.
+    pub values: Vec<Value>,
 }
 
 impl Event {
@@ -143,7 +156,8 @@ impl Event {
             Self::Enter { arguments: values, .. }
             | Self::Call { arguments: values, .. }
             | Self::Return { results: values }
-            | Self::Leave { results: values } => values,
+            | Self::Leave { results: values }
+            | Self::Throw(Exception { values, .. }) => values,
             Self::ImportGlobal { value, .. }
             | Self::SetGlobal { value, .. }
             | Self::SetElement { value, .. } => std::slice::from_ref(value),
@@ -237,6 +251,11 @@ impl Event {
                 out.push(16);
                 put(out, (*segment).into());
             }
+            Self::Throw(Exception { tag, values }) => {
+                out.push(17);
+                put(out, (*tag).into());
+                put_values(out, values);
+            }
         }
     }
 
@@ -267,6 +286,7 @@ impl Event {
             14 => Self::Snapshot,
             15 => Self::DropData { segment: rest.u32()? },
             16 => Self::DropElements { segment: rest.u32()? },
+            17 => Self::Throw(Exception { tag: rest.u32()?, values: rest.values()? }),
             _ => return Err("an unknown kind of event"),
         })
     }
@@ -302,6 +322,7 @@ impl fmt::Display for Event {
             }
             Self::Return { results } => write!(f, "return{}", List(results)),
             Self::Leave { results } => write!(f, "leave{}", List(results)),
+            Self::Throw(Exception { tag, values }) => write!(f, "throw tag={tag}{}", List(values)),
             Self::Fail => f.write_str("fail"),
         }
     }

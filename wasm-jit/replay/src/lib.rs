@@ -4,9 +4,10 @@
 //! 1. A [`Recorder`] observes the calls between an instance and its host, from instantiation on or
 //!    from any later moment, to the end or to any earlier one (`record.rs`, `recording.rs`). It
 //!    writes to the trace: calls in both directions, also nested ones, their arguments and results,
-//!    and what the host has changed in memories, tables and globals before the program continues. A
-//!    trace of an instance that ran before begins with its state (`state.rs`). A [`CallRecorder`]
-//!    does the same for some calls of one function, within a call that runs already (`calls.rs`).
+//!    the exceptions with which they end, and what the host has changed in memories, tables and
+//!    globals before the program continues. A trace of an instance that ran before begins with its
+//!    state (`state.rs`). A [`CallRecorder`] does the same for some calls of one function, within a
+//!    call that runs already (`calls.rs`).
 //! 2. A trace is a sequence of [`Event`]s (`event.rs`) in a compressed file (`trace.rs`): one whose
 //!    writer crashed is readable up to the last call that ended. All values are stored as bits.
 //! 3. [`generate`] makes a standalone module from the program and the trace (`generate/`): the
@@ -88,14 +89,23 @@
 //! tables instead of the module's segments, restores this state when it is instantiated, and does
 //! not call the start function.
 //!
+//! # Exceptions
+//! An [`Event::Throw`] ends a call in either direction: the function of the host has thrown an
+//! exception, or the host has caught one of the program. It has the index of the tag, which may be
+//! imported, exported, or known to the module only, and the values. The program cannot look into
+//! exceptions of other tags, which it passes on (`exception.rs`). The run goes on after it, as
+//! after a return. An exception that leaves the one function of a [`CallRecorder`] or of
+//! [`slice()`] ends the new trace; if it carries references, or the module does not have its tag,
+//! the trace ends before, with the function running.
+//!
 //! # Not supported
-//! [`Error::Unsupported`] names it: imports of tags, shared memories and so threads, imported start
-//! functions, imports of functions of other instances or of one function twice, a second instance;
-//! at the moment that they occur, references to values of the host, to objects, or to functions of
-//! other modules, and exceptions that cross the boundary. A run that goes on after a trap can be
-//! recorded, but not replayed; modules with types of objects, or with mutable globals of other
-//! reference types than `funcref` and `externref`, can be recorded and reduced, but [`generate`]
-//! refuses them.
+//! [`Error::Unsupported`] names it: shared memories and so threads, imported start functions,
+//! imports of functions of other instances, imports of one function, memory, table, tag or mutable
+//! global twice, a second instance; at the moment that they occur, references to values of the
+//! host, to objects, or to functions of other modules, also in exceptions. A run that goes on after
+//! a trap can be recorded, but not replayed; modules with types of objects, or with mutable globals
+//! of other reference types than `funcref` and `externref`, can be recorded and reduced, but
+//! [`generate`] refuses them.
 //!
 //! References that the host keeps are not in a trace: a replay knows the functions and memories
 //! that the host uses by their indices in the module. What another instance does to a memory that
@@ -108,6 +118,7 @@ mod check;
 mod dirty;
 mod error;
 mod event;
+mod exception;
 mod generate;
 mod import;
 mod imported;
@@ -124,7 +135,7 @@ mod writes;
 
 pub use calls::{CallRecorder, Calls};
 pub use error::Error;
-pub use event::Event;
+pub use event::{Event, Exception};
 pub use generate::{DIFFERENCE, JavaScript, LAST, POSITION, Separate, generate, javascript, separate};
 pub use import::import;
 pub use record::Recorder;

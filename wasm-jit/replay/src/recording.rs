@@ -10,6 +10,7 @@ use wasm_jit::{
 use super::check::{check_imports, shared_globals};
 use super::error::{Error, unsupported};
 use super::event::Event;
+use super::exception::Tags;
 use super::trace::Writer;
 use super::value::{Value, all_recorded, mutable_globals, recorded};
 use super::writes;
@@ -101,12 +102,28 @@ impl Recorded {
     fn values(&self, values: &[Val], store: impl AsContext) -> Result<Vec<Value>, Error> {
         all_recorded(values, &self.instance, store)
     }
+
+    /// How a call ends that does not return.
+    fn failure(
+        &self,
+        store: impl AsContextMut,
+        error: &wasm_jit::Error,
+        tags: &mut Tags,
+    ) -> Result<Event, Error> {
+        Ok(match error {
+            wasm_jit::Error::Exception(exception) => {
+                Event::Throw(tags.recorded(store, self.instance, exception)?)
+            }
+            _ => Event::Fail,
+        })
+    }
 }
 
 /// A trace, and the instance that is recorded; what happens while there is none is ignored.
 pub(crate) struct Recording {
     pub(crate) out: Writer,
     recorded: Option<Recorded>,
+    tags: Tags,
 }
 
 impl Recording {
@@ -116,7 +133,7 @@ impl Recording {
         let (bytes, length) = (module.bytes(), module.bytes().len() as u64);
         out.write(&Event::Start { module: crc32fast::hash(bytes), length })?;
         out.flush()?;
-        Ok(Self { out, recorded: None })
+        Ok(Self { out, recorded: None, tags: Tags::default() })
     }
 
     /// Records an instance from now on, whose state was written. The program runs.
@@ -158,7 +175,7 @@ impl Recording {
         func: &Func,
         arguments: &[Val],
     ) -> Result<(), Error> {
-        let Self { out, recorded: Some(recorded) } = self else { return Ok(()) };
+        let Self { out, recorded: Some(recorded), .. } = self else { return Ok(()) };
         let arguments = recorded.values(arguments, store.as_context())?;
         let function = recorded.instance.func_index(store.as_context(), func);
         let function = function.ok_or_else(|| unsupported("a call of another instance in the store"))?;
@@ -172,10 +189,10 @@ impl Recording {
         mut store: impl AsContextMut,
         results: Result<&[Val], &wasm_jit::Error>,
     ) -> Result<(), Error> {
-        let Self { out, recorded: Some(recorded) } = self else { return Ok(()) };
+        let Self { out, recorded: Some(recorded), tags } = self else { return Ok(()) };
         let event = match results {
             Ok(results) => Event::Leave { results: recorded.values(results, store.as_context())? },
-            Err(error) => failure(error)?,
+            Err(error) => recorded.failure(&mut store, error, tags)?,
         };
         out.write(&event)?;
         recorded.begin_host(&mut store)?;
@@ -190,7 +207,7 @@ impl Recording {
         func: &Func,
         arguments: &[Val],
     ) -> Result<(), Error> {
-        let Self { out, recorded: Some(recorded) } = self else { return Ok(()) };
+        let Self { out, recorded: Some(recorded), .. } = self else { return Ok(()) };
         if caller != Some(recorded.instance) {
             return Ok(());
         }
@@ -208,24 +225,16 @@ impl Recording {
         caller: Option<Instance>,
         results: Result<&[Val], &wasm_jit::Error>,
     ) -> Result<(), Error> {
-        let Self { out, recorded: Some(recorded) } = self else { return Ok(()) };
+        let Self { out, recorded: Some(recorded), tags } = self else { return Ok(()) };
         if caller != Some(recorded.instance) {
             return Ok(());
         }
         recorded.end_host(&mut store, out)?;
         let event = match results {
             Ok(results) => Event::Return { results: recorded.values(results, store.as_context())? },
-            Err(error) => failure(error)?,
+            Err(error) => recorded.failure(&mut store, error, tags)?,
         };
         out.write(&event)?;
         out.flush()
-    }
-}
-
-/// How a call ends that does not return.
-fn failure(error: &wasm_jit::Error) -> Result<Event, Error> {
-    match error {
-        wasm_jit::Error::Exception(_) => Err(unsupported("an exception between the program and its host")),
-        _ => Ok(Event::Fail),
     }
 }

@@ -3,13 +3,14 @@
 use std::io::Read;
 
 use wasm_jit::{
-    AsContext, AsContextMut, Caller, Extern, ExternType, Func, FuncType, Global, GlobalType, Instance,
-    Memory, MemoryType, Module, Store, StoreContextMut, Table, TableType, Val, ValType,
+    AsContext, AsContextMut, Caller, ExnRef, Extern, ExternType, Func, FuncType, Global, GlobalType,
+    Instance, Memory, MemoryType, Module, Store, StoreContextMut, Table, TableType, Tag, Val, ValType,
 };
 
 use super::check::has_recorded_form;
-use super::error::{Error, unsupported};
-use super::event::Event;
+use super::error::Error;
+use super::event::{Event, Exception};
+use super::exception::Tags;
 use super::trace::Reader;
 use super::value::Value;
 
@@ -34,6 +35,7 @@ pub(crate) struct Run<R, O> {
     stopped: Option<Result<(), Error>>,
     /// The first error of the program, as recorded.
     failure: Option<wasm_jit::Error>,
+    tags: Tags,
     observer: O,
 }
 
@@ -86,6 +88,8 @@ impl<R: Read, O: Observer> Run<R, O> {
 enum HostEnded {
     /// With these results.
     Returned(Vec<Value>),
+    /// With this exception.
+    Threw(ExnRef),
     /// It failed, or what it called did.
     Failed,
     /// So does the trace.
@@ -118,8 +122,8 @@ pub(crate) fn instantiate<R: Read + 'static, O: Observer>(
     trace: R,
     observer: O,
 ) -> Result<Store<Run<R, O>>, Error> {
-    let run =
-        Run { events: Reader::new(trace), number: 0, instance: None, stopped: None, failure: None, observer };
+    let (events, tags) = (Reader::new(trace), Tags::default());
+    let run = Run { events, number: 0, instance: None, stopped: None, failure: None, tags, observer };
     let mut store = Store::new(module.engine(), run);
     if let Some(Event::Start { module: checksum, length }) = store.data_mut().next()?
         && (checksum, length) != (crc32fast::hash(module.bytes()), module.bytes().len() as u64)
@@ -138,7 +142,7 @@ pub(crate) fn instantiate<R: Read + 'static, O: Observer>(
             ExternType::Memory(ty) => memory(&mut store, ty)?.into(),
             ExternType::Global(ty) => global(&mut store, ty)?.into(),
             ExternType::Table(ty) => table(&mut store, ty)?.into(),
-            ExternType::Tag(_) => return Err(unsupported("an import of a tag")),
+            ExternType::Tag(ty) => Tag::new(&mut store, ty)?.into(),
         });
     }
     // The trace has the call of the start function.
@@ -164,6 +168,7 @@ pub(crate) fn run<R: Read + 'static, O: Observer>(store: &mut Store<Run<R, O>>) 
             }
             Some(_) => Err(store.data().mismatch("the run continues after a failure")),
         },
+        HostEnded::Threw(exception) => Ok(Ended::Failed(wasm_jit::Error::Exception(exception))),
         HostEnded::Returned(_) | HostEnded::Trace => Ok(Ended::Returned),
     }
 }
@@ -226,32 +231,36 @@ fn host_function<R: Read + 'static, O: Observer>(
             wasm_jit::Error::host(HostFailed { module, name, arguments })
         };
         let ended = called(store, import, arguments).and_then(|()| act(store, Some(import)));
-        let ended = ended.and_then(|ended| match ended {
-            HostEnded::Returned(values) if values.len() == results.len() => {
-                for (result, value) in results.iter_mut().zip(values) {
-                    *result = val(store, value)?;
-                }
-                Ok(None)
-            }
-            HostEnded::Returned(_) => Err(store.data().mismatch("another number of results")),
-            HostEnded::Failed => Ok(Some(None)),
-            HostEnded::Trace => Ok(Some(Some(()))),
-        });
-        match ended {
-            Ok(None) => Ok(()),
-            Ok(Some(None)) => Err(failed(store)),
-            Ok(Some(Some(()))) => {
-                // A call that was nested in this one may have found why.
-                store.data_mut().stopped.get_or_insert(Ok(()));
-                Err(failed(store))
-            }
-            Err(error) => {
-                store.data_mut().stopped.get_or_insert(Err(error));
-                Err(failed(store))
-            }
-        }
+        let stopped = match ended {
+            Ok(HostEnded::Returned(values)) => match returned(store, values, results) {
+                Ok(()) => return Ok(()),
+                Err(error) => Err(error),
+            },
+            Ok(HostEnded::Threw(exception)) => return Err(wasm_jit::Error::Exception(exception)),
+            Ok(HostEnded::Failed) => return Err(failed(store)),
+            Ok(HostEnded::Trace) => Ok(()),
+            Err(error) => Err(error),
+        };
+        // A call that was nested in this one may have found why.
+        store.data_mut().stopped.get_or_insert(stopped);
+        Err(failed(store))
     };
     Ok(Func::new(store, ty, host)?)
+}
+
+/// The host returns these values.
+fn returned<R: Read + 'static, O: Observer>(
+    store: &StoreContextMut<'_, Run<R, O>>,
+    values: Vec<Value>,
+    results: &mut [Val],
+) -> Result<(), Error> {
+    if values.len() != results.len() {
+        return Err(store.data().mismatch("another number of results"));
+    }
+    for (result, value) in results.iter_mut().zip(values) {
+        *result = val(store, value)?;
+    }
+    Ok(())
 }
 
 /// The program calls an import.
@@ -280,8 +289,13 @@ fn act<R: Read + 'static, O: Observer>(
 ) -> Result<HostEnded, Error> {
     let instance = store.data().instance();
     let mut is_first = import.is_none();
+    // The exception with which the last call of the program ended.
+    let mut caught = None;
     loop {
-        let Some(event) = store.data_mut().next()? else { return Ok(HostEnded::Trace) };
+        let before = caught.take().filter(|_| import.is_none());
+        let Some(event) = store.data_mut().next()? else {
+            return Ok(before.map_or(HostEnded::Trace, HostEnded::Threw));
+        };
         let was_first = std::mem::take(&mut is_first);
         match event {
             Event::Snapshot if was_first => clear(store, instance)?,
@@ -318,17 +332,22 @@ fn act<R: Read + 'static, O: Observer>(
             }
             Event::Enter { function, arguments } => {
                 match enter(store, function, arguments)? {
-                    None => {}
+                    Entered::Returned => {}
+                    Entered::Threw(exception) => caught = Some(exception),
                     // The host passes the failure on.
-                    Some(HostEnded::Failed) if import.is_some() => match store.data_mut().next()? {
+                    Entered::Failed if import.is_some() => match store.data_mut().next()? {
                         Some(Event::Fail) => return Ok(HostEnded::Failed),
                         None => return Ok(HostEnded::Trace),
                         Some(_) => return Err(store.data().mismatch("the run continues after a failure")),
                     },
-                    Some(ended) => return Ok(ended),
+                    Entered::Failed => return Ok(HostEnded::Failed),
+                    Entered::Trace => return Ok(HostEnded::Trace),
                 }
             }
             Event::Return { results } if import.is_some() => return Ok(HostEnded::Returned(results)),
+            Event::Throw(exception) if import.is_some() => {
+                return thrown(store, &exception).map(HostEnded::Threw);
+            }
             Event::Fail if import.is_some() => return Ok(HostEnded::Failed),
             _ => return Err(store.data().mismatch("the program runs, and the host does something else")),
         }
@@ -360,12 +379,23 @@ fn clear<R: Read + 'static, O: Observer>(
     Ok(())
 }
 
-/// The host calls a function; returns how the host's part ended, if it did.
+/// How a call of the program ended.
+enum Entered {
+    Returned,
+    /// With this exception, as recorded.
+    Threw(ExnRef),
+    /// With another error, as recorded.
+    Failed,
+    /// The trace ended meanwhile, or an error stopped the run.
+    Trace,
+}
+
+/// The host calls a function.
 fn enter<R: Read + 'static, O: Observer>(
     store: &mut StoreContextMut<'_, Run<R, O>>,
     function: u32,
     arguments: Vec<Value>,
-) -> Result<Option<HostEnded>, Error> {
+) -> Result<Entered, Error> {
     let func = store.data().instance().func(store.as_context(), function);
     let func = func.ok_or_else(|| store.data().mismatch("there is no such function"))?;
     let arguments: Vec<Val> =
@@ -374,20 +404,59 @@ fn enter<R: Read + 'static, O: Observer>(
     let mut results: Vec<Val> = ty.results().map(Val::default_for_ty).collect();
     let done = func.call(store.as_context_mut(), &arguments, &mut results);
     if store.data().stopped.is_some() {
-        return Ok(Some(HostEnded::Trace));
+        return Ok(Entered::Trace);
     }
     let now = values(store, &results);
     match (store.data_mut().next()?, done) {
-        (Some(Event::Leave { results }), Ok(())) if Some(&results) == now.as_ref() => Ok(None),
-        (Some(Event::Fail), Err(error)) => {
+        (Some(Event::Leave { results }), Ok(())) if Some(&results) == now.as_ref() => Ok(Entered::Returned),
+        (Some(Event::Throw(recorded)), Err(wasm_jit::Error::Exception(exception))) => {
+            compare(store, &exception, &recorded)?;
+            Ok(Entered::Threw(exception))
+        }
+        (Some(Event::Fail), Err(error)) if !matches!(error, wasm_jit::Error::Exception(_)) => {
             // What a call in this one has failed with is the cause.
             store.data_mut().failure.get_or_insert(error);
-            Ok(Some(HostEnded::Failed))
+            Ok(Entered::Failed)
         }
-        (None, _) => Ok(Some(HostEnded::Trace)),
+        (None, _) => Ok(Entered::Trace),
         (Some(_), Err(source)) => Err(Error::Failed { number: store.data().number - 1, source }),
         (Some(_), _) => Err(store.data().mismatch("the program returns something else, or not at all")),
     }
+}
+
+/// Compares an exception of the program with the recorded one.
+fn compare<R: Read + 'static, O: Observer>(
+    store: &mut StoreContextMut<'_, Run<R, O>>,
+    exception: &ExnRef,
+    recorded: &Exception,
+) -> Result<(), Error> {
+    let (instance, mut tags) = (store.data().instance(), std::mem::take(&mut store.data_mut().tags));
+    let now = tags.recorded(&mut *store, instance, exception);
+    store.data_mut().tags = tags;
+    let what = match now {
+        Ok(now) if now == *recorded => return Ok(()),
+        Ok(now) if now.tag != recorded.tag => "the program throws an exception of another tag",
+        _ => "the program throws an exception with other values",
+    };
+    Err(store.data().mismatch(what))
+}
+
+/// The exception that the host throws.
+fn thrown<R: Read + 'static, O: Observer>(
+    store: &mut StoreContextMut<'_, Run<R, O>>,
+    exception: &Exception,
+) -> Result<ExnRef, Error> {
+    let fields: Vec<Val> =
+        exception.values.iter().map(|value| val(store, *value)).collect::<Result<_, _>>()?;
+    let (instance, mut tags) = (store.data().instance(), std::mem::take(&mut store.data_mut().tags));
+    let tag = tags.tag(&mut *store, instance, exception);
+    store.data_mut().tags = tags;
+    ExnRef::new(store.as_context_mut(), &tag?, &fields).map_err(|error| match error {
+        wasm_jit::Error::ValueCount { .. } | wasm_jit::Error::ValueType(_) => {
+            store.data().mismatch("exceptions of this tag have other values")
+        }
+        error => error.into(),
+    })
 }
 
 fn values<R: Read + 'static, O: Observer>(

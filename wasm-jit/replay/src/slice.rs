@@ -24,6 +24,7 @@ use super::accesses::{self, Access, Probed};
 use super::dirty::Dirty;
 use super::error::{Error, unsupported};
 use super::event::Event;
+use super::exception;
 use super::rerun::{Observer, Run, rerun};
 use super::trace::Writer;
 use super::value::{Value, mutable_globals, of_global};
@@ -79,6 +80,13 @@ fn run<R: Read + 'static>(
     slice: &Shared,
 ) -> Result<(), Error> {
     let (index, observed) = (function.index(), slice.clone());
+    // It is called before that of the functions below.
+    let _exceptions = module.watch_unwound(move |frame| {
+        if frame.function == index {
+            observed.lock(|slice| slice.left_by = exception::unwound(frame.exception()));
+        }
+    });
+    let observed = slice.clone();
     // Their probes come before those below at the same places.
     let _calls = functions(
         module,
@@ -183,7 +191,9 @@ struct Slice {
     globals: Vec<(u32, Option<Value>)>,
     /// Who has changed a table outside of the calls.
     table_changed: Option<String>,
-    /// Whether a call was left by a failure.
+    /// The event for what leaves a frame of the function.
+    left_by: Option<Event>,
+    /// Whether a call was left by a failure or an exception.
     has_failed: bool,
     /// Whether the trace has ended, and the program with it.
     has_ended: bool,
@@ -202,6 +212,7 @@ impl Slice {
             memories: Vec::new(),
             globals: Vec::new(),
             table_changed: None,
+            left_by: None,
             has_failed: false,
             has_ended: false,
             calls: 0,
@@ -324,7 +335,8 @@ impl Slice {
         self.is_inside = false;
         self.has_failed = true;
         if !self.has_ended
-            && let Err(error) = self.out.write(&Event::Fail)
+            && let Some(event) = self.left_by.take()
+            && let Err(error) = self.out.write(&event)
         {
             self.failed.get_or_insert(error);
         }

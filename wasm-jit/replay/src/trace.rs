@@ -22,8 +22,8 @@ use super::event::{Event, MAX_WRITE};
 const MAGIC: [u8; 8] = *b"\0wjtrace";
 
 /// Version of the format. Version 1 has no [`Event::Snapshot`], [`Event::DropData`] and
-/// [`Event::DropElements`].
-const VERSION: u32 = 2;
+/// [`Event::DropElements`], version 2 no [`Event::Throw`].
+const VERSION: u32 = 3;
 
 /// A frame that is larger is not extended.
 const FRAME: usize = 64 << 10;

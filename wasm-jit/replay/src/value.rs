@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use wasm_jit::{AsContext, AsContextMut, Global, Instance, Mutability, Val};
+use wasm_jit::{AsContext, AsContextMut, Global, Instance, Mutability, Val, ValType};
 
 use super::error::{Error, unsupported};
 
@@ -34,6 +34,19 @@ impl Value {
     /// Whether it is a null reference.
     pub(crate) fn is_null(self) -> bool {
         matches!(self, Self::Func(None) | Self::NullExtern)
+    }
+
+    /// The general type of such values.
+    pub(crate) fn ty(self) -> ValType {
+        match self {
+            Self::I32(_) => ValType::I32,
+            Self::I64(_) => ValType::I64,
+            Self::F32(_) => ValType::F32,
+            Self::F64(_) => ValType::F64,
+            Self::V128(_) => ValType::V128,
+            Self::Func(_) => ValType::FUNCREF,
+            Self::NullExtern => ValType::EXTERNREF,
+        }
     }
 
     /// The recorded value; `None` for a reference to a value of the host, to an exception, or to a

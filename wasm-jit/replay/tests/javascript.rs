@@ -7,10 +7,10 @@ use std::process::{Command, Output};
 
 use support::{Replayed, Trace, events, replay_separately, trace_of};
 use wasm_jit::{
-    AsContextMut, Caller, Engine, Error as EngineError, Extern, Func, Global, GlobalType, Linker, Memory,
-    MemoryType, Module, Mutability, Store, Table, TableType, Val, ValType,
+    AsContextMut, Caller, Engine, Error as EngineError, ExnRef, Extern, Func, FuncType, Global, GlobalType,
+    Linker, Memory, MemoryType, Module, Mutability, Store, Table, TableType, Tag, TagType, Val, ValType,
 };
-use wasm_jit_replay::{Error, Event, Recorder, Value, javascript, separate};
+use wasm_jit_replay::{Error, Event, Exception, Recorder, Value, javascript, separate};
 
 /// `mix` depends on all that the program has, and on what the host returns.
 const PROGRAM: &str = r#"(module
@@ -270,6 +270,77 @@ fn planted_differences_are_named() {
     changed.insert(at + 1, Event::Fail);
     let Some(output) = node(&program, &trace_of(&changed[..at + 2])) else { return };
     assert_eq!(output.status.code(), Some(1));
+}
+
+/// Exceptions cross the boundary in both directions: of tags that are imported, the program's own,
+/// and the host's. The program does not catch them, so every engine with exceptions can run it.
+#[test]
+fn exceptions_repeat_in_node() {
+    let engine = Engine::default();
+    let text = r#"(module
+        (import "h" "e" (tag $e (param i32 f64)))
+        (import "h" "f" (func $f (param i32) (result i32)))
+        (tag $own (param i64))
+        (func (export "raise") (param i32) (result i32)
+            (if (local.get 0) (then (throw $own (i64.const -5))))
+            (throw $e (i32.const 1) (f64.const 2.5)))
+        (func (export "run") (param i32) (result i32) (call $f (local.get 0))))"#;
+    let module = Module::new(&engine, text).unwrap();
+    let mut store = Store::new(&engine, ());
+    let tag = |store: &mut Store<()>, types: &[ValType]| {
+        Tag::new(store, &TagType::new(FuncType::new(types.iter().copied(), []))).unwrap()
+    };
+    let e = tag(&mut store, &[ValType::I32, ValType::F64]);
+    let other = tag(&mut store, &[ValType::I64]);
+    let mut linker: Linker<()> = Linker::new(&engine);
+    linker.define(&store, "h", "e", e).unwrap();
+    let f = move |mut caller: Caller<'_, ()>, what: i32| -> Result<i32, EngineError> {
+        let raise = |caller: &mut Caller<'_, ()>, argument| {
+            let raise = caller.get_export("raise").and_then(Extern::into_func).unwrap();
+            raise.call(caller, &[Val::I32(argument)], &mut [Val::I32(0)])
+        };
+        let (tag, values) = match what {
+            0 => (e, vec![Val::I32(-7), Val::F64(0.125_f64.to_bits())]),
+            1 => (other, vec![Val::I64(1 << 60)]),
+            // Gets an exception, and goes on.
+            2 | 3 => {
+                raise(&mut caller, what - 2).unwrap_err();
+                return Ok(40);
+            }
+            // Passes it on.
+            _ => return raise(&mut caller, 1).map(|()| 0),
+        };
+        Err(EngineError::Exception(ExnRef::new(caller.as_context_mut(), &tag, &values)?))
+    };
+    linker.func_wrap("h", "f", f).unwrap();
+    let trace = Trace::default();
+    let recorder = Recorder::new(&module, trace.clone()).unwrap();
+    let instance = recorder.instantiate(&mut store, &linker).unwrap();
+    let run = instance.get_typed_func::<i32, i32>(&mut store, "run").unwrap();
+    let ends: Vec<bool> = (0..5).map(|what| run.call(&mut store, what).is_ok()).collect();
+    assert_eq!(ends, [false, false, true, true, false]);
+    recorder.stop(&mut store).unwrap();
+    check(module.bytes(), &trace.bytes());
+
+    // Another value, and another tag.
+    let all = events(&trace.bytes());
+    let caught = |at: &usize| match &all[*at] {
+        Event::Throw(_) => matches!(all[at - 1], Event::Enter { .. }),
+        _ => false,
+    };
+    let at = (1..all.len()).find(caught).unwrap();
+    let with = |exception: Exception| {
+        let mut changed = all.clone();
+        changed[at] = Event::Throw(exception);
+        node(module.bytes(), &trace_of(&changed)).map(|output| {
+            assert_eq!(output.status.code(), Some(1));
+            String::from_utf8(output.stderr).unwrap()
+        })
+    };
+    let Some(error) = with(Exception { tag: 0, values: vec![Value::I32(2), Value::F64(0)] }) else { return };
+    assert!(error.starts_with(&format!("replay: event {at}: found (1 2.5)")), "{error}");
+    let error = with(Exception { tag: 1, values: vec![Value::I64(0)] }).unwrap();
+    assert_eq!(error.trim_end(), format!("replay: event {at}: an exception of another tag"));
 }
 
 #[test]

@@ -413,7 +413,6 @@ fn what_cannot_be_recorded_is_refused() {
     let engine = Engine::default();
     for (text, expected) in [
         ("(module (import \"m\" \"t\" (table i64 1 funcref)))", "m.t"),
-        ("(module (import \"m\" \"e\" (tag)))", "m.e"),
         ("(module (import \"m\" \"f\" (func)) (start 0))", "a start function that is imported"),
         ("(module (memory (export \"m\") 1 1 shared))", "a shared memory"),
     ] {

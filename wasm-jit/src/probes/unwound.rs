@@ -3,10 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use wasmparser as wp;
+
 use super::ProbeError;
 use crate::code::CodeImage;
-use crate::code::probed::unwound::FrameToUnwind;
+use crate::code::probed::unwound::{FrameToUnwind, Thrown};
 use crate::module::Module;
+use crate::runtime::Val;
+use crate::types::ValType;
 
 /// A frame that is about to be left by a trap, an exception, an interrupt, or a failure of a host
 /// function.
@@ -20,7 +24,35 @@ pub struct UnwoundFrame<'a> {
     left: FrameToUnwind<'a>,
 }
 
+/// An exception that leaves a frame.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct UnwoundException {
+    /// The index of its tag in the module of the frame; the first one, if the module imports the
+    /// tag more than once; `None` if the module does not have it.
+    pub tag: Option<u32>,
+    /// The values that it carries: `None` for a reference that is not null. Empty if the module
+    /// does not have the tag.
+    pub fields: Vec<Option<Val>>,
+}
+
 impl UnwoundFrame<'_> {
+    /// The exception that leaves the frame; `None` if a trap, an interrupt or a failure of the host
+    /// does.
+    pub fn exception(&self) -> Option<UnwoundException> {
+        let Thrown { tag, mut values } = self.left.thrown?;
+        let info = &self.left.image.module;
+        let types = tag.map(|tag| info.tag_type(tag).params()).unwrap_or_default();
+        let field = |ty: &wp::ValType| {
+            let ty = ValType::of(*ty, info);
+            let (words, rest) = values.split_at(ty.words());
+            values = rest;
+            let bits = words.iter().rev().fold(0, |bits, word| bits << 64 | u128::from(*word));
+            Val::without_store(ty, bits).ok()
+        };
+        Some(UnwoundException { tag, fields: types.iter().map(field).collect() })
+    }
+
     /// Whether the frame waits for what it has called: another function, or a routine of the engine
     /// for its instruction. Otherwise its instruction has trapped, or was interrupted.
     pub fn is_call(&self) -> bool {

@@ -320,6 +320,21 @@ impl Instance {
         })
     }
 
+    /// A tag by its index in the module, imports first, whether it is exported or not; `None` if
+    /// there is none. For tools that know the module's contents.
+    pub fn tag(&self, store: impl AsContext, index: u32) -> Option<Tag> {
+        let store = &store.as_context().0.opaque;
+        self.inner(store).tags.get(index as usize).map(|at| Tag(Handle::at(store, *at)))
+    }
+
+    /// The index in the module of a tag; the first one, if the instance imports it more than once;
+    /// `None` if it does not have the tag.
+    pub fn tag_index(&self, store: impl AsContext, tag: &Tag) -> Option<u32> {
+        let store = &store.as_context().0.opaque;
+        let found = self.inner(store).tags.iter().position(|at| Tag(Handle::at(store, *at)) == *tag);
+        found.map(|index| index as u32)
+    }
+
     /// Whether a data segment, by its index in the module, is empty now: it was copied to a memory
     /// when the instance was made, or the program has dropped it; `None` if there is none.
     pub fn is_data_dropped(&self, store: impl AsContext, segment: u32) -> Option<bool> {

@@ -199,6 +199,8 @@ unsafe fn call_host<T: 'static>(
     observer.enter_host(unsafe { Caller::new(call) }, &func, &arguments)?;
     // SAFETY: the caller's obligation.
     let done = unsafe { HostFuncData::call(host, call, values) };
+    // SAFETY: as above.
+    let done = done.map_err(|error| unsafe { of_store(&*call.store, error) });
     drop(arguments);
     let results = match &done {
         // SAFETY: as above; the function has written its results.
@@ -208,6 +210,17 @@ unsafe fn call_host<T: 'static>(
     // SAFETY: as above.
     observer.leave_host(unsafe { Caller::new(call) }, &func, results.as_deref().map_err(|error| *error))?;
     done
+}
+
+/// What a call fails with that a host function has ended with this error.
+fn of_store(store: &StoreOpaque, error: Error) -> Error {
+    match error {
+        Error::Exception(exception) => match exception.lower(store) {
+            Ok(_) => Error::Exception(exception),
+            Err(error) => error,
+        },
+        error => error,
+    }
 }
 
 /// # Safety

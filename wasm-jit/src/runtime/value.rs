@@ -100,6 +100,20 @@ impl Val {
         }
     }
 
+    /// The value of this type with this representation; an error for a reference that is not null,
+    /// which only its store knows.
+    pub(crate) fn without_store(ty: ValType, bits: u128) -> Result<Self, RefType> {
+        Ok(match ty {
+            ValType::V128 => Self::V128(bits),
+            ValType::I32 => Self::I32(bits as i32),
+            ValType::I64 => Self::I64(bits as i64),
+            ValType::F32 => Self::F32(bits as u32),
+            ValType::F64 => Self::F64(bits as u64),
+            ValType::Ref(ty) if bits == 0 => Self::null_ref(ty),
+            ValType::Ref(ty) => return Err(ty),
+        })
+    }
+
     /// Whether it is a null reference.
     pub fn is_null(&self) -> bool {
         matches!(self, Self::FuncRef(None) | Self::ExternRef(None) | Self::ExnRef(None) | Self::AnyRef(None))
@@ -278,20 +292,15 @@ impl StoreOpaque {
 
     /// The value of this type with this representation.
     pub(crate) fn lift(&mut self, ty: ValType, bits: u128) -> Val {
-        let raw = bits as u64;
-        match ty {
-            ValType::V128 => Val::V128(bits),
-            ValType::I32 => Val::I32(raw as i32),
-            ValType::I64 => Val::I64(raw as i64),
-            ValType::F32 => Val::F32(raw as u32),
-            ValType::F64 => Val::F64(raw),
-            ValType::Ref(reference) => match reference.heap_type().top() {
+        Val::without_store(ty, bits).unwrap_or_else(|reference| {
+            let raw = bits as u64;
+            match reference.heap_type().top() {
                 HeapType::Func => Val::FuncRef(self.lift_func(raw)),
                 HeapType::Extern => Val::ExternRef(self.lift_extern(raw)),
-                HeapType::Exn => Val::ExnRef((raw != 0).then(|| self.root_exception(raw as usize))),
+                HeapType::Exn => Val::ExnRef(Some(self.root_exception(raw as usize))),
                 _ => Val::AnyRef(self.lift_any(raw)),
-            },
-        }
+            }
+        })
     }
 
     pub(crate) fn lift_func(&self, raw: u64) -> Option<Func> {

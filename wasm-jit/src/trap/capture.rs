@@ -34,7 +34,7 @@ pub(super) unsafe fn capture(
     raised: impl FnOnce(WasmBacktrace) -> Raised,
 ) {
     // SAFETY: the caller's obligation.
-    unsafe { activation_left(frame, (*store).vm.activation_fp) };
+    unsafe { activation_left(frame, (*store).vm.activation_fp, None) };
     // SAFETY: as above.
     let backtrace = unsafe { trace(store, without_frame, frame) };
     // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.

@@ -7,7 +7,7 @@
 
 use super::{Activation, ExecutionState, Raised, accessors, capture};
 use crate::code::CodeImage;
-use crate::code::probed::unwound::{self, FrameToUnwind};
+use crate::code::probed::unwound::{self, FrameToUnwind, Thrown};
 use crate::code::registry::image_at;
 use crate::vmctx::{VmContext, VmException};
 
@@ -117,7 +117,7 @@ pub(super) unsafe extern "sysv64" fn find_handler(
         {
             // SAFETY: the caller's obligation.
             unsafe {
-                report_left(thrower, frame.fp);
+                report_left(thrower, frame.fp, Some(exception));
                 accessors::end(store, activation_fp, frame.fp);
                 (*store).vm.raised_pc = handler;
                 (*store).vm.raised_fp = frame.fp;
@@ -130,7 +130,7 @@ pub(super) unsafe extern "sysv64" fn find_handler(
     }
     // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
     unsafe {
-        activation_left(thrower, activation_fp);
+        activation_left(thrower, activation_fp, Some(exception));
         (*store).raised = Some(Box::new(Raised::Exception { exception }));
     }
     0
@@ -153,7 +153,7 @@ unsafe fn frames_before(frame: Frame, end: usize) -> impl Iterator<Item = Frame>
 ///
 /// # Safety
 /// As [`report_left`].
-pub(super) unsafe fn activation_left(frame: Frame, activation_fp: usize) {
+pub(super) unsafe fn activation_left(frame: Frame, activation_fp: usize, exception: Option<usize>) {
     // SAFETY: the caller's obligation.
     for frame in unsafe { frames_before(frame, activation_fp) }.filter(|frame| frame.is_call) {
         // SAFETY: the frame waits in the code at this address, and belongs to this thread.
@@ -163,7 +163,7 @@ pub(super) unsafe fn activation_left(frame: Frame, activation_fp: usize) {
         }
     }
     // SAFETY: the caller's obligation.
-    unsafe { report_left(frame, activation_fp) };
+    unsafe { report_left(frame, activation_fp, exception) };
 }
 
 /// Reports the frames that are about to be left to those who watch them: from this one to the last
@@ -171,8 +171,9 @@ pub(super) unsafe fn activation_left(frame: Frame, activation_fp: usize) {
 /// call this cannot unwind.
 ///
 /// # Safety
-/// The frames belong to the innermost activation of the store that the thread runs, and are intact.
-unsafe fn report_left(frame: Frame, end: usize) {
+/// The frames belong to the innermost activation of the store that the thread runs, and are intact;
+/// the exception, if there is one, is alive, and they wait for what throws it.
+unsafe fn report_left(frame: Frame, end: usize, exception: Option<usize>) {
     if !unwound::is_watched() {
         return;
     }
@@ -189,9 +190,33 @@ unsafe fn report_left(frame: Frame, end: usize) {
                 fp: frame.fp,
                 pc,
                 is_call: frame.is_call,
+                // SAFETY: the caller's obligation.
+                thrown: exception.map(|exception| unsafe { seen_by(image, frame, exception) }),
             });
         }
     }
+}
+
+/// An exception, as the module of a frame sees it.
+///
+/// # Safety
+/// The exception is alive as long as the result is used; the frame is that of a function of the
+/// image, and waits for a call.
+unsafe fn seen_by<'a>(image: &CodeImage, frame: Frame, exception: usize) -> Thrown<'a> {
+    let exception = std::ptr::with_exposed_provenance::<VmException>(exception);
+    // SAFETY: the caller's obligation; the values follow the head.
+    let (identity, values) = unsafe {
+        let values = (&raw const (*exception).values).cast::<u64>();
+        ((*exception).tag, std::slice::from_raw_parts(values, (*exception).count as usize))
+    };
+    // SAFETY: a function's frame that waits has its context below the frame pointer.
+    let context = unsafe { std::ptr::with_exposed_provenance::<*const VmContext>(frame.fp - 8).read() };
+    // SAFETY: the context is that of an instance of the image's module, whose layout has all of its
+    // tags.
+    let is_it = |tag: &u32| unsafe {
+        context.byte_offset(image.layout.tag(*tag) as isize).cast::<usize>().read() == identity
+    };
+    Thrown { tag: (0..image.module.tags.len() as u32).find(is_it), values }
 }
 
 /// The handler for exceptions of this tag in this frame, and the size of its frame.

@@ -169,6 +169,37 @@ fn frames_that_are_left_otherwise_are_reported() {
     assert!(log.lock().unwrap().iter().all(|event| event[0] == 0));
 }
 
+/// Of a frame that an exception leaves: its tag and values, as far as they are known without a
+/// store.
+#[test]
+fn exceptions_that_leave_frames_are_known() {
+    let text = "(module (tag $a (param f32)) (tag $b (param i32 v128 funcref externref f64))
+        (func $throw (param i32)
+            (if (i32.eqz (local.get 0)) (then (throw $a (f32.const nan:0x200001))))
+            (if (i32.eq (local.get 0) (i32.const 1)) (then unreachable))
+            (throw $b (local.get 0) (v128.const i64x2 7 -1) (ref.func $throw) (ref.null extern) (f64.const 1)))
+        (elem declare func $throw)
+        (func (export \"run\") (param i32) (result i32) (call $throw (local.get 0)) (i32.const 0)))";
+    let module = Module::new(&engine(), text).unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let of_watch = seen.clone();
+    let _watch = module.watch_unwound(move |left| {
+        let exception = left.exception().map(|exception| (exception.tag, exception.fields));
+        of_watch.lock().unwrap().push(format!("{} {exception:?}", left.function));
+    });
+    let a = "Some((Some(0), [Some(F32(2141192193))]))";
+    let b = format!(
+        "Some((Some(1), [Some(I32(2)), Some(V128({})), None, Some(ExternRef(None)), Some(F64({}))]))",
+        u128::from(u64::MAX) << 64 | 7,
+        1_f64.to_bits()
+    );
+    for (argument, expected) in [(0, a), (1, "None"), (2, &b)] {
+        run(&module, argument).unwrap_err();
+        let seen = std::mem::take(&mut *seen.lock().unwrap());
+        assert_eq!(seen, [format!("0 {expected}"), format!("1 {expected}")], "{argument}");
+    }
+}
+
 /// Of a frame that is left: the instruction that traps, or the call that it waits in.
 #[test]
 fn frames_that_are_left_say_where_they_are() {

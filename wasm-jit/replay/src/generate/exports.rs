@@ -2,9 +2,10 @@
 //!
 //! What the host calls and changes must be exported, so the program gets more exports, by the
 //! indices of what they name: `replay.func.3`, `replay.memory.0`, `replay.table.0`,
-//! `replay.global.5`; and functions that empty segments, which no host can do: `replay.data.1` and
-//! `replay.elements.0`. Its imports get other names: their numbers, in a module `imports`, so that
-//! one host can have them all, also several of one name. The code is copied byte by byte.
+//! `replay.global.5`, `replay.tag.0`; and functions that empty segments, which no host can do:
+//! `replay.data.1` and `replay.elements.0`. Its imports get other names: their numbers, in a module
+//! `imports`, so that one host can have them all, also several of one name. The code is copied byte
+//! by byte.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -79,6 +80,7 @@ pub(super) fn program(program: &Program, script: &Script, used: &Used) -> Result
     (0..program.memories.len() as u32).for_each(|index| add("memory", ExportKind::Memory, index));
     (0..program.tables.len() as u32).for_each(|index| add("table", ExportKind::Table, index));
     (0..program.globals.len() as u32).for_each(|index| add("global", ExportKind::Global, index));
+    (0..program.tags.len() as u32).for_each(|index| add("tag", ExportKind::Tag, index));
     let mut types = FunctionSection::new();
     let mut bodies = CodeSection::new();
     let mut add = |what: &str, segment: u32, body: Function| {

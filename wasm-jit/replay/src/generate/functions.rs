@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 
 use wasm_encoder::{
-    BlockType, CodeSection, Function, FunctionSection, HeapType, Ieee32, Ieee64, InstructionSink,
+    BlockType, CodeSection, Function, FunctionSection, HeapType, Ieee32, Ieee64, InstructionSink, ValType,
 };
 
 use super::program::{DATA, Program};
-use super::script::{Action, Call, Enter, Script};
+use super::script::{Action, Call, Enter, Outcome, Script};
 use crate::value::Value;
 
 /// Number of branches of one function; a power of two.
@@ -25,13 +25,17 @@ const FEW_ACTIONS: usize = ACTIONS / FAN;
 
 /// Functions that are added to the program.
 pub(super) struct Functions<'a> {
-    program: &'a Program,
-    indices: Indices,
-    check: bool,
+    pub(super) program: &'a Program,
+    pub(super) indices: Indices,
+    pub(super) check: bool,
     /// Number of the event for calls that were not recorded.
     end: i32,
+    /// The types that are added to those of the program: parameters and results.
+    pub(super) added_types: Vec<(Vec<ValType>, Vec<ValType>)>,
+    /// The tags that are added to those of the program: their numbers in the trace, and types.
+    pub(super) added_tags: Vec<(u32, u32)>,
     /// The type of functions without parameters and results.
-    pub(super) plain: u32,
+    plain: u32,
     /// The global [`DIFFERENCE`](super::DIFFERENCE). Those for [`POSITION`](super::POSITION) and
     /// [`LAST`](super::LAST) follow, then the counters of the imports.
     pub(super) difference: u32,
@@ -105,7 +109,7 @@ impl Indices {
 }
 
 /// What a call does: calls that are equal share code.
-type Done<'a> = (&'a [Action], &'a Option<Vec<Value>>);
+type Done<'a> = (&'a [Action], &'a Outcome);
 
 impl<'a> Functions<'a> {
     pub(super) fn of(program: &'a Program, script: &Script, check: bool, indices: Indices) -> Self {
@@ -114,7 +118,9 @@ impl<'a> Functions<'a> {
             indices,
             check,
             end: script.events as i32,
-            plain: program.types.len() as u32,
+            added_types: Vec::new(),
+            added_tags: Vec::new(),
+            plain: 0,
             difference: program.globals.len() as u32,
             replaced: CodeSection::new(),
             types: FunctionSection::new(),
@@ -122,6 +128,11 @@ impl<'a> Functions<'a> {
             restore: None,
             start: 0,
         };
+        this.plain = this.function_type([], []);
+        for (tag, values) in &script.other_tags {
+            let ty = this.function_type(values.iter().map(|value| type_of(*value)), []);
+            this.added_tags.push((*tag, ty));
+        }
         for (import, calls) in script.imports.iter().enumerate() {
             let body = this.import(import as u32, calls);
             this.replaced.function(&body);
@@ -136,6 +147,21 @@ impl<'a> Functions<'a> {
         let mut body = Function::new([]);
         self.actions(&mut body.instructions(), actions, FEW_ACTIONS);
         self.add(self.plain, body)
+    }
+
+    /// The index of a function type, which is added if no other one has needed it.
+    pub(super) fn function_type(
+        &mut self,
+        parameters: impl IntoIterator<Item = ValType>,
+        results: impl IntoIterator<Item = ValType>,
+    ) -> u32 {
+        let ty = (parameters.into_iter().collect(), results.into_iter().collect());
+        let known = self.added_types.iter().position(|known| *known == ty);
+        let added = known.unwrap_or_else(|| {
+            self.added_types.push(ty);
+            self.added_types.len() - 1
+        });
+        (self.program.types.len() + added) as u32
     }
 
     /// Number of functions that were added.
@@ -159,7 +185,7 @@ impl<'a> Functions<'a> {
         let mut numbers: HashMap<Done<'_>, u32> = HashMap::new();
         let mut numbered = Vec::with_capacity(calls.len());
         for (index, call) in (0..).zip(calls) {
-            let known = numbers.entry((&call.actions, &call.results));
+            let known = numbers.entry((&call.actions, &call.outcome));
             numbered.push(if self.check { index } else { *known.or_insert(index) });
         }
         let mut leaves: HashMap<&[u32], u32> = HashMap::new();
@@ -242,12 +268,13 @@ impl<'a> Functions<'a> {
             if self.check {
                 self.reaches(&mut code, call.end);
             }
-            match &call.results {
-                Some(results) => {
+            match &call.outcome {
+                Outcome::Returned(results) => {
                     results.iter().for_each(|result| self.constant(&mut code, *result));
                     code.return_();
                 }
-                None => {
+                Outcome::Threw(exception) => self.throw(&mut code, exception),
+                Outcome::Failed | Outcome::Unknown => {
                     code.unreachable();
                 }
             }
@@ -308,28 +335,39 @@ impl<'a> Functions<'a> {
         }
     }
 
-    fn enter(&self, code: &mut InstructionSink<'_>, enter: &Enter) {
-        enter.arguments.iter().for_each(|argument| self.constant(code, *argument));
-        code.call(self.indices.function(enter.function));
-        match &enter.results {
-            Some(results) if self.check => {
-                self.reaches(code, enter.end);
-                results.iter().rev().for_each(|result| self.compare(code, result, enter.end));
-            }
-            Some(results) => results.iter().for_each(|_| {
+    /// Calls a function of the program as the host does.
+    fn enter(&mut self, code: &mut InstructionSink<'_>, enter: &Enter) {
+        if self.catches(enter) {
+            return self.enter_and_catch(code, enter);
+        }
+        self.call(code, enter);
+        match &enter.outcome {
+            Outcome::Returned(results) if self.check => self.compare_all(code, results, enter.end),
+            Outcome::Returned(results) => results.iter().for_each(|_| {
                 code.drop();
             }),
             // It has failed, and so does its replay, before this.
-            None => self.differs(code, enter.end as i32),
+            _ => self.differs(code, enter.end as i32),
         }
     }
 
     /// A value that the program may have.
-    fn constant(&self, code: &mut InstructionSink<'_>, value: Value) {
+    pub(super) fn constant(&self, code: &mut InstructionSink<'_>, value: Value) {
         match value {
             Value::Func(Some(index)) => constant(code, Value::Func(Some(self.indices.function(index)))),
             value => constant(code, value),
         }
+    }
+
+    pub(super) fn call(&self, code: &mut InstructionSink<'_>, enter: &Enter) {
+        enter.arguments.iter().for_each(|argument| self.constant(code, *argument));
+        code.call(self.indices.function(enter.function));
+    }
+
+    /// Compares the top operands with what an event has.
+    pub(super) fn compare_all(&self, code: &mut InstructionSink<'_>, values: &[Value], event: u64) {
+        self.reaches(code, event);
+        values.iter().rev().for_each(|value| self.compare(code, value, event));
     }
 
     /// An address or number of pages.
@@ -361,7 +399,7 @@ impl<'a> Functions<'a> {
         code.i32_const(event as i32).global_set(self.difference + 1);
     }
 
-    fn differs(&self, code: &mut InstructionSink<'_>, event: i32) {
+    pub(super) fn differs(&self, code: &mut InstructionSink<'_>, event: i32) {
         code.i32_const(event).global_set(self.difference).unreachable();
     }
 }
@@ -371,6 +409,19 @@ impl<'a> Functions<'a> {
 fn open(code: &mut InstructionSink<'_>, branches: usize) {
     for _ in 0..=branches {
         code.block(BlockType::Empty);
+    }
+}
+
+/// The type of such values.
+pub(super) fn type_of(value: Value) -> ValType {
+    match value {
+        Value::I32(_) => ValType::I32,
+        Value::I64(_) => ValType::I64,
+        Value::F32(_) => ValType::F32,
+        Value::F64(_) => ValType::F64,
+        Value::V128(_) => ValType::V128,
+        Value::Func(_) => ValType::FUNCREF,
+        Value::NullExtern => ValType::EXTERNREF,
     }
 }
 

@@ -3,18 +3,19 @@
 //! 1. `program.rs`: the sections of the program.
 //! 2. `script.rs`: what the host does, in the order of the trace, as lists of actions: one for each
 //!    call of an imported function, and one for the host itself.
-//! 3. `functions.rs`: functions that do it.
+//! 3. `functions.rs`: functions that do it; `exceptions.rs`: how they throw and catch.
 //! 4. `module.rs`: the sections of the new module; `initializers.rs`: initializers that read
 //!    imported globals.
 //! 5. `exports.rs`: the program as a module of its own; `separate.rs`: its host in other modules;
 //!    `javascript/`: its host in JavaScript.
 //!
-//! Imported memories and globals become the module's own, with the size and the values that the
-//! trace says. The imported functions come first in the index space of functions. Here as many
+//! Imported memories, globals and tags become the module's own, with the size and the values that
+//! the trace says. The imported functions come first in the index space of functions. Here as many
 //! functions of the same types take their place, so that all indices of the program remain valid
 //! and its code is copied byte by byte. What is added comes after the program's own types,
-//! functions, globals, elements and data.
+//! functions, tags, globals, elements and data.
 
+mod exceptions;
 mod exports;
 mod functions;
 mod initializers;
@@ -50,8 +51,10 @@ pub const LAST: &str = "replay.last";
 /// all arguments and results of the program are compared with the recorded ones; the first
 /// difference traps, and [`DIFFERENCE`] names its event.
 ///
-/// Where a host function failed, as to exit, the replay traps. Takes memory in proportion to the
-/// trace.
+/// Where a host function failed, as to exit, the replay traps; where it threw an exception, so does
+/// the replay, and `_start` catches what the host got. Takes memory in proportion to the trace.
+/// Replays of programs that have tags, or through which an exception passed, need an engine with
+/// exceptions (`try_table`).
 ///
 /// # Errors
 /// [`Error::Damaged`], [`Error::OtherModule`], [`Error::Mismatch`], [`Error::Module`],

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use wasm_encoder::{
     ConstExpr, CustomSection, DataCountSection, DataSection, ElementSection, Elements, ExportKind,
     ExportSection, FunctionSection, GlobalSection, GlobalType, InstructionSink, MemorySection, MemoryType,
-    RawSection, StartSection, TableSection, TableType, TypeSection, ValType,
+    RawSection, StartSection, TableSection, TableType, TagKind, TagSection, TagType, TypeSection, ValType,
 };
 use wasm_jit::wasmparser as wp;
 
@@ -29,8 +29,10 @@ pub(super) fn assemble(
     for ty in &program.functions[..program.imports as usize] {
         replaced.function(*ty);
     }
-    let mut plain = TypeSection::new();
-    plain.ty().function([], []);
+    let mut types = TypeSection::new();
+    for (parameters, results) in &functions.added_types {
+        types.ty().function(parameters.iter().copied(), results.iter().copied());
+    }
     let mut elements = ElementSection::new();
     if !script.references.is_empty() {
         let references: Vec<u32> = script.references.iter().copied().collect();
@@ -41,11 +43,13 @@ pub(super) fn assemble(
     let data = take(11).append(&Items::encoded(&data));
 
     let mut out = wasm_encoder::Module::new();
-    put(&mut out, 1, &take(1).append(&Items::encoded(&plain)));
+    put(&mut out, 1, &take(1).append(&Items::encoded(&types)));
     put(&mut out, 3, &Items::encoded(&replaced).append(&take(3)).append(&Items::encoded(&functions.types)));
     put(&mut out, 4, &Items::encoded(&imported_tables(program, script)?).append(&take(4)));
     put(&mut out, 5, &Items::encoded(&imported_memories(program, script)).append(&take(5)));
-    put(&mut out, 13, &take(13));
+    let imported_tags = Items::encoded(&tags(&program.tags[..program.imported_tags as usize]));
+    let added_tags: Vec<u32> = functions.added_tags.iter().map(|(_, ty)| *ty).collect();
+    put(&mut out, 13, &imported_tags.append(&take(13)).append(&Items::encoded(&tags(&added_tags))));
     let imported_globals = Items::encoded(&imported_globals(program, script)?);
     put(&mut out, 6, &imported_globals.append(&take(6)).append(&Items::encoded(&globals(program, script))));
     put(&mut out, 7, &Items::encoded(&exports(program, &functions)));
@@ -91,6 +95,15 @@ pub(super) fn imported_tables(program: &Program, script: &Script) -> Result<Tabl
         tables.table(TableType { minimum: *size, maximum: *maximum, ..ty });
     }
     Ok(tables)
+}
+
+/// Tags of these types.
+pub(super) fn tags(types: &[u32]) -> TagSection {
+    let mut tags = TagSection::new();
+    for func_type_idx in types {
+        tags.tag(TagType { kind: TagKind::Exception, func_type_idx: *func_type_idx });
+    }
+    tags
 }
 
 /// The globals that the program imports, as its own.

@@ -71,6 +71,10 @@ pub(super) struct Program {
     pub(super) tables: Vec<wp::RefType>,
     pub(super) memories: Vec<wp::MemoryType>,
     pub(super) globals: Vec<wp::GlobalType>,
+    /// The types of all tags.
+    pub(super) tags: Vec<u32>,
+    /// Number of imported tags.
+    pub(super) imported_tags: u32,
 }
 
 impl Program {
@@ -121,8 +125,13 @@ impl Program {
                             self.imported_tables.push(ty);
                             wp::ExternalKind::Table
                         }
-                        wp::TypeRef::Tag(_) | wp::TypeRef::FuncExact(_) => {
-                            return Err(unsupported("an import of a tag"));
+                        wp::TypeRef::Tag(ty) => {
+                            self.tags.push(ty.func_type_idx);
+                            self.imported_tags += 1;
+                            wp::ExternalKind::Tag
+                        }
+                        wp::TypeRef::FuncExact(_) => {
+                            return Err(unsupported("an import of a function of an exact type"));
                         }
                     };
                     self.imported.push(kind);
@@ -141,6 +150,11 @@ impl Program {
             wp::Payload::MemorySection(memories) => {
                 for memory in memories {
                     self.memories.push(memory?);
+                }
+            }
+            wp::Payload::TagSection(tags) => {
+                for tag in tags {
+                    self.tags.push(tag?.func_type_idx);
                 }
             }
             wp::Payload::GlobalSection(globals) => {
@@ -173,6 +187,11 @@ impl Program {
     /// The number of items in a section.
     pub(super) fn number_of(&self, section: u8) -> u32 {
         self.sections.get(&section).map_or(0, |items| items.count)
+    }
+
+    /// The type of a tag, by its index.
+    pub(super) fn tag_type(&self, tag: u32) -> Option<&wp::FuncType> {
+        self.tags.get(tag as usize).map(|ty| &self.types[*ty as usize])
     }
 
     /// The type of a function, by its index.

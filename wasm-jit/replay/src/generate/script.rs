@@ -1,6 +1,6 @@
 //! [`Script`]: what the host does, from the trace.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
 
@@ -8,7 +8,7 @@ use wasm_jit::wasmparser as wp;
 
 use super::program::{DATA, ELEMENTS, Program};
 use crate::error::Error;
-use crate::event::Event;
+use crate::event::{Event, Exception};
 use crate::trace::Reader;
 use crate::value::Value;
 
@@ -33,13 +33,26 @@ pub(super) enum Action {
     Enter(Enter),
 }
 
+/// How a call ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) enum Outcome {
+    /// The trace ended before.
+    #[default]
+    Unknown,
+    /// With these results.
+    Returned(Vec<Value>),
+    /// With this exception.
+    Threw(Exception),
+    /// With another error.
+    Failed,
+}
+
 /// A call of a function of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Enter {
     pub(super) function: u32,
     pub(super) arguments: Vec<Value>,
-    /// `None` if it failed.
-    pub(super) results: Option<Vec<Value>>,
+    pub(super) outcome: Outcome,
     /// The number of the event that ended it.
     pub(super) end: u64,
 }
@@ -51,8 +64,7 @@ pub(super) struct Call {
     pub(super) event: u64,
     pub(super) arguments: Vec<Value>,
     pub(super) actions: Vec<Action>,
-    /// `None` if it failed.
-    pub(super) results: Option<Vec<Value>>,
+    pub(super) outcome: Outcome,
     /// The number of the event that ended it.
     pub(super) end: u64,
 }
@@ -91,6 +103,8 @@ pub(super) struct Script {
     pub(super) host: Vec<Action>,
     /// All bytes that are written, each sequence once.
     pub(super) bytes: Vec<u8>,
+    /// Tags that the program does not have, with the values of the first exception of each.
+    pub(super) other_tags: BTreeMap<u32, Vec<Value>>,
     /// Functions to which there are references.
     pub(super) references: BTreeSet<u32>,
     /// Number of events.
@@ -197,7 +211,7 @@ impl Events<'_> {
                 self.running.push(Running::Program(Enter {
                     function,
                     arguments,
-                    results: None,
+                    outcome: Outcome::Unknown,
                     end: number,
                 }));
             }
@@ -216,7 +230,7 @@ impl Events<'_> {
                 Some(Running::Import(import, call)) => {
                     self.check(&results, self.program.type_of(import).ok_or("no function")?.results())?;
                     let call = &mut self.script.imports[import as usize][call];
-                    (call.results, call.end) = (Some(results), number);
+                    (call.outcome, call.end) = (Outcome::Returned(results), number);
                     self.script.last = number;
                 }
                 _ => return Err("no import is running"),
@@ -227,17 +241,36 @@ impl Events<'_> {
                         &results,
                         self.program.type_of(enter.function).ok_or("no function")?.results(),
                     )?;
-                    self.act(Action::Enter(Enter { results: Some(results), end: number, ..enter }));
+                    let outcome = Outcome::Returned(results);
+                    self.act(Action::Enter(Enter { outcome, end: number, ..enter }));
                     self.script.last = number;
                 }
                 _ => return Err("no function of the program is running"),
             },
+            Event::Throw(exception) => {
+                self.check_exception(&exception)?;
+                let outcome = Outcome::Threw(exception);
+                match self.running.pop() {
+                    Some(Running::Program(enter)) => {
+                        self.act(Action::Enter(Enter { outcome, end: number, ..enter }));
+                    }
+                    Some(Running::Import(import, call)) => {
+                        let call = &mut self.script.imports[import as usize][call];
+                        (call.outcome, call.end) = (outcome, number);
+                    }
+                    None => return Err("nothing is running"),
+                }
+                self.script.last = number;
+            }
             Event::Fail => {
                 let is_first = !std::mem::replace(&mut self.failed, true);
                 match self.running.pop() {
-                    Some(Running::Program(enter)) => self.act(Action::Enter(Enter { end: number, ..enter })),
+                    Some(Running::Program(enter)) => {
+                        self.act(Action::Enter(Enter { outcome: Outcome::Failed, end: number, ..enter }));
+                    }
                     Some(Running::Import(import, call)) => {
-                        self.script.imports[import as usize][call].end = number;
+                        let call = &mut self.script.imports[import as usize][call];
+                        (call.outcome, call.end) = (Outcome::Failed, number);
                         // Otherwise what it has called has failed, and so does the replay there.
                         if is_first {
                             self.script.last = number;
@@ -370,6 +403,17 @@ impl Events<'_> {
         all.extend(bytes);
         self.known.insert(key, from);
         Ok(from)
+    }
+
+    /// Checks that exceptions of this tag have such values.
+    fn check_exception(&mut self, Exception { tag, values }: &Exception) -> Result<(), &'static str> {
+        let program = self.program;
+        if let Some(ty) = program.tag_type(*tag) {
+            return self.check(values, ty.params());
+        }
+        let first = self.script.other_tags.entry(*tag).or_insert_with(|| values.clone());
+        let types: Vec<_> = first.iter().map(|value| parsed_type(*value)).collect();
+        self.check(values, &types)
     }
 
     /// Checks that the values have these types.

@@ -10,7 +10,7 @@ use std::io::Read;
 use wasm_encoder::{
     CodeSection, ConstExpr, DataCountSection, DataSection, ElementSection, Elements, ExportKind,
     ExportSection, Function, FunctionSection, GlobalType, ImportSection, MemoryType, Module, RawSection,
-    RefType, StartSection, TableType, TypeSection,
+    RefType, StartSection, TableType, TagKind, TagType, TypeSection, ValType,
 };
 use wasm_jit::wasmparser as wp;
 
@@ -21,7 +21,7 @@ use super::module;
 use super::program::{Items, Program};
 use super::script::Script;
 use super::{DIFFERENCE, LAST, POSITION};
-use crate::error::{Error, unsupported};
+use crate::error::Error;
 
 /// The export of the first module with the functions of the host.
 const FUNCTIONS: &str = "functions";
@@ -64,11 +64,13 @@ pub fn separate(program: &[u8], trace: impl Read, check: bool) -> Result<Separat
     })
 }
 
-/// The types of the program, and that of functions without parameters and results.
-fn types(program: &Program) -> Items {
-    let mut plain = TypeSection::new();
-    plain.ty().function([], []);
-    program.sections.get(&1).cloned().unwrap_or_default().append(&Items::encoded(&plain))
+/// The types of the program, and these.
+fn types(program: &Program, added: &[(Vec<ValType>, Vec<ValType>)]) -> Items {
+    let mut types = TypeSection::new();
+    for (parameters, results) in added {
+        types.ty().function(parameters.iter().copied(), results.iter().copied());
+    }
+    program.sections.get(&1).cloned().unwrap_or_default().append(&Items::encoded(&types))
 }
 
 /// The table with the functions of the host.
@@ -98,14 +100,14 @@ fn imports(program: &Program, script: &Script) -> Result<Vec<u8>, Error> {
         code.function(&body);
     }
     let mut exports = ExportSection::new();
-    let mut next = [0; 4];
+    let mut next = [0; 5];
     for (number, kind) in program.imported.iter().enumerate() {
         let (kind, of_kind) = match kind {
             wp::ExternalKind::Func | wp::ExternalKind::FuncExact => (ExportKind::Func, 0),
             wp::ExternalKind::Table => (ExportKind::Table, 1),
             wp::ExternalKind::Memory => (ExportKind::Memory, 2),
             wp::ExternalKind::Global => (ExportKind::Global, 3),
-            wp::ExternalKind::Tag => return Err(unsupported("an import of a tag")),
+            wp::ExternalKind::Tag => (ExportKind::Tag, 4),
         };
         exports.export(&number.to_string(), kind, next[of_kind]);
         next[of_kind] += 1;
@@ -113,10 +115,12 @@ fn imports(program: &Program, script: &Script) -> Result<Vec<u8>, Error> {
     exports.export(FUNCTIONS, ExportKind::Table, table);
 
     let mut out = Module::new();
-    module::put(&mut out, 1, &types(program));
+    module::put(&mut out, 1, &types(program, &[]));
     module::put(&mut out, 3, &Items::encoded(&functions));
     out.section(&tables);
     module::put(&mut out, 5, &Items::encoded(&module::imported_memories(program, script)));
+    let tags = module::tags(&program.tags[..program.imported_tags as usize]);
+    module::put(&mut out, 13, &Items::encoded(&tags));
     module::put(&mut out, 6, &Items::encoded(&module::imported_globals(program, script)?));
     out.section(&exports);
     module::put(&mut out, 10, &Items::encoded(&code));
@@ -150,9 +154,11 @@ fn host(program: &Program, script: &Script, used: &Used, check: bool) -> Result<
     data.passive(script.bytes.iter().copied());
 
     let mut out = Module::new();
-    module::put(&mut out, 1, &types(program));
+    module::put(&mut out, 1, &types(program, &made.added_types));
     out.section(&imports_of_host(program, used)?);
     module::put(&mut out, 3, &Items::encoded(&replaced).append(&Items::encoded(&made.types)));
+    let tags: Vec<u32> = made.added_tags.iter().map(|(_, ty)| *ty).collect();
+    module::put(&mut out, 13, &Items::encoded(&module::tags(&tags)));
     out.section(&module::globals(program, script));
     out.section(&exports);
     if let Some(function_index) = made.restore {
@@ -166,7 +172,7 @@ fn host(program: &Program, script: &Script, used: &Used, check: bool) -> Result<
     Ok(out.finish())
 }
 
-/// What the host imports: functions of the program, its memories, tables and globals, all of them
+/// What the host imports: functions of the program, its memories, tables, globals and tags, these
 /// with the indices that they have in the program, and the table for its own functions.
 fn imports_of_host(program: &Program, used: &Used) -> Result<ImportSection, Error> {
     const PROGRAM: &str = "program";
@@ -175,6 +181,7 @@ fn imports_of_host(program: &Program, used: &Used) -> Result<ImportSection, Erro
         let ty = wasm_encoder::EntityType::Function(program.functions[*index as usize]);
         imports.import(PROGRAM, &exports::name("func", *index), ty);
     }
+    // The first type that is added.
     let plain = wasm_encoder::EntityType::Function(program.types.len() as u32);
     for (what, segments) in [("data", &used.data), ("elements", &used.elements)] {
         for segment in segments {
@@ -193,6 +200,10 @@ fn imports_of_host(program: &Program, used: &Used) -> Result<ImportSection, Erro
     for (index, ty) in (0..).zip(&program.globals) {
         let ty = GlobalType::try_from(*ty).map_err(initializers::unknown)?;
         imports.import(PROGRAM, &exports::name("global", index), ty);
+    }
+    for (index, func_type_idx) in (0..).zip(&program.tags) {
+        let ty = TagType { kind: TagKind::Exception, func_type_idx: *func_type_idx };
+        imports.import(PROGRAM, &exports::name("tag", index), ty);
     }
     imports.import(exports::IMPORTS, FUNCTIONS, table_of_functions(program));
     Ok(imports)

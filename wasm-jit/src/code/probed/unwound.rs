@@ -14,6 +14,15 @@ pub(crate) fn is_watched() -> bool {
     WATCHERS.load(Ordering::Relaxed) != 0
 }
 
+/// An exception, as the module of a frame sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Thrown<'a> {
+    /// The index of its tag in the module, if the module has it.
+    pub tag: Option<u32>,
+    /// The words of its values.
+    pub values: &'a [u64],
+}
+
 /// A frame that is about to be left.
 #[derive(Clone, Copy)]
 pub(crate) struct FrameToUnwind<'a> {
@@ -24,6 +33,8 @@ pub(crate) struct FrameToUnwind<'a> {
     pub pc: usize,
     /// Whether that is a call of a function or of a routine.
     pub is_call: bool,
+    /// The exception that leaves it; `None` for a trap, an interrupt or a failure.
+    pub thrown: Option<Thrown<'a>>,
 }
 
 type Watcher = Arc<dyn Fn(FrameToUnwind<'_>) + Send + Sync>;

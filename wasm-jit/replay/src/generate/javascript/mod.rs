@@ -53,7 +53,7 @@ pub fn javascript(program: &[u8], trace: impl Read) -> Result<JavaScript, Error>
         event.encode(&mut events);
         check(event)
     })?;
-    let host = host(&original)?;
+    let host = host(&original, &script)?;
     Ok(JavaScript { host, program: exports::program(&original, &script, &used)?, events })
 }
 
@@ -63,9 +63,17 @@ fn check(event: &Event) -> Result<(), Error> {
 }
 
 /// The host of a program.
-fn host(program: &Program) -> Result<String, Error> {
+fn host(program: &Program, script: &Script) -> Result<String, Error> {
     let memories: Vec<Json> = program.memories.iter().map(|ty| address(ty.memory64)).collect();
-    let lists = [("IMPORTS", Json::from(imports(program)?)), ("MEMORIES", Json::from(memories))];
+    let other_tags = script.other_tags.iter().map(|(tag, values)| {
+        let types: Vec<Json> = values.iter().map(|value| type_of(*value).into()).collect();
+        json!([tag, types])
+    });
+    let lists = [
+        ("IMPORTS", Json::from(imports(program)?)),
+        ("MEMORIES", Json::from(memories)),
+        ("OTHER_TAGS", other_tags.collect()),
+    ];
     Ok(lists.into_iter().fold(REPLAY.to_owned(), |host, (name, list)| {
         let empty = format!("const {name} = [];");
         assert!(host.contains(&empty), "the host has a list of this name");
@@ -80,10 +88,10 @@ fn address(is_64: bool) -> Json {
 
 /// What the program imports, as JavaScript describes it.
 fn imports(program: &Program) -> Result<Vec<Json>, Error> {
-    let (mut memories, mut tables, mut globals) =
-        (program.memories.iter(), program.tables.iter(), program.globals.iter());
+    let (mut memories, mut tables) = (program.memories.iter(), program.tables.iter());
+    let (mut globals, mut tags) = (program.globals.iter(), 0..);
     let imported = program.imported.iter().map(|kind| {
-        let missing = || unsupported("an import of a tag");
+        let missing = || unsupported("an import that is not declared");
         Ok(match kind {
             wp::ExternalKind::Func | wp::ExternalKind::FuncExact => json!({ "kind": "function" }),
             wp::ExternalKind::Memory => {
@@ -99,7 +107,12 @@ fn imports(program: &Program) -> Result<Vec<Json>, Error> {
                 let value = value_type(ty.content_type)?;
                 json!({ "kind": "global", "type": { "value": value, "mutable": ty.mutable } })
             }
-            wp::ExternalKind::Tag => return Err(missing()),
+            wp::ExternalKind::Tag => {
+                let ty = tags.next().and_then(|tag| program.tag_type(tag)).ok_or_else(missing)?;
+                let parameters = ty.params().iter().map(|ty| value_type(*ty));
+                let parameters = parameters.collect::<Result<Vec<_>, _>>()?;
+                json!({ "kind": "tag", "type": { "parameters": parameters } })
+            }
         })
     });
     imported.collect()
@@ -114,6 +127,18 @@ fn value_type(ty: wp::ValType) -> Result<&'static str, Error> {
         wp::ValType::V128 => "v128",
         wp::ValType::Ref(ty) => reference(ty)?,
     })
+}
+
+fn type_of(value: Value) -> &'static str {
+    match value {
+        Value::I32(_) => "i32",
+        Value::I64(_) => "i64",
+        Value::F32(_) => "f32",
+        Value::F64(_) => "f64",
+        Value::V128(_) => "v128",
+        Value::Func(_) => "anyfunc",
+        Value::NullExtern => "externref",
+    }
 }
 
 fn reference(ty: wp::RefType) -> Result<&'static str, Error> {

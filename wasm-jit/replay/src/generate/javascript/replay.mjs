@@ -17,6 +17,9 @@ const IMPORTS = [];
 /** The types of its memories. */
 const MEMORIES = [];
 
+/** The tags of exceptions that it does not have, and the types of their values. */
+const OTHER_TAGS = [];
+
 /** What the program does is not what was recorded. */
 export class Difference extends Error {
     /**
@@ -135,6 +138,8 @@ class Events {
             case 'import memory':
             case 'import table':
                 return { kind, index: this.integer(), size: this.integer(), maximum: this.maximum() };
+            case 'throw':
+                return { kind, index: this.integer(), values: this.values() };
             case 'drop data':
             case 'drop elements':
                 return { kind, index: this.integer() };
@@ -151,12 +156,14 @@ class Events {
 const KINDS = [
     'start', 'enter', 'call', 'grow', 'write', 'set global', 'return', 'leave', 'fail', 'grow table',
     'set element', 'import memory', 'import global', 'import table', 'snapshot', 'drop data', 'drop elements',
+    'throw',
 ];
 
 class Replay {
     constructor(events, check) {
         this.events = new Events(events);
         this.check = check;
+        this.otherTags = new Map(OTHER_TAGS.map(([tag, parameters]) => [tag, new WebAssembly.Tag({ parameters })]));
         this.exports = undefined;
     }
 
@@ -164,6 +171,7 @@ class Replay {
     imports() {
         let functions = 0;
         const imports = IMPORTS.map(({ kind, type }) => {
+            if (kind === 'tag') return new WebAssembly.Tag(type);
             if (kind !== 'function') return this.imported(kind, type, this.events.next());
             const number = functions++;
             return (...values) => this.called(number, values);
@@ -181,6 +189,10 @@ class Replay {
 
     function(index) {
         return this.exports[`replay.func.${index}`];
+    }
+
+    tag(index) {
+        return this.otherTags.get(index) ?? this.exports[`replay.tag.${index}`];
     }
 
     value({ value, func }) {
@@ -205,19 +217,21 @@ class Replay {
             throw new Difference(events.number, `a call of the imported function ${index} instead of: ${event.kind}`);
         }
         this.compare(events.number, values, event.values);
-        const { kind, values: results } = this.act();
-        if (kind !== 'return') throw new HostFailed();
+        const { kind, index: tag, values: results } = this.act();
+        if (kind !== 'return' && kind !== 'throw') throw new HostFailed();
         const all = results.map((result) => this.value(result));
+        if (kind === 'throw') throw new WebAssembly.Exception(this.tag(tag), all);
         return all.length > 1 ? all : all[0];
     }
 
-    /** Does what the host did, up to its next return or its failure. */
+    /** Does what the host did, up to its next return, exception or failure. */
     act() {
         const { events } = this;
         while (!events.isAtEnd) {
             const event = events.next();
             switch (event.kind) {
                 case 'return':
+                case 'throw':
                 case 'fail':
                     return event;
                 case 'enter':
@@ -239,8 +253,11 @@ class Replay {
             results = this.function(index)(...values.map((value) => this.value(value)));
         } catch (error) {
             if (error instanceof Difference) throw error;
-            if (events.isAtEnd || events.is('fail')) {
-                if (!events.isAtEnd) events.next();
+            if (events.isAtEnd) throw new HostFailed();
+            const isException = error instanceof WebAssembly.Exception;
+            if (isException && events.is('throw')) return this.caught(error, events.next());
+            if (!isException && events.is('fail')) {
+                events.next();
                 throw new HostFailed();
             }
             throw new Difference(events.number + 1, `the call of event ${begin} failed: ${error}`);
@@ -252,6 +269,13 @@ class Replay {
         }
         const all = results === undefined ? [] : Array.isArray(results) ? results : [results];
         this.compare(events.number, all, event.values);
+    }
+
+    /** The host has got an exception. */
+    caught(exception, { index, values }) {
+        const tag = this.tag(index);
+        if (!exception.is(tag)) throw new Difference(this.events.number, 'an exception of another tag');
+        this.compare(this.events.number, values.map((_, at) => exception.getArg(tag, at)), values);
     }
 
     change({ kind, index, by, address, bytes, element, value }) {
