@@ -5,12 +5,12 @@ use std::io;
 
 use wasm_jit::{AnyRef, AsContextMut, Caller, Error, ExternRef, Trap};
 
-use super::arguments::{array, trap, units, units_or_null};
+use super::arguments::{array, units, units_or_null};
 use super::string::{JsString, MAX_LENGTH, StringTooLong};
 
 /// The string itself.
-pub(super) fn cast<T: 'static>(caller: Caller<'_, T>, string: Option<ExternRef>) -> Result<ExternRef, Error> {
-    units(&caller, &string)?;
+pub(super) fn cast(string: Option<ExternRef>) -> Result<ExternRef, Error> {
+    units(&string)?;
     Ok(string.expect("it has units"))
 }
 
@@ -28,7 +28,7 @@ pub(super) fn from_char_code_array<T: 'static>(
 ) -> Result<ExternRef, Error> {
     let elements = array(&caller, elements)?;
     if start > end || end > elements.len(&caller) {
-        return Err(trap(&caller, Trap::ArrayOutOfBounds));
+        return Err(Trap::ArrayOutOfBounds.into());
     }
     let mut string = room(&mut caller, (end - start) as usize)?;
     let elements: &[u16] = elements.elements(&caller).expect("the function's type permits no others");
@@ -44,12 +44,12 @@ pub(super) fn into_char_code_array<T: 'static>(
     start: u32,
 ) -> Result<u32, Error> {
     let elements = array(&caller, elements)?;
-    let units = units(&caller, &string)?;
+    let units = units(&string)?;
     let place = start as usize..start as usize + units.len();
     let all: &mut [u16] = elements.elements_mut(&mut caller).expect("the function's type permits no others");
     match all.get_mut(place) {
         Some(place) => place.copy_from_slice(units),
-        None => return Err(trap(&caller, Trap::ArrayOutOfBounds)),
+        None => return Err(Trap::ArrayOutOfBounds.into()),
     }
     Ok(units.len() as u32)
 }
@@ -69,38 +69,30 @@ pub(super) fn from_code_point<T: 'static>(
     }
     match char::from_u32(code_point) {
         Some(character) => string_of(&mut caller, character.encode_utf16(&mut [0; 2])),
-        None => Err(trap(&caller, Trap::InvalidCodePoint)),
+        None => Err(Trap::InvalidCodePoint.into()),
     }
 }
 
 /// The code unit at an index.
-pub(super) fn char_code_at<T: 'static>(
-    caller: Caller<'_, T>,
-    string: Option<ExternRef>,
-    index: u32,
-) -> Result<u32, Error> {
-    match units(&caller, &string)?.get(index as usize) {
+pub(super) fn char_code_at(string: Option<ExternRef>, index: u32) -> Result<u32, Error> {
+    match units(&string)?.get(index as usize) {
         Some(unit) => Ok((*unit).into()),
-        None => Err(trap(&caller, Trap::StringOutOfBounds)),
+        None => Err(Trap::StringOutOfBounds.into()),
     }
 }
 
 /// The code point that begins at an index: that of a pair of surrogates, or else the code unit.
-pub(super) fn code_point_at<T: 'static>(
-    caller: Caller<'_, T>,
-    string: Option<ExternRef>,
-    index: u32,
-) -> Result<u32, Error> {
-    let rest = units(&caller, &string)?.get(index as usize..).unwrap_or_default();
-    let Some(first) = rest.first() else { return Err(trap(&caller, Trap::StringOutOfBounds)) };
+pub(super) fn code_point_at(string: Option<ExternRef>, index: u32) -> Result<u32, Error> {
+    let rest = units(&string)?.get(index as usize..).unwrap_or_default();
+    let Some(first) = rest.first() else { return Err(Trap::StringOutOfBounds.into()) };
     // Not more than two units are decoded, and only one if they are no pair.
     let character = char::decode_utf16(rest.iter().copied()).next().and_then(Result::ok);
     Ok(character.map_or((*first).into(), u32::from))
 }
 
 /// How many code units it has.
-pub(super) fn length<T: 'static>(caller: Caller<'_, T>, string: Option<ExternRef>) -> Result<u32, Error> {
-    Ok(units(&caller, &string)?.len() as u32)
+pub(super) fn length(string: Option<ExternRef>) -> Result<u32, Error> {
+    Ok(units(&string)?.len() as u32)
 }
 
 /// One string, followed by another one.
@@ -109,7 +101,7 @@ pub(super) fn concat<T: 'static>(
     first: Option<ExternRef>,
     second: Option<ExternRef>,
 ) -> Result<ExternRef, Error> {
-    let (start, end) = (units(&caller, &first)?, units(&caller, &second)?);
+    let (start, end) = (units(&first)?, units(&second)?);
     match (first.as_ref(), second.as_ref()) {
         (Some(first), _) if end.is_empty() => return Ok(first.clone()),
         (_, Some(second)) if start.is_empty() => return Ok(second.clone()),
@@ -129,7 +121,7 @@ pub(super) fn substring<T: 'static>(
     start: u32,
     end: u32,
 ) -> Result<ExternRef, Error> {
-    let units = units(&caller, &string)?;
+    let units = units(&string)?;
     let end = units.len().min(end as usize);
     let part = units.get(start as usize..end).unwrap_or_default();
     match &string {
@@ -139,22 +131,14 @@ pub(super) fn substring<T: 'static>(
 }
 
 /// Whether both are the same sequence, or both are null.
-pub(super) fn equals<T: 'static>(
-    caller: Caller<'_, T>,
-    first: Option<ExternRef>,
-    second: Option<ExternRef>,
-) -> Result<u32, Error> {
-    Ok((units_or_null(&caller, &first)? == units_or_null(&caller, &second)?).into())
+pub(super) fn equals(first: Option<ExternRef>, second: Option<ExternRef>) -> Result<u32, Error> {
+    Ok((units_or_null(&first)? == units_or_null(&second)?).into())
 }
 
 /// -1, 0 or 1, as the first one is less than, equal to, or greater than the second one, by code
 /// units.
-pub(super) fn compare<T: 'static>(
-    caller: Caller<'_, T>,
-    first: Option<ExternRef>,
-    second: Option<ExternRef>,
-) -> Result<i32, Error> {
-    Ok(match units(&caller, &first)?.cmp(units(&caller, &second)?) {
+pub(super) fn compare(first: Option<ExternRef>, second: Option<ExternRef>) -> Result<i32, Error> {
+    Ok(match units(&first)?.cmp(units(&second)?) {
         Ordering::Less => -1,
         Ordering::Equal => 0,
         Ordering::Greater => 1,

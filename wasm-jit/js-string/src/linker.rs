@@ -27,19 +27,19 @@ pub fn add_to_linker<T: 'static>(linker: &mut Linker<T>) -> Result<(), Error> {
     let into_array = FuncType::new([ValType::EXTERNREF, array, ValType::I32], [ValType::I32]);
 
     linker
-        .func_wrap(MODULE, "cast", builtins::cast::<T>)?
+        .func_wrap(MODULE, "cast", builtins::cast)?
         .func_wrap(MODULE, "test", builtins::test)?
         .func_wrap_as(MODULE, "fromCharCodeArray", from_array, builtins::from_char_code_array::<T>)?
         .func_wrap_as(MODULE, "intoCharCodeArray", into_array, builtins::into_char_code_array::<T>)?
         .func_wrap(MODULE, "fromCharCode", builtins::from_char_code::<T>)?
         .func_wrap(MODULE, "fromCodePoint", builtins::from_code_point::<T>)?
-        .func_wrap(MODULE, "charCodeAt", builtins::char_code_at::<T>)?
-        .func_wrap(MODULE, "codePointAt", builtins::code_point_at::<T>)?
-        .func_wrap(MODULE, "length", builtins::length::<T>)?
+        .func_wrap(MODULE, "charCodeAt", builtins::char_code_at)?
+        .func_wrap(MODULE, "codePointAt", builtins::code_point_at)?
+        .func_wrap(MODULE, "length", builtins::length)?
         .func_wrap(MODULE, "concat", builtins::concat::<T>)?
         .func_wrap(MODULE, "substring", builtins::substring::<T>)?
-        .func_wrap(MODULE, "equals", builtins::equals::<T>)?
-        .func_wrap(MODULE, "compare", builtins::compare::<T>)?;
+        .func_wrap(MODULE, "equals", builtins::equals)?
+        .func_wrap(MODULE, "compare", builtins::compare)?;
     Ok(())
 }
 
