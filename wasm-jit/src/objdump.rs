@@ -28,6 +28,9 @@ use crate::code::probed::{Listed, ListedSite};
 use crate::code::sections::{Sections, printable};
 use crate::vmctx::{INTERRUPT_CHECK, TrapCode};
 
+/// How the line of a branch hint begins, which is in front of its instruction.
+const HINT: &str = "(@metadata.code.branch_hint";
+
 /// Bytes of machine code in a line.
 const BYTES: usize = 10;
 
@@ -355,7 +358,9 @@ impl Listing<'_, '_> {
     /// Writes the line if it belongs to a wanted function, followed by its code.
     fn finish_line(&mut self) -> io::Result<()> {
         let line = std::mem::take(&mut self.line);
-        let Some(offset) = self.offset.take() else {
+        // The offset of a branch hint is that in its section.
+        let is_hint = line.trim_start().starts_with(HINT);
+        let Some(offset) = self.offset.take().filter(|_| !is_hint) else {
             // Continues the previous line.
             return match &self.current {
                 Some(_) if !line.trim().is_empty() => writeln!(self.out, "{line}"),

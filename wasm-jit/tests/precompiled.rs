@@ -9,7 +9,7 @@ use wasm_jit::{
 };
 
 /// Indirect calls of three types, an exception, a vector, a global, memory, a start function,
-/// names, and a trap.
+/// names, a branch hint that changes code, and a trap.
 const PROGRAM: &str = r#"(module $program
     (type $unary (func (param i32) (result i32)))
     (type $nullary (func (result i32)))
@@ -34,6 +34,11 @@ const PROGRAM: &str = r#"(module $program
             (try_table (catch $tag $caught) (throw $tag (local.get 0)))
             (i32.const -1)))
     (func (export "vector") (result v128) (i32x4.splat (global.get $started)))
+    (func $hinted (param i32) (result i32)
+        (block (result i32)
+            (@metadata.code.branch_hint "\01")
+            (br_if 0 (i32.const 7) (local.get 0))
+            (drop) (i32.const 8)))
     (func $sum (export "sum") (param $n i32) (result i32) (local $sum i32)
         (loop $again
             (local.set $sum (i32.add (local.get $sum) (local.get $n)))

@@ -17,7 +17,7 @@
 //! | `vmctx.rs` | the contract between compiled code and the runtime |
 //! | `compiler/` | from a function's operators to machine code |
 //! | `asm/` | encodings of instructions |
-//! | `module.rs` | the declarations of a module |
+//! | `module.rs` | the declarations of a module, and branch hints |
 //! | `objects.rs` | objects of the garbage-collected heap |
 
 mod asm;
@@ -36,7 +36,7 @@ pub use compiler::{
     access, callee_saved_slot, counter_stub, enter_stubs, entry_trampoline, host_trampoline, is_control,
     lazy_entries, list_stub, move_last,
 };
-pub use module::{CodeSettings, CompiledSites, ModuleInfo, PAGE_SIZE_LOG2};
+pub use module::{BranchHints, CodeSettings, CompiledSites, ModuleInfo, PAGE_SIZE_LOG2};
 
 /// Identifies this code generator: a hash of its sources and features. Equal functions with equal
 /// settings have equal code, which runs with an equal runtime, if it is equal.

@@ -1,7 +1,11 @@
 //! The declarations of a module: everything but code and data.
 
+mod branch_hints;
+
 use wasmparser::{FuncType, GlobalType, MemoryType, TableType};
 
+pub use self::branch_hints::BranchHints;
+pub(crate) use self::branch_hints::FunctionHints;
 use crate::objects::{Composite, ModuleType, Storage, StructLayout};
 
 /// The binary logarithm of the size of a page, unless a memory has pages of its own size.
@@ -74,6 +78,8 @@ pub struct ModuleInfo {
     pub tags: Vec<u32>,
     /// How many of them are imported.
     pub imported_tags: u32,
+    /// Which way branches most likely go.
+    pub branch_hints: BranchHints,
     /// Settings of the engine.
     pub settings: CodeSettings,
 }

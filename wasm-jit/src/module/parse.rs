@@ -6,11 +6,11 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use wasm_jit_codegen::ModuleInfo;
 use wasm_jit_codegen::objects::{Composite, ModuleType};
+use wasm_jit_codegen::{BranchHints, ModuleInfo};
 use wasmparser::{
-    self as wp, Chunk, CompositeInnerType, ElementItems, ElementKind, ExternalKind, Parser, Payload,
-    TableInit, TypeRef, ValidPayload, Validator,
+    self as wp, Chunk, CompositeInnerType, ElementItems, ElementKind, ExternalKind, KnownCustom, Parser,
+    Payload, TableInit, TypeRef, ValidPayload, Validator,
 };
 
 use super::const_expr::ConstExpr;
@@ -223,6 +223,11 @@ fn section(engine: &Engine, parsed: &mut Parsed, payload: Payload<'_>) -> Result
                     }
                 };
                 parsed.data.push(DataSegment { mode, range: end - data.data.len()..end });
+            }
+        }
+        Payload::CustomSection(section) => {
+            if let KnownCustom::BranchHints(hints) = section.as_known() {
+                info.branch_hints = BranchHints::decode(hints).unwrap_or_default();
             }
         }
         _ => {}

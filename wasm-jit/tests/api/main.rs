@@ -1,5 +1,6 @@
 //! The Rust API, as an embedder uses it.
 
+mod branch_hints;
 mod drops;
 mod fuel;
 mod function_references;

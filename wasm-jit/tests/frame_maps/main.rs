@@ -8,6 +8,7 @@
 //!
 //! This process runs only tests of such maps: one of them handles SIGTRAP.
 
+mod hints;
 mod interpreter;
 mod programs;
 mod sites;
@@ -20,9 +21,9 @@ use interpreter::{Access, Machine, Step};
 use wasm_jit::{Config, Engine, Instance, Module, Store, Val};
 use wasm_jit_codegen::objects::ModuleType;
 use wasm_jit_codegen::{
-    Address, Chunk, Compiler, FrameMap, FrameMaps, LocalPlace, ModuleInfo, OperandPlace, Reg, Ty,
+    Address, BranchHints, Chunk, Compiler, FrameMap, FrameMaps, LocalPlace, ModuleInfo, OperandPlace, Reg, Ty,
 };
-use wasmparser::{Parser, Payload, TypeRef, ValidPayload, Validator, WasmFeatures};
+use wasmparser::{KnownCustom, Parser, Payload, TypeRef, ValidPayload, Validator, WasmFeatures};
 
 /// Number of random programs.
 const PROGRAMS: u64 = 150;
@@ -32,6 +33,11 @@ fn declarations(bytes: &[u8]) -> ModuleInfo {
     let mut info = ModuleInfo::default();
     for payload in Parser::new(0).parse_all(bytes) {
         match payload.unwrap() {
+            Payload::CustomSection(section) => {
+                if let KnownCustom::BranchHints(hints) = section.as_known() {
+                    info.branch_hints = BranchHints::decode(hints).unwrap();
+                }
+            }
             Payload::TypeSection(section) => {
                 let types = section.into_iter_err_on_gc_types().map(Result::unwrap);
                 info.types.extend(types.map(ModuleType::of_function));
@@ -339,7 +345,10 @@ fn single_step(on: bool) {
 
 /// Runs the program both ways; returns the number of instructions that were compared.
 fn try_program(seed: u64) -> usize {
-    let text = programs::program(seed);
+    let mut text = programs::program(seed);
+    if seed.is_multiple_of(3) {
+        text = hints::with_hints(&text, seed);
+    }
     let bytes = wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let module = Module::from_binary(&Engine::default(), &bytes).unwrap();
     let mut machine = Machine::new(&module);

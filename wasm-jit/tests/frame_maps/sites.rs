@@ -12,7 +12,7 @@ use wasm_jit_codegen::{
 };
 use wasmparser::{FunctionBody, Operator};
 
-use super::{declarations, programs};
+use super::{declarations, hints, programs};
 
 /// The longest NOP that fits a site.
 const NOP: [u8; SITE_LENGTH as usize] = [0x0f, 0x1f, 0x44, 0, 0];
@@ -384,7 +384,9 @@ fn sites_change_no_frame() {
         }
     }
     for seed in 0..100 {
-        compare(&wat::parse_str(programs::program(seed)).unwrap());
+        let text = programs::program(seed);
+        compare(&wat::parse_str(&text).unwrap());
+        compare(&wat::parse_str(hints::with_hints(&text, seed)).unwrap());
     }
     assert!(sites > 10_000, "{sites} sites");
     // In front of the others, values are stored or loaded, or the instruction could not be longer.

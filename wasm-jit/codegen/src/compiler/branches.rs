@@ -1,7 +1,8 @@
 //! Branches and conditions.
 //!
-//! A conditional branch is one jump if its edge is empty; otherwise it jumps to cold code with the
-//! moves.
+//! A conditional branch is one jump if its edge is empty. Otherwise the moves are in cold code, to
+//! which it jumps; or, if the branch is most likely taken, they follow a jump past them. A branch
+//! hint decides this; without one, branches back to loops are expected to be taken.
 
 use wasmparser::BrTable;
 
@@ -38,13 +39,13 @@ impl FunctionCompiler<'_> {
 
     /// Branches if the flag holds. The register-cached locals must be loaded.
     pub(super) fn branch_if(&mut self, flag: Flag, depth: u32) {
+        let hint = self.hints.is_likely(self.instruction.position);
         let moves = self.edge(depth);
         let Control { kind, label: target, .. } = *self.control.at(depth);
         if moves.is_empty() {
             return self.jump_if(flag, target);
         }
-        if kind == Kind::Loop {
-            // A loop's back edge, most likely taken: its moves are here, and only the exit jumps.
+        if hint.unwrap_or(kind == Kind::Loop) {
             let on = self.asm.new_label();
             self.jump_if(flag.opposite(), on);
             self.apply(&moves);

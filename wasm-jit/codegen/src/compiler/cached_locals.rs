@@ -4,10 +4,12 @@
 //! A *register-cached* local is in its *cache register* at every label of the region; all other
 //! locals are in their slots. A loop starts with the cache registers of the region around it, so
 //! that nothing moves for locals that both use. If registers are short, the most used locals of the
-//! loop replace the least used ones. A use in an inner loop counts [`LOOP_WEIGHT`] times.
+//! loop replace the least used ones. A use in an inner loop counts [`LOOP_WEIGHT`] times, one in
+//! code that a branch hint says is unlikely does not count.
 //!
 //! Callee-saved registers are used in regions with calls. Caller-saved registers are used there
-//! only if the local's uses outweigh saving and restoring it around the calls.
+//! only if the local's uses outweigh saving and restoring it around the calls. A region whose calls
+//! are all unlikely is treated as one without.
 
 use super::abi::{CALLEE_SAVED, CALLER_SAVED_CACHE, FLOAT_CACHE, Ty};
 use super::scan::Access;
@@ -159,12 +161,15 @@ impl Chooser {
         }
         let mut calls = 0_u32;
         let mut calls_here = 0_u32;
+        let mut has_unlikely_calls = false;
         let all_examined = accesses.len() <= MAX_ACCESSES;
         for access in accesses.iter().take(MAX_ACCESSES) {
             let weight = 1 << (LOOP_WEIGHT * access.depth().saturating_sub(depth).min(MAX_WEIGHTED_DEPTH));
+            let weight = if access.is_unlikely() { 0 } else { weight };
             if access.is_call() {
+                has_unlikely_calls |= weight == 0;
                 calls = calls.saturating_add(weight);
-                calls_here += u32::from(access.depth() == depth);
+                calls_here += u32::from(weight > 0 && access.depth() == depth);
                 continue;
             }
             let local = access.local() as usize;
@@ -175,7 +180,8 @@ impl Chooser {
             self.written[local] |= access.writes();
         }
         let has_calls = calls > 0 || accesses.iter().skip(MAX_ACCESSES).any(|access| access.is_call());
-        let mut region = Region { calls: has_calls, unwritten: 0, constants: 0, ..outer.clone() };
+        let mut region =
+            Region { calls: has_calls || has_unlikely_calls, unwritten: 0, constants: 0, ..outer.clone() };
         let cost = CALL_COST.saturating_mul(calls);
         if has_calls {
             for (reg, local) in outer.iter() {
@@ -186,6 +192,8 @@ impl Chooser {
         }
         let mut wanted: Vec<u32> = std::mem::take(&mut self.touched);
         wanted.sort_unstable_by_key(|local| (std::cmp::Reverse(self.weight[*local as usize]), *local));
+        // Several times, if no use counts.
+        wanted.dedup();
         for &local in &wanted {
             if region.iter().any(|(_, cached)| cached == local) {
                 continue;

@@ -29,7 +29,7 @@ use super::state::{Local, SmallBytes, Vectors, ZeroFlag};
 use super::value_stack::ValueStack;
 use super::{Compiler, Instrumentation, Limit};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Size, Width};
-use crate::module::ModuleInfo;
+use crate::module::{FunctionHints, ModuleInfo};
 use crate::vmctx::{ACCESSOR_FP, ACCESSOR_NEXT, ACCESSORS, STACK_LIMIT, STORE, TrapCode, VmLayout};
 
 /// Space for the longest prologue.
@@ -66,6 +66,7 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) index: u32,
     pub(super) ty: &'a FuncType,
     pub(super) scan: &'a Scan,
+    pub(super) hints: FunctionHints<'a>,
     // What is produced.
     pub(super) asm: Assembler<'a>,
     pub(super) cold: ColdCode<'a>,
@@ -134,7 +135,8 @@ pub(super) fn compile<'a>(
     let Chunk { code, calls, functions } = chunk;
     let malformed = |_| Limit { function: index, reason: "its body cannot be read" };
     let ty = module.function_type(index);
-    scratch.scan.function(body, ty.params().len(), module, vector_types).map_err(malformed)?;
+    let hints = module.branch_hints.of(index, body.range().start as u32);
+    scratch.scan.function(body, ty.params().len(), hints, module, vector_types).map_err(malformed)?;
     let mut has_vectors = scratch.scan.has_vectors || has_vector(ty);
     // Trailing unused locals are ignored: a few bytes may declare 50,000.
     let used = scratch.scan.accessed.len();
@@ -164,6 +166,7 @@ pub(super) fn compile<'a>(
         index,
         ty,
         scan: &scratch.scan,
+        hints,
         asm,
         cold: ColdCode::default(),
         calls,

@@ -5,22 +5,28 @@
 //! loop.
 //!
 //! Accesses to locals are a list in code order, so that those of a loop are a contiguous range.
+//!
+//! Code is *unlikely* if a branch hint says so: the part of an `if` that is not expected, and what
+//! follows a `br_if` that is most likely taken, up to the end of its block.
 
 use wasmparser::{BinaryReaderError, FunctionBody, Operator, ValType, VisitOperator, VisitSimdOperator};
 
-use crate::module::ModuleInfo;
+use crate::module::{FunctionHints, ModuleInfo};
 
-/// An access to a local, or a call: the local's index, whether it is written, and the loop depth.
+/// An access to a local, or a call: the local's index, whether it is written, the loop depth, and
+/// whether it is unlikely.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access(u32);
 
 const WRITE: u32 = 1 << 31;
+const UNLIKELY: u32 = 1 << 30;
 /// Marks a call, in place of a local's index: a function has at most 50,000 locals.
 const CALL: u32 = 0xffff;
 
 impl Access {
-    fn new(what: u32, write: bool, depth: u32) -> Self {
-        Self(what | depth.min(255) << 16 | if write { WRITE } else { 0 })
+    fn new(what: u32, write: bool, depth: u32, is_unlikely: bool) -> Self {
+        let flags = if write { WRITE } else { 0 } | if is_unlikely { UNLIKELY } else { 0 };
+        Self(what | depth.min(255) << 16 | flags)
     }
 
     pub(super) fn is_call(self) -> bool {
@@ -33,6 +39,10 @@ impl Access {
 
     pub(super) fn writes(self) -> bool {
         self.0 & WRITE != 0
+    }
+
+    pub(super) fn is_unlikely(self) -> bool {
+        self.0 & UNLIKELY != 0
     }
 
     /// Number of enclosing loops, at most 255.
@@ -72,6 +82,7 @@ impl Scan {
         &mut self,
         body: &FunctionBody<'_>,
         params: usize,
+        hints: FunctionHints<'_>,
         module: &ModuleInfo,
         vector_types: &[bool],
     ) -> Result<(), BinaryReaderError> {
@@ -85,32 +96,48 @@ impl Scan {
         let mut visitor = Visitor {
             scan: self,
             module,
+            hints,
             vector_types,
             blocks: Vec::new(),
             open_loops: Vec::new(),
             depth: 0,
+            position: 0,
+            is_unlikely: false,
         };
         while !reader.eof() {
+            visitor.position = reader.original_position() as u32;
             reader.visit_operator(&mut visitor)?;
         }
         Ok(())
     }
 }
 
+/// An open block.
+struct Block {
+    is_loop: bool,
+    /// Whether the code around it is unlikely.
+    outer_is_unlikely: bool,
+    /// Of an `if`: whether its condition most likely holds.
+    hint: Option<bool>,
+}
+
 struct Visitor<'s> {
     scan: &'s mut Scan,
     module: &'s ModuleInfo,
+    hints: FunctionHints<'s>,
     /// By type: whether it has vectors; empty if none has.
     vector_types: &'s [bool],
-    /// For every open block: whether it is a loop.
-    blocks: Vec<bool>,
+    blocks: Vec<Block>,
     open_loops: Vec<u32>,
     depth: u32,
+    /// That of the operator.
+    position: u32,
+    is_unlikely: bool,
 }
 
 impl Visitor<'_> {
     fn access(&mut self, local: u32, write: bool) {
-        self.scan.accesses.push(Access::new(local, write, self.depth));
+        self.scan.accesses.push(Access::new(local, write, self.depth, self.is_unlikely));
         let accessed = &mut self.scan.accessed;
         if local as usize >= accessed.len() {
             accessed.resize(local as usize + 1, false);
@@ -119,7 +146,7 @@ impl Visitor<'_> {
     }
 
     fn call(&mut self) {
-        self.scan.accesses.push(Access::new(CALL, false, self.depth));
+        self.scan.accesses.push(Access::new(CALL, false, self.depth, self.is_unlikely));
     }
 
     /// Notes whether the results of a call, or a field or element, may be vectors.
@@ -132,14 +159,32 @@ impl Visitor<'_> {
             self.scan.loops[*outer as usize].innermost = false;
         }
         let first = self.scan.accesses.len() as u32;
-        self.blocks.push(true);
+        self.open(true, None);
         self.open_loops.push(self.scan.loops.len() as u32);
         self.scan.loops.push(LoopFacts { first, end: first, depth: self.depth, innermost: true });
         self.depth += 1;
     }
 
+    fn open(&mut self, is_loop: bool, hint: Option<bool>) {
+        self.blocks.push(Block { is_loop, outer_is_unlikely: self.is_unlikely, hint });
+    }
+
+    fn open_if(&mut self) {
+        let hint = self.hints.is_likely(self.position);
+        self.open(false, hint);
+        self.is_unlikely |= hint == Some(false);
+    }
+
+    fn otherwise(&mut self) {
+        if let Some(block) = self.blocks.last() {
+            self.is_unlikely = block.outer_is_unlikely || block.hint == Some(true);
+        }
+    }
+
     fn close(&mut self) {
-        if self.blocks.pop() == Some(true)
+        let Some(block) = self.blocks.pop() else { return };
+        self.is_unlikely = block.outer_is_unlikely;
+        if block.is_loop
             && let Some(closed) = self.open_loops.pop()
         {
             self.scan.loops[closed as usize].end = self.scan.accesses.len() as u32;
@@ -157,11 +202,16 @@ impl Visitor<'_> {
                 self.access(*local_index, true);
             }
             Operator::Loop { .. } => self.open_loop(),
-            Operator::Block { .. } | Operator::If { .. } => self.blocks.push(false),
+            Operator::Block { .. } => self.open(false, None),
+            Operator::If { .. } => self.open_if(),
+            Operator::Else => self.otherwise(),
+            Operator::BrIf { .. } => {
+                self.is_unlikely |= self.hints.is_likely(self.position) == Some(true);
+            }
             Operator::Try { .. } | Operator::TryTable { .. } => {
                 self.scan.has_try = true;
                 self.scan.has_vectors |= !self.vector_types.is_empty();
-                self.blocks.push(false);
+                self.open(false, None);
             }
             Operator::End | Operator::Delegate { .. } => self.close(),
             Operator::Call { function_index } => {
