@@ -46,7 +46,8 @@
 //!   quantiles for intervals. `measured`: all results of one function; `callers`, `cycles` and
 //!   `summary`: of all of them together.
 //! * [`script`], [`attach`]: scripts that observe calls instead of the profiler. [`arguments`]:
-//!   where probes at the entry of a function find its arguments.
+//!   where probes at the entry of a function find its arguments, and at its exit its result.
+//!   `debug_file`: the files with debugging information.
 //! * [`report`], [`output`], [`options`], [`filter`], [`symbol`], [`locations`], [`elf_check`]: the
 //!   user interface.
 //!
@@ -63,6 +64,7 @@ mod children;
 mod clock;
 mod counting;
 mod cycles;
+mod debug_file;
 mod displaced;
 pub mod elf_check;
 pub mod embedded;

@@ -2,26 +2,18 @@
 //!
 //! An object is read when one of its functions is looked up for the first time, and only its
 //! sections with line information. If it cannot be read, there are no locations: an object without
-//! debugging information or with more than 512 MiB of it, compressed sections, a file that no
-//! longer exists.
+//! debugging information or with more than 512 MiB of it, a file that no longer exists.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use addr2line::Context;
 use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
-use object::read::ReadCache;
-use object::read::elf::ElfFile64;
-use object::{CompressionFormat, Object, ObjectSection, ObjectSegment};
 
+use crate::debug_file::{DebugFile, ReadError};
 use crate::report::FunctionReport;
-
-/// Maximum size of debugging information that is read of one object, in bytes.
-const MAX_DEBUG_BYTES: u64 = 512 << 20;
 
 type Section = EndianArcSlice<LittleEndian>;
 
@@ -83,41 +75,23 @@ impl Locations {
 }
 
 fn read(path: &Path) -> Option<Lines> {
-    let mut file = File::open(path).ok()?;
-    let cache = ReadCache::new(file.try_clone().ok()?);
-    let elf: ElfFile64<'_, object::LittleEndian, _> = ElfFile64::parse(&cache).ok()?;
-    let mut left = MAX_DEBUG_BYTES;
-    let mut load = |id: SectionId| -> Option<Vec<u8>> {
-        let Some(section) = elf.section_by_name(id.name()) else {
-            return Some(Vec::new());
-        };
-        let range = section.compressed_file_range().ok()?;
-        if range.format != CompressionFormat::None {
-            return None;
-        }
-        let (start, size) = (range.offset, range.uncompressed_size);
-        left = left.checked_sub(size)?;
-        let mut data = vec![0; usize::try_from(size).ok()?];
-        file.seek(SeekFrom::Start(start)).ok()?;
-        file.read_exact(&mut data).ok()?;
-        Some(data)
-    };
+    let mut file = DebugFile::open(path).ok()?;
     // Locations of variables are not needed.
     let is_needed =
         |id| !matches!(id, SectionId::DebugLoc | SectionId::DebugLocLists | SectionId::DebugTypes);
     let dwarf = Dwarf::load(|id| {
-        let data = if is_needed(id) { load(id) } else { Some(Vec::new()) };
-        data.map(|data| Section::new(Arc::from(data), LittleEndian)).ok_or(())
+        let data = if is_needed(id) { file.debug_section(id.name())?.data } else { Arc::default() };
+        Ok::<_, ReadError>(Section::new(data, LittleEndian))
     });
-    // The loader maps whole pages.
-    let lowest = elf.segments().map(|segment| segment.address()).min()? & !0xfff;
-    Some(Lines { context: Context::from_dwarf(dwarf.ok()?).ok()?, lowest })
+    Some(Lines { context: Context::from_dwarf(dwarf.ok()?).ok()?, lowest: file.lowest() })
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::process::Command;
+
+    use object::{Object, ObjectSymbol};
 
     use super::*;
 
@@ -135,7 +109,6 @@ mod tests {
         let data = fs::read(&library).unwrap();
         let elf = object::File::parse(&*data).unwrap();
         let address = |name: &str| {
-            use object::ObjectSymbol;
             elf.symbols().find(|symbol| symbol.name() == Ok(name)).unwrap().address()
                 - if flags.contains(&"-no-pie") { 0x40_0000 } else { 0 }
         };
@@ -148,7 +121,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut locations = Locations::default();
         let file = folder.path().join("two.c").to_str().unwrap().to_owned();
-        for kind in [&["-g", "-shared", "-fPIC"][..], &["-g", "-pie", "-fPIE"], &["-g", "-no-pie"]] {
+        let kinds = [
+            &["-g", "-shared", "-fPIC"][..],
+            &["-g", "-shared", "-fPIC", "-gz=zlib"],
+            &["-g", "-pie", "-fPIE"],
+            &["-g", "-no-pie"],
+        ];
+        for kind in kinds {
             let (library, [one, two]) = compiled(folder.path(), kind);
             assert_eq!(
                 locations.of(&library, one),
@@ -172,8 +151,6 @@ mod tests {
         assert_eq!(locations.of(&library, one), None);
         assert_eq!(locations.of(&folder.path().join("missing"), one), None);
         assert_eq!(locations.of(&folder.path().join("two.c"), one), None);
-        let (library, [one, _]) = compiled(folder.path(), &["-g", "-gz=zlib"]);
-        assert_eq!(locations.of(&library, one), None);
         // Damaged debugging information must not cause a panic.
         let (library, [one, _]) = compiled(folder.path(), &["-g"]);
         let whole = fs::read(&library).unwrap();

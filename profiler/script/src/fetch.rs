@@ -1,16 +1,17 @@
-//! The arguments that probes at entries fetch: a list for each probe.
+//! What probes fetch, at entries arguments and at exits the result: a list for each probe.
 //!
 //! [`values`] runs in probe functions, also in signal handlers: it reads a table without locks,
-//! registers, and the stack of the function that is entered.
+//! registers, and the stack of the function that is entered or left.
 //!
 //! A list is never freed, since a probe may be reading it. It grows only when a script asks for an
-//! argument of the function that no script has asked for before, up to [`MAX_VALUES`] arguments.
+//! argument or the result of the function that no script has asked for before, up to [`MAX_VALUES`]
+//! values.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use fastinst::ProbeId;
 use fastinst_sigsafe::Segments;
-use profiler::arguments::{Fetch, Source};
+use profiler::arguments::{Fetch, Register, Source};
 
 use crate::fire::Registers;
 use crate::ring::{MAX_VALUES, Values};
@@ -19,7 +20,7 @@ use crate::ring::{MAX_VALUES, Values};
 /// usual stack. A greater one comes from debugging information that does not belong to the code.
 const MAX_FRAME: usize = 8 << 20;
 
-/// The arguments of a probe: `None` where the value is not known.
+/// The values of a probe: `None` where one is not known.
 pub(crate) type List = Vec<Option<Fetch>>;
 
 /// By number of the probe. Null: there are none.
@@ -27,8 +28,10 @@ static LISTS: Segments<AtomicPtr<List>> = Segments::new();
 
 /// Sets what a probe fetches. The list has at most [`MAX_VALUES`] elements. Returns false if the
 /// table is full.
-pub(crate) fn set(id: ProbeId, list: List) -> bool {
+pub(crate) fn set(id: ProbeId, mut list: List) -> bool {
     assert!(list.len() <= MAX_VALUES, "the caller counts them");
+    // Slots of events are not spent on what is never known.
+    list.truncate(list.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
     let number = id.0 as usize;
     while LISTS.len() <= number {
         if LISTS.push_with(|_| AtomicPtr::default()).is_none() {
@@ -41,7 +44,7 @@ pub(crate) fn set(id: ProbeId, list: List) -> bool {
     true
 }
 
-/// The values of a probe's arguments, and their number.
+/// The values that a probe fetches, and their number.
 pub(crate) fn values(id: ProbeId, registers: &Registers) -> (Values, usize) {
     let mut found = Values::NONE;
     let Some(entry) = LISTS.get(id.0 as usize) else { return (found, 0) };
@@ -57,28 +60,40 @@ pub(crate) fn values(id: ProbeId, registers: &Registers) -> (Values, usize) {
 }
 
 fn value(fetch: &Fetch, registers: &Registers) -> Option<u64> {
-    let general = |register: profiler::arguments::Register| {
-        register.general().map(|number| registers.general[usize::from(number)])
-    };
-    let bits = match fetch.source {
-        Source::Constant(value) => value,
+    let bits = match &fetch.source {
+        Source::Constant(value) => *value,
         Source::Register(register, added) => match register.vector() {
             Some(number) => *registers.vectors.get(usize::from(number))?,
-            None => general(register)?.wrapping_add_signed(added),
+            None => general(registers, *register)?.wrapping_add_signed(*added),
         },
-        Source::Memory(base, offset) => {
-            let address = (general(base)? as usize).wrapping_add_signed(offset as isize);
-            if address.wrapping_sub(registers.stack_pointer()) > MAX_FRAME {
-                return None;
-            }
-            // SAFETY: readable: it is in the frame of the function that is being entered, or among
-            // the arguments on its stack, by the debugging information of the function, which is
-            // the same file as its code; and it is not below the stack pointer, nor further above
-            // it than a frame is large. Unaligned reads are used, since nothing is known about it.
-            unsafe { read(address, fetch.ty.bytes()) }
-        }
+        Source::Memory(base, offset) => in_frame(registers, *base, *offset, fetch.ty.bytes())?,
+        Source::Computed(computation) => computation.evaluate(
+            |register| general(registers, register),
+            |base, offset, bytes| in_frame(registers, base, offset, bytes),
+        )?,
     };
     Some(fetch.ty.extend(bits))
+}
+
+fn general(registers: &Registers, register: Register) -> Option<u64> {
+    match register.general() {
+        Some(number) => Some(registers.general[usize::from(number)]),
+        None => register.is_return_address().then_some(registers.return_address),
+    }
+}
+
+/// Bytes in the frame of the function, or among the arguments on its stack.
+fn in_frame(registers: &Registers, base: Register, offset: i32, bytes: u8) -> Option<u64> {
+    let address = (general(registers, base)? as usize).wrapping_add_signed(offset as isize);
+    if address.wrapping_sub(registers.stack_pointer()) > MAX_FRAME {
+        return None;
+    }
+    // SAFETY: readable: it is in the frame of the function that is being entered or left, or among
+    // the arguments on its stack, by the debugging information or the code of the function, which
+    // are in the same file as the code that runs; and it is not below the stack pointer, nor
+    // further above it than a frame is large. Unaligned reads are used, since nothing is known
+    // about it.
+    Some(unsafe { read(address, bytes) })
 }
 
 /// Reads bytes, the lowest first.

@@ -36,7 +36,7 @@ fn event(id: ProbeId, call_site: usize, stack_pointer: usize, continues_at: usiz
     }
 }
 
-/// The registers at a probe, as [`probe_with_arguments`] pushes them.
+/// The registers at a probe, as [`probe_with_values`] pushes them.
 #[repr(C)]
 pub(crate) struct Registers {
     /// The lower halves of XMM0 to XMM7.
@@ -45,7 +45,7 @@ pub(crate) struct Registers {
     /// In the order of DWARF: RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP (which is not one of the
     /// pushed registers), R8 to R15. RDX and RDI are what the probe's stub has made of them.
     pub(crate) general: [u64; 16],
-    return_address: u64,
+    pub(crate) return_address: u64,
 }
 
 impl Registers {
@@ -55,7 +55,7 @@ impl Registers {
     }
 }
 
-/// Saves the registers at the probe, and calls [`write_with_arguments`]. Live are those of a call
+/// Saves the registers at the probe, and calls [`write_with_values`]. Live are those of a call
 /// under the System V convention; the stack is aligned as at a function's entry. Only registers
 /// that a called function may change are changed.
 ///
@@ -63,7 +63,7 @@ impl Registers {
 /// rsp → xmm0 .. xmm7 (lower halves), 8 bytes, rax rdx rcx rbx rsi rdi rbp (rsp) r8 .. r15, return address
 /// ```
 #[unsafe(naked)]
-pub(crate) unsafe extern "C" fn probe_with_arguments(_id: ProbeId, _call_site: usize, _function: usize) {
+pub(crate) unsafe extern "C" fn probe_with_values(_id: ProbeId, _call_site: usize, _function: usize) {
     naked_asm!(
         ".cfi_startproc",
         "sub rsp, 200",
@@ -99,14 +99,14 @@ pub(crate) unsafe extern "C" fn probe_with_arguments(_id: ProbeId, _call_site: u
         ".cfi_adjust_cfa_offset -200",
         "ret",
         ".cfi_endproc",
-        write = sym write_with_arguments,
+        write = sym write_with_values,
     )
 }
 
 const _: () = assert!(std::mem::offset_of!(Registers, general) == 72);
 const _: () = assert!(std::mem::offset_of!(Registers, return_address) == 200);
 
-extern "C" fn write_with_arguments(id: ProbeId, call_site: usize, registers: &Registers) {
+extern "C" fn write_with_values(id: ProbeId, call_site: usize, registers: &Registers) {
     let return_address = registers.return_address as usize;
     let stack_pointer = (&raw const registers.return_address).addr();
     // The time stamp is taken first: an event that a script may use has its arguments.

@@ -1,11 +1,11 @@
-//! Functions of the program, and the arguments of theirs that scripts ask for.
+//! Functions of the program, with those of their arguments and results that scripts ask for.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use profiler::arguments::{Objects, Parameter, ScalarType, Unavailable};
-use wasm_jit_whamm::native::{ArgumentName, NativeArgument, NumberType};
+use profiler::arguments::{Fetch, Objects, Parameter, ScalarType, Site, Unavailable};
+use wasm_jit_whamm::native::{NativeValue, NumberType, ValueName};
 
 use crate::ring::{MAX_VALUES, Values};
 
@@ -15,19 +15,42 @@ pub(crate) struct Function {
     pub(crate) object: &'static CStr,
     /// Its address, relative to the lowest address of the object.
     pub(crate) address: u64,
-    /// The arguments that scripts ask for. Their numbers are those of the values in events.
-    pub(crate) arguments: Vec<Argument>,
+    /// The values that scripts ask for. Their numbers are those of the values in events.
+    pub(crate) values: Vec<Value>,
 }
 
-/// An argument.
+/// An argument or a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Argument {
-    /// The position of the parameter.
-    pub(crate) parameter: usize,
-    /// Its name in the program, or its position.
+pub(crate) struct Value {
+    origin: Origin,
+    /// Its name in the program, or that in scripts.
     pub(crate) name: String,
     /// Whether it is a float that scripts get as one of 64 bits.
     is_widened: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The parameter at this position.
+    Parameter(usize),
+    Result,
+}
+
+impl Value {
+    /// How a probe gets it; `None` at the end of calls where it is not.
+    pub(crate) fn fetch(
+        &self,
+        object: &Path,
+        site: Site,
+        is_entry: bool,
+        objects: &mut Objects,
+    ) -> Option<Result<Fetch, Unavailable>> {
+        match self.origin {
+            Origin::Parameter(parameter) if is_entry => Some(objects.fetch(object, site, parameter)),
+            Origin::Result if !is_entry => Some(objects.fetch_result(object, site)),
+            Origin::Parameter(_) | Origin::Result => None,
+        }
+    }
 }
 
 impl Function {
@@ -36,42 +59,56 @@ impl Function {
         Path::new(OsStr::from_bytes(self.object.to_bytes()))
     }
 
-    /// The number of an argument; `None` if there is no such one that has values of the type that
-    /// is asked for.
+    /// The number of an argument or of the result; `None` if there is no such one that has values
+    /// of the type that is asked for.
     ///
     /// # Errors
     /// The parameters of the function are not known.
-    pub(crate) fn argument(
+    pub(crate) fn value(
         &mut self,
-        wanted: &NativeArgument,
+        wanted: &NativeValue,
         objects: &mut Objects,
     ) -> Result<Option<u32>, Unavailable> {
-        let parameters = objects.parameters(self.path(), self.address)?;
-        let is_it = |(position, parameter): &(usize, &Parameter)| match &wanted.name {
-            ArgumentName::Position(wanted) => *position == *wanted as usize,
-            ArgumentName::Name(wanted) => parameter.name.as_ref() == Some(wanted),
-        };
-        let Some((parameter, found)) = parameters.iter().enumerate().find(is_it) else { return Ok(None) };
-        let Some(ty) = found.ty.map(number_type).filter(|ty| wanted.ty.holds(*ty)) else { return Ok(None) };
-        let argument = Argument {
-            parameter,
-            name: found.name.clone().unwrap_or_else(|| format!("arg{parameter}")),
-            is_widened: ty != wanted.ty && ty == NumberType::F32,
-        };
-        if let Some(number) = self.arguments.iter().position(|known| *known == argument) {
+        let Some((origin, name, ty)) = self.find(&wanted.name, objects)? else { return Ok(None) };
+        let Some(ty) = ty.map(number_type).filter(|ty| wanted.ty.holds(*ty)) else { return Ok(None) };
+        let value = Value { origin, name, is_widened: ty != wanted.ty && ty == NumberType::F32 };
+        if let Some(number) = self.values.iter().position(|known| *known == value) {
             return Ok(Some(number as u32));
         }
-        if self.arguments.len() == MAX_VALUES {
+        if self.values.len() == MAX_VALUES {
             return Err(Unavailable::TooMany);
         }
-        self.arguments.push(argument);
-        Ok(Some(self.arguments.len() as u32 - 1))
+        self.values.push(value);
+        Ok(Some(self.values.len() as u32 - 1))
+    }
+
+    /// An argument or the result, with its name and type.
+    fn find(
+        &self,
+        wanted: &ValueName,
+        objects: &mut Objects,
+    ) -> Result<Option<(Origin, String, Option<ScalarType>)>, Unavailable> {
+        if *wanted == ValueName::Result {
+            let ty = objects.result(self.path(), self.address)?;
+            return Ok(Some((Origin::Result, "res0".to_owned(), ty)));
+        }
+        let parameters = objects.parameters(self.path(), self.address)?;
+        let is_it = |(position, parameter): &(usize, &Parameter)| match wanted {
+            ValueName::Position(wanted) => *position == *wanted as usize,
+            ValueName::Name(wanted) => parameter.name.as_ref() == Some(wanted),
+            ValueName::Result => false,
+        };
+        let found = parameters.iter().enumerate().find(is_it);
+        Ok(found.map(|(position, found)| {
+            let name = found.name.clone().unwrap_or_else(|| format!("arg{position}"));
+            (Origin::Parameter(position), name, found.ty)
+        }))
     }
 
     /// Converts values to what scripts ask for.
     pub(crate) fn convert(&self, values: &mut Values) {
-        for (argument, value) in self.arguments.iter().zip(&mut values.values) {
-            if argument.is_widened {
+        for (wanted, value) in self.values.iter().zip(&mut values.values) {
+            if wanted.is_widened {
                 *value = f64::from(f32::from_bits(*value as u32)).to_bits();
             }
         }

@@ -7,12 +7,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::CStr;
+use std::ops::RangeFrom;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastinst::provider::{self, EarlyCalls, Extent};
 use fastinst::{ProbeId, ProbeKind, ProbeMetadata, service};
-use profiler::arguments::{Entry, Fetch, Objects, Unavailable};
+use profiler::arguments::{Fetch, Objects, Site, Unavailable};
 use profiler::attach::Answer;
 use profiler::output::Identity;
 use profiler::script::{ScriptFormat, ScriptOptions};
@@ -37,11 +38,19 @@ pub(crate) struct Probe {
     pub(crate) is_entry: bool,
     /// The lower half of the address of its site.
     pub(crate) site: u32,
-    entry: Entry,
-    /// How it fetches the [arguments](Function::arguments) of its function, or why it does not; at
-    /// entries.
-    pub(crate) arguments: Vec<Result<Fetch, Unavailable>>,
+    /// Its place in the object.
+    place: Site,
+    /// How it fetches the [values](Function::values) of its function, or why it does not; `None`
+    /// for those of the other end of the call.
+    pub(crate) fetches: Vec<Option<Result<Fetch, Unavailable>>>,
     state: State,
+}
+
+impl Probe {
+    /// Whether it fetches one of these values.
+    fn fetches_any(&self, values: RangeFrom<usize>) -> bool {
+        self.fetches[values].iter().flatten().any(Result::is_ok)
+    }
 }
 
 /// What a probe does.
@@ -50,8 +59,8 @@ enum State {
     Off,
     /// It writes events.
     On,
-    /// It writes events with arguments.
-    OnWithArguments,
+    /// It writes events with values.
+    OnWithValues,
 }
 
 /// A thread, with its open calls.
@@ -206,29 +215,31 @@ impl Observer {
         }
         let site = probe.site_address as u32;
         let in_object = |address: usize| address.wrapping_sub(probe.object_base) as u64;
-        let entry =
-            Entry { function: in_object(probe.function_address), site: in_object(probe.site_address) };
-        let (arguments, state) = (Vec::new(), State::Off);
-        self.probes[number] = Some(Probe { id: probe.id, function, is_entry, site, entry, arguments, state });
-        self.find_arguments(number);
+        let place = Site { function: in_object(probe.function_address), call: in_object(probe.site_address) };
+        let (fetches, state) = (Vec::new(), State::Off);
+        self.probes[number] = Some(Probe { id: probe.id, function, is_entry, site, place, fetches, state });
+        self.find_values(number);
         self.switch(number);
     }
 
-    /// Finds out how a probe fetches the arguments that scripts ask for.
-    fn find_arguments(&mut self, number: usize) {
+    /// Finds out how a probe fetches the values that scripts ask for.
+    fn find_values(&mut self, number: usize) {
         let Some(Some(probe)) = self.probes.get_mut(number) else { return };
         let function = &self.functions[probe.function as usize];
-        let known = probe.arguments.len();
-        if !probe.is_entry || known == function.arguments.len() {
+        let known = probe.fetches.len();
+        let (place, is_entry, objects) = (probe.place, probe.is_entry, &mut self.objects);
+        let fetches = function.values[known..]
+            .iter()
+            .map(|value| value.fetch(function.path(), place, is_entry, objects));
+        probe.fetches.extend(fetches);
+        if !probe.fetches_any(known..) {
             return;
         }
-        for argument in &function.arguments[known..] {
-            let fetch = self.objects.fetch(function.path(), probe.entry, argument.parameter);
-            probe.arguments.push(fetch);
-        }
-        let list = probe.arguments.iter().map(|fetch| fetch.as_ref().ok().copied()).collect();
+        let list = probe.fetches.iter().map(|fetch| fetch.as_ref()?.as_ref().ok().cloned()).collect();
         if !fetch::set(probe.id, list) {
-            probe.arguments[known..].fill(Err(Unavailable::TooMany));
+            for fetch in probe.fetches[known..].iter_mut().flatten() {
+                *fetch = Err(Unavailable::TooMany);
+            }
         }
     }
 
@@ -236,13 +247,12 @@ impl Observer {
     fn switch(&mut self, number: usize) {
         let Some(Some(probe)) = self.probes.get_mut(number) else { return };
         let is_wanted = ring::is_observing() && self.scripts.iter().any(|script| script.wants(probe));
-        let has_arguments = || {
-            !probe.arguments.is_empty()
-                && self.scripts.iter().any(|script| script.wants_arguments(probe.function))
+        let has_values = || {
+            probe.fetches_any(0..) && self.scripts.iter().any(|script| script.wants_values(probe.function))
         };
         let state = match is_wanted {
             false => State::Off,
-            true if has_arguments() => State::OnWithArguments,
+            true if has_values() => State::OnWithValues,
             true => State::On,
         };
         let function = match state {
@@ -256,7 +266,7 @@ impl Observer {
                 return;
             }
             State::On => fire::probe,
-            State::OnWithArguments => fire::probe_with_arguments,
+            State::OnWithValues => fire::probe_with_values,
         };
         // SAFETY: the function is never unloaded, and complies with the contract of `ProbeFn`: it
         // calls no code of the program.
@@ -289,7 +299,7 @@ impl Observer {
             name: without_parameters(&name).to_owned(),
             object: probe.object_path,
             address: key.1 as u64,
-            arguments: Vec::new(),
+            values: Vec::new(),
         };
         for script in &mut self.scripts {
             script.prepare();
@@ -328,7 +338,7 @@ impl Observer {
             return Err(reason);
         }
         for number in 0..self.probes.len() {
-            self.find_arguments(number);
+            self.find_values(number);
         }
         // A script that took too long may have ended the observation.
         ring::begin();
@@ -439,9 +449,9 @@ impl Observer {
                 count += block.values(count).1;
                 continue;
             };
-            let (values, slots) = match probe.arguments.is_empty() {
-                true => (Values::NONE, 1),
-                false => {
+            let (values, slots) = match probe.fetches_any(0..) {
+                false => (Values::NONE, 1),
+                true => {
                     let (mut values, slots) = block.values(count);
                     functions[probe.function as usize].convert(&mut values);
                     (values, slots)
@@ -479,14 +489,16 @@ impl Observer {
         }
         let process = std::process::id().cast_signed();
         let Self { readers, scripts, .. } = self;
-        readers.retain(|reader| {
+        readers.retain_mut(|reader| {
             // SAFETY: signal 0 is not sent.
             let result = unsafe { libc::syscall(libc::SYS_tgkill, process, reader.thread.cast_signed(), 0) };
             let is_over = result != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
             // A slot that an ended thread has reserved and not filled is never filled.
             let is_done = is_over && reader.block.event(0).is_none() && !reader.block.skip_unfilled(true);
             if is_done {
-                scripts.iter_mut().for_each(|script| script.thread_ended(reader.thread));
+                for (script, calls) in scripts.iter_mut().zip(&mut reader.calls) {
+                    script.thread_ended(reader.thread, calls);
+                }
                 reader.block.free();
             }
             !is_done
@@ -506,11 +518,11 @@ impl Observer {
         self.missing.since(&script.before)
     }
 
-    /// Why an argument is not known at the entries of a function.
-    pub(crate) fn reason_without(&self, function: u32, argument: u32) -> String {
+    /// Why a value is not known at the probes of a function.
+    pub(crate) fn reason_without(&self, function: u32, value: u32) -> String {
         let of_function = self.probes.iter().flatten().filter(|probe| probe.function == function);
         let reasons: BTreeSet<_> = of_function
-            .filter_map(|probe| probe.arguments.get(argument as usize)?.as_ref().err())
+            .filter_map(|probe| probe.fetches.get(value as usize)?.as_ref()?.as_ref().err())
             .map(ToString::to_string)
             .collect();
         match reasons.len() {

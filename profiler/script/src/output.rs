@@ -72,19 +72,21 @@ fn notes(observer: &Observer, script: &Running) -> Vec<String> {
             Origin::Client { .. } => "have no beginning, as those of calls that were made before",
         };
         notes.push(format!(
-            "{unpaired} ends of calls {why}, and were not given to rules with `duration`, `depth` or `stack`: {}",
+            "{unpaired} ends of calls {why}, and were not given to rules with `duration`, `depth`, `stack`, arguments or frame variables: {}",
             names(&mut script.unpaired.keys())
         ));
     }
     for (object, reason) in &script.unknown {
-        notes.push(format!("rules that ask for arguments do not match functions in {object}: {reason}"));
+        notes.push(format!(
+            "rules that ask for arguments or results do not match functions in {object}: {reason}"
+        ));
     }
-    for ((function, number), events) in &script.without_argument {
+    for ((function, number), events) in &script.without_value {
         let named = &observer.functions[*function as usize];
         notes.push(format!(
             "{events} events of {} were not given to rules that ask for `{}`: {}",
             named.name,
-            named.arguments[*number as usize].name,
+            named.values[*number as usize].name,
             observer.reason_without(*function, *number)
         ));
     }

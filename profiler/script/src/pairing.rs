@@ -13,6 +13,8 @@
 //! A signal handler on a stack of its own may be above or below the frames that it has interrupted.
 //! Entries that are cut off for this reason leave exits without an entry, which are counted.
 
+use wasm_jit_whamm::native::NativeFrame;
+
 use crate::ring::Values;
 use crate::stacks::{self, Stacks};
 
@@ -26,6 +28,8 @@ pub(crate) struct Open {
     pub(crate) ticks: u64,
     /// Its number among those of the script, if the script asks for stacks.
     pub(crate) stack: u32,
+    /// Its frame variables, once a rule has used some.
+    pub(crate) frame: Option<NativeFrame>,
 }
 
 /// An exit.
@@ -45,20 +49,27 @@ pub(crate) struct Calls {
     open: Vec<(Open, u32, bool)>,
     /// The arguments of calls that have some.
     values: Vec<Values>,
+    /// The frame variables of calls that have ended without an exit.
+    ended: Vec<NativeFrame>,
+}
+
+/// A call that has begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entered {
+    /// The number of open calls with it.
+    pub(crate) depth: u32,
+    /// Their stack, if there are stacks.
+    pub(crate) stack: u32,
+    /// Whether it is open, so that its end is recognized.
+    pub(crate) is_open: bool,
 }
 
 /// Deeper recursion than this has entries without exits.
 const MAX_DEPTH: usize = 1 << 20;
 
 impl Calls {
-    /// Adds a call with its arguments; returns the number of open calls with it, and their stack,
-    /// if there are stacks.
-    pub(crate) fn enter(
-        &mut self,
-        mut call: Open,
-        values: &Values,
-        stacks: Option<&mut Stacks>,
-    ) -> (u32, u32) {
+    /// Adds a call with its arguments.
+    pub(crate) fn enter(&mut self, mut call: Open, values: &Values, stacks: Option<&mut Stacks>) -> Entered {
         let is_over = |(below, ..): &&(Open, u32, bool)| {
             below.stack_pointer < call.stack_pointer
                 || below.stack_pointer == call.stack_pointer && below.function == call.function
@@ -69,12 +80,31 @@ impl Calls {
             let caller = self.open.last().map_or(stacks::EMPTY, |(caller, ..)| caller.stack);
             call.stack = stacks.of_call(caller, call.function);
         }
-        if self.open.len() < MAX_DEPTH {
+        let is_open = self.open.len() < MAX_DEPTH;
+        if is_open {
             let has_values = values.known != 0;
             self.open.push((call, self.values.len() as u32, has_values));
             self.values.extend(has_values.then_some(*values));
         }
-        (self.open.len() as u32, call.stack)
+        Entered { depth: self.open.len() as u32, stack: call.stack, is_open }
+    }
+
+    /// Gives frame variables to the innermost open call.
+    pub(crate) fn set_frame(&mut self, frame: NativeFrame) {
+        if let Some((call, ..)) = self.open.last_mut() {
+            call.frame = Some(frame);
+        }
+    }
+
+    /// The frame variables of calls that have ended without an exit, since the last call of this
+    /// function.
+    pub(crate) fn take_ended(&mut self) -> impl Iterator<Item = NativeFrame> {
+        self.ended.drain(..)
+    }
+
+    /// Ends all calls.
+    pub(crate) fn clear(&mut self) {
+        self.truncate(0);
     }
 
     /// Removes the call of an exit, and what is above it; returns it with the number of open calls
@@ -88,6 +118,8 @@ impl Calls {
         let at = self.open.iter().rposition(is_own)?;
         let (call, below, has_values) = self.open[at];
         let values = if has_values { self.values[below as usize] } else { Values::NONE };
+        // The caller gets its frame variables.
+        self.open[at].0.frame = None;
         self.truncate(at);
         Some((call, at as u32 + 1, values))
     }
@@ -96,6 +128,8 @@ impl Calls {
         if let Some((_, below, _)) = self.open.get(length) {
             self.values.truncate(*below as usize);
         }
+        let ended = self.open.iter().skip(length);
+        self.ended.extend(ended.filter_map(|(call, ..)| call.frame));
         self.open.truncate(length);
     }
 }

@@ -19,7 +19,7 @@
 //! counts as a lost event.
 //!
 //! # Values
-//! The arguments of a call are in the slots after that of its event, three in each. All slots of an
+//! Arguments and results are in the slots after that of their event, three in each. All slots of an
 //! event are reserved by one XADD, and filled before the event's own. If that one is given up,
 //! those after it are discarded.
 //!
@@ -75,7 +75,7 @@ pub(crate) struct Event {
     pub(crate) call_site: u64,
 }
 
-/// The most arguments of an event.
+/// The most values of an event.
 pub(crate) const MAX_VALUES: usize = 12;
 
 /// Values in a slot.
@@ -84,7 +84,7 @@ const VALUES: usize = 3;
 /// The lower half of the word of a slot with values. No probe has this number.
 const OF_VALUES: u32 = u32::MAX;
 
-/// The arguments of an event.
+/// The values of an event: arguments, or a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Values {
     pub(crate) values: [u64; MAX_VALUES],
@@ -100,6 +100,15 @@ impl Default for Values {
 
 impl Values {
     pub(crate) const NONE: Self = Self { values: [0; MAX_VALUES], known: 0 };
+
+    /// These values, and those of another event of the same call that are known there.
+    pub(crate) fn with(mut self, other: &Self) -> Self {
+        for number in (0..MAX_VALUES).filter(|number| other.known & 1 << number != 0) {
+            self.values[number] = other.values[number];
+        }
+        self.known |= other.known;
+        self
+    }
 
     /// A value, if it is known.
     pub(crate) fn get(&self, number: u32) -> Option<u64> {
@@ -224,7 +233,7 @@ pub(crate) fn blocks() -> impl Iterator<Item = &'static Thread> {
     BLOCKS.iter()
 }
 
-/// Writes an event of the calling thread, without arguments.
+/// Writes an event of the calling thread, without values.
 #[inline(always)]
 pub(crate) fn write(event: Event) {
     if !OBSERVING.load(Ordering::Relaxed) {
@@ -236,7 +245,7 @@ pub(crate) fn write(event: Event) {
     }
 }
 
-/// Writes an event of the calling thread, with this number of arguments.
+/// Writes an event of the calling thread, with this number of values.
 pub(crate) fn write_with(event: Event, values: &Values, count: usize) {
     if !OBSERVING.load(Ordering::Relaxed) {
         return;

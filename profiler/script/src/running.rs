@@ -6,13 +6,13 @@ use std::sync::Arc;
 use profiler::arguments::{Objects, Unavailable};
 use profiler::script::ScriptFormat;
 use wasm_jit_whamm::lang::{Script, ScriptReport};
-use wasm_jit_whamm::native::{NativeCall, NativeFunction, NativeMonitor, NativePlaces};
+use wasm_jit_whamm::native::{NativeCall, NativeFrame, NativeFunction, NativeMonitor, NativePlaces};
 use wordpatch::tsc;
 
 use crate::function::Function;
 use crate::missing::Missing;
 use crate::observer::Probe;
-use crate::pairing::{Calls, Exit, Open};
+use crate::pairing::{Calls, Entered, Exit, Open};
 use crate::ring::{Event, Values};
 use crate::socket::Socket;
 use crate::stacks::{self, Stacks};
@@ -46,17 +46,17 @@ pub(crate) struct Running {
     matched: Vec<bool>,
     /// Functions with rules that do nothing more, whose probes may not be needed.
     pub(crate) finished: BTreeSet<u32>,
-    /// Why the arguments of functions are not known that rules ask for, by object.
+    /// Why the arguments and results of functions are not known that rules ask for, by object.
     pub(crate) unknown: BTreeSet<(String, String)>,
-    /// Events that rules did not get because an argument was not known, by function and number of
-    /// the argument.
-    pub(crate) without_argument: BTreeMap<(u32, u32), u64>,
+    /// Events that rules did not get because a value was not known, by function and number of the
+    /// value.
+    pub(crate) without_value: BTreeMap<(u32, u32), u64>,
     /// The time-stamp counter when it began. Earlier events are ignored: they are from a time at
     /// which some of its probes were on already, and others were not.
     began: u64,
     /// The calls that were already missing when it began.
     pub(crate) before: Missing,
-    /// Exits for which `duration` and `depth` are not known, by function.
+    /// Exits of which the entry is not known, by function.
     pub(crate) unpaired: BTreeMap<u32, u64>,
     /// Why it observes nothing more.
     pub(crate) failure: Option<String>,
@@ -78,7 +78,7 @@ impl Running {
             matched: Vec::new(),
             finished: BTreeSet::new(),
             unknown: BTreeSet::new(),
-            without_argument: BTreeMap::new(),
+            without_value: BTreeMap::new(),
             began: tsc::now(),
             before: Missing::default(),
             unpaired: BTreeMap::new(),
@@ -139,7 +139,7 @@ impl Running {
         let mut unknown: Option<Unavailable> = None;
         let places =
             monitor.function(NativeFunction { number, name: &name, object: &object }, &mut |wanted| {
-                function.argument(wanted, objects).unwrap_or_else(|reason| {
+                function.value(wanted, objects).unwrap_or_else(|reason| {
                     unknown = Some(reason);
                     None
                 })
@@ -154,11 +154,11 @@ impl Running {
         self.unknown.extend(unknown.map(|reason| (object.into_owned(), reason.to_string())));
     }
 
-    /// Whether it needs the arguments of a function.
-    pub(crate) fn wants_arguments(&self, function: u32) -> bool {
+    /// Whether it needs arguments of a function, or its result.
+    pub(crate) fn wants_values(&self, function: u32) -> bool {
         let Some(monitor) = self.monitor.as_ref().filter(|_| self.failure.is_none()) else { return false };
         let Some(NativePlaces { entry, exit }) = self.places.get(function as usize) else { return false };
-        entry.iter().chain(exit).any(|place| monitor.arguments(*place).next().is_some())
+        entry.iter().chain(exit).any(|place| monitor.values(*place).next().is_some())
     }
 
     /// Whether a rule matches a function.
@@ -201,7 +201,7 @@ impl Running {
         if self.failure.is_some() || event.ticks < self.began || !self.matches(probe.function) {
             return Ok(());
         }
-        let Self { monitor: Some(monitor), places, unpaired, without_argument, stacks, finished, .. } = self
+        let Self { monitor: Some(monitor), places, unpaired, without_value, stacks, finished, .. } = self
         else {
             return Ok(());
         };
@@ -212,8 +212,10 @@ impl Running {
             true => see(calls, stacks.as_mut(), probe, event, values, clock.as_deref_mut()),
             false => Some(OfPair { values: *values, ..OfPair::default() }),
         };
-        let OfPair { depth, duration, stack, values } = seen.unwrap_or_default();
-        let call = NativeCall {
+        calls.take_ended().for_each(|frame| monitor.end_frame(frame));
+        let OfPair { depth, duration, stack, values, frame, is_open } =
+            seen.unwrap_or(OfPair { values: *values, ..OfPair::default() });
+        let mut call = NativeCall {
             probe: event.probe,
             thread,
             ticks: event.ticks,
@@ -221,19 +223,26 @@ impl Running {
             depth,
             duration,
             stack,
-            arguments: &values.values,
+            values: &values.values,
+            frame,
         };
         let mut without = 0_u32;
         for place in if probe.is_entry { &places.entry } else { &places.exit } {
             if seen.is_none() && monitor.needs_pairs(*place) {
                 *unpaired.entry(probe.function).or_default() += 1;
-            } else if let Some(number) =
-                monitor.arguments(*place).find(|number| values.get(*number).is_none())
-            {
+            } else if let Some(number) = monitor.values(*place).find(|number| values.get(*number).is_none()) {
                 without |= 1 << number;
             } else {
+                if call.frame.is_none() && monitor.uses_frame(*place) {
+                    call.frame = Some(monitor.new_frame()?);
+                }
                 monitor.fire(*place, &call)?;
             }
+        }
+        match call.frame {
+            Some(frame) if is_open => calls.set_frame(frame),
+            Some(frame) => monitor.end_frame(frame),
+            None => {}
         }
         let done = monitor.take_finished();
         if !done.is_empty() {
@@ -243,15 +252,17 @@ impl Running {
         }
         // Several rules may ask for the same one.
         for number in (0..u32::BITS).filter(|number| without & 1 << number != 0) {
-            *without_argument.entry((probe.function, number)).or_default() += 1;
+            *without_value.entry((probe.function, number)).or_default() += 1;
         }
         Ok(())
     }
 
-    /// A thread of the program has ended.
-    pub(crate) fn thread_ended(&mut self, thread: u32) {
+    /// A thread of the program has ended, and with it its open calls.
+    pub(crate) fn thread_ended(&mut self, thread: u32, calls: &mut Calls) {
+        calls.clear();
         if let Some(monitor) = &mut self.monitor {
             monitor.thread_ended(thread);
+            calls.take_ended().for_each(|frame| monitor.end_frame(frame));
         }
     }
 
@@ -290,8 +301,12 @@ struct OfPair {
     duration: u64,
     /// If stacks are asked for.
     stack: u32,
-    /// The arguments of the call.
+    /// The arguments of the call, and at an exit its result.
     values: Values,
+    /// At an exit: its frame variables, if rules have used some at its entry.
+    frame: Option<NativeFrame>,
+    /// At an entry: whether its exit will be recognized.
+    is_open: bool,
 }
 
 /// Pairs an event with its call. `None` for an exit without an entry.
@@ -305,15 +320,23 @@ fn see(
 ) -> Option<OfPair> {
     let (function, call_site, stack_pointer) = (probe.function, event.call_site, event.stack_pointer);
     if probe.is_entry {
-        let open = Open { function, call_site, stack_pointer, ticks: event.ticks, stack: stacks::EMPTY };
-        let (depth, stack) = calls.enter(open, values, stacks);
-        return Some(OfPair { depth, duration: 0, stack, values: *values });
+        let open = Open {
+            function,
+            call_site,
+            stack_pointer,
+            ticks: event.ticks,
+            stack: stacks::EMPTY,
+            frame: None,
+        };
+        let Entered { depth, stack, is_open } = calls.enter(open, values, stacks);
+        return Some(OfPair { depth, stack, values: *values, is_open, ..OfPair::default() });
     }
     // A call in any of its encodings is shorter than this.
     let after_site = event.continues_at.wrapping_sub(probe.site);
     let is_tail = !(1..=8).contains(&after_site);
-    let (open, depth, values) = calls.exit(Exit { function, call_site, stack_pointer, is_tail })?;
+    let (open, depth, arguments) = calls.exit(Exit { function, call_site, stack_pointer, is_tail })?;
     let ticks = event.ticks.saturating_sub(open.ticks);
     let duration = clock.map_or(0, |clock| clock.nanoseconds(ticks));
-    Some(OfPair { depth, duration, stack: open.stack, values })
+    let (stack, frame) = (open.stack, open.frame);
+    Some(OfPair { depth, duration, stack, values: arguments.with(values), frame, is_open: false })
 }

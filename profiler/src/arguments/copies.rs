@@ -68,7 +68,7 @@ fn index(register: Register) -> Option<usize> {
 }
 
 /// The index of a register of the decoder, and whether it is its lowest part.
-fn index_of(register: Iced) -> Option<(usize, bool)> {
+pub(super) fn index_of(register: Iced) -> Option<(usize, bool)> {
     /// In the order of the processor: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI.
     const DWARF: [usize; 8] = [0, 2, 1, 3, 7, 6, 4, 5];
     if register.is_xmm() || register.is_ymm() || register.is_zmm() {

@@ -1,4 +1,4 @@
-//! Functions in the debugging information: their parameters, types, and scopes.
+//! Functions in the debugging information: their parameters and results, types, and scopes.
 
 use std::ops::Range;
 use std::path::Path;
@@ -7,7 +7,7 @@ use gimli::{AttributeValue, UnitOffset};
 
 use super::location::{self, Located};
 use super::object::{Object, Section};
-use super::{Entry, Fetch, Parameter, ScalarType, Unavailable};
+use super::{Fetch, Parameter, ScalarType, Site, Unavailable, results};
 
 pub(super) type Unit = gimli::Unit<Section>;
 type Die = gimli::DebuggingInformationEntry<Section>;
@@ -82,9 +82,42 @@ impl Functions {
         all.iter().map(parameter).collect::<Option<_>>().ok_or(Unavailable::UnknownFunction)
     }
 
-    pub(super) fn fetch(&mut self, entry: Entry, parameter: usize) -> Result<Fetch, Unavailable> {
-        let (function, site) =
-            (entry.function.wrapping_add(self.object.lowest), entry.site.wrapping_add(self.object.lowest));
+    pub(super) fn result(&mut self, function: u64) -> Result<Option<ScalarType>, Unavailable> {
+        let at =
+            self.function(function.wrapping_add(self.object.lowest)).ok_or(Unavailable::UnknownFunction)?;
+        if !self.contents(at.0).has_types {
+            return Err(Unavailable::NoParameters);
+        }
+        let die = self.die(at).ok_or(Unavailable::UnknownFunction)?;
+        Ok(self.scalar(at, &die))
+    }
+
+    pub(super) fn fetch_result(&mut self, exit: Site) -> Result<Fetch, Unavailable> {
+        let [function, site] =
+            [exit.function, exit.call].map(|address| address.wrapping_add(self.object.lowest));
+        let at = self.function(function).ok_or(Unavailable::UnknownFunction)?;
+        let of_source = self.of_source(at).ok_or(Unavailable::UnknownFunction)?;
+        let die = self.die(at).ok_or(Unavailable::UnknownFunction)?;
+        let ty = self.scalar(at, &die).ok_or(Unavailable::NoNumber)?;
+        // A jump: the function has nothing to do after it.
+        let returns = location::return_address(&self.object, site).ok_or(Unavailable::NotInCode)?;
+        let key = self.key(of_source);
+        let (scope, code) = self.scope(returns - 1, &key).ok_or(Unavailable::UnknownPlace)?;
+        if scope.1 != code.function {
+            return Err(Unavailable::Inlined);
+        }
+        let body = self.die(scope).ok_or(Unavailable::UnknownPlace)?;
+        // Of a copy whose result no caller uses.
+        let convention = body.attr_value(gimli::DW_AT_calling_convention);
+        if matches!(convention, Some(AttributeValue::CallingConvention(gimli::DW_CC_nocall))) {
+            return Err(Unavailable::NotKept);
+        }
+        Ok(Fetch { source: results::source(&self.object, returns, ty)?, ty })
+    }
+
+    pub(super) fn fetch(&mut self, entry: Site, parameter: usize) -> Result<Fetch, Unavailable> {
+        let [function, site] =
+            [entry.function, entry.call].map(|address| address.wrapping_add(self.object.lowest));
         let at = self.function(function).ok_or(Unavailable::UnknownFunction)?;
         let of_source = self.of_source(at).ok_or(Unavailable::UnknownFunction)?;
         let in_source =
@@ -255,7 +288,7 @@ impl Functions {
         found
     }
 
-    /// The type of a parameter, if it is a number.
+    /// The type of a parameter, or of a function's result, if it is a number.
     fn scalar(&self, at: At, die: &Die) -> Option<ScalarType> {
         let (unit, value) = self.attribute(at, die, gimli::DW_AT_type)?;
         let mut at = self.reference(unit, &value)?;

@@ -1,6 +1,8 @@
-//! Arguments of instrumented functions: which parameters a function has, and where a probe at its
-//! entry finds their values.
+//! Arguments and results of instrumented functions: which parameters a function has, and where a
+//! probe at its entry finds their values; which type its result has, and where a probe at its exit
+//! finds that.
 //!
+//! # Arguments
 //! The call of `__cyg_profile_func_enter` is not the first instruction of a function. Before it,
 //! code has set up the frame, and has put two other values into the registers of the first two
 //! arguments. So the conventions of calls do not say where an argument is; debugging information
@@ -22,12 +24,22 @@
 //! debugging information, the registers of the first arguments may be those of fewer parameters, or
 //! of parameters that the compiler has removed.
 //!
+//! # Results
+//! The call of `__cyg_profile_func_exit` comes before the function's epilogue, and changes the
+//! registers of results. `results` follows the code from the call to the `ret`, and finds where the
+//! result is meanwhile, or how that code computes it (`computation`). Its type is `DW_AT_type` of
+//! the function.
+//!
 //! Nothing here runs in probes: a [`Fetch`] is what a probe executes.
 
+mod computation;
 mod copies;
 mod functions;
 mod location;
 mod object;
+#[cfg(test)]
+mod result_tests;
+mod results;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +47,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+pub use self::computation::Computation;
 use self::functions::Functions;
 
 /// The type of a parameter, if it is a number.
@@ -98,6 +111,7 @@ impl Register {
     const RDI: Self = Self(5);
     const RBP: Self = Self(6);
     const RSP: Self = Self(7);
+    const RETURN_ADDRESS: Self = Self(16);
     const XMM0: Self = Self(17);
 
     /// The number of a general-purpose register in DWARF: RAX, RDX, RCX, RBX, RSI, RDI, RBP, RSP,
@@ -111,6 +125,11 @@ impl Register {
         (Self::XMM0.0..Self::XMM0.0 + 16).contains(&self.0).then(|| (self.0 - Self::XMM0.0) as u8)
     }
 
+    /// Whether it stands for the address to which the call of the probe returns.
+    pub fn is_return_address(self) -> bool {
+        self == Self::RETURN_ADDRESS
+    }
+
     /// Whether a probe function finds the value that the register had at the site. The stub of a
     /// probe writes RDX and RDI; RSI is the compiler's own argument.
     fn is_seen(self) -> bool {
@@ -120,19 +139,21 @@ impl Register {
 }
 
 /// Where a probe finds a value, in relation to the moment before the call of the probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The value is known.
     Constant(u64),
-    /// A register, any general-purpose one except RDX, RSI and RDI, or XMM0 to XMM7. The number is
-    /// added to it.
+    /// A register, any general-purpose one except RDX, RSI and RDI, or XMM0 to XMM7, or the return
+    /// address of the call. The number is added to it.
     Register(Register, i64),
     /// In memory, at a distance from RSP or RBP.
     Memory(Register, i32),
+    /// The code after the call computes it.
+    Computed(Computation),
 }
 
-/// How a probe gets the value of a parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a probe gets the value of a parameter, or of a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetch {
     /// Where it is.
     pub source: Source,
@@ -155,10 +176,15 @@ pub enum Unavailable {
     /// The debugging information does not say where in the code of another function this one was
     /// inlined.
     UnknownPlace,
-    /// The parameter is no number of up to 8 bytes.
+    /// The parameter, or the result, is no number of up to 8 bytes.
     NoNumber,
+    /// The function was inlined: its code does not return, but continues with that of its caller.
+    Inlined,
     /// The compiler does not keep the value until the probe.
     NotKept,
+    /// The code after the probe does not show where the result is: there are branches, calls, or
+    /// instructions that are not supported, or the function does not return there.
+    NotInCode,
     /// The compiler keeps it in a form that is not supported: computed from several others, or in
     /// pieces.
     Unsupported,
@@ -177,21 +203,23 @@ impl fmt::Display for Unavailable {
             Self::UnknownFunction => "the debugging information does not contain the function",
             Self::UnknownPlace => "the debugging information does not say where the function was inlined",
             Self::NoNumber => "it is no number of up to 8 bytes",
+            Self::Inlined => "the function was inlined there",
             Self::NotKept => "the compiler does not keep it until the probe",
+            Self::NotInCode => "the code after the probe does not show where it is",
             Self::Unsupported => "the compiler keeps it in a form that is not supported",
             Self::TooMany => "too many arguments of one function are asked for",
         })
     }
 }
 
-/// The entry of a function in an object. Addresses are relative to the lowest address of the
-/// object, as [`crate::report::FunctionReport::address`] is.
+/// The place of a probe in an object. Addresses are relative to the lowest address of the object,
+/// as [`crate::report::FunctionReport::address`] is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct Site {
     /// The function.
     pub function: u64,
     /// The call of the instrumentation function.
-    pub site: u64,
+    pub call: u64,
 }
 
 /// The objects in which functions were looked up.
@@ -216,8 +244,25 @@ impl Objects {
     ///
     /// # Errors
     /// The reason why its value is not known there.
-    pub fn fetch(&mut self, object: &Path, entry: Entry, parameter: usize) -> Result<Fetch, Unavailable> {
+    pub fn fetch(&mut self, object: &Path, entry: Site, parameter: usize) -> Result<Fetch, Unavailable> {
         self.of(object)?.fetch(entry, parameter)
+    }
+
+    /// The type of a function's result; `None` if it has none, or one that is no number. The first
+    /// call for an object takes as long as that of [`parameters`](Self::parameters).
+    ///
+    /// # Errors
+    /// The debugging information does not contain the function.
+    pub fn result(&mut self, object: &Path, function: u64) -> Result<Option<ScalarType>, Unavailable> {
+        self.of(object)?.result(function)
+    }
+
+    /// Where a probe at an exit finds the result of the function.
+    ///
+    /// # Errors
+    /// The reason why it is not known there.
+    pub fn fetch_result(&mut self, object: &Path, exit: Site) -> Result<Fetch, Unavailable> {
+        self.of(object)?.fetch_result(exit)
     }
 
     fn of(&mut self, object: &Path) -> Result<&mut Functions, Unavailable> {

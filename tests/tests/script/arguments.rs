@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 use tests::Compiler::{Clang, Gcc};
@@ -17,13 +18,13 @@ const POSITIONS: usize = 9;
 /// What a script, or the program, says about the values of an argument. The hash depends on the
 /// order of the calls. Integers of all types are their 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Values {
+pub(super) enum Values {
     Integers { hash: u64, sum: u64, calls: u64 },
     Floats { hash: f64, sum: f64, calls: u64 },
 }
 
 impl Values {
-    fn calls(self) -> u64 {
+    pub(super) fn calls(self) -> u64 {
         match self {
             Self::Integers { calls, .. } | Self::Floats { calls, .. } => calls,
         }
@@ -31,7 +32,7 @@ impl Values {
 
     /// Whether they are the same. The parser of reports rounds floats differently in the last
     /// place.
-    fn is(self, other: Self) -> bool {
+    pub(super) fn is(self, other: Self) -> bool {
         let is_near = |one: f64, other: f64| (one - other).abs() <= 1e-14 * one.abs();
         match (self, other) {
             (
@@ -54,8 +55,8 @@ impl Values {
 /// By function and position.
 type Arguments = BTreeMap<(String, usize), Values>;
 
-/// The types by which a script asks for an argument, with the kinds of the fixture that they match.
-const TYPES: [(&str, &str); 3] = [("i64", "ib"), ("u64", "ub"), ("f64", "f")];
+/// The types by which a script asks for a value, with the kinds of the fixture that they match.
+pub(super) const TYPES: [(&str, &str); 3] = [("i64", "ib"), ("u64", "ub"), ("f64", "f")];
 
 /// A script that hashes and sums all arguments, at entries and at exits.
 fn script() -> String {
@@ -81,30 +82,35 @@ fn script() -> String {
 
 /// What the script has seen, of arguments that it has asked for by one type.
 fn seen(report: &Value, event: &str, ty: &str) -> Arguments {
-    let mut found = Arguments::new();
-    for position in 0..POSITIONS {
-        let name = format!("{event}_{ty}_{position}");
-        let tables = report["tables"].as_array().unwrap();
-        let table = tables.iter().find(|table| table["name"] == *name).expect("there is a table");
-        for row in table["rows"].as_array().unwrap() {
-            let float = |column: usize| row[column].as_f64().unwrap();
-            let integer = |column: usize| {
-                let value = &row[column];
-                value.as_i64().map(i64::cast_unsigned).or_else(|| value.as_u64()).unwrap()
-            };
-            let calls = integer(3);
-            let values = match ty {
-                "f64" => Values::Floats { hash: float(1), sum: float(2), calls },
-                _ => Values::Integers { hash: integer(1), sum: integer(2), calls },
-            };
-            found.insert((row[0].as_str().unwrap().to_owned(), position), values);
+    let of = |position: usize| {
+        let table = of_table(report, &format!("{event}_{ty}_{position}"), ty);
+        table.into_iter().map(move |(function, values)| ((function, position), values))
+    };
+    (0..POSITIONS).flat_map(of).collect()
+}
+
+/// What the script has seen, by function: a table with hashes, sums and numbers of calls.
+pub(super) fn of_table(report: &Value, name: &str, ty: &str) -> BTreeMap<String, Values> {
+    let tables = report["tables"].as_array().unwrap();
+    let table = tables.iter().find(|table| table["name"] == *name).expect("there is a table");
+    let values = |row: &Value| {
+        let float = |column: usize| row[column].as_f64().unwrap();
+        let integer = |column: usize| {
+            let value = &row[column];
+            value.as_i64().map(i64::cast_unsigned).or_else(|| value.as_u64()).unwrap()
+        };
+        let calls = integer(3);
+        match ty {
+            "f64" => Values::Floats { hash: float(1), sum: float(2), calls },
+            _ => Values::Integers { hash: integer(1), sum: integer(2), calls },
         }
-    }
-    found
+    };
+    let rows = table["rows"].as_array().unwrap();
+    rows.iter().map(|row| (row[0].as_str().unwrap().to_owned(), values(row))).collect()
 }
 
 /// What the program has passed, with its kind, as it prints it.
-fn passed(found: &Scripted) -> Vec<((String, usize), char, Values)> {
+pub(super) fn passed(found: &Scripted) -> Vec<((String, usize), char, Values)> {
     let text = String::from_utf8(found.run.stdout.clone()).unwrap();
     let line = |line: &str| {
         let fields: Vec<_> = line.split(' ').collect();
@@ -250,6 +256,31 @@ fn arguments_in_cpp() {
     }
 }
 
+/// Sections may be compressed, or in a file of their own.
+#[test]
+fn debugging_information_is_compressed_or_separate() {
+    const SCRIPT: &str = "native:func:entry(args.size: u64) { report var n: u64; n++; }";
+    let counts = |binary: &Path| {
+        let found = scripted(SCRIPT, binary, &["sizes"]);
+        assert_eq!((found.run.stderr.as_str(), found.notes()), ("", vec![]), "{}", binary.display());
+        found.by_function("n")
+    };
+    let binary = compile("fixtures/scripted.c", &["-O2", "-g"], Gcc);
+    let expected = counts(&binary);
+    assert!(!expected.is_empty());
+    assert_eq!(counts(&compile("fixtures/scripted.c", &["-O2", "-g", "-gz=zlib"], Gcc)), expected);
+    let folder = tempfile::tempdir().unwrap();
+    let [stripped, debug] = ["program", "program.debug"].map(|name| folder.path().join(name));
+    let objcopy = |arguments: &[&str], from: &Path, to: &Path| {
+        let status = Command::new("objcopy").args(arguments).arg(from).arg(to).status().unwrap();
+        assert!(status.success(), "{arguments:?}");
+    };
+    objcopy(&["--only-keep-debug"], &binary, &debug);
+    let link = format!("--add-gnu-debuglink={}", debug.display());
+    objcopy(&["--strip-debug", &link], &binary, &stripped);
+    assert_eq!(counts(&stripped), expected);
+}
+
 /// Rules that ask for arguments do not match functions whose parameters are not known, and the
 /// notes say why.
 #[test]
@@ -258,15 +289,16 @@ fn without_debugging_information_there_are_no_arguments() {
     for (flags, reason) in [
         (&["-O2", "-g0"][..], "there is no debugging information (-g)"),
         (&["-O2", "-g1"], "the debugging information has no parameters (-g1)"),
-        (&["-O2", "-g", "-gz=zlib"], "the debugging information cannot be read: the section"),
     ] {
         let binary = compile("fixtures/scripted.c", flags, Gcc);
         let found = scripted(SCRIPT, &binary, &["sizes"]);
         assert_eq!(found.run.stderr, "", "{flags:?}");
         assert_eq!(found.by_function("n"), BTreeMap::new(), "{flags:?}");
         let notes = found.notes();
-        let expected =
-            format!("rules that ask for arguments do not match functions in {}: {reason}", binary.display());
+        let expected = format!(
+            "rules that ask for arguments or results do not match functions in {}: {reason}",
+            binary.display()
+        );
         assert!(notes.iter().any(|note| note.starts_with(&expected)), "{flags:?}: {notes:#?}");
     }
 }

@@ -2,6 +2,8 @@
 //! the script; what a script counts is compared with what the program has counted itself.
 
 mod arguments;
+mod frames;
+mod results;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -335,7 +337,9 @@ fn mistakes_of_a_script_are_shown_before_the_program_runs() {
     refused(&binary, "wasm:func:entry { }", &["wasm-jit run"]);
     refused(&binary, "native:func:entry { var d: u64 = duration; }", &["`duration`"]);
     refused(&binary, "native:opcode:call:before { }", &["this rule matches nothing"]);
-    refused(&binary, "frame var n: u64; native:func:entry { n++; }", &["no frame variables"]);
+    refused(&binary, "frame var n: u64; native:end { n++; }", &["there is no frame here"]);
+    refused(&binary, "native:func:exit { var k: u64 = res0; }", &["native:func:exit(res0: i32)"]);
+    refused(&binary, "native:func:entry(res0: i32) { }", &["has no `res0`"]);
     refused(&binary, "fn f() { g(); } fn g() { f(); } native:func:entry { f(); }", &["`f` calls itself"]);
     refused(&binary, "native:func:entry { var k: u64 = args.size; }", &["native:func:entry(args.size: i32)"]);
     refused(&binary, "thread var n: u64; native:end { n++; }", &["there is no thread here"]);
@@ -398,6 +402,11 @@ fn scripts_of_the_manual() {
     assert_eq!(sum(&report_of("stacks.mm"), 1), calls);
     report_of("time_by_stack.mm");
     assert!(sum(&report_of("pauses.mm"), 2) > 0);
+    let callees = [("inner", 2, calls / 3), ("leaf", 0, calls / 3 * 2)];
+    let callees = callees.map(|(name, made, calls)| serde_json::json!([name, made, calls, 1.0]));
+    let mut found = rows(&report_of("callees.mm"));
+    found.sort_by_key(|row| row[0].as_str().map(str::to_owned));
+    assert_eq!(found, callees);
 }
 
 /// The scripts of the manual that ask for arguments, on a program with debugging information.
@@ -423,6 +432,12 @@ fn scripts_of_the_manual_that_ask_for_arguments() {
     found.sort_by_key(key);
     expected.sort_by_key(key);
     assert_eq!(found, expected);
+    let binary_of_results = compile("fixtures/results.c", &["-O0", "-g"], Gcc);
+    let script = repo_root().join("profiler/script/scripts/failures.mm");
+    let failures = scripted(&fs::read_to_string(script).unwrap(), &binary_of_results, &[]);
+    assert_eq!((failures.run.stderr.as_str(), failures.notes()), ("", vec![]));
+    let failures = failures.by_function("failures");
+    assert!(failures.contains_key("narrow") && !failures.contains_key("absolute"), "{failures:?}");
     // A signed number is no first argument of the script.
     assert_eq!(rows("latency_by_argument.mm"), <[Value; 0]>::default());
     let found = scripted(

@@ -7,28 +7,30 @@
 //! 1. [`NativeMonitor::function`] is called for each function that is discovered. It evaluates the
 //!    static parts of predicates, which need names only, and makes what belongs to the places that
 //!    match: variables of the place, constants. The result says which of the function's events are
-//!    to be observed. Rules may ask for arguments of the function, by position or name and with a
-//!    type; the caller says whether the function has them.
+//!    to be observed. Rules may ask for arguments of the function, by position or name, and for its
+//!    result, with a type; the caller says whether the function has them.
 //! 2. [`NativeMonitor::fire`] is called for each such event. It evaluates the rest of the
 //!    predicate and executes the statements, on the calling thread.
+//!    If the rule uses frame variables ([`NativeMonitor::uses_frame`]), the call has a
+//!    [`NativeFrame`], which the caller keeps from the first such event of the call to its end.
 //! 3. [`NativeMonitor::finish`] executes the rules of the end. [`NativeMonitor::report`] reads the
 //!    variables.
 //!
 //! All state is in the monitor, which one thread uses at a time: rules are executed one after the
 //! other, and a variable exists once for all threads of the program.
 
-mod argument;
+mod value;
 
 use std::collections::HashMap;
 
 use wasm_jit::{Caller, Config, Engine, Error, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
 
-use crate::lang::{FAILURES, Script, ScriptReport, THREAD_BLOCK};
+use crate::lang::{FAILURES, FRAME_BLOCK, Script, ScriptReport, THREAD_BLOCK};
 use crate::monitor_module::{
     Buffer, Call, Event, MonitorError, OFF, OfCall, PROBES, Parameter, Rule, Static, parse_native,
 };
 
-pub use self::argument::{ArgumentName, NativeArgument, NumberType};
+pub use self::value::{NativeValue, NumberType, ValueName};
 
 /// A function of a native program.
 #[derive(Clone, Copy, Debug)]
@@ -61,11 +63,17 @@ pub struct NativeCall<'a> {
     ///
     /// [`Value::Stack`]: crate::lang::Value::Stack
     pub stack: u32,
-    /// The function's arguments, by the numbers that the caller has given them
-    /// ([`NativeMonitor::function`]). Integers and booleans are extended to 64 bits, floats are
-    /// their bits.
-    pub arguments: &'a [u64],
+    /// The function's arguments, and at the end its result, by the numbers that the caller has
+    /// given them ([`NativeMonitor::function`]). Integers and booleans are extended to 64 bits,
+    /// floats are their bits.
+    pub values: &'a [u64],
+    /// The call's frame variables, if the rule [uses](NativeMonitor::uses_frame) some.
+    pub frame: Option<NativeFrame>,
 }
+
+/// The frame variables of a call, which [`NativeMonitor::new_frame`] has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NativeFrame(u32);
 
 /// A rule at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +93,11 @@ pub struct NativePlaces {
 enum Argument {
     Constant(u64),
     OfCall(OfCall),
-    /// An argument of the function, by its number among those of the call.
-    OfFunction(u32),
+    /// An argument of the function, or its result, by its number among the values of the call.
+    OfFunction {
+        number: u32,
+        is_result: bool,
+    },
 }
 
 /// The most parameters that the function of a rule can have: the blocks and the names of a place,
@@ -113,6 +124,10 @@ pub struct NativeMonitor {
     places: Vec<Place>,
     /// The addresses of the variables of threads that have some, by the thread's number.
     threads: HashMap<u32, u32>,
+    /// Makes the block of a call's variables, if there are frame variables.
+    frame_block: Option<NumericFunc>,
+    /// The blocks of calls that have ended.
+    free_frames: Vec<NativeFrame>,
 }
 
 impl NativeMonitor {
@@ -149,9 +164,22 @@ impl NativeMonitor {
             |mut caller: Caller<'_, Vec<PlaceId>>, place: u32| caller.data_mut().push(PlaceId(place));
         linker.func_wrap(PROBES, OFF, finish).map_err(failed)?;
         let instance = linker.instantiate(&mut store, &module).map_err(failed)?;
+        let frame_block = instance.get_func(&store, FRAME_BLOCK);
+        let frame_block =
+            frame_block.map(|make| NumericFunc::new(&store, make)).transpose().map_err(failed)?;
         let has_strings = instance.get_memory(&store, "whamm_buffer").is_some();
         let buffer = has_strings.then(|| Buffer::of(&mut store, &instance)).transpose()?;
-        Ok(Self { script, store, instance, buffer, rules, places: Vec::new(), threads: HashMap::new() })
+        Ok(Self {
+            script,
+            store,
+            instance,
+            buffer,
+            rules,
+            places: Vec::new(),
+            threads: HashMap::new(),
+            frame_block,
+            free_frames: Vec::new(),
+        })
     }
 
     /// Does what a thread's first call of a rule would do otherwise: finds out where the thread's
@@ -166,12 +194,11 @@ impl NativeMonitor {
     }
 
     /// Whether rules ask for what is known only if each call's end is observed with its beginning:
-    /// the duration, the depth or the stack, and at the end the arguments.
+    /// the duration, the depth, the stack or frame variables, and at the end the arguments.
     pub fn pairs_calls(&self) -> bool {
-        let asks_for_arguments = |rule: &Rule| {
-            rule.event == Event::NativeExit
-                && rule.parameters.iter().any(|value| matches!(value, Parameter::NativeArgument(_)))
-        };
+        let is_argument = |parameter: &Parameter| matches!(parameter, Parameter::NativeValue(value) if value.name != ValueName::Result);
+        let asks_for_arguments =
+            |rule: &Rule| rule.event == Event::NativeExit && rule.parameters.iter().any(is_argument);
         self.binds(OfCall::is_of_pair) || self.rules.iter().any(|(_, rule)| asks_for_arguments(rule))
     }
 
@@ -205,27 +232,28 @@ impl NativeMonitor {
         let Place { arguments, is_exit, .. } = &self.places[place.0 as usize];
         arguments.iter().any(|argument| match argument {
             Argument::OfCall(value) => value.is_of_pair(),
-            Argument::OfFunction(_) => *is_exit,
+            Argument::OfFunction { is_result, .. } => *is_exit && !is_result,
             Argument::Constant(_) => false,
         })
     }
 
-    /// The numbers of the function's arguments that the rule at a place asks for.
+    /// The numbers of the function's arguments, and of its result, that the rule at a place asks
+    /// for.
     ///
     /// # Panics
     /// If the place is not one of this monitor.
-    pub fn arguments(&self, place: PlaceId) -> impl Iterator<Item = u32> + '_ {
+    pub fn values(&self, place: PlaceId) -> impl Iterator<Item = u32> + '_ {
         self.places[place.0 as usize].arguments.iter().filter_map(|argument| match argument {
-            Argument::OfFunction(number) => Some(*number),
+            Argument::OfFunction { number, .. } => Some(*number),
             _ => None,
         })
     }
 
     /// Matches the rules with a function.
     ///
-    /// `argument` is asked for each argument that a rule needs whose static predicate holds. It
-    /// returns the number by which [`NativeCall::arguments`] has its value, or `None` if the
-    /// function has no such argument, or one with other values than those of the type
+    /// `value` is asked for each argument that a rule needs whose static predicate holds, and for
+    /// the result. It returns the number by which [`NativeCall::values`] has it, or `None` if the
+    /// function has no such argument or result, or one with other values than those of the type
     /// ([`NumberType::holds`]): then the rule does not match.
     ///
     /// # Errors
@@ -233,7 +261,7 @@ impl NativeMonitor {
     pub fn function(
         &mut self,
         function: NativeFunction<'_>,
-        argument: &mut dyn FnMut(&NativeArgument) -> Option<u32>,
+        value: &mut dyn FnMut(&NativeValue) -> Option<u32>,
     ) -> Result<NativePlaces, MonitorError> {
         let mut found = NativePlaces::default();
         for number in 0..self.rules.len() {
@@ -244,7 +272,7 @@ impl NativeMonitor {
                 continue;
             }
             let of_function = |parameter: &Parameter| match parameter {
-                Parameter::NativeArgument(wanted) => Some(argument(wanted)),
+                Parameter::NativeValue(wanted) => Some(value(wanted)),
                 _ => None,
             };
             // Variables of the place are made only if the rule matches.
@@ -257,9 +285,10 @@ impl NativeMonitor {
             for parameter in &rule.parameters {
                 arguments.push(match parameter {
                     Parameter::Static(Static::Probe) => Argument::Constant(id.0.into()),
-                    Parameter::NativeArgument(_) => {
-                        Argument::OfFunction(of_function.next().expect("each has a number"))
-                    }
+                    Parameter::NativeValue(value) => Argument::OfFunction {
+                        number: of_function.next().expect("each has a number"),
+                        is_result: value.name == ValueName::Result,
+                    },
                     Parameter::OfCall(value) => Argument::OfCall(*value),
                     Parameter::Call(call) => Argument::Constant(self.call(&export, call, function)?),
                     Parameter::Static(value) => Argument::Constant(number_of(*value, function)),
@@ -340,8 +369,8 @@ impl NativeMonitor {
     /// its functions call each other without end. The variables are as they were then.
     ///
     /// # Panics
-    /// If the place is not one of this monitor, or one of its [arguments](Self::arguments) is
-    /// missing.
+    /// If the place is not one of this monitor, or one of its [values](Self::values) or the
+    /// [frame](Self::uses_frame) is missing.
     pub fn fire(&mut self, place: PlaceId, of: &NativeCall<'_>) -> Result<(), wasm_jit::Error> {
         let thread = if self.places[place.0 as usize].has_thread { self.thread(of.thread)? } else { 0 };
         let Place { function, arguments, .. } = &self.places[place.0 as usize];
@@ -357,7 +386,8 @@ impl NativeMonitor {
                 Argument::OfCall(OfCall::Duration) => of.duration,
                 Argument::OfCall(OfCall::Stack) => of.stack.into(),
                 Argument::OfCall(OfCall::ThreadBlock) => thread.into(),
-                Argument::OfFunction(number) => of.arguments[*number as usize],
+                Argument::OfCall(OfCall::FrameBlock) => of.frame.expect("the rule uses it").0.into(),
+                Argument::OfFunction { number, .. } => of.values[*number as usize],
             };
         }
         function.call(&mut self.store, &mut values)
@@ -374,6 +404,35 @@ impl NativeMonitor {
         let [Val::I32(address)] = made else { unreachable!("its result is an address") };
         self.threads.insert(number, address.cast_unsigned());
         Ok(address.cast_unsigned())
+    }
+
+    /// Whether the rule at a place uses frame variables.
+    ///
+    /// # Panics
+    /// If the place is not one of this monitor.
+    pub fn uses_frame(&self, place: PlaceId) -> bool {
+        let is_frame = |value: &Argument| matches!(value, Argument::OfCall(OfCall::FrameBlock));
+        self.places[place.0 as usize].arguments.iter().any(is_frame)
+    }
+
+    /// Makes the frame variables of a call, with their initial values. They take memory until
+    /// [`end_frame`](Self::end_frame).
+    ///
+    /// # Errors
+    /// The script has no memory left.
+    ///
+    /// # Panics
+    /// If no rule [uses](Self::uses_frame) frame variables.
+    pub fn new_frame(&mut self) -> Result<NativeFrame, wasm_jit::Error> {
+        let make = self.frame_block.expect("a rule uses frame variables");
+        let mut address = [self.free_frames.pop().map_or(0, |frame| frame.0).into()];
+        make.call(&mut self.store, &mut address)?;
+        Ok(NativeFrame(address[0] as u32))
+    }
+
+    /// A call has ended, in whatever way: its frame variables are used no more.
+    pub fn end_frame(&mut self, frame: NativeFrame) {
+        self.free_frames.push(frame);
     }
 
     /// The places at which a rule does nothing more, since the last call of this function: its

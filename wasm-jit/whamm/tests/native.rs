@@ -2,7 +2,7 @@
 
 use wasm_jit_whamm::lang::{self, ReportedValue, Script, Value};
 use wasm_jit_whamm::native::{
-    ArgumentName, NativeArgument, NativeCall, NativeFunction, NativeMonitor, NativePlaces, NumberType,
+    NativeCall, NativeFunction, NativeMonitor, NativePlaces, NativeValue, NumberType, ValueName,
 };
 
 fn monitor(script: &str) -> NativeMonitor {
@@ -187,7 +187,7 @@ fn what_is_bound_is_described() {
     assert_eq!(names(&entry, false), "probe_id tid ticks ns depth stack arg0 arg1 arg2 arg3 args.NAME");
     assert_eq!(
         names(&exit, false),
-        "probe_id tid ticks ns depth duration stack arg0 arg1 arg2 arg3 args.NAME"
+        "probe_id tid ticks ns depth duration stack arg0 arg1 arg2 arg3 res0 args.NAME"
     );
     assert_eq!(lang::info("native:begin").unwrap()[0].event, "native:begin");
 }
@@ -241,17 +241,14 @@ fn rules_get_arguments_with_the_types_of_their_bounds() {
     assert_eq!(asked[0].ty, NumberType::Integer { bits: 8, is_signed: true });
     assert_eq!(
         asked[2],
-        NativeArgument {
-            name: ArgumentName::Position(3),
-            ty: NumberType::Integer { bits: 64, is_signed: false }
-        }
+        NativeValue { name: ValueName::Position(3), ty: NumberType::Integer { bits: 64, is_signed: false } }
     );
     assert_eq!((entry.len(), exit.len()), (3, 1));
     let [first, exit_place] = [entry[0], exit[0]];
-    assert_eq!(monitor.arguments(first).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(monitor.values(first).collect::<Vec<_>>(), [0, 1]);
     assert_eq!((monitor.needs_pairs(first), monitor.needs_pairs(exit_place)), (false, true));
     let arguments = [-5_i64 as u64, 65535, u64::MAX, 2.25_f64.to_bits(), 1];
-    let call = NativeCall { arguments: &arguments, ..NativeCall::default() };
+    let call = NativeCall { values: &arguments, ..NativeCall::default() };
     entry.iter().chain(&exit).for_each(|place| monitor.fire(*place, &call).unwrap());
     let report = monitor.report().unwrap();
     let values: Vec<_> = report.variables.iter().map(|variable| variable.value.clone()).collect();
@@ -259,6 +256,82 @@ fn rules_get_arguments_with_the_types_of_their_bounds() {
     assert_eq!(values[0], ReportedValue::Map(vec![sum]));
     let rest = [Value::Int(u64::MAX.into()), Value::Float(2.75), Value::Bool(true)].map(ReportedValue::Value);
     assert_eq!(values[1..], rest);
+}
+
+#[test]
+fn rules_get_results_with_the_types_of_their_bounds() {
+    let script = "report var sum: i64; report var both: (i64, f64); report var arg: u64;
+        native:func:exit(res0: i64) { sum = sum + res0; }
+        native:func:exit(res0: f64, arg0: i64) { both = (arg0, res0); }
+        native:func:exit(args.res0: u64) { arg = args.res0; }";
+    let mut monitor = monitor(script);
+    assert!(monitor.pairs_calls(), "the arguments are those of the entry");
+    let mut asked = Vec::new();
+    let places = monitor.function(function(7, "f", "/x"), &mut |wanted| {
+        asked.push(wanted.to_string());
+        Some(asked.len() as u32 - 1)
+    });
+    let exit = places.unwrap().exit;
+    assert_eq!(asked, ["res0", "arg0", "res0", "args.res0"]);
+    assert_eq!(exit.iter().map(|place| monitor.needs_pairs(*place)).collect::<Vec<_>>(), [false, true, true]);
+    let values = [-5_i64 as u64, 9, 2.5_f64.to_bits(), 10];
+    let call = NativeCall { values: &values, ..NativeCall::default() };
+    exit.iter().for_each(|place| monitor.fire(*place, &call).unwrap());
+    let report = monitor.report().unwrap();
+    let values: Vec<_> = report.variables.iter().map(|variable| variable.value.clone()).collect();
+    let both = Value::Tuple(vec![Value::Int(9), Value::Float(2.5)]);
+    assert_eq!(values, [Value::Int(-5), both, Value::Int(10)].map(ReportedValue::Value));
+    let alone = monitor_of_result();
+    assert!(!alone.pairs_calls(), "the result is known without the entry");
+}
+
+fn monitor_of_result() -> NativeMonitor {
+    monitor("report var n: i64; native:func:exit(res0: i64) { n = n + res0; }")
+}
+
+/// The caller says when calls begin and end; their variables are used again.
+#[test]
+fn each_call_has_frame_variables_of_its_own() {
+    let mut monitor = monitor(
+        "frame var start: u64; frame var kind: str = \"none\"; frame var pair: (u8, f64) = (3, 0.5);
+         report var spent: map<u32, u64>; report var wrong: u64; report var kinds: map<str, u64>;
+         native:func:entry / ticks > 0 / {
+             if (start != 0 || kind != \"none\" || pair.0 != 3 || pair.1 != 0.5) { wrong++; }
+             start = ticks; kind = fname; pair = (4, 1.5);
+         }
+         native:func:exit { kinds[kind]++; if (pair.0 == 4) { spent[tid] = spent[tid] + ticks - start; } }
+         native:func:exit { wrong = wrong + 0; }",
+    );
+    assert!(monitor.pairs_calls());
+    let places = monitor.function(function(0, "f", ""), &mut |_| None).unwrap();
+    let (entry, exit) = (places.entry[0], places.exit[0]);
+    assert!(monitor.uses_frame(entry) && monitor.uses_frame(exit) && !monitor.uses_frame(places.exit[1]));
+    assert!(monitor.needs_pairs(entry) && monitor.needs_pairs(exit) && !monitor.needs_pairs(places.exit[1]));
+    let fire = |monitor: &mut NativeMonitor, place, frame, thread, ticks| {
+        let call = NativeCall { frame: Some(frame), thread, ticks, ..NativeCall::default() };
+        monitor.fire(place, &call).unwrap();
+    };
+    let [outer, other, inner] = [0; 3].map(|_| monitor.new_frame().unwrap());
+    fire(&mut monitor, entry, outer, 1, 100);
+    fire(&mut monitor, entry, other, 2, 200);
+    fire(&mut monitor, entry, inner, 1, 300);
+    fire(&mut monitor, exit, inner, 1, 301);
+    monitor.end_frame(inner);
+    let again = monitor.new_frame().unwrap();
+    assert_eq!(again, inner, "its memory is used again");
+    fire(&mut monitor, entry, again, 1, 400);
+    fire(&mut monitor, exit, again, 1, 410);
+    fire(&mut monitor, exit, other, 2, 1200);
+    fire(&mut monitor, exit, outer, 1, 1100);
+    monitor.end_frame(again);
+    let unset = monitor.new_frame().unwrap();
+    fire(&mut monitor, exit, unset, 3, 5);
+    assert_eq!(map(&monitor, "spent"), [(1, 1 + 10 + 1000), (2, 1000)]);
+    let report = monitor.report().unwrap();
+    let value = |name: &str| &report.variables.iter().find(|found| found.name == name).unwrap().value;
+    assert_eq!(*value("wrong"), ReportedValue::Value(Value::Int(0)));
+    let kinds = [("f", 4), ("none", 1)].map(|(kind, n)| (Value::Text(kind.to_owned()), Value::Int(n)));
+    assert_eq!(*value("kinds"), ReportedValue::Map(kinds.to_vec()));
 }
 
 #[test]
@@ -276,6 +349,11 @@ fn arguments_need_a_type() {
     refused("native:func:entry(args.: u64) { }", "the name of an argument");
     refused("native:func:entry(args.size: u64) { args.size = 1; }", "args.size");
     refused("native:begin(args.size: u64) { }", "no `args.size`");
+    refused("native:func:exit { var k: i32 = res0; }", "native:func:exit(res0: i32)");
+    refused("native:func:exit { var k: i32 = retval; }", "the result of a function is `res0`");
+    refused("native:func:exit(res1: i32) { }", "no `res1` that could have a type");
+    refused("native:func:entry(res0: i32) { }", "no `res0` that could have a type");
+    refused("native:func:*(res0: i32) { }", "`native:func:entry` has no `res0`");
     let many: Vec<_> = (0..13).map(|number| format!("arg{number}: u64")).collect();
     refused(&format!("native:func:entry({}) {{ }}", many.join(", ")), "at most 12 arguments");
     refused("fn f() -> u64 { return args.size; }", "there is no variable `args.size`");

@@ -46,7 +46,7 @@ pub(super) const NAMED: &[(&str, &str)] = &[
 /// Names that a number follows.
 pub(super) const NUMBERED: &[(&str, &str)] = &[
     ("arg", "operand, from the top of the stack; argument of a native function, from the first"),
-    ("res", "result, from the top of the stack"),
+    ("res", "result, from the top of the stack; result of a native function"),
     ("imm", "immediate"),
     ("local", "local variable of the function"),
 ];

@@ -170,7 +170,7 @@ impl Event {
     /// Whether a type bound can ever hold: `None` if the event has no such value.
     pub(super) fn admits(&self, name: &str, ty: &Type) -> Option<bool> {
         if matches!(self, Self::NativeEntry | Self::NativeExit) {
-            return native::is_argument(name).then_some(true);
+            return native::has_bound(name, matches!(self, Self::NativeExit)).then_some(true);
         }
         let is_local = numbered(name, "local").is_some();
         if is_local && !matches!(self.bound(name, &[]), Bound::Unknown) {

@@ -419,6 +419,9 @@ pub(super) struct Program {
     pub(super) static_size: u32,
     /// Bytes of the variables of a frame.
     pub(super) frame_size: u32,
+    /// Who calls the module keeps blocks of frames, which [`FRAME_BLOCK`] makes. Otherwise the
+    /// module finds them by the numbers of frames.
+    pub(super) has_frame_blocks: bool,
     /// Sets the initial values of the variables of a frame.
     pub(super) frame_init: Body,
     /// Bytes of the block of a thread, if there are variables of threads.
@@ -431,6 +434,10 @@ pub(super) struct Program {
 
 /// The name of the export that makes the block of a thread, from its number.
 pub(crate) const THREAD_BLOCK: &str = "whamm:thread";
+
+/// The name of the export that makes the block of a frame: from the address of one whose frame has
+/// ended, or from 0.
+pub(crate) const FRAME_BLOCK: &str = "whamm:frame";
 
 /// The reported variables of a rule's sites.
 #[derive(Debug)]

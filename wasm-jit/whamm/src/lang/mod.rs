@@ -67,7 +67,7 @@ pub use report::{
 };
 
 use self::events::{Event, Matched};
-pub(crate) use self::ir::{FAILURES, THREAD_BLOCK};
+pub(crate) use self::ir::{FAILURES, FRAME_BLOCK, THREAD_BLOCK};
 use self::libraries::Libraries;
 use self::native::Provider;
 

@@ -9,8 +9,8 @@
 //! [`NAMED`](super::bound::NAMED): names are known when a function is discovered; the rest is that
 //! of one call.
 //!
-//! Arguments, `arg0` or `args.size`, have a type by a bound of the rule, which is a part of their
-//! name in exports: `args.size.u64`.
+//! Arguments, `arg0` or `args.size`, and at exits the result `res0`, have a type by a bound of the
+//! rule, which is a part of their name in exports: `args.size.u64`.
 
 use super::ast;
 use super::bound::{Bound, numbered};
@@ -39,7 +39,8 @@ impl Provider {
     pub(super) fn with_bound(self, name: &str) -> String {
         match self {
             Self::Wasm => format!("wasm:opcode:NAME({name}: i32):before"),
-            Self::Native => format!("native:func:entry({name}: i32)"),
+            Self::Native if is_argument(name) => format!("native:func:entry({name}: i32)"),
+            Self::Native => format!("native:func:exit({name}: i32)"),
         }
     }
 }
@@ -52,16 +53,25 @@ pub(super) fn is_argument(name: &str) -> bool {
     numbered(name, "arg").is_some() || name.starts_with("args.")
 }
 
-/// An argument that has this type.
-pub(super) fn argument(name: &str, ty: &Type) -> String {
+/// The result of a function: its only one.
+const RESULT: &str = "res0";
+
+/// Whether a name is that of a value whose type differs from function to function: of an argument,
+/// or at exits of the result.
+pub(super) fn has_bound(name: &str, is_exit: bool) -> bool {
+    is_argument(name) || is_exit && name == RESULT
+}
+
+/// An argument or a result that has this type.
+pub(super) fn typed(name: &str, ty: &Type) -> String {
     format!("{name}.{ty}")
 }
 
-/// A bound variable. `bounds` are the types of arguments that the rule says.
+/// A bound variable. `bounds` are the types of arguments and results that the rule says.
 pub(super) fn bound(name: &str, is_exit: bool, bounds: &[(String, Type)]) -> Bound {
-    if is_argument(name) {
+    if has_bound(name, is_exit) {
         return match bounds.iter().find(|(bound, _)| bound == name) {
-            Some((_, ty)) => Bound::Value(Typed::request(ty.clone(), &argument(name, ty))),
+            Some((_, ty)) => Bound::Value(Typed::request(ty.clone(), &typed(name, ty))),
             None => Bound::NeedsType,
         };
     }
@@ -71,6 +81,7 @@ pub(super) fn bound(name: &str, is_exit: bool, bounds: &[(String, Type)]) -> Bou
         "duration" if is_exit => Type::U64,
         "stack" => Type::Stack,
         "fname" | "object" => Type::Str,
+        "retval" if is_exit => return Bound::Unsupported("the result of a function is `res0`"),
         _ => return Bound::Unknown,
     };
     Bound::Value(Typed::request(ty, name))

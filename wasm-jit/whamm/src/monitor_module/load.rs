@@ -136,7 +136,7 @@ impl Check<'_> {
                 Parameter::Argument(_)
                 | Parameter::Result(_)
                 | Parameter::Local(_)
-                | Parameter::NativeArgument(_) => {
+                | Parameter::NativeValue(_) => {
                     wanted.push(Fits::Number);
                 }
                 Parameter::Frame | Parameter::Reference(_) => wanted.push(Fits::I64),
@@ -175,10 +175,10 @@ impl Check<'_> {
             return Err(SignatureError::NoCallee { function: function() });
         };
         let is_dynamic = |value: &Parameter| {
-            use Parameter::{Argument, Frame, Local, NativeArgument, OfCall, Reference, Result};
+            use Parameter::{Argument, Frame, Local, NativeValue, OfCall, Reference, Result};
             matches!(
                 value,
-                Argument(_) | Reference(_) | Result(_) | Local(_) | Frame | OfCall(_) | NativeArgument(_)
+                Argument(_) | Reference(_) | Result(_) | Local(_) | Frame | OfCall(_) | NativeValue(_)
             )
         };
         if call.parameters.iter().any(is_dynamic) {

@@ -200,7 +200,7 @@ impl<T: 'static> Matching<'_, T> {
                 Parameter::Local(index) => Bound::Local(*index),
                 Parameter::Frame => Bound::Frame,
                 // No place of a module has one.
-                Parameter::OfCall(_) | Parameter::NativeArgument(_) => return Ok(()),
+                Parameter::OfCall(_) | Parameter::NativeValue(_) => return Ok(()),
                 Parameter::Static(_) | Parameter::Call(_) => {
                     let of_value = self.arguments(export, std::slice::from_ref(value), &[ty], Some(place))?;
                     let Some(of_value) = of_value else { return Ok(()) };

@@ -4,7 +4,7 @@ use wildmatch::WildMatch;
 
 use super::error::NameError;
 use super::modes::Mode;
-use crate::native::NativeArgument;
+use crate::native::NativeValue;
 
 /// Maximum depth of nested calls in parameters.
 const MAX_DEPTH: usize = 32;
@@ -39,12 +39,14 @@ pub(crate) enum OfCall {
     Stack,
     /// The address of the thread's variables.
     ThreadBlock,
+    /// The address of the call's variables.
+    FrameBlock,
 }
 
 impl OfCall {
     /// Whether it is known only if each call's end is observed with its beginning.
     pub(crate) fn is_of_pair(self) -> bool {
-        matches!(self, Self::Depth | Self::Duration | Self::Stack)
+        matches!(self, Self::Depth | Self::Duration | Self::Stack | Self::FrameBlock)
     }
 }
 
@@ -92,8 +94,8 @@ pub(crate) enum Parameter {
     Local(u32),
     Frame,
     OfCall(OfCall),
-    /// An argument of a native function.
-    NativeArgument(NativeArgument),
+    /// An argument of a native function, or its result.
+    NativeValue(NativeValue),
     Static(Static),
     Call(Call),
 }
@@ -339,7 +341,8 @@ fn native_value(word: &str) -> Option<Parameter> {
         "duration" => Parameter::OfCall(OfCall::Duration),
         "stack" => Parameter::OfCall(OfCall::Stack),
         "thread_block" => Parameter::OfCall(OfCall::ThreadBlock),
-        _ => return NativeArgument::parse(word).map(Parameter::NativeArgument),
+        "frame_block" => Parameter::OfCall(OfCall::FrameBlock),
+        _ => return NativeValue::parse(word).map(Parameter::NativeValue),
     })
 }
 

@@ -31,7 +31,7 @@ use super::types::Type;
 /// Pairs of rules and events in a script.
 const MAX_PROBES: usize = 100_000;
 
-/// Arguments of native functions for which one rule asks.
+/// Arguments and results of native functions for which one rule asks.
 const MAX_ARGUMENTS: usize = 12;
 
 /// Problems after which a script is abandoned.
@@ -131,6 +131,7 @@ pub(super) fn check(
     };
     if target == Target::Native {
         checker.program.is_bounded = true;
+        checker.program.has_frame_blocks = true;
         let (library, name) = (FAILURES.0.to_owned(), FAILURES.1.to_owned());
         checker.import(Import { library, name, parameters: vec![ValType::I32], results: Vec::new() });
     }
@@ -355,7 +356,7 @@ impl Checker<'_> {
                 }
                 let bounds = match self.target {
                     Target::Native => {
-                        let request = |(name, ty): (String, Type)| (native::argument(&name, &ty), ty);
+                        let request = |(name, ty): (String, Type)| (native::typed(&name, &ty), ty);
                         bounds.into_iter().map(request).collect()
                     }
                     _ => bounds,

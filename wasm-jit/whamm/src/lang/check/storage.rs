@@ -171,15 +171,6 @@ impl Checker<'_> {
     /// A variable of frames. All declarations of a name are one variable.
     fn frame_variable(&mut self, declaration: &ast::Declaration) -> Option<Variable> {
         let ast::Declaration { report, name, ty, .. } = declaration;
-        if self.target == Target::Native {
-            self.help(
-                ProblemKind::Unsupported,
-                &name.span,
-                "native programs have no frame variables",
-                "`duration` is bound at exits; other values can be in a map with `tid` and `depth` as its key",
-            );
-            return None;
-        }
         let belongs = self.belongs_to_sites();
         if !belongs || *report {
             let message = match belongs {

@@ -21,6 +21,9 @@
 //! first of all exports, removes what has the number of the new frame or a smaller one: the frames
 //! of those entries have ended, in whatever way. An entry is added when a rule first needs it.
 //!
+//! In native programs, whoever calls the module knows the frames: it keeps the address of a block
+//! for each, which the export [`FRAME_BLOCK`] makes, and passes it to rules.
+//!
 //! # After an instruction
 //! A rule with such a mode is called where control continues. Where control may also come from
 //! elsewhere, the engine passes a number other than zero as `guard_MODE`. For these places, another
@@ -44,7 +47,7 @@ pub(super) use self::requests::any;
 use self::requests::key;
 use self::runtime::{END, Runtime};
 use super::diagnostics::{Problem, ProblemKind};
-use super::ir::{Program, THREAD_BLOCK};
+use super::ir::{FRAME_BLOCK, Program, THREAD_BLOCK};
 use super::report::Layout as ReportLayout;
 use super::split::split;
 use super::types::Type;
@@ -169,7 +172,7 @@ impl<'a> Emitter<'a> {
             self.functions.append(code.finish());
         }
         if program.frame_size > 0 {
-            self.frames();
+            if program.has_frame_blocks { self.frame_block() } else { self.frames() }
         }
         let mut list = self.layout.variables + program.static_size;
         if let Some(size) = program.thread_size {
@@ -219,6 +222,25 @@ impl<'a> Emitter<'a> {
         code.call("enter");
         let number = self.functions.append(code.finish());
         self.export("wasm:func:entry (frame)".to_owned(), number);
+    }
+
+    /// The function that makes the block of a frame, at an address where there was one, or at a new
+    /// one if that is 0.
+    fn frame_block(&mut self) {
+        let size = self.program.frame_size;
+        let mut code = Code::new(self.layout, &mut self.strings, vec![ValType::I32], vec![ValType::I32]);
+        code.raw([I::LocalGet(0), I::I32Eqz, I::If(wasm_encoder::BlockType::Empty)]);
+        code.int(size);
+        code.call("alloc");
+        code.raw([I::LocalSet(0), I::End, I::LocalGet(0)]);
+        code.int(0);
+        code.int(size);
+        code.raw([I::MemoryFill(0)]);
+        code.frame_is(0);
+        code.body(&self.program.frame_init);
+        code.raw([I::LocalGet(0)]);
+        let number = self.functions.append(code.finish());
+        self.export(FRAME_BLOCK.to_owned(), number);
     }
 
     /// The function that makes the block of a thread, in a list at an address.

@@ -164,7 +164,8 @@ impl Emitter<'_> {
     /// Whether there are stacks of frames, or of instructions that have begun.
     fn has_stacks(&self) -> bool {
         let probes = &self.program.probes;
-        self.program.frame_size > 0 || probes.iter().any(|probe| probe.mode != Mode::Before)
+        self.program.frame_size > 0 && !self.program.has_frame_blocks
+            || probes.iter().any(|probe| probe.mode != Mode::Before)
     }
 
     /// The function that makes the script's own strings known, so that equal ones are the same.

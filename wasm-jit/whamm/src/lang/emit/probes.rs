@@ -126,7 +126,10 @@ impl Emitter<'_> {
                 || sets(&probe.body.statements, is_such)
         };
         let (in_frame, in_thread) = (uses(Place::is_of_frame), uses(Place::is_of_thread));
-        if in_frame || guard.is_some() {
+        let has_frame_block = in_frame && self.program.has_frame_blocks;
+        if has_frame_block {
+            add("frame_block", &Type::U32);
+        } else if in_frame || guard.is_some() {
             add("frame", &Type::U64);
         }
         if in_thread {
@@ -153,7 +156,9 @@ impl Emitter<'_> {
         if let Some(guard) = &guard {
             code.unless_completed(position("frame"), position(guard), probe.rule as u32);
         }
-        if in_frame {
+        if has_frame_block {
+            code.frame_is(position("frame_block"));
+        } else if in_frame {
             code.frame(position("frame"));
         }
         if in_thread {

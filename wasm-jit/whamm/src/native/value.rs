@@ -1,23 +1,26 @@
-//! Arguments of native functions, as rules ask for them: `arg0: u64`, `args.size: u64`.
+//! Arguments and results of native functions, as rules ask for them: `arg0: u64`, `args.size: u64`,
+//! `res0: i32`.
 
 use std::fmt;
 
-/// An argument that a rule asks for.
+/// An argument or a result that a rule asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NativeArgument {
+pub struct NativeValue {
     /// Which one.
-    pub name: ArgumentName,
+    pub name: ValueName,
     /// Its type in the rule.
     pub ty: NumberType,
 }
 
-/// An argument of a function.
+/// An argument of a function, or its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ArgumentName {
-    /// The position in the list of parameters, from 0: `arg0`.
+pub enum ValueName {
+    /// The argument at this position in the list of parameters, from 0: `arg0`.
     Position(u32),
-    /// The name in the function's source: `args.size`.
+    /// The argument with this name in the function's source: `args.size`.
     Name(String),
+    /// What the function returns, at its exit: `res0`.
+    Result,
 }
 
 /// A type of numbers of the language.
@@ -38,17 +41,20 @@ pub enum NumberType {
     F64,
 }
 
-impl NativeArgument {
+impl NativeValue {
     /// From the name of a value in an export: `args.size.u64`.
     pub(crate) fn parse(word: &str) -> Option<Self> {
         let (name, ty) = word.rsplit_once('.')?;
         let ty = NumberType::parse(ty)?;
+        if name == "res0" {
+            return Some(Self { name: ValueName::Result, ty });
+        }
         if let Some(name) = name.strip_prefix("args.") {
-            return (!name.is_empty()).then(|| Self { name: ArgumentName::Name(name.to_owned()), ty });
+            return (!name.is_empty()).then(|| Self { name: ValueName::Name(name.to_owned()), ty });
         }
         let position = name.strip_prefix("arg")?;
         let is_number = !position.is_empty() && position.bytes().all(|byte| byte.is_ascii_digit());
-        let name = ArgumentName::Position(position.parse().ok().filter(|_| is_number)?);
+        let name = ValueName::Position(position.parse().ok().filter(|_| is_number)?);
         Some(Self { name, ty })
     }
 }
@@ -91,12 +97,13 @@ impl NumberType {
     }
 }
 
-impl fmt::Display for NativeArgument {
+impl fmt::Display for NativeValue {
     /// As in a rule.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
-            ArgumentName::Position(position) => write!(f, "arg{position}"),
-            ArgumentName::Name(name) => write!(f, "args.{name}"),
+            ValueName::Position(position) => write!(f, "arg{position}"),
+            ValueName::Name(name) => write!(f, "args.{name}"),
+            ValueName::Result => f.write_str("res0"),
         }
     }
 }
@@ -106,15 +113,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_parsed() {
-        let parse = |word| NativeArgument::parse(word).map(|found| (found.to_string(), found.ty));
+    fn values_are_parsed() {
+        let parse = |word| NativeValue::parse(word).map(|found| (found.to_string(), found.ty));
         let integer = |bits, is_signed| NumberType::Integer { bits, is_signed };
         assert_eq!(parse("arg12.i16"), Some(("arg12".to_owned(), integer(16, true))));
         assert_eq!(parse("args.u8.u64"), Some(("args.u8".to_owned(), integer(64, false))));
         assert_eq!(parse("args.x.bool"), Some(("args.x".to_owned(), NumberType::Bool)));
-        for word in
-            ["arg.u8", "arg0", "args.u8", "args..u8", "arg0.u7", "arg99999999999.u8", "argx.u8", "tid.u32"]
-        {
+        assert_eq!(parse("res0.f32"), Some(("res0".to_owned(), NumberType::F32)));
+        assert_eq!(parse("args.res0.f32"), Some(("args.res0".to_owned(), NumberType::F32)));
+        for word in [
+            "arg.u8",
+            "arg0",
+            "args.u8",
+            "args..u8",
+            "arg0.u7",
+            "arg99999999999.u8",
+            "argx.u8",
+            "tid.u32",
+            "res0",
+            "res1.u8",
+        ] {
             assert_eq!(parse(word), None, "{word}");
         }
     }
