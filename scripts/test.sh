@@ -21,10 +21,9 @@ cargo=${CARGO:-cargo}
 quick_tests=(
     address_space api behaviour by_address c_coverage calls circles cli counted crowded debug
     debugger events examples exceptions explore few_addresses frame_maps golden import info jit lang
-    lazy_compilation
-    many_modules monitor_modules monitors native probe_ids probes processes random record refused
-    replay retarget rewrite shared signals sites slice spec stub tidy traps waiting wide_arithmetic
-    wide_memories
+    lazy_compilation many_modules modules monitor_modules monitors native probe_ids probes processes
+    random record refused replay retarget rewrite shared signals sites slice spec stub tidy traps
+    waiting wide_arithmetic wide_memories
 )
 
 quick() {
