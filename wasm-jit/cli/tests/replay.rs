@@ -112,6 +112,57 @@ fn a_run_is_recorded_reduced_and_replayed() {
     assert_eq!(place.files(), ["app.trace", "app.wat", "check.wasm"]);
 }
 
+/// A preloaded module is a part of the host: its writes to a memory that it shares with the program
+/// and its exceptions, of which the last one ends the run.
+#[test]
+fn preloaded_modules_and_their_exceptions_are_recorded() {
+    let place = Place::new();
+    let library = r#"(module (tag $e (export "e") (param i32)) (memory (export "memory") 1)
+        (func (export "f") (param i32)
+            (i32.store (i32.const 8) (local.get 0))
+            (if (i32.gt_u (local.get 0) (i32.const 1)) (then (throw $e (local.get 0))))))"#;
+    let program = r#"(module (import "lib" "e" (tag $e (param i32))) (import "lib" "memory" (memory 1))
+        (import "lib" "f" (func $f (param i32)))
+        (func (export "_start") (local $n i32)
+            (call $f (i32.const 1))
+            (local.set $n
+                (block $caught (result i32) (try_table (catch $e $caught) (call $f (i32.const 2))) (i32.const 0)))
+            (call $f (i32.add (local.get $n) (i32.load (i32.const 8))))))"#;
+    fs::write(place.path("lib.wat"), library).unwrap();
+    fs::write(place.path("main.wat"), program).unwrap();
+    let ends = [
+        &["run", "--preload", "lib=lib.wat", "main.wat"][..],
+        &["record", "-o", "main.trace", "--preload", "lib=lib.wat", "main.wat"],
+        &["run", "--replay", "main.trace", "main.wat"],
+    ]
+    .map(|arguments| {
+        let output = place.run(arguments);
+        (output.status.code(), text(&output.stderr))
+    });
+    assert!(ends[0].1.contains("uncaught exception"), "{ends:?}");
+    assert_eq!(ends, std::array::from_fn(|_| ends[0].clone()));
+    let lines = place.print(&["trace", "dump", "main.trace"]);
+    let events: Vec<&str> = lines.lines().map(|line| line.split_once(' ').unwrap().1).collect();
+    let write = |byte| format!("write memory=0 address=0x8 length=1 bytes={byte}");
+    let expected = [
+        "import memory=0 pages=1",
+        "enter func=1",
+        "call import=0 i32:1",
+        &write("01"),
+        "return",
+        "call import=0 i32:2",
+        &write("02"),
+        "throw tag=0 i32:2",
+        "call import=0 i32:4",
+        &write("04"),
+        "throw tag=0 i32:4",
+        "throw tag=0 i32:4",
+    ];
+    assert_eq!(events[1..], expected);
+    place.print(&["replay-gen", "--check", "main.trace", "main.wat", "-o", "check.wasm"]);
+    place.print(&["run", "check.wasm"]);
+}
+
 #[test]
 fn monitors_observe_a_recorded_run() {
     let place = Place::new();

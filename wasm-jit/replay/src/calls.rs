@@ -341,11 +341,11 @@ impl<T: 'static> CallObserver<T> for Shared {
     fn leave(
         &self,
         store: StoreContextMut<'_, T>,
-        _: &Func,
+        func: &Func,
         results: Result<&[Val], &wasm_jit::Error>,
     ) -> Result<(), wasm_jit::Error> {
         if !CallObserver::<T>::has_ended(self) {
-            self.observe(store, |recording, store| recording.leave(store, results));
+            self.observe(store, |recording, store| recording.leave(store, func, results));
         }
         Ok(())
     }

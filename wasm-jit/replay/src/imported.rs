@@ -6,8 +6,8 @@
 //! program's own segments have been copied there and before any of its functions runs. In a replay
 //! they are the program's own.
 //!
-//! From then on, changes of them are recorded as those of exported ones. Another program that has
-//! the same memory cannot change it meanwhile: calls of other instances are refused.
+//! From then on, changes of them are recorded as those of exported ones, also those by other
+//! instances that have them (`linked.rs`).
 
 use wasm_jit::{AsContextMut, ExternType, Instance, Memory, Mutability, Table};
 

@@ -98,19 +98,27 @@
 //! [`slice()`] ends the new trace; if it carries references, or the module does not have its tag,
 //! the trace ends before, with the function running.
 //!
+//! # Several instances
+//! Of instances that are linked with each other, a trace has one; the others are a part of its host
+//! (`linked.rs`). Functions that it imports from them, and its own, if they import them by
+//! [`Recorder::define_exports`], are called through functions of the host. What the others change
+//! in memories, tables and globals that they share with it are effects of the host, and so are the
+//! segments of instances that are made meanwhile. A trace of each instance takes a recording of the
+//! run for each. Refused are calls of the recorded instance that pass no function of the host, as
+//! through a table, and tables that have functions of other instances in them.
+//!
 //! # Not supported
 //! [`Error::Unsupported`] names it: shared memories and so threads, imported start functions,
-//! imports of functions of other instances, imports of one function, memory, table, tag or mutable
-//! global twice, a second instance; at the moment that they occur, references to values of the
-//! host, to objects, or to functions of other modules, also in exceptions. A run that goes on after
-//! a trap can be recorded, but not replayed; modules with types of objects, or with mutable globals
-//! of other reference types than `funcref` and `externref`, can be recorded and reduced, but
-//! [`generate`] refuses them.
+//! imports of one function of the host, memory, table, tag or mutable global twice, a second
+//! instance; if the recording does not begin with the instance, imports of functions of other
+//! instances, and for a [`CallRecorder`] also calls of them; at the moment that they occur, direct
+//! calls by other instances, references to values of the host, to objects, or to functions of other
+//! modules, also in exceptions. A run that goes on after a trap can be recorded, but not replayed;
+//! modules with types of objects, or with mutable globals of other reference types than `funcref`
+//! and `externref`, can be recorded and reduced, but [`generate`] refuses them.
 //!
 //! References that the host keeps are not in a trace: a replay knows the functions and memories
-//! that the host uses by their indices in the module. What another instance does to a memory that
-//! it shares is only known as an effect of the host if the host's API is used; calls of other
-//! instances in the store are refused for this reason.
+//! that the host uses by their indices in the module.
 
 mod accesses;
 mod calls;
@@ -122,6 +130,7 @@ mod exception;
 mod generate;
 mod import;
 mod imported;
+mod linked;
 mod record;
 mod recording;
 mod reduce;

@@ -7,10 +7,11 @@ use wasm_jit::{
     AsContext, AsContextMut, ChangedElements, Func, Global, Instance, Memory, Module, Table, Val, WriteLog,
 };
 
-use super::check::{check_imports, shared_globals};
+use super::check::{Shared, check_imports};
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::exception::Tags;
+use super::linked::Copies;
 use super::trace::Writer;
 use super::value::{Value, all_recorded, mutable_globals, recorded};
 use super::writes;
@@ -26,11 +27,22 @@ struct Recorded {
     /// values when the program left off.
     globals: Vec<(u32, Global, Option<Value>)>,
     log: WriteLog,
+    shared: Shared,
+    /// Whether the program runs, and not its host.
+    is_running: bool,
+    /// Calls of other instances by the host that have not ended.
+    others: u32,
+    /// What they may change, since the program left off or since one was called.
+    copies: Option<Copies>,
 }
 
 impl Recorded {
     /// The host runs from now on.
     fn begin_host(&mut self, mut store: impl AsContextMut) -> Result<(), Error> {
+        (self.is_running, self.copies) = (false, None);
+        if self.others > 0 {
+            self.copy(&mut store);
+        }
         self.log.restart(store.as_context());
         for (memory, pages) in &mut self.memories {
             *pages = memory.size(store.as_context());
@@ -45,8 +57,23 @@ impl Recorded {
         Ok(())
     }
 
+    fn copy(&mut self, store: impl AsContextMut) {
+        let Shared { memories, tables, .. } = &self.shared;
+        self.copies = Some(Copies::of(store, self.instance, memories, tables));
+    }
+
+    /// The host calls a function of another instance.
+    fn enter_other(&mut self, store: impl AsContextMut) {
+        self.others += 1;
+        if self.copies.is_none() {
+            self.copy(store);
+        }
+    }
+
     /// The program runs from now on: writes what has changed since the host ran.
     fn end_host(&mut self, mut store: impl AsContextMut, out: &mut Writer) -> Result<(), Error> {
+        self.is_running = true;
+        let copies = self.copies.take();
         for (index, (memory, before)) in self.memories.iter().enumerate() {
             let pages = memory.size(store.as_context()) - before;
             if pages > 0 {
@@ -64,6 +91,14 @@ impl Recorded {
                 out.write(&Event::Write { memory: index as u32, address, bytes })?;
             }
         }
+        for (index, (memory, _)) in (0..).zip(&self.memories) {
+            let changed =
+                copies.as_ref().map(|copies| copies.changed_bytes(index, *memory, store.as_context()));
+            for (start, end) in changed.unwrap_or_default() {
+                let bytes = memory.data(store.as_context())[start..end].to_vec();
+                out.write(&Event::Write { memory: index, address: start as u64, bytes })?;
+            }
+        }
         for (index, global, before) in &self.globals {
             let now = global.get(store.as_context_mut());
             let value = recorded(&now, &self.instance, store.as_context())?;
@@ -71,10 +106,15 @@ impl Recorded {
                 out.write(&Event::SetGlobal { global: *index, value })?;
             }
         }
-        self.end_tables(store, out)
+        self.end_tables(copies.as_ref(), store, out)
     }
 
-    fn end_tables(&mut self, mut store: impl AsContextMut, out: &mut Writer) -> Result<(), Error> {
+    fn end_tables(
+        &mut self,
+        copies: Option<&Copies>,
+        mut store: impl AsContextMut,
+        out: &mut Writer,
+    ) -> Result<(), Error> {
         for (index, (table, before)) in (0..).zip(&self.tables) {
             let elements = table.size(store.as_context()) - before;
             if elements > 0 {
@@ -86,6 +126,11 @@ impl Recorded {
             if let Some(index) = self.tables.iter().position(|(known, _)| *known == table) {
                 changed.extend((first..first + length).map(|element| (index, element)));
             }
+        }
+        for (index, (table, _)) in self.tables.iter().enumerate() {
+            let elements =
+                copies.map(|copies| copies.changed_elements(index as u32, self.instance, *table, &mut store));
+            changed.extend(elements.into_iter().flatten().map(|element| (index, element)));
         }
         for (index, element) in changed {
             let (table, before) = self.tables[index];
@@ -124,6 +169,8 @@ pub(crate) struct Recording {
     pub(crate) out: Writer,
     recorded: Option<Recorded>,
     tags: Tags,
+    /// Whether calls of other instances are those of the host, and not refused.
+    pub(crate) allows_others: bool,
 }
 
 impl Recording {
@@ -133,22 +180,32 @@ impl Recording {
         let (bytes, length) = (module.bytes(), module.bytes().len() as u64);
         out.write(&Event::Start { module: crc32fast::hash(bytes), length })?;
         out.flush()?;
-        Ok(Self { out, recorded: None, tags: Tags::default() })
+        Ok(Self { out, recorded: None, tags: Tags::default(), allows_others: false })
     }
 
     /// Records an instance from now on, whose state was written. The program runs.
     pub(crate) fn begin(&mut self, mut store: impl AsContextMut, instance: Instance) -> Result<(), Error> {
         check_imports(&store, instance)?;
-        let shared = shared_globals(instance.module(store.as_context()))?;
+        let shared = Shared::of(instance.module(store.as_context()))?;
         let memories = (0..).map_while(|index| Some((instance.memory(store.as_context(), index)?, 0)));
         let memories = memories.collect();
         let tables = (0..).map_while(|index| Some((instance.table(store.as_context(), index)?, 0)));
         let tables = tables.collect();
         let globals = mutable_globals(store.as_context(), instance).into_iter();
-        let globals = globals.filter(|(index, _)| shared.contains(index));
+        let globals = globals.filter(|(index, _)| shared.globals.contains(index));
         let globals = globals.map(|(index, global)| (index, global, None)).collect();
         let log = WriteLog::start(&mut store);
-        self.recorded = Some(Recorded { instance, memories, tables, globals, log });
+        self.recorded = Some(Recorded {
+            instance,
+            memories,
+            tables,
+            globals,
+            log,
+            shared,
+            is_running: true,
+            others: 0,
+            copies: None,
+        });
         Ok(())
     }
 
@@ -163,22 +220,39 @@ impl Recording {
         self.recorded.is_some()
     }
 
+    /// Whether other instances run, or may continue to.
+    pub(crate) fn has_others(&self) -> bool {
+        self.recorded.as_ref().is_some_and(|recorded| recorded.others > 0)
+    }
+
+    /// Whether a function of this instance that is entered now was called by another one, without
+    /// the host.
+    pub(crate) fn is_called_directly(&self, instance: Instance) -> bool {
+        let called = self.recorded.as_ref().filter(|recorded| recorded.instance == instance);
+        called.is_some_and(|recorded| recorded.others > 0 && !recorded.is_running)
+    }
+
     /// The host runs from now on.
     pub(crate) fn begin_host(&mut self, store: impl AsContextMut) -> Result<(), Error> {
         self.recorded.as_mut().map_or(Ok(()), |recorded| recorded.begin_host(store))
     }
 
-    /// The host calls a function.
+    /// The host calls a function, of the program or of another one.
     pub(crate) fn enter(
         &mut self,
         mut store: impl AsContextMut,
         func: &Func,
         arguments: &[Val],
     ) -> Result<(), Error> {
-        let Self { out, recorded: Some(recorded), .. } = self else { return Ok(()) };
+        let Self { out, recorded: Some(recorded), allows_others, .. } = self else { return Ok(()) };
+        let Some(function) = recorded.instance.func_index(store.as_context(), func) else {
+            if !*allows_others {
+                return Err(unsupported("a call of another instance in the store"));
+            }
+            recorded.enter_other(store);
+            return Ok(());
+        };
         let arguments = recorded.values(arguments, store.as_context())?;
-        let function = recorded.instance.func_index(store.as_context(), func);
-        let function = function.ok_or_else(|| unsupported("a call of another instance in the store"))?;
         recorded.end_host(&mut store, out)?;
         out.write(&Event::Enter { function, arguments })
     }
@@ -187,9 +261,14 @@ impl Recording {
     pub(crate) fn leave(
         &mut self,
         mut store: impl AsContextMut,
+        func: &Func,
         results: Result<&[Val], &wasm_jit::Error>,
     ) -> Result<(), Error> {
-        let Self { out, recorded: Some(recorded), tags } = self else { return Ok(()) };
+        let Self { out, recorded: Some(recorded), tags, .. } = self else { return Ok(()) };
+        if recorded.instance.func_index(store.as_context(), func).is_none() {
+            recorded.others = recorded.others.saturating_sub(1);
+            return Ok(());
+        }
         let event = match results {
             Ok(results) => Event::Leave { results: recorded.values(results, store.as_context())? },
             Err(error) => recorded.failure(&mut store, error, tags)?,
@@ -225,7 +304,7 @@ impl Recording {
         caller: Option<Instance>,
         results: Result<&[Val], &wasm_jit::Error>,
     ) -> Result<(), Error> {
-        let Self { out, recorded: Some(recorded), tags } = self else { return Ok(()) };
+        let Self { out, recorded: Some(recorded), tags, .. } = self else { return Ok(()) };
         if caller != Some(recorded.instance) {
             return Ok(());
         }

@@ -170,7 +170,12 @@ impl Elements {
 }
 
 /// An element of a table, if it has a recorded form.
-fn element(mut store: impl AsContextMut, instance: Instance, table: Table, at: u64) -> Option<Value> {
+pub(crate) fn element(
+    mut store: impl AsContextMut,
+    instance: Instance,
+    table: Table,
+    at: u64,
+) -> Option<Value> {
     let value = table.get(store.as_context_mut(), at).expect("it is in the table");
     Value::of(&value, |func| instance.func_index(store.as_context(), func))
 }

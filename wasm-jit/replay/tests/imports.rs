@@ -197,33 +197,3 @@ fn wrong_imports_are_errors() {
     generated(&found[..1]).unwrap_err();
     reduced(&found[..1]).unwrap_err();
 }
-
-/// It could change the memory without a call of the host.
-#[test]
-fn another_program_that_has_the_memory_is_refused() {
-    let engine = Engine::default();
-    let mut store = Store::new(&engine, ());
-    let mut linker: Linker<()> = Linker::new(&engine);
-    let memory = Memory::new(&mut store, MemoryType::new(1, None)).unwrap();
-    linker.define(&store, "h", "memory", memory).unwrap();
-    let other = r#"(module (import "h" "memory" (memory 1))
-        (func (export "store") (i32.store (i32.const 0) (i32.const 1))))"#;
-    let other = linker.instantiate(&mut store, &Module::new(&engine, other).unwrap()).unwrap();
-    let writes = other.get_func(&store, "store").unwrap();
-    linker.define(&store, "h", "store", writes).unwrap();
-    let module = r#"(module (import "h" "memory" (memory 1)) (import "h" "store" (func $store))
-        (func (export "run") (call $store)))"#;
-    let module = Module::new(&engine, module).unwrap();
-    let instantiate = |store: &mut Store<()>, linker: &Linker<()>| {
-        Recorder::new(&module, Vec::new()).unwrap().instantiate(store, linker)
-    };
-    let error = instantiate(&mut store, &linker).unwrap_err().to_string();
-    assert_eq!(error, "cannot be recorded: the import h.store, a function of another instance");
-    // Called by the host.
-    let through_host = move |mut caller: Caller<'_, ()>| writes.call(&mut caller, &[], &mut []);
-    linker.allow_shadowing(true).func_wrap("h", "store", through_host).unwrap();
-    let instance = instantiate(&mut store, &linker).unwrap();
-    let run = instance.get_typed_func::<(), ()>(&store, "run").unwrap();
-    let error = run.call(&mut store, ()).unwrap_err().to_string();
-    assert_eq!(error, "cannot be recorded: a call of another instance in the store");
-}

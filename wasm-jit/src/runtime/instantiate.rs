@@ -18,8 +18,11 @@ use super::func::Func;
 use super::global::GlobalData;
 use super::instance::{ContextBlock, ElementValues, Instance, InstanceData};
 use super::libcalls;
+use super::memory::Memory;
 use super::objects::Room;
+use super::observe::Announced;
 use super::store::{Handle, StoreInner, StoreOpaque};
+use super::table::Table;
 use super::tag::{Tag, TagData};
 use crate::code::probed::counters::{Counting, StoreRef};
 use crate::error::{Error, Mismatch};
@@ -326,8 +329,13 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
             // SAFETY: as above; nothing else borrows the instance here.
             let instance = unsafe { instance.as_mut() };
             let (table, values) = (instance.tables[*target as usize], &mut instance.elements[number].values);
-            store.tables[table as usize].range_mut(at, values.len() as u64)?.copy_from_slice(values);
+            let length = values.len() as u64;
+            store.tables[table as usize].range_mut(at, length)?.copy_from_slice(values);
             *values = Box::default();
+            // The table may be imported by another instance, which is recorded.
+            if let Some(log) = &store.writes {
+                log.add_elements(Table(Handle::at(store, table)), at, length);
+            }
         }
     }
     for (number, segment) in parsed.data.iter().enumerate() {
@@ -335,11 +343,10 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
             let at = Source { store, instance }.evaluate(offset)? as u64;
             // SAFETY: as above.
             let memory = unsafe { instance.as_ref() }.memories[*target as usize];
-            libcalls::write_memory(
-                &store.memories[memory as usize],
-                at,
-                &module.bytes()[segment.range.clone()],
-            )?;
+            let bytes = &module.bytes()[segment.range.clone()];
+            // As the table.
+            Announced::of(store, Memory(Handle::at(store, memory))).write(at as usize, bytes.len());
+            libcalls::write_memory(&store.memories[memory as usize], at, bytes)?;
             // SAFETY: as above; nothing borrows the instance here.
             unsafe { instance.as_mut() }.dropped_data[number] = true;
         }
