@@ -1,6 +1,5 @@
 //! Instances that are linked with each other: one is recorded, the others are a part of its host.
 
-#[allow(dead_code, reason = "this is for all tests")]
 mod support;
 
 use std::io::Cursor;
