@@ -19,12 +19,12 @@ cargo=${CARGO:-cargo}
 
 # The integration tests that --quick runs, of all packages but wordpatch.
 quick_tests=(
-    address_space api behaviour by_address c_coverage calls circles cli counted crowded debug
-    debugger events examples explore few_addresses frame_maps golden import info jit lang
-    lazy_compilation
+    address_space allocations api behaviour builtins by_address c_coverage calls circles cli compared_with_node
+    counted crowded debug debugger events examples explore few_addresses frame_maps golden import
+    info jit lang lazy_compilation
     many_modules monitor_modules monitors native probe_ids probes processes random record refused
-    replay retarget rewrite shared signals sites slice spec stub tidy traps waiting wide_arithmetic
-    wide_memories
+    replay retarget rewrite shared signals sites slice spec string_memory stub tidy traps waiting
+    wide_arithmetic wide_memories
 )
 
 quick() {
