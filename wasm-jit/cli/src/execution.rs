@@ -84,6 +84,11 @@ pub(super) struct Run {
     #[arg(long = "preload", value_name = "NAME=FILE", value_parser = preload)]
     preloads: Vec<(String, PathBuf)>,
 
+    /// The module from which programs import string constants: immutable globals that are named by
+    /// their text (importedStringConstants in JavaScript)
+    #[arg(long, value_name = "NAME", default_value = "'")]
+    string_constants: String,
+
     /// Runs the program although functions that it imports are not defined: it fails when it calls
     /// one of them
     #[arg(long)]
@@ -151,11 +156,12 @@ impl Run {
         self.fuel.unwrap_or(u64::MAX)
     }
 
-    /// What the program can import besides WASI.
+    /// What the program can import besides WASI and the functions of `wasm:js-string`.
     pub(super) fn imports(&self, engine: &Engine) -> Result<Imports, Failure> {
         let load = |(name, file): &(String, PathBuf)| Ok((name.clone(), super::load(engine, file)?));
         let preloads = self.preloads.iter().map(load).collect::<Result<_, Failure>>()?;
-        Ok(Imports { preloads, allows_unknown: self.allow_unknown_functions })
+        let string_constants = self.string_constants.clone();
+        Ok(Imports { preloads, string_constants, allows_unknown: self.allow_unknown_functions })
     }
 
     #[cfg(test)]

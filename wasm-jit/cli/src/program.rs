@@ -36,11 +36,13 @@ pub(super) struct Limits {
     pub(super) heap: Option<u64>,
 }
 
-/// What a program can import besides WASI.
+/// What a program can import besides WASI and the functions of `wasm:js-string`.
 pub(super) struct Imports {
     /// Modules whose exports it can import, by the first name of the import. Each thread has its
     /// own instances of them.
     pub(super) preloads: Vec<(String, Module)>,
+    /// The first name of imports that are string constants.
+    pub(super) string_constants: String,
     /// Whether it runs if a function is not defined.
     pub(super) allows_unknown: bool,
 }
@@ -110,10 +112,14 @@ impl Program {
         Ok(store)
     }
 
-    /// An instance whose imports are WASI, the shared memories, and functions of monitors.
+    /// An instance whose imports are WASI, strings, the shared memories, and functions of monitors.
     pub(super) fn instantiate(self: &Arc<Self>, store: &mut Store<Host>) -> Result<Instance, Error> {
         let mut linker = Linker::new(&self.engine);
         wasm_jit_wasi::add_to_linker(&mut linker, |host: &mut Host| &mut host.program)?;
+        // A module that is preloaded under this name replaces the functions.
+        if self.imports.preloads.iter().all(|(name, _)| name != wasm_jit_js_string::MODULE) {
+            wasm_jit_js_string::add_to_linker(&mut linker)?;
+        }
         self.monitors.define(&mut linker)?;
         for (module, name, memory) in &self.memories {
             linker.define(&mut *store, module, name, memory.clone())?;
@@ -124,14 +130,14 @@ impl Program {
                 .func_wrap("wasi", "thread-spawn", move |argument: i32| -> i32 { program.spawn(argument) })?;
         }
         for (name, module) in &self.imports.preloads {
-            self.define_unknown(&mut linker, module);
+            self.define_others(&mut linker, store, module)?;
             let instance = linker.instantiate(&mut *store, module)?;
             if let Some(initialize) = instance.get_func(&mut *store, "_initialize") {
                 initialize.typed::<(), ()>(&*store)?.call(&mut *store, ())?;
             }
             linker.instance(&mut *store, name, instance)?;
         }
-        self.define_unknown(&mut linker, &self.module);
+        self.define_others(&mut linker, store, &self.module)?;
         match &self.recorder {
             None => linker.instantiate(&mut *store, &self.module),
             Some(recorder) => recorder.instantiate(&mut *store, &linker).map_err(|error| match error {
@@ -141,10 +147,19 @@ impl Program {
         }
     }
 
-    fn define_unknown(&self, linker: &mut Linker<Host>, module: &Module) {
+    /// Defines what depends on the module that is instantiated next: its string constants, and
+    /// functions that are not defined.
+    fn define_others(
+        &self,
+        linker: &mut Linker<Host>,
+        store: &mut Store<Host>,
+        module: &Module,
+    ) -> Result<(), Error> {
+        wasm_jit_js_string::define_constants(linker, store, module, &self.imports.string_constants)?;
         if self.imports.allows_unknown {
             linker.define_unknown_functions_as_errors(module);
         }
+        Ok(())
     }
 
     /// The id of the new thread, or a negative number if it cannot be started.

@@ -1,8 +1,10 @@
 //! Arguments and results of a function called with `--invoke`, as text.
 
-use wasm_jit::{Val, ValType};
+use wasm_jit::{HeapType, Val, ValType};
+use wasm_jit_js_string::JsString;
 
-/// Reads an argument: an integer in decimal or after `0x` in hexadecimal, or a float.
+/// Reads an argument: an integer in decimal or after `0x` in hexadecimal, a float, or a string for
+/// an `externref`.
 pub(super) fn parse(ty: ValType, text: &str) -> Result<Val, String> {
     let invalid = |expected: &str| format!("`{text}`: expected {expected}");
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
@@ -34,11 +36,12 @@ pub(super) fn parse(ty: ValType, text: &str) -> Result<Val, String> {
             };
             parsed.map(Val::V128).map_err(|_| invalid("an unsigned integer of 128 bits"))
         }
+        ValType::Ref(ty) if ty.heap_type() == HeapType::Extern => Ok(JsString::from(text).into()),
         ValType::Ref(_) => Err(format!("`{text}`: references are not supported")),
     }
 }
 
-/// Writes a result as wasmtime does.
+/// Writes a result as wasmtime does, and strings as they are.
 pub(super) fn print(value: &Val) -> String {
     match value {
         Val::I32(integer) => integer.to_string(),
@@ -49,7 +52,9 @@ pub(super) fn print(value: &Val) -> String {
         Val::FuncRef(None) => "<null funcref>".to_owned(),
         Val::FuncRef(Some(_)) => "<funcref>".to_owned(),
         Val::ExternRef(None) => "<null externref>".to_owned(),
-        Val::ExternRef(Some(_)) => "<externref>".to_owned(),
+        Val::ExternRef(Some(value)) => {
+            JsString::from_extern(value).map_or_else(|| "<externref>".to_owned(), JsString::to_string)
+        }
         Val::ExnRef(None) => "<null exnref>".to_owned(),
         Val::ExnRef(Some(_)) => "<exnref>".to_owned(),
         Val::AnyRef(None) => "<null anyref>".to_owned(),
@@ -82,6 +87,7 @@ mod tests {
         check(ValType::F64, "-1e300", &(-1e300_f64).to_string());
         check(ValType::F64, "nan", "NaN");
         check(ValType::F64, "x", "`x`: expected a float");
+        check(ValType::EXTERNREF, "Zoë", "Zoë");
         check(ValType::FUNCREF, "0", "`0`: references are not supported");
     }
 }

@@ -403,6 +403,32 @@ fn modules_are_preloaded_and_unknown_functions_fail_when_they_are_called() {
 }
 
 #[test]
+fn strings_of_javascript_and_their_constants_are_linked() {
+    const GREET: &str = include_str!("../../examples/greet.wat");
+    let place = Place::new();
+    place.text("greet.wat", GREET).text("other.wat", &GREET.replace(r#""'""#, r#""S""#));
+    place.text(
+        "polyfill.wat",
+        r#"(module (import "'" "!" (global $end (ref extern)))
+            (func (export "concat") (param externref externref) (result (ref extern)) (global.get $end)))"#,
+    );
+    let greet = |options: &[&str], file: &str| {
+        place.run(&[&["run"], options, &["--invoke", "greet", file, "Zoë"]].concat())
+    };
+    greet(&[], "greet.wat").check(0, "Hello, Zoë!\n");
+    greet(&[], "other.wat").check(1, "").says(&["unknown import: `S` `Hello, `"]);
+    greet(&["--string-constants", "S"], "other.wat").check(0, "Hello, Zoë!\n");
+    greet(&["--preload", "wasm:js-string=polyfill.wat"], "greet.wat").check(0, "!\n");
+
+    place.text(
+        "trap.wat",
+        r#"(module (import "wasm:js-string" "length" (func $length (param externref) (result i32)))
+            (func $of_null (export "f") (result i32) (call $length (ref.null extern))))"#,
+    );
+    place.run(&["run", "--invoke", "f", "trap.wat"]).check(134, "").says(&["null reference", "of_null"]);
+}
+
+#[test]
 fn a_write_is_complete_and_fails_without_a_reader() {
     let place = Place::new();
     place.text("write.wat", WRITES_UNTIL_IT_FAILS);
