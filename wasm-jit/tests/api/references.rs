@@ -132,6 +132,36 @@ fn memory_of_host_values_counts_for_the_heap() {
 }
 
 #[test]
+fn a_reservation_collects_if_there_is_no_room() {
+    const UNIT: u64 = 256 << 10;
+    let (mut store, instance) = with_host(
+        r#"(module
+            (import "host" "f" (func $f (param i32) (result (ref extern))))
+            (global $kept (mut externref) (ref.null extern))
+            (func (export "keep") (param i32) (global.set $kept (call $f (local.get 0))))
+            (func (export "drop") (param i32) (drop (call $f (local.get 0)))))"#,
+        |mut caller: Caller<'_, ()>, units: u32| -> Result<ExternRef, Error> {
+            let bytes = u64::from(units) * UNIT;
+            caller.as_context_mut().reserve(bytes)?;
+            Ok(ExternRef::with_size((), bytes))
+        },
+    );
+    let functions = ["keep", "drop"].map(|name| instance.get_typed_func::<u32, ()>(&store, name).unwrap());
+    let [keep, drop] = functions;
+    store.set_limits(StoreLimits::new().heap_size(32 * UNIT));
+    keep.call(&mut store, 20).unwrap();
+    store.gc();
+    // A collection is due at a quarter of the limit.
+    drop.call(&mut store, 6).unwrap();
+    assert_eq!(store.heap_size(), 26 * UNIT);
+    drop.call(&mut store, 10).unwrap();
+    assert_eq!(store.heap_size(), 30 * UNIT);
+    let error = drop.call(&mut store, 13).unwrap_err();
+    assert!(matches!(error, Error::StoreLimit { what: "heap memory" }), "{error}");
+    drop.call(&mut store, 12).unwrap();
+}
+
+#[test]
 fn a_collection_in_a_nested_call_spares_what_the_outer_ones_hold() {
     let alive = Arc::new(AtomicUsize::new(0));
     let count = alive.clone();
