@@ -98,8 +98,10 @@ fn results_are_what_the_program_gets() {
         (Clang, &["-g", "-O2", "-fno-omit-frame-pointer", "-no-pie", "-fstack-protector-all"], INLINED),
         (Clang, &["-g", "-O3"], INLINED),
     ];
+    let with_avx: (Compiler, &[&str], &[&str]) = (Gcc, &["-g", "-O2", "-mavx"], INLINED);
+    let has_avx = is_x86_feature_detected!("avx");
     let mut unexpected = Vec::new();
-    for (compiler, flags, allowed) in builds {
+    for (compiler, flags, allowed) in builds.into_iter().chain(has_avx.then_some(with_avx)) {
         let binary = compile("fixtures/results.c", flags, compiler);
         let what = format!("{compiler:?} {flags:?}");
         let incomplete = incomplete(&binary, &what);
