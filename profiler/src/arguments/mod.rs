@@ -37,8 +37,6 @@ mod copies;
 mod functions;
 mod location;
 mod object;
-#[cfg(test)]
-mod result_tests;
 mod results;
 #[cfg(test)]
 mod tests;

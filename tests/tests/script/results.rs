@@ -81,7 +81,7 @@ fn incomplete(binary: &Path, what: &str) -> BTreeSet<String> {
 
 #[test]
 fn results_are_what_the_program_gets() {
-    const INLINED: &[&str] = &["small"];
+    const INLINED: &[&str] = &["folded", "small"];
     let builds: [(Compiler, &[&str], &[&str]); 14] = [
         (Gcc, &["-g", "-O0"], &[]),
         (Gcc, &["-g", "-O0", "-gdwarf-4", "-fstack-protector-all"], &[]),
@@ -90,7 +90,7 @@ fn results_are_what_the_program_gets() {
         (Gcc, &["-g", "-O2", "-fno-omit-frame-pointer", "-no-pie", "-fno-plt"], INLINED),
         (Gcc, &["-g", "-O2", "-fstack-protector-all"], INLINED),
         (Gcc, &["-g", "-O3"], INLINED),
-        (Gcc, &["-g", "-Os"], &[]),
+        (Gcc, &["-g", "-Os"], INLINED),
         (Clang, &["-g", "-O0"], &[]),
         (Clang, &["-g", "-O1"], INLINED),
         (Clang, &["-g", "-O1", "-fstack-protector-all"], INLINED),
@@ -98,8 +98,10 @@ fn results_are_what_the_program_gets() {
         (Clang, &["-g", "-O2", "-fno-omit-frame-pointer", "-no-pie", "-fstack-protector-all"], INLINED),
         (Clang, &["-g", "-O3"], INLINED),
     ];
+    let with_avx: (Compiler, &[&str], &[&str]) = (Gcc, &["-g", "-O2", "-mavx"], INLINED);
+    let has_avx = is_x86_feature_detected!("avx");
     let mut unexpected = Vec::new();
-    for (compiler, flags, allowed) in builds {
+    for (compiler, flags, allowed) in builds.into_iter().chain(has_avx.then_some(with_avx)) {
         let binary = compile("fixtures/results.c", flags, compiler);
         let what = format!("{compiler:?} {flags:?}");
         let incomplete = incomplete(&binary, &what);

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use object::{Object as _, ObjectSymbol};
 
-use super::object::Object;
-use super::{Register, ScalarType, Source, Unavailable, results};
+use super::super::object::Object;
+use super::super::{Register, ScalarType, Source, Unavailable};
 
 const RBX: Register = Register(3);
 const RBP: Register = Register::RBP;
@@ -58,7 +58,7 @@ fn check(text: &str, ty: ScalarType, expected: Option<Source>) {
     let folder = tempfile::tempdir().unwrap();
     let code = format!("f: call f\nreturns:\n{}", text.replace("; ", "\n"));
     let assembled = Assembled::new(folder.path(), &code, &["-shared"]);
-    let found = results::source(&assembled.object, assembled.label("returns"), ty);
+    let found = super::source(&assembled.object, assembled.label("returns"), ty);
     assert_eq!(found, expected.ok_or(Unavailable::NotInCode), "{text}");
 }
 
@@ -225,10 +225,33 @@ const COMPUTED: [(&str, ScalarType); 76] = {
     ]
 };
 
+/// The same of AVX.
+const WITH_AVX: [(&str, ScalarType); 9] = {
+    const D: ScalarType = ScalarType::Double;
+    const F: ScalarType = ScalarType::Float;
+    [
+        ("vmovq xmm1, rbx; vmulsd xmm0, xmm1, [rsp + 24]; vaddsd xmm0, xmm0, xmm1", D),
+        ("vmovss xmm2, [rsp + 4]; vsubss xmm1, xmm2, [rsp + 16]; vdivss xmm0, xmm1, xmm2", F),
+        ("vxorps xmm1, xmm1, xmm1; vcvtsi2sd xmm0, xmm1, rbx", D),
+        ("vmovss xmm1, [rsp + 16]; vcvtss2sd xmm0, xmm0, xmm1", D),
+        ("vmovsd xmm1, [rsp]; vcvtsd2ss xmm0, xmm1, xmm1; vsqrtss xmm0, xmm0, xmm0", F),
+        ("vmovq xmm0, rbp; vandpd xmm0, xmm0, [rip + mask]", D),
+        ("vmovq xmm1, rbx; vcvttsd2si rax, xmm1", LONG),
+        ("xor eax, eax; vmovq xmm1, rbx; vcomisd xmm1, [rsp + 8]; seta al", LONG),
+        ("vmovsd xmm1, [rsp + 8]; vmulsd xmm1, xmm1, xmm1; vmovq rax, xmm1", LONG),
+    ]
+};
+
+/// What this processor can execute.
+fn computed() -> impl Iterator<Item = (usize, (&'static str, ScalarType))> {
+    let with_avx = if is_x86_feature_detected!("avx") { &WITH_AVX[..] } else { &[] };
+    COMPUTED.iter().chain(with_avx).copied().enumerate()
+}
+
 /// Each piece of code, with each set of values, as a function that returns RAX and XMM0.
 fn program() -> String {
     let mut text = ".section .rodata\n.balign 16\nmask: .quad 0x7fffffffffffffff, 0\n.text\n".to_owned();
-    for (number, (code, _)) in COMPUTED.iter().enumerate() {
+    for (number, (code, _)) in computed() {
         for (set, values) in VALUES.iter().enumerate() {
             let _ = writeln!(
                 text,
@@ -249,7 +272,7 @@ fn program() -> String {
     }
     // Prints the registers after each call.
     text += ".globl main\nmain:\npush rbx\n";
-    for number in 0..COMPUTED.len() {
+    for (number, _) in computed() {
         for set in 0..VALUES.len() {
             let _ = writeln!(
                 text,
@@ -268,13 +291,13 @@ fn computations_have_the_results_of_the_processor() {
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
     let mut lines = text.lines();
-    for (number, (code, ty)) in COMPUTED.iter().enumerate() {
+    for (number, (code, ty)) in computed() {
         for (set, values) in VALUES.iter().enumerate() {
             let (rax, xmm0) = lines.next().unwrap().split_once(' ').unwrap();
             let is_float = matches!(ty, ScalarType::Float | ScalarType::Double);
             let expected = ty.extend(if is_float { xmm0 } else { rax }.parse().unwrap());
             let returns = assembled.label(&format!("returns_{number}_{set}"));
-            let source = results::source(&assembled.object, returns, *ty);
+            let source = super::source(&assembled.object, returns, ty);
             let registers = |register: Register| match register.general()? {
                 3 => Some(values[0]),
                 6 => Some(values[1]),
