@@ -232,6 +232,7 @@ fn a_trap_after_a_chain_shows_its_last_function_and_its_caller() {
         let mut program = Program::new(&Config::new(), form, "(unreachable)");
         for n in [0, 1, 2, LONG] {
             let error = program.call("catch", n).unwrap_err();
+            assert_eq!(error.trap(), Some(Trap::UnreachableCodeReached), "{form:?} {n}");
             let last = [("first", "few"), ("second", "many"), ("third", "mixed")][n as usize % 3];
             let backtrace = error.backtrace().unwrap();
             assert_eq!(names(backtrace), [last, ("first", "catch")], "{form:?} {n}");
