@@ -6,6 +6,7 @@ use std::io::Cursor;
 use std::num::NonZeroU64;
 
 use support::{Replayed, Trace, events, replay, replay_separately, trace_of};
+use wasm_jit::wasmparser::{Operator, Parser, Payload};
 use wasm_jit::{
     AsContextMut, Caller, Engine, Error as EngineError, ExnRef, Extern, Func, FuncType, Instance, Linker,
     Module, Store, Tag, TagType, Val, ValType,
@@ -367,6 +368,47 @@ fn another_end_of_a_call_is_named() {
     assert_eq!(replay(&generate(module.bytes(), &trace[..], true).unwrap()), Replayed::Differs(2));
     let again = Replay::new(&module, Cursor::new(trace)).unwrap().run();
     assert!(matches!(again, Err(Error::Failed { number: 2, .. })), "{again:?}");
+}
+
+/// An engine that has the older form of exceptions, and only that, runs the replay of a program
+/// that uses it, unless exceptions have crossed the boundary.
+#[test]
+fn programs_with_the_older_form_have_replays_with_it() {
+    let text = r#"(module (import "h" "f" (func $f (param i32))) (tag $e (param i32))
+        (func (export "run") (param i32) (result i32)
+            try (result i32)
+                (call $f (local.get 0))
+                (throw $e (local.get 0))
+            catch $e
+            end)
+        (func (export "throw") (throw $e (i32.const 5))))"#;
+    let engine = Engine::default();
+    let module = Module::new(&engine, text).unwrap();
+    for throws in [false, true] {
+        let mut linker: Linker<()> = Linker::new(&engine);
+        linker.func_wrap("h", "f", |_: i32| {}).unwrap();
+        let trace = Trace::default();
+        let mut store = Store::new(&engine, ());
+        let instance =
+            Recorder::new(&module, trace.clone()).unwrap().instantiate(&mut store, &linker).unwrap();
+        let run = instance.get_typed_func::<i32, i32>(&store, "run").unwrap();
+        assert_eq!(run.call(&mut store, 3).unwrap(), 3);
+        if throws {
+            let throw = instance.get_typed_func::<(), ()>(&store, "throw").unwrap();
+            throw.call(&mut store, ()).unwrap_err();
+        }
+        let bench = generate(module.bytes(), &trace.bytes()[..], true).unwrap();
+        assert_eq!(replay(&bench), COMPLETE);
+        let mut bodies = Parser::new(0).parse_all(&bench).filter_map(|payload| match payload.unwrap() {
+            Payload::CodeSectionEntry(body) => Some(body),
+            _ => None,
+        });
+        let has_current_form = bodies.any(|body| {
+            let mut operators = body.get_operators_reader().unwrap().into_iter();
+            operators.any(|operator| matches!(operator.unwrap(), Operator::TryTable { .. }))
+        });
+        assert_eq!(has_current_form, throws);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use wasm_jit::{
     AnyRef, Caller, Engine, Error, ExnRef, Extern, ExternRef, ExternType, FieldType, Func, FuncType,
     GlobalType, Instance, Linker, Memory, MemoryType, Module, Mutability, RefType, SharedMemory, StorageType,
-    Store, StoreLimits, Table, TableType, Trap, Val, ValType,
+    Store, StoreLimits, Table, TableType, Tag, TagType, Trap, Val, ValType,
 };
 
 use super::{call0, instance, module};
@@ -44,6 +44,26 @@ fn an_instance_imports_everything_from_another() {
     let user = linker.instantiate(&mut store, &user).unwrap();
     assert_eq!(call0::<i32>(&mut store, user, "run").unwrap(), 14);
     assert_eq!(provider.get_global(&store, "global").unwrap().get(&mut store).unwrap_i32(), 7);
+}
+
+/// Imported ones first, whether they are exported or not.
+#[test]
+fn tags_of_an_instance_have_indices() {
+    let engine = Engine::default();
+    let mut store = Store::new(&engine, ());
+    let ty = TagType::new(FuncType::new([ValType::I32], []));
+    let [imported, other] = [(); 2].map(|()| Tag::new(&mut store, &ty).unwrap());
+    let mut linker: Linker<()> = Linker::new(&engine);
+    linker.define(&store, "h", "e", imported).unwrap();
+    let text = r#"(module (import "h" "e" (tag (param i32))) (import "h" "e" (tag (param i32)))
+        (tag (param i32)) (tag (export "own") (param i64)))"#;
+    let instance = linker.instantiate(&mut store, &Module::new(&engine, text).unwrap()).unwrap();
+    let tags: Vec<Tag> = (0..).map_while(|index| instance.tag(&store, index)).collect();
+    assert_eq!(tags[..2], [imported; 2]);
+    assert_eq!(Some(tags[3]), instance.get_tag(&store, "own"));
+    let indices: Vec<_> = tags.iter().map(|tag| instance.tag_index(&store, tag)).collect();
+    assert_eq!(indices, [Some(0), Some(0), Some(2), Some(3)]);
+    assert_eq!(instance.tag_index(&store, &other), None);
 }
 
 #[test]

@@ -18,9 +18,9 @@
 //! end
 //! ```
 //!
-//! With checks, calls that have returned or trapped are caught as well, with the handler
-//! `(catch_all $another)` only. Programs without tags are called without handlers: what their
-//! replays need, every engine has.
+//! With checks, calls that have returned or trapped have the handler `(catch_all $another)`; not if
+//! nothing was thrown between program and host and the program has no tags, or has the older form
+//! of exceptions: engines that run the program run its replay then.
 
 use wasm_encoder::{BlockType, Catch, InstructionSink};
 
@@ -45,10 +45,9 @@ impl Functions<'_> {
 
     /// Whether a call of the program needs a handler of exceptions.
     pub(super) fn catches(&self, enter: &Enter) -> bool {
-        let can_throw = !self.program.tags.is_empty() || !self.added_tags.is_empty();
         match enter.outcome {
             Outcome::Threw(_) => true,
-            Outcome::Returned(_) | Outcome::Failed => self.check && can_throw,
+            Outcome::Returned(_) | Outcome::Failed => self.notices_exceptions,
             // What happens next is not in the trace.
             Outcome::Unknown => false,
         }

@@ -32,6 +32,8 @@ pub(super) struct Functions<'a> {
     end: i32,
     /// The types that are added to those of the program: parameters and results.
     pub(super) added_types: Vec<(Vec<ValType>, Vec<ValType>)>,
+    /// Whether exceptions are noticed that calls of the program have not ended with.
+    pub(super) notices_exceptions: bool,
     /// The tags that are added to those of the program: their numbers in the trace, and types.
     pub(super) added_tags: Vec<(u32, u32)>,
     /// The type of functions without parameters and results.
@@ -120,6 +122,8 @@ impl<'a> Functions<'a> {
             end: script.events as i32,
             added_types: Vec::new(),
             added_tags: Vec::new(),
+            notices_exceptions: check
+                && (script.has_exceptions || !program.tags.is_empty() && !program.has_legacy_exceptions),
             plain: 0,
             difference: program.globals.len() as u32,
             replaced: CodeSection::new(),

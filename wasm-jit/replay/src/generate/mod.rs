@@ -53,8 +53,8 @@ pub const LAST: &str = "replay.last";
 ///
 /// Where a host function failed, as to exit, the replay traps; where it threw an exception, so does
 /// the replay, and `_start` catches what the host got. Takes memory in proportion to the trace.
-/// Replays of programs that have tags, or through which an exception passed, need an engine with
-/// exceptions (`try_table`).
+/// Replays of exceptions between program and host need an engine with `try_table`, and so do those
+/// with checks of programs that use it themselves.
 ///
 /// # Errors
 /// [`Error::Damaged`], [`Error::OtherModule`], [`Error::Mismatch`], [`Error::Module`],

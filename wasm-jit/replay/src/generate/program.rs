@@ -75,6 +75,8 @@ pub(super) struct Program {
     pub(super) tags: Vec<u32>,
     /// Number of imported tags.
     pub(super) imported_tags: u32,
+    /// Whether its code has the older form of exceptions, which engines may support alone.
+    pub(super) has_legacy_exceptions: bool,
 }
 
 impl Program {
@@ -166,6 +168,11 @@ impl Program {
                 for export in exports {
                     let export = export?;
                     self.exports.push((export.name.to_owned(), export.kind, export.index));
+                }
+            }
+            wp::Payload::CodeSectionEntry(body) if !self.tags.is_empty() && !self.has_legacy_exceptions => {
+                for operator in body.get_operators_reader()? {
+                    self.has_legacy_exceptions |= matches!(operator?, wp::Operator::Try { .. });
                 }
             }
             wp::Payload::CustomSection(section) if section.name() == "name" => {

@@ -103,6 +103,8 @@ pub(super) struct Script {
     pub(super) host: Vec<Action>,
     /// All bytes that are written, each sequence once.
     pub(super) bytes: Vec<u8>,
+    /// Whether the host has thrown or caught an exception.
+    pub(super) has_exceptions: bool,
     /// Tags that the program does not have, with the values of the first exception of each.
     pub(super) other_tags: BTreeMap<u32, Vec<Value>>,
     /// Functions to which there are references.
@@ -249,6 +251,7 @@ impl Events<'_> {
             },
             Event::Throw(exception) => {
                 self.check_exception(&exception)?;
+                self.script.has_exceptions = true;
                 let outcome = Outcome::Threw(exception);
                 match self.running.pop() {
                     Some(Running::Program(enter)) => {
