@@ -224,7 +224,7 @@ UNINSTRUMENTED static void probes_switch_themselves_off(void) {
 
 UNINSTRUMENTED int main(int argc, char **argv) {
     if (argc > 1)
-        checked_rounds = (unsigned)atoi(argv[1]);
+        checked_rounds = (unsigned)strtoul(argv[1], NULL, 10);
     find_interface();
     const ssize_t length = readlink("/proc/self/exe", executable, sizeof executable - 1);
     require(length > 0, "/proc/self/exe");
