@@ -136,5 +136,8 @@ fn clients_of_other_users_get_no_answer() {
         assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1_i64, OTHER, -1_i64) }, 0);
         request(&path, "list")
     });
-    assert_eq!(answer.join().unwrap().unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
+    // The connection is closed before it sends its request, or afterwards.
+    let error = answer.join().unwrap().unwrap_err();
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    assert!([BrokenPipe, ConnectionReset, UnexpectedEof].contains(&error.kind()), "{error}");
 }
