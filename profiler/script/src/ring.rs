@@ -43,6 +43,13 @@ const WAKE_EVERY: u64 = RING / 4;
 /// Maximum time for which a thread waits for a worker that takes no event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The same in a child that was made without `fork`: if it shares the memory, as after `vfork`, the
+/// worker of its parent takes its events, otherwise nobody does.
+const PATIENCE_OF_CHILDREN: Duration = Duration::from_secs(1);
+
+/// Such a child for whose events no worker made room: it does not wait again.
+static ALONE: AtomicU32 = AtomicU32::new(0);
+
 /// Set while events are wanted.
 static OBSERVING: AtomicBool = AtomicBool::new(false);
 
@@ -349,19 +356,24 @@ impl Thread {
     #[cold]
     #[inline(never)]
     fn wait(&self, position: u64) -> bool {
-        // The worker of the parent does not read the rings of a child that was made by clone.
-        if PROCESS.load(Ordering::Relaxed) != std::process::id() {
+        let process = std::process::id();
+        let is_own = PROCESS.load(Ordering::Relaxed) == process;
+        if !is_own && ALONE.load(Ordering::Relaxed) == process {
             return false;
         }
         WAITING.fetch_add(1, Ordering::SeqCst);
-        let has_room = self.wait_counted(position);
+        let has_room = self.wait_counted(position, is_own);
         WAITING.fetch_sub(1, Ordering::SeqCst);
+        if !has_room && !is_own {
+            ALONE.store(process, Ordering::Relaxed);
+        }
         has_room
     }
 
-    fn wait_counted(&self, position: u64) -> bool {
+    fn wait_counted(&self, position: u64, is_own: bool) -> bool {
+        let patience = if is_own { PATIENCE } else { PATIENCE_OF_CHILDREN };
         let mut seen = self.read.0.load(Ordering::Acquire);
-        let mut deadline = Instant::now() + PATIENCE;
+        let mut deadline = Instant::now() + patience;
         loop {
             let round = ROUNDS.load(Ordering::SeqCst);
             let read = self.read.0.load(Ordering::Acquire);
@@ -370,13 +382,15 @@ impl Thread {
             }
             if read != seen {
                 seen = read;
-                deadline = Instant::now() + PATIENCE;
+                deadline = Instant::now() + patience;
             }
             if !is_observing() {
                 return false;
             }
             if Instant::now() >= deadline {
-                end();
+                if is_own {
+                    end();
+                }
                 return false;
             }
             wake_worker();

@@ -232,6 +232,17 @@ fn predicates_choose_functions() {
     assert_eq!(found.by_function("both"), BTreeMap::from([("inner".to_owned(), 40_000)]));
 }
 
+/// Its thread's ring is that of its parent, whose worker makes room in it.
+#[test]
+fn a_vfork_child_waits_for_room() {
+    let binary = compile("fixtures/vfork_many.c", &["-O2"], Gcc);
+    let without = run(&mut bare(&binary, &[]));
+    let found = scripted(COUNTS, &binary, &[]);
+    found.run.assert_same(&without, "vfork_many.c");
+    assert!(!found.notes().iter().any(|note| note.contains("missing")), "{:?}", found.notes());
+    assert_eq!(found.by_function("calls")["borrowed_work"], 5001);
+}
+
 /// Fixtures that break such tools: they print and end as without a script.
 #[test]
 fn difficult_programs_stay_what_they_are() {
