@@ -89,10 +89,19 @@ impl Running {
     }
 }
 
-/// Finds changes by the log.
-struct Logged(WriteLog);
+/// Does something before and after each call of the host.
+struct AroundHost<B, A> {
+    before: B,
+    after: A,
+}
 
-impl CallObserver<Option<Memory>> for Logged {
+type Program<'a> = Caller<'a, Option<Memory>>;
+
+impl<B, A> CallObserver<Option<Memory>> for AroundHost<B, A>
+where
+    B: Fn(&Program<'_>) + Send + Sync,
+    A: Fn(&Program<'_>) + Send + Sync,
+{
     fn enter(&self, _: StoreContextMut<'_, Option<Memory>>, _: &Func, _: &[Val]) -> Result<(), Error> {
         Ok(())
     }
@@ -106,23 +115,29 @@ impl CallObserver<Option<Memory>> for Logged {
         Ok(())
     }
 
-    fn enter_host(&self, caller: Caller<'_, Option<Memory>>, _: &Func, _: &[Val]) -> Result<(), Error> {
-        self.0.restart(&caller);
+    fn enter_host(&self, caller: Program<'_>, _: &Func, _: &[Val]) -> Result<(), Error> {
+        (self.before)(&caller);
         Ok(())
     }
 
-    fn leave_host(
-        &self,
-        caller: Caller<'_, Option<Memory>>,
-        _: &Func,
-        _: Result<&[Val], &Error>,
-    ) -> Result<(), Error> {
-        for before in self.0.take() {
-            let now = &before.memory.data(&caller)[before.offset..][..before.bytes.len()];
-            black_box(now != before.bytes);
-        }
+    fn leave_host(&self, caller: Program<'_>, _: &Func, _: Result<&[Val], &Error>) -> Result<(), Error> {
+        (self.after)(&caller);
         Ok(())
     }
+}
+
+/// Finds changes by the log.
+fn logging(log: WriteLog) -> Arc<dyn CallObserver<Option<Memory>>> {
+    let restarted = log.clone();
+    Arc::new(AroundHost {
+        before: move |caller: &Program<'_>| restarted.restart(caller),
+        after: move |caller: &Program<'_>| {
+            for before in log.take() {
+                let now = &before.memory.data(caller)[before.offset..][..before.bytes.len()];
+                black_box(now != before.bytes);
+            }
+        },
+    })
 }
 
 /// The memory that is protected: its start and its end.
@@ -178,47 +193,25 @@ fn install() {
     let action = SigAction::new(SigHandler::SigAction(on_fault), flags, SigSet::empty());
     // SAFETY: the handler is async-signal-safe: it uses atomics and mprotect.
     let before = unsafe { sigaction(Signal::SIGSEGV, &action) }.expect("a handler can be installed");
-    if let SigHandler::SigAction(before) = before.handler() {
-        BEFORE.store(before as usize, Ordering::Relaxed);
-    }
+    let SigHandler::SigAction(before) = before.handler() else { panic!("the engine handles faults") };
+    BEFORE.store(before as usize, Ordering::Relaxed);
 }
 
 /// Finds changes by write protection.
-struct Protecting;
-
-impl CallObserver<Option<Memory>> for Protecting {
-    fn enter(&self, _: StoreContextMut<'_, Option<Memory>>, _: &Func, _: &[Val]) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn leave(
-        &self,
-        _: StoreContextMut<'_, Option<Memory>>,
-        _: &Func,
-        _: Result<&[Val], &Error>,
-    ) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn enter_host(&self, _: Caller<'_, Option<Memory>>, _: &Func, _: &[Val]) -> Result<(), Error> {
-        WRITTEN.store(0, Ordering::Relaxed);
-        protect(range(), ProtFlags::PROT_READ);
-        Ok(())
-    }
-
-    fn leave_host(
-        &self,
-        _: Caller<'_, Option<Memory>>,
-        _: &Func,
-        _: Result<&[Val], &Error>,
-    ) -> Result<(), Error> {
-        for number in 0..WRITTEN.load(Ordering::Relaxed) {
-            let copy = COPIES[number * PAGE / 8..].iter().map(|word| word.load(Ordering::Relaxed));
-            black_box(words(PAGES[number].load(Ordering::Relaxed)).ne(copy.take(PAGE / 8)));
-        }
-        protect(range(), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
-        Ok(())
-    }
+fn protecting() -> Arc<dyn CallObserver<Option<Memory>>> {
+    Arc::new(AroundHost {
+        before: |_: &Program<'_>| {
+            WRITTEN.store(0, Ordering::Relaxed);
+            protect(range(), ProtFlags::PROT_READ);
+        },
+        after: |_: &Program<'_>| {
+            for number in 0..WRITTEN.load(Ordering::Relaxed) {
+                let copy = COPIES[number * PAGE / 8..].iter().map(|word| word.load(Ordering::Relaxed));
+                black_box(words(PAGES[number].load(Ordering::Relaxed)).ne(copy.take(PAGE / 8)));
+            }
+            protect(range(), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
+        },
+    })
 }
 
 fn range() -> Range<usize> {
@@ -243,7 +236,7 @@ pub(super) fn ways(options: &Options) -> Table {
             match way {
                 "log" => {
                     let log = WriteLog::start(&mut program.store);
-                    program.store.observe_calls(Some(Arc::new(Logged(log))));
+                    program.store.observe_calls(Some(logging(log)));
                 }
                 "protected" => {
                     let start = program.memory.data_ptr(&program.store).expose_provenance();
@@ -252,7 +245,7 @@ pub(super) fn ways(options: &Options) -> Table {
                     if BEFORE.load(Ordering::Relaxed) == 0 {
                         install();
                     }
-                    program.store.observe_calls(Some(Arc::new(Protecting)));
+                    program.store.observe_calls(Some(protecting()));
                 }
                 "shadow" => {
                     let words = program.memory.data_size(&program.store) / 8;
