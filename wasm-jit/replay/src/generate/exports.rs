@@ -12,12 +12,12 @@ use std::collections::BTreeSet;
 
 use wasm_encoder::{
     CodeSection, CustomSection, DataCountSection, EntityType, ExportKind, ExportSection, Function,
-    FunctionSection, ImportSection, RawSection, TypeSection,
+    FunctionSection, ImportSection, RawSection,
 };
 use wasm_jit::wasmparser as wp;
 
 use super::initializers;
-use super::module::{export_kind, put};
+use super::module::{self, export_kind, put};
 use super::program::{DATA, Items, Program};
 use super::script::Script;
 use crate::error::{Error, unsupported};
@@ -99,8 +99,7 @@ pub(super) fn program(program: &Program, script: &Script, used: &Used) -> Result
         body.instructions().elem_drop(*segment).end();
         add("elements", *segment, body);
     }
-    let mut plain = TypeSection::new();
-    plain.ty().function([], []);
+    let plain = module::types(&[(Vec::new(), Vec::new())]);
 
     let mut out = wasm_encoder::Module::new();
     put(&mut out, 1, &take(1).append(&Items::encoded(&plain)));

@@ -55,58 +55,54 @@ pub(super) struct Functions<'a> {
 /// Where functions find what is in the index spaces of their module.
 #[derive(Debug)]
 pub(super) struct Indices {
-    /// The functions of the program, if they have other indices here: those that are used, in the
-    /// order of their new indices.
-    functions: Option<Vec<u32>>,
-    /// The functions that empty segments, if this module cannot do it: for data segments, and for
-    /// element segments; the first one's index here, and the segments.
-    drops: Option<(u32, [Vec<u32>; 2])>,
+    /// What the module imports, if it is not that of the program.
+    imported: Option<Imported>,
+    /// The first of the functions that take the place of imports.
+    pub(super) replaced: u32,
     /// The first function that is added.
     added: u32,
     /// The data segment with the bytes of the script.
     segment: u32,
 }
 
+/// Functions of the program that another module imports, in this order.
+#[derive(Debug)]
+struct Imported {
+    functions: Vec<u32>,
+    /// Those that empty these data segments, and then these element segments.
+    segments: [Vec<u32>; 2],
+}
+
 impl Indices {
     /// In the module of the program.
     pub(super) fn inside(program: &Program) -> Self {
         let (added, segment) = (program.functions.len() as u32, program.number_of(DATA));
-        Self { functions: None, drops: None, added, segment }
+        Self { imported: None, replaced: 0, added, segment }
     }
 
     /// In a module that imports these functions of the program, and then those that empty these
     /// data and element segments. The functions for imports follow, then the added ones.
     pub(super) fn outside(program: &Program, functions: Vec<u32>, segments: [Vec<u32>; 2]) -> Self {
-        let first = functions.len() as u32;
-        let own = first + segments.iter().map(Vec::len).sum::<usize>() as u32;
-        Self {
-            functions: Some(functions),
-            drops: Some((first, segments)),
-            added: own + program.imports,
-            segment: 0,
-        }
-    }
-
-    /// The first of the functions that take the place of imports.
-    pub(super) fn replaced(&self, program: &Program) -> u32 {
-        if self.functions.is_some() { self.added - program.imports } else { 0 }
+        let replaced = (functions.len() + segments.iter().map(Vec::len).sum::<usize>()) as u32;
+        let imported = Some(Imported { functions, segments });
+        Self { imported, replaced, added: replaced + program.imports, segment: 0 }
     }
 
     /// A function of the program.
     pub(super) fn function(&self, index: u32) -> u32 {
-        self.functions.as_ref().map_or(index, |functions| {
+        self.imported.as_ref().map_or(index, |Imported { functions, .. }| {
             functions.binary_search(&index).expect("the module imports what it uses") as u32
         })
     }
 
     /// The function that empties a segment, if there is one.
     fn drop(&self, segment: u32, is_data: bool) -> Option<u32> {
-        let (first, [data, elements]) = self.drops.as_ref()?;
+        let Imported { functions, segments: [data, elements] } = self.imported.as_ref()?;
         let found = match is_data {
-            true => data.binary_search(&segment).map(|at| at as u32),
-            false => elements.binary_search(&segment).map(|at| (data.len() + at) as u32),
+            true => data.binary_search(&segment),
+            false => elements.binary_search(&segment).map(|at| data.len() + at),
         };
-        Some(first + found.expect("the module imports what it uses"))
+        Some((functions.len() + found.expect("the module imports what it uses")) as u32)
     }
 }
 

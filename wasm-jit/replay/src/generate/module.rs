@@ -25,14 +25,7 @@ pub(super) fn assemble(
     let mut sections = program.sections.clone();
     initializers::resolve(&mut sections, &script.globals, script.snapshot.is_some())?;
     let mut take = |id: u8| sections.remove(&id).unwrap_or_default();
-    let mut replaced = FunctionSection::new();
-    for ty in &program.functions[..program.imports as usize] {
-        replaced.function(*ty);
-    }
-    let mut types = TypeSection::new();
-    for (parameters, results) in &functions.added_types {
-        types.ty().function(parameters.iter().copied(), results.iter().copied());
-    }
+    let (types, replaced) = (types(&functions.added_types), types_of_imports(program));
     let mut elements = ElementSection::new();
     if !script.references.is_empty() {
         let references: Vec<u32> = script.references.iter().copied().collect();
@@ -66,6 +59,24 @@ pub(super) fn assemble(
         out.section(&CustomSection { name: "name".into(), data: Cow::Borrowed(names) });
     }
     Ok(out.finish())
+}
+
+/// Types of functions: parameters and results.
+pub(super) fn types(types: &[(Vec<ValType>, Vec<ValType>)]) -> TypeSection {
+    let mut section = TypeSection::new();
+    for (parameters, results) in types {
+        section.ty().function(parameters.iter().copied(), results.iter().copied());
+    }
+    section
+}
+
+/// The types of the imported functions, for those that take their place.
+pub(super) fn types_of_imports(program: &Program) -> FunctionSection {
+    let mut functions = FunctionSection::new();
+    for ty in &program.functions[..program.imports as usize] {
+        functions.function(*ty);
+    }
+    functions
 }
 
 /// Appends a section, unless it has no items.

@@ -9,8 +9,8 @@ use std::io::Read;
 
 use wasm_encoder::{
     CodeSection, ConstExpr, DataCountSection, DataSection, ElementSection, Elements, ExportKind,
-    ExportSection, Function, FunctionSection, GlobalType, ImportSection, MemoryType, Module, RawSection,
-    RefType, StartSection, TableType, TagKind, TagType, TypeSection, ValType,
+    ExportSection, Function, GlobalType, ImportSection, MemoryType, Module, RawSection, RefType,
+    StartSection, TableType, TagKind, TagType, ValType,
 };
 use wasm_jit::wasmparser as wp;
 
@@ -66,11 +66,8 @@ pub fn separate(program: &[u8], trace: impl Read, check: bool) -> Result<Separat
 
 /// The types of the program, and these.
 fn types(program: &Program, added: &[(Vec<ValType>, Vec<ValType>)]) -> Items {
-    let mut types = TypeSection::new();
-    for (parameters, results) in added {
-        types.ty().function(parameters.iter().copied(), results.iter().copied());
-    }
-    program.sections.get(&1).cloned().unwrap_or_default().append(&Items::encoded(&types))
+    let own = program.sections.get(&1).cloned().unwrap_or_default();
+    own.append(&Items::encoded(&module::types(added)))
 }
 
 /// The table with the functions of the host.
@@ -89,9 +86,8 @@ fn imports(program: &Program, script: &Script) -> Result<Vec<u8>, Error> {
     let mut tables = module::imported_tables(program, script)?;
     let table = tables.len();
     tables.table(table_of_functions(program));
-    let (mut functions, mut code) = (FunctionSection::new(), CodeSection::new());
+    let mut code = CodeSection::new();
     for (number, ty) in program.functions[..program.imports as usize].iter().enumerate() {
-        functions.function(*ty);
         let mut body = Function::new([]);
         let mut instructions = body.instructions();
         let parameters = program.types[*ty as usize].params().len() as u32;
@@ -116,7 +112,7 @@ fn imports(program: &Program, script: &Script) -> Result<Vec<u8>, Error> {
 
     let mut out = Module::new();
     module::put(&mut out, 1, &types(program, &[]));
-    module::put(&mut out, 3, &Items::encoded(&functions));
+    module::put(&mut out, 3, &Items::encoded(&module::types_of_imports(program)));
     out.section(&tables);
     module::put(&mut out, 5, &Items::encoded(&module::imported_memories(program, script)));
     let tags = module::tags(&program.tags[..program.imported_tags as usize]);
@@ -132,12 +128,11 @@ fn host(program: &Program, script: &Script, used: &Used, check: bool) -> Result<
     let functions: Vec<u32> = used.functions.iter().copied().collect();
     let segments = [&used.data, &used.elements].map(|segments| segments.iter().copied().collect());
     let indices = Indices::outside(program, functions, segments);
-    let first = indices.replaced(program);
+    let first = indices.replaced;
     let references: Vec<u32> = script.references.iter().map(|index| indices.function(*index)).collect();
     let made = Functions::of(program, script, check, indices);
 
-    let mut replaced = FunctionSection::new();
-    program.functions[..program.imports as usize].iter().for_each(|ty| _ = replaced.function(*ty));
+    let replaced = module::types_of_imports(program);
     let mut elements = ElementSection::new();
     let of_imports: Vec<u32> = (first..first + program.imports).collect();
     let table = program.tables.len() as u32;

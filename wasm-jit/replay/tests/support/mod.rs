@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use wasm_jit::{Engine, Linker, Module, Store};
+use wasm_jit::{Engine, Instance, Linker, Module, Store};
 use wasm_jit_replay::{DIFFERENCE, Event, LAST, POSITION, Reader, Separate, Writer};
 
 /// A file in memory.
@@ -46,11 +46,7 @@ pub(crate) fn replay(bench: &[u8]) -> Replayed {
     assert_eq!(module.imports().len(), 0);
     let mut store = Store::new(&engine, ());
     let instance = Linker::new(&engine).instantiate(&mut store, &module).unwrap();
-    let start = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap();
-    let returned = start.call(&mut store, ()).is_ok();
-    let [difference, position, last] = [DIFFERENCE, POSITION, LAST]
-        .map(|name| instance.get_global(&mut store, name).unwrap().get(&mut store).unwrap_i32());
-    conclude(returned, difference, position, last)
+    start(&mut store, instance)
 }
 
 /// Runs the modules of a replay in this engine.
@@ -65,18 +61,12 @@ pub(crate) fn replay_separately(modules: &Separate) -> Replayed {
     }
     let host = Module::from_binary(&engine, &modules.host).unwrap();
     let instance = linker.instantiate(&mut store, &host).unwrap();
-    let start = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap();
-    let returned = start.call(&mut store, ()).is_ok();
-    let [difference, position, last] = [DIFFERENCE, POSITION, LAST]
-        .map(|name| instance.get_global(&mut store, name).unwrap().get(&mut store).unwrap_i32());
-    conclude(returned, difference, position, last)
+    start(&mut store, instance)
 }
 
 /// The same in wasmi.
 pub(crate) fn replay_separately_in_wasmi(modules: &Separate) -> Replayed {
-    let mut config = wasmi::Config::default();
-    config.wasm_multi_memory(true);
-    let engine = wasmi::Engine::new(&config);
+    let engine = wasmi_engine();
     let mut store = wasmi::Store::new(&engine, ());
     let mut linker = wasmi::Linker::new(&engine);
     for (name, bytes) in [("imports", &modules.imports), ("program", &modules.program)] {
@@ -86,29 +76,39 @@ pub(crate) fn replay_separately_in_wasmi(modules: &Separate) -> Replayed {
     }
     let host = wasmi::Module::new(&engine, &modules.host).unwrap();
     let instance = linker.instantiate_and_start(&mut store, &host).unwrap();
-    let start = instance.get_typed_func::<(), ()>(&store, "_start").unwrap();
-    let returned = start.call(&mut store, ()).is_ok();
-    let [difference, position, last] = [DIFFERENCE, POSITION, LAST].map(|name| {
-        match instance.get_global(&store, name).unwrap().get(&store) {
-            wasmi::Val::I32(value) => value,
-            other => panic!("{other:?}"),
-        }
-    });
-    conclude(returned, difference, position, last)
+    start_in_wasmi(&mut store, instance)
 }
 
 /// Runs a replay in wasmi.
 pub(crate) fn replay_in_wasmi(bench: &[u8]) -> Replayed {
-    let mut config = wasmi::Config::default();
-    config.wasm_multi_memory(true);
-    let engine = wasmi::Engine::new(&config);
+    let engine = wasmi_engine();
     let module = wasmi::Module::new(&engine, bench).unwrap();
     let mut store = wasmi::Store::new(&engine, ());
     let instance = wasmi::Linker::new(&engine).instantiate_and_start(&mut store, &module).unwrap();
-    let start = instance.get_typed_func::<(), ()>(&store, "_start").unwrap();
+    start_in_wasmi(&mut store, instance)
+}
+
+fn wasmi_engine() -> wasmi::Engine {
+    let mut config = wasmi::Config::default();
+    config.wasm_multi_memory(true);
+    wasmi::Engine::new(&config)
+}
+
+/// Runs a replay to its end.
+fn start(mut store: &mut Store<()>, instance: Instance) -> Replayed {
+    let start = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap();
+    let returned = start.call(&mut store, ()).is_ok();
+    let [difference, position, last] = [DIFFERENCE, POSITION, LAST]
+        .map(|name| instance.get_global(&mut store, name).unwrap().get(&mut store).unwrap_i32());
+    conclude(returned, difference, position, last)
+}
+
+/// The same in wasmi.
+fn start_in_wasmi(mut store: &mut wasmi::Store<()>, instance: wasmi::Instance) -> Replayed {
+    let start = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap();
     let returned = start.call(&mut store, ()).is_ok();
     let [difference, position, last] = [DIFFERENCE, POSITION, LAST].map(|name| {
-        match instance.get_global(&store, name).unwrap().get(&store) {
+        match instance.get_global(&mut store, name).unwrap().get(&mut store) {
             wasmi::Val::I32(value) => value,
             other => panic!("{other:?}"),
         }
