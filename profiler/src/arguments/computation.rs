@@ -1,8 +1,8 @@
 //! Values that the code after a probe computes.
 //!
-//! gcc moves the last operations of a function, such as the addition of `return a + b`, behind the
-//! call of the probe at its exit. The probe executes the same operations on what the registers and
-//! the stack contain then.
+//! gcc moves the last operations of a function, such as the addition of `return a + b`, to after
+//! the call of the probe at its exit. The probe executes the same operations on what the registers
+//! and the stack contain then.
 //!
 //! A computation is a list of steps. Each has a value of 64 bits, which may depend on those of
 //! steps before it; the last one is the result. Floats are their bits.

@@ -67,9 +67,7 @@ struct Host {
 
 impl Host {
     fn next(&mut self, below: u64) -> u64 {
-        self.random =
-            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) % below
+        support::random(&mut self.random, below)
     }
 }
 

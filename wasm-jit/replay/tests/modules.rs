@@ -441,9 +441,7 @@ struct Random {
 
 impl Random {
     fn next(&mut self, below: u64) -> u64 {
-        self.state =
-            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.state >> 33) % below
+        support::random(&mut self.state, below)
     }
 }
 

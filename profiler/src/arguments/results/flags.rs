@@ -28,8 +28,7 @@ impl State<'_> {
             _ => None,
         };
         if let Some(bytes) = of_floats {
-            let (left, right) =
-                (self.operand(instruction, 0, bytes)?.0, self.operand(instruction, 1, bytes)?.0);
+            let (left, right) = self.both_operands(instruction, bytes)?;
             return Some(Flags::OfFloats(left, right, bytes));
         }
         let bytes = match instruction.op0_kind() {
@@ -42,8 +41,7 @@ impl State<'_> {
         }
         match instruction.mnemonic() {
             Mnemonic::Cmp | Mnemonic::Sub => {
-                let (left, right) =
-                    (self.operand(instruction, 0, bytes)?.0, self.operand(instruction, 1, bytes)?.0);
+                let (left, right) = self.both_operands(instruction, bytes)?;
                 Some(Flags::Of(left, right, bytes))
             }
             Mnemonic::Neg => {
@@ -52,13 +50,17 @@ impl State<'_> {
             }
             // As after a comparison with 0.
             Mnemonic::Test | Mnemonic::And => {
-                let (left, right) =
-                    (self.operand(instruction, 0, bytes)?.0, self.operand(instruction, 1, bytes)?.0);
+                let (left, right) = self.both_operands(instruction, bytes)?;
                 let (both, zero) = (self.binary(Binary::And, left, right)?, self.step(Step::Constant(0))?);
                 Some(Flags::Of(both, zero, bytes))
             }
             _ => None,
         }
+    }
+
+    /// The two operands of an instruction.
+    fn both_operands(&mut self, instruction: &Instruction, bytes: u8) -> Option<(Number, Number)> {
+        Some((self.operand(instruction, 0, bytes)?.0, self.operand(instruction, 1, bytes)?.0))
     }
 
     /// Whether a condition holds: 1 or 0.

@@ -2,7 +2,7 @@
 //!
 //! No debugging information says where a result is. But what the function does after the call is
 //! its epilogue, which puts the result into RAX or XMM0 and returns: from a register that the call
-//! preserves, from a stack slot, or by operations that the compiler has moved behind the call. So
+//! preserves, from a stack slot, or by operations that the compiler has moved to after the call. So
 //! the code is executed symbolically, from the call to the `ret`. Registers and slots have the
 //! values that they have at the probe; whatever is computed from them is a [`Step`].
 //!

@@ -136,3 +136,9 @@ pub(crate) fn trace_of(events: &[Event]) -> Vec<u8> {
     writer.flush().unwrap();
     trace.bytes()
 }
+
+/// The next number of a sequence, below this one.
+pub(crate) fn random(state: &mut u64, below: u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % below
+}
