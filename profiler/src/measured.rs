@@ -338,6 +338,11 @@ impl Observed {
         if is_usual { &mut self.quantiles } else { &mut self.cold }
     }
 
+    /// The number of timed calls.
+    pub(crate) fn samples(&self) -> u64 {
+        self.samples
+    }
+
     /// Memory of what has a variable size, in bytes.
     fn memory(&self) -> usize {
         self.quantiles.memory() + self.cold.memory() + self.callers.memory()

@@ -1,10 +1,12 @@
 //! Percentiles of weighted, grouped samples, with their intervals.
 //!
-//! The samples of one window form a group, and have the same weight. A random subset of the groups
-//! is kept: when there are too many samples, half of the groups are dropped at random, and from
-//! then on each new group is kept with half the probability. All groups are kept with the same
-//! probability, so weights do not change. Where this would leave no group, half of the samples are
-//! dropped, and the others represent twice as many calls.
+//! The samples of one window form a group, and have the same weight. When there are too many
+//! samples, every second one is dropped, of each group alike, and the others represent twice as
+//! many calls: the variance is that between groups, so many groups with few samples each say more
+//! than few groups with many. With [`MIN_OF_GROUP`] samples in a group, half of the groups are
+//! dropped instead, at random, and from then on each new group is kept with half the probability.
+//! All groups are kept with the same probability, so weights do not change. Where this would leave
+//! no group, samples are dropped again.
 //!
 //! The interval of a percentile is Woodruff's (1952): the variance of the share of samples below
 //! it, over groups (linearized ratio), gives an interval of shares, and the samples at these shares
@@ -12,6 +14,9 @@
 
 use crate::interval::student;
 use crate::report::Estimate;
+
+/// The mean number of samples in a group from which on groups are dropped, not samples.
+const MIN_OF_GROUP: usize = 4;
 
 /// One sample.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +58,10 @@ impl Quantiles {
         let weight = (weight as f32) * (1_u64 << self.halvings) as f32;
         self.samples.push(Sample { group, ticks: ticks as f32, weight });
         while self.samples.len() > limit.max(1) && self.halvings < 63 {
+            if self.samples.len() >= 2 * MIN_OF_GROUP * self.groups() {
+                self.halve();
+                continue;
+            }
             let thinned = self.thinned + 1;
             let stays = |sample: &Sample| hash(sample.group).trailing_zeros() >= thinned;
             let before = self.samples.len();
@@ -67,8 +76,7 @@ impl Quantiles {
         }
     }
 
-    /// Removes every second sample, where removing groups would leave none or all. The others
-    /// represent twice as many calls.
+    /// Removes every second sample. The others represent twice as many calls.
     fn halve(&mut self) {
         self.halvings += 1;
         let mut number = 0;
@@ -77,6 +85,14 @@ impl Quantiles {
             number % 2 == 0
         });
         self.samples.iter_mut().for_each(|sample| sample.weight *= 2.0);
+    }
+
+    /// The number of groups.
+    fn groups(&self) -> usize {
+        let mut groups: Vec<u32> = self.samples.iter().map(|sample| sample.group).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups.len()
     }
 
     fn is_kept(&self, group: u32) -> bool {
@@ -234,6 +250,19 @@ mod tests {
         }
         assert!(covered.iter().all(|covered| *covered >= RUNS * 93 / 100), "{covered:?} of {RUNS}");
         assert!(known > RUNS, "{known}");
+    }
+
+    /// The windows of a long run: what differs between them, one in twenty shows.
+    #[test]
+    fn many_windows_with_few_samples_are_kept() {
+        let mut quantiles = Quantiles::default();
+        for window in 0..2_000_u32 {
+            let level = f64::from(window % 20);
+            (0..40).for_each(|_| quantiles.add(window, level, 100.0, 2048));
+        }
+        assert!(quantiles.groups() > 200, "{}", quantiles.groups());
+        let [found] = quantiles.at([0.9], 1e-9).unwrap();
+        assert!(found.low >= 15.0 && found.high.is_some_and(|high| high <= 19.0), "{found:?}");
     }
 
     #[test]

@@ -62,9 +62,10 @@ const BUSY: f64 = 1e5;
 /// While nothing is due. Samples of functions that are on are drained this often.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// Samples that are kept for percentiles: of all functions together, and of one.
+/// Samples that are kept for percentiles: of all functions that have more than the least number,
+/// and of one.
 const KEPT: usize = 500_000;
-const KEPT_OF_ONE: std::ops::RangeInclusive<usize> = 128..=1024;
+const KEPT_OF_ONE: std::ops::RangeInclusive<usize> = 128..=2048;
 
 /// All functions, and what is due.
 pub(crate) struct Schedule {
@@ -72,6 +73,8 @@ pub(crate) struct Schedule {
     pub(crate) functions: Vec<Measured>,
     /// Nanoseconds since the start, and index.
     due: BinaryHeap<Reverse<(u64, u32)>>,
+    /// The number of functions with as many samples as are always kept, and more.
+    often_timed: usize,
     random: SmallRng,
     start: u64,
     /// Whether the program's end was seen: no more observations.
@@ -95,6 +98,7 @@ impl Schedule {
         Self {
             functions: vec![Measured::new(c"", c"", 0)],
             due: BinaryHeap::new(),
+            often_timed: 0,
             random: SmallRng::seed_from_u64(start),
             start,
             is_over: false,
@@ -131,10 +135,15 @@ impl Schedule {
         thread::find_a_stack();
         let functions = &mut self.functions;
         let empty = fire::empty();
-        let kept = (KEPT / functions.len()).clamp(*KEPT_OF_ONE.start(), *KEPT_OF_ONE.end());
+        let often_timed = &mut self.often_timed;
+        let (least, most) = KEPT_OF_ONE.into_inner();
         thread::drain(|sample| {
             if let Some(measured) = functions.get_mut(sample.function as usize) {
-                measured.observed_mut().sample(&sample, empty, kept);
+                let observed = measured.observed_mut();
+                let is_often_timed = |observed: &Observed| observed.samples() >= least as u64;
+                let before = is_often_timed(observed);
+                observed.sample(&sample, empty, (KEPT / (*often_timed).max(1)).clamp(least, most));
+                *often_timed += usize::from(is_often_timed(observed) && !before);
             }
         });
     }
@@ -589,6 +598,7 @@ impl Schedule {
             FUNCTIONS.get(index as usize).into_iter().for_each(Function::end);
         }
         self.due.clear();
+        self.often_timed = 0;
         self.opening.clear();
         self.waiting.clear();
         take_exhausted();
