@@ -5,9 +5,7 @@
 # times, with different features of the same dependencies.
 #
 # usage: scripts/build.sh [ARGUMENTS OF cargo build...]
-#
-# wordpatch is built by itself for its tests: see scripts/test.sh.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-exec "${CARGO:-cargo}" build --release --workspace --exclude wordpatch --lib --bins --examples "$@"
+exec "${CARGO:-cargo}" build --release --workspace --lib --bins --examples "$@"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages, and runs every test of the workspace in release mode.
 #
-# usage: scripts/test.sh [--quick | ARGUMENTS OF cargo test...]
+# usage: scripts/test.sh [--quick | --build | ARGUMENTS OF cargo test...]
 #        scripts/test.sh -p tests --test preload fork
 #
 # Without arguments, all of them: a few minutes on two processors, most of it for building the
@@ -12,20 +12,29 @@
 # much time: less than three minutes once everything is built. It installs nothing. It skips
 # documentation examples, random programs, stress tests, repetitions of tests with other settings,
 # and the tests of the package `tests` that profile or run complete programs.
+#
+# --build only builds what the tests need, as far as they have it in common.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cargo=${CARGO:-cargo}
 
-# The integration tests that --quick runs, of all packages but wordpatch.
+# The integration tests that --quick runs.
 quick_tests=(
-    address_space allocations api behaviour builtins by_address c_coverage calls circles cli
-    compared_with_node counted crowded debug debugger events examples exceptions explore
-    few_addresses frame_maps golden import info javascript jit lang lazy_compilation
-    many_modules modules monitor_modules monitors native probe_ids probes processes random
-    record refused replay retarget rewrite shared signals sites slice spec string_memory stub
-    tidy traps waiting wide_arithmetic wide_memories
+    address_space allocations api asynchronous batch behaviour builtins by_address c_coverage
+    calibration calls circles cli code_memory compared_with_node counted crowded debug debugger
+    dropped_code events examples exceptions explore few_addresses fork frame_maps golden import
+    info javascript jit lang lazy_compilation many_modules modules monitor_modules monitors
+    mprotect native patch probe_ids probes processes random record refused replay retarget
+    rewrite shared signals sigtrap_actions sigtrap_chain sigtrap_sent sites slice spec
+    string_memory stub text tidy traps waiting wide_arithmetic wide_memories
 )
+
+# The tests that stop patches between their steps. Nothing else is built like this.
+with_faults() {
+    RUSTC_WORKSPACE_WRAPPER=scripts/cfg/fault_injection "$cargo" test --release -p wordpatch "$@" \
+        --test finisher --test fork_handlers --test refused --test suspended
+}
 
 quick() {
     export CARGO_NET_OFFLINE=true
@@ -33,9 +42,9 @@ quick() {
     scripts/wrap.py --check
     "$cargo" clippy --quiet --workspace --all-targets -- -D warnings
     # The same packages as below, so that nothing is built twice.
-    "$cargo" test --quiet --release --workspace --exclude wordpatch --no-fail-fast --lib --bins "${quick_tests[@]/#/--test=}" \
+    "$cargo" test --quiet --release --workspace --no-fail-fast --lib --bins "${quick_tests[@]/#/--test=}" \
         -- --skip=all_of_this_with --skip=random_programs
-    "$cargo" test --quiet --release -p wordpatch --lib --tests
+    with_faults --quiet
     scripts/mutants.sh --check
     echo "test.sh: the quick tests passed in $SECONDS seconds" >&2
 }
@@ -45,7 +54,7 @@ if [[ ${1:-} == --quick ]]; then
     exit
 fi
 scripts/install-packages.sh
-if (($#)); then
+if (($#)) && [[ $1 != --build ]]; then
     exec "$cargo" test --release "$@"
 fi
 # Before the tests, which would build all this without output. The programs at the same time as the
@@ -63,9 +72,11 @@ scripts/build.sh || built=$?
 wait $! || built=$?
 ((built == 0)) || exit "$built"
 
-# wordpatch by itself: its tests have the feature fault-injection, with which everything that
-# depends on it would be built a second time.
+"$cargo" test --workspace --release --no-run
+if [[ ${1:-} == --build ]]; then
+    exit
+fi
 failed=0
-"$cargo" test --workspace --exclude wordpatch --release --no-fail-fast || failed=$?
-"$cargo" test -p wordpatch --release --no-fail-fast || failed=$?
+"$cargo" test --workspace --release --no-fail-fast || failed=$?
+with_faults --no-fail-fast || failed=$?
 exit "$failed"

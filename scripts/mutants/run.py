@@ -189,8 +189,9 @@ class Builder:
         package, target = suite.split(":")
         command = [CARGO, "test", "--release", "--no-run", "--message-format=json", "--package", package]
         environment = dict(os.environ, **FAST_BUILDS, CARGO_TARGET_DIR=str(self.target))
-        if target == "loom":
-            environment["RUSTC_WORKSPACE_WRAPPER"] = str(self.tree / "scripts/cfg/loom")
+        if package == "wordpatch":
+            configuration = "loom" if target == "loom" else "fault_injection"
+            environment["RUSTC_WORKSPACE_WRAPPER"] = str(self.tree / "scripts/cfg" / configuration)
         if target in ("lib", "loom"):
             command.append("--lib")
         elif target != "*":

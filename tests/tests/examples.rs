@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tests::{bare, ensure_built, ensure_preload, repo_root, run, target_dir, target_release_dir};
+use tests::{bare, ensure_built, ensure_preload, repo_root, run, target_release_dir};
 
 /// Crates with examples. Their READMEs show some of them.
 const CRATES: [&str; 4] = ["wordpatch", "callpatch", "fastinst", "wasm-jit"];
@@ -89,10 +89,6 @@ fn compile(compiler: &str, source: &Path, flags: &[&str], binary: &Path) {
 #[test]
 fn examples_in_rust_print_the_documented_output() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--release", "--examples", "-p", "wordpatch", "--target-dir"]);
-    let status = build.arg(target_dir()).current_dir(repo_root()).status();
-    assert!(status.expect("cargo can be started").success());
     ensure_built();
 
     for example in example_crates() {

@@ -1,10 +1,10 @@
 //! Fault injection: a hook that is called between the steps of every patch, in which a test can
 //! stop it.
 //!
-//! Not part of the public interface. Compiled with the feature `fault-injection` only, which the
-//! tests of this crate enable.
+//! Not part of the public interface. Compiled with `--cfg fault_injection` only, for some tests of
+//! this crate, and under loom.
 
-#[cfg(feature = "fault-injection")]
+#[cfg(any(fault_injection, loom))]
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The progress of a patch.
@@ -23,17 +23,17 @@ pub enum Point {
 /// A hook, called on the patching thread with the address of the instruction.
 pub type Hook = fn(usize, Point);
 
-#[cfg(feature = "fault-injection")]
+#[cfg(any(fault_injection, loom))]
 static HOOK: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Sets the hook that every patch calls, or removes it.
-#[cfg(feature = "fault-injection")]
+#[cfg(any(fault_injection, loom))]
 pub fn set_hook(hook: Option<Hook>) {
     HOOK.store(hook.map_or(std::ptr::null_mut(), |hook| hook as *mut ()), Ordering::SeqCst);
 }
 
 /// Calls the hook, if there is one.
-#[cfg(feature = "fault-injection")]
+#[cfg(any(fault_injection, loom))]
 pub(crate) fn reached(address: usize, point: Point) {
     let hook = HOOK.load(Ordering::Relaxed);
     if !hook.is_null() {
@@ -43,7 +43,7 @@ pub(crate) fn reached(address: usize, point: Point) {
     }
 }
 
-/// Does nothing: without the feature, there is no hook.
-#[cfg(not(feature = "fault-injection"))]
+/// Does nothing: there is no hook.
+#[cfg(not(any(fault_injection, loom)))]
 #[inline(always)]
 pub(crate) fn reached(_: usize, _: Point) {}

@@ -85,10 +85,10 @@
 //! parent process, a patch that would split or merge instructions, a refused `membarrier`. The
 //! instruction is then unchanged, with the one exception that is documented there.
 //!
-//! # Features
-//! `fault-injection`: hooks between the steps of every patch, for this crate's own tests; no other
-//! crate may enable it. The configurations `loom` and `model` (`RUSTFLAGS="--cfg model"`) build the
-//! crate for its own exhaustive tests.
+//! # Configurations
+//! All of them are for the crate's own tests: `--cfg fault_injection` has hooks between the steps
+//! of every patch, `loom` and `model` are for exhaustive tests
+//! (`RUSTC_WORKSPACE_WRAPPER=scripts/cfg/model cargo test -p wordpatch --lib`).
 //!
 //! # Further reading
 //! `README.md` has guarantees, obligations, costs, and the status of each assumption about the

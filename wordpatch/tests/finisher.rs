@@ -1,4 +1,8 @@
 //! The thread that finishes outstanding patches: its waits, and its process.
+//!
+//! With `--cfg fault_injection` (see `scripts/test.sh`).
+
+#![cfg(fault_injection)]
 
 mod common;
 

@@ -1,5 +1,9 @@
 //! Fork handlers of the program that run before ours in the child, and forks in the middle of a
 //! patch's stores.
+//!
+//! With `--cfg fault_injection` (see `scripts/test.sh`).
+
+#![cfg(fault_injection)]
 
 mod common;
 

@@ -1,5 +1,9 @@
 //! The kernel refuses `membarrier`. Each scenario runs in a separate process, with a seccomp
 //! filter.
+//!
+//! With `--cfg fault_injection` (see `scripts/test.sh`).
+
+#![cfg(fault_injection)]
 
 mod common;
 

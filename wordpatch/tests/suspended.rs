@@ -1,4 +1,8 @@
 //! A patcher that is stopped at any step of the protocol does not block other threads.
+//!
+//! With `--cfg fault_injection` (see `scripts/test.sh`).
+
+#![cfg(fault_injection)]
 
 mod common;
 
