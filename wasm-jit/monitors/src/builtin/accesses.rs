@@ -118,8 +118,10 @@ impl<C: Consumer> Shared<C> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an access into the thread's ring: three words, or four with a value.
-    fn put<const N: usize>(&self, access: [u64; N]) {
+    /// Puts an access into the thread's ring: three words, or four with a value. By reference: the
+    /// stub has just stored the words one by one, and the processor would wait for these stores if
+    /// several were loaded at once, as a copy of an array does.
+    fn put<const N: usize>(&self, access: &[u64; N]) {
         // Programs that run while their thread ends are not observed.
         let _ = RINGS.try_with(|rings| {
             let mut rings = rings.borrow_mut();
@@ -143,7 +145,7 @@ impl<C: Consumer> Shared<C> {
             }
             let first = 4 * (head % CAPACITY);
             for (word, value) in ring.words[first..first + N].iter().zip(access) {
-                word.store(value, Ordering::Relaxed);
+                word.store(*value, Ordering::Relaxed);
             }
             ring.head.store(head + 1, Ordering::Release);
         });
@@ -191,9 +193,9 @@ impl<C: Consumer> Accesses<C> {
                     let site = first + shared.number_in_function(first, access);
                     match access.value {
                         Some(value) => {
-                            shared.put([site as u64 | HAS_VALUE, access.address, access.size, value]);
+                            shared.put(&[site as u64 | HAS_VALUE, access.address, access.size, value]);
                         }
-                        None => shared.put([site as u64, access.address, access.size]),
+                        None => shared.put(&[site as u64, access.address, access.size]),
                     }
                 })
             });
@@ -201,8 +203,8 @@ impl<C: Consumer> Accesses<C> {
         }
         let of_closure = shared.clone();
         let closure = Callback::new(move |values| {
-            if let [site, address, size] = values {
-                of_closure.put([*site, *address, *size]);
+            if let Some(access) = values.first_chunk::<3>() {
+                of_closure.put(access);
             }
         });
         let probes = LazyProbes::new(setup, move |function| {
@@ -291,10 +293,10 @@ mod tests {
         let ((go_on, goes_on), (has_begun, begun)) = (channel(), channel());
         let shared = accesses.shared.clone();
         let thread = thread::spawn(move || {
-            shared.put([0, 0, 1]);
+            shared.put(&[0, 0, 1]);
             has_begun.send(()).unwrap();
             goes_on.recv().unwrap();
-            (0..9).for_each(|_| shared.put([0, 0, 1]));
+            (0..9).for_each(|_| shared.put(&[0, 0, 1]));
         });
         begun.recv().unwrap();
         accesses.shared.state().as_mut().unwrap().consumer.thread = Some((go_on, thread));

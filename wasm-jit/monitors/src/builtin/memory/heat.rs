@@ -48,7 +48,22 @@ impl Page {
 
 impl Heat {
     /// Adds an access from one byte to another.
+    #[inline]
     pub(super) fn add(&mut self, memory: u32, first: u64, last: u64) {
+        // Nearly all are within a line that was accessed before.
+        let line = (first / LINE) as usize;
+        if first / LINE == last / LINE
+            && let Some(Lines { pages, counts }) = self.memories.get_mut(memory as usize)
+            && let Some(page) = pages.get(line / LINES)
+            && let Some(counts) = counts.get_mut((*page as usize).wrapping_sub(1))
+        {
+            counts[line % LINES] += 1;
+            return;
+        }
+        self.add_lines(memory, first, last);
+    }
+
+    fn add_lines(&mut self, memory: u32, first: u64, last: u64) {
         if last >= END || last - first >= MAX_ACCESS {
             // It traps, or the program is very large.
             self.beyond += 1;
