@@ -280,9 +280,9 @@ mod tests {
         calltree.report(&Program::new(&module), &mut report);
         let expected = "\
 calltree
-  calls                   15
+  calls                   10
   nanoseconds             5000000
-  contexts                8
+  contexts                5
   threads                 1
   times                   sampled
   samples                 5
@@ -291,22 +291,18 @@ calltree
 Times are sampled: 5 samples, one per 1.000 ms of a thread; calls are exact.
 A time is followed by its 95 % error (±); <= is an upper bound, without a sample.
     total ms         ±   share      self ms         ±        calls  tree
-       5.000     1.086  100.0%     <= 3.000                      1  run
+       5.000     1.086  100.0%        1.000     1.471            1  run
        3.000     1.629   60.0%     <= 3.000                      1    down (+2 recursive)
-       3.000     1.629   60.0%     <= 3.000                      3      work
-       3.000     1.629   60.0%        3.000     1.629            3        sample
-       1.000     1.471   20.0%        1.000     1.471            1    sample
-       1.000     1.471   20.0%     <= 3.000                      1    work
-       1.000     1.471   20.0%        1.000     1.471            1      sample
+       3.000     1.629   60.0%        3.000     1.629            3      work
+       1.000     1.471   20.0%        1.000     1.471            1    work
     <= 3.000              0.0%     <= 3.000                      2    idle
 
 functions
-  self ns  self ns low  self ns high  self samples   share  total ns  total ns low  total ns high  total samples  calls  recursive calls  contexts  function
-  5000000      2827542       5000000             5  100.0%   5000000       2827542        5000000              5      5                0         3  sample
-        0            0       3000000             0    0.0%   4000000       1877641        4818885              4      4                0         2  work
-        0            0       3000000             0    0.0%         0             0        3000000              0      2                0         1  idle
-        0            0       3000000             0    0.0%   3000000       1153599        4411909              3      3                2         1  down
-        0            0       3000000             0    0.0%   5000000       2827542        5000000              5      1                0         1  run";
+  self ns  self ns low  self ns high  self samples  share  total ns  total ns low  total ns high  total samples  calls  recursive calls  contexts  function
+  4000000      1877641       4818885             4  80.0%   4000000       1877641        4818885              4      4                0         2  work
+  1000000       181115       3122359             1  20.0%   5000000       2827542        5000000              5      1                0         1  run
+        0            0       3000000             0   0.0%         0             0        3000000              0      2                0         1  idle
+        0            0       3000000             0   0.0%   3000000       1153599        4411909              3      3                2         1  down";
         // The time in which probes were made is another one each time.
         let printed = text::print(&report, text::Length::Complete);
         let printed: Vec<&str> = printed.lines().filter(|line| !line.contains("subtracted")).collect();
@@ -316,14 +312,14 @@ functions
         assert_eq!(
             json["functions"][0],
             serde_json::json!({
-                "function": "sample", "calls": 5, "recursive calls": 0, "contexts": 3, "share": 1.0,
-                "self ns": 5_000_000, "self ns low": 2_827_542, "self ns high": 5_000_000, "self samples": 5,
-                "total ns": 5_000_000, "total ns low": 2_827_542, "total ns high": 5_000_000, "total samples": 5,
+                "function": "work", "calls": 4, "recursive calls": 0, "contexts": 2, "share": 0.8,
+                "self ns": 4_000_000, "self ns low": 1_877_641, "self ns high": 4_818_885, "self samples": 4,
+                "total ns": 4_000_000, "total ns low": 1_877_641, "total ns high": 4_818_885, "total samples": 4,
             })
         );
         let names: Vec<&str> = report.files().iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["svg", "sampled.folded", "pprof", "speedscope.json"]);
-        let folded = "run;down;work;sample 3000000\nrun;sample 1000000\nrun;work;sample 1000000\n";
+        let folded = "run 1000000\nrun;down;work 3000000\nrun;work 1000000\n";
         assert_eq!(report.files()[1].1, folded.as_bytes());
     }
 }

@@ -239,14 +239,16 @@ impl Local {
         let key = u64::from(caller) << 32 | u64::from(callee);
         // The callees of one caller have different places, and so do most others.
         let place = (caller.wrapping_mul(9) ^ callee) as usize % RECENT;
-        let known = self.recent[place];
-        let call = if known.key == key { known } else { self.find(key, place) };
-        add(&self.nodes[call.node as usize].calls, 1);
-        call.target
+        let known = &self.recent[place];
+        // Not the call as a value, which would pass through the stack.
+        let (node, target) =
+            if known.key == key { (known.node, known.target) } else { self.find(key, place) };
+        add(&self.nodes[node as usize].calls, 1);
+        target
     }
 
     #[inline(never)]
-    fn find(&mut self, key: u64, place: usize) -> Call {
+    fn find(&mut self, key: u64, place: usize) -> (u32, u32) {
         let (caller, callee) = ((key >> 32) as u32, key as u32);
         let node = match self.calls.get(&key) {
             Some(call) => *call,
@@ -254,9 +256,9 @@ impl Local {
             None if caller == REST || self.nodes.len() >= self.shared.limit => REST,
             None => self.add(key, caller, callee),
         };
-        let call = Call { key, node, target: self.nodes[node as usize].target };
-        self.recent[place] = call;
-        call
+        let target = self.nodes[node as usize].target;
+        self.recent[place] = Call { key, node, target };
+        (node, target)
     }
 
     #[cold]
@@ -298,7 +300,10 @@ impl Local {
     #[inline(always)]
     pub(super) fn leave(&mut self, address: u64) {
         self.tail = None;
-        self.innermost(|frame| frame.address < address || frame.address == address && frame.is_host);
+        let is_own = |frame: &Frame| frame.address == address && !frame.is_host;
+        if !self.frames.last().is_some_and(is_own) {
+            self.innermost(|frame| frame.address < address || frame.address == address && frame.is_host);
+        }
         // Otherwise, it was entered before it was observed.
         if self.frames.last().is_some_and(|frame| frame.address == address) {
             self.frames.pop();

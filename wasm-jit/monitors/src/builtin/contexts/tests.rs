@@ -3,39 +3,33 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use wasm_jit::{Caller, Engine, Linker, Module, Store};
+use wasm_jit::probes::{Callback, Kind, Location, Place};
+use wasm_jit::wasmparser::Operator;
+use wasm_jit::{Caller, Engine, Instance, Linker, Module, Store};
 
 use super::*;
 
-/// A module whose program takes samples, by a function of the host that is not observed.
+/// A module whose program takes a sample at each `nop`.
 struct Sampling {
     module: Module,
     contexts: Arc<Contexts>,
     linker: Linker<()>,
-    /// The paths that the thread had published at the samples.
-    paths: Arc<Mutex<Vec<String>>>,
+    paths: Arc<Paths>,
 }
+
+/// The functions on the paths that the thread had published at the samples, the innermost first.
+type Paths = Mutex<Vec<Vec<u32>>>;
 
 /// What each sample represents.
 const SAMPLE: u64 = 1_000_000;
 
 impl Sampling {
-    /// The program imports `host.sample`, and functions by which it comes back: `host.call`, and
-    /// `host.fail`.
+    /// The program may import `host.call`, which calls its export `back`.
     fn of(text: &str) -> Self {
         let module = Module::new(&Engine::default(), text).unwrap();
-        let contexts = Arc::new(Contexts::sampled(&module));
-        let paths = Arc::new(Mutex::new(Vec::new()));
+        let paths = Arc::new(Paths::default());
+        let contexts = Arc::new(Contexts::sampled(&module, &paths));
         let mut linker = Linker::new(module.engine());
-        let (sampled, found, of) = (contexts.clone(), paths.clone(), module.clone());
-        let sample = move || {
-            sampled.sample();
-            let path = Current(sampled.shared.clone()).path();
-            let symbols = of.symbols();
-            let names: Vec<String> = path.iter().rev().map(|at| symbols.function(*at)).collect();
-            found.lock().unwrap().push(names.join("/"));
-        };
-        linker.func_wrap("host", "sample", sample).unwrap();
         let call = |mut caller: Caller<'_, ()>| {
             let back = caller.get_export("back").and_then(|back| back.into_func()).unwrap();
             back.typed::<(), ()>(&caller)?.call(&mut caller, ())
@@ -91,12 +85,29 @@ impl Sampling {
 }
 
 impl Contexts {
-    /// Of all functions, without samples but those that are taken by [`sample`](Self::sample).
-    fn sampled(module: &Module) -> Self {
+    /// Of all functions, without samples but those of [`sample`](Self::sample) and of each `nop`.
+    fn sampled(module: &Module, paths: &Arc<Paths>) -> Self {
         let shared = Shared::new(Measure::SampledTimes, usize::MAX);
-        let functions = module.functions().filter(|function| function.body().is_some());
-        let functions = functions.map(|function| function.index()).collect();
-        let contexts = Self::new(module, functions, shared, BTreeMap::new());
+        let (sampled, paths) = (shared.clone(), paths.clone());
+        let sample = Callback::new(move |_| {
+            sampled.threads().sample(&sampled, SAMPLE);
+            paths.lock().unwrap().push(Current(sampled.clone()).path());
+        });
+        let mut nops: BTreeMap<u32, Vec<ProbeSpec>> = BTreeMap::new();
+        for function in module.functions() {
+            let Some(body) = function.body() else { continue };
+            let specs = nops.entry(function.index()).or_default();
+            for instruction in body.instructions() {
+                if matches!(instruction.operator(), Operator::Nop) {
+                    let offset = (instruction.offset() - body.range().start) as u32;
+                    let location =
+                        Location { function: function.index(), place: Place::Instruction { offset } };
+                    let kind = Kind::Callback { function: sample.clone(), values: [].into() };
+                    specs.push(ProbeSpec { location, kind });
+                }
+            }
+        }
+        let contexts = Self::new(module, nops.keys().copied().collect(), shared, nops);
         contexts.observe().unwrap();
         contexts
     }
@@ -109,128 +120,123 @@ impl Contexts {
     /// After a run of a program, with samples of 1 ms at known places, for the forms of reports.
     pub(in crate::builtin) fn example() -> (Module, Self) {
         let text = "(module
-            (import \"host\" \"sample\" (func $sample))
-            (func $work (call $sample))
+            (func $work nop)
             (func $idle)
             (func $down (param i32)
                 (if (local.get 0) (then (call $down (i32.sub (local.get 0) (i32.const 1)))))
                 (call $work))
             (func (export \"run\")
-                (call $work) (call $idle) (call $idle) (call $down (i32.const 2)) (call $sample)))";
+                (call $work) (call $idle) (call $idle) (call $down (i32.const 2)) nop))";
         let module = Module::new(&Engine::default(), text).unwrap();
-        let contexts = Self::sampled(&module);
-        let shared = contexts.shared.clone();
-        let mut linker = Linker::new(module.engine());
-        let sample = move || shared.threads().sample(&shared, SAMPLE);
-        linker.func_wrap("host", "sample", sample).unwrap();
+        let contexts = Self::sampled(&module, &Arc::default());
         let mut store = Store::new(module.engine(), ());
-        let instance = linker.instantiate(&mut store, &module).unwrap();
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
         instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
         (module, contexts)
     }
 }
 
-/// Calls of the host are observed: a sample is in its function, below the one that calls it.
 #[test]
 fn samples_belong_to_the_context_in_which_they_are_taken() {
     let sampling = Sampling::of(
         "(module
-        (import \"host\" \"sample\" (func $sample))
-        (func $leaf (call $sample))
+        (func $leaf nop)
         (func $empty)
-        (func $left (call $leaf) (call $empty) (call $sample))
+        (func $left (call $leaf) (call $empty) nop)
         (func $right (call $leaf) (call $leaf))
         (func (export \"run\") (call $left) (call $right)))",
     );
     sampling.run().unwrap();
     sampling.check(&[
         ("run", 0, 4),
-        ("run/left", 0, 2),
-        ("run/left/leaf", 0, 1),
-        ("run/left/leaf/sample", 1, 1),
-        ("run/left/sample", 1, 1),
+        ("run/left", 1, 2),
+        ("run/left/leaf", 1, 1),
         ("run/right", 0, 2),
-        ("run/right/leaf", 0, 2),
-        ("run/right/leaf/sample", 2, 2),
+        ("run/right/leaf", 2, 2),
     ]);
 }
 
-/// Each sample is after something that must have put the thread back where it was.
+/// Each sample is after something that must have put the thread back where it was, with nothing
+/// observed in between.
 #[test]
 fn the_published_context_is_right_after_all_ways_to_leave_a_function() {
     let sampling = Sampling::of(
         "(module
-        (import \"host\" \"sample\" (func $sample))
         (import \"host\" \"call\" (func $call))
         (type $t (func))
-        (table funcref (elem $target))
+        (table (export \"table\") funcref (elem $target $call))
         (tag $e)
-        (func $target (type $t) (call $sample))
+        (func $target (type $t) nop)
         (func $throws (throw $e))
         (func $middle (call $throws))
-        (func $catches (block $caught (try_table (catch $e $caught) (call $middle))) (call $sample))
+        (func $catches (block $caught (try_table (catch $e $caught) (call $middle))) nop)
         (func $tail (return_call $target))
         (func $indirect (return_call_indirect (type $t) (i32.const 0)))
         (func $down (param i32)
             (if (local.get 0) (then (call $down (i32.sub (local.get 0) (i32.const 1)))))
-            (call $sample))
-        (func (export \"back\") (call $sample) (unreachable))
+            nop)
+        (global $traps (mut i32) (i32.const 0))
+        (func (export \"back\") nop (if (global.get $traps) (then unreachable)))
         (func (export \"run\")
-            (call $catches) (call $sample)
-            (call $tail) (call $sample)
-            (call $indirect) (call $sample)
-            (call $down (i32.const 2)) (call $sample)
+            (call $catches) nop
+            (call $tail) nop
+            (call $indirect) nop
+            (call $down (i32.const 2)) nop
+            (call $call) nop
+            (call_indirect (type $t) (i32.const 1)) nop
+            (global.set $traps (i32.const 1))
             (call $call)))",
     );
     sampling.run().unwrap_err();
+    let symbols = sampling.module.symbols();
+    let paths = sampling.paths.lock().unwrap();
+    let names = |path: &Vec<u32>| {
+        path.iter().rev().map(|function| symbols.function(*function)).collect::<Vec<_>>().join("/")
+    };
     let expected = [
-        "run/catches/sample",
-        "run/sample",
-        "run/tail/target/sample",
-        "run/sample",
-        "run/indirect/target/sample",
-        "run/sample",
-        "run/down/sample",
-        "run/down/sample",
-        "run/down/sample",
-        "run/sample",
-        "run/call/back/sample",
+        "run/catches",
+        "run",
+        "run/tail/target",
+        "run",
+        "run/indirect/target",
+        "run",
+        "run/down",
+        "run/down",
+        "run/down",
+        "run",
+        "run/call/back",
+        "run",
+        "run/call/back",
+        "run",
+        "run/call/back",
     ];
-    assert_eq!(*sampling.paths.lock().unwrap(), expected);
+    assert_eq!(paths.iter().map(names).collect::<Vec<_>>(), expected);
     // The trap has left all functions.
     sampling.contexts.sample();
     sampling.check(&[
-        ("run", 0, 11),
-        ("run/call", 0, 1),
-        ("run/call/back", 0, 1),
-        ("run/call/back/sample", 1, 1),
-        ("run/catches", 0, 1),
-        ("run/catches/sample", 1, 1),
-        ("run/down", 0, 3),
-        ("run/down/sample", 3, 3),
+        ("run", 6, 15),
+        ("run/call", 0, 3),
+        ("run/call/back", 3, 3),
+        ("run/catches", 1, 1),
+        ("run/down", 3, 3),
         ("run/indirect", 0, 1),
-        ("run/indirect/target", 0, 1),
-        ("run/indirect/target/sample", 1, 1),
-        ("run/sample", 4, 4),
+        ("run/indirect/target", 1, 1),
         ("run/tail", 0, 1),
-        ("run/tail/target", 0, 1),
-        ("run/tail/target/sample", 1, 1),
+        ("run/tail/target", 1, 1),
     ]);
 }
 
-const LEAF: &str = "(module
-    (import \"host\" \"sample\" (func $sample))
-    (func (export \"run\") (call $sample)))";
+const LEAF: &str = "(module (func (export \"run\") nop))";
 
 #[test]
 fn threads_that_have_ended_are_not_sampled_any_more() {
     let sampling = Sampling::of(LEAF);
     std::thread::scope(|scope| scope.spawn(|| sampling.run().unwrap()).join().unwrap());
     sampling.contexts.sample();
-    sampling.check(&[("run", 0, 1), ("run/sample", 1, 1)]);
+    sampling.check(&[("run", 1, 1)]);
     sampling.run().unwrap();
     sampling.contexts.sample();
-    sampling.check(&[("run", 0, 2), ("run/sample", 2, 2)]);
+    sampling.check(&[("run", 2, 2)]);
 }
 
 #[test]
@@ -264,20 +270,21 @@ fn there_are_no_samples_while_it_is_off_nor_of_frames_from_before() {
 fn making_probes_is_the_time_of_no_function() {
     let sampling = Sampling::of(
         "(module
-        (import \"host\" \"sample\" (func $sample))
-        (func (export \"run\") (call $sample)))",
+        (import \"host\" \"call\" (func $call))
+        (func (export \"back\"))
+        (func (export \"run\") (call $call)))",
     );
     // In the place of the probes, a sample is taken.
     let (contexts, number) = (sampling.contexts.clone(), sampling.contexts.shared.number);
     let mut linker = Linker::new(sampling.module.engine());
-    let sample = move || {
+    let call = move || {
         local::suspended(number, &mut || contexts.sample());
         contexts.sample();
     };
-    linker.func_wrap("host", "sample", sample).unwrap();
+    linker.func_wrap("host", "call", call).unwrap();
     let sampling = Sampling { linker, ..sampling };
     sampling.run().unwrap();
-    sampling.check(&[("run", 0, 1), ("run/sample", 1, 1)]);
+    sampling.check(&[("run", 0, 1), ("run/call", 1, 1)]);
     assert!(sampling.contexts.delays() > 0);
 }
 
@@ -288,20 +295,20 @@ fn results_are_cleared_with_their_samples() {
     sampling.contexts.clear();
     sampling.check(&[]);
     sampling.run().unwrap();
-    sampling.check(&[("run", 0, 1), ("run/sample", 1, 1)]);
+    sampling.check(&[("run", 1, 1)]);
 }
 
 #[test]
 fn several_monitors_have_their_own_samples() {
     let first = Sampling::of(LEAF);
     let shared = Shared::new(Measure::SampledTimes, usize::MAX);
-    let second = Contexts::new(&first.module, BTreeSet::from([1]), shared, BTreeMap::new());
+    let second = Contexts::new(&first.module, BTreeSet::from([0]), shared, BTreeMap::new());
     second.observe().unwrap();
     let exact = Shared::new(Measure::ExactTimes, usize::MAX);
-    let exact = Contexts::new(&first.module, BTreeSet::from([1]), exact, BTreeMap::new());
+    let exact = Contexts::new(&first.module, BTreeSet::from([0]), exact, BTreeMap::new());
     exact.observe().unwrap();
     first.run().unwrap();
-    first.check(&[("run", 0, 1), ("run/sample", 1, 1)]);
+    first.check(&[("run", 1, 1)]);
     let (second, exact) = (second.merged(), exact.merged());
     assert_eq!(second.times().sampled.unwrap().estimate.samples, 0);
     assert!(second.times().total[0] == 0 && exact.times().total[0] > 0);

@@ -429,9 +429,8 @@ mod tests {
 Times are sampled: 5 samples, one per 1.000 ms of a thread; calls are exact.
 A time is followed by its 95 % error (±); <= is an upper bound, without a sample.
      %   cumulative         ±         self         ±         called self ms/call total ms/call  name
-100.00        5.000     1.086        5.000     1.086              5        1.000         1.000  sample
-  0.00        5.000     1.086     <= 3.000                        1        0.000         5.000  run
-  0.00        4.000     1.471     <= 3.000                        4        0.000         1.000  work
+ 80.00        4.000     1.471        4.000     1.471              4        1.000         1.000  work
+ 20.00        5.000     1.086        1.000     1.471              1        1.000         5.000  run
   0.00        3.000     1.629     <= 3.000                      1+2        0.000         1.000  down
   0.00     <= 3.000               <= 3.000                        2        0.000         0.000  idle
 ";
@@ -440,28 +439,22 @@ A time is followed by its 95 % error (±); <= is an upper bound, without a sampl
 Times are sampled: 5 samples, one per 1.000 ms of a thread; calls are exact.
 A time t has a 95 % error (±) of at most about 2 * sqrt(t * 1.000 ms); <= is an upper bound, without a sample.
 index   % time         self     children               called  name
-                      1.000        0.000                  1/5      run [1]
-                      4.000        0.000                  4/5      work [2]
-[0]     100.00        5.000        0.000                    5  sample [0]
------------------------------------------------
                                                               <spontaneous>
-[1]     100.00     <= 3.000        5.000                    1  run [1]
-                   <= 3.000        3.000                  1/1      down [3]
-                      1.000        0.000                  1/5      sample [0]
-                   <= 3.000        1.000                  1/4      work [2]
-                   <= 3.000        0.000                  2/2      idle [4]
+[0]     100.00        1.000        4.000                    1  run [0]
+                   <= 3.000        3.000                  1/1      down [2]
+                      1.000        0.000                  1/4      work [1]
+                   <= 3.000        0.000                  2/2      idle [3]
 -----------------------------------------------
-                   <= 3.000        1.000                  1/4      run [1]
-                   <= 3.000        3.000                  3/4      down [3]
-[2]      80.00     <= 3.000        4.000                    4  work [2]
-                      4.000        0.000                  4/5      sample [0]
+                      1.000        0.000                  1/4      run [0]
+                      3.000        0.000                  3/4      down [2]
+[1]      80.00        4.000        0.000                    4  work [1]
 -----------------------------------------------
-                   <= 3.000        3.000                  1/1      run [1]
-[3]      60.00     <= 3.000        3.000                  1+2  down [3]
-                   <= 3.000        3.000                  3/4      work [2]
+                   <= 3.000        3.000                  1/1      run [0]
+[2]      60.00     <= 3.000        3.000                  1+2  down [2]
+                      3.000        0.000                  3/4      work [1]
 -----------------------------------------------
-                   <= 3.000        0.000                  2/2      run [1]
-[4]       0.00     <= 3.000        0.000                    2  idle [4]
+                   <= 3.000        0.000                  2/2      run [0]
+[3]       0.00     <= 3.000        0.000                    2  idle [3]
 -----------------------------------------------
 ";
         assert_eq!(graph.call_graph(20), arcs);
