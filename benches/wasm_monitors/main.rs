@@ -17,7 +17,7 @@ use benches::report::{Cell, Report, Table};
 use clap::Parser;
 use rewrite::Analysis;
 use wasm_jit::{Engine, Linker, Module, Store};
-use wasm_jit_monitors::{ALL, Error, Output, Session};
+use wasm_jit_monitors::{ALL, Error, Output, Request, Session};
 use wasm_jit_wasi::{OutputPipe, WasiCtx, WasiCtxBuilder, add_to_linker};
 use wasm_jit_whamm::lang::Script;
 use wasm_jit_whamm::monitor_module::MonitorModule;
@@ -31,9 +31,9 @@ struct Arguments {
     #[command(flatten)]
     choice: kernels::Choice,
 
-    /// Measures only these monitors
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    monitors: Vec<String>,
+    /// Measures only these monitors: NAME[{OPTIONS}],...
+    #[arg(long, value_name = "LIST")]
+    monitors: Option<String>,
 
     /// Does not measure modules that do the same by themselves
     #[arg(long)]
@@ -49,7 +49,7 @@ struct Arguments {
 enum Variant {
     /// Never observed.
     Original,
-    /// By the monitor of this name.
+    /// By the monitor of this request.
     Monitor(&'static str),
     /// By a monitor module, with this text.
     Module(&'static str),
@@ -86,6 +86,9 @@ const SCRIPTS: [(&str, [&str; 2]); 1] =
 /// Monitors that write while the program runs, or wait for a user.
 const STREAMS: [&str; 1] = ["trace"];
 
+/// Monitors that are measured with options, too.
+const WITH_OPTIONS: [&str; 2] = ["calltree{times=sampled}", "profile{times=sampled}"];
+
 /// A kernel, loaded in a variant.
 struct Loaded {
     variant: Variant,
@@ -110,8 +113,8 @@ impl Loaded {
         };
         let session = Session::new(&module, Output::none());
         let begin = Instant::now();
-        if let Variant::Monitor(name) = variant {
-            match session.enable(name.parse().expect("a name")) {
+        if let Variant::Monitor(request) = variant {
+            match session.enable(request.parse().expect("a request")) {
                 // The kernel has nothing for it, such as an allocator: it runs as without.
                 Err(Error::Nothing(_)) => {}
                 started => started.expect("the monitor can start"),
@@ -166,13 +169,19 @@ fn main() {
     let mut report = Report::new("What do monitors cost, and what the same analyses by rewriting?");
     let chosen = kernels::SCALAR.sample(&choice, &options);
     assert!(!chosen.is_empty(), "there is nothing to measure");
-    let is_chosen = |name: &&str| match &monitors[..] {
-        [] => !STREAMS.contains(name),
-        chosen => chosen.iter().any(|chosen| chosen == name),
+    let of_monitors: Vec<&'static str> = match &monitors {
+        None => {
+            let names = ALL.iter().map(|monitor| monitor.name).filter(|name| !STREAMS.contains(name));
+            names.chain(WITH_OPTIONS).collect()
+        }
+        Some(list) => {
+            let requests = Request::list(list).expect("a list of monitors");
+            // They are there until the end of the process, as the others.
+            requests.iter().map(|request| &*text(request).leak()).collect()
+        }
     };
-    let of_monitors = ALL.iter().map(|monitor| monitor.name).filter(is_chosen);
     let mut variants = vec![(Variant::Original, "original")];
-    variants.extend(of_monitors.map(|name| (Variant::Monitor(name), name)));
+    variants.extend(of_monitors.iter().map(|request| (Variant::Monitor(request), *request)));
     for (text, [module, always]) in MODULES {
         variants.push((Variant::Module(text), module));
         variants.extend(called.then_some((Variant::Called(text), always)));
@@ -219,11 +228,20 @@ fn measure(
     }
     for loaded in &mut loaded {
         let session = loaded.session.take().expect("it was there all the time");
-        if let Variant::Monitor(name) = loaded.variant {
-            session.report(name).expect("it was started");
+        if let Variant::Monitor(request) = loaded.variant {
+            let request: Request = request.parse().expect("it was started");
+            session.report(&request.name).expect("it was started");
         }
     }
     loaded
+}
+
+/// A request as it was typed.
+fn text(request: &Request) -> String {
+    if request.options == Default::default() {
+        return request.name.clone();
+    }
+    format!("{}{}", request.name, request.options)
 }
 
 fn ratios(measured: &[(Kernel, Vec<Loaded>)], variants: &[(Variant, &'static str)]) -> Table {

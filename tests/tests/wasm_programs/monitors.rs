@@ -221,6 +221,8 @@ fn owned((key, value): (&String, &u64)) -> (String, u64) {
 
 /// Monitors of callers and callees.
 const ARCS: &str = "calls,calltree,profile";
+/// The same, with sampled times.
+const SAMPLED_ARCS: &str = "calls,calltree{times=sampled},profile{times=sampled}";
 
 #[track_caller]
 fn check_arcs(reports: &Reports) {
@@ -408,6 +410,7 @@ fn monitors_together_have_the_figures_of_each_alone() {
     check_control(&together);
     check_calls(&together);
     check_memory(&together);
+    check_arcs(&ICEPLL.monitored(SAMPLED_ARCS, &plain));
     for name in &names {
         let alone = ICEPLL.monitored(name, &plain);
         // The others measure times.
@@ -447,6 +450,7 @@ fn monitors_of_lua_agree() {
     check_counts(&LUA.monitored(COUNTS, &plain));
     check_control(&LUA.monitored(CONTROL, &plain));
     check_calls(&LUA.monitored(CALLS, &plain));
+    check_arcs(&LUA.monitored(SAMPLED_ARCS, &plain));
     check_memory(&LUA.monitored(MEMORY, &plain));
     let reports = LUA.monitored("alloc,trace{limit=1000}", &plain);
     assert!(

@@ -163,6 +163,55 @@ fn other_processes_switch_monitors() {
     assert_eq!(sockets.count(), 0, "the socket is removed");
 }
 
+/// At signals, and by other processes, which switch them off and on.
+#[test]
+fn sampled_times_are_reported_while_the_program_runs() {
+    let directory = with_module(
+        &ENDLESS
+            .replace("(func $spin (loop (br 0)))", "(func $leaf) (func $spin (loop (call $leaf) (br 0)))"),
+    );
+    let monitor = "calltree{times=sampled}";
+    let arguments = ["run", "--control", "--monitors", monitor, "--monitor-out=out", "app.wat"];
+    let (mut child, _out) = start(&directory, &arguments);
+    let file = directory.path().join("out/calltree.csv");
+    let written = || {
+        send(&child, Signal::SIGUSR1);
+        wait_for(&file);
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert!(text.contains("times,sampled\n"), "{text}");
+        let samples = text.lines().find_map(|line| line.strip_prefix("samples,"));
+        samples.unwrap().parse::<u64>().unwrap()
+    };
+    while written() == 0 {}
+    let process = child.id().to_string();
+    let attach = |arguments: &[&str]| {
+        let ran = run(&directory, &[&["attach", &process], arguments].concat());
+        assert!(ran.status.success(), "{}", text(&ran.stderr));
+        ran.stdout
+    };
+    let samples = || {
+        let report = attach(&["report", "calltree", "--format=json"]);
+        let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+        let functions = report["functions"].as_array().unwrap();
+        let own = functions.iter().map(|function| function["self samples"].as_u64().unwrap());
+        let samples = report["samples"].as_u64().unwrap();
+        assert_eq!(own.sum::<u64>(), samples);
+        samples
+    };
+    attach(&["disable", "calltree"]);
+    let off = samples();
+    assert!(off > 0);
+    assert_eq!(written(), off);
+    attach(&["enable", monitor]);
+    while samples() == off {}
+    send(&child, Signal::SIGTERM);
+    child.wait().unwrap();
+    let report = std::fs::read_to_string(&file).unwrap();
+    assert!(report.contains("times,sampled\n"), "{report}");
+    assert!(directory.path().join("out/calltree.sampled.folded").exists());
+}
+
 /// Calls of a function of a program that runs are recorded, again and again.
 #[test]
 fn other_processes_record_a_program() {

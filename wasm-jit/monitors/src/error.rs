@@ -71,6 +71,12 @@ pub enum Error {
     /// A probe cannot be made or switched.
     #[error(transparent)]
     Probe(#[from] ProbeError),
+    /// A thread of the monitor cannot be started.
+    #[error("the thread of a monitor cannot be started: {source}")]
+    Thread {
+        /// The system's reason.
+        source: io::Error,
+    },
     /// A file cannot be written.
     #[error("{}: {source}", path.display())]
     Write {

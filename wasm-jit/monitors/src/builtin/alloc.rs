@@ -466,5 +466,5 @@ fn stacks(program: &Program<'_>, paths: &[&PathTotals]) -> Stacks {
             nodes[at].count += path.blocks;
         }
     }
-    Stacks { what: "live memory", unit: "bytes", counted: "blocks", functions, nodes }
+    Stacks { what: "live memory", sampled: None, unit: "bytes", counted: "blocks", functions, nodes }
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-use super::contexts::{CONTEXTS_OPTION, Contexts, Measure, Merged, Times, name};
+use super::contexts::{CONTEXTS_OPTION, Contexts, Measure, Merged, TIMES_OPTION, Times, name};
 use super::stacks::{Function, Node, Stacks};
 use crate::{Cell, Description, Error, Monitor, Program, Report, Table};
 
@@ -21,13 +21,16 @@ pub(super) const DESCRIPTION: Description = Description {
               observing a call is measured at the start and subtracted, and so is the time in which a thread makes \
               the probes of a function that is called for the first time; the rest, such as registers that \
               the program could not use, makes functions with many calls look more expensive than they are. \
+              With times=sampled, calls and paths are as exact, but times are estimates from the functions that \
+              run at random instants, and contain the cost of observing, which is smaller: some nanoseconds for \
+              each call. Of a run of a few milliseconds, nothing but bounds is known. \
               Calls of functions that were entered before the monitor was switched on begin at the host. Files: \
               a flame graph (svg), folded stacks, pprof, speedscope.",
-    options: &[CONTEXTS_OPTION],
+    options: &[TIMES_OPTION, CONTEXTS_OPTION],
     example: "calltree --monitor-out report app.wasm",
     start: |setup| {
         let rows = setup.options.parse("rows", "a number")?.unwrap_or(ROWS);
-        Ok(Box::new(Calltree { contexts: Contexts::of(setup, Measure::Times)?, rows }))
+        Ok(Box::new(Calltree { contexts: Contexts::of(setup, Measure::of(setup)?)?, rows }))
     },
 };
 
@@ -69,6 +72,9 @@ impl Monitor for Calltree {
         report.value("nanoseconds subtracted", times.subtracted + self.contexts.delays());
         report.value("contexts", order.len());
         report.value("threads", merged.threads);
+        if let Some(sampled) = &times.sampled {
+            sampled.estimate.add_to(report);
+        }
         if merged.left_out() > 0 {
             report.value("calls left out", merged.left_out());
         }
@@ -80,8 +86,32 @@ impl Monitor for Calltree {
     }
 }
 
-fn milliseconds(nanoseconds: u64) -> f64 {
-    nanoseconds as f64 / 1e6
+/// A time in milliseconds, as the tree shows it: with its error if it is sampled.
+fn milliseconds(times: &Times, nanoseconds: u64) -> String {
+    match &times.sampled {
+        None => format!("{:>12.3}", nanoseconds as f64 / 1e6),
+        Some(sampled) => {
+            let [time, error] = sampled.estimate.milliseconds(nanoseconds as f64);
+            format!("{time:>12} {error:>9}")
+        }
+    }
+}
+
+/// The columns for a time of this name.
+fn time_columns(times: &Times, name: &str) -> Vec<String> {
+    let more: &[&str] =
+        if times.sampled.is_some() { &[" ns", " ns low", " ns high", " samples"] } else { &[" ns"] };
+    more.iter().map(|of| format!("{name}{of}")).collect()
+}
+
+/// The cells of a time, for which there are so many samples.
+fn time_cells(times: &Times, nanoseconds: u64, samples: u64) -> Vec<Cell> {
+    let mut cells = vec![nanoseconds.into()];
+    if let Some(sampled) = &times.sampled {
+        let (low, high) = sampled.estimate.interval(nanoseconds as f64);
+        cells.extend([(low.floor() as u64).into(), (high.ceil() as u64).into(), samples.into()]);
+    }
+    cells
 }
 
 impl<'a, 'm> Observed<'a, 'm> {
@@ -101,19 +131,31 @@ impl<'a, 'm> Observed<'a, 'm> {
         let mut longest: Vec<u64> = order.iter().map(|(node, _)| times.total[*node as usize]).collect();
         longest.sort_unstable_by(|a, b| b.cmp(a));
         let shortest = longest.get(rows.saturating_sub(1)).copied().unwrap_or(0);
-        let mut out = format!("{:>12} {:>7} {:>12} {:>12}  tree\n", "total ms", "share", "self ms", "calls");
+        let mut out = match &times.sampled {
+            None => format!("{:>12} {:>7} {:>12} {:>12}  tree\n", "total ms", "share", "self ms", "calls"),
+            Some(sampled) => format!(
+                "{}{:>12} {:>9} {:>7} {:>12} {:>9} {:>12}  tree\n",
+                sampled.estimate.explanation(),
+                "total ms",
+                "±",
+                "share",
+                "self ms",
+                "±",
+                "calls"
+            ),
+        };
         let long = order.iter().filter(|(node, _)| times.total[*node as usize] >= shortest).take(rows);
         for (node, depth) in long {
             let at = *node as usize;
             let share = 100.0 * times.total[at] as f64 / times.total[0].max(1) as f64;
-            let (total, own) = (milliseconds(times.total[at]), milliseconds(times.own[at]));
+            let (total, own) = (milliseconds(times, times.total[at]), milliseconds(times, times.own[at]));
             let recursive = match self.recursive[at] {
                 0 => String::new(),
                 calls => format!(" (+{calls} recursive)"),
             };
             let _ = writeln!(
                 out,
-                "{total:>12.3} {share:>6.1}% {own:>12.3} {:>12}  {:indent$}{}{recursive}",
+                "{total} {share:>6.1}% {own} {:>12}  {:indent$}{}{recursive}",
                 merged.nodes[at].calls,
                 "",
                 self.name(merged.nodes[at].function),
@@ -132,6 +174,8 @@ impl<'a, 'm> Observed<'a, 'm> {
         struct Sum {
             own: u64,
             total: u64,
+            own_samples: u64,
+            total_samples: u64,
             calls: u64,
             recursive: u64,
             contexts: u64,
@@ -143,24 +187,27 @@ impl<'a, 'm> Observed<'a, 'm> {
             sum.own += self.times.own[at];
             // No function is twice on a path.
             sum.total += self.times.total[at];
+            let (own, total) = self.times.samples(*node);
+            sum.own_samples += own;
+            sum.total_samples += total;
             sum.calls += self.merged.nodes[at].calls + self.recursive[at];
             sum.recursive += self.recursive[at];
             sum.contexts += 1;
         }
         let mut sums: Vec<(u32, Sum)> = sums.into_iter().collect();
         sums.sort_by_key(|(function, sum)| (Reverse(sum.own), *function));
-        let columns = ["self ns", "share", "total ns", "calls", "recursive calls", "contexts", "function"];
-        let mut table = Table::new("functions", columns);
-        for (function, Sum { own, total, calls, recursive, contexts }) in sums {
-            table.row([
-                own.into(),
-                Cell::share(own, self.times.total[0]),
-                total.into(),
-                calls.into(),
-                recursive.into(),
-                contexts.into(),
-                self.name(function).into(),
-            ]);
+        let times = &self.times;
+        let mut columns = time_columns(times, "self");
+        columns.push("share".to_owned());
+        columns.extend(time_columns(times, "total"));
+        columns.extend(["calls", "recursive calls", "contexts", "function"].map(str::to_owned));
+        let mut table = Table::new("functions", columns.iter().map(String::as_str));
+        for (function, Sum { own, total, own_samples, total_samples, calls, recursive, contexts }) in sums {
+            let mut row = time_cells(times, own, own_samples);
+            row.push(Cell::share(own, times.total[0]));
+            row.extend(time_cells(times, total, total_samples));
+            row.extend([calls.into(), recursive.into(), contexts.into(), self.name(function).into()]);
+            table.row(row);
         }
         table
     }
@@ -168,23 +215,28 @@ impl<'a, 'm> Observed<'a, 'm> {
     /// All contexts, with the row of the caller.
     fn contexts(&self) -> Table {
         let mut rows: HashMap<u32, usize> = HashMap::new();
-        let columns =
-            ["row", "caller", "depth", "calls", "recursive calls", "self ns", "total ns", "function"];
-        let mut table = Table::new("contexts", columns).hidden();
+        let times = &self.times;
+        let mut columns = ["row", "caller", "depth", "calls", "recursive calls"].map(str::to_owned).to_vec();
+        columns.extend(time_columns(times, "self"));
+        columns.extend(time_columns(times, "total"));
+        columns.push("function".to_owned());
+        let mut table = Table::new("contexts", columns.iter().map(String::as_str)).hidden();
         for (row, (node, depth)) in self.order.iter().enumerate() {
             let at = *node as usize;
             let context = &self.merged.nodes[at];
             rows.insert(*node, row);
-            table.row([
+            let mut cells: Vec<Cell> = vec![
                 row.into(),
                 rows.get(&context.parent).copied().into(),
                 (*depth).into(),
                 context.calls.into(),
                 self.recursive[at].into(),
-                self.times.own[at].into(),
-                self.times.total[at].into(),
-                self.name(context.function).into(),
-            ]);
+            ];
+            let (own, total) = times.samples(*node);
+            cells.extend(time_cells(times, times.own[at], own));
+            cells.extend(time_cells(times, times.total[at], total));
+            cells.push(self.name(context.function).into());
+            table.row(cells);
         }
         table
     }
@@ -210,6 +262,64 @@ impl<'a, 'm> Observed<'a, 'm> {
                 count: context.calls + self.recursive[at],
             });
         }
-        Stacks { what: "time", unit: "nanoseconds", counted: "calls", functions, nodes }
+        let sampled = self.times.sampled.as_ref().map(|sampled| sampled.estimate.summary());
+        Stacks { what: "time", sampled, unit: "nanoseconds", counted: "calls", functions, nodes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{json, text};
+
+    #[test]
+    fn sampled_times_have_errors_and_bounds() {
+        let (module, contexts) = Contexts::example();
+        let calltree = Calltree { contexts, rows: ROWS };
+        let mut report = Report::new("calltree");
+        calltree.report(&Program::new(&module), &mut report);
+        let expected = "\
+calltree
+  calls                   10
+  nanoseconds             5000000
+  contexts                5
+  threads                 1
+  times                   sampled
+  samples                 5
+  nanoseconds per sample  1000000
+
+Times are sampled: 5 samples, one per 1.000 ms of a thread; calls are exact.
+A time is followed by its 95 % error (±); <= is an upper bound, without a sample.
+    total ms         ±   share      self ms         ±        calls  tree
+       5.000     1.086  100.0%        1.000     1.471            1  run
+       3.000     1.629   60.0%     <= 3.000                      1    down (+2 recursive)
+       3.000     1.629   60.0%        3.000     1.629            3      work
+       1.000     1.471   20.0%        1.000     1.471            1    work
+    <= 3.000              0.0%     <= 3.000                      2    idle
+
+functions
+  self ns  self ns low  self ns high  self samples  share  total ns  total ns low  total ns high  total samples  calls  recursive calls  contexts  function
+  4000000      1877641       4818885             4  80.0%   4000000       1877641        4818885              4      4                0         2  work
+  1000000       181115       3122359             1  20.0%   5000000       2827542        5000000              5      1                0         1  run
+        0            0       3000000             0   0.0%         0             0        3000000              0      2                0         1  idle
+        0            0       3000000             0   0.0%   3000000       1153599        4411909              3      3                2         1  down";
+        // The time in which probes were made is another one each time.
+        let printed = text::print(&report, text::Length::Complete);
+        let printed: Vec<&str> = printed.lines().filter(|line| !line.contains("subtracted")).collect();
+        assert_eq!(printed.join("\n"), expected);
+        let json = json::print(&report);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(
+            json["functions"][0],
+            serde_json::json!({
+                "function": "work", "calls": 4, "recursive calls": 0, "contexts": 2, "share": 0.8,
+                "self ns": 4_000_000, "self ns low": 1_877_641, "self ns high": 4_818_885, "self samples": 4,
+                "total ns": 4_000_000, "total ns low": 1_877_641, "total ns high": 4_818_885, "total samples": 4,
+            })
+        );
+        let names: Vec<&str> = report.files().iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["svg", "sampled.folded", "pprof", "speedscope.json"]);
+        let folded = "run 1000000\nrun;down;work 3000000\nrun;work 1000000\n";
+        assert_eq!(report.files()[1].1, folded.as_bytes());
     }
 }

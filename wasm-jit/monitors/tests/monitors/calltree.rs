@@ -34,7 +34,7 @@ fn paths(report: &Report) -> Vec<(String, u64, u64)> {
     all
 }
 
-fn check(report: &Report, expected: &[(&str, u64, u64)]) {
+pub(super) fn check(report: &Report, expected: &[(&str, u64, u64)]) {
     let expected: Vec<_> =
         expected.iter().map(|(path, calls, back)| ((*path).to_owned(), *calls, *back)).collect();
     assert_eq!(paths(report), expected);
@@ -42,7 +42,7 @@ fn check(report: &Report, expected: &[(&str, u64, u64)]) {
 }
 
 /// The total is the sum of the times of all functions, and of those of all contexts.
-fn check_times(report: &Report) {
+pub(super) fn check_times(report: &Report) {
     let total = report.get("nanoseconds").unwrap();
     for table in ["functions", "contexts"] {
         assert_eq!(integers(report, table, "self ns").iter().sum::<u64>(), total, "{table}");
@@ -407,6 +407,8 @@ fn mistakes_in_options_are_named() {
     let session = Session::new(&module, Output::none());
     let error = session.enable("calltree{contexts=many}".parse().unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "option `contexts`: `many` is not a number");
+    let error = session.enable("calltree{times=guessed}".parse().unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "option `times`: `guessed` is not exact or sampled");
 }
 
 /// What hooks say of a run: paths as the monitor makes them, with calls and recursive calls.
@@ -451,6 +453,7 @@ fn run_main(module: &Module) {
     let _ = instance.get_typed_func::<(), i64>(&mut store, "main").unwrap().call(&mut store, ());
 }
 
+/// With times of either kind.
 #[test]
 fn contexts_of_random_programs() {
     let engine = Engine::default();
@@ -458,12 +461,14 @@ fn contexts_of_random_programs() {
     for seed in 0..60 {
         let module = Module::new(&engine, programs::program(seed)).unwrap();
         let expected = expected(&module);
-        let session = Session::new(&module, Output::none());
-        session.enable("calltree".parse().unwrap()).unwrap();
-        run_main(&module);
-        let report = session.report("calltree").unwrap();
-        assert_eq!(paths(&report), expected, "{seed}");
-        check_times(&report);
+        for monitor in ["calltree", "calltree{times=sampled}"] {
+            let session = Session::new(&module, Output::none());
+            session.enable(monitor.parse().unwrap()).unwrap();
+            run_main(&module);
+            let report = session.report("calltree").unwrap();
+            assert_eq!(paths(&report), expected, "{seed} {monitor}");
+            check_times(&report);
+        }
         contexts += expected.len();
     }
     assert!(contexts > 100, "{contexts}");

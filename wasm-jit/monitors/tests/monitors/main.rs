@@ -17,6 +17,7 @@ mod profile;
 #[path = "../../../tests/frame_maps/programs.rs"]
 mod programs;
 mod rewritten;
+mod sampled;
 mod sessions;
 mod switching;
 mod trace;

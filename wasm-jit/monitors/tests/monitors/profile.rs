@@ -261,10 +261,13 @@ fn arcs_of_random_programs() {
             arcs(&report).into_iter().map(|(caller, callee, calls, _)| ((caller, callee), calls)).collect();
         assert_eq!(of_profile, of_tree, "{seed}");
         drop(together);
-        let alone = Session::new(&module, Output::none());
-        alone.enable("profile".parse().unwrap()).unwrap();
-        run(&module);
-        assert_eq!(arcs(&alone.report("profile").unwrap()), arcs(&report), "{seed}");
+        for monitor in ["profile", "profile{times=sampled}"] {
+            let alone = Session::new(&module, Output::none());
+            alone.enable(monitor.parse().unwrap()).unwrap();
+            run(&module);
+            assert_eq!(arcs(&alone.report("profile").unwrap()), arcs(&report), "{seed} {monitor}");
+            check_times(&alone.report("profile").unwrap());
+        }
         calls += report.get("calls").unwrap();
     }
     assert!(calls > 1000, "{calls}");

@@ -61,7 +61,7 @@ fn measure() -> Result<Costs, crate::Error> {
         attempts.collect::<Result<Vec<u64>, Error>>().map(|all| all.into_iter().min().unwrap_or(0) as f64)
     };
     let without = [time(&calls).map_err(outside)?, time(&recursion).map_err(outside)?];
-    let shared = Shared::new(Measure::Times, usize::MAX);
+    let shared = Shared::new(Measure::ExactTimes, usize::MAX);
     let contexts = Contexts::new(&module, (0..4).collect(), shared, BTreeMap::new());
     contexts.activate()?;
     let with = [time(&calls).map_err(outside)?, time(&recursion).map_err(outside)?];

@@ -4,7 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use super::calibration::Costs;
-use super::{FOREIGN, HOST, LEFT_OUT, REST, ROOT, Snapshot};
+use super::estimate::Estimate;
+use super::sampler::Samples;
+use super::tree::Snapshot;
+use super::{FOREIGN, HOST, LEFT_OUT, Measure, REST, ROOT};
 use crate::Program;
 use crate::builtin::clock::Clock;
 
@@ -16,6 +19,9 @@ pub(in crate::builtin) struct Merged {
     children: HashMap<(u32, u32), u32>,
     /// Number of observed threads.
     pub(in crate::builtin) threads: usize,
+    pub(super) measure: Measure,
+    /// Of samples.
+    pub(super) estimate: Estimate,
 }
 
 /// A function on one path.
@@ -28,6 +34,7 @@ pub(in crate::builtin) struct MergedNode {
     /// Calls from here back to this node or one further up, by that node.
     pub(in crate::builtin) back: BTreeMap<u32, u64>,
     ticks: u64,
+    samples: Samples,
 }
 
 /// Times of the nodes, in nanoseconds.
@@ -37,14 +44,40 @@ pub(in crate::builtin) struct Times {
     pub(in crate::builtin) own: Vec<u64>,
     /// With all that they call.
     pub(in crate::builtin) total: Vec<u64>,
-    /// The time that was subtracted as the cost of observing.
+    /// The time that was subtracted as the cost of observing. From sampled times, nothing is.
     pub(in crate::builtin) subtracted: u64,
+    /// If they come from samples.
+    pub(in crate::builtin) sampled: Option<Sampled>,
+}
+
+impl Times {
+    /// How many samples have found a node, and it with those below; 0 if times are exact.
+    pub(in crate::builtin) fn samples(&self, node: u32) -> (u64, u64) {
+        let at = node as usize;
+        self.sampled.as_ref().map_or((0, 0), |sampled| (sampled.own[at], sampled.total[at]))
+    }
+}
+
+/// The samples of times.
+#[derive(Debug)]
+pub(in crate::builtin) struct Sampled {
+    /// How exact the times are.
+    pub(in crate::builtin) estimate: Estimate,
+    /// By node: those of the function itself, and with all that it calls.
+    own: Vec<u64>,
+    total: Vec<u64>,
 }
 
 impl Default for Merged {
     fn default() -> Self {
         let node = |function| MergedNode { function, ..MergedNode::default() };
-        Self { nodes: vec![node(HOST), node(LEFT_OUT)], children: HashMap::new(), threads: 0 }
+        Self {
+            nodes: vec![node(HOST), node(LEFT_OUT)],
+            children: HashMap::new(),
+            threads: 0,
+            measure: Measure::ExactTimes,
+            estimate: Estimate::default(),
+        }
     }
 }
 
@@ -59,25 +92,27 @@ impl Merged {
 
     pub(super) fn add_tree(&mut self, tree: &Snapshot) {
         let mut places: Vec<u32> = Vec::with_capacity(tree.nodes.len());
-        for (at, (node, (calls, ticks))) in tree.nodes.iter().zip(&tree.figures).enumerate() {
+        for (at, (node, figures)) in tree.nodes.iter().zip(&tree.figures).enumerate() {
             let at = at as u32;
             let parent = places.get(node.parent as usize).copied().unwrap_or(ROOT);
             if at > REST && node.target != at {
                 // Nothing is below such a call.
                 places.push(parent);
                 let target = places[node.target as usize];
-                *self.nodes[parent as usize].back.entry(target).or_default() += calls;
+                *self.nodes[parent as usize].back.entry(target).or_default() += figures.calls;
                 continue;
             }
             let place = if at <= REST { at } else { self.child(parent, node.function) };
             places.push(place);
             let merged = &mut self.nodes[place as usize];
-            merged.calls += calls;
-            merged.ticks += ticks;
+            merged.calls += figures.calls;
+            merged.ticks += figures.ticks;
+            merged.samples.add(figures.samples);
         }
     }
 
     pub(super) fn subtract(&mut self, other: &Self) {
+        self.estimate.subtract(&other.estimate);
         let mut places: Vec<u32> = Vec::with_capacity(other.nodes.len());
         for (at, node) in other.nodes.iter().enumerate() {
             let at = at as u32;
@@ -86,6 +121,7 @@ impl Merged {
             let merged = &mut self.nodes[place as usize];
             merged.calls = merged.calls.saturating_sub(node.calls);
             merged.ticks = merged.ticks.saturating_sub(node.ticks);
+            merged.samples.subtract(node.samples);
             for (target, calls) in &node.back {
                 let back = merged.back.entry(places[*target as usize]).or_default();
                 *back = back.saturating_sub(*calls);
@@ -98,9 +134,33 @@ impl Merged {
         self.nodes[REST as usize].calls
     }
 
-    /// The times, without what is known of the cost of observing. None is negative, and the total
-    /// of the host is the sum of all of their own.
+    /// The times; exact ones without what is known of the cost of observing. None is negative, and
+    /// the total of the host is the sum of all of their own.
     pub(in crate::builtin) fn times(&self) -> Times {
+        match self.measure {
+            Measure::SampledTimes => self.sampled_times(),
+            Measure::ExactTimes | Measure::Paths => self.exact_times(),
+        }
+    }
+
+    fn sampled_times(&self) -> Times {
+        let own: Vec<u64> = self.nodes.iter().map(|node| node.samples.nanoseconds).collect();
+        let samples: Vec<u64> = self.nodes.iter().map(|node| node.samples.count).collect();
+        let sampled = Sampled { estimate: self.estimate, total: self.totals(&samples), own: samples };
+        Times { total: self.totals(&own), own, subtracted: 0, sampled: Some(sampled) }
+    }
+
+    /// Figures of the nodes, with those of all nodes below.
+    fn totals(&self, own: &[u64]) -> Vec<u64> {
+        let mut total = own.to_vec();
+        for at in (1..self.nodes.len()).rev() {
+            let parent = self.nodes[at].parent as usize;
+            total[parent] += total[at];
+        }
+        total
+    }
+
+    fn exact_times(&self) -> Times {
         let rate = Clock::get().nanoseconds_per_tick();
         let (mut timed, mut untimed) = (vec![0_u64; self.nodes.len()], vec![0_u64; self.nodes.len()]);
         for (at, node) in self.nodes.iter().enumerate() {
@@ -129,12 +189,7 @@ impl Merged {
             subtracted += cost * rate;
             own.push(((node.ticks as f64 - cost) * rate) as u64);
         }
-        let mut total = own.clone();
-        for at in (1..self.nodes.len()).rev() {
-            let parent = self.nodes[at].parent as usize;
-            total[parent] += total[at];
-        }
-        Times { own, total, subtracted: subtracted as u64 }
+        Times { total: self.totals(&own), own, subtracted: subtracted as u64, sampled: None }
     }
 
     /// The children of each node, that of the longest time first. Nodes without a call are left

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use wasm_jit::probes::{
-    Bound, Callback, Kind, Location, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeSpec, Values,
+    Bound, Callback, Kind, Location, NO_FUNCTION, NativeFn, OTHER_FUNCTION, Place, ProbeSpec, Values,
 };
 use wasm_jit::wasmparser::{ElementItems, ExternalKind, Operator, Parser, Payload, TypeRef};
 use wasm_jit::{FunctionInfo, Module};
 
+use super::events::Events;
+use super::local::with;
 use super::{FOREIGN, Shared};
 
 /// The observed places of each function.
@@ -17,59 +19,45 @@ pub(super) struct Sites {
     imported: u32,
     /// Whether tables may have functions of the host.
     host_in_tables: bool,
-    enter: Callback,
-    leave: Callback,
-    tail_call: Callback,
+    /// The number of the monitor.
+    number: u64,
+    events: Events,
     tail_call_indirect: Callback,
-    enter_host: Callback,
     enter_host_indirect: Callback,
-    leave_host: Callback,
 }
 
 impl Sites {
     /// Records the calls of these functions.
     pub(super) fn new(module: &Module, chosen: BTreeSet<u32>, shared: &Arc<Shared>) -> Self {
         let imported = module.functions().filter(|function| function.body().is_none()).count() as u32;
-        let record = |what: fn(&mut super::Local, &[u64])| {
-            let shared = shared.clone();
-            Callback::new(move |values| shared.with(|local| what(local, values)))
-        };
+        let number = shared.number;
         let of_chosen = chosen.clone();
-        let tail_call_indirect = {
-            let shared = shared.clone();
-            Callback::new(move |values| {
-                let callee = values[0] as u32;
-                let is_observed = values[0] <= u64::from(u32::MAX) && of_chosen.contains(&callee);
-                shared.with(|local| match is_observed {
-                    true => local.tail_call(values[1]),
-                    false => local.leave(values[1]),
-                });
-            })
-        };
-        let enter_host_indirect = {
-            let shared = shared.clone();
-            Callback::new(move |values| {
-                let callee = match values[0] {
-                    OTHER_FUNCTION => FOREIGN,
-                    NO_FUNCTION => return,
-                    index if index < u64::from(imported) => index as u32,
-                    // Its entry is observed.
-                    _ => return,
-                };
-                shared.with(|local| local.enter_host(callee, values[1]));
-            })
-        };
+        let tail_call_indirect = Callback::new(move |values| {
+            let callee = values[0] as u32;
+            let is_observed = values[0] <= u64::from(u32::MAX) && of_chosen.contains(&callee);
+            with(number, |local| match is_observed {
+                true => local.tail_call(values[1]),
+                false => local.leave(values[1]),
+            });
+        });
+        let enter_host_indirect = Callback::new(move |values| {
+            let callee = match values[0] {
+                OTHER_FUNCTION => FOREIGN,
+                NO_FUNCTION => return,
+                index if index < u64::from(imported) => index as u32,
+                // Its entry is observed.
+                _ => return,
+            };
+            with(number, |local| local.enter_host(callee, values[1]));
+        });
         Self {
             chosen,
             imported,
             host_in_tables: host_in_tables(module, imported),
-            enter: record(|local, values| local.enter(values[0] as u32, values[1])),
-            leave: record(|local, values| local.leave(values[0])),
-            tail_call: record(|local, values| local.tail_call(values[0])),
+            number,
+            events: Events::get(),
             tail_call_indirect,
-            enter_host: record(|local, values| local.enter_host(values[0] as u32, values[1])),
             enter_host_indirect,
-            leave_host: record(|local, values| local.leave_host(values[0])),
         }
     }
 
@@ -85,32 +73,39 @@ impl Sites {
             .instructions()
             .map(|instruction| ((instruction.offset() - start) as u32, instruction.operator().clone()))
             .collect();
-        let mut add = |place, callback: &Callback, values: &[Bound]| {
-            let kind = Kind::Callback { function: callback.clone(), values: Values::from(values) };
-            specs.push(ProbeSpec { location: Location { function, place }, kind });
+        let mut add = |place, kind| specs.push(ProbeSpec { location: Location { function, place }, kind });
+        let events = self.events;
+        let native = |function: NativeFn, values: &[Bound]| {
+            let values: Vec<Bound> =
+                std::iter::once(Bound::Const(self.number)).chain(values.iter().copied()).collect();
+            Kind::Native { function, values: Values::from(&values[..]) }
+        };
+        let callback = |function: &Callback, values: &[Bound]| Kind::Callback {
+            function: function.clone(),
+            values: Values::from(values),
         };
         let at = |offset: u32| Place::Instruction { offset };
         let callee = |index: u32| Bound::Const(index.into());
         // A call of the host has ended before the next one begins.
         for offset in self.after_host(&instructions) {
-            add(at(offset), &self.leave_host, &[Bound::Frame]);
+            add(at(offset), native(events.leave_host, &[Bound::Frame]));
         }
-        add(Place::Entry, &self.enter, &[callee(function), Bound::Frame]);
-        add(Place::Exit, &self.leave, &[Bound::Frame]);
+        add(Place::Entry, native(events.enter, &[callee(function), Bound::Frame]));
+        add(Place::Exit, native(events.leave, &[Bound::Frame]));
         for (offset, operator) in &instructions {
             match operator {
                 Operator::ReturnCall { function_index } if self.chosen.contains(function_index) => {
-                    add(at(*offset), &self.tail_call, &[Bound::Frame]);
+                    add(at(*offset), native(events.tail_call, &[Bound::Frame]));
                 }
-                Operator::ReturnCall { .. } => add(at(*offset), &self.leave, &[Bound::Frame]),
+                Operator::ReturnCall { .. } => add(at(*offset), native(events.leave, &[Bound::Frame])),
                 Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. } => {
-                    add(at(*offset), &self.tail_call_indirect, &[Bound::Callee, Bound::Frame]);
+                    add(at(*offset), callback(&self.tail_call_indirect, &[Bound::Callee, Bound::Frame]));
                 }
                 Operator::Call { function_index } if *function_index < self.imported => {
-                    add(at(*offset), &self.enter_host, &[callee(*function_index), Bound::Frame]);
+                    add(at(*offset), native(events.enter_host, &[callee(*function_index), Bound::Frame]));
                 }
                 Operator::CallIndirect { .. } | Operator::CallRef { .. } if self.calls_host(operator) => {
-                    add(at(*offset), &self.enter_host_indirect, &[Bound::Callee, Bound::Frame]);
+                    add(at(*offset), callback(&self.enter_host_indirect, &[Bound::Callee, Bound::Frame]));
                 }
                 _ => {}
             }

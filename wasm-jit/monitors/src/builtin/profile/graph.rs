@@ -1,10 +1,10 @@
 //! The figures of functions and of the calls between them, and their form on paper.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
 use super::ArcData;
-use crate::builtin::contexts::{HOST, Merged, name};
+use crate::builtin::contexts::{Estimate, HOST, Merged, name};
 use crate::{Cell, Program, Table};
 
 /// Functions and the calls between them. Times are in milliseconds.
@@ -13,6 +13,8 @@ pub(super) struct Graph {
     pub(super) functions: Vec<Function>,
     pub(super) arcs: Vec<CallArc>,
     pub(super) total: f64,
+    /// How exact times are that come from samples.
+    pub(super) estimate: Option<Estimate>,
 }
 
 #[derive(Default)]
@@ -20,6 +22,7 @@ pub(super) struct Function {
     name: String,
     own: f64,
     total: f64,
+    sampled: Sampled,
     pub(super) calls: u64,
     /// Calls while it was already being executed.
     pub(super) recursive: u64,
@@ -41,6 +44,18 @@ struct Figures {
     recursive: u64,
     own: f64,
     children: f64,
+    /// Whether functions are called meanwhile.
+    has_children: bool,
+    samples: u64,
+}
+
+/// The parts of a function's times that come from samples, and the numbers of these.
+#[derive(Clone, Copy, Default)]
+struct Sampled {
+    own: f64,
+    total: f64,
+    own_samples: u64,
+    total_samples: u64,
 }
 
 impl Graph {
@@ -50,7 +65,9 @@ impl Graph {
         let mut functions: BTreeMap<u32, Function> = BTreeMap::new();
         let mut arcs: BTreeMap<(u32, u32), Figures> = BTreeMap::new();
         let mut cycles = Cycles::default();
-        for (at, _) in merged.depth_first(&times) {
+        let order = merged.depth_first(&times);
+        let callers: BTreeSet<u32> = order.iter().map(|(at, _)| merged.nodes[*at as usize].parent).collect();
+        for (at, _) in order {
             let node = &merged.nodes[at as usize];
             let (own, total) = (ms(times.own[at as usize]), ms(times.total[at as usize]));
             let function = functions.entry(node.function).or_default();
@@ -58,9 +75,17 @@ impl Graph {
             // No function is twice on a path.
             function.total += total;
             function.calls += node.calls;
+            let (own_samples, total_samples) = times.samples(at);
+            let sampled = &mut function.sampled;
+            sampled.own += own;
+            sampled.total += total;
+            sampled.own_samples += own_samples;
+            sampled.total_samples += total_samples;
             let arc = arcs.entry((merged.nodes[node.parent as usize].function, node.function)).or_default();
             arc.calls += node.calls;
             arc.own += own;
+            arc.samples += total_samples;
+            arc.has_children |= callers.contains(&at);
             arc.children += ms(times.total[at as usize] - times.own[at as usize]);
             for (target, calls) in node.back.iter().filter(|(_, calls)| **calls > 0) {
                 let callee = merged.nodes[*target as usize].function;
@@ -73,6 +98,7 @@ impl Graph {
                 }
             }
         }
+        let estimate = times.sampled.as_ref().map(|sampled| sampled.estimate);
         let mut total = ms(times.total[0]);
         total += add_given(given, &mut functions, &mut arcs);
         let cycles = cycles.numbers();
@@ -90,25 +116,32 @@ impl Graph {
             figures,
         });
         let arcs = arcs.collect();
-        Self { functions: sorted.into_iter().map(|(_, function)| function).collect(), arcs, total }
+        Self { functions: sorted.into_iter().map(|(_, function)| function).collect(), arcs, total, estimate }
     }
 
     /// gprof's flat profile, in the form of the thesis's Figure 5.3.
     pub(super) fn flat(&self, rows: usize) -> String {
         let mut order: Vec<&Function> = self.functions.iter().collect();
         order.sort_by(|a, b| b.own.total_cmp(&a.own));
+        let error = if self.estimate.is_some() { format!(" {:>9}", "±") } else { String::new() };
         let mut out = format!(
-            "{:>6} {:>12} {:>12} {:>14} {:>12} {:>13}  name\n",
-            "%", "cumulative", "self", "called", "self ms/call", "total ms/call"
+            "{}{:>6} {:>12}{error} {:>12}{error} {:>14} {:>12} {:>13}  name\n",
+            self.estimate.map_or(String::new(), |estimate| estimate.explanation()),
+            "%",
+            "cumulative",
+            "self",
+            "called",
+            "self ms/call",
+            "total ms/call"
         );
         for function in order.iter().take(rows) {
             let calls = (function.calls + function.recursive).max(1) as f64;
             let _ = writeln!(
                 out,
-                "{:>6.2} {:>12.3} {:>12.3} {:>14} {:>12.3} {:>13.3}  {}",
+                "{:>6.2} {} {} {:>14} {:>12.3} {:>13.3}  {}",
                 self.percent(function.own),
-                function.total,
-                function.own,
+                self.with_error(function.total, function.sampled.total),
+                self.with_error(function.own, function.sampled.own),
                 called(function.calls, function.recursive),
                 function.own / calls,
                 function.total / calls,
@@ -122,8 +155,13 @@ impl Graph {
     /// gprof's call graph, in the form of the thesis's Figure 5.4.
     pub(super) fn call_graph(&self, rows: usize) -> String {
         let mut out = format!(
-            "{:<7} {:>6} {:>12} {:>12} {:>20}  name\n",
-            "index", "% time", "self", "children", "called"
+            "{}{:<7} {:>6} {:>12} {:>12} {:>20}  name\n",
+            self.estimate.map_or(String::new(), |estimate| estimate.explanation_of_errors()),
+            "index",
+            "% time",
+            "self",
+            "children",
+            "called"
         );
         let mut callers: Vec<Vec<&CallArc>> = self.functions.iter().map(|_| Vec::new()).collect();
         let mut callees: Vec<Vec<&CallArc>> = self.functions.iter().map(|_| Vec::new()).collect();
@@ -149,11 +187,11 @@ impl Graph {
             }
             let _ = writeln!(
                 out,
-                "{:<7} {:>6.2} {:>12.3} {:>12.3} {:>20}  {} [{at}]",
+                "{:<7} {:>6.2} {:>12} {:>12} {:>20}  {} [{at}]",
                 format!("[{at}]"),
                 self.percent(function.total),
-                function.own,
-                function.total - function.own,
+                self.time(function.own, true),
+                self.time(function.total - function.own, callees[at].iter().any(|arc| is_other(&arc))),
                 called(function.calls, function.recursive),
                 function.label(),
             );
@@ -168,14 +206,46 @@ impl Graph {
 
     /// The line of a caller or callee.
     fn line(&self, out: &mut String, arc: &CallArc, name: &str) {
-        let Figures { calls, recursive, own, children } = arc.figures;
+        let Figures { calls, recursive, own, children, has_children, .. } = arc.figures;
+        // The time of recursive calls belongs to another one.
+        let (own, children) = (self.time(own, calls > 0), self.time(children, calls > 0 && has_children));
         let called = match (calls, recursive) {
             (0, recursive) => recursive.to_string(),
             (calls, recursive) => {
                 format!("{}/{}", called(calls, recursive), self.functions[arc.callee].calls)
             }
         };
-        let _ = writeln!(out, "{:14} {own:>12.3} {children:>12.3} {called:>20}      {name}", "");
+        let _ = writeln!(out, "{:14} {own:>12} {children:>12} {called:>20}      {name}", "");
+    }
+
+    /// A time in milliseconds, as it is shown. One that `may_be` more, although no sample has found
+    /// it, is shown as an upper bound.
+    fn time(&self, time: f64, may_be: bool) -> String {
+        match &self.estimate {
+            Some(estimate) if time <= 0.0 && may_be => {
+                let [bound, _] = estimate.milliseconds(0.0);
+                bound
+            }
+            _ => format!("{time:.3}"),
+        }
+    }
+
+    /// A time with its error, if a part of it is sampled: all in milliseconds.
+    fn with_error(&self, time: f64, sampled: f64) -> String {
+        let Some(estimate) = &self.estimate else { return format!("{time:>12.3}") };
+        let [_, error] = estimate.milliseconds(sampled * 1e6);
+        format!("{:>12} {error:>9}", self.time(time, true))
+    }
+
+    /// The cells of a time, for tables.
+    fn cells(&self, time: f64, sampled: f64, samples: u64) -> Vec<Cell> {
+        let mut cells = vec![Cell::Float(time, 6)];
+        if let Some(estimate) = &self.estimate {
+            let (low, high) = estimate.interval(sampled * 1e6);
+            let [low, high] = [low, high].map(|end| (time + end / 1e6 - sampled).max(0.0));
+            cells.extend([Cell::Float(low, 6), Cell::Float(high, 6), samples.into()]);
+        }
+        cells
     }
 
     fn reference(&self, function: usize) -> String {
@@ -187,37 +257,55 @@ impl Graph {
     }
 
     pub(super) fn function_table(&self) -> Table {
-        let columns = ["index", "self ms", "cumulative ms", "called", "recursive calls", "cycle", "function"];
+        let columns: &[&str] = match &self.estimate {
+            None => &["self ms", "cumulative ms"],
+            Some(_) => &[
+                "self ms",
+                "self ms low",
+                "self ms high",
+                "self samples",
+                "cumulative ms",
+                "cumulative ms low",
+                "cumulative ms high",
+                "cumulative samples",
+            ],
+        };
+        let others = ["called", "recursive calls", "cycle", "function"];
+        let columns = ["index"].into_iter().chain(columns.iter().copied()).chain(others);
         let mut table = Table::new("functions", columns).hidden();
         for (at, function) in self.functions.iter().enumerate() {
-            table.row([
-                at.into(),
-                Cell::Float(function.own, 6),
-                Cell::Float(function.total, 6),
+            let sampled = &function.sampled;
+            let mut row = vec![at.into()];
+            row.extend(self.cells(function.own, sampled.own, sampled.own_samples));
+            row.extend(self.cells(function.total, sampled.total, sampled.total_samples));
+            row.extend([
                 function.calls.into(),
                 function.recursive.into(),
                 function.cycle.into(),
                 function.name.as_str().into(),
             ]);
+            table.row(row);
         }
         table
     }
 
     pub(super) fn arc_table(&self) -> Table {
         let columns = ["caller", "callee", "called", "recursive calls", "self ms", "children ms"];
+        let columns = columns.into_iter().chain(self.estimate.map(|_| "samples"));
         let mut table = Table::new("arcs", columns).hidden();
         let mut arcs: Vec<&CallArc> = self.arcs.iter().collect();
         arcs.sort_by(|a, b| b.time().total_cmp(&a.time()));
         for arc in arcs {
-            let Figures { calls, recursive, own, children } = arc.figures;
-            table.row([
+            let Figures { calls, recursive, own, children, samples, .. } = arc.figures;
+            let row = [
                 arc.caller.map_or("<spontaneous>", |caller| &self.functions[caller].name).into(),
                 self.functions[arc.callee].name.as_str().into(),
                 calls.into(),
                 recursive.into(),
                 Cell::Float(own, 6),
                 Cell::Float(children, 6),
-            ]);
+            ];
+            table.row(row.into_iter().chain(self.estimate.map(|_| samples.into())));
         }
         table
     }
@@ -325,5 +413,50 @@ impl Cycles {
         let numbered =
             cycles.zip(1..).flat_map(|(members, number)| members.into_iter().map(move |of| (of, number)));
         numbered.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builtin::contexts::Contexts;
+
+    #[test]
+    fn sampled_times_have_errors_and_bounds() {
+        let (module, contexts) = Contexts::example();
+        let graph = Graph::new(&contexts.merged(), &BTreeMap::new(), &Program::new(&module));
+        let flat = "\
+Times are sampled: 5 samples, one per 1.000 ms of a thread; calls are exact.
+A time is followed by its 95 % error (±); <= is an upper bound, without a sample.
+     %   cumulative         ±         self         ±         called self ms/call total ms/call  name
+ 80.00        4.000     1.471        4.000     1.471              4        1.000         1.000  work
+ 20.00        5.000     1.086        1.000     1.471              1        1.000         5.000  run
+  0.00        3.000     1.629     <= 3.000                      1+2        0.000         1.000  down
+  0.00     <= 3.000               <= 3.000                        2        0.000         0.000  idle
+";
+        assert_eq!(graph.flat(20), flat);
+        let arcs = "\
+Times are sampled: 5 samples, one per 1.000 ms of a thread; calls are exact.
+A time t has a 95 % error (±) of at most about 2 * sqrt(t * 1.000 ms); <= is an upper bound, without a sample.
+index   % time         self     children               called  name
+                                                              <spontaneous>
+[0]     100.00        1.000        4.000                    1  run [0]
+                   <= 3.000        3.000                  1/1      down [2]
+                      1.000        0.000                  1/4      work [1]
+                   <= 3.000        0.000                  2/2      idle [3]
+-----------------------------------------------
+                      1.000        0.000                  1/4      run [0]
+                      3.000        0.000                  3/4      down [2]
+[1]      80.00        4.000        0.000                    4  work [1]
+-----------------------------------------------
+                   <= 3.000        3.000                  1/1      run [0]
+[2]      60.00     <= 3.000        3.000                  1+2  down [2]
+                      3.000        0.000                  3/4      work [1]
+-----------------------------------------------
+                   <= 3.000        0.000                  2/2      run [0]
+[3]       0.00     <= 3.000        0.000                    2  idle [3]
+-----------------------------------------------
+";
+        assert_eq!(graph.call_graph(20), arcs);
     }
 }

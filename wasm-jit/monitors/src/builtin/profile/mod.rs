@@ -16,7 +16,7 @@ use wasm_jit::Module;
 
 pub use self::arcs::CallArcs;
 use self::graph::Graph;
-use super::contexts::{CONTEXTS_OPTION, Contexts, Measure};
+use super::contexts::{CONTEXTS_OPTION, Contexts, Measure, TIMES_OPTION};
 use crate::{Cell, Description, Error, Monitor, Program, Report, Stream};
 
 pub(super) const DESCRIPTION: Description = Description {
@@ -30,14 +30,17 @@ pub(super) const DESCRIPTION: Description = Description {
               counted after a plus sign; their time belongs to the outermost call, and a line with such \
               calls only has a count without a slash, as calls within a cycle of gprof. Functions that \
               call each other are marked <cycle N>. The cost of observing a call is measured and subtracted; \
-              the rest of it makes functions with many calls look more expensive. Programs may \
+              the rest of it makes functions with many calls look more expensive. With times=sampled, calls are as \
+              exact, but times are estimates from the functions that run at random instants, and contain the cost \
+              of observing, which is smaller: some nanoseconds for each call. Of a run of a few milliseconds, \
+              nothing but bounds is known. Programs may \
               import the functions of WasmProf from the module `prof`: getTime, clearResults, addArcData, \
               setArcData, printResults; the number of a function there is its index plus 1, and 0 is the host.",
-    options: &[CONTEXTS_OPTION],
+    options: &[TIMES_OPTION, CONTEXTS_OPTION],
     example: "profile{rows=50} app.wasm",
     start: |setup| {
         let rows = setup.options.parse("rows", "a number")?.unwrap_or(ROWS);
-        let contexts = Contexts::of(setup, Measure::Times)?;
+        let contexts = Contexts::of(setup, Measure::of(setup)?)?;
         let stream = Mutex::new(setup.stream("profile.printed.txt")?);
         let module = setup.module.clone();
         Ok(Box::new(Profile(Arc::new(State { module, contexts, given: Mutex::default(), stream, rows }))))
@@ -94,6 +97,9 @@ impl Monitor for Profile {
         report.value("milliseconds", Cell::Float(graph.total, 3));
         report.value("functions", graph.functions.len());
         report.value("arcs", graph.arcs.len());
+        if let Some(estimate) = &graph.estimate {
+            estimate.add_to(report);
+        }
         report.text(graph.flat(self.0.rows));
         report.text("\n");
         report.text(graph.call_graph(self.0.rows));

@@ -78,7 +78,7 @@ impl Stacks {
              <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
              <text x=\"{}\" y=\"16\" text-anchor=\"middle\" font-size=\"13\">{} in {}</text>\n",
             WIDTH / 2.0,
-            self.what,
+            escaped(&self.title()),
             self.unit,
         );
         let mut add = |name: &str, total: u64, count: Option<u64>, x: f64, depth: usize| {

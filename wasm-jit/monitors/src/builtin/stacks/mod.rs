@@ -13,6 +13,8 @@ use crate::Report;
 pub(super) struct Stacks {
     /// The meaning of the weights, such as `time`.
     pub(super) what: &'static str,
+    /// The samples from which the weights are estimated, if they are.
+    pub(super) sampled: Option<String>,
     /// Their unit: `nanoseconds` or `bytes`.
     pub(super) unit: &'static str,
     /// The meaning of the second number of each stack, such as `calls`.
@@ -44,7 +46,9 @@ impl Stacks {
     /// Adds the files of all formats.
     pub(super) fn add_files(&self, report: &mut Report) {
         report.file("svg", || self.flame_graph());
-        report.file("folded", || self.folded());
+        // The format has no place for a comment.
+        let folded = if self.sampled.is_some() { "sampled.folded" } else { "folded" };
+        report.file(folded, || self.folded());
         report.file("pprof", || self.pprof());
         report.file("speedscope.json", || self.speedscope());
     }
@@ -62,6 +66,14 @@ impl Stacks {
             let _ = writeln!(out, "{} {}", names.join(";"), node.weight);
         }
         out
+    }
+
+    /// What the weights are, for people.
+    fn title(&self) -> String {
+        match &self.sampled {
+            None => self.what.to_owned(),
+            Some(samples) => format!("sampled {} ({samples})", self.what),
+        }
     }
 
     /// A node and those that it is below, from the innermost on.
@@ -89,6 +101,7 @@ fn example() -> Stacks {
     let source = Some(("main.c".to_owned(), 7));
     Stacks {
         what: "time",
+        sampled: None,
         unit: "nanoseconds",
         counted: "calls",
         functions: vec![
@@ -113,6 +126,19 @@ mod tests {
     fn folded_stacks_are_lines_with_weights() {
         let folded = super::example().folded();
         assert_eq!(folded, "main 50\nmain;a 30\nmain;a;b:c 15\nmain;<d> 5\n");
+    }
+
+    /// In all formats; pprof's is tested there.
+    #[test]
+    fn files_say_that_weights_are_sampled() {
+        let sampled = Some("9 samples, one per 1.0 ms".to_owned());
+        let stacks = super::Stacks { sampled, ..super::example() };
+        let title = "sampled time (9 samples, one per 1.0 ms)";
+        assert!(stacks.flame_graph().contains(&format!(">{title} in nanoseconds</text>")));
+        assert!(stacks.speedscope().contains(&format!("\"name\":\"{title}\"")));
+        let mut report = crate::Report::new("calltree");
+        stacks.add_files(&mut report);
+        assert!(report.files().iter().any(|(name, _)| name == "sampled.folded"));
     }
 
     #[test]

@@ -19,6 +19,8 @@ struct Profile {
     function: Vec<Function>,
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
+    #[prost(int64, repeated, tag = "13")]
+    comment: Vec<i64>,
     #[prost(int64, tag = "14")]
     default_sample_type: i64,
 }
@@ -99,6 +101,7 @@ impl Stacks {
         };
         let sample_type = vec![value_type(self.counted, "count"), value_type(self.what, self.unit)];
         let default_sample_type = texts.number(self.what);
+        let comment = self.sampled.iter().map(|_| texts.number(&self.title())).collect();
         // Ids begin with 1.
         let functions: Vec<Function> = self
             .functions
@@ -130,6 +133,7 @@ impl Stacks {
             location: functions.iter().map(location).collect(),
             function: functions,
             string_table: texts.all,
+            comment,
             default_sample_type,
         };
         profile.encode_to_vec()
@@ -162,5 +166,13 @@ mod tests {
         assert_eq!(samples[3], (vec!["<d>", "main"], &[1, 5][..]));
         assert_eq!((text(profile.function[0].filename), profile.function[0].start_line), ("main.c", 7));
         assert_eq!(text(profile.default_sample_type), "time");
+        assert!(profile.comment.is_empty());
+    }
+
+    #[test]
+    fn a_comment_says_that_weights_are_sampled() {
+        let stacks = Stacks { sampled: Some("9 samples".to_owned()), ..super::super::example() };
+        let profile = Profile::decode(&*stacks.pprof()).unwrap();
+        assert_eq!(profile.string_table[profile.comment[0] as usize], "sampled time (9 samples)");
     }
 }

@@ -30,7 +30,7 @@ impl Stacks {
             "shared": { "frames": frames },
             "profiles": [{
                 "type": "sampled",
-                "name": self.what,
+                "name": self.title(),
                 "unit": self.unit,
                 "startValue": 0,
                 "endValue": end,

@@ -1,0 +1,65 @@
+//! The functions that probes call at calls and returns.
+//!
+//! Compiled code calls them directly, with constants in registers: a closure would cost twice the
+//! time of the rest.
+
+use wasm_jit::probes::NativeFn;
+
+use super::local::with;
+
+/// The functions. Their first argument is the number of the monitor.
+#[derive(Clone, Copy)]
+pub(super) struct Events {
+    /// And the function that is entered, and its frame.
+    pub(super) enter: NativeFn,
+    /// And the frame.
+    pub(super) leave: NativeFn,
+    /// And the frame.
+    pub(super) tail_call: NativeFn,
+    /// And the function of the host, and the frame of the caller.
+    pub(super) enter_host: NativeFn,
+    /// And the frame of the caller.
+    pub(super) leave_host: NativeFn,
+}
+
+impl Events {
+    pub(super) fn get() -> Self {
+        type Of2 = extern "C" fn(u64, u64);
+        type Of3 = extern "C" fn(u64, u64, u64);
+        // SAFETY: for each of them:
+        // - it takes any values, at any time, on any thread: a number that is no monitor's, or no
+        //   longer, does nothing; it is part of the program, and refers to no other object;
+        // - it returns; Rust aborts when a panic would leave an `extern "C"` function;
+        // - it keeps 8 KiB on the stack at most (`Local::new`), far less than 128;
+        // - it uses no store.
+        unsafe {
+            Self {
+                enter: NativeFn::new(enter as Of3),
+                leave: NativeFn::new(leave as Of2),
+                tail_call: NativeFn::new(tail_call as Of2),
+                enter_host: NativeFn::new(enter_host as Of3),
+                leave_host: NativeFn::new(leave_host as Of2),
+            }
+        }
+    }
+}
+
+extern "C" fn enter(monitor: u64, function: u64, frame: u64) {
+    with(monitor, |local| local.enter(function as u32, frame));
+}
+
+extern "C" fn leave(monitor: u64, frame: u64) {
+    with(monitor, |local| local.leave(frame));
+}
+
+extern "C" fn tail_call(monitor: u64, frame: u64) {
+    with(monitor, |local| local.tail_call(frame));
+}
+
+extern "C" fn enter_host(monitor: u64, function: u64, frame: u64) {
+    with(monitor, |local| local.enter_host(function as u32, frame));
+}
+
+extern "C" fn leave_host(monitor: u64, frame: u64) {
+    with(monitor, |local| local.leave_host(frame));
+}

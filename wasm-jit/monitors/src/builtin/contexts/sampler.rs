@@ -1,0 +1,104 @@
+//! Times by samples: a thread that looks at random instants where the others are.
+//!
+//! 1. At each entry and exit, a thread publishes the number of its node ([`Tree::publish`]): one
+//!    store.
+//! 2. The sampler waits for a random time of 1 ms in the mean, which is drawn without regard to the
+//!    program, so that no rhythm of the program is in step with it.
+//! 3. It adds the time since its last look to the node that it finds, for each thread. A time that
+//!    is late for want of a processor counts as what it was, so that the sum is the elapsed time.
+//!
+//! The result has the meaning of exact times: wall-clock time. A thread that waits, in a function
+//! of the host or for a processor, is where it waits. One that has ended, or runs outside of the
+//! program, is at the root, which has no time.
+//!
+//! The sampler reads numbers only, and no node, so there is nothing that could be freed meanwhile.
+//! It counts under the lock of the threads, which reports take as well.
+//!
+//! [`Tree::publish`]: super::tree::Tree::publish
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::Shared;
+use crate::Error;
+
+/// The mean time between two samples. A sample takes less than a microsecond for each thread, and
+/// wakes a processor.
+pub(super) const PERIOD: Duration = Duration::from_millis(1);
+
+/// Samples that have found a thread in a node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Samples {
+    pub(super) count: u64,
+    /// The time that they represent.
+    pub(super) nanoseconds: u64,
+}
+
+/// Takes samples until it is dropped.
+pub(super) struct Sampler {
+    /// `None` while it ends.
+    running: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+impl Sampler {
+    /// # Errors
+    /// [`Error::Thread`].
+    pub(super) fn start(shared: Arc<Shared>) -> Result<Self, Error> {
+        let (ends, ended) = channel();
+        let sample = move || {
+            let mut random = RandomState::new().build_hasher().finish();
+            let mut last = Instant::now();
+            while ended.recv_timeout(interval(&mut random)) == Err(RecvTimeoutError::Timeout) {
+                let mut threads = shared.threads();
+                // After a report may have kept the lock: the time at which the samples are taken.
+                let now = Instant::now();
+                threads.sample(&shared, (now - last).as_nanos() as u64);
+                last = now;
+            }
+        };
+        let thread = thread::Builder::new().name("sampler".to_owned()).spawn(sample);
+        let thread = thread.map_err(|source| Error::Thread { source })?;
+        Ok(Self { running: Some((ends, thread)) })
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        if let Some((ends, thread)) = self.running.take() {
+            drop(ends);
+            // It does not panic; if it did, its samples so far are there.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A random time: between a half and three halves of [`PERIOD`], evenly distributed (SplitMix64).
+fn interval(state: &mut u64) -> Duration {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut bits = *state;
+    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let fraction = (bits ^ bits >> 31) as f64 / u64::MAX as f64;
+    PERIOD.mul_f64(0.5 + fraction)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_spread_around_the_period() {
+        let mut state = 1;
+        let all: Vec<f64> = (0..10_000).map(|_| interval(&mut state).as_secs_f64() * 1e3).collect();
+        assert!(all.iter().all(|ms| (0.5..=1.5).contains(ms)));
+        let mean = all.iter().sum::<f64>() / all.len() as f64;
+        // The standard deviation of the mean is 0.003.
+        assert!((mean - 1.0).abs() < 0.015, "{mean}");
+        let below = all.iter().filter(|ms| **ms < 0.75).count();
+        assert!((2200..2800).contains(&below), "{below}");
+    }
+}

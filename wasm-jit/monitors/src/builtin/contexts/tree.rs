@@ -1,0 +1,130 @@
+//! [`Tree`]: the contexts of a thread, which it alone changes and reports read meanwhile.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::sampler::Samples;
+use super::{HOST, LEFT_OUT, REST, ROOT, Shared};
+
+/// The tree of a thread.
+pub(super) struct Tree {
+    /// The owner appends; what is there does not change.
+    nodes: Mutex<Vec<Arc<Node>>>,
+    /// When the last event was; 0 while one is being recorded, and unless times are exact.
+    pub(super) last: AtomicU64,
+    /// The number of the node whose function runs.
+    top: AtomicU64,
+    /// The period in which the last event was.
+    period: AtomicU64,
+}
+
+/// A node of the tree, or a call that leads back to one.
+pub(super) struct Node {
+    pub(super) function: u32,
+    pub(super) parent: u32,
+    /// The node of the call: itself, or one on its path.
+    pub(super) target: u32,
+    pub(super) calls: AtomicU64,
+    pub(super) ticks: AtomicU64,
+}
+
+impl Node {
+    fn new(function: u32, parent: u32, target: u32) -> Arc<Self> {
+        Arc::new(Self { function, parent, target, calls: AtomicU64::new(0), ticks: AtomicU64::new(0) })
+    }
+}
+
+/// Adds to a number that only this thread changes.
+pub(super) fn add(number: &AtomicU64, by: u64) {
+    number.store(number.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}
+
+/// A tree as it was at one time.
+pub(super) struct Snapshot {
+    pub(super) nodes: Vec<Arc<Node>>,
+    /// Of each node.
+    pub(super) figures: Vec<Figures>,
+}
+
+/// What was observed of a node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Figures {
+    pub(super) calls: u64,
+    pub(super) ticks: u64,
+    pub(super) samples: Samples,
+}
+
+impl Tree {
+    pub(super) fn new() -> Arc<Self> {
+        let nodes = vec![Node::new(HOST, ROOT, ROOT), Node::new(LEFT_OUT, ROOT, REST)];
+        let [last, top, period] = [0, ROOT.into(), 0].map(AtomicU64::new);
+        Arc::new(Self { nodes: Mutex::new(nodes), last, top, period })
+    }
+
+    /// Appends a node, of which the owner has the number.
+    pub(super) fn append(&self, function: u32, parent: u32, target: u32) -> Arc<Node> {
+        let node = Node::new(function, parent, target);
+        self.nodes().push(node.clone());
+        node
+    }
+
+    pub(super) fn nodes(&self) -> MutexGuard<'_, Vec<Arc<Node>>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The function of this node runs from now on.
+    ///
+    /// Release: who reads the number then finds the node. It was appended before, and a report
+    /// that has the number from the sampler takes the lock of the nodes after that.
+    #[inline]
+    pub(super) fn publish(&self, node: u32) {
+        self.top.store(node.into(), Ordering::Release);
+    }
+
+    /// The number of the node whose function runs.
+    pub(super) fn published(&self) -> u32 {
+        self.top.load(Ordering::Acquire) as u32
+    }
+
+    /// A period begins, outside of all functions.
+    pub(super) fn begin(&self, period: u64) {
+        self.publish(ROOT);
+        // Release, for `published_in`: who reads this period reads no older node.
+        self.period.store(period, Ordering::Release);
+    }
+
+    /// The number of the node whose function runs, if the thread has had an event in this period.
+    pub(super) fn published_in(&self, period: u64) -> Option<u32> {
+        // Acquire, with the store of `begin`.
+        (self.period.load(Ordering::Acquire) == period).then(|| self.published())
+    }
+
+    /// Reads it, with the time that has passed since the last event and with the samples of each
+    /// node.
+    pub(super) fn read(&self, shared: &Shared, samples: &[Samples]) -> Snapshot {
+        let last = self.last.load(Ordering::Acquire);
+        let top = self.published() as usize;
+        let nodes: Vec<Arc<Node>> = self.nodes().clone();
+        let read = |(at, node): (usize, &Arc<Node>)| Figures {
+            calls: node.calls.load(Ordering::Relaxed),
+            ticks: node.ticks.load(Ordering::Relaxed),
+            samples: samples.get(at).copied().unwrap_or_default(),
+        };
+        let mut figures: Vec<Figures> = nodes.iter().enumerate().map(read).collect();
+        // With the fence of `Local::advance`: if an event has changed a number that was read above,
+        // this reads another time.
+        fence(Ordering::Acquire);
+        let until = self.until(shared);
+        if last != 0 && self.last.load(Ordering::Relaxed) == last && top < figures.len() {
+            figures[top].ticks += until.saturating_sub(last);
+        }
+        Snapshot { nodes, figures }
+    }
+
+    /// When the function that ran at the last event ceased to be observed.
+    fn until(&self, shared: &Shared) -> u64 {
+        let is_on = shared.is_active.load(Ordering::Relaxed);
+        let is_current = self.period.load(Ordering::Relaxed) == shared.period.load(Ordering::Relaxed);
+        if is_on && is_current { shared.clock.now() } else { shared.ended.load(Ordering::Relaxed) }
+    }
+}
