@@ -332,7 +332,7 @@ impl Debugger {
         let stopped = {
             let mut state = self.shared.state();
             request(&mut state, Request::Kill);
-            state.is_killed = true;
+            state.kill();
             state.end_plans();
             state.stopped.take()
         };
@@ -396,8 +396,9 @@ impl Debugger {
     /// `start` starts the program from its beginning, on a new thread, in a store with the given
     /// fuel; the program's engine must [count it](wasm_jit::Config::consume_fuel). A thread that
     /// does so calls [`Debugger::add_thread`] first, and [`Debugger::ended`] at last. `fuel` is
-    /// that of a complete run; with less, the run ends where that is consumed. Without effect if it
-    /// was called before.
+    /// that of a complete run; with less, the run ends where that is consumed. More than
+    /// [`i64::MAX`] is more than code counts: going back is then slower. Without effect if it was
+    /// called before.
     pub fn allow_reverse(
         &self,
         fuel: u64,
@@ -444,7 +445,7 @@ impl Drop for Debugger {
 fn request(state: &mut State, request: Request) {
     if let Some(back) = &mut state.back {
         back.request = Some(request);
-        state.is_killed = true;
+        state.kill();
         state.handles.iter().for_each(InterruptHandle::interrupt);
     }
 }

@@ -5,7 +5,7 @@
 //! then. Each repetition is a [`Pass`]:
 //!
 //! 1. **To a position** ([`Purpose::Stop`]): the program runs at full speed, with a probe at the
-//!    location. It fires more often than there; the position tells which time is meant.
+//!    location. The thread comes there more often; the position tells which time is meant.
 //! 2. **The last breakpoint or changed value** before a position ([`Purpose::Search`]): each one
 //!    that would stop the thread is remembered, until the thread comes to the position. The last
 //!    part of the run is searched first, then longer ones before it.
@@ -17,12 +17,35 @@
 //! Steps over calls and to the beginning of lines are found in the trail; if a call is longer than
 //! that, a pass looks for its instruction ([`Purpose::Passage`]).
 //!
+//! A place in a hot loop is passed millions of times before the moment that matters. Fuel is never
+//! added, so no moment before is of interest while more of it is left ([`Pass::fuel`]): the stubs
+//! of the probes compare it, and call the debugger only from there on ([`FuelThreshold`]). A search
+//! that begins with the run has no such limit.
+//!
+//! # Why there are no snapshots
+//! A pass begins with the run. To begin later, it would need the state at a later moment, and most
+//! programs are one call of `_start` from the first moment to the last, so that the state includes
+//! frames:
+//! - **Forked processes**, as those of ocamldebug and gdb, have everything. But a child has none of
+//!   the debugger's threads, of which one stops the program and another one talks to the user, who
+//!   sends closures to a thread; and it shares the text with its parent, so that it can switch no
+//!   probes before it has its own (`wordpatch::text::unshare`), a copy for each child.
+//! - **A copy of the stack** has frames of the host between those of WebAssembly, with references
+//!   to what the host changes afterwards, and return addresses in versions of code that are freed
+//!   when no thread is in them. It would take a version of each function that can be entered in its
+//!   middle, with values from a buffer.
+//! - **Memories, tables and globals** between two calls of the host are enough where the host calls
+//!   the program often, and recordings in the middle of a run write them already. They are of no
+//!   use to a program that is one call.
+//!
 //! All passes run on threads that the program's host starts; one thread of the debugger controls
 //! them. Its last pass stops the program where it comes to.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
+#[cfg(doc)]
+use wasm_jit::probes::FuelThreshold;
 use wasm_jit::probes::{Location, Place};
 
 use crate::Error;

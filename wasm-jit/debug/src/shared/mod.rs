@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::ThreadId;
 
 use wasm_jit::InterruptHandle;
-use wasm_jit::probes::{Frame, GenericFn, GlobalProbe, Kind, Location, ProbeError};
+use wasm_jit::probes::{Frame, FuelThreshold, GenericFn, GlobalProbe, Kind, Location, ProbeError};
 
 use crate::Error;
 use crate::code::Code;
@@ -110,6 +110,8 @@ pub(crate) struct State {
     pub pass: Option<Arc<Pass>>,
     /// Where there are probes for it.
     pass_places: Vec<Location>,
+    /// Above it, the probes of places do nothing: until a pass comes to what it looks for.
+    threshold: Arc<FuelThreshold>,
     /// Whether the probes of breakpoints are off during a pass.
     are_breakpoints_off: bool,
     /// The part of the run that is known, kept for the next time.
@@ -133,9 +135,11 @@ pub struct Killed;
 
 impl Shared {
     pub(crate) fn new(code: Code, reports: Sender<Report>) -> Arc<Self> {
+        let state = State::default();
+        let threshold = state.threshold.clone();
         let shared = Arc::new(Self {
             code,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             turn: Mutex::default(),
             reports,
             hit: OnceLock::new(),
@@ -143,7 +147,7 @@ impl Shared {
         });
         // Probes keep their closure as long as the code: it must not keep the debugger.
         let weak = Arc::downgrade(&shared);
-        shared.hit.get_or_init(|| GenericFn::new(with(weak, Self::come)));
+        shared.hit.get_or_init(|| GenericFn::below_fuel(threshold, with(weak, Self::come)));
         shared
     }
 
@@ -428,8 +432,10 @@ impl State {
         let needs_breakpoints = pass.from == From::Start && pass.is_search();
         self.set_breakpoints(needs_breakpoints, code, hit)?;
         let frames = self.watches.values().filter_map(|watch| watch.frame.as_ref());
-        let entries = frames.filter_map(WatchedFrame::entry).map(|entry| entry.location);
-        for location in pass.places().into_iter().chain(entries).collect::<Vec<_>>() {
+        let entries: Vec<Position> = frames.filter_map(WatchedFrame::entry).collect();
+        self.threshold.set(pass.fuel(entries.iter().map(|entry| entry.fuel)));
+        let entered = entries.into_iter().map(|entry| entry.location);
+        for location in pass.places().into_iter().chain(entered) {
             if self.places.want(code, hit, location)? {
                 self.pass_places.push(location);
             }
@@ -443,6 +449,7 @@ impl State {
     /// The probe of a breakpoint cannot be switched on again.
     pub(crate) fn end_pass(&mut self, code: &Code, hit: &GenericFn) -> Result<(), Error> {
         self.pass = None;
+        self.threshold.set(u64::MAX);
         for location in std::mem::take(&mut self.pass_places) {
             self.places.unwant(location);
         }
@@ -458,6 +465,12 @@ impl State {
         for watch in self.watches.values() {
             watch.frame.iter().for_each(WatchedFrame::forget);
         }
+    }
+
+    /// Threads end their calls where they come to a probe.
+    pub(crate) fn kill(&mut self) {
+        self.is_killed = true;
+        self.threshold.set(u64::MAX);
     }
 
     /// The debugger ends: nothing of it stays in the code.

@@ -319,6 +319,26 @@ fn a_step_back_takes_three_runs_and_the_next_one_takes_one() {
     assert_eq!(passes.load(Ordering::Relaxed), 2);
 }
 
+#[test]
+fn another_run_stops_at_breakpoints_after_one_that_went_back() {
+    let debugged = Debugged::at_end(LONG);
+    let debugger = &debugged.debugger;
+    debugged.back(Reverse::StepInstruction);
+    debugged.run_to_end();
+    debugger.add_breakpoint("main", None, false).unwrap();
+    debugger.begin();
+    start(debugger, FUEL);
+    assert!(is_breakpoint(&debugged.stop(), 1));
+    debugged.run_to_end();
+    // Also if the last run to the moment was ended.
+    debugger.reverse(Reverse::StepInstruction, 1).unwrap();
+    debugger.kill();
+    assert!(matches!(debugger.wait(), Event::Ended(_)));
+    debugger.begin();
+    start(debugger, FUEL);
+    assert!(is_breakpoint(&debugged.stop(), 1));
+}
+
 /// The changes of a value that is seen in all moments, as indices of the instructions that make
 /// them.
 fn changes(executed: &[Moment], value: impl Fn(&Moment) -> i32) -> Vec<(usize, i32, i32)> {
@@ -464,6 +484,21 @@ fn a_local_is_watched_in_its_frame_only() {
     assert!(matches!(stop.reasons[..], [Reason::OutOfScope { number, .. }] if number == watch), "{stop:?}");
     assert!(debugged.debugger.breakpoints().is_empty());
     assert_eq!(debugged.run_to_end().text, "7");
+}
+
+#[test]
+fn a_local_of_a_frame_that_is_older_than_the_searched_part_is_watched() {
+    let debugged = Debugged::repeating(LONG, |_| {});
+    let number = debugged.debugger.add_breakpoint("work", None, false).unwrap();
+    debugged.debugger.set_condition(number, Some(Expression::parse("$n == 6000").unwrap())).unwrap();
+    start(&debugged.debugger, FUEL);
+    debugged.stop();
+    debugged.debugger.delete(number).unwrap();
+    let watch = debugged.debugger.add_watch(Expression::parse("$x").unwrap(), 1).unwrap();
+    assert_eq!(changed(&debugged.go(Resume::Continue), watch), ("3000".into(), "9000".into()));
+    assert_eq!(changed(&debugged.back(Reverse::Continue), watch), ("9000".into(), "3000".into()));
+    assert_eq!(changed(&debugged.back(Reverse::Continue), watch), ("3000".into(), "0".into()));
+    assert_eq!(changed(&debugged.go(Resume::Continue), watch), ("0".into(), "3000".into()));
 }
 
 #[test]
