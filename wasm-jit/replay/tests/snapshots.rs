@@ -138,7 +138,8 @@ fn replay(
         Ok(())
     };
     let (of_all, of_entries) = (executed.clone(), executed.clone());
-    let all = module.global_probe(Kind::Generic(GenericFn::new(move |frame| log(frame, &of_all, false)))).unwrap();
+    let all =
+        module.global_probe(Kind::Generic(GenericFn::new(move |frame| log(frame, &of_all, false)))).unwrap();
     all.activate().unwrap();
     let entry = GenericFn::new(move |frame| log(frame, &of_entries, true));
     let location = Location { function: ACT, place: Place::Entry };

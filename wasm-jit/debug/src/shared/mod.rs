@@ -18,6 +18,7 @@ use crate::frames::{Scope, Stopped};
 use crate::pass::{From, Pass, Request};
 use crate::places::Places;
 use crate::position::{Point, Position};
+use crate::reverse::Repetition;
 use crate::step::{Found, Plan, Resume, Site};
 use crate::stop::{Breakpoint, Outcome, Reason, Stop};
 use crate::trail::Trail;
@@ -42,8 +43,8 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// Starts the program from its beginning, with this much fuel.
-pub(crate) type Start = dyn Fn(u64) -> Result<(), String> + Send + Sync;
+/// Starts the program again.
+pub(crate) type Start = dyn Fn(Repetition) -> Result<(), String> + Send + Sync;
 
 /// A run that repeats.
 pub(crate) struct Repeats {
@@ -425,22 +426,37 @@ impl State {
     }
 
     /// Begins a pass: with probes at its places, and at the entries of the frames of watched
-    /// expressions, so that the pass finds these frames again.
-    pub(crate) fn begin_pass(&mut self, pass: &Arc<Pass>, code: &Code, hit: &GenericFn) -> Result<(), Error> {
+    /// expressions, so that the pass finds these frames again. Returns the fuel with which it
+    /// begins to observe.
+    pub(crate) fn begin_pass(
+        &mut self,
+        pass: &Arc<Pass>,
+        code: &Code,
+        hit: &GenericFn,
+    ) -> Result<u64, Error> {
         self.begin();
         self.pass = Some(pass.clone());
         let needs_breakpoints = pass.from == From::Start && pass.is_search();
         self.set_breakpoints(needs_breakpoints, code, hit)?;
         let frames = self.watches.values().filter_map(|watch| watch.frame.as_ref());
         let entries: Vec<Position> = frames.filter_map(WatchedFrame::entry).collect();
-        self.threshold.set(pass.fuel(entries.iter().map(|entry| entry.fuel)));
+        let observed = pass.fuel(entries.iter().map(|entry| entry.fuel));
+        self.threshold.set(observed);
         let entered = entries.into_iter().map(|entry| entry.location);
         for location in pass.places().into_iter().chain(entered) {
             if self.places.want(code, hit, location)? {
                 self.pass_places.push(location);
             }
         }
-        Ok(())
+        Ok(observed)
+    }
+
+    /// A pass does not need a place any more for one of its purposes.
+    pub(crate) fn end_pass_place(&mut self, location: Location) {
+        if let Some(index) = self.pass_places.iter().position(|place| *place == location) {
+            self.pass_places.swap_remove(index);
+            self.places.unwant(location);
+        }
     }
 
     /// Ends the pass, if there is one.
