@@ -5,9 +5,8 @@
 //! the middle of a run (`state.rs`), and the place in the trace. A replay that begins there reads
 //! the events before without doing anything.
 //!
-//! Their number and size are limited. When a limit is reached, about half of them are dropped, such
-//! that the distance between the others and between those that are taken from then on at least
-//! doubles: so they cover the whole run evenly, however long it is.
+//! Their number and size are limited. When a limit is reached, the distance between them is doubled
+//! until enough of them are dropped: so they cover the whole run evenly, however long it is.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -149,12 +148,9 @@ impl Taking {
 }
 
 impl Taken {
-    /// Drops about half of them; those that are kept, and further ones, have at least a new
-    /// distance from each other.
+    /// Doubles the distance, and drops those that are nearer to the one before.
     fn thin_out(&mut self) {
-        let end = self.snapshots.last().map_or(0, |snapshot| snapshot.consumed);
-        let half = (self.snapshots.len() as u64 / 2).max(1);
-        self.distance = self.distance.saturating_mul(2).max(end / half);
+        self.distance = self.distance.saturating_mul(2).max(1);
         let mut last = 0;
         self.snapshots.retain(|snapshot| {
             let is_kept = snapshot.consumed - last >= self.distance;
