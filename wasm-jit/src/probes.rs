@@ -149,7 +149,7 @@ pub use crate::store_id::StoreId;
 pub use accessor::{AccessError, FrameAccessor};
 pub use first_calls::FirstCallWatch;
 pub use frame::Frame;
-pub use generic::GenericFn;
+pub use generic::{FuelThreshold, GenericFn};
 pub use global::GlobalProbe;
 pub use native::{NativeFn, NativeFunction};
 pub use unwound::{UnwoundException, UnwoundFrame, UnwoundWatch};

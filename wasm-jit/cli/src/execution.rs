@@ -151,9 +151,9 @@ impl Run {
         Limits { stack: self.max_stack, fuel: self.fuel, heap: self.max_heap.map(|bytes| bytes as u64) }
     }
 
-    /// The fuel of a run: as much as there is, if it is not limited.
+    /// The fuel of a run: as much as compiled code counts, if it is not limited.
     pub(super) fn given_fuel(&self) -> u64 {
-        self.fuel.unwrap_or(u64::MAX)
+        self.fuel.unwrap_or(i64::MAX as u64)
     }
 
     /// What the program can import besides WASI and the functions of `wasm:js-string`.

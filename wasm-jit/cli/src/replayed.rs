@@ -1,10 +1,11 @@
 //! `wasm-jit run --replay` and `debug --replay`: recorded runs, again.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use wasm_jit::{Error, Module, StoreLimits, Trap};
 use wasm_jit_debug::Killed;
-use wasm_jit_replay::{Ended, Error as ReplayError, HostFailed, Replay};
+use wasm_jit_replay::{Ended, Error as ReplayError, HostFailed, Replay, Snapshots};
 use wasm_jit_wasi::Exit;
 
 use super::Failure;
@@ -22,6 +23,20 @@ pub(super) fn open(arguments: &Run, module: &Module, trace: &Path, fuel: u64) ->
     if let Some(heap) = arguments.limits().heap {
         replay.set_limits(StoreLimits::new().heap_size(heap));
     }
+    Ok(replay)
+}
+
+/// The same, of which what happens before this much fuel is consumed may be left out.
+pub(super) fn open_later(
+    arguments: &Run,
+    module: &Module,
+    trace: &Path,
+    fuel: u64,
+    (snapshots, unobserved): (&Arc<Snapshots>, u64),
+) -> Result<Replay, Failure> {
+    let mut replay = open(arguments, module, trace, fuel)?;
+    let begun = replay.use_snapshots(snapshots.clone(), unobserved);
+    begun.map_err(|error| replay::about(error, trace, arguments.file()))?;
     Ok(replay)
 }
 

@@ -13,7 +13,7 @@ use crate::expression::Expression;
 use crate::frames::Stopped;
 use crate::pass::Request;
 use crate::position::Point;
-use crate::reverse::Reverse;
+use crate::reverse::{Repetition, Reverse};
 use crate::shared::{Command, Look, Present, Repeats, Report, Shared, State};
 use crate::step::Resume;
 use crate::stop::{Breakpoint, Event, Outcome};
@@ -332,7 +332,7 @@ impl Debugger {
         let stopped = {
             let mut state = self.shared.state();
             request(&mut state, Request::Kill);
-            state.is_killed = true;
+            state.kill();
             state.end_plans();
             state.stopped.take()
         };
@@ -393,15 +393,15 @@ impl Debugger {
     /// those of a recorded run do. From now on the program can [go back](Debugger::reverse), and
     /// its values cannot be changed.
     ///
-    /// `start` starts the program from its beginning, on a new thread, in a store with the given
-    /// fuel; the program's engine must [count it](wasm_jit::Config::consume_fuel). A thread that
-    /// does so calls [`Debugger::add_thread`] first, and [`Debugger::ended`] at last. `fuel` is
-    /// that of a complete run; with less, the run ends where that is consumed. Without effect if it
-    /// was called before.
+    /// `start` starts the program again, on a new thread, as the [`Repetition`] says; the program's
+    /// engine must [count fuel](wasm_jit::Config::consume_fuel). A thread that does so calls
+    /// [`Debugger::add_thread`] first, and [`Debugger::ended`] at last. `fuel` is that of a
+    /// complete run. More than [`i64::MAX`] is more than code counts: going back is then slower.
+    /// Without effect if it was called before.
     pub fn allow_reverse(
         &self,
         fuel: u64,
-        start: impl Fn(u64) -> Result<(), String> + Send + Sync + 'static,
+        start: impl Fn(Repetition) -> Result<(), String> + Send + Sync + 'static,
     ) {
         let _ = self.shared.repeats.set(Repeats { fuel, start: Box::new(start) });
     }
@@ -444,7 +444,7 @@ impl Drop for Debugger {
 fn request(state: &mut State, request: Request) {
     if let Some(back) = &mut state.back {
         back.request = Some(request);
-        state.is_killed = true;
+        state.kill();
         state.handles.iter().for_each(InterruptHandle::interrupt);
     }
 }

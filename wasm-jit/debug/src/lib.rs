@@ -88,7 +88,7 @@ pub use error::Error;
 pub use expression::Expression;
 pub use frames::{Scope, Stopped};
 pub use gdb::{GdbEnd, serve};
-pub use reverse::Reverse;
+pub use reverse::{Repetition, Reverse};
 pub use shared::Killed;
 pub use step::Resume;
 pub use stop::{Breakpoint, Event, Outcome, Reason, Stop};

@@ -109,6 +109,23 @@ impl Pass {
         }
     }
 
+    /// The most fuel with which the thread can come to something that the pass is interested in;
+    /// `entries` is that of the watched frames' entries. Fuel is never added, so nothing is missed
+    /// that comes later.
+    pub(crate) fn fuel(&self, entries: impl IntoIterator<Item = u64>) -> u64 {
+        let begin = match self.from {
+            From::Fuel { less_than, .. } => less_than.saturating_sub(1),
+            From::Position(position) => position.fuel,
+            From::Start => match self.purpose {
+                Purpose::Stop(_) => 0,
+                Purpose::Exhaust => return 0,
+                _ => u64::MAX,
+            },
+        };
+        let until = self.until.map(|position| position.fuel);
+        until.into_iter().chain(entries).fold(begin, u64::max)
+    }
+
     /// Whether it looks for breakpoints.
     pub(crate) fn is_search(&self) -> bool {
         matches!(self.purpose, Purpose::Search { .. })
@@ -127,5 +144,33 @@ impl Pass {
             places.extend(passed);
         }
         places
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wasm_jit::probes::Place;
+
+    use super::*;
+
+    #[test]
+    fn probes_are_passed_until_the_first_moment_of_interest() {
+        let location = Location { function: 0, place: Place::Entry };
+        let at = |fuel| Position { fuel, depth: 0, location };
+        #[track_caller]
+        fn check(from: From, until: Option<Position>, purpose: Purpose, entries: &[u64], expected: u64) {
+            assert_eq!(Pass::new(from, until, purpose).fuel(entries.iter().copied()), expected);
+        }
+        let fuel = From::Fuel { location, less_than: 100 };
+        check(From::Start, Some(at(7)), Purpose::Stop(Vec::new()), &[], 7);
+        check(From::Start, Some(at(7)), Purpose::Stop(Vec::new()), &[3, 500], 500);
+        check(fuel, Some(at(7)), Purpose::Trail, &[], 99);
+        check(fuel, None, Purpose::Search { watches: true }, &[200, 3], 200);
+        check(From::Position(at(50)), Some(at(50)), Purpose::Search { watches: false }, &[], 50);
+        check(From::Start, Some(at(7)), Purpose::Search { watches: false }, &[], u64::MAX);
+        let passage = Purpose::Passage { places: BTreeSet::new(), depth: 0 };
+        check(From::Start, Some(at(7)), passage, &[], u64::MAX);
+        // Its fuel is not that of other passes.
+        check(From::Start, None, Purpose::Exhaust, &[500], 0);
     }
 }

@@ -5,7 +5,7 @@
 //! then. Each repetition is a [`Pass`]:
 //!
 //! 1. **To a position** ([`Purpose::Stop`]): the program runs at full speed, with a probe at the
-//!    location. It fires more often than there; the position tells which time is meant.
+//!    location. The thread comes there more often; the position tells which time is meant.
 //! 2. **The last breakpoint or changed value** before a position ([`Purpose::Search`]): each one
 //!    that would stop the thread is remembered, until the thread comes to the position. The last
 //!    part of the run is searched first, then longer ones before it.
@@ -17,12 +17,35 @@
 //! Steps over calls and to the beginning of lines are found in the trail; if a call is longer than
 //! that, a pass looks for its instruction ([`Purpose::Passage`]).
 //!
+//! A place in a hot loop is passed millions of times before the moment that matters. Fuel is never
+//! added, so no moment before is of interest while more of it is left ([`Pass::fuel`]): the stubs
+//! of the probes compare it, and call the debugger only from there on ([`FuelThreshold`]). A search
+//! that begins with the run has no such limit.
+//!
+//! # Snapshots
+//! The host may begin a pass at a later moment that is still before what the pass observes
+//! ([`Repetition`]): where no call of the program is active, the state is what memories, tables and
+//! globals have. A replay does so (`Snapshots` in `wasm-jit-replay`).
+//!
+//! Most commands are one call of `_start` from the first moment to the last, so that a snapshot
+//! would include frames. It does not, because:
+//! - **Forked processes**, as those of ocamldebug and gdb, have everything. But a child has none of
+//!   the debugger's threads, of which one stops the program and another one talks to the user, who
+//!   sends closures to a thread; and it shares the text with its parent, so that it can switch no
+//!   probes before it has its own (`wordpatch::text::unshare`), a copy for each child.
+//! - **A copy of the stack** has frames of the host between those of WebAssembly, with references
+//!   to what the host changes afterwards, and return addresses in versions of code that are freed
+//!   when no thread is in them. It would take a version of each function that can be entered in its
+//!   middle, with values from a buffer.
+//!
 //! All passes run on threads that the program's host starts; one thread of the debugger controls
 //! them. Its last pass stops the program where it comes to.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
+#[cfg(doc)]
+use wasm_jit::probes::FuelThreshold;
 use wasm_jit::probes::{Location, Place};
 
 use crate::Error;
@@ -63,6 +86,18 @@ pub enum Reverse {
         /// 0: the innermost one.
         level: usize,
     },
+}
+
+/// A run that the debugger asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Repetition {
+    /// The fuel of its store; the run ends where that is consumed.
+    pub fuel: u64,
+    /// The run may begin at any moment at which less than this much fuel was consumed, with the
+    /// rest of the fuel, if the state is the one that the run from the beginning has there and no
+    /// call of the program is active: what happened before is not observed.
+    pub unobserved: u64,
 }
 
 /// Why there is no result.
@@ -201,7 +236,7 @@ impl Journey<'_> {
 
     /// Starts a pass; the last one is that of which users learn.
     fn start(&self, pass: &Arc<Pass>, fuel: u64, is_last: bool) -> Result<(), Halt> {
-        {
+        let observed = {
             let state = &mut *self.shared.state();
             if state.is_over {
                 return Err(Error::Running.into());
@@ -215,7 +250,7 @@ impl Journey<'_> {
             if is_last {
                 state.back = None;
             }
-            state.begin_pass(pass, &self.shared.code, self.shared.hit())?;
+            let observed = state.begin_pass(pass, &self.shared.code, self.shared.hit())?;
             // Also those of watchpoints.
             state.see_none();
             state.watches.values().for_each(|watch| watch.forget());
@@ -223,8 +258,10 @@ impl Journey<'_> {
                 self.shared.see_all(state)?;
             }
             state.places.settle();
-        }
-        (self.repeats.start)(fuel).map_err(Error::Value)?;
+            observed
+        };
+        let unobserved = self.repeats.fuel.saturating_sub(observed);
+        (self.repeats.start)(Repetition { fuel, unobserved }).map_err(Error::Value)?;
         Ok(())
     }
 

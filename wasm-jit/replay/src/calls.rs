@@ -215,7 +215,9 @@ impl Recorded {
         let arguments = all_recorded(arguments, &instance, store.as_context())?;
         match self.known.take() {
             None => write_snapshot(&mut store, instance, &mut recording.out)?,
-            Some(known) => known.write_changes(&mut store, instance, &mut recording.out)?,
+            Some(known) => {
+                known.write_changes(&mut store, instance, &mut |event| recording.out.write(&event))?;
+            }
         }
         recording.out.write(&Event::Enter { function: self.calls.function, arguments })?;
         self.instance = Some(instance);

@@ -21,6 +21,7 @@
 //!    one of its functions.
 //! 6. [`import()`] makes a trace from one in the text format of Wasm-R3 (`import/`).
 //! 7. [`Replay`] runs the program in the same way, for whatever observes it: monitors, a debugger.
+//!    With [`Snapshots`], it begins at a later call of the host (`snapshot.rs`).
 //!
 //! # Example
 //! Recording calls of a program, and replaying them without its host:
@@ -137,6 +138,7 @@ mod reduce;
 mod replay;
 mod rerun;
 mod slice;
+mod snapshot;
 mod state;
 mod trace;
 mod value;
@@ -152,5 +154,6 @@ pub use reduce::{Reduced, reduce};
 pub use replay::Replay;
 pub use rerun::{Ended, HostFailed};
 pub use slice::slice;
+pub use snapshot::Snapshots;
 pub use trace::{Reader, Writer};
 pub use value::Value;

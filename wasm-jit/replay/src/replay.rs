@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::io::Read;
+use std::sync::Arc;
 
 use wasm_jit::{Instance, InterruptHandle, Module, Store, StoreLimits};
 
 use super::error::Error;
 use super::rerun::{self, Ended, Observer, Run};
+use super::snapshot::{Snapshots, Taking};
+use super::state::State;
 
 /// A recorded run, which happens again in this engine: the program runs, with a host that does what
 /// the trace says. What the host did outside of the program, such as output, is not repeated.
@@ -105,6 +108,44 @@ impl Replay {
     /// [`wasm_jit::Error::NoFuel`].
     pub fn fuel(&self) -> Result<u64, wasm_jit::Error> {
         self.store.fuel()
+    }
+
+    /// Begins at the last one of these snapshots at which less fuel had been consumed than
+    /// `unobserved`, if there is one: what happened before does not happen. And takes further
+    /// snapshots while it runs: where the host calls the program, no call of it is active, and the
+    /// last one is some milliseconds ago. To be called before [`Replay::run`], with the fuel of a
+    /// run from its beginning; the fuel that was consumed before the snapshot is subtracted.
+    ///
+    /// Programs that keep references other than to their own functions in tables or globals have no
+    /// snapshots.
+    ///
+    /// # Example
+    /// ```no_run
+    /// # use std::{fs::File, sync::Arc};
+    /// # use wasm_jit::Module;
+    /// # use wasm_jit_replay::{Replay, Snapshots};
+    /// # fn again(module: &Module, snapshots: &Arc<Snapshots>) -> Result<(), Box<dyn std::error::Error>> {
+    /// // What happens once a million units are consumed is of interest.
+    /// let mut replay = Replay::new(module, File::open("app.trace")?)?;
+    /// replay.set_fuel(i64::MAX as u64)?;
+    /// replay.use_snapshots(snapshots.clone(), 1_000_000)?;
+    /// replay.run()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`wasm_jit::Error::NoFuel`], and the errors of reading the trace.
+    pub fn use_snapshots(&mut self, snapshots: Arc<Snapshots>, unobserved: u64) -> Result<(), Error> {
+        let given = self.store.fuel()?;
+        let instance = self.instance();
+        let initial = State::empty(&self.store, instance);
+        if let Some(snapshot) = snapshots.before(unobserved.min(given)) {
+            self.store.set_fuel(given - snapshot.consumed)?;
+            self.store.data_mut().begin_at(snapshot)?;
+        }
+        self.store.data_mut().take_snapshots(Taking::new(snapshots, given, initial));
+        Ok(())
     }
 
     /// Runs the program on this thread, to the end of the trace. The second time, there is nothing

@@ -1,6 +1,7 @@
 //! A run of the program in this engine with a host that does what a trace says.
 
 use std::io::Read;
+use std::sync::Arc;
 
 use wasm_jit::{
     AsContext, AsContextMut, Caller, ExnRef, Extern, ExternType, Func, FuncType, Global, GlobalType,
@@ -11,6 +12,7 @@ use super::check::has_recorded_form;
 use super::error::Error;
 use super::event::{Event, Exception};
 use super::exception::Tags;
+use super::snapshot::{Snapshot, Taking};
 use super::trace::Reader;
 use super::value::Value;
 
@@ -37,6 +39,10 @@ pub(crate) struct Run<R, O> {
     failure: Option<wasm_jit::Error>,
     tags: Tags,
     observer: O,
+    /// Of a run that begins with a snapshot: the rest of its events.
+    restored: Option<(Arc<Snapshot>, usize)>,
+    /// If it takes snapshots.
+    taking: Option<Taking>,
 }
 
 /// How a recorded run has ended.
@@ -68,6 +74,13 @@ pub struct HostFailed {
 impl<R: Read, O: Observer> Run<R, O> {
     /// The next event; `None` at the end.
     fn next(&mut self) -> Result<Option<Event>, Error> {
+        if let Some((snapshot, index)) = &mut self.restored {
+            if let Some(event) = snapshot.events.get(*index) {
+                *index += 1;
+                return Ok(Some(event.clone()));
+            }
+            self.restored = None;
+        }
         self.number += 1;
         let event = self.events.next().transpose()?;
         self.observer.reads(event.as_ref())?;
@@ -77,6 +90,22 @@ impl<R: Read, O: Observer> Run<R, O> {
     /// The event that was read last does not fit.
     fn mismatch(&self, what: &'static str) -> Error {
         Error::Mismatch { number: self.number - 1, what }
+    }
+
+    /// Begins with a snapshot: the events before it do not happen.
+    pub(crate) fn begin_at(&mut self, snapshot: Arc<Snapshot>) -> Result<(), Error> {
+        while self.number < snapshot.number {
+            if self.next()?.is_none() {
+                return Err(self.mismatch("the trace has become shorter"));
+            }
+        }
+        self.restored = Some((snapshot, 0));
+        Ok(())
+    }
+
+    /// Takes snapshots from now on.
+    pub(crate) fn take_snapshots(&mut self, taking: Taking) {
+        self.taking = Some(taking);
     }
 
     pub(crate) fn instance(&self) -> Instance {
@@ -123,7 +152,17 @@ pub(crate) fn instantiate<R: Read + 'static, O: Observer>(
     observer: O,
 ) -> Result<Store<Run<R, O>>, Error> {
     let (events, tags) = (Reader::new(trace), Tags::default());
-    let run = Run { events, number: 0, instance: None, stopped: None, failure: None, tags, observer };
+    let run = Run {
+        events,
+        number: 0,
+        instance: None,
+        stopped: None,
+        failure: None,
+        tags,
+        observer,
+        restored: None,
+        taking: None,
+    };
     let mut store = Store::new(module.engine(), run);
     if let Some(Event::Start { module: checksum, length }) = store.data_mut().next()?
         && (checksum, length) != (crc32fast::hash(module.bytes()), module.bytes().len() as u64)
@@ -331,6 +370,9 @@ fn act<R: Read + 'static, O: Observer>(
                 table.set(store.as_context_mut(), element, value)?;
             }
             Event::Enter { function, arguments } => {
+                if import.is_none() {
+                    take_snapshot(store, instance)?;
+                }
                 match enter(store, function, arguments)? {
                     Entered::Returned => {}
                     Entered::Threw(exception) => caught = Some(exception),
@@ -352,6 +394,23 @@ fn act<R: Read + 'static, O: Observer>(
             _ => return Err(store.data().mismatch("the program runs, and the host does something else")),
         }
     }
+}
+
+/// Takes a snapshot, if the run takes some; no call of the program is active, and the event that
+/// was read last comes after it.
+fn take_snapshot<R: Read + 'static, O: Observer>(
+    store: &mut StoreContextMut<'_, Run<R, O>>,
+    instance: Instance,
+) -> Result<(), Error> {
+    let Some(taking) = store.data_mut().taking.take() else { return Ok(()) };
+    let before = store.data().number - 1;
+    match taking.take(store.as_context_mut(), instance, before) {
+        Ok(()) => store.data_mut().taking = Some(taking),
+        // Nor will it have one later: the run goes on without.
+        Err(Error::Unsupported { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 /// Clears the memories and tables of an instance.

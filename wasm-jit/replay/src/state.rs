@@ -47,8 +47,12 @@ pub(crate) fn write_snapshot(
     let imported = imported::write(&mut store, instance, out)?;
     out.write(&Event::Snapshot)?;
     let (memories, tables) = (imported.memories.len(), imported.tables.len());
-    State::cleared(&mut store, instance, memories, tables).write_changes(store, instance, out)
+    let cleared = State::cleared(&mut store, instance, memories, tables);
+    cleared.write_changes(store, instance, &mut |event| out.write(&event))
 }
+
+/// Where the events go that describe a state.
+pub(crate) type Sink<'s> = dyn FnMut(Event) -> Result<(), Error> + 's;
 
 impl State {
     /// The state of a new instance after [`Event::Snapshot`]. The first `memories` and `tables` of
@@ -68,7 +72,7 @@ impl State {
     }
 
     /// With the sizes that the memories and tables have, but nothing in them.
-    fn empty(store: impl AsContext, instance: Instance) -> Self {
+    pub(crate) fn empty(store: impl AsContext, instance: Instance) -> Self {
         let memories = (0..).map_while(|index| instance.memory(store.as_context(), index));
         let memories = memories.map(|memory| Bytes { pages: memory.size(&store), bytes: Vec::new() });
         let tables = (0..).map_while(|index| instance.table(store.as_context(), index));
@@ -102,18 +106,18 @@ impl State {
         &self,
         mut store: impl AsContextMut,
         instance: Instance,
-        out: &mut Writer,
+        out: &mut Sink<'_>,
     ) -> Result<(), Error> {
         for (index, known) in (0..).zip(&self.memories) {
             let memory = instance.memory(store.as_context(), index).expect("memories remain");
             let pages = memory.size(store.as_context()) - known.pages;
             if pages > 0 {
-                out.write(&Event::Grow { memory: index, pages })?;
+                out(Event::Grow { memory: index, pages })?;
             }
             let now = memory.data(store.as_context());
             for (from, to) in changed_blocks(&known.bytes, now) {
                 let (address, bytes) = (from as u64, now[from..to].to_vec());
-                out.write(&Event::Write { memory: index, address, bytes })?;
+                out(Event::Write { memory: index, address, bytes })?;
             }
         }
         for (index, known) in (0..).zip(&self.tables) {
@@ -123,7 +127,7 @@ impl State {
             let now = of_global(&mut store, instance, global);
             let value = now.ok_or_else(|| unsupported(format!("the reference in global {index}")))?;
             if now != *known {
-                out.write(&Event::SetGlobal { global: *index, value })?;
+                out(Event::SetGlobal { global: *index, value })?;
             }
         }
         let now = dropped(&store, instance);
@@ -132,8 +136,8 @@ impl State {
             let dropped = (0..).zip(now[kind].iter().zip(known));
             dropped.filter(|(_, (now, known))| **now && !known).map(|(segment, _)| segment)
         };
-        newly(0).try_for_each(|segment| out.write(&Event::DropData { segment }))?;
-        newly(1).try_for_each(|segment| out.write(&Event::DropElements { segment }))
+        newly(0).try_for_each(|segment| out(Event::DropData { segment }))?;
+        newly(1).try_for_each(|segment| out(Event::DropElements { segment }))
     }
 }
 
@@ -143,7 +147,7 @@ impl Elements {
         index: u32,
         mut store: impl AsContextMut,
         instance: Instance,
-        out: &mut Writer,
+        out: &mut Sink<'_>,
     ) -> Result<(), Error> {
         let table = instance.table(store.as_context(), index).expect("tables remain");
         if !has_recorded_form(table.ty(store.as_context()).element()) {
@@ -151,7 +155,7 @@ impl Elements {
         }
         let size = table.size(store.as_context());
         if size > self.size {
-            out.write(&Event::GrowTable { table: index, elements: size - self.size })?;
+            out(Event::GrowTable { table: index, elements: size - self.size })?;
         }
         for at in 0..size {
             let now = element(&mut store, instance, table, at);
@@ -162,7 +166,7 @@ impl Elements {
                 None => value.is_null(),
             };
             if !is_known {
-                out.write(&Event::SetElement { table: index, element: at, value })?;
+                out(Event::SetElement { table: index, element: at, value })?;
             }
         }
         Ok(())

@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use wasm_jit_codegen::SiteFrame;
 
@@ -59,19 +60,97 @@ type Closure = dyn Fn(&mut Frame<'_>) -> Result<(), Error> + Send + Sync;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct GenericFn(Arc<Closure>);
+pub struct GenericFn {
+    closure: Arc<Closure>,
+    /// The fuel above which it is not called.
+    threshold: Option<Arc<FuelThreshold>>,
+}
+
+/// An amount of fuel above which [closures](GenericFn::below_fuel) of probes are not called.
+///
+/// It may be changed at any time. A thread of the program sees the change as it sees any other
+/// relaxed store.
+#[derive(Debug)]
+pub struct FuelThreshold(AtomicI64);
+
+impl FuelThreshold {
+    /// With this amount.
+    pub fn new(fuel: u64) -> Self {
+        Self(AtomicI64::new(counted(fuel)))
+    }
+
+    /// Changes the amount.
+    pub fn set(&self, fuel: u64) {
+        self.0.store(counted(fuel), Ordering::Relaxed);
+    }
+}
+
+/// Closures are always called.
+impl Default for FuelThreshold {
+    fn default() -> Self {
+        Self::new(u64::MAX)
+    }
+}
+
+/// The amount as compiled code counts it.
+fn counted(fuel: u64) -> i64 {
+    i64::try_from(fuel).unwrap_or(i64::MAX)
+}
 
 impl GenericFn {
     /// From a closure.
     pub fn new(closure: impl Fn(&mut Frame<'_>) -> Result<(), Error> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(closure))
+        Self { closure: Arc::new(closure), threshold: None }
+    }
+
+    /// From a closure that is called only while the store has at most this much
+    /// [fuel](crate::Store::set_fuel): always, where [none is
+    /// counted](crate::Config::consume_fuel). The probe's stub compares, which takes a nanosecond
+    /// or two instead of the closure's tens. So in a run that repeats, a place is observed from
+    /// some moment on, however often control comes there before.
+    ///
+    /// Amounts above [`i64::MAX`] are not told apart: a store that was given more counts as one
+    /// that was given this much.
+    ///
+    /// # Example
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU32, Ordering};
+    /// use wasm_jit::probes::{FuelThreshold, GenericFn, Kind, Location, Place, ProbeSpec};
+    /// use wasm_jit::{Config, Engine, Instance, Module, Store};
+    ///
+    /// let engine = Engine::new(Config::new().consume_fuel(true))?;
+    /// let module = Module::new(&engine, "(module (func $step)
+    ///     (func (export \"run\") (call $step) (call $step) (call $step)))")?;
+    /// let calls = Arc::new(AtomicU32::new(0));
+    /// let count = calls.clone();
+    /// // Each call costs two units: one in the caller, one at the entry.
+    /// let closure = GenericFn::below_fuel(Arc::new(FuelThreshold::new(95)), move |_| {
+    ///     count.fetch_add(1, Ordering::Relaxed);
+    ///     Ok(())
+    /// });
+    /// let location = Location { function: 0, place: Place::Entry };
+    /// let probe = module.probe(ProbeSpec { location, kind: Kind::Generic(closure) })?;
+    /// probe.activate()?;
+    /// let mut store = Store::new(&engine, ());
+    /// store.set_fuel(100)?;
+    /// let instance = Instance::new(&mut store, &module, &[])?;
+    /// instance.get_typed_func::<(), ()>(&mut store, "run")?.call(&mut store, ())?;
+    /// assert_eq!(calls.load(Ordering::Relaxed), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn below_fuel(
+        threshold: Arc<FuelThreshold>,
+        closure: impl Fn(&mut Frame<'_>) -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Self {
+        Self { closure: Arc::new(closure), threshold: Some(threshold) }
     }
 }
 
 /// Whether it is the same closure.
 impl PartialEq for GenericFn {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.closure, &other.closure)
     }
 }
 
@@ -79,7 +158,7 @@ impl Eq for GenericFn {}
 
 impl Hash for GenericFn {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.0).hash(state);
+        Arc::as_ptr(&self.closure).hash(state);
     }
 }
 
@@ -93,7 +172,10 @@ impl GenericFn {
     /// The request for a probe that calls it.
     pub(super) fn request(&self) -> RequestedKind {
         let fire: unsafe extern "sysv64" fn(*const Generic, *mut SiteFrame) -> u64 = fire;
-        RequestedKind::Generic { fire: fire as *const () as usize, closure: Arc::new(self.clone()) }
+        // What is kept with the closure keeps it.
+        let address = |threshold: &Arc<FuelThreshold>| threshold.0.as_ptr().expose_provenance();
+        let fuel = self.threshold.as_ref().map(address);
+        RequestedKind::Generic { fire: fire as *const () as usize, fuel, closure: Arc::new(self.clone()) }
     }
 }
 
@@ -114,7 +196,7 @@ unsafe extern "sysv64" fn fire(description: *const Generic, site: *mut SiteFrame
         let area: *mut StoreArea = (*context).store.cast();
         ((*area).store, NonNull::new_unchecked((*context).owner.cast::<InstanceData>()))
     };
-    let GenericFn(closure) = generic.closure.downcast_ref().expect("`request` made it");
+    let GenericFn { closure, .. } = generic.closure.downcast_ref().expect("`request` made it");
     // SAFETY: the caller's obligation.
     let mut frame = unsafe { Frame::new(store, instance, generic, site) };
     // As for host functions: a panic is resumed where the activation was entered.

@@ -1,7 +1,9 @@
 //! Fuel: what random programs consume, against counts of a rewritten module; and that probes
 //! change nothing about it.
 
-use wasm_jit::probes::{GenericFn, Kind, activate_all, deactivate_all};
+use std::sync::{Arc, Mutex};
+
+use wasm_jit::probes::{FuelThreshold, GenericFn, Kind, Location, activate_all, deactivate_all};
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Engine, Instance, Module, Store, Trap};
 
@@ -73,6 +75,64 @@ fn random_programs_consume_what_their_instructions_cost_with_any_probes() {
     assert!(consumed_in_all > 50_000, "{consumed_in_all}");
 }
 
+/// The places that probes are called at, each with the fuel that is left.
+type Called = Arc<Mutex<Vec<(Location, u64)>>>;
+
+fn logs(called: &Called, threshold: Option<&Arc<FuelThreshold>>) -> Kind {
+    let called = called.clone();
+    let log = move |frame: &mut wasm_jit::probes::Frame<'_>| {
+        called.lock().unwrap().push((frame.location(), frame.fuel()?));
+        Ok(())
+    };
+    Kind::Generic(match threshold {
+        Some(threshold) => GenericFn::below_fuel(threshold.clone(), log),
+        None => GenericFn::new(log),
+    })
+}
+
+#[test]
+fn closures_with_a_threshold_are_called_from_that_fuel_on() {
+    const PLENTY: u64 = 1 << 40;
+    let mut passed_in_all = 0;
+    for seed in seeds() {
+        let bytes = wat::parse_str(programs::program(seed)).unwrap();
+        let (_, _, places) = reference(&engine(), &bytes, 1);
+        let module = Module::from_binary(&Engine::new(config().consume_fuel(true)).unwrap(), &bytes).unwrap();
+        let expected = run(&module, PLENTY);
+        let (all, some) = (Called::default(), Called::default());
+        let threshold = Arc::new(FuelThreshold::default());
+        // Each place has one without a threshold before it, and a counter after it.
+        let kinds = [logs(&all, None), logs(&some, Some(&threshold)), Kind::Count];
+        let probes = kinds.map(|kind| probes_everywhere(&module, &places, kind));
+        for probe in probes.iter().flatten() {
+            probe.1.activate().unwrap();
+        }
+        let mut counted = 0;
+        let mut check = |given: u64, fuel: Option<u64>| {
+            fuel.iter().for_each(|fuel| threshold.set(*fuel));
+            assert_eq!(run(&module, given), expected, "seed {seed}");
+            let (mut all, some) = (all.lock().unwrap(), some.lock().unwrap().split_off(0));
+            let counts: u64 = probes[2].iter().map(|(_, probe)| probe.count()).sum();
+            assert_eq!(counts - counted, all.len() as u64, "seed {seed}");
+            counted = counts;
+            let before = all.len();
+            all.retain(|(_, left)| fuel.is_none_or(|fuel| *left <= fuel));
+            assert_eq!(some, *all, "seed {seed}, {fuel:?}");
+            passed_in_all += before - all.len();
+            all.clear();
+        };
+        check(PLENTY, None);
+        let left = PLENTY - expected.2;
+        for fuel in [left, PLENTY - expected.2 / 2, PLENTY - 1, u64::MAX, 0] {
+            check(PLENTY, Some(fuel));
+        }
+        // The largest amount that code counts.
+        check(i64::MAX as u64, Some(i64::MAX as u64 - expected.2 / 2));
+    }
+    assert!(passed_in_all > 10_000, "{passed_in_all}");
+}
+
 pub(crate) fn test_all() {
     random_programs_consume_what_their_instructions_cost_with_any_probes();
+    closures_with_a_threshold_are_called_from_that_fuel_on();
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use wasm_jit::{Error, Module};
-use wasm_jit_debug::{Debugger, Outcome};
+use wasm_jit_debug::{Debugger, Outcome, Repetition};
 use wasm_jit_monitors::Request;
-use wasm_jit_replay::{Event, Reader};
+use wasm_jit_replay::{Event, Reader, Snapshots};
 
 use crate::Failure;
 use crate::execution::{self, Run, Stop};
@@ -22,6 +22,8 @@ pub(super) struct Launcher {
     module: Module,
     debugger: Arc<Debugger>,
     monitors: Monitors,
+    /// Of a recorded run: where later runs begin.
+    snapshots: Arc<Snapshots>,
 }
 
 impl Launcher {
@@ -33,19 +35,22 @@ impl Launcher {
     ) -> Result<Self, Failure> {
         let monitors = Monitors::start(&module, &arguments.monitors, requests)?;
         let arguments = Arc::new(arguments);
+        let snapshots = Arc::new(Snapshots::new());
         if arguments.replay.is_some() {
             // Which keeps this closure.
             let (again, weak) = (arguments.clone(), Arc::downgrade(&debugger));
-            let module = module.clone();
-            let start = move |fuel| match weak.upgrade() {
+            let (module, snapshots) = (module.clone(), snapshots.clone());
+            let start = move |run: Repetition| match weak.upgrade() {
                 Some(debugger) => {
-                    start_recorded(&again, &module, &debugger, fuel).map_err(|failure| failure.message)
+                    let from = (&snapshots, run.unobserved);
+                    let started = start_recorded(&again, &module, &debugger, run.fuel, from);
+                    started.map_err(|failure| failure.message)
                 }
                 None => Ok(()),
             };
             debugger.allow_reverse(arguments.given_fuel(), start);
         }
-        Ok(Self { arguments, module, debugger, monitors })
+        Ok(Self { arguments, module, debugger, monitors, snapshots })
     }
 
     /// The exported function that is called first, if it is known.
@@ -62,7 +67,8 @@ impl Launcher {
         self.debugger.begin();
         if self.arguments.replay.is_some() {
             let fuel = self.arguments.given_fuel();
-            return start_recorded(&self.arguments, &self.module, &self.debugger, fuel);
+            let from = (&self.snapshots, 0);
+            return start_recorded(&self.arguments, &self.module, &self.debugger, fuel, from);
         }
         let (arguments, module) = (self.arguments.clone(), self.module.clone());
         let (debugger, monitors) = (self.debugger.clone(), self.monitors.clone());
@@ -90,19 +96,28 @@ fn start_recorded(
     module: &Module,
     debugger: &Arc<Debugger>,
     fuel: u64,
+    (snapshots, unobserved): (&Arc<Snapshots>, u64),
 ) -> Result<(), Failure> {
+    let snapshots = snapshots.clone();
     let (arguments, module, debugger) = (arguments.clone(), module.clone(), debugger.clone());
     let stack = arguments.max_stack;
     let run = move || {
-        let outcome = run_recorded(&arguments, &module, &debugger, fuel);
+        let from = (&snapshots, unobserved);
+        let outcome = run_recorded(&arguments, &module, &debugger, fuel, from);
         debugger.ended(outcome);
     };
     program::with_stack(stack, run).map(drop)
 }
 
-fn run_recorded(arguments: &Run, module: &Module, debugger: &Debugger, fuel: u64) -> Outcome {
+fn run_recorded(
+    arguments: &Run,
+    module: &Module,
+    debugger: &Debugger,
+    fuel: u64,
+    from: (&Arc<Snapshots>, u64),
+) -> Outcome {
     let trace = arguments.replay.as_deref().expect("a replay has a trace");
-    let mut replay = match replayed::open(arguments, module, trace, fuel) {
+    let mut replay = match replayed::open_later(arguments, module, trace, fuel, from) {
         Ok(replay) => replay,
         Err(failure) => return Outcome::failed(failure.message, failure.code),
     };

@@ -132,6 +132,58 @@ fn a_c_program_goes_back_by_lines() {
     assert!(answers[13].starts_with("#0") && !answers[13].contains("#1"), "{text}");
 }
 
+/// Calls that take 18 million instructions, so that there is a snapshot before each, and keep
+/// something in memory.
+const CALLS: &str = r#"(module (memory (export "memory") 1)
+    (func $work (param $n i32) (result i32) (local $sum i32)
+        (loop $again
+            BODY
+            (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+        (local.get $sum))
+    (func $act (export "act") (param $n i32) (result i32)
+        (i32.store (i32.const 68) (i32.add (i32.load (i32.const 68)) (call $work (local.get $n))))
+        (i32.store (i32.const 64) (local.get $n))
+        (i32.load (i32.const 68))))"#;
+
+#[test]
+fn calls_of_a_host_are_gone_back_through_from_the_last_to_the_first() {
+    let place = Place::new();
+    let add = "(local.set $sum (i32.add (local.get $sum) (local.get $n)))";
+    let text = CALLS.replace("BODY", &add.repeat(50));
+    std::fs::write(place.path("app.wat"), &text).unwrap();
+    let engine = wasm_jit::Engine::default();
+    let module = wasm_jit::Module::new(&engine, &text).unwrap();
+    let file = std::fs::File::create(place.path("app.trace")).unwrap();
+    let recorder = wasm_jit_replay::Recorder::new(&module, file).unwrap();
+    let mut store = wasm_jit::Store::new(&engine, ());
+    let instance = recorder.instantiate(&mut store, &wasm_jit::Linker::new(&engine)).unwrap();
+    let act = instance.get_typed_func::<i32, i32>(&mut store, "act").unwrap();
+    let arguments: Vec<i32> = (0..6).map(|call| 90_000 + 1000 * call).collect();
+    let sums: Vec<i32> = arguments.iter().map(|n| act.call(&mut store, *n).unwrap()).collect();
+    drop((recorder, store));
+    let mut commands = vec!["run", "reverse-stepi", "print i32[68]", "break act"];
+    for _ in &arguments {
+        commands.extend(["reverse-continue", "print $n", "print i32[64]", "print i32[68]"]);
+    }
+    commands.extend(["reverse-continue", "continue", "print i32[68]", "reverse-finish"]);
+    let text = place.again(&commands, "app.wat");
+    let answers = answers(&text);
+    assert!(answers[0].contains("The program has ended"), "{text}");
+    assert_eq!(answers[2].trim(), sums[5].to_string(), "{text}");
+    for (number, call) in (0..6).rev().enumerate() {
+        let found = &answers[4 + 4 * number..][..4];
+        assert!(found[0].starts_with("Breakpoint 1, "), "{text}");
+        let before = |values: &[i32]| values[..call].last().copied().unwrap_or(0).to_string();
+        let expected = [arguments[call].to_string(), before(&arguments), before(&sums)];
+        assert_eq!(found[1..].iter().map(|answer| answer.trim()).collect::<Vec<_>>(), expected, "{text}");
+    }
+    let [beginning, second, sum, finish] = answers[28..] else { panic!("{text}") };
+    assert!(beginning.starts_with("No more reverse-execution history"), "{text}");
+    assert!(second.starts_with("Breakpoint 1, "), "{text}");
+    assert_eq!(sum.trim(), sums[0].to_string(), "{text}");
+    assert!(finish.contains("the frame is the outermost one"), "{text}");
+}
+
 #[test]
 fn mistakes_with_recordings_say_what_is_wrong() {
     let place = Place::new();

@@ -45,7 +45,11 @@
 //!     test eax, eax                has it failed?
 //!     jne raise
 //!
-//!     mov r11, [r14 + STORE]       a generic probe: the stack pointer, and the end of the
+//!     mov rax, [threshold]         a generic probe, perhaps only below an amount of fuel
+//!     mov r11, [r14 + STORE]
+//!     cmp rax, [r11 + FUEL]
+//!     jl the next probe
+//!     mov r11, [r14 + STORE]       the stack pointer, and the end of the
 //!     mov [r11 + EXIT_SP], rsp     `SiteFrame` there, make the stub a trampoline
 //!     ...                          to the runtime
 //!     mov rdi, description
@@ -108,7 +112,7 @@ use super::state::Flag;
 use super::values::{Lane, Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size, VectorImmOp, Width};
 use crate::vmctx::{
-    COUNTERS, EXIT_FP, EXIT_SP, FUNC_REF_CODE, FUNC_REF_CONTEXT, INSTANCE_NUMBER, INTERRUPT_CHECK,
+    COUNTERS, EXIT_FP, EXIT_SP, FUEL, FUNC_REF_CODE, FUNC_REF_CONTEXT, INSTANCE_NUMBER, INTERRUPT_CHECK,
     INTERRUPT_REQUESTS, LIBCALLS, Libcall, MEMORY0, RESULTS, STACK_LIMIT, STORE, STORE_NUMBER, TrapCode,
 };
 
@@ -180,6 +184,9 @@ pub enum Action<'a> {
         description: usize,
         /// The instances in which it is called, if not in all.
         only: Option<Only>,
+        /// The address of an `i64`, if it is called only while the store has at most this much
+        /// fuel.
+        fuel: Option<usize>,
     },
 }
 
@@ -392,8 +399,11 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
                 asm.jcc(Cond::NotEqual, raise);
                 asm.bind(next);
             }
-            Action::Generic { function, description, only } => {
+            Action::Generic { function, description, only, fuel } => {
                 let next = skip_other_instances(only, asm);
+                if let Some(threshold) = fuel {
+                    skip_above_fuel(threshold, next, asm);
+                }
                 let here = asm.new_label();
                 SiteFrame::save(asm);
                 asm.lea_label(SCRATCH, here);
@@ -511,6 +521,15 @@ fn skip_other_stores(store: u64, next: Label, asm: &mut Assembler<'_>) {
     asm.mov_imm(Reg::RAX, store);
     asm.alu(Alu::Cmp, Width::W64, Reg::RAX, Mem::base(SCRATCH, STORE_NUMBER));
     asm.jcc(Cond::NotEqual, next);
+}
+
+/// Goes to the label while the store has more fuel than the `i64` at an address says.
+fn skip_above_fuel(threshold: usize, next: Label, asm: &mut Assembler<'_>) {
+    asm.mov_imm(Reg::RAX, threshold as u64);
+    asm.mov(Width::W64, Reg::RAX, Mem::base(Reg::RAX, 0));
+    asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
+    asm.alu(Alu::Cmp, Width::W64, Reg::RAX, Mem::base(SCRATCH, FUEL));
+    asm.jcc(Cond::Less, next);
 }
 
 /// Moves values to where a compiled function expects its arguments.
@@ -693,8 +712,12 @@ mod tests {
     #[test]
     fn generic_probes_find_registers_where_they_are_restored_from() {
         let state = SiteState { live: LIVE, needs_flags: true, flag: None, operands: 3, slot_bytes: 8 };
-        let generic =
-            Action::Generic { function: 0x1234, description: 0x5678, only: Some(Only::Instance(7)) };
+        let generic = Action::Generic {
+            function: 0x1234,
+            description: 0x5678,
+            only: Some(Only::Instance(7)),
+            fuel: None,
+        };
         let all = stub(state, &[generic, generic]);
         let end = all.iter().position(|instruction| instruction.mnemonic() == Mnemonic::Jmp).unwrap();
         let at = |own: Register, operand: u32| -> Vec<u64> {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::ThreadId;
 
 use wasm_jit::InterruptHandle;
-use wasm_jit::probes::{Frame, GenericFn, GlobalProbe, Kind, Location, ProbeError};
+use wasm_jit::probes::{Frame, FuelThreshold, GenericFn, GlobalProbe, Kind, Location, ProbeError};
 
 use crate::Error;
 use crate::code::Code;
@@ -18,6 +18,7 @@ use crate::frames::{Scope, Stopped};
 use crate::pass::{From, Pass, Request};
 use crate::places::Places;
 use crate::position::{Point, Position};
+use crate::reverse::Repetition;
 use crate::step::{Found, Plan, Resume, Site};
 use crate::stop::{Breakpoint, Outcome, Reason, Stop};
 use crate::trail::Trail;
@@ -42,8 +43,8 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// Starts the program from its beginning, with this much fuel.
-pub(crate) type Start = dyn Fn(u64) -> Result<(), String> + Send + Sync;
+/// Starts the program again.
+pub(crate) type Start = dyn Fn(Repetition) -> Result<(), String> + Send + Sync;
 
 /// A run that repeats.
 pub(crate) struct Repeats {
@@ -110,6 +111,8 @@ pub(crate) struct State {
     pub pass: Option<Arc<Pass>>,
     /// Where there are probes for it.
     pass_places: Vec<Location>,
+    /// Above it, the probes of places do nothing: until a pass comes to what it looks for.
+    threshold: Arc<FuelThreshold>,
     /// Whether the probes of breakpoints are off during a pass.
     are_breakpoints_off: bool,
     /// The part of the run that is known, kept for the next time.
@@ -133,9 +136,11 @@ pub struct Killed;
 
 impl Shared {
     pub(crate) fn new(code: Code, reports: Sender<Report>) -> Arc<Self> {
+        let state = State::default();
+        let threshold = state.threshold.clone();
         let shared = Arc::new(Self {
             code,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             turn: Mutex::default(),
             reports,
             hit: OnceLock::new(),
@@ -143,7 +148,7 @@ impl Shared {
         });
         // Probes keep their closure as long as the code: it must not keep the debugger.
         let weak = Arc::downgrade(&shared);
-        shared.hit.get_or_init(|| GenericFn::new(with(weak, Self::come)));
+        shared.hit.get_or_init(|| GenericFn::below_fuel(threshold, with(weak, Self::come)));
         shared
     }
 
@@ -421,20 +426,37 @@ impl State {
     }
 
     /// Begins a pass: with probes at its places, and at the entries of the frames of watched
-    /// expressions, so that the pass finds these frames again.
-    pub(crate) fn begin_pass(&mut self, pass: &Arc<Pass>, code: &Code, hit: &GenericFn) -> Result<(), Error> {
+    /// expressions, so that the pass finds these frames again. Returns the fuel with which it
+    /// begins to observe.
+    pub(crate) fn begin_pass(
+        &mut self,
+        pass: &Arc<Pass>,
+        code: &Code,
+        hit: &GenericFn,
+    ) -> Result<u64, Error> {
         self.begin();
         self.pass = Some(pass.clone());
         let needs_breakpoints = pass.from == From::Start && pass.is_search();
         self.set_breakpoints(needs_breakpoints, code, hit)?;
         let frames = self.watches.values().filter_map(|watch| watch.frame.as_ref());
-        let entries = frames.filter_map(WatchedFrame::entry).map(|entry| entry.location);
-        for location in pass.places().into_iter().chain(entries).collect::<Vec<_>>() {
+        let entries: Vec<Position> = frames.filter_map(WatchedFrame::entry).collect();
+        let observed = pass.fuel(entries.iter().map(|entry| entry.fuel));
+        self.threshold.set(observed);
+        let entered = entries.into_iter().map(|entry| entry.location);
+        for location in pass.places().into_iter().chain(entered) {
             if self.places.want(code, hit, location)? {
                 self.pass_places.push(location);
             }
         }
-        Ok(())
+        Ok(observed)
+    }
+
+    /// A pass does not need a place any more for one of its purposes.
+    pub(crate) fn end_pass_place(&mut self, location: Location) {
+        if let Some(index) = self.pass_places.iter().position(|place| *place == location) {
+            self.pass_places.swap_remove(index);
+            self.places.unwant(location);
+        }
     }
 
     /// Ends the pass, if there is one.
@@ -443,6 +465,7 @@ impl State {
     /// The probe of a breakpoint cannot be switched on again.
     pub(crate) fn end_pass(&mut self, code: &Code, hit: &GenericFn) -> Result<(), Error> {
         self.pass = None;
+        self.threshold.set(u64::MAX);
         for location in std::mem::take(&mut self.pass_places) {
             self.places.unwant(location);
         }
@@ -458,6 +481,12 @@ impl State {
         for watch in self.watches.values() {
             watch.frame.iter().for_each(WatchedFrame::forget);
         }
+    }
+
+    /// Threads end their calls where they come to a probe.
+    pub(crate) fn kill(&mut self) {
+        self.is_killed = true;
+        self.threshold.set(u64::MAX);
     }
 
     /// The debugger ends: nothing of it stays in the code.

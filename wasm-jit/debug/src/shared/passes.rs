@@ -92,6 +92,8 @@ impl Shared {
             self.see_all(&mut self.state()).map_err(wasm_jit::Error::host)?;
         }
         let position = Position::of(frame, location)?;
+        // It may come here often from now on.
+        self.state().end_pass_place(location);
         pass.progress().begun_at = Some(position);
         pass.progress().has_begun = true;
         match &pass.purpose {

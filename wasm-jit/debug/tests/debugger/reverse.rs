@@ -8,7 +8,9 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_jit::probes::{Frame, GenericFn, Kind, Location};
 use wasm_jit::{Config, Engine, Module, Store};
-use wasm_jit_debug::{Debugger, Error, Event, Expression, Outcome, Reason, Resume, Reverse, Stop, Value};
+use wasm_jit_debug::{
+    Debugger, Error, Event, Expression, Outcome, Reason, Repetition, Resume, Reverse, Stop, Value,
+};
 
 use super::steps::{TRAPS, WRITTEN};
 use super::{Debugged, call_main, instantiate, is_breakpoint, programs};
@@ -86,14 +88,14 @@ fn start(debugger: &Arc<Debugger>, fuel: u64) {
 
 impl Debugged {
     /// With a program that can go back. `pass` is called when it is started again.
-    fn repeating(text: &str, pass: impl Fn(&Debugger) + Send + Sync + 'static) -> Self {
+    fn repeating(text: &str, pass: impl Fn(&Debugger, Repetition) + Send + Sync + 'static) -> Self {
         let engine = Engine::new(Config::new().consume_fuel(true)).unwrap();
         let debugger = Arc::new(Debugger::new(&Module::new(&engine, text).unwrap()));
         let again = Arc::downgrade(&debugger);
-        debugger.allow_reverse(FUEL, move |fuel| {
+        debugger.allow_reverse(FUEL, move |run| {
             if let Some(debugger) = again.upgrade() {
-                pass(&debugger);
-                start(&debugger, fuel);
+                pass(&debugger, run);
+                start(&debugger, run.fuel);
             }
             Ok(())
         });
@@ -102,7 +104,7 @@ impl Debugged {
 
     /// The same, at the end of its run.
     fn at_end(text: &str) -> Self {
-        let debugged = Self::repeating(text, |_| {});
+        let debugged = Self::repeating(text, |_, _| {});
         start(&debugged.debugger, FUEL);
         assert!(matches!(debugged.debugger.wait(), Event::Ended(_)));
         debugged
@@ -304,7 +306,7 @@ fn long_histories_are_searched_in_parts() {
 fn a_step_back_takes_three_runs_and_the_next_one_takes_one() {
     let passes = Arc::new(AtomicU32::new(0));
     let counted = passes.clone();
-    let debugged = Debugged::repeating(LONG, move |_| _ = counted.fetch_add(1, Ordering::Relaxed));
+    let debugged = Debugged::repeating(LONG, move |_, _| _ = counted.fetch_add(1, Ordering::Relaxed));
     start(&debugged.debugger, FUEL);
     assert!(matches!(debugged.debugger.wait(), Event::Ended(_)));
     // With less fuel, along the trail, to the instruction.
@@ -317,6 +319,53 @@ fn a_step_back_takes_three_runs_and_the_next_one_takes_one() {
     let stop = debugged.stop();
     assert_eq!(debugged.text(&stop), "call $work");
     assert_eq!(passes.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn a_run_may_begin_shortly_before_what_it_observes() {
+    let runs: Arc<Mutex<Vec<Repetition>>> = Arc::default();
+    let noted = runs.clone();
+    let debugged = Debugged::repeating(LONG, move |_, run| noted.lock().unwrap().push(run));
+    start(&debugged.debugger, FUEL);
+    assert!(matches!(debugged.debugger.wait(), Event::Ended(_)));
+    let consumed = |debugged: &Debugged| {
+        let look = |stopped: &mut wasm_jit_debug::Stopped<'_, '_>| stopped.probe_frame().fuel();
+        FUEL - debugged.debugger.inspect(look).unwrap().unwrap()
+    };
+    debugged.back(Reverse::StepInstruction);
+    let last = consumed(&debugged);
+    let [less, trail, stop] = runs.lock().unwrap().split_off(0)[..] else { panic!("three runs") };
+    // Of the run with less fuel, only the end.
+    assert!(less.fuel < last && less.unobserved >= less.fuel, "{less:?}");
+    assert_eq!((trail.fuel, stop.fuel), (FUEL, FUEL));
+    assert!(trail.unobserved + 20_000 > last && trail.unobserved < last - 10_000, "{trail:?}");
+    assert_eq!(stop.unobserved, last);
+    // A search that comes to the beginning needs all of it.
+    debugged.debugger.add_breakpoint("main", None, false).unwrap();
+    debugged.back(Reverse::Continue);
+    let runs = runs.lock().unwrap().split_off(0);
+    assert!(runs.iter().any(|run| run.fuel == FUEL && run.unobserved == 0), "{runs:?}");
+    assert_eq!(runs.last().unwrap().unobserved, consumed(&debugged));
+}
+
+#[test]
+fn another_run_stops_at_breakpoints_after_one_that_went_back() {
+    let debugged = Debugged::at_end(LONG);
+    let debugger = &debugged.debugger;
+    debugged.back(Reverse::StepInstruction);
+    debugged.run_to_end();
+    debugger.add_breakpoint("main", None, false).unwrap();
+    debugger.begin();
+    start(debugger, FUEL);
+    assert!(is_breakpoint(&debugged.stop(), 1));
+    debugged.run_to_end();
+    // Also if the last run to the moment was ended.
+    debugger.reverse(Reverse::StepInstruction, 1).unwrap();
+    debugger.kill();
+    assert!(matches!(debugger.wait(), Event::Ended(_)));
+    debugger.begin();
+    start(debugger, FUEL);
+    assert!(is_breakpoint(&debugged.stop(), 1));
 }
 
 /// The changes of a value that is seen in all moments, as indices of the instructions that make
@@ -434,7 +483,7 @@ const RECURSIVE: &str = r#"(module
 
 #[test]
 fn a_local_is_watched_in_its_frame_only() {
-    let debugged = Debugged::repeating(RECURSIVE, |_| {});
+    let debugged = Debugged::repeating(RECURSIVE, |_, _| {});
     // At the end of f(2) in the second call: of the frames with $n == 2, the last one.
     let number = debugged.debugger.add_breakpoint("f", None, false).unwrap();
     debugged
@@ -467,11 +516,26 @@ fn a_local_is_watched_in_its_frame_only() {
 }
 
 #[test]
+fn a_local_of_a_frame_that_is_older_than_the_searched_part_is_watched() {
+    let debugged = Debugged::repeating(LONG, |_, _| {});
+    let number = debugged.debugger.add_breakpoint("work", None, false).unwrap();
+    debugged.debugger.set_condition(number, Some(Expression::parse("$n == 6000").unwrap())).unwrap();
+    start(&debugged.debugger, FUEL);
+    debugged.stop();
+    debugged.debugger.delete(number).unwrap();
+    let watch = debugged.debugger.add_watch(Expression::parse("$x").unwrap(), 1).unwrap();
+    assert_eq!(changed(&debugged.go(Resume::Continue), watch), ("3000".into(), "9000".into()));
+    assert_eq!(changed(&debugged.back(Reverse::Continue), watch), ("9000".into(), "3000".into()));
+    assert_eq!(changed(&debugged.back(Reverse::Continue), watch), ("3000".into(), "0".into()));
+    assert_eq!(changed(&debugged.go(Resume::Continue), watch), ("0".into(), "3000".into()));
+}
+
+#[test]
 fn a_frame_is_left_backwards_at_any_level() {
     let (executed, _) = history(RECURSIVE);
     let deep = executed.iter().position(|of| of.depth == 3).unwrap();
     for level in 0..3 {
-        let debugged = Debugged::repeating(RECURSIVE, |_| {});
+        let debugged = Debugged::repeating(RECURSIVE, |_, _| {});
         let number =
             debugged.debugger.add_breakpoint_at("deep", vec![executed[deep].location], None, false).unwrap();
         start(&debugged.debugger, FUEL);
@@ -506,7 +570,7 @@ fn only_a_run_that_repeats_goes_back() {
     let error = debugged.debugger.reverse(Reverse::Continue, 1).unwrap_err();
     assert!(matches!(error, Error::NotRepeatable), "{error}");
     debugged.finish();
-    let debugged = Debugged::repeating(TRAPS, |_| {});
+    let debugged = Debugged::repeating(TRAPS, |_, _| {});
     let error = debugged.debugger.reverse(Reverse::Continue, 1).unwrap_err();
     assert!(matches!(error, Error::Running), "{error}");
 }
@@ -516,7 +580,7 @@ fn a_search_is_interrupted() {
     let passes = Arc::new(AtomicU32::new(0));
     let counted = passes.clone();
     // While the first pass runs, or before.
-    let debugged = Debugged::repeating(LONG, move |debugger| {
+    let debugged = Debugged::repeating(LONG, move |debugger, _| {
         if counted.fetch_add(1, Ordering::Relaxed) == 0 {
             debugger.pause();
         }
@@ -536,7 +600,7 @@ fn a_search_is_interrupted() {
 
 #[test]
 fn a_program_is_killed_while_it_goes_back() {
-    let debugged = Debugged::repeating(LONG, Debugger::kill);
+    let debugged = Debugged::repeating(LONG, |debugger, _| debugger.kill());
     debugged.debugger.add_breakpoint("work", None, false).unwrap();
     start(&debugged.debugger, FUEL);
     debugged.stop();

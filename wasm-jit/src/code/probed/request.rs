@@ -41,6 +41,8 @@ pub(crate) enum RequestedKind {
     },
     Generic {
         fire: usize,
+        /// As in [`Generic`].
+        fuel: Option<usize>,
         closure: Arc<dyn Any + Send + Sync>,
     },
 }
@@ -106,15 +108,15 @@ impl RequestedKind {
             Self::Count => return Ok(ProbeAction::Count),
             Self::CountChoice => return choice().map(ProbeAction::CountChoice).ok_or(NoProbe::NoChoice),
             Self::Call { arguments, .. } | Self::CallBack { arguments, .. } => arguments,
-            Self::Generic { fire, closure } => {
+            Self::Generic { fire, fuel, closure } => {
                 let located = located.expect("the place was shown").clone();
-                let (fire, closure) = (*fire, closure.clone());
+                let (fire, fuel, closure) = (*fire, *fuel, closure.clone());
                 let in_buffer = located.operands.iter().filter_map(|operand| match operand.at {
                     At::Result(index) => Some((index + operand.ty.words()) as usize),
                     _ => None,
                 });
                 let results = in_buffer.max().unwrap_or(0);
-                let generic = Generic { fire, closure, function, position, only, located, results };
+                let generic = Generic { fire, closure, function, position, only, fuel, located, results };
                 return Ok(ProbeAction::Generic(Arc::new(generic)));
             }
         };

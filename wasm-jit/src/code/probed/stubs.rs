@@ -48,6 +48,8 @@ pub(crate) struct Generic {
     pub position: u32,
     /// The instances for which it is, if not for all.
     pub only: Option<Only>,
+    /// The address of the fuel above which it is not called, in what `closure` keeps.
+    pub fuel: Option<usize>,
     pub located: Arc<Located>,
     /// At an exit: how much of the store's buffer has results.
     pub results: usize,
@@ -362,6 +364,7 @@ pub(super) fn generate(
             // The site keeps the list.
             description: Arc::as_ptr(generic).expose_provenance(),
             only: generic.only,
+            fuel: generic.fuel,
         }),
     });
     let actions: Vec<Action<'_>> = actions.collect();
