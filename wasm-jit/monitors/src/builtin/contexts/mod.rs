@@ -83,7 +83,7 @@ pub(super) const TIMES_OPTION: OptionInfo = OptionInfo {
     name: "times",
     value: "WAY",
     help: "exact, or sampled: calls are counted as before, but times come from a sample each millisecond, with a \
-           95 % error, which makes programs with many calls several times faster [default: exact]",
+           95 % error, which costs less if functions call each other often [default: exact]",
 };
 
 /// The observed quantities.
