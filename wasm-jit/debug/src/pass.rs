@@ -9,6 +9,18 @@ use crate::position::Position;
 use crate::stop::Reason;
 use crate::trail::Steps;
 
+/// A run that the debugger asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Repetition {
+    /// The fuel of its store; the run ends where that is consumed.
+    pub fuel: u64,
+    /// The run may begin at any moment at which less than this much fuel was consumed, with the
+    /// rest of the fuel, if the state is the one that the run from the beginning has there and no
+    /// call of the program is active: what happened before is not observed.
+    pub unobserved: u64,
+}
+
 /// A repetition of the run.
 #[derive(Debug)]
 pub(crate) struct Pass {

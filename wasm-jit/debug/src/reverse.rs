@@ -49,7 +49,7 @@ use wasm_jit::probes::FuelThreshold;
 use wasm_jit::probes::{Location, Place};
 
 use crate::Error;
-use crate::pass::{From, Pass, Purpose, Request, Stopping};
+use crate::pass::{From, Pass, Purpose, Repetition, Request, Stopping};
 use crate::position::{Point, Position};
 use crate::shared::{Back, Command, Present, Repeats, Report, Shared};
 use crate::stop::{Outcome, Reason};
@@ -86,18 +86,6 @@ pub enum Reverse {
         /// 0: the innermost one.
         level: usize,
     },
-}
-
-/// A run that the debugger asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Repetition {
-    /// The fuel of its store; the run ends where that is consumed.
-    pub fuel: u64,
-    /// The run may begin at any moment at which less than this much fuel was consumed, with the
-    /// rest of the fuel, if the state is the one that the run from the beginning has there and no
-    /// call of the program is active: what happened before is not observed.
-    pub unobserved: u64,
 }
 
 /// Why there is no result.
