@@ -22,8 +22,8 @@ quick_tests=(
     address_space allocations api behaviour builtins by_address c_coverage calls circles cli
     compared_with_node counted crowded debug debugger events examples exceptions explore
     few_addresses frame_maps golden import info javascript jit lang lazy_compilation
-    many_modules modules monitor_modules monitors native probe_ids probes processes random
-    record refused replay retarget rewrite shared signals sites slice spec string_memory stub
+    many_modules modules monitor_modules monitors native objects probe_ids probes processes
+    random record refused replay retarget rewrite shared signals sites slice spec string_memory stub
     tidy traps waiting wide_arithmetic wide_memories
 )
 
