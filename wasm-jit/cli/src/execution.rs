@@ -227,11 +227,22 @@ fn preload(text: &str) -> Result<(String, PathBuf), String> {
 /// The names of a program's main function.
 const MAIN: [&str; 2] = ["", "_start"];
 
-/// Refuses a library, of which only the initialization would run.
+/// Refuses a library, of which only the initialization would run, and a main function that needs
+/// arguments or has results.
 fn check_main(module: &Module) -> Result<(), Failure> {
-    let exports = |name| matches!(module.get_export(name), Some(ExternType::Func(_)));
-    let runs_at_once = module.start_function().is_some() && !exports("_initialize");
-    if MAIN.into_iter().any(exports) || runs_at_once {
+    let function = |name| match module.get_export(name) {
+        Some(ExternType::Func(ty)) => Some((name, ty)),
+        _ => None,
+    };
+    if let Some((name, ty)) = MAIN.into_iter().find_map(function) {
+        if ty.params().len() + ty.results().len() == 0 {
+            return Ok(());
+        }
+        return Err(Failure::new(format_args!(
+            "`{name}` has the type {ty}, that of a program is [] -> []: use --invoke '{name}' to call it"
+        )));
+    }
+    if module.start_function().is_some() && function("_initialize").is_none() {
         return Ok(());
     }
     Err(Failure::new(

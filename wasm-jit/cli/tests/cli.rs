@@ -292,6 +292,19 @@ fn a_library_is_initialized_first() {
 }
 
 #[test]
+fn a_main_function_with_arguments_or_results_is_refused() {
+    let place = Place::new();
+    for (ty, shown) in [("(result i32)", "[] -> [i32]"), ("(param i64)", "[i64] -> []")] {
+        place.text("odd.wat", &format!(r#"(module (func (export "_start") {ty} unreachable))"#));
+        let expected = format!(
+            "wasm-jit: odd.wat: `_start` has the type {shown}, that of a program is [] -> []: use --invoke '_start' to call it\n"
+        );
+        let run = place.run(&["run", "odd.wat"]);
+        assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (Some(1), "", expected.as_str()));
+    }
+}
+
+#[test]
 fn time_runs_out() {
     let place = Place::new();
     place.text(

@@ -114,9 +114,9 @@
 //! instance; if the recording does not begin with the instance, imports of functions of other
 //! instances, and for a [`CallRecorder`] also calls of them; at the moment that they occur, direct
 //! calls by other instances, references to values of the host, to objects, or to functions of other
-//! modules, also in exceptions. A run that goes on after a trap can be recorded, but not replayed;
-//! modules with types of objects, or with mutable globals of other reference types than `funcref`
-//! and `externref`, can be recorded and reduced, but [`generate`] refuses them.
+//! modules, also in exceptions. A run that goes on after a trap can be recorded, but not replayed.
+//! What is in objects is not in a trace: if the recording does not begin with the instance, and by
+//! [`slice()`], programs are refused that have objects in globals, tables or element segments.
 //!
 //! References that the host keeps are not in a trace: a replay knows the functions and memories
 //! that the host uses by their indices in the module.
@@ -132,6 +132,7 @@ mod generate;
 mod import;
 mod imported;
 mod linked;
+mod objects;
 mod record;
 mod recording;
 mod reduce;

@@ -25,6 +25,7 @@ use super::dirty::Dirty;
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::exception;
+use super::objects;
 use super::rerun::{Observer, Run, rerun};
 use super::trace::Writer;
 use super::value::{Value, mutable_globals, of_global};
@@ -222,6 +223,7 @@ impl Slice {
 
     /// Copies the state of a new instance.
     fn begin(&mut self, mut store: impl AsContextMut, instance: Instance) -> Result<(), Error> {
+        objects::refuse(&mut store, instance)?;
         let memories = (0..).map_while(|index| instance.memory(store.as_context(), index));
         let known = memories.map(|memory| memory.data(store.as_context()).to_vec());
         self.memories = known.map(|known| Memory { known, dirty: Dirty::default() }).collect();

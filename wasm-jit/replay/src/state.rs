@@ -10,6 +10,7 @@ use super::check::has_recorded_form;
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::imported;
+use super::objects;
 use super::trace::Writer;
 use super::value::{Value, mutable_globals, of_global};
 use super::writes::changed_blocks;
@@ -44,6 +45,7 @@ pub(crate) fn write_snapshot(
     instance: Instance,
     out: &mut Writer,
 ) -> Result<(), Error> {
+    objects::refuse(&mut store, instance)?;
     let imported = imported::write(&mut store, instance, out)?;
     out.write(&Event::Snapshot)?;
     let (memories, tables) = (imported.memories.len(), imported.tables.len());

@@ -56,7 +56,8 @@ pub(super) const DATA: u8 = 11;
 pub(super) struct Program {
     pub(super) sections: HashMap<u8, Items>,
     pub(super) names: Option<Vec<u8>>,
-    pub(super) types: Vec<wp::FuncType>,
+    /// All types, by their indices; `None` for those of objects.
+    pub(super) types: Vec<Option<wp::FuncType>>,
     /// The types of all functions; the imported ones come first.
     pub(super) functions: Vec<u32>,
     pub(super) imports: u32,
@@ -100,8 +101,11 @@ impl Program {
     fn add(&mut self, payload: wp::Payload<'_>) -> Result<(), Error> {
         match payload {
             wp::Payload::TypeSection(types) => {
-                for ty in types.into_iter_err_on_gc_types() {
-                    self.types.push(ty?);
+                for group in types {
+                    self.types.extend(group?.into_types().map(|ty| match ty.composite_type.inner {
+                        wp::CompositeInnerType::Func(ty) => Some(ty),
+                        _ => None,
+                    }));
                 }
             }
             wp::Payload::ImportSection(imports) => {
@@ -198,11 +202,11 @@ impl Program {
 
     /// The type of a tag, by its index.
     pub(super) fn tag_type(&self, tag: u32) -> Option<&wp::FuncType> {
-        self.tags.get(tag as usize).map(|ty| &self.types[*ty as usize])
+        self.tags.get(tag as usize).and_then(|ty| self.types[*ty as usize].as_ref())
     }
 
     /// The type of a function, by its index.
     pub(super) fn type_of(&self, function: u32) -> Option<&wp::FuncType> {
-        self.functions.get(function as usize).map(|ty| &self.types[*ty as usize])
+        self.functions.get(function as usize).and_then(|ty| self.types[*ty as usize].as_ref())
     }
 }

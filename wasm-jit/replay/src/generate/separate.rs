@@ -87,10 +87,10 @@ fn imports(program: &Program, script: &Script) -> Result<Vec<u8>, Error> {
     let table = tables.len();
     tables.table(table_of_functions(program));
     let mut code = CodeSection::new();
-    for (number, ty) in program.functions[..program.imports as usize].iter().enumerate() {
+    for (number, ty) in (0..).zip(&program.functions[..program.imports as usize]) {
         let mut body = Function::new([]);
         let mut instructions = body.instructions();
-        let parameters = program.types[*ty as usize].params().len() as u32;
+        let parameters = program.type_of(number).map_or(0, |ty| ty.params().len() as u32);
         (0..parameters).for_each(|parameter| _ = instructions.local_get(parameter));
         instructions.i32_const(number as i32).call_indirect(table, *ty).end();
         code.function(&body);

@@ -16,12 +16,14 @@
 //!
 //! [`Tree::publish`]: super::tree::Tree::publish
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use wordpatch::tsc;
 
 use super::Shared;
 use crate::Error;
@@ -50,7 +52,7 @@ impl Sampler {
     pub(super) fn start(shared: Arc<Shared>) -> Result<Self, Error> {
         let (ends, ended) = channel();
         let sample = move || {
-            let mut random = RandomState::new().build_hasher().finish();
+            let mut random = SmallRng::seed_from_u64(tsc::now());
             let mut last = Instant::now();
             while ended.recv_timeout(interval(&mut random)) == Err(RecvTimeoutError::Timeout) {
                 let mut threads = shared.threads();
@@ -76,14 +78,9 @@ impl Drop for Sampler {
     }
 }
 
-/// A random time: between a half and three halves of [`PERIOD`], evenly distributed (SplitMix64).
-fn interval(state: &mut u64) -> Duration {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut bits = *state;
-    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    let fraction = (bits ^ bits >> 31) as f64 / u64::MAX as f64;
-    PERIOD.mul_f64(0.5 + fraction)
+/// A random time: between a half and three halves of [`PERIOD`], evenly distributed.
+fn interval(random: &mut SmallRng) -> Duration {
+    PERIOD.mul_f64(random.random_range(0.5..1.5))
 }
 
 #[cfg(test)]
@@ -92,8 +89,8 @@ mod tests {
 
     #[test]
     fn intervals_are_spread_around_the_period() {
-        let mut state = 1;
-        let all: Vec<f64> = (0..10_000).map(|_| interval(&mut state).as_secs_f64() * 1e3).collect();
+        let mut random = SmallRng::seed_from_u64(1);
+        let all: Vec<f64> = (0..10_000).map(|_| interval(&mut random).as_secs_f64() * 1e3).collect();
         assert!(all.iter().all(|ms| (0.5..=1.5).contains(ms)));
         let mean = all.iter().sum::<f64>() / all.len() as f64;
         // The standard deviation of the mean is 0.003.

@@ -1,0 +1,69 @@
+//! [`refuse`]: objects that remain between two calls of the host.
+//!
+//! Events say what is in memories, tables and globals, but not what is in objects. Where a trace
+//! begins with the state of an instance, or leaves out a part of its run, as snapshots and slices
+//! do, a replay would find objects as initializers have made them.
+
+use wasm_jit::wasmparser::{ConstExpr, ElementItems, Operator, Parser, Payload, TableInit};
+use wasm_jit::{AsContextMut, Instance, Mutability, Val};
+
+use super::error::{Error, unsupported};
+
+/// Refuses an instance with objects in constant globals, or made by the initializers of its tables
+/// and element segments. Those in mutable globals, and in tables that the program changes, are
+/// found when their values are recorded.
+pub(crate) fn refuse(mut store: impl AsContextMut, instance: Instance) -> Result<(), Error> {
+    for index in 0.. {
+        let Some(global) = instance.global(store.as_context(), index) else { break };
+        let is_constant = global.ty(store.as_context()).mutability() == Mutability::Const;
+        if is_constant && is_object(&global.get(store.as_context_mut())) {
+            return Err(unsupported(format!("global {index}, an object that the program may have changed")));
+        }
+    }
+    let module = instance.module(store.as_context());
+    for payload in Parser::new(0).parse_all(module.bytes()) {
+        match payload? {
+            Payload::TableSection(tables) => {
+                for table in tables {
+                    if let TableInit::Expr(initializer) = table?.init {
+                        refuse_initializer(&initializer, "a table")?;
+                    }
+                }
+            }
+            Payload::ElementSection(segments) => {
+                for segment in segments {
+                    let ElementItems::Expressions(_, initializers) = segment?.items else { continue };
+                    for initializer in initializers {
+                        refuse_initializer(&initializer?, "an element segment")?;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn is_object(value: &Val) -> bool {
+    match value {
+        Val::AnyRef(Some(value)) => value.as_i31().is_none(),
+        Val::ExternRef(value) => value.is_some(),
+        _ => false,
+    }
+}
+
+fn refuse_initializer(initializer: &ConstExpr<'_>, of: &str) -> Result<(), Error> {
+    for operator in initializer.get_operators_reader() {
+        if matches!(
+            operator?,
+            Operator::StructNew { .. }
+                | Operator::StructNewDefault { .. }
+                | Operator::ArrayNew { .. }
+                | Operator::ArrayNewDefault { .. }
+                | Operator::ArrayNewFixed { .. }
+        ) {
+            return Err(unsupported(format!("{of} with objects, which the program may have changed")));
+        }
+    }
+    Ok(())
+}
