@@ -38,6 +38,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = str::parse::<Format>)]
     monitor_format: Format,
 
+    /// Begins with the monitors switched off: each SIGUSR2 switches them on, or off again
+    #[arg(long, requires = "monitors")]
+    monitor_toggle: bool,
+
     /// Lets `wasm-jit attach PID` switch monitors and print reports while the program runs
     #[arg(long)]
     control: bool,
@@ -76,7 +80,7 @@ impl Arguments {
 
     /// Whether monitor modules and scripts have stores of their own.
     fn has_shared(&self, program: &Module) -> bool {
-        self.control || self.is_replayed || starts_threads(program)
+        self.control || self.monitor_toggle || self.is_replayed || starts_threads(program)
     }
 
     /// Where reports go, if they are files.
@@ -95,6 +99,11 @@ impl Arguments {
     /// Whether there are monitors, or may be.
     pub(super) fn any(&self) -> bool {
         self.control || !self.monitors.is_empty()
+    }
+
+    /// Blocks the signals at which something happens to monitors, if there may be any.
+    pub(super) fn block_signals(&self) -> Option<Signals> {
+        self.any().then(|| Signals::block(self.monitor_toggle))
     }
 }
 
@@ -158,6 +167,9 @@ impl Monitors {
                 session.enable(request).map_err(Failure::new)?;
             }
         }
+        if arguments.monitor_toggle {
+            session.switch_all(false).map_err(Failure::new)?;
+        }
         let session = Arc::new(session);
         let control =
             arguments.control.then(|| super::attach::listen(session.clone(), module)).transpose()?;
@@ -201,41 +213,55 @@ impl Monitors {
         self.write();
     }
 
-    /// Writes reports whenever SIGUSR1 arrives, and before the process ends by another signal.
-    pub(super) fn report_at(&self, signals: Signals) {
+    /// Switches the monitors on, or off if one of them is on.
+    fn toggle(&self) {
+        let Some(running) = &self.0 else { return };
+        let is_any_on = running.session.started_monitors().iter().any(|(_, is_on)| *is_on);
+        if let Err(error) = running.session.switch_all(!is_any_on) {
+            Failure::new(error).about("monitors").report();
+        }
+    }
+
+    /// Writes reports whenever SIGUSR1 arrives, switches monitors at SIGUSR2, and writes reports
+    /// before the process ends by another signal.
+    pub(super) fn obey(&self, signals: Signals) {
         let monitors = self.clone();
-        let wait = move || signals.for_each(|| monitors.write_now(), || monitors.finish());
+        let wait = move || {
+            signals.for_each(|signal| match signal {
+                Signal::SIGUSR1 => monitors.write_now(),
+                Signal::SIGUSR2 => monitors.toggle(),
+                signal => {
+                    monitors.finish();
+                    end_by(signal);
+                }
+            });
+        };
         let thread = thread::Builder::new().name("monitors".to_owned()).spawn(wait);
         if let Err(error) = thread {
-            Failure::new(error).about("no reports at signals").report();
+            Failure::new(error).about("signals have no effect on monitors").report();
         }
     }
 }
 
-/// Signals at which reports are written: blocked in this thread, and those that it starts. Those
-/// that the process was started to ignore, as by nohup, are not among them.
+/// Signals at which reports are written or monitors are switched: blocked in this thread, and those
+/// that it starts. Those that the process was started to ignore, as by nohup, are not among them.
 #[derive(Debug)]
 pub(super) struct Signals(SigSet);
 
 impl Signals {
-    pub(super) fn block() -> Self {
+    fn block(has_toggle: bool) -> Self {
         let signals = [Signal::SIGUSR1, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-        let set: SigSet = signals.into_iter().filter(|signal| !is_ignored(*signal)).collect();
+        let signals = signals.into_iter().chain(has_toggle.then_some(Signal::SIGUSR2));
+        let set: SigSet = signals.filter(|signal| !is_ignored(*signal)).collect();
         set.thread_block().expect("these signals can be blocked");
         Self(set)
     }
 
-    /// Calls a function at each SIGUSR1, and another one before the process ends by another signal,
-    /// as it would have without this. Does not return.
-    fn for_each(&self, report: impl Fn(), finish: impl Fn()) {
+    /// Calls a function at each signal. Does not return.
+    fn for_each(&self, act: impl Fn(Signal)) {
         loop {
-            match self.0.wait() {
-                Ok(Signal::SIGUSR1) => report(),
-                Ok(signal) => {
-                    finish();
-                    end_by(signal);
-                }
-                Err(_) => {}
+            if let Ok(signal) = self.0.wait() {
+                act(signal);
             }
         }
     }
@@ -249,7 +275,7 @@ fn is_ignored(signal: Signal) -> bool {
     asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// Ends the process by a signal.
+/// Ends the process by a signal, as it would have ended without this.
 fn end_by(signal: Signal) {
     let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default action runs no code of this process.

@@ -22,7 +22,7 @@ pub(super) fn run(mut arguments: Run) -> Result<ExitCode, Failure> {
     arguments.monitors.is_replayed = arguments.replay.is_some();
     let requests = arguments.monitors.requests()?;
     // Before there are threads: they must not get the signals.
-    let signals = arguments.monitors.any().then(super::monitors::Signals::block);
+    let signals = arguments.monitors.block_signals();
     let running = program::with_stack(arguments.max_stack, move || run_here(&arguments, requests, signals))?;
     running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -37,7 +37,7 @@ fn run_here(
     let counts = Counts::of(&module, &arguments.counts)?;
     let monitors = Monitors::start(&module, &arguments.monitors, requests)?;
     if let Some(signals) = signals {
-        monitors.report_at(signals);
+        monitors.obey(signals);
     }
     let debug_port = arguments.debug_port.as_ref().map(|address| Port::open(&module, address)).transpose()?;
     if arguments.perf_map {

@@ -113,6 +113,57 @@ fn reports_are_written_at_signals() {
 }
 
 #[test]
+fn monitors_are_switched_at_signals() {
+    let directory = with_module(ENDLESS);
+    let script = "report var branches: i64; wasm:opcode:br:before { branches++; }";
+    std::fs::write(directory.path().join("branches.mm"), script).unwrap();
+    let monitors = "--monitors=icount,./branches.mm";
+    let arguments = ["run", monitors, "--monitor-toggle", "--monitor-out=out", "app.wat"];
+    let (mut child, _out) = start(&directory, &arguments);
+    let counts = || {
+        let of = |name: &str, key: &str| {
+            let file = directory.path().join(format!("out/{name}.csv"));
+            wait_for(&file);
+            let text = std::fs::read_to_string(&file).unwrap();
+            std::fs::remove_file(&file).unwrap();
+            let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(','));
+            line.map_or(0, |count| count.parse::<u64>().unwrap())
+        };
+        send(&child, Signal::SIGUSR1);
+        [of("icount", "instructions"), of("branches.mm", "branches")]
+    };
+    // Until it is taken: it would be taken after a SIGUSR1 that is sent later, and two count as
+    // one.
+    let switch = || {
+        send(&child, Signal::SIGUSR2);
+        let pending = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+            let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap().trim();
+            u64::from_str_radix(pending, 16).unwrap() & 1 << (Signal::SIGUSR2 as u32 - 1) != 0
+        };
+        while pending() {
+            std::thread::yield_now();
+        }
+    };
+    assert_eq!(counts(), [0, 0]);
+    switch();
+    while counts().contains(&0) {}
+    switch();
+    let mut last = counts();
+    loop {
+        let now = counts();
+        if now == last {
+            break;
+        }
+        last = now;
+    }
+    switch();
+    while counts().iter().zip(last).any(|(now, last)| *now == last) {}
+    send(&child, Signal::SIGTERM);
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(15));
+}
+
+#[test]
 fn programs_whose_time_is_up_are_reported() {
     let directory = with_module(ENDLESS);
     let ran = run(&directory, &["run", "--timeout=100ms", "--monitors=icount", "app.wat"]);

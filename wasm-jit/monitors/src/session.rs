@@ -110,6 +110,22 @@ impl Session {
         Ok(())
     }
 
+    /// Switches all monitors that have started on, or off. They keep what they have observed.
+    ///
+    /// # Errors
+    /// The first of those of switching probes; the other monitors are switched.
+    pub fn switch_all(&self, on: bool) -> Result<(), Error> {
+        let mut result = Ok(());
+        for started in self.started().iter_mut().filter(|started| started.is_on != on) {
+            let switched = if on { started.monitor.activate() } else { started.monitor.deactivate() };
+            match switched {
+                Ok(()) => started.is_on = on,
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result
+    }
+
     /// The monitors that have started, in this order, and whether they are on.
     pub fn started_monitors(&self) -> Vec<(String, bool)> {
         self.started().iter().map(|started| (started.name.clone(), started.is_on)).collect()

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use wasm_jit::{Instance, InterruptHandle, Module, Store, StoreLimits};
 
 use super::error::Error;
+use super::objects;
 use super::rerun::{self, Ended, Observer, Run};
 use super::snapshot::{Snapshots, Taking};
 use super::state::State;
@@ -116,8 +117,8 @@ impl Replay {
     /// last one is some milliseconds ago. To be called before [`Replay::run`], with the fuel of a
     /// run from its beginning; the fuel that was consumed before the snapshot is subtracted.
     ///
-    /// Programs that keep references other than to their own functions in tables or globals have no
-    /// snapshots.
+    /// Programs that keep references other than to their own functions in tables or globals, or
+    /// objects in constant globals and initializers, have no snapshots.
     ///
     /// # Example
     /// ```no_run
@@ -139,6 +140,10 @@ impl Replay {
     pub fn use_snapshots(&mut self, snapshots: Arc<Snapshots>, unobserved: u64) -> Result<(), Error> {
         let given = self.store.fuel()?;
         let instance = self.instance();
+        match objects::refuse(&mut self.store, instance) {
+            Err(Error::Unsupported { .. }) => return Ok(()),
+            other => other?,
+        }
         let initial = State::empty(&self.store, instance);
         if let Some(snapshot) = snapshots.before(unobserved.min(given)) {
             self.store.set_fuel(given - snapshot.consumed)?;

@@ -250,30 +250,42 @@ fn the_size_of_snapshots_is_limited() {
 
 #[test]
 fn programs_whose_state_has_no_recorded_form_have_no_snapshots() {
-    let text = r#"(module (global $r (mut anyref) (ref.null any))
-        (func (export "act") (param i32) (result i32)
-            (local.get 0)
-            (i31.get_s (ref.cast i31ref (global.get $r))) (global.set $r (ref.i31 (local.get 0)))
-            (i32.add))
-        (func (export "set") (global.set $r (ref.i31 (i32.const 5)))))"#;
-    let engine = engine();
-    let module = Module::new(&engine, text).unwrap();
-    let trace = Trace::default();
-    let recorder = Recorder::new(&module, trace.clone()).unwrap();
-    let mut store = Store::new(&engine, ());
-    store.set_fuel(FUEL).unwrap();
-    let instance = recorder.instantiate(&mut store, &Linker::new(&engine)).unwrap();
-    instance.get_typed_func::<(), ()>(&mut store, "set").unwrap().call(&mut store, ()).unwrap();
-    let act = instance.get_typed_func::<i32, i32>(&mut store, "act").unwrap();
-    assert_eq!(act.call(&mut store, 1).unwrap(), 6);
-    assert_eq!(act.call(&mut store, 2).unwrap(), 3);
-    let snapshots = Arc::new(Snapshots::with(1, usize::MAX));
-    for _ in 0..2 {
-        let mut replay = Replay::new(&module, Cursor::new(trace.bytes())).unwrap();
-        replay.set_fuel(FUEL).unwrap();
-        replay.use_snapshots(snapshots.clone(), u64::MAX).unwrap();
-        let ended = replay.run();
-        assert!(matches!(ended, Ok(Ended::Returned)), "{ended:?}");
-        assert_eq!(snapshots.count(), 0);
+    // References in a global, and an object that the program changes.
+    let texts = [
+        r#"(module (global $r (mut anyref) (ref.null any))
+            (func (export "act") (param i32) (result i32)
+                (local.get 0)
+                (i31.get_s (ref.cast i31ref (global.get $r))) (global.set $r (ref.i31 (local.get 0)))
+                (i32.add))
+            (func (export "set") (global.set $r (ref.i31 (i32.const 5)))))"#,
+        r#"(module (type $box (struct (field (mut i32))))
+            (global $b (ref $box) (struct.new $box (i32.const 0)))
+            (func (export "act") (param i32) (result i32)
+                (local.get 0)
+                (struct.get $box 0 (global.get $b)) (struct.set $box 0 (global.get $b) (local.get 0))
+                (i32.add))
+            (func (export "set") (struct.set $box 0 (global.get $b) (i32.const 5))))"#,
+    ];
+    for text in texts {
+        let engine = engine();
+        let module = Module::new(&engine, text).unwrap();
+        let trace = Trace::default();
+        let recorder = Recorder::new(&module, trace.clone()).unwrap();
+        let mut store = Store::new(&engine, ());
+        store.set_fuel(FUEL).unwrap();
+        let instance = recorder.instantiate(&mut store, &Linker::new(&engine)).unwrap();
+        instance.get_typed_func::<(), ()>(&mut store, "set").unwrap().call(&mut store, ()).unwrap();
+        let act = instance.get_typed_func::<i32, i32>(&mut store, "act").unwrap();
+        assert_eq!(act.call(&mut store, 1).unwrap(), 6);
+        assert_eq!(act.call(&mut store, 2).unwrap(), 3);
+        let snapshots = Arc::new(Snapshots::with(1, usize::MAX));
+        for _ in 0..2 {
+            let mut replay = Replay::new(&module, Cursor::new(trace.bytes())).unwrap();
+            replay.set_fuel(FUEL).unwrap();
+            replay.use_snapshots(snapshots.clone(), u64::MAX).unwrap();
+            let ended = replay.run();
+            assert!(matches!(ended, Ok(Ended::Returned)), "{ended:?}");
+            assert_eq!(snapshots.count(), 0);
+        }
     }
 }
