@@ -16,7 +16,7 @@ pub(super) const DESCRIPTION: Description = Description {
     details: "Each level keeps the lines of its sets that were used last (LRU). An access that misses in a level goes \
               to the next one, and brings the line into all of these levels, also if it stores. An access to more \
               than one line misses if one of them does. Addresses are those in the module's memories, from 0; all \
-              threads and instances share the caches, in portions of some thousand accesses. Accesses by the host, \
+              threads and instances share the caches, in portions of some hundred accesses. Accesses by the host, \
               the stack of the machine and instructions are not simulated.",
     options: &[OptionInfo {
         name: "level",

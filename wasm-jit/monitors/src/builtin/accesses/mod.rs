@@ -2,7 +2,7 @@
 //!
 //! A probe at each instruction that accesses a memory puts the access into a [ring](ring::Ring) of
 //! its thread. A full ring is emptied by its thread, the others when a report is made: whoever
-//! empties rings holds the lock of the consumer. So a thread takes a lock once in some thousand
+//! empties rings holds the lock of the consumer. So a thread takes a lock once in some hundred
 //! accesses.
 
 mod ring;
@@ -40,11 +40,11 @@ pub(super) struct Access {
 
 /// What uses the accesses.
 pub(super) trait Consumer: Send + 'static {
-    /// Gets an access of a thread. Those of one thread come in their order, some thousand at a
+    /// Gets an access of a thread. Those of one thread come in their order, some hundred at a
     /// time.
     fn consume(&mut self, site: &Site, access: Access);
 
-    /// Is called after some thousand of accesses.
+    /// Is called after some hundred accesses.
     fn pause(&mut self) {}
 }
 

@@ -9,8 +9,8 @@ use wasm_jit::probes::NativeFn;
 
 use super::{Access, Consumer, Site};
 
-/// How many accesses a ring has.
-const CAPACITY: usize = 4096;
+/// How many accesses a ring has: 16 KiB, so that it stays in the first cache.
+const CAPACITY: usize = 512;
 
 /// Marks the site of an access with a value.
 const HAS_VALUE: u64 = 1 << 63;
