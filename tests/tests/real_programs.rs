@@ -18,19 +18,25 @@ fn build(name: &str) -> PathBuf {
 }
 
 /// Runs a program [`RUNS`] times with the preload, and twice without. `sampled`: functions that
-/// must have samples in every report.
+/// must have samples in every report that has lost none, and in most of all. On a busy machine, the
+/// service thread may have to wait for a processor while the program makes thousands of samples.
 fn check_runs(name: &str, args: &[&str], sampled: &[&str]) {
     let binary = build(name);
     let first = run(&mut bare(&binary, args));
     assert!(first.status.success() && !first.stdout.is_empty(), "{name}: {}\n{}", first.status, first.stderr);
     run(&mut bare(&binary, args)).assert_same(&first, &format!("{name}, second bare run"));
+    let mut without = 0;
     for number in 1..=RUNS {
         let with = profiled(&binary, args, "");
         with.run.assert_same(&first, &format!("{name}, profiled run {number}"));
-        for function in sampled {
-            assert!(with.report().samples(function) > 0, "{name}, run {number}: no samples of {function}");
+        let report = with.report();
+        for function in sampled.iter().filter(|function| report.samples(function) == 0) {
+            let lost = report.json["lost_samples"].as_u64();
+            assert!(lost > Some(0), "{name}, run {number}: no samples of {function}");
+            without += 1;
         }
     }
+    assert!(without <= RUNS / 2, "{name}: {without} functions without samples in {RUNS} runs");
 }
 
 #[test]
