@@ -223,6 +223,15 @@ impl Lost {
 /// The number of entries of a window that execute code which was just rewritten.
 const COLD: u64 = 2;
 
+/// The time, in ticks, by which a window opens later if the thread was preempted after the window
+/// was begun: some tens of microseconds, in which the caches are filled again. Windows that are
+/// begun while the thread has no processor would all be at the beginning of its time slices, and
+/// represent the milliseconds after that.
+const REFILL: u64 = 130_000;
+
+/// A preemption shorter than this, in ticks, may be an error of the kernel's figures.
+const MIN_PREEMPTION: u64 = 20_000;
+
 /// The length of a window that ends with its limit.
 const FOR_EVER: u64 = 1 << 60;
 
@@ -520,7 +529,11 @@ impl Function {
         } else {
             0
         };
-        let own = (now - since).saturating_sub(thread.preempted_since(since) + spent);
+        let preempted = thread.preempted_since(since);
+        // Of a window that ends with its limit, only the latencies are used.
+        let is_cold = preempted > MIN_PREEMPTION && !self.is_limited.load(Relaxed);
+        let delay = if is_cold { delay + REFILL } else { delay };
+        let own = (now - since).saturating_sub(preempted + spent);
         let (opens, closes) = ((now + delay).saturating_sub(own), (now + delay + length).saturating_sub(own));
         if closes <= now {
             self.closes.store(now, Relaxed);

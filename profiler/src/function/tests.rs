@@ -88,6 +88,29 @@ fn a_window_lies_in_the_programs_own_time() {
 }
 
 #[test]
+fn a_window_does_not_open_while_the_caches_are_filled_after_a_preemption() {
+    let long = 2 * MIN_PREEMPTION;
+    let place = |at: u64, preempted: u64| {
+        let function = Function::default();
+        function.reset();
+        opened(&function, 1000, 150);
+        let is_counted = enter(&function, at, &Own(0, preempted)).is_some();
+        (is_counted, function.has_on(ProbeType::Entry).then(|| function.opens.load(Relaxed)))
+    };
+    assert_eq!(place(60 + MIN_PREEMPTION, MIN_PREEMPTION), (false, Some(100 + MIN_PREEMPTION)));
+    assert_eq!(place(60 + long, long), (false, Some(100 + long + REFILL)));
+    assert_eq!(place(110 + long + REFILL, long), (true, Some(100 + long + REFILL)));
+    // It is a place in the program's own time, and does not wait for calls.
+    assert_eq!(place(150 + long + REFILL, long), (false, None));
+    // If the window ends with its limit, its calls represent nothing but themselves.
+    let function = Function::default();
+    function.reset();
+    let window = Window { delay: 60, length: None, limit: 2, weight: 2.0, spent: 0 };
+    function.open(40, &window, |_, _| {}).expect("no thread is busy");
+    assert!(enter(&function, 110 + long, &Own(0, long)).is_some());
+}
+
+#[test]
 fn entries_count_from_the_opening_to_the_closing() {
     let function = Function::default();
     let number = observed(&function, 1000, 200);
