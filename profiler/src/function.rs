@@ -8,8 +8,8 @@
 //!    on, then the entry probes.
 //! 2. The first entry after that determines the times of a window. A window is a period of the
 //!    program's *own time*, which excludes probes and preemption. It begins [`Window::delay`] after
-//!    the service thread's last store. If the window is already over at this entry, it had no
-//!    calls.
+//!    the service thread's last store, and later if the thread was preempted in between
+//!    ([`REFILL`]). If the window is already over at this entry, it had no calls.
 //! 3. Entries before `opens` do not count. Later entries are numbered; the entry with the number
 //!    `limit` either refills the allowance or ends the observation.
 //! 4. The first entry after `closes` switches the entry probes off, unless its thread has lost time

@@ -46,7 +46,8 @@
 //!   more often. The length of strata varies, so that no period of the program stays in step with
 //!   them.
 //! * The tick comes when the service thread gets a processor, and windows open only while the
-//!   program has one ([`crate::displaced`]). If all processors are taken, this depends on what the
+//!   program has one ([`crate::displaced`]), some time after it got it
+//!   ([`crate::function`]). If all processors are taken, this depends on what the
 //!   program does: it is observed more often while it leaves a processor free, and after it was
 //!   descheduled. So a function is overestimated that is called mostly then, because the program
 //!   waits for a point in time, not for the end of some work. Processor time as an auxiliary
