@@ -80,12 +80,12 @@ pub(crate) struct Thread {
     processor_before: AtomicU64,
     processor: AtomicU64,
     preemption: Preemption,
-    preempted_before: AtomicU64,
     stack: Stack,
     /// When the service thread last read its processor time for [`note_processor_times`], in ticks,
-    /// or 0; and what it was, in nanoseconds.
+    /// or 0; what it was, in nanoseconds; and the preemption that was known then, in ticks.
     noted: AtomicU64,
     processor_when_noted: AtomicU64,
+    preempted_when_noted: AtomicU64,
     /// Number of first entries of windows that the thread has made.
     cold: AtomicU64,
     entries: EntryStack,
@@ -192,6 +192,7 @@ impl Thread {
         block.begins_at(governor::of_thread() as u64);
         block.preemption.forget();
         block.noted.store(0, Ordering::Relaxed);
+        block.preempted_when_noted.store(block.preemption.known(), Ordering::Relaxed);
         block.stack.begin(thread_pointer());
         // SAFETY: as in `current`.
         unsafe { *thread_local() = std::ptr::from_ref(block).cast_mut() };
@@ -253,9 +254,7 @@ impl Thread {
     /// Duration of the thread's preemption since some moment, in ticks.
     #[inline(always)]
     pub(crate) fn preempted(&self) -> u64 {
-        let preempted = self.preemption.time();
-        self.preempted_before.store(preempted, Ordering::Relaxed);
-        preempted
+        self.preemption.time()
     }
 
     /// The thread's own time at the time `now`: without probes and preemption, in ticks.
@@ -346,16 +345,20 @@ impl OwnTime for Thread {
 
     #[cold]
     fn preempted_since(&self, since: u64) -> u64 {
-        let before = self.preempted_before.load(Ordering::Relaxed);
-        let lately = Thread::preempted(self).wrapping_sub(before);
         // Acquire: pairs with the Release in `note_processor_times`.
         let noted = self.noted.load(Ordering::Acquire);
+        let before = self.preempted_when_noted.load(Ordering::Relaxed);
+        let lately = Thread::preempted(self).saturating_sub(before);
         if lately == 0 || noted == 0 || noted > since {
             return lately;
         }
         let ran = governor::of_thread() - self.processor_when_noted.load(Ordering::Relaxed) as f64;
         let ran = (ran * governor::ticks_per_ns()) as u64;
         lately.min(tsc::now().saturating_sub(noted).saturating_sub(ran))
+    }
+
+    fn now(&self, _: u64) -> u64 {
+        tsc::now()
     }
 
     fn is_alone(&self) -> bool {
@@ -418,7 +421,8 @@ pub(crate) fn note_processor_times() {
         if owner != 0 {
             let processor = governor::processor_time(governor::clock_of(owner));
             block.processor_when_noted.store(processor as u64, Ordering::Relaxed);
-            // Release: the processor time first.
+            block.preempted_when_noted.store(block.preemption.known(), Ordering::Relaxed);
+            // Release: the other two first.
             block.noted.store(tsc::now(), Ordering::Release);
         }
     }
@@ -635,10 +639,9 @@ mod tests {
         .unwrap();
     }
 
-    /// Preemption before a window was begun is not taken for one in it, though no probe has noticed
-    /// it before.
-    #[test]
-    fn preemption_before_a_window_does_not_belong_to_it() {
+    /// Runs `act`, for 50 ms at least between two measurements of preemption, beside other threads
+    /// that take all processors.
+    fn with_competitors(act: impl FnOnce(&Thread)) {
         preemption::start(2.0);
         if !preemption::is_available() {
             println!("skipped: the C library has registered no rseq area");
@@ -655,15 +658,31 @@ mod tests {
                     }
                 });
             }
-            let thread = Thread::current().unwrap();
-            thread.preempted();
+            act(Thread::current().unwrap());
+            done.store(true, Ordering::Relaxed);
+        });
+    }
+
+    fn spin() {
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < std::time::Duration::from_millis(50) {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Some milliseconds: a measurement that finds as much was not the first after a time slice by
+    /// chance.
+    const LONG: u64 = 10_000_000;
+
+    /// Preemption before a window was begun is not taken for one in it, though no probe has noticed
+    /// it before.
+    #[test]
+    fn preemption_before_a_window_does_not_belong_to_it() {
+        with_competitors(|thread| {
             let mut lately = 0;
-            // Until a measurement finds some milliseconds that nothing has noticed before.
-            while lately < 10_000_000 {
-                let (before, begun) = (thread.preempted(), std::time::Instant::now());
-                while begun.elapsed() < std::time::Duration::from_millis(50) {
-                    std::hint::spin_loop();
-                }
+            while lately < LONG {
+                let before = thread.preempted();
+                spin();
                 note_processor_times();
                 let noted = thread.noted.load(Ordering::Relaxed);
                 let since = thread.preempted_since(tsc::now());
@@ -671,7 +690,23 @@ mod tests {
                 lately = thread.preempted() - before;
                 assert!(since <= passed, "{since} of {passed} ticks, {lately} since the last probe");
             }
-            done.store(true, Ordering::Relaxed);
+        });
+    }
+
+    /// Windows of several functions are begun together. The first probe afterwards measures the
+    /// preemption in between; those of the other functions find nothing new.
+    #[test]
+    fn preemption_after_windows_were_begun_belongs_to_all_of_them() {
+        with_competitors(|thread| {
+            let mut first = 0;
+            while first < LONG {
+                note_processor_times();
+                let since = tsc::now();
+                spin();
+                first = thread.preempted_since(since);
+                let second = thread.preempted_since(since);
+                assert!(second >= first, "{first}, and then {second}");
+            }
         });
     }
 }

@@ -27,7 +27,7 @@ const BUDGET: &str = "budget=5%";
 
 /// Each program, the number of its runs in the long form, and whether other processes compete for
 /// the processors.
-const PROGRAMS: [(&str, u32, bool); 11] = [
+const PROGRAMS: [(&str, u32, bool); 12] = [
     ("cluster", 4, false),
     ("periodic", 6, false),
     ("phases", 6, false),
@@ -37,6 +37,7 @@ const PROGRAMS: [(&str, u32, bool); 11] = [
     ("blocking", 5, false),
     ("blocking", 4, true),
     ("nanoseconds", 4, true),
+    ("many", 4, true),
     ("tail", 4, false),
     ("tail", 4, true),
 ];
