@@ -82,13 +82,12 @@ pub(super) fn of_opcode(
         "bytecode" => return Bound::Unsupported("the encoding of instructions is not bound"),
         _ => {}
     }
-    for (prefix, values, is_bound) in [
-        ("arg", &opcode.operands, mode == Mode::Before),
-        // The results of a branch are on the stack at all of its targets.
-        ("res", results(opcode), mode == Mode::After),
-        ("imm", &opcode.immediates, true),
+    for (prefix, values) in [
+        ("arg", Some(&opcode.operands).filter(|_| mode.has_operands())),
+        ("res", results(opcode, mode)),
+        ("imm", Some(&opcode.immediates)),
     ] {
-        let Some(index) = numbered(name, prefix).filter(|_| is_bound) else { continue };
+        let (Some(index), Some(values)) = (numbered(name, prefix), values) else { continue };
         return match (values.get(index), bound(name)) {
             (None, _) => Bound::Unknown,
             (Some(_), Some(ty)) => Bound::Value(Typed::request(ty, name)),
@@ -104,8 +103,8 @@ pub(super) fn of_opcode(
             "is_write" => return Bound::Value(Typed::bool(access.is_write)),
             "offset" => return Bound::Value(offset()),
             "align" | "memory" => return Bound::Value(Typed::request(Type::U32, name)),
-            "addr" if mode == Mode::Before => return Bound::Value(address()),
-            "effective_addr" if mode == Mode::Before => {
+            "addr" if mode.has_operands() => return Bound::Value(address()),
+            "effective_addr" if mode.has_operands() => {
                 let offset = Typed::cast(offset(), Type::U32);
                 return Bound::Value(Typed::binary(BinaryOp::Add, address(), offset));
             }
@@ -114,23 +113,23 @@ pub(super) fn of_opcode(
     }
     match (opcode.name, name) {
         ("br" | "br_table", "taken") => Bound::Value(Typed::bool(true)),
-        ("br_if" | "if", "taken") if mode == Mode::Before => {
+        ("br_if" | "if", "taken") if mode.has_operands() => {
             let zero = Typed::int(Type::U32, 0);
             Bound::Value(Typed::binary(BinaryOp::Ne, Typed::request(Type::U32, "arg0"), zero))
         }
-        ("br_on_null" | "br_on_non_null", "taken") if mode == Mode::Before => {
+        ("br_on_null" | "br_on_non_null", "taken") if mode.has_operands() => {
             let decides = if opcode.name == "br_on_null" { BinaryOp::Eq } else { BinaryOp::Ne };
             let reference = Typed::request(Type::U64, "ref0");
             Bound::Value(Typed::binary(decides, reference, Typed::int(Type::U64, 0)))
         }
         ("br_table", "num_targets" | "default_target") => Bound::Value(Typed::request(Type::U32, name)),
-        ("br_table", "target") if mode == Mode::Before => {
+        ("br_table", "target") if mode.has_operands() => {
             let index = || Typed::request(Type::U32, "arg0");
             let targets = || Typed::request(Type::U32, "num_targets");
             let inside = Typed::binary(BinaryOp::Lt, index(), targets());
             Bound::Value(Typed::ternary(inside, index(), targets()))
         }
-        (division, "trap") if mode == Mode::Before => trap(division),
+        (division, "trap") if mode.has_operands() => trap(division),
         ("call" | "return_call", "target_fn_name" | "target_imp_module" | "target_fn_type") => {
             Bound::Value(Typed::request(Type::Str, name))
         }
@@ -147,13 +146,18 @@ pub(super) fn of_opcode(
     }
 }
 
-/// The results that an instruction pushes.
-pub(super) fn results(opcode: &Opcode) -> &Values {
+/// The results that an instruction pushes, if the mode has some.
+pub(super) fn results(opcode: &Opcode, mode: Mode) -> Option<&Values> {
     static NONE: Values = Values::NONE;
-    match opcode.name {
-        name if BLOCKS.contains(&name) || name.starts_with("br") => &NONE,
-        "else" | "end" | "catch" | "catch_all" => &NONE,
-        _ => &opcode.results,
+    static ANY: Values = Values { known: Vec::new(), more: true };
+    match (mode, opcode.name) {
+        (Mode::BlockAlt, _) => Some(&ANY),
+        (Mode::Alt, _) => Some(&opcode.results),
+        // The results of a branch are on the stack at all of its targets.
+        (Mode::After, name) if BLOCKS.contains(&name) || name.starts_with("br") => Some(&NONE),
+        (Mode::After, "else" | "end" | "catch" | "catch_all") => Some(&NONE),
+        (Mode::After, _) => Some(&opcode.results),
+        _ => None,
     }
 }
 

@@ -30,7 +30,16 @@ pub(super) enum Place {
     Frame(u32),
     /// An offset in the block of a thread.
     Thread(u32),
+    /// An offset from [`REPLACEMENT`].
+    Replacement(u32),
 }
+
+/// The address in the monitor's memory where rules say that they have replaced an instruction: 1 if
+/// they have. It is before the output of the [runtime](super::emit).
+pub(crate) const REPLACEMENT: u32 = 1008;
+
+/// The offset from there of the result of what they have replaced.
+pub(crate) const REPLACEMENT_RESULT: u32 = 8;
 
 impl Place {
     pub(super) fn is_of_frame(self) -> bool {
@@ -387,6 +396,8 @@ pub(super) struct Probe {
     pub(super) init: Body,
     /// It is only on while its predicate can hold: `@toggle`.
     pub(super) is_toggled: bool,
+    /// The type of the result of what it replaces, if it replaces something that has one.
+    pub(super) result: Option<ValType>,
 }
 
 /// The module and the name of the host's function that ends a rule.

@@ -13,7 +13,7 @@ use super::error::MonitorError;
 use super::evaluate::Ways;
 use super::instructions::{Immediate, access, immediates, name};
 use super::load::MonitorModule;
-use super::modes::{Continuations, Mode, results};
+use super::modes::{Continuations, results};
 use super::names::{Call, Event, Parameter, Static};
 use super::strings::Buffer;
 
@@ -102,7 +102,7 @@ impl<T: 'static> Matching<'_, T> {
         let has_blocks = self.monitor.rules.iter().any(of_blocks);
         let blocks = if has_blocks { Flow::of(body).blocks() } else { Vec::new() };
         let mut blocks = blocks.into_iter().peekable();
-        let has_modes = self.monitor.rules.iter().any(|(_, rule)| rule.mode != Mode::Before);
+        let has_modes = self.monitor.rules.iter().any(|(_, rule)| !rule.mode.has_operands());
         let continuations = has_modes.then(|| Continuations::of(&Flow::of(body)));
         for (index, instruction) in instructions.iter().enumerate() {
             let offset = (instruction.offset() - start) as u32;
@@ -137,7 +137,7 @@ impl<T: 'static> Matching<'_, T> {
             };
             for number in rules {
                 match self.monitor.rules[number].1.mode {
-                    Mode::Before => self.rule(number, &place)?,
+                    mode if mode.has_operands() => self.rule(number, &place)?,
                     mode => {
                         let places = continuations.iter().flat_map(|all| all.places(index, mode));
                         let places: Vec<Place> = places.collect();
@@ -335,6 +335,7 @@ impl Match<'_> {
             Static::Opidx => Evaluated::Integer(self.index as u64),
             Static::Probe => unreachable!("the caller knows it"),
             Static::Group(group) => Evaluated::Integer(group.into()),
+            Static::Replaced(_) => Evaluated::Integer(0),
             Static::Function => Evaluated::Integer(self.function.index().into()),
             Static::AtFunctionEnd => Evaluated::Integer(self.is_last.into()),
             Static::Immediate(index) => {

@@ -52,6 +52,15 @@ fn the_scripts_for_users_compile() {
     let clock = wat::parse_file(root.join("scripts/clock.wat")).unwrap();
     let (native, scripts): (Vec<_>, Vec<_>) =
         scripts.into_iter().partition(|script| script.lines().any(|line| line.starts_with("native:")));
+    let (changing, scripts): (Vec<_>, Vec<_>) =
+        scripts.into_iter().partition(|script| script.contains(":alt "));
+    let engine = wasm_jit::Engine::default();
+    let program = wasm_jit::Module::new(&engine, "(module)").unwrap();
+    for script in changing {
+        if let Err(error) = wasm_jit_whamm::rewrite::instrument("test.mm", script.as_bytes(), &program) {
+            panic!("{error}");
+        }
+    }
     for script in scripts {
         if let Err(error) = lang::compile("test.mm", script.as_bytes(), &[("clock", &clock)]) {
             panic!("{error}");

@@ -61,7 +61,9 @@ fn names_and_rules() {
     check("«wasm:opcode:call» { }", Rule, "matches nothing");
     check("«jvm:opcode:call:before» { }", Rule, "matches nothing");
     check("«wasm:opcode:call:alt» { }", Unsupported, "the mode `alt`");
-    check("«wasm:opcode:call:block_alt» { }", Unsupported, "the mode `block_alt`");
+    check("«wasm:opcode:block:block_alt» { }", Unsupported, "the mode `block_alt`");
+    check("«wasm:opcode:call:block_alt» { }", Rule, "matches nothing");
+    check("«wasm:opcode:br:alt» { }", Rule, "matches nothing");
     check("«wasm:opcode:call:entry» { }", Rule, "matches nothing");
     check("«wasm:opcode:br:after» { }", Rule, "matches nothing");
     check("wasm:opcode:i32.add:after { var x: i32 = «arg0»; }", Name, "no variable `arg0`");

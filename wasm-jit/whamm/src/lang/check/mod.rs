@@ -7,6 +7,7 @@
 
 mod calls;
 mod expressions;
+mod replacement;
 mod selection;
 mod statements;
 mod storage;
@@ -15,6 +16,7 @@ use std::collections::HashMap;
 
 use wasm_encoder::ValType;
 
+use self::replacement::RESULT;
 use super::Target;
 use super::ast::{self, Item};
 use super::bound;
@@ -228,15 +230,14 @@ impl Checker<'_> {
     fn rule(&mut self, index: usize, rule: &ast::Rule) {
         let (events, any) = match events::matching(&rule.parts, self.target.provider()) {
             Matched::Events { events, any } => (events, any),
-            Matched::Unsupported(message) => {
-                self.problem(ProblemKind::Unsupported, &rule.span, message);
-                return;
-            }
             Matched::Nothing(help) => {
                 self.help(ProblemKind::Rule, &rule.span, "this rule matches nothing", help);
                 return;
             }
         };
+        if !self.can_replace(rule, &events) {
+            return;
+        }
         let mut bounds: Vec<(String, Type)> = Vec::new();
         for bound in &rule.bounds {
             let name = &bound.name.name;
@@ -327,10 +328,14 @@ impl Checker<'_> {
         self.sites.clear();
         self.scopes.push(HashMap::new());
         let predicate = rule.predicate.as_ref().and_then(|predicate| self.condition(predicate));
+        let result = self.declare_result(rule, &event, &bounds);
         let statements = self.block(&rule.body);
         self.scopes.pop();
         let mut body = std::mem::take(&mut self.body);
         body.statements = self.selected(&rule.selection, statements);
+        if event.mode().replaces() {
+            self.mark_replaced(result.as_ref(), &mut body.statements);
+        }
         let init = std::mem::take(&mut self.init);
         self.context = Context::Script;
         match event {
@@ -359,12 +364,26 @@ impl Checker<'_> {
                         let request = |(name, ty): (String, Type)| (native::typed(&name, &ty), ty);
                         bounds.into_iter().map(request).collect()
                     }
+                    _ if event.mode().replaces() => {
+                        bounds.into_iter().filter(|(name, _)| name != RESULT).collect()
+                    }
                     _ => bounds,
                 };
+                let result = result.and_then(|ty| ty.scalar());
                 let (mode, event) = (event.mode(), event.text());
                 let is_toggled = rule.selection.toggle.is_some();
-                let probe =
-                    Probe { rule: index, event, mode, bounds, predicate, body, site, init, is_toggled };
+                let probe = Probe {
+                    rule: index,
+                    event,
+                    mode,
+                    bounds,
+                    predicate,
+                    body,
+                    site,
+                    init,
+                    is_toggled,
+                    result,
+                };
                 self.check_toggle(&rule.selection, &probe);
                 self.program.probes.push(probe);
             }

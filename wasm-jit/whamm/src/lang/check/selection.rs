@@ -115,7 +115,7 @@ impl Checker<'_> {
 
     /// Switches the probe off.
     fn off(&mut self) -> Option<Statement> {
-        if self.target == Target::Anywhere {
+        if matches!(self.target, Target::Anywhere | Target::Program) {
             return None;
         }
         let probe = Typed::request(Type::U32, "probe");

@@ -11,6 +11,7 @@ use super::super::types::Type;
 use super::Emitter;
 use super::code::Code;
 use super::requests::{self, Requested, reads, requests, requests_of, sets};
+use super::runtime::keyword_of;
 
 impl Emitter<'_> {
     /// The engine's name for a value.
@@ -87,7 +88,7 @@ impl Emitter<'_> {
     }
 
     pub(super) fn probe(&mut self, probe: &Probe, part: &Part) {
-        let guard = (probe.mode != Mode::Before).then(|| format!("guard_{}", probe.mode.text()));
+        let guard = (!probe.mode.has_operands()).then(|| format!("guard_{}", probe.mode.text()));
         if let Some(guard) = &guard {
             self.begin(probe, part, guard);
         }
@@ -137,6 +138,10 @@ impl Emitter<'_> {
         }
         if let Some(guard) = &guard {
             add(guard, &Type::U32);
+        }
+        // By its name, the program knows what to do with the result.
+        if probe.mode.replaces() {
+            add(&format!("replaced_{}", probe.result.map_or("nothing", keyword_of)), &Type::U32);
         }
         // The engine sees that the rule belongs to the group.
         if let Some(group) = self.group(probe, part) {
