@@ -394,6 +394,8 @@ pub(super) struct Probe {
     pub(super) site: Option<u32>,
     /// Sets the initial values of variables of a site, when it is matched.
     pub(super) init: Body,
+    /// The group of probes that it pauses, if it is sampled by time.
+    pub(super) pauses: Option<u32>,
     /// It is only on while its predicate can hold: `@toggle`.
     pub(super) is_toggled: bool,
     /// The type of the result of what it replaces, if it replaces something that has one.

@@ -8,7 +8,7 @@
 //! script     = { "use" NAME ";" | function | rule | statement }
 //! function   = "fn" NAME parameters [ "->" type ] block
 //! parameters = "(" [ NAME ":" type { "," NAME ":" type } ] ")"
-//! rule       = { "@once" | "@sample" "(" NUMBER "%" ")" | "@toggle" } part { ":" part } [ "/" expression "/" ] block          two to four parts
+//! rule       = { "@once" | "@sample" "(" NUMBER ( "%" | "us" | "ms" | "s" ) ")" | "@toggle" } part { ":" part } [ "/" expression "/" ] block          two to four parts
 //! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ bounds ]
 //! bounds     = "(" [ ( NAME | argument ) ":" type { "," ( NAME | argument ) ":" type } ] ")"
 //! argument   = "args" "." NAME

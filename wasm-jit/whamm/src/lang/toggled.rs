@@ -40,7 +40,7 @@ use crate::monitor_module::SWITCH;
 const RARE: [&str; 2] = ["wasm:func:entry", "wasm:func:exit"];
 
 /// Groups of a script: more predicates are checked as usual.
-const MAX_GROUPS: usize = 256;
+pub(super) const MAX_GROUPS: usize = 256;
 
 /// An address of a variable, or a component of it.
 type Address = u32;

@@ -1,7 +1,10 @@
 //! [`MonitorModule`]: a module with the rules that its exports are, checked against its functions.
 
+use std::sync::Arc;
+
 use wasm_jit::{ExternType, FuncType, Module, ValType};
 
+use super::clock::{Clock, SystemClock};
 use super::error::{MonitorError, SignatureError};
 use super::modes::Mode;
 use super::names::{Call, Event, Parameter, Parsed, Replacement, Rule, Static, parse, parse_replacing};
@@ -15,6 +18,7 @@ pub struct MonitorModule {
     pub(super) rules: Vec<(String, Rule)>,
     pub(super) has_strings: bool,
     pub(super) always_calls: bool,
+    pub(super) clock: Arc<dyn Clock>,
 }
 
 impl MonitorModule {
@@ -64,7 +68,14 @@ impl MonitorModule {
                 checked.map_err(|reason| MonitorError::Signature { export: name.to_owned(), reason })?;
             rules.push((name.to_owned(), rule));
         }
-        Ok(Self { module, libraries, rules, has_strings, always_calls: false })
+        let clock = Arc::new(SystemClock::default());
+        Ok(Self { module, libraries, rules, has_strings, always_calls: false, clock })
+    }
+
+    /// Uses another clock than the system's for rules that are sampled by time.
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
     }
 
     /// Calls functions also where the engine could count instead, and where a group of probes could

@@ -7,11 +7,11 @@
 //!
 //! # Groups
 //! Rules with a value `groupN` belong to the group N, whose probes the monitor switches by a
-//! function, `switch`. They are off at first. At a place where rules match that do not belong to
-//! the group, its probes are always on instead: another rule there may switch the group, which
-//! takes effect from the next event on only, and the order of rules must not change. The functions
-//! of such rules check what they need to. A group that takes more than a twentieth of the time for
-//! being switched is left on.
+//! function, `switch`; `pause` switches them off until a time. They are off at first. At a place
+//! where rules match that do not belong to the group, its probes are always on instead: another
+//! rule there may switch the group, which takes effect from the next event on only, and the order
+//! of rules must not change. The functions of such rules check what they need to. A group that
+//! takes more than a twentieth of the time for being switched is left on.
 //!
 //! # Order
 //! Probes at entries of functions are switched on before all others, and off after them. A monitor
@@ -29,6 +29,7 @@ use wasm_jit::probes::{
 };
 use wasm_jit::{AsContextMut, Error, Instance, Linker, Module};
 
+use super::clock::Clock;
 use super::counted::{Counting, RuleMatch};
 use super::error::MonitorError;
 use super::evaluate::Adds;
@@ -41,6 +42,12 @@ pub(crate) const OFF: &str = "off";
 
 /// The function that switches the probes of a group: its number, and 1 or 0.
 pub(crate) const SWITCH: &str = "switch";
+
+/// The function that returns the time.
+pub(crate) const NOW: &str = "now";
+
+/// The function that switches the probes of a group off until a time.
+pub(crate) const PAUSE: &str = "pause";
 
 /// A group is left on that takes more than this part of the time for being switched.
 const MAX_SWITCHING: f64 = 0.05;
@@ -154,7 +161,11 @@ struct SwitchesOf {
 
 impl Switches {
     /// Defines the functions for the monitor.
-    pub(super) fn define<T: 'static>(&self, linker: &mut Linker<T>) -> Result<(), Error> {
+    pub(super) fn define<T: 'static>(
+        &self,
+        linker: &mut Linker<T>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<(), Error> {
         let this = self.clone();
         linker.func_wrap(PROBES, OFF, move |number: i32| {
             if let Some(shared) = this.probes() {
@@ -169,6 +180,20 @@ impl Switches {
                 None if on => _ = lock(&this.0.early).insert(group),
                 None => _ = lock(&this.0.early).remove(&group),
             }
+        })?;
+        let now = clock.clone();
+        linker.func_wrap(PROBES, NOW, move || now.now() as i64)?;
+        let (this, clock) = (self.clone(), clock.clone());
+        linker.func_wrap(PROBES, PAUSE, move |group: i32, until: i64| {
+            let Some(shared) = this.probes() else { return };
+            shared.switch(group as u32, false);
+            let shared = Arc::downgrade(&shared);
+            let resume = move || {
+                if let Some(shared) = shared.upgrade() {
+                    shared.switch(group as u32, true);
+                }
+            };
+            clock.call_at(until as u64, Box::new(resume));
         })?;
         Ok(())
     }

@@ -155,6 +155,7 @@
 //! [Whamm]: https://doi.org/10.1145/3763124
 
 mod attach;
+mod clock;
 mod contents;
 mod counted;
 mod error;
@@ -174,10 +175,11 @@ mod strings;
 pub(crate) use self::instructions::names_of;
 pub use attach::Attached;
 pub(crate) use attach::Matched;
+pub use clock::{Alarm, Clock};
 pub(crate) use counted::RuleMatch;
 pub use error::{MonitorError, NameError, SignatureError};
 pub use load::MonitorModule;
-pub(crate) use made::{OFF, PROBES, SWITCH};
+pub(crate) use made::{NOW, OFF, PAUSE, PROBES, SWITCH};
 pub(crate) use names::{Call, Event, OfCall, Parameter, Replacement, Rule, Static, parse_native};
 pub use shared::SharedMonitor;
 pub(crate) use strings::Buffer;

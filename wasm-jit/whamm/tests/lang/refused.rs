@@ -42,6 +42,10 @@ fn syntax() {
     check("@sample(«x»%) wasm:func:entry { }", Syntax, "expected a percentage");
     check("@sample(1«)» wasm:func:entry { }", Syntax, "expected `%`");
     check("@sample(«0»%) wasm:func:entry { }", Syntax, "more than 0.00000001");
+    check("@sample(«0.1»us) wasm:func:entry { }", Syntax, "at least `1us`");
+    check("@sample(10 «h») wasm:func:entry { }", Syntax, "`ms` or `s`");
+    check("@sample(«3601»s) wasm:func:entry { }", Syntax, "at most an hour");
+    check("«@sample(10ms)» wasm:func:entry { }", Unsupported, "tells monitors the time");
     check("@sample(«100.1»%) wasm:func:entry { }", Syntax, "at most 100");
     check("«@once» wasm:begin { }", Unsupported, "rules that match places");
     check("«@sample(1%)» wasm:end { }", Unsupported, "rules that match places");

@@ -101,6 +101,8 @@ struct Checker<'a> {
     target: Target,
     /// The state of the generator of random numbers, if there is one.
     generator: Option<Place>,
+    /// Rules that are sampled by time, with when each of them acts again.
+    sampled: Vec<(usize, Place)>,
 }
 
 /// Checks a script, whose module is for this target.
@@ -130,6 +132,7 @@ pub(super) fn check(
         has_site: false,
         target,
         generator: None,
+        sampled: Vec::new(),
     };
     if target == Target::Native {
         checker.program.is_bounded = true;
@@ -331,8 +334,9 @@ impl Checker<'_> {
         let result = self.declare_result(rule, &event, &bounds);
         let statements = self.block(&rule.body);
         self.scopes.pop();
+        let statements = self.selected(index, &rule.selection, statements);
         let mut body = std::mem::take(&mut self.body);
-        body.statements = self.selected(&rule.selection, statements);
+        body.statements = statements;
         if event.mode().replaces() {
             self.mark_replaced(result.as_ref(), &mut body.statements);
         }
@@ -372,6 +376,7 @@ impl Checker<'_> {
                 let result = result.and_then(|ty| ty.scalar());
                 let (mode, event) = (event.mode(), event.text());
                 let is_toggled = rule.selection.toggle.is_some();
+                let pauses = self.paused(index);
                 let probe = Probe {
                     rule: index,
                     event,
@@ -381,6 +386,7 @@ impl Checker<'_> {
                     body,
                     site,
                     init,
+                    pauses,
                     is_toggled,
                     result,
                 };

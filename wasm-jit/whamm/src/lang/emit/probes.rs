@@ -144,7 +144,8 @@ impl Emitter<'_> {
             add(&format!("replaced_{}", probe.result.map_or("nothing", keyword_of)), &Type::U32);
         }
         // The engine sees that the rule belongs to the group.
-        if let Some(group) = self.group(probe, part) {
+        let group = self.group(probe, part).map(|group| group as u32);
+        if let Some(group) = group.or(probe.pauses) {
             add(&format!("group{group}"), &Type::U32);
         }
         parameters.extend(requested.iter().map(Requested::parameter));
