@@ -51,10 +51,27 @@ pub(super) const NUMBERED: &[(&str, &str)] = &[
     ("local", "local variable of the function"),
 ];
 
+/// What is known of the function that an indirect call is about to call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Callee {
+    Number,
+    Name,
+}
+
+impl Callee {
+    pub(super) fn ty(self) -> Type {
+        match self {
+            Self::Number => Type::I32,
+            Self::Name => Type::Str,
+        }
+    }
+}
+
 /// The meaning of a name.
 #[derive(Debug)]
 pub(super) enum Bound {
     Value(Typed),
+    Callee(Callee),
     /// Its type differs from place to place: the rule must have a type bound.
     NeedsType,
     Unsupported(&'static str),
@@ -136,12 +153,14 @@ pub(super) fn of_opcode(
         ("call" | "return_call" | "ref.func", "resolved_fid") => {
             Bound::Value(Typed::cast(Typed::request(Type::U32, "imm0"), Type::I32))
         }
-        (
-            "call_indirect" | "return_call_indirect" | "call_ref" | "return_call_ref",
-            "target_fn_name" | "target_imp_module" | "target_fn_type" | "resolved_fid",
-        ) => Bound::Unsupported(
-            "the function is not known before the call; the next `wasm:func:entry` is that of a function of the program",
-        ),
+        ("call_indirect" | "return_call_indirect" | "call_ref" | "return_call_ref", name) => match name {
+            "resolved_fid" if mode == Mode::Before => Bound::Callee(Callee::Number),
+            "target_fn_name" if mode == Mode::Before => Bound::Callee(Callee::Name),
+            "resolved_fid" | "target_fn_name" | "target_imp_module" | "target_fn_type" => Bound::Unsupported(
+                "of a function that is called indirectly, `resolved_fid` and `target_fn_name` are known, before the call",
+            ),
+            _ => Bound::Unknown,
+        },
         _ => Bound::Unknown,
     }
 }

@@ -11,6 +11,7 @@
 //! | `br_table` | `num_targets`, `default_target`, `target` |
 //! | divisions and remainders of integers | `trap` |
 //! | `call`, `return_call` | `target_fn_name`, `target_fn_type`, `target_imp_module`, `resolved_fid` |
+//! | `call_indirect`, `call_ref` and their tail calls | `target_fn_name`, `resolved_fid`, in this engine |
 //! | `wasm:opcode:NAME:after` | `resN` |
 //! | `wasm:func:entry`, `wasm:func:exit`, `wasm:block:start`, `wasm:block:end` | as for all code |
 //! | `wasm:begin`, `wasm:end`, `wasm:report` | nothing |
@@ -226,6 +227,7 @@ impl Event {
             let (ty, is_static) = match self.bound(&name, &[]) {
                 Bound::Value(value) => (value.ty.to_string(), super::split::is_static(&value)),
                 Bound::NeedsType => ("by type bound".to_owned(), name.starts_with("imm")),
+                Bound::Callee(callee) => (callee.ty().to_string(), false),
                 Bound::Unknown | Bound::Unsupported(_) => return,
             };
             all.push(Description { name, ty, is_static, help });

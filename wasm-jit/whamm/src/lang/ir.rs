@@ -428,6 +428,9 @@ pub(super) struct Program {
     pub(super) reported: Vec<(Report, Option<String>)>,
     /// By rule, in the order of the script.
     pub(super) reported_sites: Vec<SiteReports>,
+    /// The map with the names of the program's functions, by their numbers, if rules ask for those
+    /// of callees.
+    pub(super) names: Option<Place>,
     /// Bytes of variables that exist once; their addresses start at zero.
     pub(super) static_size: u32,
     /// Bytes of the variables of a frame.

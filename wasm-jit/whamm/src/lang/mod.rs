@@ -41,7 +41,7 @@
 //! The modes `alt` and `block_alt`, which change the program, are for programs that are
 //! [rewritten](crate::rewrite).
 //!
-//! Not supported: type parameters, functions of indirect calls before these.
+//! Not supported: type parameters.
 
 mod ast;
 mod bound;

@@ -19,6 +19,8 @@ pub(crate) enum Event {
     Exit,
     BlockStart,
     BlockEnd,
+    /// A function is there, imported ones included: only its predicate is evaluated, once.
+    Known,
     Begin,
     End,
     /// After all others.
@@ -79,6 +81,8 @@ pub(crate) enum Static {
     Group(u32),
     /// The result of what the rule replaces.
     Replaced(Option<ValType>),
+    /// The rule calls a function that says which function is about to be called.
+    Callee,
 }
 
 /// What a rule replaces.
@@ -135,6 +139,11 @@ impl Rule {
             Parameter::Static(Static::Group(group)) => Some(*group),
             _ => None,
         })
+    }
+
+    /// Whether it asks for the function that is about to be called.
+    pub(super) fn asks_for_callee(&self) -> bool {
+        self.parameters.contains(&Parameter::Static(Static::Callee))
     }
 
     /// What it replaces, if it replaces something.
@@ -274,6 +283,7 @@ impl<'a> Parser<'a> {
         let event = match (package, name) {
             ("func", "entry") => Event::Entry,
             ("func", "exit") => Event::Exit,
+            ("func", "known") => Event::Known,
             ("block", "start") => Event::BlockStart,
             ("block", "end") => Event::BlockEnd,
             _ => return self.refuse(name, NameError::Event),
@@ -425,6 +435,7 @@ fn value(word: &str) -> Option<Parameter> {
         "pc" => Static::Pc,
         "opidx" => Static::Opidx,
         "probe" => Static::Probe,
+        "callee" => Static::Callee,
         "fid" => Static::Function,
         "at_func_end" => Static::AtFunctionEnd,
         "offset" => Static::Offset,

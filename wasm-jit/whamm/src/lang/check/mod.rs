@@ -5,6 +5,7 @@
 //! depends on constants such as `opname` is folded. Variables of a rule have the same storage for
 //! all its events.
 
+mod callees;
 mod calls;
 mod expressions;
 mod replacement;

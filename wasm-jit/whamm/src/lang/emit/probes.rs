@@ -4,7 +4,7 @@ use wasm_encoder::{Instruction as I, ValType};
 
 use super::super::ast::BinaryOp;
 use super::super::events::Mode;
-use super::super::ir::{Body, Place, Probe, Statement, Typed};
+use super::super::ir::{Body, Import, Kind, Place, Probe, Statement, Typed};
 use super::super::split::Part;
 use super::super::toggled;
 use super::super::types::Type;
@@ -12,6 +12,7 @@ use super::Emitter;
 use super::code::Code;
 use super::requests::{self, Requested, reads, requests, requests_of, sets};
 use super::runtime::keyword_of;
+use crate::monitor_module::{CALLEE, PROBES};
 
 impl Emitter<'_> {
     /// The engine's name for a value.
@@ -77,6 +78,29 @@ impl Emitter<'_> {
         format!(" / {call} /")
     }
 
+    /// Keeps the names of all functions, by their numbers, in a map: the predicate of a rule that
+    /// matches nothing.
+    pub(super) fn names(&mut self, map: Place) {
+        let requested = [Requested::Value("fid".to_owned(), Type::U32), Requested::Text("fname".to_owned())];
+        let (key, value) = (Typed::request(Type::U32, "fid"), Typed::request(Type::Str, "fname"));
+        let keep = Body { locals: Vec::new(), statements: vec![Statement::SetMap { map, key, value }] };
+        let call = self.at_match(&requested, None, |code| {
+            code.body(&keep);
+            code.int(0);
+        });
+        let code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
+        let number = self.functions.add(code.finish());
+        self.export(format!("wasm:func:known / {call} / ()"), number);
+    }
+
+    /// Whether statements, or a condition, ask for the function that is called.
+    fn asks_for_callee(&self, condition: Option<&Typed>, statements: &[Statement]) -> bool {
+        let is_callee = |import: &Import| (import.library.as_str(), import.name.as_str()) == (PROBES, CALLEE);
+        let Some(callee) = self.program.imports.iter().position(is_callee) else { return false };
+        condition.is_some_and(|condition| calls(condition, callee))
+            || requests::any(statements, &mut |value| calls(value, callee))
+    }
+
     /// The number of the group that a part of a probe belongs to.
     fn group(&self, probe: &Probe, part: &Part) -> Option<usize> {
         let condition = part.at_run.as_ref().and_then(toggled::condition)?;
@@ -138,6 +162,9 @@ impl Emitter<'_> {
         }
         if let Some(guard) = &guard {
             add(guard, &Type::U32);
+        }
+        if self.asks_for_callee(part.at_run.as_ref(), &probe.body.statements) {
+            add("callee", &Type::U32);
         }
         // By its name, the program knows what to do with the result.
         if probe.mode.replaces() {
@@ -201,6 +228,12 @@ impl Emitter<'_> {
         let number = self.functions.add(code.finish());
         self.export(name, number);
     }
+}
+
+/// Whether an expression calls an imported function.
+fn calls(value: &Typed, import: usize) -> bool {
+    matches!(value.kind, Kind::Library(number, _) if number == import)
+        || value.children().into_iter().any(|child| calls(child, import))
 }
 
 /// The function of match time that allocates a site.
