@@ -362,10 +362,14 @@ pub(super) struct Import {
 }
 
 impl Import {
-    /// A function of this engine that changes probes, which has parameters of the type i32.
-    pub(super) fn of_probes(name: &str, parameters: usize) -> Self {
-        let parameters = vec![ValType::I32; parameters];
-        Self { library: PROBES.to_owned(), name: name.to_owned(), parameters, results: Vec::new() }
+    /// A function that this engine has for monitors.
+    pub(super) fn of_probes(name: &str, parameters: &[ValType], results: &[ValType]) -> Self {
+        Self {
+            library: PROBES.to_owned(),
+            name: name.to_owned(),
+            parameters: parameters.to_vec(),
+            results: results.to_vec(),
+        }
     }
 }
 

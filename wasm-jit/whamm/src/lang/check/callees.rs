@@ -12,7 +12,7 @@ use super::super::diagnostics::{ProblemKind, Span};
 use super::super::ir::{Import, Kind, Place, Typed};
 use super::super::types::Type;
 use super::Checker;
-use crate::monitor_module::{CALLEE, PROBES};
+use crate::monitor_module::CALLEE;
 
 impl Checker<'_> {
     /// What a rule asks for of the function that is about to be called.
@@ -23,8 +23,7 @@ impl Checker<'_> {
             self.help(ProblemKind::Unsupported, span, message, help);
             return None;
         }
-        let (library, name) = (PROBES.to_owned(), CALLEE.to_owned());
-        let import = Import { library, name, parameters: Vec::new(), results: vec![ValType::I32] };
+        let import = Import::of_probes(CALLEE, &[], &[ValType::I32]);
         let number = Typed::new(Type::I32, Kind::Library(self.import(import), Vec::new()));
         Some(match callee {
             Callee::Number => number,

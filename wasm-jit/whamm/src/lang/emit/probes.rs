@@ -12,7 +12,7 @@ use super::Emitter;
 use super::code::Code;
 use super::requests::{self, Requested, reads, requests, requests_of, sets};
 use super::runtime::keyword_of;
-use crate::monitor_module::{CALLEE, PROBES};
+use crate::monitor_module::CALLEE;
 
 impl Emitter<'_> {
     /// The engine's name for a value.
@@ -95,8 +95,10 @@ impl Emitter<'_> {
 
     /// Whether statements, or a condition, ask for the function that is called.
     fn asks_for_callee(&self, condition: Option<&Typed>, statements: &[Statement]) -> bool {
-        let is_callee = |import: &Import| (import.library.as_str(), import.name.as_str()) == (PROBES, CALLEE);
-        let Some(callee) = self.program.imports.iter().position(is_callee) else { return false };
+        let import = Import::of_probes(CALLEE, &[], &[ValType::I32]);
+        let Some(callee) = self.program.imports.iter().position(|known| *known == import) else {
+            return false;
+        };
         condition.is_some_and(|condition| calls(condition, callee))
             || requests::any(statements, &mut |value| calls(value, callee))
     }
