@@ -61,6 +61,8 @@ pub struct ScriptOptions {
     pub script: Option<PathBuf>,
     /// Whether other processes may [attach](crate::attach) scripts.
     pub control: bool,
+    /// Whether the script is off until SIGUSR2 switches it on, and off again.
+    pub toggle: bool,
     /// The name of the report's file, with sequences for [`expand`](crate::output::expand);
     /// standard error without it.
     pub output: Option<String>,
@@ -75,20 +77,22 @@ impl ScriptOptions {
     ///
     /// # Errors
     /// As [`Options::parse`](crate::options::Options::parse), and [`Error::BadValue`] if there is
-    /// no script, and none can be attached.
+    /// no script, and none can be attached, or none that could be switched.
     pub fn from_variable(value: &OsStr) -> Result<Self, Error> {
         let text = value.to_str().ok_or(Error::OptionsNotUtf8)?;
-        let (mut script, mut control) = (None, false);
+        let flag = |key: &'static str, value: &str| match value {
+            "0" => Ok(false),
+            "1" => Ok(true),
+            _ => Err(Error::BadValue { key, value: value.to_owned(), allowed: "0 or 1".to_owned() }),
+        };
+        let (mut script, mut control, mut toggle) = (None, false, false);
         let (mut output, mut format, mut run) = (None, ScriptFormat::default(), None);
         for item in split(text)? {
             let Some((key, value)) = item.split_once('=') else { return Err(Error::NoValue { item }) };
             match key {
                 "script" => script = Some(PathBuf::from(value)),
-                "control" if matches!(value, "0" | "1") => control = value == "1",
-                "control" => {
-                    let (value, allowed) = (value.to_owned(), "0 or 1".to_owned());
-                    return Err(Error::BadValue { key: "control", value, allowed });
-                }
+                "control" => control = flag("control", value)?,
+                "toggle" => toggle = flag("toggle", value)?,
                 "output" => {
                     check_template(value)?;
                     output = Some(value.to_owned());
@@ -96,7 +100,7 @@ impl ScriptOptions {
                 "format" => format = ScriptFormat::named(value)?,
                 "run" => run = Some(value.parse()?),
                 _ => {
-                    let allowed = "script, control, output, format or run".to_owned();
+                    let allowed = "script, control, toggle, output, format or run".to_owned();
                     return Err(Error::UnknownKey { key: key.to_owned(), allowed });
                 }
             }
@@ -106,7 +110,11 @@ impl ScriptOptions {
             let allowed = "the absolute name of a file; or control=1 without a script".to_owned();
             return Err(Error::BadValue { key: "script", value, allowed });
         }
-        Ok(Self { script, control, output, format, run: run.unwrap_or_else(RunId::begins_here) })
+        if toggle && script.is_none() {
+            let allowed = "0, or 1 with a script".to_owned();
+            return Err(Error::BadValue { key: "toggle", value: "1".to_owned(), allowed });
+        }
+        Ok(Self { script, control, toggle, output, format, run: run.unwrap_or_else(RunId::begins_here) })
     }
 
     /// A string that [`ScriptOptions::from_variable`] turns into these options again; `None` if the
@@ -119,6 +127,9 @@ impl ScriptOptions {
         }
         if self.control {
             text += ":control=1";
+        }
+        if self.toggle {
+            text += ":toggle=1";
         }
         if let Some(output) = &self.output {
             let _ = write!(text, ":output={}", escape(output));
@@ -134,16 +145,16 @@ mod tests {
     #[test]
     fn options_survive_the_environment() {
         let run = RunId::begins_here();
-        let check = |script: Option<&str>, control, output: Option<&str>, format| {
-            let output = output.map(str::to_owned);
-            let options = ScriptOptions { script: script.map(PathBuf::from), control, output, format, run };
+        let check = |script: Option<&str>, [control, toggle]: [bool; 2], output: Option<&str>, format| {
+            let (script, output) = (script.map(PathBuf::from), output.map(str::to_owned));
+            let options = ScriptOptions { script, control, toggle, output, format, run };
             let text = options.to_variable().expect("it is UTF-8");
             assert_eq!(ScriptOptions::from_variable(OsStr::new(&text)).expect("it is valid"), options);
         };
         let script = Some("/a:b/c\\d.mm");
-        check(script, false, None, ScriptFormat::Text);
-        check(script, true, Some("/x:y/%e.%p.json"), ScriptFormat::Json);
-        check(None, true, Some("r.csv"), ScriptFormat::Csv);
+        check(script, [false, true], None, ScriptFormat::Text);
+        check(script, [true, false], Some("/x:y/%e.%p.json"), ScriptFormat::Json);
+        check(None, [true, false], Some("r.csv"), ScriptFormat::Csv);
     }
 
     #[test]
@@ -155,6 +166,8 @@ mod tests {
         check("", "script");
         check("control=0", "script");
         check("control=yes:script=/a", "control=yes");
+        check("toggle=2:script=/a", "toggle=2");
+        check("toggle=1:control=1", "toggle=1");
         check("script=relative.mm", "script");
         check("control=1:script=relative.mm", "script=relative.mm");
         check("script=/a:colour=red", "colour");

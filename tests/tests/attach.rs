@@ -1,13 +1,16 @@
-//! `fastinst attach`: scripts that are attached to a program while it runs. What they count is
-//! compared with what the program was told to do meanwhile.
+//! Scripts that come and go while a program runs, by `fastinst attach`, or by a signal with
+//! `fastinst run --toggle`. What they count is compared with what the program was told to do
+//! meanwhile.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -504,4 +507,162 @@ fn scripts_with_arguments_are_attached() {
     assert_eq!(notes(&report), <[&str; 0]>::default());
     assert_eq!(program.tell("code"), "same");
     assert_eq!(program.end("exit 0").0.code(), Some(0));
+}
+
+/// The fixture with a script that SIGUSR2 switches, which writes its report to a file.
+struct Switched {
+    program: Program,
+    errors: BufReader<std::process::ChildStderr>,
+}
+
+impl Switched {
+    /// `before` is executed by a shell before the program is started.
+    fn start(script: &str, before: &str) -> Self {
+        let binary = compile("fixtures/attached.c", &["-O2"], Gcc);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("script.mm");
+        fs::write(&file, script).unwrap();
+        let mut command = bare(Path::new("/bin/sh"), &[]);
+        command.arg("-c").arg(format!("{before} exec \"$@\"")).arg("sh").arg(fastinst());
+        command.args(["run", "--toggle", "-o"]).arg(folder.path().join("report.json"));
+        command.arg(&file).arg("--").arg(binary);
+        let mut program = Program::of(command);
+        program.folder = folder;
+        let errors = BufReader::new(program.child.stderr.take().unwrap());
+        Self { program, errors }
+    }
+
+    /// The next line on standard error, which comes soon.
+    #[track_caller]
+    fn line(&mut self) -> String {
+        if self.errors.buffer().is_empty() {
+            let mut awaited = [PollFd::new(self.errors.get_ref().as_fd(), PollFlags::POLLIN)];
+            assert_eq!(poll(&mut awaited, 20_000_u16), Ok(1), "it says nothing");
+        }
+        let mut line = String::new();
+        self.errors.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Sends the signal to a process of the program, and waits until it has had this effect.
+    #[track_caller]
+    fn switch(&mut self, process: u32, expected: &str) {
+        kill(Pid::from_raw(process.cast_signed()), Signal::SIGUSR2).unwrap();
+        let line = self.line();
+        assert!(line.contains(expected), "{line}");
+    }
+
+    fn report(&self, file: &str) -> Value {
+        serde_json::from_str(&fs::read_to_string(self.program.folder.path().join(file)).unwrap()).unwrap()
+    }
+
+    /// Ends the program, and returns the report.
+    #[track_caller]
+    fn end(mut self) -> Value {
+        self.program.say("exit 3");
+        let mut errors = String::new();
+        self.errors.read_to_string(&mut errors).unwrap();
+        assert_eq!((self.program.child.wait().unwrap().code(), errors.as_str()), (Some(3), ""));
+        self.report("report.json")
+    }
+}
+
+#[test]
+fn a_signal_switches_the_script_of_the_start() {
+    let mut switched = Switched::start(PAIRS, "");
+    let process = switched.program.pid();
+    let check = |report: &Value, calls: u64, times: &str| {
+        let found = ["calls", "paired"].map(|variable| count(report, variable, "leaf"));
+        assert_eq!(found, [calls; 2], "{report}");
+        let [note] = notes(report)[..] else { panic!("{report}") };
+        assert!(note.contains(times), "{note}");
+    };
+    switched.program.tell("calls 500");
+    assert_eq!(switched.program.tell("code"), "same");
+    for (calls, sum) in [(100, 100), (20, 120)] {
+        switched.switch(process, "is switched on: observing 4 of 4 functions");
+        assert_eq!(switched.program.tell("code"), "different");
+        switched.program.tell(&format!("calls {calls}"));
+        switched.switch(process, "is switched off");
+        assert_eq!(switched.program.tell("code"), "same");
+        let times = if calls == 100 { "switched on 1 times" } else { "switched on 2 times" };
+        check(&switched.report("report.json"), sum, times);
+        switched.program.tell("calls 7");
+    }
+    switched.switch(process, "is switched on");
+    switched.program.tell("calls 3");
+    check(&switched.end(), 123, "switched on 3 times");
+}
+
+/// A call that was open when the script was switched off, and ends when it is on again, has no
+/// beginning.
+#[test]
+fn calls_do_not_outlast_the_time_for_which_a_script_is_on() {
+    let mut switched = Switched::start(PAIRS, "");
+    let process = switched.program.pid();
+    switched.switch(process, "is switched on");
+    assert_eq!(switched.program.tell("open"), "open");
+    switched.switch(process, "is switched off");
+    switched.switch(process, "is switched on");
+    assert_eq!(switched.program.tell("release"), "released");
+    switched.switch(process, "is switched off");
+    let report = switched.report("report.json");
+    assert_eq!((count(&report, "calls", "blocked"), count(&report, "paired", "blocked")), (1, 0), "{report}");
+    assert!(notes(&report).iter().any(|note| note.starts_with("1 ends of calls")), "{report}");
+    switched.end();
+}
+
+#[test]
+fn a_forked_child_is_switched_by_itself() {
+    let mut switched = Switched::start(CALLS, "");
+    let parent = switched.program.pid();
+    let child: u32 = switched.program.tell("fork").parse().unwrap();
+    let mut code = String::new();
+    switched.program.output.read_line(&mut code).unwrap();
+    assert_eq!(code, "same\n");
+    switched.switch(child, "is switched on");
+    assert_eq!(switched.program.tell("code"), "same", "the parent is off");
+    let of_child = format!("report.{child}.json");
+    // The child calls it about once in a millisecond.
+    eventually(|| {
+        switched.switch(child, "is switched off");
+        let report = switched.report(&of_child);
+        switched.switch(child, "is switched on");
+        count(&report, "calls", "child_work") > 0
+    });
+    switched.switch(parent, "is switched on");
+    switched.program.tell("calls 9");
+    switched.switch(parent, "is switched off");
+    let report = switched.report("report.json");
+    assert_eq!((count(&report, "calls", "leaf"), count(&report, "calls", "child_work")), (9, 0), "{report}");
+    kill(Pid::from_raw(child.cast_signed()), Signal::SIGKILL).unwrap();
+    switched.end();
+}
+
+/// Its handler is called, and the user is told that the script is not switched.
+#[test]
+fn a_program_keeps_its_own_handler() {
+    let mut switched = Switched::start(CALLS, "");
+    let process = switched.program.pid();
+    switched.program.tell("handle");
+    let line = switched.line();
+    assert!(line.contains("the program uses SIGUSR2 itself"), "{line}");
+    kill(Pid::from_raw(process.cast_signed()), Signal::SIGUSR2).unwrap();
+    eventually(|| switched.program.tell("handled") == "1");
+    assert_eq!(switched.program.tell("code"), "same");
+    switched.end();
+}
+
+/// As below nohup, for other signals: they stay ignored.
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    let mut switched = Switched::start(CALLS, "trap '' USR2;");
+    let process = switched.program.pid();
+    let line = switched.line();
+    assert!(line.contains("SIGUSR2 is ignored or handled in this process already"), "{line}");
+    kill(Pid::from_raw(process.cast_signed()), Signal::SIGUSR2).unwrap();
+    switched.program.tell("calls 3");
+    assert_eq!(switched.program.tell("code"), "same");
+    let report = switched.end();
+    assert_eq!((count(&report, "calls", "leaf"), notes(&report).len()), (0, 1), "{report}");
 }

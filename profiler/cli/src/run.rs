@@ -31,6 +31,8 @@ Examples:
       the report goes to stderr when the program ends
   fastinst run -o calls.json calls.mm -- ./app
       the report goes to a file: .json, .csv, .folded, or text
+  fastinst run --toggle -o calls.json calls.mm -- ./server
+      nothing is observed until kill -USR2 PID; the next one writes the report
   fastinst run --control -- ./server
       nothing is observed until a script is attached: see fastinst attach
 
@@ -81,6 +83,10 @@ pub(crate) struct Run {
     #[arg(long)]
     control: bool,
 
+    /// Begins with the script off: each SIGUSR2 switches it on, or off again and writes the report
+    #[arg(long, requires = "script")]
+    toggle: bool,
+
     /// The script, in the Whamm language; with --control, there need not be one
     #[arg(value_name = "SCRIPT", required_unless_present = "control")]
     script: Option<PathBuf>,
@@ -125,6 +131,7 @@ fn start(arguments: &Run) -> Result<Infallible, Error> {
     let options = ScriptOptions {
         script: arguments.script.as_ref().map(absolute).transpose()?,
         control: arguments.control,
+        toggle: arguments.toggle,
         format: arguments.format.unwrap_or_else(of_file),
         output,
         run: RunId::begins_here(),

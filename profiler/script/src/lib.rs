@@ -28,8 +28,9 @@
 //! than addition has.
 //!
 //! # Scripts
-//! One script may observe from the start; its report is written when the process ends. Others are
-//! attached and detached while the process runs, by clients that get their reports ([`control`]).
+//! One script may observe from the start; its report is written when the process ends. It may be
+//! switched by a signal ([`switch`]). Others are attached and detached while the process runs, by
+//! clients that get their reports ([`control`]).
 //! Each script ([`running`]) has variables and open calls of its own, and sees no events from
 //! before it was attached. A probe is on while a script needs it.
 //!
@@ -64,6 +65,7 @@ mod ring;
 mod running;
 mod socket;
 mod stacks;
+mod switch;
 mod worker;
 
 #[path = "../../preload/src/leaving.rs"]

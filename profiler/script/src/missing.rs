@@ -31,6 +31,19 @@ impl Missing {
         }
     }
 
+    /// Adds other calls to these.
+    pub(crate) fn extend(&mut self, others: Self) {
+        for (function, calls) in others.early {
+            *self.early.entry(function).or_default() += calls;
+        }
+        for (function, times) in others.interrupted {
+            *self.interrupted.entry(function).or_default() += times;
+        }
+        self.unassigned += others.unassigned;
+        self.unassigned_interrupted += others.unassigned_interrupted;
+        self.lost += others.lost;
+    }
+
     /// The calls that were added after `before` was copied.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let by_function = |now: &BTreeMap<u32, u64>, before: &BTreeMap<u32, u64>| {

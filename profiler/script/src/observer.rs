@@ -29,7 +29,7 @@ use crate::ring::{self, Thread, Values};
 use crate::running::{Origin, Running};
 use crate::socket::Socket;
 use crate::worker::{self, Clock};
-use crate::{control, fetch, fire, output};
+use crate::{control, fetch, fire, output, switch};
 
 /// A probe that has been announced.
 pub(crate) struct Probe {
@@ -133,7 +133,7 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
         let source = std::fs::read(path).map_err(|error| format!("{name}: {error}"))?;
         // Checks the script before the program starts.
         Script::native(&name, &source).map_err(|error| format!("{name} is not a valid script:\n{error}"))?;
-        scripts.push(Running::of_options(name, source));
+        scripts.push(Running::of_options(name, source, options.toggle));
     }
     let identity = Identity {
         pid: std::process::id(),
@@ -141,7 +141,7 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
         run: options.run,
         is_fork_child: false,
     };
-    let listens = options.control;
+    let (listens, is_switched) = (options.control, options.toggle);
     *lock() = Some(Observer {
         options,
         identity,
@@ -168,6 +168,9 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
     fastinst::register_callback(discovered).map_err(failed)?;
     service::start(None).map_err(failed)?;
     worker::start().inspect_err(|_| ring::end())?;
+    if is_switched {
+        switch::install();
+    }
     if listens { control::start() } else { Ok(()) }
 }
 
@@ -352,6 +355,36 @@ impl Observer {
         Ok((number, matched, self.functions.len()))
     }
 
+    /// Switches the script of the options on, or off, which writes its report.
+    pub(crate) fn toggle(&mut self) {
+        self.unshare_text();
+        self.drain(false);
+        self.missing.lost = ring::lost();
+        let Self { scripts, readers, missing, .. } = self;
+        let Some(script) = scripts.first_mut().filter(|script| script.periods.is_some()) else { return };
+        let is_on = script.is_on();
+        let name = script.name.clone();
+        if is_on {
+            script.pause(missing, readers.iter_mut().map(|reader| &mut reader.calls[0]));
+            self.switch_all();
+            let values = self.scripts[0].values();
+            let text = output::report(self, &self.scripts[0], values.as_ref()).print(self.options.format);
+            output::write(self, &text);
+            profiler::session::say(&format!("{name} is switched off"));
+        } else {
+            script.prepare_to_resume(missing);
+            let matched = script.matched();
+            // A script that took too long may have ended the observation.
+            ring::begin();
+            self.switch_all();
+            self.scripts[0].resume();
+            let functions = self.functions.len();
+            profiler::session::say(&format!(
+                "{name} is switched on: observing {matched} of {functions} functions"
+            ));
+        }
+    }
+
     /// Ends the observation for a client. `None` if it has ended already.
     pub(crate) fn detach(&mut self, number: u64) -> Option<Concluded> {
         let is_it = |script: &Running| matches!(script.origin, Origin::Client { number: other, .. } if other == number);
@@ -515,7 +548,7 @@ impl Observer {
 
     /// The calls that a script has missed.
     pub(crate) fn missed_by(&self, script: &Running) -> Missing {
-        self.missing.since(&script.before)
+        script.missed(&self.missing)
     }
 
     /// Why a value is not known at the probes of a function.
@@ -534,7 +567,7 @@ impl Observer {
     /// The number of probes that a script needs and that could not be switched on.
     pub(crate) fn refused_to(&self, script: &Running) -> usize {
         let is_wanted =
-            |number: &&usize| self.probes[**number].as_ref().is_some_and(|probe| script.wants(probe));
+            |number: &&usize| self.probes[**number].as_ref().is_some_and(|probe| script.needs(probe));
         self.refused.iter().filter(is_wanted).count()
     }
 
@@ -580,6 +613,7 @@ impl Observer {
 
 /// In a forked child: the observer's part.
 pub(crate) fn restart_in_child(observer: &mut Option<Observer>) {
+    switch::take_request();
     Thread::reset_in_child();
     TEXT_IS_SHARED.store(true, Ordering::Release);
     ring::begin();

@@ -62,14 +62,23 @@ fn notes(observer: &Observer, script: &Running) -> Vec<String> {
     if let Some(reason) = &script.failure {
         notes.push(format!("the script has failed, and has observed nothing since: {reason}"));
     }
+    if let Some(periods) = &script.periods {
+        notes.push(match periods.count {
+            0 => "the script was off all the time: SIGUSR2 switches it on".to_owned(),
+            count => format!(
+                "the script was switched on {count} times by SIGUSR2, and was on for {:.3} s in all",
+                periods.duration().as_secs_f64()
+            ),
+        });
+    }
     if missed.lost > 0 {
         notes.push(format!("{} events are missing: there was no room for them", missed.lost));
     }
     let unpaired: u64 = script.unpaired.values().sum();
     if unpaired > 0 {
-        let why = match script.origin {
-            Origin::Options { .. } => "have no beginning",
-            Origin::Client { .. } => "have no beginning, as those of calls that were made before",
+        let why = match (&script.origin, &script.periods) {
+            (Origin::Options { .. }, None) => "have no beginning",
+            _ => "have no beginning, as those of calls that were made before",
         };
         notes.push(format!(
             "{unpaired} ends of calls {why}, and were not given to rules with `duration`, `depth`, `stack`, arguments or frame variables: {}",

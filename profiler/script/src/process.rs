@@ -27,7 +27,9 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Set when the process is about to end.
 static OVER: AtomicBool = AtomicBool::new(false);
 
-fn is_own_process() -> bool {
+/// Whether this process is the one that is observed, and no child that shares its memory.
+/// Async-signal-safe.
+pub(crate) fn is_own_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == std::process::id()
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use profiler::arguments::{Objects, Unavailable};
 use profiler::script::ScriptFormat;
@@ -25,6 +26,21 @@ pub(crate) enum Origin {
     Options { source: Vec<u8> },
     /// A process that has attached it.
     Client { number: u64, format: ScriptFormat, socket: Arc<Socket> },
+}
+
+/// How often a script was switched on by a signal, and how long it has observed.
+#[derive(Debug, Default)]
+pub(crate) struct Periods {
+    pub(crate) count: u32,
+    finished: Duration,
+    current: Option<Instant>,
+}
+
+impl Periods {
+    /// With the current period.
+    pub(crate) fn duration(&self) -> Duration {
+        self.finished + self.current.map_or(Duration::ZERO, |start| start.elapsed())
+    }
 }
 
 /// A script that observes.
@@ -51,11 +67,19 @@ pub(crate) struct Running {
     /// Events that rules did not get because a value was not known, by function and number of the
     /// value.
     pub(crate) without_value: BTreeMap<(u32, u32), u64>,
-    /// The time-stamp counter when it began. Earlier events are ignored: they are from a time at
-    /// which some of its probes were on already, and others were not.
+    /// The time-stamp counter at the start of its time.
+    start: u64,
+    /// The time-stamp counter when it began to observe. Earlier events are ignored: they are from a
+    /// time at which some of its probes were on already, and others were not. The maximum while it
+    /// is off.
     began: u64,
-    /// The calls that were already missing when it began.
-    pub(crate) before: Missing,
+    /// The calls that are missing and not its own: they were missing when it began, or were made
+    /// while it was off.
+    before: Missing,
+    /// What was missing when it was switched off, while it is off.
+    off_since: Option<Missing>,
+    /// If a signal switches it.
+    pub(crate) periods: Option<Periods>,
     /// Exits of which the entry is not known, by function.
     pub(crate) unpaired: BTreeMap<u32, u64>,
     /// Why it observes nothing more.
@@ -79,17 +103,29 @@ impl Running {
             finished: BTreeSet::new(),
             unknown: BTreeSet::new(),
             without_value: BTreeMap::new(),
+            start: tsc::now(),
             began: tsc::now(),
             before: Missing::default(),
+            off_since: None,
+            periods: None,
             unpaired: BTreeMap::new(),
             failure: None,
             ends: 0,
         }
     }
 
-    /// The script of the options.
-    pub(crate) fn of_options(name: String, source: Vec<u8>) -> Self {
-        Self::new(name, Origin::Options { source })
+    /// The script of the options, which is off at first if a signal switches it.
+    pub(crate) fn of_options(name: String, source: Vec<u8>, is_switched: bool) -> Self {
+        let script = Self::new(name, Origin::Options { source });
+        match is_switched {
+            true => Self {
+                began: u64::MAX,
+                off_since: Some(Missing::default()),
+                periods: Some(Periods::default()),
+                ..script
+            },
+            false => script,
+        }
     }
 
     /// A script of a client. The caller shows it all functions, and then calls
@@ -100,9 +136,55 @@ impl Running {
         script
     }
 
-    /// From now on it observes.
+    /// From now on it observes, and its time begins.
     pub(crate) fn begin(&mut self) {
+        self.start = tsc::now();
+        self.began = self.start;
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.off_since.is_none()
+    }
+
+    /// Asks for its probes, before a signal switches it on. What has been missing until now is not
+    /// its own.
+    pub(crate) fn prepare_to_resume(&mut self, missing: &Missing) {
+        if let Some(off_since) = self.off_since.take() {
+            self.before.extend(missing.since(&off_since));
+        }
+    }
+
+    /// All its probes are on: it observes.
+    pub(crate) fn resume(&mut self) {
         self.began = tsc::now();
+        if let Some(periods) = &mut self.periods {
+            periods.count += 1;
+            periods.current = Some(Instant::now());
+        }
+    }
+
+    /// A signal switches it off. `calls` are those of all threads: their ends will not be seen.
+    pub(crate) fn pause<'c>(&mut self, missing: &Missing, calls: impl Iterator<Item = &'c mut Calls>) {
+        self.began = u64::MAX;
+        self.off_since = Some(missing.clone());
+        if let Some(periods) = &mut self.periods {
+            periods.finished = periods.duration();
+            periods.current = None;
+        }
+        calls.for_each(|calls| self.end_calls(calls));
+    }
+
+    /// Ends the open calls of a thread.
+    fn end_calls(&mut self, calls: &mut Calls) {
+        calls.clear();
+        if let Some(monitor) = &mut self.monitor {
+            calls.take_ended().for_each(|frame| monitor.end_frame(frame));
+        }
+    }
+
+    /// The calls that it has missed, of those that are missing now.
+    pub(crate) fn missed(&self, missing: &Missing) -> Missing {
+        self.off_since.as_ref().unwrap_or(missing).since(&self.before)
     }
 
     fn use_monitor(&mut self, monitor: NativeMonitor) {
@@ -171,8 +253,13 @@ impl Running {
         self.matched.iter().filter(|matched| **matched).count()
     }
 
-    /// Whether it needs the events of a probe.
+    /// Whether it needs the events of a probe now.
     pub(crate) fn wants(&self, probe: &Probe) -> bool {
+        self.is_on() && self.needs(probe)
+    }
+
+    /// Whether it needs the events of a probe while it is on.
+    pub(crate) fn needs(&self, probe: &Probe) -> bool {
         let Some(NativePlaces { entry, exit }) = self.places.get(probe.function as usize) else {
             return false;
         };
@@ -219,7 +306,7 @@ impl Running {
             probe: event.probe,
             thread,
             ticks: event.ticks,
-            nanoseconds: clock.map_or(0, |clock| clock.nanoseconds_between(self.began, event.ticks)),
+            nanoseconds: clock.map_or(0, |clock| clock.nanoseconds_between(self.start, event.ticks)),
             depth,
             duration,
             stack,
@@ -259,10 +346,9 @@ impl Running {
 
     /// A thread of the program has ended, and with it its open calls.
     pub(crate) fn thread_ended(&mut self, thread: u32, calls: &mut Calls) {
-        calls.clear();
+        self.end_calls(calls);
         if let Some(monitor) = &mut self.monitor {
             monitor.thread_ended(thread);
-            calls.take_ended().for_each(|frame| monitor.end_frame(frame));
         }
     }
 
@@ -278,10 +364,20 @@ impl Running {
         report.ok()
     }
 
-    /// In a forked child: begins again, with the functions that are known.
+    /// The values of the variables until now. `None` if they cannot be read.
+    pub(crate) fn values(&self) -> Option<ScriptReport> {
+        self.monitor.as_ref()?.report().ok()
+    }
+
+    /// In a forked child: begins again, with the functions that are known, and is off if it was.
     pub(crate) fn restart(&mut self, functions: &mut [Function], objects: &mut Objects) {
         let Origin::Options { source } = &mut self.origin else { return };
-        let mut again = Self::of_options(std::mem::take(&mut self.name), std::mem::take(source));
+        let (name, source) = (std::mem::take(&mut self.name), std::mem::take(source));
+        let mut again = Self::of_options(name, source, self.periods.is_some());
+        if self.periods.is_some() && self.is_on() {
+            again.prepare_to_resume(&Missing::default());
+            again.resume();
+        }
         again.failure = self.failure.take();
         if self.monitor.is_some() {
             again.prepare();

@@ -17,7 +17,7 @@ use wasm_jit_whamm::native::NativeMonitor;
 use wordpatch::tsc;
 
 use crate::observer::{self, Concluded};
-use crate::{control, process, ring};
+use crate::{control, process, ring, switch};
 
 /// The time between two rounds, if no thread requests one.
 pub(crate) const PERIOD: Duration = Duration::from_millis(100);
@@ -72,6 +72,13 @@ fn run(mut seen: u32) {
             futex::wake(&DONE);
             continue;
         }
+        if switch::take_request() {
+            let early = observer::early_calls();
+            if let Some(observer) = observer::lock().as_mut() {
+                observer.add_early_calls(&early);
+                observer.toggle();
+            }
+        }
         let mut observer = observer::lock();
         let mut failed = Vec::new();
         if let Some(observer) = observer.as_mut() {
@@ -87,6 +94,7 @@ fn run(mut seen: u32) {
         failed.iter().for_each(Concluded::send);
         if last_check.elapsed() >= PERIOD {
             last_check = Instant::now();
+            switch::check();
             if is_last_of_program() {
                 process::without_thread();
                 report();

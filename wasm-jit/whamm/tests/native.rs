@@ -2,7 +2,7 @@
 
 use wasm_jit_whamm::lang::{self, ReportedValue, Script, Value};
 use wasm_jit_whamm::native::{
-    NativeCall, NativeFunction, NativeMonitor, NativePlaces, NativeValue, NumberType, ValueName,
+    NativeCall, NativeFunction, NativeMonitor, NativePlaces, NativeValue, NumberType, PlaceId, ValueName,
 };
 
 fn monitor(script: &str) -> NativeMonitor {
@@ -452,4 +452,30 @@ fn rules_of_once_finish_their_places() {
     let report = monitor.report().unwrap();
     let values: Vec<_> = report.variables.iter().map(|variable| variable.value.clone()).collect();
     assert_eq!(values, [13, 1].map(|value| ReportedValue::Value(Value::Int(value))));
+}
+
+/// By the times of the events.
+#[test]
+fn native_rules_are_sampled_by_time() {
+    let mut monitor = monitor(
+        "report var n: u64; report var last: u64; report var exits: u64;
+         @sample(10ms) native:func:entry { n++; last = ns; }
+         @sample(1s) native:func:exit { exits++; }",
+    );
+    assert!(monitor.measures_time());
+    let places = monitor.function(function(0, "f", ""), &mut |_| None).unwrap();
+    let mut fire = |place: PlaceId, milliseconds: u64| {
+        let nanoseconds = milliseconds * 1_000_000;
+        monitor.fire(place, &NativeCall { nanoseconds, ..NativeCall::default() }).unwrap();
+    };
+    // One that another thread has delayed is not in the next period.
+    for milliseconds in [3, 4, 9, 10, 11, 20, 19, 45, 49, 50] {
+        fire(places.entry[0], milliseconds);
+    }
+    for milliseconds in [998, 999, 1000, 1999] {
+        fire(places.exit[0], milliseconds);
+    }
+    let report = monitor.report().unwrap();
+    let values: Vec<_> = report.variables.iter().map(|variable| variable.value.clone()).collect();
+    assert_eq!(values, [5, 50_000_000, 2].map(|value| ReportedValue::Value(Value::Int(value))));
 }

@@ -261,12 +261,19 @@ fn the_rest_is_refused() {
 #[test]
 fn small_programs_and_scripts() {
     let engine = Engine::default();
-    for program in
-        ["(module)", "(module (func))", "(module (memory 1))", "(module (import \"a\" \"b\" (func)))"]
-    {
-        for script in
-            ["wasm:func:entry { report var n: u64; n++; }", "", "wasm:opcode:f64.nearest:before { }"]
-        {
+    for program in [
+        "(module)",
+        "(module (func))",
+        "(module (memory 1))",
+        "(module (import \"a\" \"b\" (func)))",
+        "(module (elem declare func $f) (func $f (drop (ref.func $f))))",
+    ] {
+        for script in [
+            "wasm:func:entry { report var n: u64; n++; }",
+            "",
+            "wasm:opcode:f64.nearest:before { }",
+            "wasm:opcode:drop(arg0: i32):before { }",
+        ] {
             let module = Module::new(&engine, program).unwrap();
             let instrumented = instrument("test.mm", script.as_bytes(), &module).unwrap();
             Module::from_binary(&engine, &instrumented).unwrap();

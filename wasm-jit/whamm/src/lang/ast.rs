@@ -36,13 +36,22 @@ pub(super) struct Function {
     pub(super) body: Vec<Statement>,
 }
 
+/// A part of the events of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sample {
+    /// `@sample(1%)`: each with a probability, in units of 2^-32.
+    Probability(u64),
+    /// `@sample(10ms)`: the first one in each period, in nanoseconds.
+    Period(u64),
+}
+
 /// The occurrences of an event on which a rule acts.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     /// `@once`: the first one at each place.
     pub(super) once: Option<Span>,
-    /// `@sample(1%)`: each with a probability, in units of 2^-32.
-    pub(super) sample: Option<(u64, Span)>,
+    /// `@sample(..)`: a part of them.
+    pub(super) sample: Option<(Sample, Span)>,
     /// `@toggle`: those for which the predicate holds, at no cost for others.
     pub(super) toggle: Option<Span>,
     /// As in the script, with a blank after each annotation.

@@ -51,10 +51,27 @@ pub(super) const NUMBERED: &[(&str, &str)] = &[
     ("local", "local variable of the function"),
 ];
 
+/// What is known of the function that an indirect call is about to call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Callee {
+    Number,
+    Name,
+}
+
+impl Callee {
+    pub(super) fn ty(self) -> Type {
+        match self {
+            Self::Number => Type::I32,
+            Self::Name => Type::Str,
+        }
+    }
+}
+
 /// The meaning of a name.
 #[derive(Debug)]
 pub(super) enum Bound {
     Value(Typed),
+    Callee(Callee),
     /// Its type differs from place to place: the rule must have a type bound.
     NeedsType,
     Unsupported(&'static str),
@@ -82,13 +99,12 @@ pub(super) fn of_opcode(
         "bytecode" => return Bound::Unsupported("the encoding of instructions is not bound"),
         _ => {}
     }
-    for (prefix, values, is_bound) in [
-        ("arg", &opcode.operands, mode == Mode::Before),
-        // The results of a branch are on the stack at all of its targets.
-        ("res", results(opcode), mode == Mode::After),
-        ("imm", &opcode.immediates, true),
+    for (prefix, values) in [
+        ("arg", Some(&opcode.operands).filter(|_| mode.has_operands())),
+        ("res", results(opcode, mode)),
+        ("imm", Some(&opcode.immediates)),
     ] {
-        let Some(index) = numbered(name, prefix).filter(|_| is_bound) else { continue };
+        let (Some(index), Some(values)) = (numbered(name, prefix), values) else { continue };
         return match (values.get(index), bound(name)) {
             (None, _) => Bound::Unknown,
             (Some(_), Some(ty)) => Bound::Value(Typed::request(ty, name)),
@@ -104,8 +120,8 @@ pub(super) fn of_opcode(
             "is_write" => return Bound::Value(Typed::bool(access.is_write)),
             "offset" => return Bound::Value(offset()),
             "align" | "memory" => return Bound::Value(Typed::request(Type::U32, name)),
-            "addr" if mode == Mode::Before => return Bound::Value(address()),
-            "effective_addr" if mode == Mode::Before => {
+            "addr" if mode.has_operands() => return Bound::Value(address()),
+            "effective_addr" if mode.has_operands() => {
                 let offset = Typed::cast(offset(), Type::U32);
                 return Bound::Value(Typed::binary(BinaryOp::Add, address(), offset));
             }
@@ -114,46 +130,53 @@ pub(super) fn of_opcode(
     }
     match (opcode.name, name) {
         ("br" | "br_table", "taken") => Bound::Value(Typed::bool(true)),
-        ("br_if" | "if", "taken") if mode == Mode::Before => {
+        ("br_if" | "if", "taken") if mode.has_operands() => {
             let zero = Typed::int(Type::U32, 0);
             Bound::Value(Typed::binary(BinaryOp::Ne, Typed::request(Type::U32, "arg0"), zero))
         }
-        ("br_on_null" | "br_on_non_null", "taken") if mode == Mode::Before => {
+        ("br_on_null" | "br_on_non_null", "taken") if mode.has_operands() => {
             let decides = if opcode.name == "br_on_null" { BinaryOp::Eq } else { BinaryOp::Ne };
             let reference = Typed::request(Type::U64, "ref0");
             Bound::Value(Typed::binary(decides, reference, Typed::int(Type::U64, 0)))
         }
         ("br_table", "num_targets" | "default_target") => Bound::Value(Typed::request(Type::U32, name)),
-        ("br_table", "target") if mode == Mode::Before => {
+        ("br_table", "target") if mode.has_operands() => {
             let index = || Typed::request(Type::U32, "arg0");
             let targets = || Typed::request(Type::U32, "num_targets");
             let inside = Typed::binary(BinaryOp::Lt, index(), targets());
             Bound::Value(Typed::ternary(inside, index(), targets()))
         }
-        (division, "trap") if mode == Mode::Before => trap(division),
+        (division, "trap") if mode.has_operands() => trap(division),
         ("call" | "return_call", "target_fn_name" | "target_imp_module" | "target_fn_type") => {
             Bound::Value(Typed::request(Type::Str, name))
         }
         ("call" | "return_call" | "ref.func", "resolved_fid") => {
             Bound::Value(Typed::cast(Typed::request(Type::U32, "imm0"), Type::I32))
         }
-        (
-            "call_indirect" | "return_call_indirect" | "call_ref" | "return_call_ref",
-            "target_fn_name" | "target_imp_module" | "target_fn_type" | "resolved_fid",
-        ) => Bound::Unsupported(
-            "the function is not known before the call; the next `wasm:func:entry` is that of a function of the program",
-        ),
+        ("call_indirect" | "return_call_indirect" | "call_ref" | "return_call_ref", name) => match name {
+            "resolved_fid" if mode == Mode::Before => Bound::Callee(Callee::Number),
+            "target_fn_name" if mode == Mode::Before => Bound::Callee(Callee::Name),
+            "resolved_fid" | "target_fn_name" | "target_imp_module" | "target_fn_type" => Bound::Unsupported(
+                "of a function that is called indirectly, `resolved_fid` and `target_fn_name` are known, before the call",
+            ),
+            _ => Bound::Unknown,
+        },
         _ => Bound::Unknown,
     }
 }
 
-/// The results that an instruction pushes.
-pub(super) fn results(opcode: &Opcode) -> &Values {
+/// The results that an instruction pushes, if the mode has some.
+pub(super) fn results(opcode: &Opcode, mode: Mode) -> Option<&Values> {
     static NONE: Values = Values::NONE;
-    match opcode.name {
-        name if BLOCKS.contains(&name) || name.starts_with("br") => &NONE,
-        "else" | "end" | "catch" | "catch_all" => &NONE,
-        _ => &opcode.results,
+    static ANY: Values = Values { known: Vec::new(), more: true };
+    match (mode, opcode.name) {
+        (Mode::BlockAlt, _) => Some(&ANY),
+        (Mode::Alt, _) => Some(&opcode.results),
+        // The results of a branch are on the stack at all of its targets.
+        (Mode::After, name) if BLOCKS.contains(&name) || name.starts_with("br") => Some(&NONE),
+        (Mode::After, "else" | "end" | "catch" | "catch_all") => Some(&NONE),
+        (Mode::After, _) => Some(&opcode.results),
+        _ => None,
     }
 }
 

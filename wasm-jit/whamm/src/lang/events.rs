@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | all of the program's code | `fid`, `fname`, `pc`, `opidx`, `at_func_end`, `localN` with a type bound |
 //! | `wasm:opcode:NAME:MODE` | `immN`, `opname`, `category_name`, `category_id` |
-//! | `wasm:opcode:NAME:before` | `argN` from the top of the stack |
+//! | `wasm:opcode:NAME:before`, `alt` and `block_alt` | `argN` from the top of the stack |
+//! | `wasm:opcode:NAME:alt`, `wasm:opcode:BLOCK:block_alt` | `res0`, a variable: the result of what is replaced |
 //! | loads, stores, atomic operations | `addr`, `effective_addr`, `offset`, `align`, `memory`, `data_size`, `is_write` |
 //! | `br`, `br_if`, `br_table`, `br_on_null`, `br_on_non_null`, `if` | `taken` |
 //! | `br_table` | `num_targets`, `default_target`, `target` |
 //! | divisions and remainders of integers | `trap` |
 //! | `call`, `return_call` | `target_fn_name`, `target_fn_type`, `target_imp_module`, `resolved_fid` |
+//! | `call_indirect`, `call_ref` and their tail calls | `target_fn_name`, `resolved_fid`, in this engine |
 //! | `wasm:opcode:NAME:after` | `resN` |
 //! | `wasm:func:entry`, `wasm:func:exit`, `wasm:block:start`, `wasm:block:end` | as for all code |
 //! | `wasm:begin`, `wasm:end`, `wasm:report` | nothing |
@@ -36,9 +38,21 @@ pub(super) enum Mode {
     Entry,
     /// After the end of a block.
     Exit,
+    /// In place of the instruction.
+    Alt,
+    /// In place of a block, with all that is in it.
+    BlockAlt,
 }
 
-const MODES: [Mode; 5] = [Mode::Before, Mode::After, Mode::SemanticAfter, Mode::Entry, Mode::Exit];
+const MODES: [Mode; 7] =
+    [Mode::Before, Mode::After, Mode::SemanticAfter, Mode::Entry, Mode::Exit, Mode::Alt, Mode::BlockAlt];
+
+/// Instructions of the category `control` that `alt` replaces: those that continue with the next
+/// one.
+const REPLACEABLE: [&str; 5] = ["call", "call_indirect", "call_ref", "select", "typed_select"];
+
+/// Blocks that `block_alt` replaces.
+const REPLACEABLE_BLOCKS: [&str; 3] = ["block", "loop", "if"];
 
 /// Instructions that begin a block.
 pub(super) const BLOCKS: [&str; 5] = ["block", "loop", "if", "try", "try_table"];
@@ -90,17 +104,36 @@ impl Mode {
             Self::SemanticAfter => "semantic_after",
             Self::Entry => "entry",
             Self::Exit => "exit",
+            Self::Alt => "alt",
+            Self::BlockAlt => "block_alt",
         }
     }
 
     /// Whether an instruction has it.
-    fn is_of(self, opcode: &str) -> bool {
+    fn is_of(self, opcode: &Opcode) -> bool {
+        let name = opcode.name;
         match self {
             Self::Before => true,
-            Self::After => !LAST.contains(&opcode) && !["br", "br_table", "return"].contains(&opcode),
-            Self::SemanticAfter => !LAST.contains(&opcode),
-            Self::Entry | Self::Exit => BLOCKS.contains(&opcode),
+            Self::After => !LAST.contains(&name) && !["br", "br_table", "return"].contains(&name),
+            Self::SemanticAfter => !LAST.contains(&name),
+            Self::Entry | Self::Exit => BLOCKS.contains(&name),
+            Self::Alt => match opcode.category {
+                "control" => REPLACEABLE.contains(&name),
+                "exn" => false,
+                _ => name != "unreachable",
+            },
+            Self::BlockAlt => REPLACEABLE_BLOCKS.contains(&name),
         }
+    }
+
+    /// Whether the rule is called before the instruction, so that the operands are there.
+    pub(super) fn has_operands(self) -> bool {
+        self == Self::Before || self.replaces()
+    }
+
+    /// Whether the rule acts in place of the program's code.
+    pub(super) fn replaces(self) -> bool {
+        matches!(self, Self::Alt | Self::BlockAlt)
     }
 }
 
@@ -178,8 +211,8 @@ impl Event {
         }
         let Self::Opcode(opcode, mode) = self else { return None };
         let (values, index) = match (numbered(name, "arg"), numbered(name, "res"), numbered(name, "imm")) {
-            (Some(index), ..) if *mode == Mode::Before => (&opcode.operands, index),
-            (_, Some(index), _) if *mode == Mode::After => (results(opcode), index),
+            (Some(index), ..) if mode.has_operands() => (&opcode.operands, index),
+            (_, Some(index), _) => (results(opcode, *mode)?, index),
             (.., Some(index)) => (&opcode.immediates, index),
             _ => return None,
         };
@@ -194,6 +227,7 @@ impl Event {
             let (ty, is_static) = match self.bound(&name, &[]) {
                 Bound::Value(value) => (value.ty.to_string(), super::split::is_static(&value)),
                 Bound::NeedsType => ("by type bound".to_owned(), name.starts_with("imm")),
+                Bound::Callee(callee) => (callee.ty().to_string(), false),
                 Bound::Unknown | Bound::Unsupported(_) => return,
             };
             all.push(Description { name, ty, is_static, help });
@@ -221,8 +255,6 @@ pub(super) enum Matched {
         /// All instructions, by a pattern such as `*`: a single export may stand for them.
         any: Option<Event>,
     },
-    /// It cannot be supported, and why.
-    Unsupported(String),
     /// Nothing matches, and what could.
     Nothing(String),
 }
@@ -282,22 +314,19 @@ pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
     let mut any = None;
     let is_opcode = package.matches("opcode");
     if let (true, Some(mode)) = (is_opcode, mode) {
-        let modes: Vec<_> = MODES.into_iter().filter(|each| mode.matches(each.text())).collect();
+        // What changes the program is asked for by its name.
+        let is_meant = |each: &Mode| match each.replaces() {
+            true => part(3) == each.text(),
+            false => mode.matches(each.text()),
+        };
+        let modes: Vec<_> = MODES.into_iter().filter(is_meant).collect();
         if modes.is_empty() {
-            let mode = part(3);
-            return match ["alt", "block_alt"].contains(&mode) {
-                true => Matched::Unsupported(format!(
-                    "the mode `{mode}` changes the program, and monitors only observe it"
-                )),
-                false => {
-                    let known = MODES.map(|mode| format!("`{}`", mode.text())).join(", ");
-                    Matched::Nothing(format!("there is no mode `{mode}`; there are {known}"))
-                }
-            };
+            let known = MODES.map(|mode| format!("`{}`", mode.text())).join(", ");
+            return Matched::Nothing(format!("there is no mode `{}`; there are {known}", part(3)));
         }
         for mode in &modes {
             let matching = OPCODES.iter().filter(|opcode| event.matches(opcode.name));
-            let having = matching.filter(|opcode| mode.is_of(opcode.name));
+            let having = matching.filter(|opcode| mode.is_of(opcode));
             events.extend(having.map(|opcode| Event::Opcode(opcode, *mode)));
         }
         if let ([Mode::Before], "*" | "") = (modes.as_slice(), part(2)) {
@@ -327,8 +356,9 @@ pub(super) fn matching(parts: &[ast::Ident], of: Provider) -> Matched {
             "rules of instructions have a mode: `wasm:opcode:call:before`".to_owned()
         }
         () if is_opcode && OPCODES.iter().any(|opcode| event.matches(opcode.name)) => format!(
-            "`{}` does not have the mode `{}`: blocks have `entry` and `exit`, and control does not continue \
-             after a jump",
+            "`{}` does not have the mode `{}`: blocks have `entry` and `exit`, control does not continue after a \
+             jump, and `alt` replaces what always continues with the next instruction, `block_alt` a `block`, \
+             `loop` or `if`",
             part(2),
             part(3)
         ),

@@ -30,7 +30,16 @@ pub(super) enum Place {
     Frame(u32),
     /// An offset in the block of a thread.
     Thread(u32),
+    /// An offset from [`REPLACEMENT`].
+    Replacement(u32),
 }
+
+/// The address in the monitor's memory where rules say that they have replaced an instruction: 1 if
+/// they have. It is before the output of the [runtime](super::emit).
+pub(crate) const REPLACEMENT: u32 = 1008;
+
+/// The offset from there of the result of what they have replaced.
+pub(crate) const REPLACEMENT_RESULT: u32 = 8;
 
 impl Place {
     pub(super) fn is_of_frame(self) -> bool {
@@ -353,10 +362,14 @@ pub(super) struct Import {
 }
 
 impl Import {
-    /// A function of this engine that changes probes, which has parameters of the type i32.
-    pub(super) fn of_probes(name: &str, parameters: usize) -> Self {
-        let parameters = vec![ValType::I32; parameters];
-        Self { library: PROBES.to_owned(), name: name.to_owned(), parameters, results: Vec::new() }
+    /// A function that this engine has for monitors.
+    pub(super) fn of_probes(name: &str, parameters: &[ValType], results: &[ValType]) -> Self {
+        Self {
+            library: PROBES.to_owned(),
+            name: name.to_owned(),
+            parameters: parameters.to_vec(),
+            results: results.to_vec(),
+        }
     }
 }
 
@@ -385,8 +398,12 @@ pub(super) struct Probe {
     pub(super) site: Option<u32>,
     /// Sets the initial values of variables of a site, when it is matched.
     pub(super) init: Body,
+    /// The group of probes that it pauses, if it is sampled by time.
+    pub(super) pauses: Option<u32>,
     /// It is only on while its predicate can hold: `@toggle`.
     pub(super) is_toggled: bool,
+    /// The type of the result of what it replaces, if it replaces something that has one.
+    pub(super) result: Option<ValType>,
 }
 
 /// The module and the name of the host's function that ends a rule.
@@ -415,6 +432,9 @@ pub(super) struct Program {
     pub(super) reported: Vec<(Report, Option<String>)>,
     /// By rule, in the order of the script.
     pub(super) reported_sites: Vec<SiteReports>,
+    /// The map with the names of the program's functions, by their numbers, if rules ask for those
+    /// of callees.
+    pub(super) names: Option<Place>,
     /// Bytes of variables that exist once; their addresses start at zero.
     pub(super) static_size: u32,
     /// Bytes of the variables of a frame.

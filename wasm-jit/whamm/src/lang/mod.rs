@@ -8,7 +8,7 @@
 //! script     = { "use" NAME ";" | function | rule | statement }
 //! function   = "fn" NAME parameters [ "->" type ] block
 //! parameters = "(" [ NAME ":" type { "," NAME ":" type } ] ")"
-//! rule       = { "@once" | "@sample" "(" NUMBER "%" ")" | "@toggle" } part { ":" part } [ "/" expression "/" ] block          two to four parts
+//! rule       = { "@once" | "@sample" "(" NUMBER ( "%" | "us" | "ms" | "s" ) ")" | "@toggle" } part { ":" part } [ "/" expression "/" ] block          two to four parts
 //! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ bounds ]
 //! bounds     = "(" [ ( NAME | argument ) ":" type { "," ( NAME | argument ) ":" type } ] ")"
 //! argument   = "args" "." NAME
@@ -38,8 +38,10 @@
 //!
 //! Scripts for native programs have rules of their own provider: see `native`.
 //!
-//! Not supported: the modes that change the program, type parameters, functions of indirect calls
-//! before these.
+//! The modes `alt` and `block_alt`, which change the program, are for programs that are
+//! [rewritten](crate::rewrite).
+//!
+//! Not supported: type parameters.
 
 mod ast;
 mod bound;
@@ -67,7 +69,7 @@ pub use report::{
 };
 
 use self::events::{Event, Matched};
-pub(crate) use self::ir::{FAILURES, FRAME_BLOCK, THREAD_BLOCK};
+pub(crate) use self::ir::{FAILURES, FRAME_BLOCK, REPLACEMENT, REPLACEMENT_RESULT, THREAD_BLOCK};
 use self::libraries::Libraries;
 use self::native::Provider;
 
@@ -142,6 +144,12 @@ pub fn compile(name: &str, source: &[u8], libraries: &[(&str, &[u8])]) -> Result
     emit(name, source, libraries, Target::Anywhere).map(|(module, _)| module)
 }
 
+/// Compiles a script to a monitor module, as [`compile`] does, which becomes a part of a program.
+/// Only there can rules replace the program's instructions.
+pub(crate) fn compile_into_program(name: &str, source: &[u8]) -> Result<Vec<u8>, ScriptError> {
+    emit(name, source, &[], Target::Program).map(|(module, _)| module)
+}
+
 /// The environment in which a compiled script runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
@@ -149,6 +157,8 @@ enum Target {
     Here,
     /// Programs in any engine of the interface; the module prints the report.
     Anywhere,
+    /// A program that the module becomes a part of; it prints the report.
+    Program,
     /// Native programs.
     Native,
 }
@@ -156,9 +166,14 @@ enum Target {
 impl Target {
     fn provider(self) -> Provider {
         match self {
-            Self::Here | Self::Anywhere => Provider::Wasm,
+            Self::Here | Self::Anywhere | Self::Program => Provider::Wasm,
             Self::Native => Provider::Native,
         }
+    }
+
+    /// Whether the module prints the report.
+    fn prints(self) -> bool {
+        matches!(self, Self::Anywhere | Self::Program)
     }
 }
 
@@ -179,7 +194,7 @@ fn emit(
     if target == Target::Here {
         toggled::add(&mut program);
     }
-    emit::emit(&program, target == Target::Anywhere).map_err(error)
+    emit::emit(&program, target.prints()).map_err(error)
 }
 
 /// The names of the libraries that a script uses, in its order.
@@ -248,12 +263,10 @@ pub struct BoundInfo {
 pub fn info(rule: &str) -> Result<Vec<EventInfo>, ScriptError> {
     let error = |problems| ScriptError::new("rule", rule, problems);
     let parsed = parser::parse_rule(rule).map_err(error)?;
-    let problem = |kind, message: &str| error(vec![Problem::new(kind, parsed.span.clone(), message)]);
     let is_native = parsed.parts.first().is_some_and(|part| part.name == Provider::Native.name());
     let provider = if is_native { Provider::Native } else { Provider::Wasm };
     match events::matching(&parsed.parts, provider) {
         Matched::Events { events, .. } => Ok(events.iter().map(|event| describe(event, provider)).collect()),
-        Matched::Unsupported(message) => Err(problem(ProblemKind::Unsupported, &message)),
         Matched::Nothing(help) => {
             let problem = Problem::new(ProblemKind::Rule, parsed.span.clone(), "this rule matches nothing");
             Err(error(vec![problem.help(help)]))

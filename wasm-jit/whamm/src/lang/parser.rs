@@ -5,7 +5,7 @@
 //! module documentation.
 
 use super::ast::{
-    BinaryOp, Declaration, Expr, ExprKind, Function, Ident, Item, Parameter, Rule, Script, Selection,
+    BinaryOp, Declaration, Expr, ExprKind, Function, Ident, Item, Parameter, Rule, Sample, Script, Selection,
     Statement, StatementKind, Storage, UnaryOp,
 };
 use super::diagnostics::{Problem, ProblemKind, Span};
@@ -194,7 +194,8 @@ impl Parser<'_> {
         self.statement().map(|statement| Some(Item::Statement(statement)))
     }
 
-    /// The annotations of a rule, if there are any: `@once`, `@sample(1%)`, `@toggle`.
+    /// The annotations of a rule, if there are any: `@once`, `@sample(1%)`, `@sample(10ms)`,
+    /// `@toggle`.
     fn selection(&mut self) -> Parsed<Selection> {
         let mut selection = Selection::default();
         loop {
@@ -210,7 +211,7 @@ impl Parser<'_> {
                 _ => return Ok(selection),
             };
             self.lexer = after;
-            let part = if name == "sample" { Some(self.probability()?) } else { None };
+            let part = if name == "sample" { Some(self.sample()?) } else { None };
             let span = start..self.lexer.position();
             if is_again {
                 let message = format!("a rule has one `@{name}`");
@@ -219,7 +220,7 @@ impl Parser<'_> {
             selection.text.push_str(&self.lexer.text(span.clone()));
             selection.text.push(' ');
             match part {
-                Some(probability) => selection.sample = Some((probability, span)),
+                Some(sample) => selection.sample = Some((sample, span)),
                 None if name == "toggle" => selection.toggle = Some(span),
                 None => selection.once = Some(span),
             }
@@ -227,23 +228,38 @@ impl Parser<'_> {
         }
     }
 
-    /// `(1%)`, in units of 2^-32.
-    fn probability(&mut self) -> Parsed<u64> {
+    /// `(1%)` or `(10ms)`.
+    fn sample(&mut self) -> Parsed<Sample> {
         self.expect("(")?;
         let (number, span) = self.lexer.next()?;
-        let percent = match number {
+        let number = match number {
             Token::Int(number) => number as f64,
             Token::Float(number) => number,
-            other => return Err(unexpected(&other, span, "a percentage, such as `1%`")),
+            other => {
+                return Err(unexpected(&other, span, "a percentage or a time, such as `1%` or `10ms`"));
+            }
         };
-        self.expect("%")?;
+        let (token, of_unit) = self.lexer.next()?;
+        let nanoseconds = match &token {
+            Token::Mark("%") => None,
+            Token::Name(unit) if unit == "us" => Some(1e3),
+            Token::Name(unit) if unit == "ms" => Some(1e6),
+            Token::Name(unit) if unit == "s" => Some(1e9),
+            _ => return Err(unexpected(&token, of_unit, "`%`, `us`, `ms` or `s`")),
+        };
         self.expect(")")?;
-        let probability = (percent / 100.0 * (1_u64 << 32) as f64).round() as u64;
-        if percent > 100.0 || probability == 0 {
-            let message = "a percentage is at most 100, and more than 0.00000001";
-            return Err(Problem::new(ProblemKind::Syntax, span, message));
+        let wrong = |message| Err(Problem::new(ProblemKind::Syntax, span, message));
+        let Some(nanoseconds) = nanoseconds else {
+            let probability = (number / 100.0 * (1_u64 << 32) as f64).round() as u64;
+            return match number > 100.0 || probability == 0 {
+                true => wrong("a percentage is at most 100, and more than 0.00000001"),
+                false => Ok(Sample::Probability(probability)),
+            };
+        };
+        match (number * nanoseconds).round() {
+            period @ 1e3..=3.6e12 => Ok(Sample::Period(period as u64)),
+            _ => wrong("a time between two events is at least `1us`, and at most an hour"),
         }
-        Ok(probability)
     }
 
     /// Whether a match rule follows: a part, perhaps type bounds, and a colon.

@@ -29,6 +29,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use wasm_encoder::ValType;
+
 use super::ast::BinaryOp;
 use super::events::Mode;
 use super::ir::{Body, Import, Kind, Place, Probe, Program, Statement, Typed};
@@ -40,7 +42,7 @@ use crate::monitor_module::SWITCH;
 const RARE: [&str; 2] = ["wasm:func:entry", "wasm:func:exit"];
 
 /// Groups of a script: more predicates are checked as usual.
-const MAX_GROUPS: usize = 256;
+pub(super) const MAX_GROUPS: usize = 256;
 
 /// An address of a variable, or a component of it.
 type Address = u32;
@@ -143,7 +145,7 @@ pub(super) fn add(program: &mut Program) {
     if groups.is_empty() {
         return;
     }
-    program.imports.push(Import::of_probes(SWITCH, 2));
+    program.imports.push(Import::of_probes(SWITCH, &[ValType::I32; 2], &[]));
     let switch = program.imports.len() - 1;
     for (number, condition) in groups.iter().enumerate() {
         let state = Place::Absolute(program.static_size);

@@ -138,7 +138,7 @@ impl MonitorModule {
         let switches = Switches::default();
         // Each monitor has its own.
         let mut own = linker.clone();
-        switches.define(own.allow_shadowing(true)).map_err(failed)?;
+        switches.define(own.allow_shadowing(true), &self.clock).map_err(failed)?;
         let instance = start(store, &own, &self.module).map_err(failed)?;
         let buffer = self.has_strings.then(|| Buffer::of(store, &instance)).transpose()?;
         let functions = self.rules.iter().map(|(export, _)| {

@@ -53,6 +53,8 @@ pub(crate) struct RuleMatch {
     pub(super) adds: Option<Arc<[Adds]>>,
     /// The group that switches the probe, if one does.
     pub(super) group: Option<u32>,
+    /// Whether the function asks for the function that is about to be called.
+    pub(super) asks_for_callee: bool,
 }
 
 /// Finds out which functions only add, and decides which of them are called nevertheless. The

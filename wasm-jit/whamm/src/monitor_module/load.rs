@@ -1,10 +1,13 @@
 //! [`MonitorModule`]: a module with the rules that its exports are, checked against its functions.
 
+use std::sync::Arc;
+
 use wasm_jit::{ExternType, FuncType, Module, ValType};
 
+use super::clock::{Clock, SystemClock};
 use super::error::{MonitorError, SignatureError};
 use super::modes::Mode;
-use super::names::{Call, Event, Parameter, Rule, Static, parse};
+use super::names::{Call, Event, Parameter, Parsed, Replacement, Rule, Static, parse, parse_replacing};
 
 /// A monitor that is a module of WebAssembly.
 #[derive(Debug)]
@@ -15,6 +18,7 @@ pub struct MonitorModule {
     pub(super) rules: Vec<(String, Rule)>,
     pub(super) has_strings: bool,
     pub(super) always_calls: bool,
+    pub(super) clock: Arc<dyn Clock>,
 }
 
 impl MonitorModule {
@@ -26,6 +30,25 @@ impl MonitorModule {
     /// # Errors
     /// [`MonitorError::Name`], [`MonitorError::Signature`].
     pub fn new(module: Module, libraries: Vec<(String, Module)>) -> Result<Self, MonitorError> {
+        Self::read(module, libraries, parse)
+    }
+
+    /// As [`new`](Self::new), of a monitor that becomes a part of the program: rules may replace
+    /// instructions.
+    pub(crate) fn into_program(module: Module) -> Result<Self, MonitorError> {
+        Self::read(module, Vec::new(), parse_replacing)
+    }
+
+    /// By rule: what is replaced, if something is.
+    pub(crate) fn replacements(&self) -> Vec<Option<Replacement>> {
+        self.rules.iter().map(|(_, rule)| rule.replacement()).collect()
+    }
+
+    fn read(
+        module: Module,
+        libraries: Vec<(String, Module)>,
+        parse: fn(&str) -> Parsed,
+    ) -> Result<Self, MonitorError> {
         let mut rules = Vec::new();
         let mut has_strings = false;
         for export in module.exports() {
@@ -45,7 +68,14 @@ impl MonitorModule {
                 checked.map_err(|reason| MonitorError::Signature { export: name.to_owned(), reason })?;
             rules.push((name.to_owned(), rule));
         }
-        Ok(Self { module, libraries, rules, has_strings, always_calls: false })
+        let clock = Arc::new(SystemClock::default());
+        Ok(Self { module, libraries, rules, has_strings, always_calls: false, clock })
+    }
+
+    /// Uses another clock than the system's for rules that are sampled by time.
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
     }
 
     /// Calls functions also where the engine could count instead, and where a group of probes could
@@ -102,7 +132,7 @@ impl Check<'_> {
         }
         let has_frame = !matches!(rule.event, Event::Exit | Event::Begin | Event::End | Event::LastEnd);
         let of_frame = |value: &Parameter| match value {
-            Parameter::Argument(_) | Parameter::Reference(_) => !has_frame || rule.mode != Mode::Before,
+            Parameter::Argument(_) | Parameter::Reference(_) => !has_frame || !rule.mode.has_operands(),
             Parameter::Result(_) => rule.mode != Mode::After,
             // Control may continue at the end of the call.
             Parameter::Local(_) => !has_frame || rule.mode == Mode::SemanticAfter,

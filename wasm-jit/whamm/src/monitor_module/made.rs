@@ -7,28 +7,30 @@
 //!
 //! # Groups
 //! Rules with a value `groupN` belong to the group N, whose probes the monitor switches by a
-//! function, `switch`. They are off at first. At a place where rules match that do not belong to
-//! the group, its probes are always on instead: another rule there may switch the group, which
-//! takes effect from the next event on only, and the order of rules must not change. The functions
-//! of such rules check what they need to. A group that takes more than a twentieth of the time for
-//! being switched is left on.
+//! function, `switch`; `pause` switches them off until a time. They are off at first. At a place
+//! where rules match that do not belong to the group, its probes are always on instead: another
+//! rule there may switch the group, which takes effect from the next event on only, and the order
+//! of rules must not change. The functions of such rules check what they need to. A group that
+//! takes more than a twentieth of the time for being switched is left on.
 //!
 //! # Order
 //! Probes at entries of functions are switched on before all others, and off after them. A monitor
 //! whose frames begin at entries therefore sees no event of a frame whose entry it has missed,
 //! unless the frame is older than the monitor.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use wasm_jit::probes::{
-    Callback, FirstCallWatch, Kind, Place, Probe, ProbeError, ProbeSpec, Scope, ValueError, WasmFn,
-    activate_all, deactivate_all,
+    Bound, Callback, FirstCallWatch, Kind, NO_FUNCTION, OTHER_FUNCTION, Place, Probe, ProbeError, ProbeSpec,
+    Scope, ValueError, WasmFn, activate_all, deactivate_all,
 };
 use wasm_jit::{AsContextMut, Error, Instance, Linker, Module};
 
+use super::clock::Clock;
 use super::counted::{Counting, RuleMatch};
 use super::error::MonitorError;
 use super::evaluate::Adds;
@@ -41,6 +43,22 @@ pub(crate) const OFF: &str = "off";
 
 /// The function that switches the probes of a group: its number, and 1 or 0.
 pub(crate) const SWITCH: &str = "switch";
+
+/// The function that returns the time.
+pub(crate) const NOW: &str = "now";
+
+/// The function that returns the number of the function that is about to be called indirectly: -1
+/// if there is none, and -2 if the program does not know it by a number.
+pub(crate) const CALLEE: &str = "callee";
+
+thread_local! {
+    /// The callee of the call that this thread is about to make. A probe sets it, before that of
+    /// the rule that asks for it: functions of monitors cannot have it as an argument.
+    static CALLED: Cell<u64> = const { Cell::new(NO_FUNCTION) };
+}
+
+/// The function that switches the probes of a group off until a time.
+pub(crate) const PAUSE: &str = "pause";
 
 /// A group is left on that takes more than this part of the time for being switched.
 const MAX_SWITCHING: f64 = 0.05;
@@ -121,8 +139,8 @@ struct Calling {
 /// A probe that was made for a rule, with what it adds if it counts.
 struct NewProbe {
     rule: usize,
-    /// The number of its match.
-    number: usize,
+    /// The number of its match, if it is the probe for that.
+    number: Option<usize>,
     probe: Probe,
     adds: Option<Arc<[Adds]>>,
     group: Option<u32>,
@@ -154,7 +172,11 @@ struct SwitchesOf {
 
 impl Switches {
     /// Defines the functions for the monitor.
-    pub(super) fn define<T: 'static>(&self, linker: &mut Linker<T>) -> Result<(), Error> {
+    pub(super) fn define<T: 'static>(
+        &self,
+        linker: &mut Linker<T>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<(), Error> {
         let this = self.clone();
         linker.func_wrap(PROBES, OFF, move |number: i32| {
             if let Some(shared) = this.probes() {
@@ -169,6 +191,25 @@ impl Switches {
                 None if on => _ = lock(&this.0.early).insert(group),
                 None => _ = lock(&this.0.early).remove(&group),
             }
+        })?;
+        linker.func_wrap(PROBES, CALLEE, || match CALLED.get() {
+            NO_FUNCTION => -1,
+            OTHER_FUNCTION => -2,
+            function => function as i32,
+        })?;
+        let now = clock.clone();
+        linker.func_wrap(PROBES, NOW, move || now.now() as i64)?;
+        let (this, clock) = (self.clone(), clock.clone());
+        linker.func_wrap(PROBES, PAUSE, move |group: i32, until: i64| {
+            let Some(shared) = this.probes() else { return };
+            shared.switch(group as u32, false);
+            let shared = Arc::downgrade(&shared);
+            let resume = move || {
+                if let Some(shared) = shared.upgrade() {
+                    shared.switch(group as u32, true);
+                }
+            };
+            clock.call_at(until as u64, Box::new(resume));
         })?;
         Ok(())
     }
@@ -337,7 +378,7 @@ impl MadeProbes {
                 None => {
                     let probes = if is_entry { &mut self.at_entries } else { &mut self.others };
                     let position = (is_entry, probes.len());
-                    self.by_number.insert(new.number, position);
+                    self.by_number.extend(new.number.map(|number| (number, position)));
                     let NewProbe { rule, probe, group, .. } = new;
                     probes.push(Calling { probe, rule, group, has_ended: false });
                     if let Some(group) = group {
@@ -411,17 +452,29 @@ impl MadeProbes {
 impl Maker {
     /// Makes probes, off.
     fn make(&self, found: Vec<(usize, RuleMatch)>) -> Result<Vec<NewProbe>, Refused> {
-        let spec = |found: &RuleMatch| ProbeSpec { location: found.location, kind: self.kind(found) };
-        let specs: Vec<ProbeSpec> = found.iter().map(|(_, found)| spec(found)).collect();
+        let mut specs = Vec::with_capacity(found.len());
+        let mut of_specs = Vec::with_capacity(found.len());
+        for (number, found) in &found {
+            if found.asks_for_callee {
+                let function = Callback::new(|values| CALLED.set(values[0]));
+                let kind = Kind::Callback { function, values: [Bound::Callee].into() };
+                specs.push(ProbeSpec { location: found.location, kind });
+                of_specs.push((None, found));
+            }
+            specs.push(ProbeSpec { location: found.location, kind: self.kind(found) });
+            of_specs.push((Some(*number), found));
+        }
         let mut new = Vec::with_capacity(specs.len());
-        for ((number, found), made) in found.into_iter().zip(self.program.scoped_probes(self.scope, &specs)) {
+        for ((number, found), made) in
+            of_specs.into_iter().zip(self.program.scoped_probes(self.scope, &specs))
+        {
+            let RuleMatch { rule, adds, group, .. } = found;
             match made {
                 Ok(probe) => {
-                    let RuleMatch { rule, adds, group, .. } = found;
-                    new.push(NewProbe { rule, number, probe, adds, group });
+                    new.push(NewProbe { rule: *rule, number, probe, adds: adds.clone(), group: *group });
                 }
                 Err(refused) if is_no_match(&refused) => {}
-                Err(refused) => return Err((self.exports[found.rule].clone(), refused)),
+                Err(refused) => return Err((self.exports[*rule].clone(), refused)),
             }
         }
         Ok(new)

@@ -13,7 +13,7 @@ use super::error::MonitorError;
 use super::evaluate::Ways;
 use super::instructions::{Immediate, access, immediates, name};
 use super::load::MonitorModule;
-use super::modes::{Continuations, Mode, results};
+use super::modes::{Continuations, results};
 use super::names::{Call, Event, Parameter, Static};
 use super::strings::Buffer;
 
@@ -81,9 +81,6 @@ impl<T: 'static> Matching<'_, T> {
         program: &Module,
         function: FunctionInfo<'_>,
     ) -> Result<(), MonitorError> {
-        let Some(body) = function.body() else { return Ok(()) };
-        let (start, length) = (body.range().start, body.range().len() as u32);
-        let instructions: Vec<_> = body.instructions().collect();
         let entry = Match {
             program,
             function,
@@ -95,6 +92,10 @@ impl<T: 'static> Matching<'_, T> {
             continuations: None,
             count: None,
         };
+        self.known(&entry)?;
+        let Some(body) = function.body() else { return Ok(()) };
+        let (start, length) = (body.range().start, body.range().len() as u32);
+        let instructions: Vec<_> = body.instructions().collect();
         self.all(&Event::Entry, &entry)?;
         let of_blocks = |(_, rule): &(String, super::names::Rule)| {
             matches!(rule.event, Event::BlockStart | Event::BlockEnd)
@@ -102,7 +103,7 @@ impl<T: 'static> Matching<'_, T> {
         let has_blocks = self.monitor.rules.iter().any(of_blocks);
         let blocks = if has_blocks { Flow::of(body).blocks() } else { Vec::new() };
         let mut blocks = blocks.into_iter().peekable();
-        let has_modes = self.monitor.rules.iter().any(|(_, rule)| rule.mode != Mode::Before);
+        let has_modes = self.monitor.rules.iter().any(|(_, rule)| !rule.mode.has_operands());
         let continuations = has_modes.then(|| Continuations::of(&Flow::of(body)));
         for (index, instruction) in instructions.iter().enumerate() {
             let offset = (instruction.offset() - start) as u32;
@@ -137,7 +138,7 @@ impl<T: 'static> Matching<'_, T> {
             };
             for number in rules {
                 match self.monitor.rules[number].1.mode {
-                    Mode::Before => self.rule(number, &place)?,
+                    mode if mode.has_operands() => self.rule(number, &place)?,
                     mode => {
                         let places = continuations.iter().flat_map(|all| all.places(index, mode));
                         let places: Vec<Place> = places.collect();
@@ -148,6 +149,15 @@ impl<T: 'static> Matching<'_, T> {
         }
         let count = instructions.len();
         self.all(&Event::Exit, &Match { place: Place::Exit, offset: length, index: count, ..entry })
+    }
+
+    /// Tells the monitor that a function is there.
+    fn known(&mut self, function: &Match<'_>) -> Result<(), MonitorError> {
+        let monitor = self.monitor;
+        for (export, rule) in monitor.rules.iter().filter(|(_, rule)| rule.event == Event::Known) {
+            self.predicate(export, rule.predicate.as_ref(), Some(function))?;
+        }
+        Ok(())
     }
 
     /// The rules for an instruction.
@@ -209,7 +219,7 @@ impl<T: 'static> Matching<'_, T> {
             });
         }
         let values = Values::from(&values[..]);
-        let group = rule.group();
+        let (group, asks_for_callee) = (rule.group(), rule.asks_for_callee());
         self.found.extend(at.iter().map(|at| RuleMatch {
             rule: number,
             location: Location { function: place.function.index(), place: *at },
@@ -217,6 +227,7 @@ impl<T: 'static> Matching<'_, T> {
             ways,
             adds: None,
             group,
+            asks_for_callee,
         }));
         Ok(())
     }
@@ -321,6 +332,12 @@ fn bits(value: &Val) -> u64 {
     }
 }
 
+/// The name of a function; that of an import.
+fn name_of(function: FunctionInfo<'_>) -> &str {
+    let imported = function.import().map(|import| import.name());
+    imported.or(function.name()).unwrap_or_default()
+}
+
 impl Match<'_> {
     fn value(&self, value: Static) -> Evaluated {
         let integer = |value: Option<u64>| value.map_or(Evaluated::None, Evaluated::Integer);
@@ -335,6 +352,7 @@ impl Match<'_> {
             Static::Opidx => Evaluated::Integer(self.index as u64),
             Static::Probe => unreachable!("the caller knows it"),
             Static::Group(group) => Evaluated::Integer(group.into()),
+            Static::Replaced(_) | Static::Callee => Evaluated::Integer(0),
             Static::Function => Evaluated::Integer(self.function.index().into()),
             Static::AtFunctionEnd => Evaluated::Integer(self.is_last.into()),
             Static::Immediate(index) => {
@@ -353,12 +371,9 @@ impl Match<'_> {
             Static::TargetCount => integer(targets().map(|targets| targets.len().into())),
             Static::DefaultTarget => integer(targets().map(|targets| targets.default().into())),
             Static::InstructionCount => integer(self.count.map(|count| count as u64)),
-            Static::FunctionName => text(Some(self.function.name().unwrap_or_default())),
+            Static::FunctionName => text(Some(name_of(self.function))),
             Static::OpcodeName => text(self.instruction.map(|(operator, _)| name(operator)).as_deref()),
-            Static::TargetName => text(self.target().map(|target| {
-                let imported = target.import().map(|import| import.name());
-                imported.or(target.name()).unwrap_or_default()
-            })),
+            Static::TargetName => text(self.target().map(name_of)),
             Static::TargetModule => {
                 let module = |target: FunctionInfo<'_>| {
                     target.import().map_or(String::new(), |import| import.module().to_owned())

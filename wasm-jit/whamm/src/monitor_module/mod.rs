@@ -30,7 +30,7 @@
 //! ```text
 //! rule       = event [ "/" call "/" ] [ parameters ]
 //! event      = "wasm:opcode:" pattern { "|" pattern } [ ":" mode ]
-//!            | "wasm:func:" ( "entry" | "exit" )
+//!            | "wasm:func:" ( "entry" | "exit" | "known" )
 //!            | "wasm:block:" ( "start" | "end" )
 //!            | "wasm:begin" [ ":" ] | "wasm:end" [ ":" ] | "wasm:exit"
 //! parameters = "(" [ parameter { "," parameter } [ "," ] ] ")"
@@ -48,6 +48,7 @@
 //! | `wasm:opcode:` | before the instruction, or when the mode says |
 //! | `wasm:func:entry` | when a call begins |
 //! | `wasm:func:exit` | when a call ends with its results, but by no tail call, trap or exception |
+//! | `wasm:func:known` | never; the predicate, for each function of the program, imported ones included (an extension) |
 //! | `wasm:block:start` | before the first instruction of a basic block |
 //! | `wasm:block:end` | before its last one |
 //! | `wasm:begin` | once, when the monitor is attached |
@@ -93,9 +94,10 @@
 //! | `offset`, `align`, `memory` | integer | of an access to memory; the second as an exponent of two |
 //! | `num_targets`, `default_target` | integer | of a `br_table`, the first without the default one |
 //! | `instr_count` | integer | at the end of a block, the number of its instructions |
-//! | `fname`, `opname` | string | the name of the function in the name section, or an empty one; of the instruction |
+//! | `fname`, `opname` | string | the name of the function in the name section, or an empty one, and that of an import; of the instruction |
 //! | `target_fn_name`, `target_imp_module`, `target_fn_type` | string | of a `call` or `return_call`: the name of the function, as imported if it is; the module of the import; `import` or `local` |
 //! | `guard_MODE` | integer | see above |
+//! | `callee` | integer | 0; before indirect calls: the rule calls the function [`callee`](#callees-and-the-time) |
 //! | `$NAME(..)` | of the result | the result of another exported function at match time |
 //!
 //! An integer is an i32 or an i64. A string is two i32, address and length, in the memory that the
@@ -115,6 +117,16 @@
 //! on: where rules of no group or another one act at the same place, and if switching takes more
 //! than a twentieth of the time. So their functions check for themselves whether there is anything
 //! to do. This extension is for predicates on variables that seldom change.
+//!
+//! # Callees and the time
+//! From the same module, a monitor may import the functions
+//!
+//! * `callee`, whose result is an i32: before an indirect call (`call_indirect`, `call_ref`, and
+//!   their tail calls), in a rule with the value `callee`, the index of the function that is about
+//!   to be called; -1 if there is none, and -2 if the program does not know it by an index,
+//! * `now`, whose result is an i64: the time in nanoseconds since some start,
+//! * `pause`, with a group and a time as parameters, an i32 and an i64: the group's probes are
+//!   switched off, and on again at this time.
 //!
 //! # Match time
 //! When a monitor is attached, each place of the program that an event has is a match. First the
@@ -155,6 +167,7 @@
 //! [Whamm]: https://doi.org/10.1145/3763124
 
 mod attach;
+mod clock;
 mod contents;
 mod counted;
 mod error;
@@ -174,10 +187,11 @@ mod strings;
 pub(crate) use self::instructions::names_of;
 pub use attach::Attached;
 pub(crate) use attach::Matched;
+pub use clock::{Alarm, Clock};
 pub(crate) use counted::RuleMatch;
 pub use error::{MonitorError, NameError, SignatureError};
 pub use load::MonitorModule;
-pub(crate) use made::{OFF, PROBES, SWITCH};
-pub(crate) use names::{Call, Event, OfCall, Parameter, Rule, Static, parse_native};
+pub(crate) use made::{CALLEE, NOW, OFF, PAUSE, PROBES, SWITCH};
+pub(crate) use names::{Call, Event, OfCall, Parameter, Replacement, Rule, Static, parse_native};
 pub use shared::SharedMonitor;
 pub(crate) use strings::Buffer;

@@ -15,6 +15,9 @@ pub(crate) enum Mode {
     SemanticAfter,
     Entry,
     Exit,
+    /// In place of the instruction, or block, in a program that is [rewritten](crate::rewrite).
+    Alt,
+    BlockAlt,
 }
 
 impl Mode {
@@ -25,8 +28,20 @@ impl Mode {
             "semantic_after" => Self::SemanticAfter,
             "entry" => Self::Entry,
             "exit" => Self::Exit,
+            "alt" => Self::Alt,
+            "block_alt" => Self::BlockAlt,
             _ => return None,
         })
+    }
+
+    /// Whether the instruction's operands are there.
+    pub(super) fn has_operands(self) -> bool {
+        self == Self::Before || self.replaces()
+    }
+
+    /// Whether the program is changed.
+    pub(super) fn replaces(self) -> bool {
+        matches!(self, Self::Alt | Self::BlockAlt)
     }
 }
 
@@ -97,7 +112,7 @@ impl Continuations {
     fn indices(&self, index: usize, mode: Mode) -> Vec<usize> {
         let block = self.after_block[index];
         match mode {
-            Mode::Before => vec![index],
+            Mode::Before | Mode::Alt | Mode::BlockAlt => vec![index],
             // After the last `end`, there is no instruction; after an `else`, which ends the first
             // part of an `if`, control never continues with the next one.
             Mode::After => {

@@ -1,5 +1,6 @@
 //! The names of exports: from text to [`Rule`].
 
+use wasm_jit::ValType;
 use wildmatch::WildMatch;
 
 use super::error::NameError;
@@ -18,6 +19,8 @@ pub(crate) enum Event {
     Exit,
     BlockStart,
     BlockEnd,
+    /// A function is there, imported ones included: only its predicate is evaluated, once.
+    Known,
     Begin,
     End,
     /// After all others.
@@ -76,6 +79,17 @@ pub(crate) enum Static {
     Guard(Mode),
     /// The number of the group of probes that the rule's belong to.
     Group(u32),
+    /// The result of what the rule replaces.
+    Replaced(Option<ValType>),
+    /// The rule calls a function that says which function is about to be called.
+    Callee,
+}
+
+/// What a rule replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replacement {
+    /// The type of its result, if it has one.
+    pub(crate) result: Option<ValType>,
 }
 
 impl Static {
@@ -126,29 +140,51 @@ impl Rule {
             _ => None,
         })
     }
+
+    /// Whether it asks for the function that is about to be called.
+    pub(super) fn asks_for_callee(&self) -> bool {
+        self.parameters.contains(&Parameter::Static(Static::Callee))
+    }
+
+    /// What it replaces, if it replaces something.
+    pub(super) fn replacement(&self) -> Option<Replacement> {
+        self.parameters.iter().find_map(|parameter| match parameter {
+            Parameter::Static(Static::Replaced(result)) => Some(Replacement { result: *result }),
+            _ => None,
+        })
+    }
 }
 
-/// Reads the name of an export; `None` if it is no rule. An error comes with its column, from 1, in
+/// The rule of an export's name; `None` if it is none. An error comes with its column, from 1, in
 /// characters.
-pub(super) fn parse(name: &str) -> Result<Option<Rule>, (usize, NameError)> {
-    parse_of("wasm:", name)
+pub(super) type Parsed = Result<Option<Rule>, (usize, NameError)>;
+
+/// Reads the name of an export.
+pub(super) fn parse(name: &str) -> Parsed {
+    parse_of("wasm:", false, name)
+}
+
+/// As [`parse`]; rules may replace instructions.
+pub(super) fn parse_replacing(name: &str) -> Parsed {
+    parse_of("wasm:", true, name)
 }
 
 /// Parses a rule about native programs, as [`parse`] does for those about modules.
-pub(crate) fn parse_native(name: &str) -> Result<Option<Rule>, (usize, NameError)> {
-    parse_of("native:", name)
+pub(crate) fn parse_native(name: &str) -> Parsed {
+    parse_of("native:", false, name)
 }
 
-fn parse_of(provider: &'static str, name: &str) -> Result<Option<Rule>, (usize, NameError)> {
+fn parse_of(provider: &'static str, may_replace: bool, name: &str) -> Parsed {
     if !name.starts_with(provider) {
         return Ok(None);
     }
-    let mut parser = Parser { provider, text: name, at: 0 };
+    let mut parser = Parser { provider, may_replace, text: name, at: 0 };
     parser.rule().map(Some).map_err(|error| (name[..parser.at].chars().count() + 1, error))
 }
 
 struct Parser<'a> {
     provider: &'static str,
+    may_replace: bool,
     text: &'a str,
     at: usize,
 }
@@ -247,6 +283,7 @@ impl<'a> Parser<'a> {
         let event = match (package, name) {
             ("func", "entry") => Event::Entry,
             ("func", "exit") => Event::Exit,
+            ("func", "known") => Event::Known,
             ("block", "start") => Event::BlockStart,
             ("block", "end") => Event::BlockEnd,
             _ => return self.refuse(name, NameError::Event),
@@ -275,8 +312,8 @@ impl<'a> Parser<'a> {
         if self.takes(":") {
             let word = self.word(|c| c.is_ascii_lowercase() || c == '_');
             mode = match Mode::named(word) {
-                Some(mode) => mode,
-                None => return self.refuse(word, NameError::Mode),
+                Some(mode) if self.may_replace || !mode.replaces() => mode,
+                _ => return self.refuse(word, NameError::Mode),
             };
         }
         Ok((Event::Opcode(patterns), mode))
@@ -304,7 +341,10 @@ impl<'a> Parser<'a> {
             true => self.word(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.')),
             false => self.word(|c| c.is_ascii_alphanumeric() || c == '_'),
         };
-        let value = if self.is_native() { native_value(word) } else { value(word) };
+        let value = match self.is_native() {
+            true => native_value(word),
+            false => value(word).filter(|value| self.may_replace || !is_of_replacement(value)),
+        };
         match value {
             Some(value) => Ok(value),
             None => self.refuse(word, NameError::Value),
@@ -346,6 +386,10 @@ fn native_value(word: &str) -> Option<Parameter> {
     })
 }
 
+fn is_of_replacement(value: &Parameter) -> bool {
+    matches!(value, Parameter::Static(Static::Replaced(_)))
+}
+
 /// The value of a name.
 fn value(word: &str) -> Option<Parameter> {
     let number = |prefix: &str| {
@@ -363,7 +407,19 @@ fn value(word: &str) -> Option<Parameter> {
         return Some(Parameter::Result(index));
     }
     if let Some(mode) = word.strip_prefix("guard_") {
-        return Mode::named(mode).map(|mode| Parameter::Static(Static::Guard(mode)));
+        let mode = Mode::named(mode).filter(|mode| !mode.replaces());
+        return mode.map(|mode| Parameter::Static(Static::Guard(mode)));
+    }
+    if let Some(result) = word.strip_prefix("replaced_") {
+        let result = match result {
+            "nothing" => None,
+            "i32" => Some(ValType::I32),
+            "i64" => Some(ValType::I64),
+            "f32" => Some(ValType::F32),
+            "f64" => Some(ValType::F64),
+            _ => return None,
+        };
+        return Some(Parameter::Static(Static::Replaced(result)));
     }
     if let Some(index) = number("local") {
         return Some(Parameter::Local(index));
@@ -379,6 +435,7 @@ fn value(word: &str) -> Option<Parameter> {
         "pc" => Static::Pc,
         "opidx" => Static::Opidx,
         "probe" => Static::Probe,
+        "callee" => Static::Callee,
         "fid" => Static::Function,
         "at_func_end" => Static::AtFunctionEnd,
         "offset" => Static::Offset,

@@ -36,13 +36,20 @@ use wasmparser::{
 use super::RewriteError;
 use super::added::{self, Added};
 use super::merge::{Numbers, value_type};
-use crate::monitor_module::{Matched, RuleMatch};
+use crate::monitor_module::{Matched, Replacement, RuleMatch};
+
+/// A rule.
+pub(super) struct Rule {
+    pub(super) function: u32,
+    /// Of its parameters.
+    types: Vec<ValType>,
+    pub(super) replacement: Option<Replacement>,
+}
 
 /// The calls that are inserted into the functions of a program.
 pub(super) struct Bodies<'a> {
     numbers: Numbers,
-    /// By rule: its function, and the types of its parameters.
-    rules: Vec<(u32, Vec<ValType>)>,
+    rules: Vec<Rule>,
     /// By function, in the order of calls.
     found: HashMap<u32, Vec<&'a RuleMatch>>,
     /// Functions that end the program.
@@ -56,7 +63,7 @@ impl<'a> Bodies<'a> {
     pub(super) fn new(
         numbers: Numbers,
         matched: &'a Matched,
-        functions: Vec<u32>,
+        rules: Vec<(u32, Option<Replacement>)>,
         proc_exit: &[u32],
     ) -> Self {
         let mut found: HashMap<u32, Vec<&RuleMatch>> = HashMap::new();
@@ -64,10 +71,11 @@ impl<'a> Bodies<'a> {
             found.entry(each.location.function).or_default().push(each);
         }
         let types = matched.functions.iter().map(|function| function.parameters().iter().map(number));
-        let rules = functions.into_iter().zip(types).map(|(function, types)| (function, types.collect()));
+        let rule = |((function, replacement), types)| Rule { function, types, replacement };
+        let types = types.map(Iterator::collect);
         Self {
             numbers,
-            rules: rules.collect(),
+            rules: rules.into_iter().zip(types).map(rule).collect(),
             found,
             proc_exit: proc_exit.to_vec(),
             types: Vec::new(),
@@ -97,7 +105,7 @@ impl<'a> Bodies<'a> {
     }
 }
 
-fn number(ty: &wasm_jit::ValType) -> ValType {
+pub(super) fn number(ty: &wasm_jit::ValType) -> ValType {
     match ty {
         wasm_jit::ValType::I32 => ValType::I32,
         wasm_jit::ValType::I64 => ValType::I64,
@@ -110,7 +118,7 @@ fn number(ty: &wasm_jit::ValType) -> ValType {
 }
 
 /// The type of a block, if it is one of the module's types.
-fn function_type(
+pub(super) fn function_type(
     validator: &FuncValidator<ValidatorResources>,
     ty: wasmparser::BlockType,
 ) -> Option<&FuncType> {
@@ -123,7 +131,7 @@ fn function_type(
 
 /// The program's types, by the names that the validator has for them. Types that are equal have one
 /// name, and may have several numbers.
-struct DefinedTypes(HashMap<HeapType, u32>);
+pub(super) struct DefinedTypes(HashMap<HeapType, u32>);
 
 impl DefinedTypes {
     fn of(resources: &ValidatorResources) -> Self {
@@ -137,10 +145,19 @@ impl DefinedTypes {
         Self(numbers)
     }
 
-    /// The type of a value, which the validator has named, for the encoder.
-    fn value_type(&self, ty: wasmparser::ValType) -> Result<ValType, RewriteError> {
+    /// The number of a type. A reference to exactly this type, as `ref.func` makes, is kept as one
+    /// to any of its subtypes.
+    fn number(&self, ty: HeapType) -> Option<&u32> {
         match ty {
-            wasmparser::ValType::Ref(reference) => match self.0.get(&reference.heap_type()) {
+            HeapType::Exact(ty) => self.0.get(&HeapType::Concrete(ty)),
+            ty => self.0.get(&ty),
+        }
+    }
+
+    /// The type of a value, which the validator has named, for the encoder.
+    pub(super) fn value_type(&self, ty: wasmparser::ValType) -> Result<ValType, RewriteError> {
+        match ty {
+            wasmparser::ValType::Ref(reference) => match self.number(reference.heap_type()) {
                 Some(number) => Ok(ValType::Ref(RefType {
                     nullable: reference.is_nullable(),
                     heap_type: wasm_encoder::HeapType::Concrete(*number),
@@ -153,13 +170,17 @@ impl DefinedTypes {
 }
 
 /// A function that is rewritten.
-struct Body<'a, 'v, R> {
-    numbers: Numbers,
-    defined: &'a DefinedTypes,
-    rules: &'a [(u32, Vec<ValType>)],
+pub(super) struct Body<'a, 'v, R> {
+    pub(super) numbers: Numbers,
+    pub(super) defined: &'a DefinedTypes,
+    pub(super) rules: &'a [Rule],
     found: HashMap<Place, Vec<&'a RuleMatch>>,
+    /// Rules that act in place of the instruction.
+    pub(super) replacing: HashMap<Place, Vec<&'a RuleMatch>>,
+    /// For each open block that may be replaced, the number of blocks around it in the original.
+    pub(super) replaceable: Vec<u32>,
     reencoder: &'v mut R,
-    validator: &'v mut FuncValidator<ValidatorResources>,
+    pub(super) validator: &'v mut FuncValidator<ValidatorResources>,
     out: Vec<u8>,
     /// Types of the locals that are added, the number of the first one, and those for operands, by
     /// type and depth.
@@ -186,11 +207,14 @@ pub(super) fn rewritten<R: Reencode<Error = std::convert::Infallible>>(
         locals.push((count, reencoder.val_type(ty)?));
     }
     let mut by_place: HashMap<Place, Vec<&RuleMatch>> = HashMap::new();
+    let mut replacing: HashMap<Place, Vec<&RuleMatch>> = HashMap::new();
     for found in bodies.found.remove(&validator.index()).unwrap_or_default() {
-        by_place.entry(found.location.place).or_default().push(found);
+        let replaces = bodies.rules[found.rule].replacement.is_some();
+        let of_kind = if replaces { &mut replacing } else { &mut by_place };
+        of_kind.entry(found.location.place).or_default().push(found);
     }
     let has_frame = |found: &&RuleMatch| found.values.as_slice().contains(&Bound::Frame);
-    let asks_for_frame = by_place.values().flatten().any(has_frame);
+    let asks_for_frame = by_place.values().chain(replacing.values()).flatten().any(has_frame);
     let is_wrapped = asks_for_frame || by_place.contains_key(&Place::Exit);
     let defined = bodies.defined.take().unwrap_or_else(|| DefinedTypes::of(validator.resources()));
     let mut results = Vec::new();
@@ -209,6 +233,8 @@ pub(super) fn rewritten<R: Reencode<Error = std::convert::Infallible>>(
         defined,
         rules: &bodies.rules,
         found: by_place,
+        replacing,
+        replaceable: Vec::new(),
         reencoder,
         validator,
         out: Vec::new(),
@@ -246,7 +272,7 @@ pub(super) fn rewritten<R: Reencode<Error = std::convert::Infallible>>(
 }
 
 impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
-    fn push(&mut self, instruction: &I<'_>) {
+    pub(super) fn push(&mut self, instruction: &I<'_>) {
         instruction.encode(&mut self.out);
     }
 
@@ -278,15 +304,22 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
         place: Place,
         proc_exit: &[u32],
     ) -> Result<(), RewriteError> {
-        if let Operator::Loop { blockty } = operator {
-            let outer = self.outer_operands(place, blockty)?;
-            self.validator.op(at, &operator)?;
-            let instruction = self.reencoder.instruction(operator)?;
-            self.push(&instruction);
-            return self.call_rules(place, &outer);
+        // The rules of a loop are called inside of it.
+        let of_loop = match operator {
+            Operator::Loop { blockty } => Some(self.outer_operands(place, blockty)?),
+            _ => None,
+        };
+        if of_loop.is_none() {
+            self.call_rules(place, &HashMap::new())?;
         }
         let is_reachable = self.is_reachable();
-        self.call_rules(place, &HashMap::new())?;
+        let depth = self.validator.control_stack_height();
+        let replacement = self.replacement(&operator, place)?;
+        self.validator.op(at, &operator)?;
+        let is_replaceable = match replacement {
+            Some(replacement) => self.begin_replacement(replacement, &operator)?,
+            None => false,
+        };
         if is_reachable {
             match operator {
                 Operator::Call { function_index } | Operator::ReturnCall { function_index }
@@ -301,22 +334,28 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
                 _ => {}
             }
         }
-        if self.is_wrapped && matches!(operator, Operator::Return) {
-            let depth = self.validator.control_stack_height() - 1;
-            self.push(&I::Br(depth));
-        } else {
-            let instruction = self.reencoder.instruction(operator.clone())?;
-            self.push(&instruction);
+        let mut instruction = match operator {
+            Operator::Return if self.is_wrapped => I::Br(depth - 1),
+            _ => self.reencoder.instruction(operator.clone())?,
+        };
+        self.move_labels(&mut instruction, depth);
+        self.push(&instruction);
+        if is_replaceable {
+            self.begin_original(&operator, depth);
         }
-        Ok(self.validator.op(at, &operator)?)
+        self.end_original();
+        match of_loop {
+            Some(outer) => self.call_rules(place, &outer),
+            None => Ok(()),
+        }
     }
 
-    fn is_reachable(&self) -> bool {
+    pub(super) fn is_reachable(&self) -> bool {
         self.validator.get_control_frame(0).is_some_and(|frame| !frame.unreachable)
     }
 
     /// The type of an operand of the block that control is in, or around it.
-    fn operand(&self, depth: usize) -> Result<Option<ValType>, RewriteError> {
+    pub(super) fn operand(&self, depth: usize) -> Result<Option<ValType>, RewriteError> {
         let ty = self.validator.get_operand_type(depth).flatten();
         ty.map(|ty| self.defined.value_type(ty)).transpose()
     }
@@ -374,23 +413,31 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
                 let reason = "an operand is in no block that contains its instruction".to_owned();
                 return Err(RewriteError::Unsupported { reason });
             };
-            let known = self.scratch.get(&(ty, depth)).copied();
-            let local = known.unwrap_or_else(|| self.local(ty));
-            self.scratch.insert((ty, depth), local);
-            places.push(local);
+            places.push(self.scratch(ty, depth));
         }
         self.move_operands(&places);
+        self.call(&calls, |depth| outer.get(&depth).copied().unwrap_or_else(|| places[depth]));
+        Ok(())
+    }
+
+    /// A local for an operand, which is in use until the next instruction of the program.
+    pub(super) fn scratch(&mut self, ty: ValType, depth: usize) -> u32 {
+        let known = self.scratch.get(&(ty, depth)).copied();
+        let local = known.unwrap_or_else(|| self.local(ty));
+        self.scratch.insert((ty, depth), local);
+        local
+    }
+
+    /// Calls rules, whose operands are in locals.
+    pub(super) fn call(&mut self, calls: &[&RuleMatch], operand: impl Fn(usize) -> u32) {
         for each in calls {
-            let (function, types) = &self.rules[each.rule];
+            let Rule { function, types, .. } = &self.rules[each.rule];
             for (value, ty) in each.values.as_slice().iter().zip(types) {
                 let instruction = match *value {
                     Bound::Const(bits) => constant(*ty, bits),
                     Bound::Local(index) => I::LocalGet(index),
                     Bound::Frame => I::LocalGet(self.frame.expect("a rule asks for it")),
-                    Bound::Operand(depth) | Bound::Reference(depth) => {
-                        let depth = depth as usize;
-                        I::LocalGet(outer.get(&depth).copied().unwrap_or_else(|| places[depth]))
-                    }
+                    Bound::Operand(depth) | Bound::Reference(depth) => I::LocalGet(operand(depth as usize)),
                     other => unreachable!("matching binds no {other:?}"),
                 };
                 self.push(&instruction);
@@ -402,12 +449,11 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
             }
             self.push(&I::Call(*function));
         }
-        Ok(())
     }
 
     /// Whether the place has the values that a rule wants, in the types of its parameters.
-    fn fits(&self, found: &RuleMatch) -> Result<bool, RewriteError> {
-        let (_, types) = &self.rules[found.rule];
+    pub(super) fn fits(&self, found: &RuleMatch) -> Result<bool, RewriteError> {
+        let types = &self.rules[found.rule].types;
         for (value, ty) in found.values.as_slice().iter().zip(types) {
             let actual = match *value {
                 Bound::Operand(depth) => self.operand(depth as usize)?,
@@ -432,7 +478,7 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
 }
 
 /// The number of operands that these rules bind.
-fn operands(found: &[&RuleMatch]) -> usize {
+pub(super) fn operands(found: &[&RuleMatch]) -> usize {
     let depth = |value: &Bound| match value {
         Bound::Operand(depth) | Bound::Reference(depth) => *depth as usize + 1,
         _ => 0,

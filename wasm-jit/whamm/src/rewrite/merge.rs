@@ -16,7 +16,7 @@ use wasmparser::{
 use super::RewriteError;
 use super::added::{Added, REPORT};
 use super::body::{Bodies, rewritten};
-use crate::monitor_module::Matched;
+use crate::monitor_module::{Matched, Replacement};
 
 /// The monitor's import.
 pub(super) const WASI: &str = "wasi_snapshot_preview1";
@@ -249,7 +249,7 @@ impl Survey {
 pub(super) fn merge(
     program: &wasm_jit::Module,
     monitor: &[u8],
-    rules: &[String],
+    rules: &[(String, Option<Replacement>)],
     matched: &Matched,
     store: &mut Store<()>,
 ) -> Result<Vec<u8>, RewriteError> {
@@ -282,8 +282,8 @@ pub(super) fn merge(
     let numbers = survey.numbers;
     let function = |name: &str| numbers.of_monitor(exported[name]);
     let mut sections = Sections::default();
-    let functions = rules.iter().map(|rule| function(rule)).collect();
-    let mut bodies = Bodies::new(numbers, matched, functions, &survey.proc_exit);
+    let rules = rules.iter().map(|(rule, replacement)| (function(rule), *replacement)).collect();
+    let mut bodies = Bodies::new(numbers, matched, rules, &survey.proc_exit);
     copy_program(bytes, &survey, &mut sections, &mut bodies)?;
     if numbers.write.is_none() {
         let ty = numbers.types + type_of_write;

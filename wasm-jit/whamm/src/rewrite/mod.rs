@@ -10,7 +10,8 @@
 //!    of its own functions grow by one (`merge`).
 //! 2. Where a rule matches, the program's function calls the rule's function. Operands that it
 //!    wants are moved to locals, and back. Functions whose end is observed get a block around their
-//!    body, which `return` leaves (`body`).
+//!    body, which `return` leaves (`body`). Rules of the modes `alt` and `block_alt` are called in
+//!    place of an instruction or block, which is executed if they say that they have not acted.
 //! 3. `whamm:report`, an exported function, calls the rules of the end and prints the report, once.
 //!    `_start` calls it when the program has returned, and so does the program before it calls
 //!    `proc_exit` (`added`).
@@ -33,6 +34,7 @@
 mod added;
 mod body;
 mod merge;
+mod replace;
 
 use wasm_jit::{Linker, Module, Store};
 
@@ -97,17 +99,18 @@ impl From<wasm_encoder::reencode::Error> for RewriteError {
 /// ```
 pub fn instrument(name: &str, source: &[u8], program: &Module) -> Result<Vec<u8>, RewriteError> {
     refuse_libraries(name, source).map_err(RewriteError::Script)?;
-    let monitor = lang::compile(name, source, &[]).map_err(RewriteError::Script)?;
+    let monitor = lang::compile_into_program(name, source).map_err(RewriteError::Script)?;
     let engine = program.engine();
     let read = |error: wasm_jit::Error| RewriteError::Read { reason: error.to_string() };
     let module = Module::from_binary(engine, &monitor).map_err(read)?;
-    let loaded = MonitorModule::new(module, Vec::new())?.always_call();
+    let loaded = MonitorModule::into_program(module)?.always_call();
     let mut linker: Linker<()> = Linker::new(engine);
     // Nothing is printed before the end.
     linker.func_wrap(merge::WASI, merge::WRITE, |_: i32, _: i32, _: i32, _: i32| 8_i32).map_err(read)?;
     let mut store = Store::new(engine, ());
     let matched = loaded.matched(&mut store, &mut linker, program)?;
-    merge::merge(program, &monitor, &loaded.names(), &matched, &mut store)
+    let rules: Vec<_> = loaded.names().into_iter().zip(loaded.replacements()).collect();
+    merge::merge(program, &monitor, &rules, &matched, &mut store)
 }
 
 fn refuse_libraries(name: &str, source: &[u8]) -> Result<(), ScriptError> {

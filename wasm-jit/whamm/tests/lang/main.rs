@@ -2,12 +2,14 @@
 //! functions of a module compute, called as an engine would.
 
 mod behaviour;
+mod callees;
 mod engine;
 mod frames;
 mod hostile;
 mod libraries;
 mod modes;
 mod names;
+mod periods;
 mod random_programs;
 mod refused;
 mod script_report;
@@ -52,8 +54,22 @@ fn the_scripts_for_users_compile() {
     let clock = wat::parse_file(root.join("scripts/clock.wat")).unwrap();
     let (native, scripts): (Vec<_>, Vec<_>) =
         scripts.into_iter().partition(|script| script.lines().any(|line| line.starts_with("native:")));
+    let (changing, scripts): (Vec<_>, Vec<_>) =
+        scripts.into_iter().partition(|script| script.contains(":alt "));
+    let engine = wasm_jit::Engine::default();
+    let program = wasm_jit::Module::new(&engine, "(module)").unwrap();
+    for script in changing {
+        if let Err(error) = wasm_jit_whamm::rewrite::instrument("test.mm", script.as_bytes(), &program) {
+            panic!("{error}");
+        }
+    }
     for script in scripts {
-        if let Err(error) = lang::compile("test.mm", script.as_bytes(), &[("clock", &clock)]) {
+        let libraries: [(&str, &[u8]); 1] = [("clock", &clock)];
+        let compiled = match ["@sample(1ms)", "call_ref"].iter().any(|only_here| script.contains(only_here)) {
+            true => lang::Script::new("test.mm", script.as_bytes(), &libraries).map(drop),
+            false => lang::compile("test.mm", script.as_bytes(), &libraries).map(drop),
+        };
+        if let Err(error) = compiled {
             panic!("{error}");
         }
     }

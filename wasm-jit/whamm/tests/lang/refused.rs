@@ -42,6 +42,10 @@ fn syntax() {
     check("@sample(«x»%) wasm:func:entry { }", Syntax, "expected a percentage");
     check("@sample(1«)» wasm:func:entry { }", Syntax, "expected `%`");
     check("@sample(«0»%) wasm:func:entry { }", Syntax, "more than 0.00000001");
+    check("@sample(«0.1»us) wasm:func:entry { }", Syntax, "at least `1us`");
+    check("@sample(10 «h») wasm:func:entry { }", Syntax, "`ms` or `s`");
+    check("@sample(«3601»s) wasm:func:entry { }", Syntax, "at most an hour");
+    check("«@sample(10ms)» wasm:func:entry { }", Unsupported, "tells monitors the time");
     check("@sample(«100.1»%) wasm:func:entry { }", Syntax, "at most 100");
     check("«@once» wasm:begin { }", Unsupported, "rules that match places");
     check("«@sample(1%)» wasm:end { }", Unsupported, "rules that match places");
@@ -61,7 +65,9 @@ fn names_and_rules() {
     check("«wasm:opcode:call» { }", Rule, "matches nothing");
     check("«jvm:opcode:call:before» { }", Rule, "matches nothing");
     check("«wasm:opcode:call:alt» { }", Unsupported, "the mode `alt`");
-    check("«wasm:opcode:call:block_alt» { }", Unsupported, "the mode `block_alt`");
+    check("«wasm:opcode:block:block_alt» { }", Unsupported, "the mode `block_alt`");
+    check("«wasm:opcode:call:block_alt» { }", Rule, "matches nothing");
+    check("«wasm:opcode:br:alt» { }", Rule, "matches nothing");
     check("«wasm:opcode:call:entry» { }", Rule, "matches nothing");
     check("«wasm:opcode:br:after» { }", Rule, "matches nothing");
     check("wasm:opcode:i32.add:after { var x: i32 = «arg0»; }", Name, "no variable `arg0`");
@@ -75,7 +81,7 @@ fn names_and_rules() {
     check(
         "wasm:opcode:call_indirect:before { var x: str = «target_fn_name»; }",
         Unsupported,
-        "not supported",
+        "known only to this engine",
     );
     check("wasm:begin { var x: str = «fname»; }", Name, "`fname`");
     check("wasm:func:entry { var x: bool = fname.«resembles»(\"a\"); }", Name, "no function `resembles`");

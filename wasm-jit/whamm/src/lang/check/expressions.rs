@@ -134,6 +134,7 @@ impl Checker<'_> {
         };
         match bound {
             Some((Bound::Value(value), _)) => Some(value),
+            Some((Bound::Callee(callee), _)) => self.callee(callee, name, span),
             Some((Bound::NeedsType, _)) => {
                 self.help(
                     ProblemKind::Type,

@@ -5,8 +5,10 @@
 //! depends on constants such as `opname` is folded. Variables of a rule have the same storage for
 //! all its events.
 
+mod callees;
 mod calls;
 mod expressions;
+mod replacement;
 mod selection;
 mod statements;
 mod storage;
@@ -15,6 +17,7 @@ use std::collections::HashMap;
 
 use wasm_encoder::ValType;
 
+use self::replacement::RESULT;
 use super::Target;
 use super::ast::{self, Item};
 use super::bound;
@@ -99,6 +102,8 @@ struct Checker<'a> {
     target: Target,
     /// The state of the generator of random numbers, if there is one.
     generator: Option<Place>,
+    /// Rules that are sampled by time, with when each of them acts again.
+    sampled: Vec<(usize, Place)>,
 }
 
 /// Checks a script, whose module is for this target.
@@ -128,6 +133,7 @@ pub(super) fn check(
         has_site: false,
         target,
         generator: None,
+        sampled: Vec::new(),
     };
     if target == Target::Native {
         checker.program.is_bounded = true;
@@ -228,15 +234,14 @@ impl Checker<'_> {
     fn rule(&mut self, index: usize, rule: &ast::Rule) {
         let (events, any) = match events::matching(&rule.parts, self.target.provider()) {
             Matched::Events { events, any } => (events, any),
-            Matched::Unsupported(message) => {
-                self.problem(ProblemKind::Unsupported, &rule.span, message);
-                return;
-            }
             Matched::Nothing(help) => {
                 self.help(ProblemKind::Rule, &rule.span, "this rule matches nothing", help);
                 return;
             }
         };
+        if !self.can_replace(rule, &events) {
+            return;
+        }
         let mut bounds: Vec<(String, Type)> = Vec::new();
         for bound in &rule.bounds {
             let name = &bound.name.name;
@@ -327,10 +332,15 @@ impl Checker<'_> {
         self.sites.clear();
         self.scopes.push(HashMap::new());
         let predicate = rule.predicate.as_ref().and_then(|predicate| self.condition(predicate));
+        let result = self.declare_result(rule, &event, &bounds);
         let statements = self.block(&rule.body);
         self.scopes.pop();
+        let statements = self.selected(index, &rule.selection, statements);
         let mut body = std::mem::take(&mut self.body);
-        body.statements = self.selected(&rule.selection, statements);
+        body.statements = statements;
+        if event.mode().replaces() {
+            self.mark_replaced(result.as_ref(), &mut body.statements);
+        }
         let init = std::mem::take(&mut self.init);
         self.context = Context::Script;
         match event {
@@ -359,12 +369,28 @@ impl Checker<'_> {
                         let request = |(name, ty): (String, Type)| (native::typed(&name, &ty), ty);
                         bounds.into_iter().map(request).collect()
                     }
+                    _ if event.mode().replaces() => {
+                        bounds.into_iter().filter(|(name, _)| name != RESULT).collect()
+                    }
                     _ => bounds,
                 };
+                let result = result.and_then(|ty| ty.scalar());
                 let (mode, event) = (event.mode(), event.text());
                 let is_toggled = rule.selection.toggle.is_some();
-                let probe =
-                    Probe { rule: index, event, mode, bounds, predicate, body, site, init, is_toggled };
+                let pauses = self.paused(index);
+                let probe = Probe {
+                    rule: index,
+                    event,
+                    mode,
+                    bounds,
+                    predicate,
+                    body,
+                    site,
+                    init,
+                    pauses,
+                    is_toggled,
+                    result,
+                };
                 self.check_toggle(&rule.selection, &probe);
                 self.program.probes.push(probe);
             }

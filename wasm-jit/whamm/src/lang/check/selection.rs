@@ -1,5 +1,5 @@
-//! Rules that act on some of their events, `@once` and `@sample`, and those whose predicates switch
-//! their probes, `@toggle` ([`toggled`](super::super::toggled)).
+//! Rules that act on some of their events, `@once` and `@sample(..)`, and those whose predicates
+//! switch their probes, `@toggle` ([`toggled`](super::super::toggled)).
 //!
 //! The selection is code of the rule's function, after the predicate:
 //!
@@ -13,9 +13,24 @@
 //! }
 //! ```
 //!
+//! A rule that is sampled by time has, in place of `draw`:
+//!
+//! ```text
+//! if (now() >= due) {
+//!     due = the beginning of the next period;
+//!     pause(group, due);     where there is an engine that can do this
+//!     body
+//! }
+//! ```
+//!
+//! `due` is a variable of the rule, and `pause` switches the probes of all its places off until
+//! then. Here, `now` and `pause` are functions that the engine has for monitors; in native
+//! programs, the time is that of the event.
+//!
 //! `done` is a variable of the place. It alone decides what is executed; that the engine switches
-//! the probe off only saves its cost. `off` is a function that this engine has for monitors:
-//! `wasm_jit:probe`. In native programs, the number that it gets is that of the place.
+//! the probe off only saves its cost; so it is with `due`. `off` is a function that this engine has
+//! for monitors: `wasm_jit:probe`. In native programs, the number that it gets is that of the
+//! place.
 //!
 //! # Drawing
 //! Each event is drawn independently of the others, with the probability that the rule says, as far
@@ -24,14 +39,16 @@
 //! on the order of events.
 
 use super::super::Target;
-use super::super::ast::{BinaryOp, Selection};
+use wasm_encoder::ValType;
+
+use super::super::ast::{BinaryOp, Sample, Selection};
 use super::super::diagnostics::ProblemKind;
 use super::super::events::{Event, Mode};
 use super::super::ir::{Body, Import, Kind, Place, Probe, SITE_HEADER, Statement, Typed};
 use super::super::toggled;
 use super::super::types::Type;
 use super::Checker;
-use crate::monitor_module::OFF;
+use crate::monitor_module::{NOW, OFF, PAUSE, SWITCH};
 
 /// The state of the generator at the beginning: any number but 0.
 const SEED: i128 = 0x9e37_79b9_7f4a_7c15;
@@ -42,6 +59,14 @@ const MULTIPLIER: i128 = 0x2545_f491_4f6c_dd1d;
 impl Checker<'_> {
     /// Whether a rule for this event can have the annotations; if not, there is a problem.
     pub(super) fn can_select(&mut self, selection: &Selection, event: Event) -> bool {
+        if let Some((Sample::Period(_), span)) = &selection.sample
+            && self.target.prints()
+        {
+            let message = "sampling by time needs an engine that tells monitors the time";
+            let help = "use a percentage; or run the script here: `wasm-jit run --monitors=SCRIPT.mm`";
+            self.help(ProblemKind::Unsupported, span, message, help);
+            return false;
+        }
         let sample = selection.sample.as_ref().map(|(_, span)| span.clone());
         let spans = [&selection.once, &sample, &selection.toggle];
         let Some(span) = spans.into_iter().flatten().next().cloned() else { return true };
@@ -69,6 +94,7 @@ impl Checker<'_> {
     /// The statements of a rule, executed for the events that it selects.
     pub(super) fn selected(
         &mut self,
+        rule: usize,
         selection: &Selection,
         mut statements: Vec<Statement>,
     ) -> Vec<Statement> {
@@ -81,7 +107,10 @@ impl Checker<'_> {
             let condition = Typed::binary(BinaryOp::Eq, variable(Type::U32, done), Typed::int(Type::U32, 0));
             statements = vec![Statement::If { condition, yes, no: Vec::new() }];
         }
-        if let Some((probability, _)) = &selection.sample {
+        if let Some((Sample::Period(period), _)) = selection.sample {
+            statements = self.in_each_period(rule, period, statements);
+        }
+        if let Some((Sample::Probability(probability), _)) = &selection.sample {
             let state = self.generator();
             let mut drawn = Vec::new();
             for (op, bits) in [(BinaryOp::Shr, 12), (BinaryOp::Shl, 25), (BinaryOp::Shr, 27)] {
@@ -100,6 +129,57 @@ impl Checker<'_> {
         statements
     }
 
+    /// Statements that are executed for the first event in each period.
+    fn in_each_period(&mut self, rule: usize, period: u64, mut statements: Vec<Statement>) -> Vec<Statement> {
+        let due = self.due(rule);
+        let now = self.local(&Type::U64);
+        let time = || variable(Type::U64, now);
+        let period = Typed::int(Type::U64, i128::from(period));
+        let elapsed = Typed::binary(BinaryOp::Rem, time(), period.clone());
+        let next = Typed::binary(BinaryOp::Add, Typed::binary(BinaryOp::Sub, time(), elapsed), period);
+        let mut acts = vec![Statement::Set { place: due, component: 0, value: next }];
+        let value = match self.target {
+            Target::Native => Typed::request(Type::U64, "ns"),
+            _ => {
+                let now = self.import(Import::of_probes(NOW, &[], &[ValType::I64]));
+                let pause = self.import(Import::of_probes(PAUSE, &[ValType::I32, ValType::I64], &[]));
+                let group = self.paused(rule).map_or(0, i128::from);
+                let arguments = vec![Typed::int(Type::U32, group), variable(Type::U64, due)];
+                acts.push(Statement::Call(Typed::new(Type::UNIT, Kind::Library(pause, arguments))));
+                Typed::new(Type::U64, Kind::Library(now, Vec::new()))
+            }
+        };
+        acts.append(&mut statements);
+        let condition = Typed::binary(BinaryOp::Ge, time(), variable(Type::U64, due));
+        let read = Statement::Set { place: now, component: 0, value };
+        vec![read, Statement::If { condition, yes: acts, no: Vec::new() }]
+    }
+
+    /// When a rule that is sampled by time acts again.
+    fn due(&mut self, rule: usize) -> Place {
+        if let Some((_, due)) = self.sampled.iter().find(|(sampled, _)| *sampled == rule) {
+            return *due;
+        }
+        let due = Place::Absolute(self.program.static_size);
+        self.program.static_size += Type::U64.size();
+        self.sampled.push((rule, due));
+        if let Some(group) = self.paused(rule) {
+            // The probes of groups are off at first.
+            let switch = self.import(Import::of_probes(SWITCH, &[ValType::I32; 2], &[]));
+            let arguments = vec![Typed::int(Type::U32, i128::from(group)), Typed::int(Type::U32, 1)];
+            let on = Statement::Call(Typed::new(Type::UNIT, Kind::Library(switch, arguments)));
+            self.program.begin.push(Body { locals: Vec::new(), statements: vec![on] });
+        }
+        due
+    }
+
+    /// The group of probes that a rule pauses because it is sampled by time. Groups of conditions
+    /// have smaller numbers.
+    pub(super) fn paused(&self, rule: usize) -> Option<u32> {
+        let number = self.sampled.iter().position(|(sampled, _)| *sampled == rule)?;
+        (self.target == Target::Here).then_some((toggled::MAX_GROUPS + number) as u32)
+    }
+
     /// The state of the generator.
     fn generator(&mut self) -> Place {
         if let Some(state) = self.generator {
@@ -115,11 +195,11 @@ impl Checker<'_> {
 
     /// Switches the probe off.
     fn off(&mut self) -> Option<Statement> {
-        if self.target == Target::Anywhere {
+        if matches!(self.target, Target::Anywhere | Target::Program) {
             return None;
         }
         let probe = Typed::request(Type::U32, "probe");
-        let off = self.import(Import::of_probes(OFF, 1));
+        let off = self.import(Import::of_probes(OFF, &[ValType::I32], &[]));
         let call = Typed::new(Type::UNIT, Kind::Library(off, vec![probe]));
         Some(Statement::Call(call))
     }

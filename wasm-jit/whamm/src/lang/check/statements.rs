@@ -87,7 +87,7 @@ impl Checker<'_> {
             return Vec::new();
         }
         let is_persistent = match place {
-            Place::Absolute(_) => matches!(self.context, Context::Rule { .. }),
+            Place::Absolute(_) | Place::Replacement(_) => matches!(self.context, Context::Rule { .. }),
             Place::Site(_) | Place::Frame(_) | Place::Thread(_) => true,
             Place::Local(_) => false,
         };
@@ -274,7 +274,7 @@ impl Checker<'_> {
 }
 
 /// The value of variables without an initial one.
-fn zero(ty: &Type) -> Typed {
+pub(super) fn zero(ty: &Type) -> Typed {
     match ty {
         Type::Bool => Typed::bool(false),
         Type::Str => Typed::string(""),

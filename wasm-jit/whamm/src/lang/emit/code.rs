@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use wasm_encoder::{BlockType, Function, Instruction, MemArg, MemArgTarget, ValType};
 
 use super::super::ast::{BinaryOp, UnaryOp};
-use super::super::ir::{Body, Const, Kind, Place, Statement, TextOp, Typed};
+use super::super::ir::{Body, Const, Kind, Place, REPLACEMENT, Statement, TextOp, Typed};
 use super::super::types::{Buckets, Type};
 use super::Strings;
 use super::runtime::{KEY, Runtime};
@@ -314,6 +314,10 @@ impl<'a> Code<'a> {
             Place::Absolute(address) => {
                 self.int(0);
                 self.layout.variables + address
+            }
+            Place::Replacement(offset) => {
+                self.int(0);
+                REPLACEMENT + offset
             }
             Place::Frame(offset) => {
                 self.emit(Instruction::LocalGet(self.frame));

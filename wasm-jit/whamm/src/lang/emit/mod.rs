@@ -185,6 +185,9 @@ impl<'a> Emitter<'a> {
                 list - 8
             });
         }
+        if let Some(names) = program.names {
+            self.names(names);
+        }
         for probe in &program.probes {
             for part in split(probe.predicate.as_ref()) {
                 self.probe(probe, &part);

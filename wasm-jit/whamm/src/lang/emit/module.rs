@@ -9,7 +9,6 @@ use wasm_encoder::{
 };
 
 use super::super::diagnostics::Problem;
-use super::super::events::Mode;
 use super::super::ir::Place;
 use super::super::report::{Layout as ReportLayout, Once, Sites};
 use super::code::Code;
@@ -165,7 +164,7 @@ impl Emitter<'_> {
     fn has_stacks(&self) -> bool {
         let probes = &self.program.probes;
         self.program.frame_size > 0 && !self.program.has_frame_blocks
-            || probes.iter().any(|probe| probe.mode != Mode::Before)
+            || probes.iter().any(|probe| !probe.mode.has_operands())
     }
 
     /// The function that makes the script's own strings known, so that equal ones are the same.

@@ -4,13 +4,15 @@ use wasm_encoder::{Instruction as I, ValType};
 
 use super::super::ast::BinaryOp;
 use super::super::events::Mode;
-use super::super::ir::{Body, Place, Probe, Statement, Typed};
+use super::super::ir::{Body, Import, Kind, Place, Probe, Statement, Typed};
 use super::super::split::Part;
 use super::super::toggled;
 use super::super::types::Type;
 use super::Emitter;
 use super::code::Code;
 use super::requests::{self, Requested, reads, requests, requests_of, sets};
+use super::runtime::keyword_of;
+use crate::monitor_module::CALLEE;
 
 impl Emitter<'_> {
     /// The engine's name for a value.
@@ -76,6 +78,31 @@ impl Emitter<'_> {
         format!(" / {call} /")
     }
 
+    /// Keeps the names of all functions, by their numbers, in a map: the predicate of a rule that
+    /// matches nothing.
+    pub(super) fn names(&mut self, map: Place) {
+        let requested = [Requested::Value("fid".to_owned(), Type::U32), Requested::Text("fname".to_owned())];
+        let (key, value) = (Typed::request(Type::U32, "fid"), Typed::request(Type::Str, "fname"));
+        let keep = Body { locals: Vec::new(), statements: vec![Statement::SetMap { map, key, value }] };
+        let call = self.at_match(&requested, None, |code| {
+            code.body(&keep);
+            code.int(0);
+        });
+        let code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
+        let number = self.functions.add(code.finish());
+        self.export(format!("wasm:func:known / {call} / ()"), number);
+    }
+
+    /// Whether statements, or a condition, ask for the function that is called.
+    fn asks_for_callee(&self, condition: Option<&Typed>, statements: &[Statement]) -> bool {
+        let import = Import::of_probes(CALLEE, &[], &[ValType::I32]);
+        let Some(callee) = self.program.imports.iter().position(|known| *known == import) else {
+            return false;
+        };
+        condition.is_some_and(|condition| calls(condition, callee))
+            || requests::any(statements, &mut |value| calls(value, callee))
+    }
+
     /// The number of the group that a part of a probe belongs to.
     fn group(&self, probe: &Probe, part: &Part) -> Option<usize> {
         let condition = part.at_run.as_ref().and_then(toggled::condition)?;
@@ -87,7 +114,7 @@ impl Emitter<'_> {
     }
 
     pub(super) fn probe(&mut self, probe: &Probe, part: &Part) {
-        let guard = (probe.mode != Mode::Before).then(|| format!("guard_{}", probe.mode.text()));
+        let guard = (!probe.mode.has_operands()).then(|| format!("guard_{}", probe.mode.text()));
         if let Some(guard) = &guard {
             self.begin(probe, part, guard);
         }
@@ -138,8 +165,16 @@ impl Emitter<'_> {
         if let Some(guard) = &guard {
             add(guard, &Type::U32);
         }
+        if self.asks_for_callee(part.at_run.as_ref(), &probe.body.statements) {
+            add("callee", &Type::U32);
+        }
+        // By its name, the program knows what to do with the result.
+        if probe.mode.replaces() {
+            add(&format!("replaced_{}", probe.result.map_or("nothing", keyword_of)), &Type::U32);
+        }
         // The engine sees that the rule belongs to the group.
-        if let Some(group) = self.group(probe, part) {
+        let group = self.group(probe, part).map(|group| group as u32);
+        if let Some(group) = group.or(probe.pauses) {
             add(&format!("group{group}"), &Type::U32);
         }
         parameters.extend(requested.iter().map(Requested::parameter));
@@ -195,6 +230,12 @@ impl Emitter<'_> {
         let number = self.functions.add(code.finish());
         self.export(name, number);
     }
+}
+
+/// Whether an expression calls an imported function.
+fn calls(value: &Typed, import: usize) -> bool {
+    matches!(value.kind, Kind::Library(number, _) if number == import)
+        || value.children().into_iter().any(|child| calls(child, import))
 }
 
 /// The function of match time that allocates a site.

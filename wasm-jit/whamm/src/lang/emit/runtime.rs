@@ -113,7 +113,8 @@ fn quoted(text: &str) -> String {
     format!("\"{bytes}\"")
 }
 
-fn keyword_of(ty: ValType) -> &'static str {
+/// The name of a type of numbers.
+pub(super) fn keyword_of(ty: ValType) -> &'static str {
     match ty {
         ValType::I64 => "i64",
         ValType::F32 => "f32",

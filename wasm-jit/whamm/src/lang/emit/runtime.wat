@@ -2,9 +2,9 @@
 ;; these functions, so that their numbers stay what they are here; the exports below are only their
 ;; names for the compiler. Block types have at most one result: bodies are copied as they are.
 ;;
-;; Memory: 0 arguments of fd_write, 32 digits, 64 the key of a map access, 1024 output, 9216 strings
-;; and variables of the script, the engine's buffer for strings if there is one, then the heap, which
-;; is never freed.
+;; Memory: 0 arguments of fd_write, 32 digits, 64 the key of a map access, 1008 whether an instruction
+;; was replaced and its result, 1024 output, 9216 strings and variables of the script, the engine's
+;; buffer for strings if there is one, then the heap, which is never freed.
 (module
   ;; Libraries.
   (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))

@@ -1,0 +1,45 @@
+//! The functions that indirect calls are about to call.
+//!
+//! This engine tells a rule the number of the callee by a function, `callee`, if the rule asks for
+//! it by the value of this name. Names are in a map of the monitor, which is filled when it is
+//! attached.
+
+use wasm_encoder::ValType;
+
+use super::super::Target;
+use super::super::bound::Callee;
+use super::super::diagnostics::{ProblemKind, Span};
+use super::super::ir::{Import, Kind, Place, Typed};
+use super::super::types::Type;
+use super::Checker;
+use crate::monitor_module::CALLEE;
+
+impl Checker<'_> {
+    /// What a rule asks for of the function that is about to be called.
+    pub(super) fn callee(&mut self, callee: Callee, name: &str, span: &Span) -> Option<Typed> {
+        if self.target != Target::Here {
+            let message = format!("`{name}` of an indirect call is known only to this engine");
+            let help = "run the script here: `wasm-jit run --monitors=SCRIPT.mm`";
+            self.help(ProblemKind::Unsupported, span, message, help);
+            return None;
+        }
+        let import = Import::of_probes(CALLEE, &[], &[ValType::I32]);
+        let number = Typed::new(Type::I32, Kind::Library(self.import(import), Vec::new()));
+        Some(match callee {
+            Callee::Number => number,
+            Callee::Name => {
+                let key = Box::new(Typed::cast(number, Type::U32));
+                Typed::new(Type::Str, Kind::MapGet(self.names(), key))
+            }
+        })
+    }
+
+    /// The map with the names of functions.
+    fn names(&mut self) -> Place {
+        *self.program.names.get_or_insert_with(|| {
+            let names = Place::Absolute(self.program.static_size);
+            self.program.static_size += Type::Map(Box::new(Type::U32), Box::new(Type::Str)).size();
+            names
+        })
+    }
+}
