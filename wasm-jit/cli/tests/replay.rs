@@ -181,8 +181,9 @@ fn each_module_has_a_trace() {
         (import "lib" "next" (func $next (param i64) (result i64)))
         (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
         (memory $own (export "memory") 1)
+        (func $first (i64.store (i32.const 0) (i64.or (call $next (i64.load (i32.const 0))) (i64.const 1))))
         (func (export "_start")
-            (i64.store (i32.const 0) (i64.or (call $next (i64.load (i32.const 0))) (i64.const 1)))
+            (call $first)
             (drop (call $next (i64.load (i32.const 8))))
             (call $exit (i32.wrap_i64 (i64.and (call $next (i64.const 3)) (i64.const 0))))))"#;
     fs::write(place.path("lib.wat"), library).unwrap();
@@ -209,6 +210,11 @@ fn each_module_has_a_trace() {
         let replayed = place.run(&["run", "--replay", trace, module]);
         assert_eq!((replayed.status.code(), text(&replayed.stderr)), (Some(0), String::new()), "{trace}");
     }
+    // A part of the run of one of them.
+    place.print(&["record", "--from", "first", "-o", "part.trace", "--preload", "lib=lib.wat", "main.wat"]);
+    assert_eq!([calls("part.trace", " enter "), calls("part.trace", " call ")], [1, 1]);
+    place.print(&["replay-gen", "--check", "part.trace", "main.wat", "-o", "check.wasm"]);
+    place.print(&["run", "check.wasm"]);
     for (preload, expected) in [
         ("program=lib.wat", "there cannot be a trace for a module named `program`"),
         ("a/b=lib.wat", "there cannot be a trace for a module named `a/b`"),

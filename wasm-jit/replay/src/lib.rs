@@ -115,10 +115,10 @@
 //! [`Error::Unsupported`] names it: shared memories and so threads, imported start functions,
 //! imports of one function of the host, memory, table, tag or mutable global twice, a second
 //! instance in a trace; at the moment that they occur, calls by other instances through references,
-//! references to values of the host, to objects, or to functions of other modules, also in
-//! exceptions. A run that goes on after a trap can be recorded, but not replayed. Tail calls
-//! between instances take stack while one of them is recorded. What is in objects is not in a
-//! trace: if the recording does not begin with the instance, and by [`slice()`], programs are
+//! references to values of the host, to objects, or to functions that the module neither has nor
+//! imports, also in exceptions. A run that goes on after a trap can be recorded, but not replayed.
+//! Tail calls between instances take stack while one of them is recorded. What is in objects is not
+//! in a trace: if the recording does not begin with the instance, and by [`slice()`], programs are
 //! refused that have objects in globals, tables or element segments.
 //!
 //! References that the host keeps are not in a trace: a replay knows the functions and memories

@@ -60,7 +60,7 @@ const LIBRARY: &str = r#"(module
         (call $look)
         (return_call $back (i32.add (local.get $n) (i32.const 1)))))"#;
 
-/// Calls the library, and catches what it throws.
+/// Calls the library, also through a table, and catches what it throws.
 const PROGRAM: &str = r#"(module
     (import "lib" "work" (func $work (param i32) (result i32)))
     (import "h" "back" (func $back (param i32) (result i32)))
@@ -69,6 +69,8 @@ const PROGRAM: &str = r#"(module
     (import "h" "count" (global $count (mut i64)))
     (import "lib" "tail" (func $tail (param i32) (result i32)))
     (import "lib" "table" (table $t 2 funcref))
+    (table $f 2 funcref)
+    (elem (table $f) (i32.const 0) func $tail $work)
     STATE
     (func $round (param $n i32)
         (call $step (local.get $n))
@@ -115,7 +117,7 @@ fn modules(engine: &Engine, throws: bool) -> [Module; 3] {
         true => {
             "(block $caught (result i32) (try_table (result i32) (catch $e $caught) (call $work (local.get $n))))"
         }
-        false => "(call $work (local.get $n))",
+        false => "(call_indirect $f (param i32) (result i32) (local.get $n) (i32.const 1))",
     };
     [LIBRARY, PROGRAM, PLUGIN].map(|text| {
         let mut text = text.replace("STATE", STATE).replace("THROW", throw).replace("CALL", call);
@@ -423,4 +425,40 @@ fn replays_of_a_functions_calls_between_others_equal_their_recordings() {
             assert_eq!(group.store.data().notes, unrecorded.store.data().notes);
         }
     }
+}
+
+/// What nobody is notified of: the library calls the program through their table.
+#[test]
+fn calls_through_references_are_refused() {
+    let direct = "cannot be recorded: a call by another instance through a reference";
+    let engine = Engine::default();
+    let library = r#"(module (table (export "table") 2 funcref)
+        (func (export "f") (result i32) (call_indirect (result i32) (i32.const 1))))"#;
+    let program = r#"(module (import "lib" "table" (table 2 funcref)) (import "lib" "f" (func $f (result i32)))
+        (func $one (result i32) (i32.const 1))
+        (elem (i32.const 1) func $one)
+        (func $run (export "run") (result i32) (call $f)))"#;
+    let [library, program] = [library, program].map(|text| Module::new(&engine, text).unwrap());
+    let mut store = Store::new(&engine, ());
+    let mut linker = Linker::new(&engine);
+    let lib = linker.instantiate(&mut store, &library).unwrap();
+    linker.instance(&store, "lib", lib).unwrap();
+    let main = linker.instantiate(&mut store, &program).unwrap();
+    let run = main.get_typed_func::<(), i32>(&store, "run").unwrap();
+    // A recording of the run ends with the call, one of some calls leaves the program alone.
+    let recorder = Recorder::new(&program, Vec::new()).unwrap();
+    recorder.attach(&mut store, main).unwrap();
+    let error = run.call(&mut store, ()).unwrap_err().to_string();
+    assert_eq!(error.lines().next(), Some(direct));
+    recorder.stop(&mut store).unwrap();
+    let calls = Calls { function: 2, skipped: 0, number: NonZeroU64::MIN };
+    let recorder = CallRecorder::start::<()>(&program, calls, Vec::new()).unwrap();
+    assert_eq!(run.call(&mut store, ()).unwrap(), 1);
+    assert_eq!(recorder.stop().unwrap_err().to_string(), direct);
+    assert_eq!(run.call(&mut store, ()).unwrap(), 1);
+    assert!(!store.as_context_mut().is_observed());
+    // The library has a reference to a function that is not its own.
+    let attached = Recorder::new(&library, Vec::new()).unwrap().attach(&mut store, lib);
+    let error = attached.unwrap_err().to_string();
+    assert_eq!(error, "cannot be recorded: the reference in element 1 of table 0");
 }
