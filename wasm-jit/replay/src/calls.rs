@@ -13,7 +13,7 @@
 //!
 //! A call that fails, or that an exception leaves, ends the recording. Probes learn this where they
 //! cannot access the store: its observer is left behind, ignores calls, and removes itself at the
-//! next one. So are the imports that it has redirected.
+//! next one; until then, calls between instances go through the host.
 //!
 //! An error ends the recording, and not the program.
 
@@ -307,8 +307,7 @@ impl Shared {
         let locals = (0..parameters).map(|local| frame.local(local));
         let arguments: Vec<Val> = locals.collect::<Result<_, _>>().map_err(wasm_jit::Error::from)?;
         let mut store = frame.store::<T>().ok_or_else(|| unsupported("a store with data of another type"))?;
-        // First, since imports that are functions of other instances are functions of the host
-        // then.
+        // From here on, imports that are functions of other instances are functions of the host.
         recorded.observer = Some(store.observe_calls(Arc::new(self.clone()))?);
         recorded.inside = Some(FrameOfThread::new(number));
         let entered = recorded.enter(&mut store, instance, &arguments);

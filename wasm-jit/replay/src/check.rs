@@ -37,8 +37,8 @@ pub(crate) fn check(module: &Module) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses an instance two of whose imports are the same, as long as its store is observed: in a
-/// replay they would be two.
+/// Refuses an instance two of whose imports are the same: in a replay they would be two. The store
+/// is observed, so that each import of another instance's function is a function of its own.
 pub(crate) fn check_imports(store: impl AsContext, instance: Instance) -> Result<(), Error> {
     let store = store.as_context();
     let module = instance.module(store).clone();

@@ -127,8 +127,7 @@ impl Recorder {
         if std::mem::replace(&mut trace.has_begun, true) {
             return Err(unsupported("a second instance in one trace"));
         }
-        // First, since imports that are functions of other instances are functions of the host
-        // then.
+        // From here on, imports that are functions of other instances are functions of the host.
         let observer = store.observe_calls(Arc::new(self.clone()))?;
         let recording = &mut trace.recording;
         let begun = write(store, recording)

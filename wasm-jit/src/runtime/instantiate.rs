@@ -67,7 +67,7 @@ pub(crate) fn instantiate_unstarted<T: 'static>(
     // SAFETY: just created; the store keeps it alive.
     unsafe { fill_context(opaque, data) };
     if store.observers.is_some() {
-        redirect::begin(store)?;
+        redirect::extend(store)?;
     }
     initialize(&mut store.opaque, data)?;
     Ok(instance)

@@ -51,15 +51,13 @@ impl Redirect {
 /// Redirects the calls of all imports that are functions of other instances.
 ///
 /// # Errors
-/// [`Error::Code`]; then those of imports that are not known yet are direct.
+/// [`Error::Code`]; then some are direct.
 pub(super) fn begin<T: 'static>(store: &mut StoreInner<T>) -> Result<(), Error> {
-    let store = &mut store.opaque;
-    let found = search::<T>(store);
-    for redirect in &store.redirected.imports {
+    for redirect in &store.opaque.redirected.imports {
         // SAFETY: the store is borrowed exclusively.
         unsafe { redirect.set(redirect.through_host) };
     }
-    found
+    extend(store)
 }
 
 /// Calls are direct again.
@@ -70,8 +68,12 @@ pub(super) fn end(store: &mut StoreOpaque) {
     }
 }
 
-/// Finds the imports of instances that were not searched before.
-fn search<T: 'static>(store: &mut StoreOpaque) -> Result<(), Error> {
+/// The same for the imports of instances that are new.
+///
+/// # Errors
+/// Those of [`begin`].
+pub(super) fn extend<T: 'static>(store: &mut StoreInner<T>) -> Result<(), Error> {
+    let store = &mut store.opaque;
     while let Some(instance) = store.instances.get(store.redirected.searched).copied() {
         // SAFETY: instances live as long as their store, and are mutated only while it is borrowed
         // exclusively, through other pointers.
@@ -81,20 +83,26 @@ fn search<T: 'static>(store: &mut StoreOpaque) -> Result<(), Error> {
             let import = unsafe { instance.as_ref() }.func_ref(index);
             // SAFETY: as above.
             let mut direct = unsafe { *import.as_ref() };
-            // An instance made meanwhile that imports a redirected import of another one.
-            let known = store.redirected.imports.iter();
-            let known = known.filter(|known| known.through_host.context == direct.context);
-            direct = known.map(|known| known.direct).next().unwrap_or(direct);
             // SAFETY: contexts live as long as their store.
-            let (is_host, owner) = unsafe { ((*direct.context).is_host != 0, (*direct.context).owner) };
-            if is_host {
-                continue;
+            if unsafe { (*direct.context).is_host != 0 } {
+                // It may be a redirected import of another instance.
+                let mut known = store.redirected.imports.iter();
+                match known.find(|known| known.through_host.context == direct.context) {
+                    Some(known) => direct = known.direct,
+                    None => continue,
+                }
             }
-            // SAFETY: it is the context of an instance. This function is not an import of it, which
-            // may be redirected.
-            let defined = unsafe { (*owner.cast::<InstanceData>()).func_ref(direct.index as u32) };
+            // SAFETY: it is the context of an instance, and as above. The instance defines this
+            // function, so that it cannot be redirected itself.
+            let defined = unsafe {
+                let owner: *const InstanceData = (*direct.context).owner.cast();
+                (*owner).func_ref(direct.index as u32)
+            };
             let through_host = through_host::<T>(store, Func::at(store, defined))?;
-            store.redirected.imports.push(Redirect { import, direct, through_host });
+            let redirect = Redirect { import, direct, through_host };
+            // SAFETY: the store is borrowed exclusively.
+            unsafe { redirect.set(through_host) };
+            store.redirected.imports.push(redirect);
         }
         store.redirected.searched += 1;
     }
