@@ -26,7 +26,7 @@ quick_tests=(
     dropped_code events examples exceptions explore few_addresses fork frame_maps golden import
     info javascript jit lang lazy_compilation many_modules modules monitor_modules monitors
     mprotect native objects patch probe_ids probes processes random record refused replaced replay retarget
-    rewrite shared signals sigtrap_actions sigtrap_chain sigtrap_sent sites slice snapshots
+    rewrite several shared signals sigtrap_actions sigtrap_chain sigtrap_sent sites slice snapshots
     spec string_memory stub text tidy traps waiting wide_arithmetic wide_memories
 )
 

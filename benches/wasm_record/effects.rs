@@ -236,7 +236,7 @@ pub(super) fn ways(options: &Options) -> Table {
             match way {
                 "log" => {
                     let log = WriteLog::start(&mut program.store);
-                    program.store.observe_calls(Some(logging(log)));
+                    program.store.observe_calls(logging(log)).expect("there is memory for trampolines");
                 }
                 "protected" => {
                     let start = program.memory.data_ptr(&program.store).expose_provenance();
@@ -245,7 +245,7 @@ pub(super) fn ways(options: &Options) -> Table {
                     if BEFORE.load(Ordering::Relaxed) == 0 {
                         install();
                     }
-                    program.store.observe_calls(Some(protecting()));
+                    program.store.observe_calls(protecting()).expect("there is memory for trampolines");
                 }
                 "shadow" => {
                     let words = program.memory.data_size(&program.store) / 8;

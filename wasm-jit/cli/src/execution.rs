@@ -15,7 +15,7 @@ use super::code_settings::CodeSettings;
 use super::host::Host;
 use super::loading::Loading;
 use super::program::{Imports, Limits};
-use super::recordings::FunctionCalls;
+use super::recordings::Recorded;
 use super::{Failure, units, values};
 
 /// Exit code of a program that trapped: the code that a shell reports for an aborted process.
@@ -136,9 +136,9 @@ pub(super) struct Run {
     #[arg(skip)]
     pub(super) goes_back: bool,
 
-    /// Where the run is recorded, and which calls.
+    /// What is recorded of the run, and where.
     #[arg(skip)]
-    pub(super) recorded: Option<(PathBuf, FunctionCalls)>,
+    pub(super) recorded: Option<Recorded>,
 
     /// The module (.wasm or .wat), and the program's arguments
     #[arg(value_name = "FILE", required = true, trailing_var_arg = true)]

@@ -18,6 +18,7 @@ use wasm_jit_wasi::WasiCtx;
 use super::Failure;
 use super::host::Host;
 use super::monitors::Monitors;
+use super::recordings::Recorders;
 
 /// Stack for host functions, in addition to the program's.
 const HOST_STACK: usize = 1 << 20;
@@ -54,7 +55,7 @@ pub(super) struct Program {
     wasi: WasiCtx,
     imports: Imports,
     monitors: Monitors,
-    recorder: Option<Recorder>,
+    recorders: Option<Recorders>,
     /// The shared memories that the module imports, with the names of the imports.
     memories: Vec<(String, String, SharedMemory)>,
     limits: Limits,
@@ -70,7 +71,7 @@ impl Program {
         module: Module,
         (wasi, imports): (WasiCtx, Imports),
         monitors: Monitors,
-        recorder: Option<Recorder>,
+        recorders: Option<Recorders>,
         limits: Limits,
         report: impl Fn(&Error) -> u8 + Send + Sync + 'static,
     ) -> Result<Arc<Self>, Error> {
@@ -92,7 +93,7 @@ impl Program {
             wasi,
             imports,
             monitors,
-            recorder,
+            recorders,
             memories,
             limits,
             last_thread: AtomicI32::new(0),
@@ -129,22 +130,18 @@ impl Program {
             linker
                 .func_wrap("wasi", "thread-spawn", move |argument: i32| -> i32 { program.spawn(argument) })?;
         }
-        for (name, module) in &self.imports.preloads {
+        for (number, (name, module)) in self.imports.preloads.iter().enumerate() {
             self.define_others(&mut linker, store, module)?;
-            let instance = linker.instantiate(&mut *store, module)?;
+            let recorder = self.recorders.as_ref().and_then(|recorders| recorders.preloads.get(number));
+            let instance = instantiate(store, &linker, module, recorder)?;
             if let Some(initialize) = instance.get_func(&mut *store, "_initialize") {
                 initialize.typed::<(), ()>(&*store)?.call(&mut *store, ())?;
             }
             linker.instance(&mut *store, name, instance)?;
         }
         self.define_others(&mut linker, store, &self.module)?;
-        match &self.recorder {
-            None => linker.instantiate(&mut *store, &self.module),
-            Some(recorder) => recorder.instantiate(&mut *store, &linker).map_err(|error| match error {
-                ReplayError::Engine(error) => error,
-                error => Error::host(error),
-            }),
-        }
+        let recorder = self.recorders.as_ref().map(|recorders| &recorders.program);
+        instantiate(store, &linker, &self.module, recorder)
     }
 
     /// Defines what depends on the module that is instantiated next: its string constants, and
@@ -187,6 +184,20 @@ impl Program {
         let start = instance.get_typed_func::<(i32, i32), ()>(&mut store, "wasi_thread_start")?;
         start.call(&mut store, (number, argument))
     }
+}
+
+/// An instance of a module, which may be recorded.
+fn instantiate(
+    store: &mut Store<Host>,
+    linker: &Linker<Host>,
+    module: &Module,
+    recorder: Option<&Recorder>,
+) -> Result<Instance, Error> {
+    let Some(recorder) = recorder else { return linker.instantiate(store, module) };
+    recorder.instantiate(store, linker).map_err(|error| match error {
+        ReplayError::Engine(error) => error,
+        error => Error::host(error),
+    })
 }
 
 /// Starts a thread on which a program has a stack of this size.

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::Failure;
 use super::execution::Run;
-use super::recordings::FunctionCalls;
+use super::recordings::{FunctionCalls, Recorded};
 use super::run;
 
 const EXAMPLES: &str = "\
@@ -15,6 +15,7 @@ Examples:
   wasm-jit record -o app.trace --dir .::/ app.wasm input.txt
   wasm-jit record --from parse -o app.trace app.wasm        one call of a function
   wasm-jit record --from parse:1000 --calls 20 -o app.trace app.wasm
+  wasm-jit record --each -o traces --preload lib=lib.wasm app.wasm   traces/program.trace and traces/lib.trace
   wasm-jit trace dump app.trace                             what was recorded
   wasm-jit replay-gen app.trace app.wasm -o bench.wasm      the same run, alone, in any engine";
 
@@ -35,6 +36,12 @@ pub(super) struct Record {
     #[arg(short, long, value_name = "TRACE")]
     output: PathBuf,
 
+    /// Writes a trace of each module, in one run: `program.trace` and, for each
+    /// `--preload NAME=FILE`, `NAME.trace`, in the folder TRACE, which is made if it does not
+    /// exist. Each replays alone, with its module
+    #[arg(long, requires = "preloads", conflicts_with = "from")]
+    each: bool,
+
     #[command(flatten)]
     calls: FunctionCalls,
 
@@ -43,10 +50,10 @@ pub(super) struct Record {
 }
 
 pub(super) fn record(arguments: Record) -> Result<ExitCode, Failure> {
-    let Record { output, calls, mut run } = arguments;
+    let Record { output, each, calls, mut run } = arguments;
     if run.replay.is_some() {
         return Err(Failure { code: 2, message: "record: a replay is recorded already".to_owned() });
     }
-    run.recorded = Some((output, calls));
+    run.recorded = Some(Recorded { output, each, calls });
     run::run(run)
 }

@@ -1,10 +1,10 @@
 //! Recordings of complete runs, and of calls in the middle of a run, from its start on or requested
 //! by another process.
 
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
@@ -13,6 +13,44 @@ use wasm_jit_replay::{CallRecorder, Calls, Recorder};
 
 use super::Failure;
 use super::host::Host;
+
+/// What is recorded of a run, and where.
+#[derive(Clone, Debug)]
+pub(super) struct Recorded {
+    /// The trace, or the folder of the traces.
+    pub(super) output: PathBuf,
+    /// Whether there is a trace of each module.
+    pub(super) each: bool,
+    pub(super) calls: FunctionCalls,
+}
+
+impl Recorded {
+    /// The traces of the preloaded modules.
+    fn of_preloads(&self, preloads: &[(String, Module)]) -> Result<Vec<Recorder>, Failure> {
+        let mut names = vec![PROGRAM];
+        for (name, module) in preloads {
+            let is_file_name = Path::new(name).file_name().is_some_and(|file| file == name.as_str());
+            if !is_file_name || names.contains(&name.as_str()) {
+                let message = format!("--each: there cannot be a trace for a module named `{name}`");
+                return Err(Failure { code: 2, message });
+            }
+            names.push(name);
+            Recorder::check(module)
+                .map_err(|error| Failure::new(format_args!("--preload {name}: {error}")))?;
+        }
+        fs::create_dir_all(&self.output).map_err(|error| Failure::of_file(&self.output, error))?;
+        let recorder = |(name, module): &(String, Module)| record(module, &self.trace(name));
+        preloads.iter().map(recorder).collect()
+    }
+
+    /// That of a module, if each has one.
+    fn trace(&self, name: &str) -> PathBuf {
+        self.output.join(format!("{name}.trace"))
+    }
+}
+
+/// The name of the program's trace, if each module has one.
+const PROGRAM: &str = "program";
 
 /// Which calls are recorded.
 #[derive(Clone, Debug, Args)]
@@ -54,34 +92,44 @@ fn function_and_call(module: &Module, text: &str) -> Option<(u32, NonZeroU64)> {
     Some((function(name)?, call.parse().ok()?))
 }
 
+/// Recorders of a complete run.
+#[derive(Clone)]
+pub(super) struct Recorders {
+    pub(super) program: Recorder,
+    /// Those of the preloaded modules, if they are recorded.
+    pub(super) preloads: Vec<Recorder>,
+}
+
 /// Records a run, or calls of a function.
 pub(super) enum Recording {
-    Run(Recorder),
+    Run(Recorders),
     Calls(CallRecorder),
 }
 
 impl Recording {
-    /// Records to a file. It is overwritten, unless the module cannot be recorded.
+    /// Records to files. They are overwritten, unless a module cannot be recorded.
     pub(super) fn start(
         module: &Module,
         program: &Path,
-        trace: &Path,
-        calls: &FunctionCalls,
+        preloads: &[(String, Module)],
+        recorded: &Recorded,
     ) -> Result<Self, Failure> {
         let about = |failure: Failure| failure.about(program.display());
-        match calls.of(module).map_err(about)? {
-            Some(calls) => record_calls(module, calls, trace).map(Self::Calls).map_err(about),
-            None => {
-                Recorder::check(module).map_err(|error| Failure::of_file(program, error))?;
-                Recorder::new(module, create(trace)?).map(Self::Run).map_err(Failure::new)
-            }
+        if let Some(calls) = recorded.calls.of(module).map_err(about)? {
+            return record_calls(module, calls, &recorded.output).map(Self::Calls).map_err(about);
         }
+        Recorder::check(module).map_err(|error| Failure::of_file(program, error))?;
+        let (preloads, trace) = match recorded.each {
+            true => (recorded.of_preloads(preloads)?, recorded.trace(PROGRAM)),
+            false => (Vec::new(), recorded.output.clone()),
+        };
+        Ok(Self::Run(Recorders { program: record(module, &trace)?, preloads }))
     }
 
-    /// That of a complete run, which begins when the program is instantiated.
-    pub(super) fn of_run(&self) -> Option<Recorder> {
+    /// Those of a complete run, which begin when the modules are instantiated.
+    pub(super) fn of_run(&self) -> Option<Recorders> {
         match self {
-            Self::Run(recorder) => Some(recorder.clone()),
+            Self::Run(recorders) => Some(recorders.clone()),
             Self::Calls(_) => None,
         }
     }
@@ -95,6 +143,11 @@ impl Recording {
             }
         }
     }
+}
+
+/// Records a run of a module to a file.
+fn record(module: &Module, trace: &Path) -> Result<Recorder, Failure> {
+    Recorder::new(module, create(trace)?).map_err(Failure::new)
 }
 
 /// Records calls to a file.

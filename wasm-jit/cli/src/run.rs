@@ -91,14 +91,14 @@ impl Observers {
             of_program.finish();
             execution::ended(error).unwrap_or_else(|failure| failure.report())
         };
+        let imports = arguments.imports(module.engine())?;
         let recording = arguments.recorded.as_ref();
-        let recording =
-            recording.map(|(trace, calls)| Recording::start(&module, arguments.file(), trace, calls));
+        let recording = recording
+            .map(|recorded| Recording::start(&module, arguments.file(), &imports.preloads, recorded));
         let recording = recording.transpose()?;
-        let recorder = recording.as_ref().and_then(Recording::of_run);
-        let imported = (wasi, arguments.imports(module.engine())?);
-        let program =
-            Program::new(module.clone(), imported, monitors.clone(), recorder, arguments.limits(), of_thread);
+        let recorders = recording.as_ref().and_then(Recording::of_run);
+        let (imported, limits) = ((wasi, imports), arguments.limits());
+        let program = Program::new(module.clone(), imported, monitors.clone(), recorders, limits, of_thread);
         let program = program.map_err(|error| Failure::of_file(arguments.file(), error))?;
         let mut store = program.store().map_err(Failure::new)?;
         if let Some(port) = &debug_port {

@@ -163,6 +163,73 @@ fn preloaded_modules_and_their_exceptions_are_recorded() {
     place.print(&["run", "check.wasm"]);
 }
 
+/// The host fills the memory of the library, which the program reads and the library changes: each
+/// replays alone.
+#[test]
+fn each_module_has_a_trace() {
+    let place = Place::new();
+    let library = r#"(module
+        (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+        (memory (export "memory") 1)
+        (func (export "_initialize") (drop (call $random (i32.const 0) (i32.const 8))))
+        (func (export "next") (param $seed i64) (result i64)
+            (i64.store (i32.const 0) (i64.mul (i64.load (i32.const 0)) (local.get $seed)))
+            (drop (call $random (i32.const 8) (i32.const 8)))
+            (i64.add (i64.load (i32.const 0)) (i64.load (i32.const 8)))))"#;
+    let program = r#"(module
+        (import "lib" "memory" (memory 1))
+        (import "lib" "next" (func $next (param i64) (result i64)))
+        (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+        (memory $own (export "memory") 1)
+        (func $first (i64.store (i32.const 0) (i64.or (call $next (i64.load (i32.const 0))) (i64.const 1))))
+        (func (export "_start")
+            (call $first)
+            (drop (call $next (i64.load (i32.const 8))))
+            (call $exit (i32.wrap_i64 (i64.and (call $next (i64.const 3)) (i64.const 0))))))"#;
+    fs::write(place.path("lib.wat"), library).unwrap();
+    fs::write(place.path("main.wat"), program).unwrap();
+    let recorded = place.run(&["record", "--each", "-o", "traces", "--preload", "lib=lib.wat", "main.wat"]);
+    assert_eq!((recorded.status.code(), text(&recorded.stderr)), (Some(0), String::new()));
+    let names = fs::read_dir(place.path("traces")).unwrap();
+    let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["lib.trace", "program.trace"]);
+    let calls = |trace: &str, what: &str| {
+        place.print(&["trace", "dump", trace]).lines().filter(|line| line.contains(what)).count()
+    };
+    // The initialization, and three calls; each asks the host.
+    assert_eq!([calls("traces/lib.trace", " enter "), calls("traces/lib.trace", " call ")], [4, 4]);
+    assert_eq!([calls("traces/program.trace", " enter "), calls("traces/program.trace", " call ")], [1, 4]);
+    // The program has exited, which is a trap of its replay.
+    for (trace, module, code) in
+        [("traces/lib.trace", "lib.wat", 0), ("traces/program.trace", "main.wat", 134)]
+    {
+        place.print(&["replay-gen", "--check", trace, module, "-o", "check.wasm"]);
+        let replayed = place.run(&["run", "check.wasm"]);
+        assert_eq!(replayed.status.code(), Some(code), "{trace}: {}", text(&replayed.stderr));
+        let replayed = place.run(&["run", "--replay", trace, module]);
+        assert_eq!((replayed.status.code(), text(&replayed.stderr)), (Some(0), String::new()), "{trace}");
+    }
+    // A part of the run of one of them.
+    place.print(&["record", "--from", "first", "-o", "part.trace", "--preload", "lib=lib.wat", "main.wat"]);
+    assert_eq!([calls("part.trace", " enter "), calls("part.trace", " call ")], [1, 1]);
+    place.print(&["replay-gen", "--check", "part.trace", "main.wat", "-o", "check.wasm"]);
+    place.print(&["run", "check.wasm"]);
+    for (preload, expected) in [
+        ("program=lib.wat", "there cannot be a trace for a module named `program`"),
+        ("a/b=lib.wat", "there cannot be a trace for a module named `a/b`"),
+    ] {
+        let refused = place.run(&["record", "--each", "-o", "more", "--preload", preload, "main.wat"]);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(text(&refused.stderr).contains(expected), "{}", text(&refused.stderr));
+    }
+    assert!(!place.path("more").exists());
+    for arguments in [&["--each"][..], &["--each", "--from", "0", "--preload", "lib=lib.wat"]] {
+        let refused = place.run(&[&["record", "-o", "more"], arguments, &["main.wat"]].concat());
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
+    }
+}
+
 #[test]
 fn monitors_observe_a_recorded_run() {
     let place = Place::new();

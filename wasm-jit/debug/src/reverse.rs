@@ -20,7 +20,7 @@
 //! A place in a hot loop is passed millions of times before the moment that matters. Fuel is never
 //! added, so no moment before is of interest while more of it is left ([`Pass::fuel`]): the stubs
 //! of the probes compare it, and call the debugger only from there on ([`FuelThreshold`]). A search
-//! that begins with the run has no such limit.
+//! that begins with the run has no such limit: each moment since then may be the one that it finds.
 //!
 //! # Snapshots
 //! The host may begin a pass at a later moment that is still before what the pass observes

@@ -13,7 +13,7 @@
 //!
 //! A call that fails, or that an exception leaves, ends the recording. Probes learn this where they
 //! cannot access the store: its observer is left behind, ignores calls, and removes itself at the
-//! next one.
+//! next one; until then, calls between instances go through the host.
 //!
 //! An error ends the recording, and not the program.
 
@@ -27,7 +27,8 @@ use wasm_jit::probes::{
     Frame, GenericFn, Kind, Location, Place, Probe, ProbeSpec, UnwoundFrame, UnwoundWatch,
 };
 use wasm_jit::{
-    AsContextMut, CallObserver, Caller, Func, FunctionInfo, Instance, Module, StoreContextMut, Val, WriteLog,
+    AsContextMut, CallObserver, Caller, Func, FunctionInfo, Instance, Module, ObserverId, StoreContextMut,
+    Val,
 };
 
 use super::accesses;
@@ -35,6 +36,7 @@ use super::check::check;
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::exception;
+use super::linked::Entries;
 use super::recording::Recording;
 use super::state::{State, write_snapshot};
 use super::value::all_recorded;
@@ -80,7 +82,7 @@ impl CallRecorder {
         out: impl Write + Send + 'static,
     ) -> Result<Self, Error> {
         let function = checked(module, calls)?;
-        let shared = Shared(Arc::new(Mutex::new(Recorded::new(calls, Recording::new(module, out)?))));
+        let shared = Shared(Arc::new(Mutex::new(Recorded::new(module, calls, Recording::new(module, out)?))));
         let left = shared.clone();
         let watch = module.watch_unwound(move |frame| {
             if frame.function == calls.function {
@@ -141,6 +143,7 @@ impl FrameOfThread {
 }
 
 struct Recorded {
+    module: Module,
     calls: Calls,
     /// `None` after the end.
     recording: Option<Recording>,
@@ -154,14 +157,19 @@ struct Recorded {
     entered: u64,
     /// The outermost frame of the function, while it is recorded.
     inside: Option<FrameOfThread>,
+    /// That of the store, while a call is recorded.
+    observer: Option<ObserverId>,
+    /// Made when another instance is called.
+    entries: Option<Entries>,
     failed: Option<Error>,
     /// Removed at the end.
     attached: Option<(Vec<Probe>, UnwoundWatch)>,
 }
 
 impl Recorded {
-    fn new(calls: Calls, recording: Recording) -> Self {
+    fn new(module: &Module, calls: Calls, recording: Recording) -> Self {
         Self {
+            module: module.clone(),
             calls,
             recording: Some(recording),
             instance: None,
@@ -169,6 +177,8 @@ impl Recorded {
             skipped: 0,
             entered: 0,
             inside: None,
+            observer: None,
+            entries: None,
             failed: None,
             attached: None,
         }
@@ -181,7 +191,7 @@ impl Recorded {
         {
             self.failed.get_or_insert(error);
         }
-        (self.inside, self.known, self.attached) = (None, None, None);
+        (self.inside, self.known, self.attached, self.entries) = (None, None, None, None);
     }
 
     fn end_if_failed(&mut self, done: Result<(), Error>) {
@@ -225,6 +235,13 @@ impl Recorded {
         recording.begin(store, instance)
     }
 
+    /// Calls of a store are not observed any more.
+    fn end_observation<T: 'static>(&mut self, store: &mut StoreContextMut<'_, T>) {
+        if let Some(observer) = self.observer.take() {
+            store.remove_observer(observer);
+        }
+    }
+
     /// The outermost frame returns.
     fn leave<T: 'static>(
         &mut self,
@@ -233,9 +250,9 @@ impl Recorded {
         results: &[Val],
     ) -> Result<(), Error> {
         self.inside = None;
-        store.observe_calls(None);
+        self.end_observation(&mut store);
         let Some(recording) = &mut self.recording else { return Ok(()) };
-        recording.end(&mut store);
+        recording.end();
         let results = all_recorded(results, &instance, &store)?;
         recording.out.write(&Event::Leave { results })?;
         recording.out.flush()?;
@@ -273,14 +290,9 @@ impl Shared {
 
     /// A probe at the entry fires.
     fn entered<T: 'static>(&self, frame: &mut Frame<'_>, parameters: u32) {
-        // Before the lock, which the store's observer may take as well.
-        let is_observed = frame.store::<T>().is_some_and(|store| store.is_observed());
         let mut recorded = self.lock();
         if recorded.is_wanted(frame.instance()) {
-            let begun = match is_observed {
-                true => Err(unsupported("a store that is recorded already")),
-                false => self.begin::<T>(&mut recorded, frame, parameters),
-            };
+            let begun = self.begin::<T>(&mut recorded, frame, parameters);
             recorded.end_if_failed(begun);
         }
     }
@@ -295,10 +307,14 @@ impl Shared {
         let locals = (0..parameters).map(|local| frame.local(local));
         let arguments: Vec<Val> = locals.collect::<Result<_, _>>().map_err(wasm_jit::Error::from)?;
         let mut store = frame.store::<T>().ok_or_else(|| unsupported("a store with data of another type"))?;
-        recorded.enter(&mut store, instance, &arguments)?;
+        // From here on, imports that are functions of other instances are functions of the host.
+        recorded.observer = Some(store.observe_calls(Arc::new(self.clone()))?);
         recorded.inside = Some(FrameOfThread::new(number));
-        store.observe_calls(Some(Arc::new(self.clone())));
-        Ok(())
+        let entered = recorded.enter(&mut store, instance, &arguments);
+        if entered.is_err() {
+            recorded.end_observation(&mut store);
+        }
+        entered
     }
 
     /// A probe at the exit fires.
@@ -319,13 +335,25 @@ impl Shared {
         let mut recorded = self.lock();
         let done = match &mut recorded.recording {
             Some(recording) => event(recording, &mut store),
-            None => {
-                WriteLog::end(&mut store);
-                store.observe_calls(None);
-                return;
-            }
+            None => return recorded.end_observation(&mut store),
         };
+        let done = done.and_then(|()| self.watch_entries(&mut recorded));
         recorded.end_if_failed(done);
+    }
+
+    /// Notices direct calls of the instance by others, while others run.
+    fn watch_entries(&self, recorded: &mut Recorded) -> Result<(), Error> {
+        let Recorded { recording: Some(recording), entries, module, .. } = recorded else { return Ok(()) };
+        Entries::keep(entries, recording.has_others(), || {
+            let shared = self.clone();
+            Entries::new(module, move |instance| {
+                let mut recorded = shared.lock();
+                let checked =
+                    recorded.recording.as_ref().map_or(Ok(()), |recording| recording.check_entry(instance));
+                recorded.end_if_failed(checked);
+                Ok(())
+            })
+        })
     }
 }
 

@@ -101,22 +101,25 @@
 //!
 //! # Several instances
 //! Of instances that are linked with each other, a trace has one; the others are a part of its host
-//! (`linked.rs`). Functions that it imports from them, and its own, if they import them by
-//! [`Recorder::define_exports`], are called through functions of the host. What the others change
-//! in memories, tables and globals that they share with it are effects of the host, and so are the
-//! segments of instances that are made meanwhile. A trace of each instance takes a recording of the
-//! run for each. Refused are calls of the recorded instance that pass no function of the host, as
-//! through a table, and tables that have functions of other instances in them.
+//! (`linked.rs`). Functions that it imports from them, and its own that they import, are called
+//! through the host while it is recorded. What the others change in memories, tables and globals
+//! that they share with it are effects of the host, and so are the segments of instances that are
+//! made meanwhile. Several can be recorded in one run, with a [`Recorder`] for each: the traces are
+//! independent of each other, and each replays alone.
+//!
+//! Refused are calls of the recorded instance through references that others have to its functions,
+//! as in a table, and references to functions of other instances that it gets, as in a table that
+//! it shares with them.
 //!
 //! # Not supported
 //! [`Error::Unsupported`] names it: shared memories and so threads, imported start functions,
 //! imports of one function of the host, memory, table, tag or mutable global twice, a second
-//! instance; if the recording does not begin with the instance, imports of functions of other
-//! instances, and for a [`CallRecorder`] also calls of them; at the moment that they occur, direct
-//! calls by other instances, references to values of the host, to objects, or to functions of other
-//! modules, also in exceptions. A run that goes on after a trap can be recorded, but not replayed.
-//! What is in objects is not in a trace: if the recording does not begin with the instance, and by
-//! [`slice()`], programs are refused that have objects in globals, tables or element segments.
+//! instance in a trace; at the moment that they occur, calls by other instances through references,
+//! references to values of the host, to objects, or to functions that the module neither has nor
+//! imports, also in exceptions. A run that goes on after a trap can be recorded, but not replayed.
+//! Tail calls between instances take stack while one of them is recorded. What is in objects is not
+//! in a trace: if the recording does not begin with the instance, and by [`slice()`], programs are
+//! refused that have objects in globals, tables or element segments.
 //!
 //! References that the host keeps are not in a trace: a replay knows the functions and memories
 //! that the host uses by their indices in the module.

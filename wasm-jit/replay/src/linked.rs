@@ -1,14 +1,16 @@
 //! Other instances in the store, with which the recorded one is linked: they are a part of its
 //! host.
 //!
-//! 1. Functions of other instances that it imports are called through functions of the host
-//!    ([`through_host`]), of which the observer of the store is notified. So are its own, if others
-//!    import them as [`Recorder::define_exports`](super::Recorder::define_exports) defines them.
+//! 1. Calls of imports, by the recorded instance and by others, are calls of the host while the
+//!    store is observed ([`CallObserver`](wasm_jit::CallObserver)): the recording is notified of
+//!    them.
 //! 2. Others may change the memories and tables that it imports or exports. Before the host calls
 //!    one of them, these are copied, and compared when the recorded program continues ([`Copies`]).
 //!    Globals are compared in any case.
-//! 3. A direct call of the recorded instance, of which nobody is notified, is refused: while others
-//!    run, probes at the entries of the functions that they can have are on ([`Entries`]).
+//! 3. Nobody is notified of calls through references to functions of other instances. The recorded
+//!    instance has no such references: they are refused when it gets one. Where another instance
+//!    has one to a function of the recorded one, its call is noticed: while others run, probes at
+//!    the entries of the functions that they can have are on ([`Entries`]).
 
 use std::collections::BTreeSet;
 
@@ -16,27 +18,13 @@ use wasm_jit::probes::{
     GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec, activate_all, deactivate_all,
 };
 use wasm_jit::wasmparser::{ConstExpr, ElementItems, ExternalKind, Operator, Parser, Payload, TableInit};
-use wasm_jit::{AsContext, AsContextMut, Caller, Func, Instance, Memory, Module, Table};
+use wasm_jit::{AsContext, AsContextMut, Instance, Memory, Module, Table};
 
 use super::accesses;
-use super::error::{Error, unsupported};
+use super::error::Error;
 use super::state::element;
 use super::value::Value;
 use super::writes;
-
-/// A function of the host that calls a function.
-///
-/// # Errors
-/// Those of [`Func::new`].
-pub(crate) fn through_host<T: 'static>(
-    store: impl AsContextMut<Data = T>,
-    func: Func,
-) -> Result<Func, wasm_jit::Error> {
-    let ty = func.ty(store.as_context());
-    Func::new(store, ty, move |mut caller: Caller<'_, T>, arguments, results| {
-        func.call(caller.as_context_mut(), arguments, results)
-    })
-}
 
 /// Memories and tables of an instance, by their indices, as they were before others ran.
 pub(crate) struct Copies {
@@ -103,21 +91,18 @@ impl Copies {
 }
 
 /// Probes at the entries of functions that other instances can call without the host.
-pub(crate) struct Entries(Vec<Probe>);
+pub(crate) struct Entries {
+    probes: Vec<Probe>,
+    are_on: bool,
+}
 
 impl Entries {
-    /// They are on at first. A call of an instance for which `is_direct` returns true fails.
+    /// They are on at first. With an error of `check`, which gets the instance, the call fails.
     pub(crate) fn new(
         module: &Module,
-        is_direct: impl Fn(Instance) -> bool + Send + Sync + 'static,
+        check: impl Fn(Instance) -> Result<(), wasm_jit::Error> + Send + Sync + 'static,
     ) -> Result<Self, Error> {
-        let closure = GenericFn::new(move |frame| match is_direct(frame.instance()) {
-            true => {
-                let what = "a call by another instance that does not pass through the host";
-                Err(wasm_jit::Error::host(unsupported(what)))
-            }
-            false => Ok(()),
-        });
+        let closure = GenericFn::new(move |frame| check(frame.instance()));
         let spec = |function: u32| ProbeSpec {
             location: Location { function, place: Place::Entry },
             kind: Kind::Generic(closure.clone()),
@@ -125,15 +110,26 @@ impl Entries {
         let has_code =
             |index: &u32| module.function(*index).is_some_and(|function| function.body().is_some());
         let specs: Vec<_> = escaping(module)?.into_iter().filter(has_code).map(spec).collect();
-        accesses::make(module, &specs).map(Self).map_err(accesses::refused)
+        let probes = accesses::make(module, &specs).map_err(accesses::refused)?;
+        Ok(Self { probes, are_on: true })
     }
 
-    pub(crate) fn activate(&self) -> Result<(), Error> {
-        done(activate_all(&self.0))
-    }
-
-    pub(crate) fn deactivate(&self) -> Result<(), Error> {
-        done(deactivate_all(&self.0))
+    /// Switches them on while they are needed; makes them when they are first.
+    pub(crate) fn keep(
+        entries: &mut Option<Self>,
+        are_needed: bool,
+        make: impl FnOnce() -> Result<Self, Error>,
+    ) -> Result<(), Error> {
+        match entries {
+            None if are_needed => *entries = Some(make()?),
+            Some(entries) if entries.are_on != are_needed => {
+                let switch = if are_needed { activate_all } else { deactivate_all };
+                done(switch(&entries.probes))?;
+                entries.are_on = are_needed;
+            }
+            _ => {}
+        }
+        Ok(())
     }
 }
 

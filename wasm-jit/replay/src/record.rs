@@ -2,7 +2,7 @@
 //!
 //! A recording begins with a new instance ([`Recorder::instantiate`]), or with one that ran before
 //! ([`Recorder::attach`]): then the trace begins with its state (`state.rs`). From there on until
-//! [`Recorder::stop`], the store's [`CallObserver`] notifies the recording of calls in both
+//! [`Recorder::stop`], a [`CallObserver`] of the store notifies the recording of calls in both
 //! directions (`recording.rs`). Afterwards, nothing of it is left in the store or in the code.
 
 use std::fmt;
@@ -10,13 +10,14 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wasm_jit::{
-    AsContextMut, CallObserver, Caller, Extern, Func, Instance, Linker, Module, Store, StoreContextMut, Val,
+    AsContextMut, CallObserver, Caller, Func, Instance, Linker, Module, ObserverId, Store, StoreContextMut,
+    Val,
 };
 
 use super::check::check;
 use super::error::{Error, unsupported};
 use super::imported;
-use super::linked::{Entries, through_host};
+use super::linked::Entries;
 use super::recording::Recording;
 use super::state;
 
@@ -25,10 +26,13 @@ use super::state;
 /// Calls by the host are recorded by whatever part of the engine's API they are made.
 ///
 /// Other instances in the store are a part of its host: what they change in memories, tables and
-/// globals that they share with it, and calls in both directions, are in the trace. To call it,
-/// they must be linked by [`Recorder::define_exports`]. While one of them runs, shared memories and
-/// tables are copied at each call between it and the recorded instance. For a trace of each
-/// instance, record the run once for each.
+/// globals that they share with it, and calls in both directions, are in the trace. While one of
+/// them runs, shared memories and tables are copied at each call between it and the recorded
+/// instance. A recorder for each of several instances writes a trace of each, in one run; each
+/// trace replays alone.
+///
+/// Calls of one instance by another must be calls of its imports. One through a reference, as in a
+/// table that they share, fails with [`Error::Unsupported`].
 #[derive(Clone)]
 pub struct Recorder {
     module: Module,
@@ -41,6 +45,8 @@ struct Trace {
     has_begun: bool,
     /// Made when another instance is called.
     entries: Option<Entries>,
+    /// That of the store, while an instance is recorded.
+    observer: Option<ObserverId>,
 }
 
 impl Recorder {
@@ -51,9 +57,8 @@ impl Recorder {
     /// [`Error::Unsupported`], [`Error::Io`].
     pub fn new(module: &Module, out: impl Write + Send + 'static) -> Result<Self, Error> {
         Self::check(module)?;
-        let mut recording = Recording::new(module, out)?;
-        recording.allows_others = true;
-        let trace = Trace { recording, has_begun: false, entries: None };
+        let recording = Recording::new(module, out)?;
+        let trace = Trace { recording, has_begun: false, entries: None, observer: None };
         Ok(Self { module: module.clone(), trace: Arc::new(Mutex::new(trace)) })
     }
 
@@ -66,13 +71,11 @@ impl Recorder {
     }
 
     /// Instantiates the module with the definitions of a linker, and records the instance, the call
-    /// of its start function included. It calls functions of other instances through functions of
-    /// the host.
+    /// of its start function included.
     ///
     /// # Errors
-    /// Those of [`Linker::instantiate`]; [`Error::Unsupported`] for a second instance, a store that
-    /// another recorder records, and imports of one function of the host, memory, table, tag or
-    /// mutable global more than once.
+    /// Those of [`Linker::instantiate`]; [`Error::Unsupported`] for a second instance, and imports
+    /// of one function of the host, memory, table, tag or mutable global more than once.
     pub fn instantiate<T: 'static>(
         &self,
         store: &mut Store<T>,
@@ -83,10 +86,7 @@ impl Recorder {
             let (module, name) = (import.module(), import.name());
             let unknown =
                 || wasm_jit::Error::UnknownImport { module: module.to_owned(), name: name.to_owned() };
-            imports.push(match linker.get(&mut *store, module, name)?.ok_or_else(unknown)? {
-                Extern::Func(func) if !func.is_host(&*store) => through_host(&mut *store, func)?.into(),
-                item => item,
-            });
+            imports.push(linker.get(&mut *store, module, name)?.ok_or_else(unknown)?);
         }
         let instance = Instance::new_unstarted(&mut *store, &self.module, &imports)?;
         self.begin(store, instance, |store, recording| {
@@ -103,9 +103,8 @@ impl Recorder {
     ///
     /// # Errors
     /// [`Error::Unsupported`] as for [`Recorder::instantiate`], for an instance of another module,
-    /// for one that imports functions of other instances, and if a table or global has a reference
-    /// that cannot be recorded: one to a value of the host or to an object, or to a function that
-    /// is not the module's. [`Error::Io`].
+    /// and if a table or global has a reference that cannot be recorded: one to a value of the host
+    /// or to an object, or to a function that is not the module's. [`Error::Io`].
     ///
     /// # Panics
     /// If the instance is of another store.
@@ -118,35 +117,6 @@ impl Recorder {
         })
     }
 
-    /// Defines the exports of an instance, with `module` as first name, for other instances in its
-    /// store that call it while it is recorded: its functions are called through functions of the
-    /// host. Direct calls, as those of functions that [`Linker::instance`] has defined, or through
-    /// references, fail with [`Error::Unsupported`] while it is recorded.
-    ///
-    /// # Errors
-    /// Those of [`Linker::instance`].
-    ///
-    /// # Panics
-    /// If the instance is of another store.
-    pub fn define_exports<T: 'static>(
-        store: &mut Store<T>,
-        linker: &mut Linker<T>,
-        module: &str,
-        instance: Instance,
-    ) -> Result<(), Error> {
-        let exports = instance.exports(&*store);
-        let exports: Vec<_> =
-            exports.map(|export| (export.name().to_owned(), export.into_extern())).collect();
-        for (name, item) in exports {
-            let item = match item {
-                Extern::Func(func) if !func.is_host(&*store) => through_host(&mut *store, func)?.into(),
-                item => item,
-            };
-            linker.define(&*store, module, &name, item)?;
-        }
-        Ok(())
-    }
-
     fn begin<T: 'static>(
         &self,
         store: &mut Store<T>,
@@ -157,16 +127,21 @@ impl Recorder {
         if std::mem::replace(&mut trace.has_begun, true) {
             return Err(unsupported("a second instance in one trace"));
         }
-        if store.as_context_mut().is_observed() {
-            return Err(unsupported("a store that is recorded already"));
-        }
+        // From here on, imports that are functions of other instances are functions of the host.
+        let observer = store.observe_calls(Arc::new(self.clone()))?;
         let recording = &mut trace.recording;
-        write(store, recording)?;
-        recording.begin(&mut *store, instance)?;
-        recording.begin_host(&mut *store)?;
-        recording.out.flush()?;
-        store.observe_calls(Some(Arc::new(self.clone())));
-        Ok(())
+        let begun = write(store, recording)
+            .and_then(|()| recording.begin(&mut *store, instance))
+            .and_then(|()| recording.begin_host(&mut *store))
+            .and_then(|()| recording.out.flush());
+        match begun {
+            Ok(()) => trace.observer = Some(observer),
+            Err(_) => {
+                recording.end();
+                store.remove_observer(observer);
+            }
+        }
+        begun
     }
 
     /// Ends the recording; does nothing if there is none. Within a host function, the trace ends
@@ -179,26 +154,24 @@ impl Recorder {
     /// If the store is not that of the instance.
     pub fn stop(&self, mut store: impl AsContextMut) -> Result<(), Error> {
         let mut trace = self.lock();
-        if trace.recording.is_recording() {
-            trace.recording.end(&mut store);
-            store.as_context_mut().observe_calls(None);
+        trace.recording.end();
+        if let Some(observer) = trace.observer.take() {
+            store.as_context_mut().remove_observer(observer);
         }
         trace.entries = None;
         trace.recording.out.flush()
     }
 
-    /// Notices direct calls of the instance by others from now on.
+    /// Notices direct calls of the instance by others, while others run.
     fn watch_entries(&self, trace: &mut Trace) -> Result<(), Error> {
-        if let Some(entries) = &trace.entries {
-            return entries.activate();
-        }
-        let of_trace = Arc::downgrade(&self.trace);
-        let is_direct = move |instance| {
-            let trace = of_trace.upgrade();
-            trace.is_some_and(|trace| lock(&trace).recording.is_called_directly(instance))
-        };
-        trace.entries = Some(Entries::new(&self.module, is_direct)?);
-        Ok(())
+        let has_others = trace.recording.has_others();
+        Entries::keep(&mut trace.entries, has_others, || {
+            let of_trace = Arc::downgrade(&self.trace);
+            Entries::new(&self.module, move |instance| match of_trace.upgrade() {
+                Some(trace) => lock(&trace).recording.check_entry(instance).map_err(wasm_jit::Error::host),
+                None => Ok(()),
+            })
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Trace> {
@@ -219,13 +192,8 @@ impl<T: 'static> CallObserver<T> for Recorder {
         arguments: &[Val],
     ) -> Result<(), wasm_jit::Error> {
         let mut trace = self.lock();
-        let had_others = trace.recording.has_others();
         let entered = trace.recording.enter(store, func, arguments);
-        let watched = entered.and_then(|()| match trace.recording.has_others() && !had_others {
-            true => self.watch_entries(&mut trace),
-            false => Ok(()),
-        });
-        watched.map_err(into_engine)
+        entered.and_then(|()| self.watch_entries(&mut trace)).map_err(into_engine)
     }
 
     fn leave(
@@ -235,14 +203,8 @@ impl<T: 'static> CallObserver<T> for Recorder {
         results: Result<&[Val], &wasm_jit::Error>,
     ) -> Result<(), wasm_jit::Error> {
         let mut trace = self.lock();
-        let had_others = trace.recording.has_others();
-        trace.recording.leave(store, func, results).map_err(into_engine)?;
-        match &trace.entries {
-            Some(entries) if had_others && !trace.recording.has_others() => {
-                entries.deactivate().map_err(into_engine)
-            }
-            _ => Ok(()),
-        }
+        let left = trace.recording.leave(store, func, results);
+        left.and_then(|()| self.watch_entries(&mut trace)).map_err(into_engine)
     }
 
     fn enter_host(

@@ -169,8 +169,6 @@ pub(crate) struct Recording {
     pub(crate) out: Writer,
     recorded: Option<Recorded>,
     tags: Tags,
-    /// Whether calls of other instances are those of the host, and not refused.
-    pub(crate) allows_others: bool,
 }
 
 impl Recording {
@@ -180,7 +178,7 @@ impl Recording {
         let (bytes, length) = (module.bytes(), module.bytes().len() as u64);
         out.write(&Event::Start { module: crc32fast::hash(bytes), length })?;
         out.flush()?;
-        Ok(Self { out, recorded: None, tags: Tags::default(), allows_others: false })
+        Ok(Self { out, recorded: None, tags: Tags::default() })
     }
 
     /// Records an instance from now on, whose state was written. The program runs.
@@ -210,14 +208,8 @@ impl Recording {
     }
 
     /// Ends that.
-    pub(crate) fn end(&mut self, store: impl AsContextMut) {
-        if self.recorded.take().is_some() {
-            WriteLog::end(store);
-        }
-    }
-
-    pub(crate) fn is_recording(&self) -> bool {
-        self.recorded.is_some()
+    pub(crate) fn end(&mut self) {
+        self.recorded = None;
     }
 
     /// Whether other instances run, or may continue to.
@@ -225,11 +217,15 @@ impl Recording {
         self.recorded.as_ref().is_some_and(|recorded| recorded.others > 0)
     }
 
-    /// Whether a function of this instance that is entered now was called by another one, without
+    /// Refuses a call of this instance, which is entered now, if another one has made it without
     /// the host.
-    pub(crate) fn is_called_directly(&self, instance: Instance) -> bool {
-        let called = self.recorded.as_ref().filter(|recorded| recorded.instance == instance);
-        called.is_some_and(|recorded| recorded.others > 0 && !recorded.is_running)
+    pub(crate) fn check_entry(&self, instance: Instance) -> Result<(), Error> {
+        match &self.recorded {
+            Some(called) if called.instance == instance && called.others > 0 && !called.is_running => {
+                Err(unsupported("a call by another instance through a reference"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The host runs from now on.
@@ -244,11 +240,8 @@ impl Recording {
         func: &Func,
         arguments: &[Val],
     ) -> Result<(), Error> {
-        let Self { out, recorded: Some(recorded), allows_others, .. } = self else { return Ok(()) };
+        let Self { out, recorded: Some(recorded), .. } = self else { return Ok(()) };
         let Some(function) = recorded.instance.func_index(store.as_context(), func) else {
-            if !*allows_others {
-                return Err(unsupported("a call of another instance in the store"));
-            }
             recorded.enter_other(store);
             return Ok(());
         };

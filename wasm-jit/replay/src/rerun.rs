@@ -523,10 +523,7 @@ fn values<R: Read + 'static, O: Observer>(
     values: &[Val],
 ) -> Option<Vec<Value>> {
     let instance = store.data().instance();
-    values
-        .iter()
-        .map(|value| Value::of(value, |func| instance.func_index(store.as_context(), func)))
-        .collect()
+    values.iter().map(|value| Value::in_instance(value, instance, store.as_context())).collect()
 }
 
 fn val<R: Read + 'static, O: Observer>(

@@ -374,7 +374,7 @@ fn global_of(store: impl AsContextMut, instance: Instance, index: u32) -> Option
 }
 
 fn values(store: impl AsContext, instance: Instance, values: &[Val]) -> Result<Vec<Value>, Error> {
-    let recorded = |value| Value::of(value, |func| instance.func_index(store.as_context(), func));
+    let recorded = |value| Value::in_instance(value, instance, store.as_context());
     let recorded = values.iter().map(|value| {
         recorded(value).ok_or_else(|| unsupported(format!("a reference ({}) that is passed", value.ty())))
     });

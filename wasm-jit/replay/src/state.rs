@@ -183,7 +183,7 @@ pub(crate) fn element(
     at: u64,
 ) -> Option<Value> {
     let value = table.get(store.as_context_mut(), at).expect("it is in the table");
-    Value::of(&value, |func| instance.func_index(store.as_context(), func))
+    Value::in_instance(&value, instance, store)
 }
 
 /// Which data segments, and which element segments, are empty.

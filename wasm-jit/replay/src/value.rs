@@ -49,6 +49,15 @@ impl Value {
         }
     }
 
+    /// The recorded value; as [`Value::of`], with the functions that an instance has, also those
+    /// that it imports.
+    pub(crate) fn in_instance(value: &Val, instance: Instance, store: impl AsContext) -> Option<Self> {
+        let store = store.as_context();
+        Self::of(value, |func| {
+            instance.func_index(store, func).or_else(|| instance.import_index(store, func))
+        })
+    }
+
     /// The recorded value; `None` for a reference to a value of the host, to an exception, or to a
     /// function that is not of the module.
     pub(crate) fn of(value: &Val, index: impl FnOnce(&wasm_jit::Func) -> Option<u32>) -> Option<Self> {
@@ -91,7 +100,7 @@ impl fmt::Display for Value {
 /// The value of a global, if it has a recorded form.
 pub(crate) fn of_global(mut store: impl AsContextMut, instance: Instance, global: Global) -> Option<Value> {
     let value = global.get(store.as_context_mut());
-    Value::of(&value, |func| instance.func_index(store.as_context(), func))
+    Value::in_instance(&value, instance, store)
 }
 
 /// The mutable globals of an instance, by their indices.
@@ -117,6 +126,6 @@ pub(crate) fn all_recorded(
 /// # Errors
 /// [`Error::Unsupported`] for a reference to what is not the program's.
 pub(crate) fn recorded(value: &Val, instance: &Instance, store: impl AsContext) -> Result<Value, Error> {
-    let value_of = Value::of(value, |func| instance.func_index(store, func));
-    value_of.ok_or_else(|| unsupported(format!("a reference ({}) to what is not the module's", value.ty())))
+    Value::in_instance(value, *instance, store)
+        .ok_or_else(|| unsupported(format!("a reference ({}) to what is not the module's", value.ty())))
 }

@@ -4,12 +4,14 @@ mod support;
 
 use std::io::Cursor;
 
-use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
-use wasm_jit::{
-    AsContextMut, Caller, Engine, Extern, Global, GlobalType, Instance, Linker, Memory, MemoryType, Module,
-    Mutability, RefType, Store, Table, TableType, Val, ValType,
+use support::{
+    Replayed, Trace, events, replay, replay_in_wasmi, replay_separately, replay_separately_in_wasmi, trace_of,
 };
-use wasm_jit_replay::{Event, Recorder, Value, generate, reduce, slice};
+use wasm_jit::{
+    AsContextMut, Caller, Engine, Extern, Func, Global, GlobalType, Instance, Linker, Memory, MemoryType,
+    Module, Mutability, RefType, Store, Table, TableType, Val, ValType,
+};
+use wasm_jit_replay::{Event, Recorder, Value, generate, reduce, separate, slice};
 
 /// `run` (3) reads what others have put into the memory and into the globals. Segments and a global
 /// of its own depend on the imported constant.
@@ -196,4 +198,71 @@ fn wrong_imports_are_errors() {
     // The trace of a process that was killed at once.
     generated(&found[..1]).unwrap_err();
     reduced(&found[..1]).unwrap_err();
+}
+
+/// References to functions that the program imports: in its table, which the host sees and changes,
+/// as arguments and as results.
+#[test]
+fn references_to_imported_functions_are_recorded() {
+    let program = r#"(module
+        (type $t (func (param i32) (result i32)))
+        (import "h" "same" (func $same (param funcref) (result funcref)))
+        (import "h" "f" (func $f (type $t)))
+        (import "h" "g" (func $g (type $t)))
+        (table $t (export "t") 3 funcref)
+        (global $g (export "g") (mut funcref) (ref.func $g))
+        (elem (i32.const 0) func $f $own)
+        (func $own (type $t) (i32.mul (local.get 0) (i32.const 5)))
+        (func (export "run") (param $n i32) (result i32)
+            (table.set (i32.const 2) (call $same (global.get $g)))
+            (call_indirect (type $t)
+                (call_indirect (type $t) (local.get $n) (i32.const 0))
+                (i32.const 2))))"#;
+    for is_attached in [false, true] {
+        let engine = Engine::default();
+        let mut store = Store::new(&engine, ());
+        let mut linker: Linker<()> = Linker::new(&engine);
+        linker.func_wrap("h", "f", |n: i32| n + 7).unwrap();
+        linker.func_wrap("h", "g", |n: i32| n * 11).unwrap();
+        linker.func_wrap("h", "same", |func: Option<Func>| func).unwrap();
+        let module = Module::new(&engine, program).unwrap();
+        let trace = Trace::default();
+        let recorder = Recorder::new(&module, trace.clone()).unwrap();
+        let instance = match is_attached {
+            true => linker.instantiate(&mut store, &module).unwrap(),
+            false => recorder.instantiate(&mut store, &linker).unwrap(),
+        };
+        if is_attached {
+            recorder.attach(&mut store, instance).unwrap();
+        }
+        run(&mut store, instance, 1);
+        // The host exchanges two functions.
+        let (table, global) =
+            (instance.get_table(&store, "t").unwrap(), instance.get_global(&store, "g").unwrap());
+        let [first, second] = [table.get(&mut store, 0).unwrap(), global.get(&mut store)];
+        table.set(&mut store, 0, second).unwrap();
+        global.set(&mut store, first).unwrap();
+        run(&mut store, instance, 2);
+        recorder.stop(&mut store).unwrap();
+        let found = events(&trace.bytes());
+        let argument = |index| Event::Call { import: 0, arguments: vec![Value::Func(Some(index))] };
+        assert!(found.contains(&argument(2)) && found.contains(&argument(1)), "{found:?}");
+        check(&module, &trace.bytes());
+        let modules = separate(module.bytes(), &trace.bytes()[..], true).unwrap();
+        let complete = Replayed::Complete { returned: true };
+        let replayed = (replay_separately(&modules), replay_separately_in_wasmi(&modules));
+        assert_eq!(replayed, (complete, complete));
+        let small = Trace::default();
+        reduce(&module, Cursor::new(trace.bytes()), small.clone()).unwrap();
+        check(&module, &small.bytes());
+        // Another import in the table is another call.
+        let mut changed = found;
+        let set = changed.iter_mut().rev().find_map(|event| match event {
+            Event::SetElement { element: 0, value, .. } => Some(value),
+            _ => None,
+        });
+        *set.unwrap() = Value::Func(Some(1));
+        let replayed = replay(&generate(module.bytes(), &trace_of(&changed)[..], true).unwrap());
+        assert!(matches!(replayed, Replayed::Differs(_)), "{replayed:?}");
+    }
 }

@@ -314,7 +314,6 @@ fn what_cannot_be_recorded_from_the_middle_is_refused() {
     let first = recorder(&module);
     first.attach(&mut store, instance).unwrap();
     refused(first.attach(&mut store, instance), "a second instance in one trace");
-    refused(recorder(&module).attach(&mut store, instance), "a store that is recorded already");
     first.stop(&mut store).unwrap();
     first.stop(&mut store).unwrap();
     recorder(&module).attach(&mut store, instance).unwrap();
@@ -328,13 +327,10 @@ fn what_cannot_be_recorded_from_the_middle_is_refused() {
     let host = Func::wrap(&mut store, || {}).unwrap();
     let foreign = Module::new(module.engine(), r#"(module (func (export "f")))"#).unwrap();
     let foreign = Instance::new(&mut store, &foreign, &[]).unwrap().get_func(&store, "f").unwrap();
-    for (imports, expected) in [
-        ([host, foreign], "the import a.c, a function of another instance"),
-        ([host, host], "the import a.c, the same function as an import before"),
-    ] {
-        let instance = Instance::new(&mut store, &importer, &imports.map(Extern::Func)).unwrap();
-        refused(recorder(&importer).attach(&mut store, instance), expected);
-    }
+    let instance = Instance::new(&mut store, &importer, &[host, host].map(Extern::Func)).unwrap();
+    let expected = "the import a.c, the same function as an import before";
+    refused(recorder(&importer).attach(&mut store, instance), expected);
+    assert!(!store.as_context_mut().is_observed());
 
     // References to what is not the module's.
     let text = r#"(module (table (export "t") 2 funcref) (table (export "x") 2 externref)
@@ -541,14 +537,6 @@ fn errors_of_the_recording_do_not_reach_the_program() {
     assert!(other.has_ended());
     let error = other.stop().unwrap_err().to_string();
     assert!(error.contains("a store with data of another type"), "{error}");
-
-    let first = Recorder::new(&module, Vec::new()).unwrap();
-    first.attach(&mut store, instance).unwrap();
-    let second = CallRecorder::start::<u32>(&module, calls(0, 5), Vec::new()).unwrap();
-    call(&mut store, instance, "outer", 2).unwrap();
-    let error = second.stop().unwrap_err().to_string();
-    assert!(error.contains("a store that is recorded already"), "{error}");
-    first.stop(&mut store).unwrap();
 
     // No call, and none that can be recorded.
     let never = CallRecorder::start::<u32>(&module, calls(9, 1), Vec::new()).unwrap();

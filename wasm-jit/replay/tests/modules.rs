@@ -6,10 +6,10 @@ use std::io::Cursor;
 
 use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{
-    Caller, Engine, Error as EngineError, Extern, Func, Global, GlobalType, Instance, Linker, Module,
-    Mutability, RefType, Store, Table, TableType, Val, ValType,
+    Caller, Engine, Error as EngineError, Global, GlobalType, Instance, Linker, Module, Mutability, RefType,
+    Store, Table, TableType, Val, ValType,
 };
-use wasm_jit_replay::{CallRecorder, Calls, Event, Recorder, Value, generate, reduce};
+use wasm_jit_replay::{Event, Recorder, Value, generate, reduce};
 
 const COMPLETE: Replayed = Replayed::Complete { returned: true };
 
@@ -253,7 +253,7 @@ fn calls_by_another_instance_are_calls_by_the_host() {
         } else {
             recorder.instantiate(&mut store, &linker).unwrap()
         };
-        Recorder::define_exports(&mut store, &mut linker, "lib", library).unwrap();
+        linker.instance(&store, "lib", library).unwrap();
         // Its segment and its start function are among the effects.
         let main = linker.instantiate(&mut store, &Module::new(&engine, MAIN).unwrap()).unwrap();
         for n in [500, 600, 20] {
@@ -298,7 +298,7 @@ fn each_instance_has_a_trace() {
             [library, recorder.instantiate(&mut store, &linker).unwrap()]
         } else {
             let library = recorder.instantiate(&mut store, &linker).unwrap();
-            Recorder::define_exports(&mut store, &mut linker, "lib", library).unwrap();
+            linker.instance(&store, "lib", library).unwrap();
             [library, linker.instantiate(&mut store, &modules[1]).unwrap()]
         };
         sums.push([500, 600, 20].map(|n| call(&mut store, main, "main", n).unwrap()));
@@ -316,7 +316,7 @@ fn direct_calls_and_foreign_functions_are_refused() {
         let error = result.unwrap_err().to_string();
         assert_eq!(error, format!("cannot be recorded: {expected}"));
     }
-    let direct = "a call by another instance that does not pass through the host";
+    let direct = "a call by another instance through a reference";
     let foreign = "a reference (funcref) to what is not the module's";
     let engine = Engine::default();
     let library = Module::new(&engine, LIBRARY_OF_OTHERS).unwrap();
@@ -327,21 +327,9 @@ fn direct_calls_and_foreign_functions_are_refused() {
         let instance = recorder.instantiate(&mut store, &linker).unwrap();
         (store, linker, recorder, instance)
     };
-    // Linked without the recorder.
+    // Through a table.
     let (mut store, mut linker_, recorder, instance) = recorded();
     linker_.instance(&store, "lib", instance).unwrap();
-    let calls = r#"(module (import "lib" "one" (func $one (result i32)))
-        (func (export "main") (param i32) (result i32) (call $one)))"#;
-    let main = linker_.instantiate(&mut store, &Module::new(&engine, calls).unwrap()).unwrap();
-    refused(call(&mut store, main, "main", 0), direct);
-    // It is not refused when the host calls, or after the recording.
-    let one = instance.get_typed_func::<(), i32>(&store, "one").unwrap();
-    assert_eq!(one.call(&mut store, ()).unwrap(), 1);
-    recorder.stop(&mut store).unwrap();
-    assert_eq!(call(&mut store, main, "main", 0).unwrap(), 1);
-    // Through a table.
-    let (mut store, mut linker_, _recorder, instance) = recorded();
-    Recorder::define_exports(&mut store, &mut linker_, "lib", instance).unwrap();
     let calls = r#"(module (import "lib" "table" (table 1 funcref))
         (func (export "main") (param i32) (result i32) (call_indirect (result i32) (local.get 0))))"#;
     let main = linker_.instantiate(&mut store, &Module::new(&engine, calls).unwrap()).unwrap();
@@ -349,6 +337,10 @@ fn direct_calls_and_foreign_functions_are_refused() {
     let one = instance.get_func(&store, "one").unwrap();
     table.set(&mut store, 1, Val::FuncRef(Some(one))).unwrap();
     refused(call(&mut store, main, "main", 1), direct);
+    // It is not refused when the host calls, or after the recording.
+    assert_eq!(one.call(&mut store, &[], &mut [Val::I32(0)]).map_err(|error| error.to_string()), Ok(()));
+    recorder.stop(&mut store).unwrap();
+    assert_eq!(call(&mut store, main, "main", 1).unwrap(), 1);
     // A function of another module in the table: by a segment, and by code.
     for text in [
         r#"(module (import "lib" "table" (table 1 funcref)) (func $f) (elem (i32.const 0) func $f))"#,
@@ -357,25 +349,11 @@ fn direct_calls_and_foreign_functions_are_refused() {
             (func $start (table.set (i32.const 0) (ref.func $f))) (start $start))"#,
     ] {
         let (mut store, mut linker_, _recorder, instance) = recorded();
-        Recorder::define_exports(&mut store, &mut linker_, "lib", instance).unwrap();
+        linker_.instance(&store, "lib", instance).unwrap();
         linker_.instantiate(&mut store, &Module::new(&engine, text).unwrap()).unwrap();
         let one = instance.get_typed_func::<(), i32>(&store, "one").unwrap();
         refused(one.call(&mut store, ()), foreign);
     }
-    // Imports of functions of other instances, if the instance is there before.
-    let (mut store, mut linker_, _, _) = recorded();
-    store.observe_calls(None);
-    let lib = linker_.instantiate(&mut store, &Module::new(&engine, LIBRARY).unwrap()).unwrap();
-    linker_.instance(&store, "lib", lib).unwrap();
-    let module = Module::new(&engine, PROGRAM).unwrap();
-    let instance = linker_.instantiate(&mut store, &module).unwrap();
-    let attached = Recorder::new(&module, Vec::new()).unwrap().attach(&mut store, instance);
-    refused(attached, "the import lib.work, a function of another instance");
-    let run = module.functions().find(|function| function.name() == Some("run")).unwrap().index();
-    let calls = Calls { function: run, skipped: 0, number: std::num::NonZeroU64::MIN };
-    let recorder = CallRecorder::start::<Vec<i32>>(&module, calls, Vec::new()).unwrap();
-    call(&mut store, instance, "run", 1).unwrap();
-    refused(recorder.stop(), "the import lib.work, a function of another instance");
 }
 
 /// In a replay, they would be two.
@@ -486,7 +464,7 @@ fn replays_of_random_calls_between_instances_equal_their_recordings() {
         let trace = Trace::default();
         let recorder = Recorder::new(&module, trace.clone()).unwrap();
         let recorded = recorder.instantiate(&mut store, &linker).unwrap();
-        Recorder::define_exports(&mut store, &mut linker, "lib", recorded).unwrap();
+        linker.instance(&store, "lib", recorded).unwrap();
         let other = linker.instantiate(&mut store, &Module::new(&engine, POKED).unwrap()).unwrap();
         store.data_mut().instances = vec![recorded, other];
         for n in 1..4 {
@@ -500,25 +478,4 @@ fn replays_of_random_calls_between_instances_equal_their_recordings() {
         check(&module, &trace.bytes());
     }
     assert!(others > 10, "{others}");
-}
-
-/// Exported functions of the host, and functions that an instance exports again, are the same.
-#[test]
-fn exports_that_are_no_functions_of_the_instance_stay_what_they_are() {
-    let engine = Engine::default();
-    let mut store = Store::new(&engine, Vec::new());
-    let mut linker = linker(&mut store);
-    let text =
-        r#"(module (import "h" "note" (func (param i32))) (export "note" (func 0)) (memory (export "m") 1))"#;
-    let instance = linker.instantiate(&mut store, &Module::new(&engine, text).unwrap()).unwrap();
-    Recorder::define_exports(&mut store, &mut linker, "lib", instance).unwrap();
-    let defined = |store: &mut Store<Vec<i32>>, name: &str| linker.get(store, "lib", name).unwrap().unwrap();
-    let Extern::Func(note) = defined(&mut store, "note") else { panic!("a function") };
-    assert_eq!(Some(note), instance.get_func(&store, "note"));
-    let Extern::Memory(memory) = defined(&mut store, "m") else { panic!("a memory") };
-    assert_eq!(Some(memory), instance.get_memory(&store, "m"));
-    let call: fn(&Func, &mut Store<Vec<i32>>) =
-        |note, store| note.call(store, &[Val::I32(5)], &mut []).unwrap();
-    call(&note, &mut store);
-    assert_eq!(store.data(), &[5]);
 }

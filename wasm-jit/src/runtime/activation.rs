@@ -72,13 +72,13 @@ pub(crate) unsafe fn invoke_from<T: 'static>(
     caller: Option<NonNull<InstanceData>>,
     values: *mut u64,
 ) -> Result<(), Error> {
-    if let Some(observer) = &store.observer {
+    if let Some(observers) = &store.observers {
         // SAFETY: functions live as long as their store; the caller's obligation.
         let is_host = unsafe { (*(*func.vm()).context).is_host != 0 };
         if !is_host {
-            let observer = observer.0.clone();
+            let observers = observers.clone();
             // SAFETY: the caller's obligation.
-            return unsafe { observe::invoke(store, &*observer, func, caller, values) };
+            return unsafe { observe::invoke(store, &observers, func, caller, values) };
         }
     }
     // SAFETY: the caller's obligation.

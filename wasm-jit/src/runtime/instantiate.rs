@@ -21,6 +21,7 @@ use super::libcalls;
 use super::memory::Memory;
 use super::objects::Room;
 use super::observe::Announced;
+use super::redirect;
 use super::store::{Handle, StoreInner, StoreOpaque};
 use super::table::Table;
 use super::tag::{Tag, TagData};
@@ -65,7 +66,10 @@ pub(crate) fn instantiate_unstarted<T: 'static>(
     let instance = Instance(Handle::at(opaque, opaque.instances.len() as u32 - 1));
     // SAFETY: just created; the store keeps it alive.
     unsafe { fill_context(opaque, data) };
-    initialize(opaque, data)?;
+    if store.observers.is_some() {
+        redirect::extend(store)?;
+    }
+    initialize(&mut store.opaque, data)?;
     Ok(instance)
 }
 
@@ -333,9 +337,7 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
             store.tables[table as usize].range_mut(at, length)?.copy_from_slice(values);
             *values = Box::default();
             // The table may be imported by another instance, which is recorded.
-            if let Some(log) = &store.writes {
-                log.add_elements(Table(Handle::at(store, table)), at, length);
-            }
+            store.writes.add_elements(Table(Handle::at(store, table)), at, length);
         }
     }
     for (number, segment) in parsed.data.iter().enumerate() {

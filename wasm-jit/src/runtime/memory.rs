@@ -48,9 +48,7 @@ impl Memory {
         let store = store.as_context();
         let memory = self.inner(&store.0.opaque);
         memory.expose();
-        if let Some(log) = &store.0.opaque.writes {
-            log.add_all(*self, self.data(store));
-        }
+        store.0.opaque.writes.add_all(*self, self.data(store));
         memory.base()
     }
 
@@ -81,9 +79,7 @@ impl Memory {
         store: impl Into<StoreContextMut<'a, T>>,
     ) -> (&'a mut [u8], &'a mut T) {
         let store = store.into().into_inner();
-        if let Some(log) = &store.opaque.writes {
-            log.add_all(*self, self.data(StoreContext(store)));
-        }
+        store.opaque.writes.add_all(*self, self.data(StoreContext(store)));
         let memory = self.inner(&store.opaque);
         // SAFETY: this many bytes are accessible. The memory is not shared, and its store is
         // borrowed exclusively: nothing else reads or writes it. The embedder's data do not give
@@ -111,9 +107,7 @@ impl Memory {
         let store = store.as_context_mut().into_inner();
         let data = self.data(StoreContext(store));
         let range = range_in(data.len(), offset, buffer.len())?;
-        if let Some(log) = &store.opaque.writes {
-            log.add(*self, offset, &data[range]);
-        }
+        store.opaque.writes.add_bytes(*self, offset, &data[range]);
         let to = self.inner(&store.opaque).base();
         // SAFETY: the range is inside the memory, which is not shared, and whose store is borrowed
         // exclusively: the buffer is elsewhere.
@@ -130,14 +124,12 @@ impl Memory {
         let size = self.inner(store).pages();
         let grown = store.grow_memory(self.0.index_in(store) as u32, pages);
         let memory = self.inner(store);
-        if let Some(log) = &store.writes
-            && memory.is_exposed()
-        {
+        if memory.is_exposed() {
             // SAFETY: this many bytes are accessible. The memory is not shared, and its store is
             // borrowed: nothing writes to it.
             let bytes = unsafe { std::slice::from_raw_parts(memory.base(), memory.length() as usize) };
             // The host may write to the new pages through the address that it has.
-            log.add_all(*self, bytes);
+            store.writes.add_all(*self, bytes);
         }
         grown.ok_or(Error::Grow { of: "memory", size, by: pages })
     }

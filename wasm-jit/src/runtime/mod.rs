@@ -12,7 +12,8 @@
 //!    an address.
 //! 6. `objects.rs`: objects of WebAssembly; `heap/`: the memory that they are in; `collect.rs`:
 //!    collection of unreachable objects, exceptions and host values.
-//! 7. `observe.rs`: what a recorder observes: calls from the host, and its writes.
+//! 7. `observe.rs`: what a recorder observes: calls from the host, and its writes; `redirect.rs`:
+//!    calls between instances, which go through the host meanwhile.
 //!
 //! Each of the other files is one type of the public API.
 
@@ -41,6 +42,7 @@ mod memory;
 mod numeric;
 mod objects;
 mod observe;
+mod redirect;
 mod references;
 mod room;
 mod roots;
@@ -66,7 +68,7 @@ pub use limits::StoreLimits;
 pub use linker::Linker;
 pub use memory::{Memory, SharedMemory};
 pub use numeric::NumericFunc;
-pub use observe::{Announced, Before, CallObserver, ChangedElements, WriteLog};
+pub use observe::{Announced, Before, CallObserver, ChangedElements, ObserverId, WriteLog};
 pub use references::ExternRef;
 pub use stack::prepare_thread;
 pub use store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut};

@@ -3,22 +3,25 @@
 //!
 //! # Calls
 //! [`CallObserver`] is called around each call that the host makes of a function of WebAssembly, by
-//! whatever part of the API, and around each call of a host function by WebAssembly. It can be set
-//! and removed at any time. Without one, either call costs a comparison.
+//! whatever part of the API, and around each call of a host function by WebAssembly. There may be
+//! several; they can be added and removed at any time. Without one, either call costs a comparison.
+//! A call of an import that is a function of another instance is one of the host by the first
+//! instance, and one by the host of the second (`redirect.rs`).
 //!
 //! # Writes
 //! Safe code writes to a memory through its [`Memory`] only, so a [`WriteLog`] can know what may
 //! have changed, without a comparison of the complete memory: before bytes are handed out for
 //! writing, they are copied. [`Memory::write`] copies the bytes that it replaces, a slice of the
-//! complete memory (`data_mut`) costs a copy of the complete memory. Code that takes
-//! [`Memory::data_ptr`] can write at any time later; a memory whose address was given to anyone is
-//! copied each time that the log starts again. A host that writes through an address without this
-//! cost announces its writes: [`Memory::announced`]. Of tables, the log knows which elements were
-//! set or added; these are not copied.
+//! complete memory (`data_mut`) costs a copy of the complete memory; each log has its own. Code
+//! that takes [`Memory::data_ptr`] can write at any time later; a memory whose address was given to
+//! anyone is copied each time that the log starts again. A host that writes through an address
+//! without this cost announces its writes: [`Memory::announced`]. Of tables, the log knows which
+//! elements were set or added; these are not copied.
 
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::activation;
 use super::caller::Caller;
@@ -26,6 +29,7 @@ use super::func::Func;
 use super::host::{HostCall, HostFuncData};
 use super::instance::InstanceData;
 use super::memory::Memory;
+use super::redirect;
 use super::store::{AsContext, AsContextMut, Handle, Store, StoreContextMut, StoreInner, StoreOpaque};
 use super::table::Table;
 use super::value::{Val, read_words};
@@ -80,86 +84,174 @@ pub trait CallObserver<T: 'static>: Send + Sync {
     }
 }
 
-/// The observer of a store.
-pub(crate) struct Observer<T: 'static>(pub Arc<dyn CallObserver<T>>);
+/// Identifies an observer that was added to a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ObserverId(u64);
 
-/// Calls host functions between two calls of the observer, whatever the type of the store's data.
+impl ObserverId {
+    fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// The observers of a store, in the order in which they were added; at least one.
+pub(crate) struct Observers<T: 'static>(Vec<(ObserverId, Arc<dyn CallObserver<T>>)>);
+
+impl<T: 'static> Observers<T> {
+    /// Calls something between the notifications of all observers, each of which is inside those of
+    /// the ones before. One that refuses the call, or ends it with an error, determines what the
+    /// others see.
+    ///
+    /// # Errors
+    /// Those of the call, and those of the observers.
+    fn around<C>(
+        &self,
+        context: &mut C,
+        enter: impl Fn(&mut C, &dyn CallObserver<T>) -> Result<(), Error>,
+        call: impl FnOnce(&mut C) -> Result<Vec<Val>, Error>,
+        leave: impl Fn(&mut C, &dyn CallObserver<T>, Result<&[Val], &Error>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (mut entered, mut refused) = (0, None);
+        for (_, observer) in &self.0 {
+            if let Err(error) = enter(context, &**observer) {
+                refused = Some(error);
+                break;
+            }
+            entered += 1;
+        }
+        let mut done = refused.map_or_else(|| call(context), Err);
+        for (_, observer) in self.0[..entered].iter().rev() {
+            if let Err(error) = leave(context, &**observer, done.as_deref()) {
+                done = Err(error);
+            }
+        }
+        done.map(drop)
+    }
+}
+
+/// Calls host functions between two calls of each observer, whatever the type of the store's data.
 pub(crate) struct HostObserver(Box<CallHost>);
 
 type CallHost = dyn Fn(*const HostFuncData, HostCall, *mut u64) -> Result<(), Error> + Send + Sync;
 
-impl<T: 'static> fmt::Debug for Observer<T> {
+impl<T: 'static> fmt::Debug for Observers<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Observer").finish_non_exhaustive()
+        f.debug_list().entries(self.0.iter().map(|(id, _)| id)).finish()
     }
 }
 
 impl<T: 'static> Store<T> {
-    /// Calls between the host and WebAssembly are observed from now on; `None` ends this. For calls
-    /// that run already, nothing changes.
-    pub fn observe_calls(&mut self, observer: Option<Arc<dyn CallObserver<T>>>) {
-        self.as_context_mut().observe_calls(observer);
+    /// Calls between the host and WebAssembly are observed from now on, also by this observer. For
+    /// calls that run already, nothing changes.
+    ///
+    /// Calls of imports that are functions of other instances go through the host meanwhile, also
+    /// tail calls: a chain of them between instances takes stack.
+    ///
+    /// # Errors
+    /// [`Error::Code`] if there is no memory for the trampolines that this takes.
+    pub fn observe_calls(&mut self, observer: Arc<dyn CallObserver<T>>) -> Result<ObserverId, Error> {
+        self.as_context_mut().observe_calls(observer)
+    }
+
+    /// Removes an observer, if it is there. For calls that run already, nothing changes.
+    pub fn remove_observer(&mut self, id: ObserverId) {
+        self.as_context_mut().remove_observer(id);
     }
 }
 
 impl<T: 'static> StoreContextMut<'_, T> {
     /// As [`Store::observe_calls`], also in a host function or in a closure of a probe.
-    pub fn observe_calls(&mut self, observer: Option<Arc<dyn CallObserver<T>>>) {
-        let store = self.inner_mut();
-        store.opaque.host_observer = observer.clone().map(|observer| Arc::new(HostObserver::new(observer)));
-        store.observer = observer.map(Observer);
+    ///
+    /// # Errors
+    /// Those of [`Store::observe_calls`].
+    pub fn observe_calls(&mut self, observer: Arc<dyn CallObserver<T>>) -> Result<ObserverId, Error> {
+        let (mut observers, id) = (self.observers(), ObserverId::next());
+        if observers.is_empty()
+            && let Err(error) = redirect::begin(self.inner_mut())
+        {
+            redirect::end(&mut self.inner_mut().opaque);
+            return Err(error);
+        }
+        observers.push((id, observer));
+        self.set_observers(observers);
+        Ok(id)
+    }
+
+    /// As [`Store::remove_observer`], also in a host function or in a closure of a probe.
+    pub fn remove_observer(&mut self, id: ObserverId) {
+        let mut observers = self.observers();
+        observers.retain(|(of, _)| *of != id);
+        if observers.is_empty() {
+            redirect::end(&mut self.inner_mut().opaque);
+        }
+        self.set_observers(observers);
     }
 
     /// Whether there is an observer that has not [ended](CallObserver::has_ended).
     pub fn is_observed(&self) -> bool {
-        self.as_context().0.observer.as_ref().is_some_and(|observer| !observer.0.has_ended())
+        self.observers().iter().any(|(_, observer)| !observer.has_ended())
+    }
+
+    fn observers(&self) -> Vec<(ObserverId, Arc<dyn CallObserver<T>>)> {
+        self.as_context().0.observers.as_ref().map_or_else(Vec::new, |observers| observers.0.clone())
+    }
+
+    /// Calls that run already keep those that they began with.
+    fn set_observers(&mut self, observers: Vec<(ObserverId, Arc<dyn CallObserver<T>>)>) {
+        let store = self.inner_mut();
+        store.observers = (!observers.is_empty()).then(|| Arc::new(Observers(observers)));
+        let observers = store.observers.clone();
+        store.opaque.host_observer = observers.map(|observers| Arc::new(HostObserver::new(observers)));
     }
 }
 
-/// Calls a function of WebAssembly between two calls of the observer.
+/// Calls a function of WebAssembly between two calls of each observer.
 ///
 /// # Errors
-/// Those of [`activation::invoke_from`], and those of the observer.
+/// Those of [`activation::invoke_from`], and those of the observers.
 ///
 /// # Safety
 /// Those of [`activation::invoke_from`].
 #[cold]
 pub(super) unsafe fn invoke<T: 'static>(
     store: &mut StoreInner<T>,
-    observer: &dyn CallObserver<T>,
+    observers: &Observers<T>,
     func: Func,
     caller: Option<NonNull<InstanceData>>,
     values: *mut u64,
 ) -> Result<(), Error> {
     let ty = func.type_in(&store.opaque);
-    // These are roots: what the observer does may run the collector.
+    // These are roots: what the observers do may run the collector.
     // SAFETY: the caller's obligation.
     let arguments = unsafe { lift(&mut store.opaque, ty.params(), values) };
-    observer.enter(StoreContextMut::new(store), &func, &arguments)?;
-    // SAFETY: the caller's obligation.
-    let done = unsafe { activation::invoke_unobserved(store, func, caller, values) };
-    let results = match &done {
+    let call = |store: &mut StoreInner<T>| {
+        // SAFETY: the caller's obligation.
+        unsafe { activation::invoke_unobserved(store, func, caller, values) }?;
         // SAFETY: the function has written its results.
-        Ok(()) => Ok(unsafe { lift(&mut store.opaque, ty.results(), values) }),
-        Err(error) => Err(error),
+        Ok(unsafe { lift(&mut store.opaque, ty.results(), values) })
     };
-    observer.leave(StoreContextMut::new(store), &func, results.as_deref().map_err(|error| *error))?;
-    done
+    observers.around(
+        store,
+        |store, observer| observer.enter(StoreContextMut::new(store), &func, &arguments),
+        call,
+        |store, observer, results| observer.leave(StoreContextMut::new(store), &func, results),
+    )
 }
 
 impl HostObserver {
-    fn new<T: 'static>(observer: Arc<dyn CallObserver<T>>) -> Self {
+    fn new<T: 'static>(observers: Arc<Observers<T>>) -> Self {
         Self(Box::new(move |host, call, values| {
-            // SAFETY: the obligation of whoever calls this; the store has data of the observer's
-            // type, since it was set there.
-            unsafe { call_host(&*observer, host, call, values) }
+            // SAFETY: the obligation of whoever calls this; the store has data of the observers'
+            // type, since they were added there.
+            unsafe { call_host(&observers, host, call, values) }
         }))
     }
 
     /// Calls the host function.
     ///
     /// # Safety
-    /// Those of [`HostFuncData::call`]; the observer is that of the store.
+    /// Those of [`HostFuncData::call`]; the observers are those of the store.
     #[cold]
     pub(super) unsafe fn call(
         &self,
@@ -177,14 +269,14 @@ impl fmt::Debug for HostObserver {
     }
 }
 
-/// Calls a host function between two calls of the observer.
+/// Calls a host function between two calls of each observer.
 ///
 /// # Safety
 /// Those of [`HostFuncData::call`]; the store has data of type `T`.
 unsafe fn call_host<T: 'static>(
-    observer: &dyn CallObserver<T>,
+    observers: &Observers<T>,
     host: *const HostFuncData,
-    call: HostCall,
+    mut call: HostCall,
     values: *mut u64,
 ) -> Result<(), Error> {
     // SAFETY: the caller's obligation: the store is lent to this call, and the host function lives
@@ -193,23 +285,23 @@ unsafe fn call_host<T: 'static>(
         let func = Func::at(&*call.store, NonNull::from(&(*host).func_ref));
         (func, func.type_in(&*call.store))
     };
-    // SAFETY: as above. These are roots: what the observer does may run the collector.
+    // SAFETY: as above. These are roots: what the observers do may run the collector.
     let arguments = unsafe { lift(&mut *call.store, ty.params(), values) };
-    // SAFETY: as above, and the caller's obligation.
-    observer.enter_host(unsafe { Caller::new(call) }, &func, &arguments)?;
-    // SAFETY: the caller's obligation.
-    let done = unsafe { HostFuncData::call(host, call, values) };
-    // SAFETY: as above.
-    let done = done.map_err(|error| unsafe { of_store(&*call.store, error) });
-    drop(arguments);
-    let results = match &done {
-        // SAFETY: as above; the function has written its results.
-        Ok(()) => Ok(unsafe { lift(&mut *call.store, ty.results(), values) }),
-        Err(error) => Err(error),
-    };
-    // SAFETY: as above.
-    observer.leave_host(unsafe { Caller::new(call) }, &func, results.as_deref().map_err(|error| *error))?;
-    done
+    observers.around(
+        &mut call,
+        // SAFETY: as above, and the caller's obligation.
+        |call, observer| observer.enter_host(unsafe { Caller::new(*call) }, &func, &arguments),
+        |call| {
+            // SAFETY: the caller's obligation.
+            let done = unsafe { HostFuncData::call(host, *call, values) };
+            // SAFETY: as above.
+            done.map_err(|error| unsafe { of_store(&*call.store, error) })?;
+            // SAFETY: as above; the function has written its results.
+            Ok(unsafe { lift(&mut *call.store, ty.results(), values) })
+        },
+        // SAFETY: as above.
+        |call, observer, results| observer.leave_host(unsafe { Caller::new(*call) }, &func, results),
+    )
 }
 
 /// What a call fails with that a host function has ended with this error.
@@ -262,7 +354,7 @@ pub struct ChangedElements {
 }
 
 /// The bytes that the host may have written since the log was started, and the elements of tables
-/// that it has changed. A clone is the same log.
+/// that it has changed. A clone is the same log; it ends when the last one is dropped.
 ///
 /// The ranges may overlap. A byte that differs from none of the copies of it has not been changed;
 /// what differs from one may have been.
@@ -276,12 +368,12 @@ struct Logged {
 }
 
 impl WriteLog {
-    /// Starts a log of what the host writes to the memories of a store. There is one at a time: the
-    /// previous one gets no more ranges.
+    /// Starts a log of what the host writes to the memories of a store. There may be several at a
+    /// time.
     pub fn start(mut store: impl AsContextMut) -> Self {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let log = Self(Arc::default());
-        store.writes = Some(log.clone());
+        store.writes.add(&log);
         log.restart_in(store);
         log
     }
@@ -301,97 +393,97 @@ impl WriteLog {
         std::mem::take(&mut self.logged().elements)
     }
 
-    /// Ends the log of a store, if there is one.
-    pub fn end(mut store: impl AsContextMut) {
-        store.as_context_mut().into_inner().opaque.writes = None;
-    }
-
     fn restart_in(&self, store: &StoreOpaque) {
         *self.logged() = Logged::default();
         for (index, memory) in store.memories.iter().enumerate().filter(|(_, memory)| memory.is_exposed()) {
             let memory_of_store = Memory(Handle::at(store, index as u32));
             // SAFETY: this many bytes are accessible, and compiled code is not running.
             let bytes = unsafe { std::slice::from_raw_parts(memory.base(), memory.length() as usize) };
-            self.add(memory_of_store, 0, bytes);
+            self.logged().bytes.push(Before { memory: memory_of_store, offset: 0, bytes: bytes.to_vec() });
         }
     }
 
-    /// Whether someone will read it: the one who has started it may have forgotten it.
-    fn is_wanted(&self) -> bool {
-        Arc::strong_count(&self.0) > 1
+    fn logged(&self) -> MutexGuard<'_, Logged> {
+        lock(&self.0)
+    }
+}
+
+fn lock(logged: &Mutex<Logged>) -> MutexGuard<'_, Logged> {
+    // Never held while foreign code runs.
+    logged.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The logs of a store, as far as somebody will read them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WriteLogs(Vec<Weak<Mutex<Logged>>>);
+
+impl WriteLogs {
+    fn add(&mut self, log: &WriteLog) {
+        self.0.retain(|log| log.strong_count() > 0);
+        self.0.push(Arc::downgrade(&log.0));
+    }
+
+    fn each(&self, mut add: impl FnMut(&mut Logged)) {
+        for log in self.0.iter().filter_map(Weak::upgrade) {
+            add(&mut lock(&log));
+        }
     }
 
     /// The host may change these bytes from now on.
-    pub(super) fn add(&self, memory: Memory, offset: usize, bytes: &[u8]) {
-        if !self.is_wanted() {
-            return;
-        }
-        self.logged().bytes.push(Before { memory, offset, bytes: bytes.to_vec() });
+    pub(super) fn add_bytes(&self, memory: Memory, offset: usize, bytes: &[u8]) {
+        self.each(|log| log.bytes.push(Before { memory, offset, bytes: bytes.to_vec() }));
     }
 
     /// The host has changed these elements.
     pub(super) fn add_elements(&self, table: Table, first: u64, length: u64) {
-        if !self.is_wanted() {
-            return;
-        }
-        self.logged().elements.push(ChangedElements { table, first, length });
+        self.each(|log| log.elements.push(ChangedElements { table, first, length }));
     }
 
     /// The host may change all of these bytes from now on: those that are not logged as a complete
     /// memory already.
     pub(super) fn add_all(&self, memory: Memory, bytes: &[u8]) {
-        if !self.is_wanted() {
-            return;
-        }
-        let ranges = &mut self.logged().bytes;
-        let known = ranges.iter().filter(|range| range.memory == memory);
-        // Each of them continues where the previous one ends.
-        let from =
-            known.fold(
-                0,
-                |end, range| {
-                    if range.offset <= end { end.max(range.offset + range.bytes.len()) } else { end }
-                },
-            );
-        if from < bytes.len() {
-            ranges.push(Before { memory, offset: from, bytes: bytes[from..].to_vec() });
-        }
-    }
-
-    fn logged(&self) -> MutexGuard<'_, Logged> {
-        // Never held while foreign code runs.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.each(|log| {
+            let known = log.bytes.iter().filter(|range| range.memory == memory);
+            // Each of them continues where the previous one ends.
+            let from = known.fold(0, |end, range| match range.offset <= end {
+                true => end.max(range.offset + range.bytes.len()),
+                false => end,
+            });
+            if from < bytes.len() {
+                log.bytes.push(Before { memory, offset: from, bytes: bytes[from..].to_vec() });
+            }
+        });
     }
 }
 
 /// Where a host announces what it will write to a memory through its address.
 #[derive(Clone, Debug)]
 pub struct Announced {
-    log: Option<(WriteLog, Memory, Arc<LinearMemory>)>,
+    logs: Option<(WriteLogs, Memory, Arc<LinearMemory>)>,
 }
 
 impl Announced {
     pub(super) fn of(store: &StoreOpaque, memory: Memory) -> Self {
-        let log = store.writes.clone();
-        Self { log: log.map(|log| (log, memory, store.memories[memory.0.index_in(store)].clone())) }
+        let logs = (!store.writes.0.is_empty()).then(|| store.writes.clone());
+        Self { logs: logs.map(|logs| (logs, memory, store.memories[memory.0.index_in(store)].clone())) }
     }
 
     /// For a memory that no log can concern.
     pub fn ignored() -> Self {
-        Self { log: None }
+        Self { logs: None }
     }
 
     /// These bytes of the memory may be changed from now on. Those that are not inside of it are
     /// ignored.
     pub fn write(&self, offset: usize, length: usize) {
-        if let Some((log, memory, bytes)) = &self.log
+        if let Some((logs, memory, bytes)) = &self.logs
             && let Some(from) = bytes.range(offset as u64, length as u64)
         {
             let mut copy = vec![0; length];
             // SAFETY: the bytes are accessible, and read atomically: nothing prevents a caller from
             // keeping this while the program runs.
             unsafe { copy_atomically(from, copy.as_mut_ptr(), length) };
-            log.logged().bytes.push(Before { memory: *memory, offset, bytes: copy });
+            logs.add_bytes(*memory, offset, &copy);
         }
     }
 }
@@ -403,7 +495,7 @@ mod tests {
     use crate::types::MemoryType;
 
     #[test]
-    fn a_log_that_was_forgotten_does_not_grow() {
+    fn a_log_ends_when_nobody_has_it() {
         let mut store = Store::new(&Engine::default(), ());
         let memory = Memory::new(&mut store, MemoryType::new(1, None)).unwrap();
         let log = WriteLog::start(&mut store);
@@ -412,7 +504,24 @@ mod tests {
         drop(log);
         memory.write(&mut store, 0, b"not wanted").unwrap();
         memory.data_mut(&mut store)[0] = 1;
-        let left = store.as_context_mut().into_inner().opaque.writes.clone();
-        assert!(left.expect("nobody has ended it").take().is_empty());
+        let other = WriteLog::start(&mut store);
+        assert_eq!(store.as_context_mut().into_inner().opaque.writes.0.len(), 1);
+        assert!(other.take().is_empty());
+    }
+
+    #[test]
+    fn logs_are_independent() {
+        let mut store = Store::new(&Engine::default(), ());
+        let memory = Memory::new(&mut store, MemoryType::new(1, None)).unwrap();
+        let lengths = |log: &WriteLog| log.take().iter().map(|range| range.bytes.len()).collect::<Vec<_>>();
+        let first = WriteLog::start(&mut store);
+        memory.write(&mut store, 0, b"one").unwrap();
+        let second = WriteLog::start(&mut store);
+        memory.write(&mut store, 0, b"both").unwrap();
+        first.restart(&store);
+        memory.announced(&store).1.write(0, 5);
+        assert_eq!((lengths(&first), lengths(&second)), (vec![5], vec![4, 5]));
+        memory.data_mut(&mut store)[0] = 1;
+        assert_eq!((lengths(&first), lengths(&second)), (vec![65_536], vec![65_536]));
     }
 }

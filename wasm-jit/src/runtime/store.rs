@@ -25,7 +25,8 @@ use super::heap::Heap;
 use super::host::HostFuncData;
 use super::instance::InstanceData;
 use super::limits::StoreLimits;
-use super::observe::{HostObserver, Observer, WriteLog};
+use super::observe::{HostObserver, Observers, WriteLogs};
+use super::redirect::Redirected;
 use super::references::ExternRefs;
 use super::roots::Roots;
 use super::table::TableData;
@@ -114,9 +115,11 @@ pub(crate) struct StoreOpaque {
     /// Fuel beyond what compiled code can count.
     pub fuel_reserve: u64,
     /// Where writes of the host are logged.
-    pub writes: Option<WriteLog>,
-    /// That of the store, for calls of host functions.
+    pub writes: WriteLogs,
+    /// Those of the store, for calls of host functions.
     pub host_observer: Option<Arc<HostObserver>>,
+    /// Calls between instances, while others are observed.
+    pub redirected: Redirected,
 }
 
 impl StoreOpaque {
@@ -147,8 +150,9 @@ impl StoreOpaque {
             failure: None,
             accessors: Accessors::default(),
             fuel_reserve: 0,
-            writes: None,
+            writes: WriteLogs::default(),
             host_observer: None,
+            redirected: Redirected::default(),
         }
     }
 
@@ -219,7 +223,7 @@ impl Drop for StoreOpaque {
 pub(crate) struct StoreInner<T: 'static> {
     pub opaque: StoreOpaque,
     pub data: T,
-    pub observer: Option<Observer<T>>,
+    pub observers: Option<Arc<Observers<T>>>,
 }
 
 /// Owns instances and all their parts, and data of the embedder, which host functions access
@@ -245,7 +249,7 @@ impl<T: 'static> Store<T> {
     /// An empty store.
     pub fn new(engine: &Engine, data: T) -> Self {
         let opaque = StoreOpaque::new(engine, TypeId::of::<T>());
-        let inner = Box::new(StoreInner { opaque, data, observer: None });
+        let inner = Box::new(StoreInner { opaque, data, observers: None });
         Self { inner: NonNull::from(Box::leak(inner)), data: PhantomData }
     }
 

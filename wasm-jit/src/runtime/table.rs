@@ -181,9 +181,7 @@ impl Table {
         let table = self.0.index_in(store);
         let range = store.tables[table].range_mut(index, length);
         range.map_err(|_| Error::OutOfBounds { of: "table", offset: index, length, size })?.fill(raw);
-        if let Some(log) = &store.writes {
-            log.add_elements(*self, index, length);
-        }
+        store.writes.add_elements(*self, index, length);
         Ok(())
     }
 
@@ -198,8 +196,8 @@ impl Table {
         collect::if_due(store, collect::From::Host, &[]);
         let raw = store.lower(ValType::Ref(element), &init)? as u64;
         let grown = store.grow_table(self.0.index_in(store) as u32, by, raw);
-        if let (Some(_), Some(log)) = (grown, &store.writes) {
-            log.add_elements(*self, size, by);
+        if grown.is_some() {
+            store.writes.add_elements(*self, size, by);
         }
         grown.ok_or(Error::Grow { of: "table", size, by })
     }

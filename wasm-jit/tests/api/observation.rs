@@ -132,7 +132,7 @@ fn calls_in_both_directions_are_observed() {
     let (mut store, instance) = running();
     let log = Log::default();
     call(&mut store, instance, "direct", 1).unwrap();
-    store.observe_calls(Some(Arc::new(log.clone())));
+    let observer = store.observe_calls(Arc::new(log.clone())).unwrap();
     assert!(store.as_context_mut().is_observed());
     for (name, value, expected) in [
         ("direct", 3, &["enter [3]", "host 0 [3]", "returns [4]", "leave [4]"][..]),
@@ -158,7 +158,7 @@ fn calls_in_both_directions_are_observed() {
         assert_eq!(call(&mut store, instance, name, value).is_ok(), value > 0);
         assert_eq!(log.take(), expected, "{name} {value}");
     }
-    store.observe_calls(None);
+    store.remove_observer(observer);
     assert!(!store.as_context_mut().is_observed());
     assert_eq!(call(&mut store, instance, "indirect", 4).unwrap(), 8);
     assert_eq!(log.take(), [""; 0]);
@@ -168,11 +168,219 @@ fn calls_in_both_directions_are_observed() {
 fn an_observer_refuses_a_call_of_the_host() {
     let (mut store, instance) = running();
     let log = Log { refused: Some(3), ..Log::default() };
-    store.observe_calls(Some(Arc::new(log.clone())));
+    store.observe_calls(Arc::new(log.clone())).unwrap();
     let error = call(&mut store, instance, "direct", 3).unwrap_err();
     assert!(error.to_string().starts_with("refused"), "{error}");
     assert_eq!(log.take(), ["enter [3]", "host 0 [3]", "leave: refused"]);
     assert_eq!(call(&mut store, instance, "direct", 4).unwrap(), 5);
+}
+
+/// Each sees a call inside of those that were added before it, and what those after it make of it.
+#[test]
+fn several_observers_see_the_same_calls() {
+    let (mut store, instance) = running();
+    let lines = Log::default();
+    let named = |name, refused| Named { name, log: Log { refused, ..lines.clone() } };
+    store.observe_calls(Arc::new(named("a", None))).unwrap();
+    let second = store.observe_calls(Arc::new(named("b", Some(3)))).unwrap();
+    store.observe_calls(Arc::new(named("c", None))).unwrap();
+    call(&mut store, instance, "indirect", 4).unwrap();
+    let all = ["a enter", "b enter", "c enter", "a host", "b host", "c host"];
+    let ends = ["c returns", "b returns", "a returns", "c leave", "b leave", "a leave"];
+    assert_eq!(lines.take(), [all, ends].concat());
+    call(&mut store, instance, "direct", 3).unwrap_err();
+    let refused = [
+        "a enter",
+        "b enter",
+        "c enter",
+        "a host",
+        "b host",
+        "a refused",
+        "c refused",
+        "b refused",
+        "a refused",
+    ];
+    assert_eq!(lines.take(), refused);
+    store.remove_observer(second);
+    store.remove_observer(second);
+    call(&mut store, instance, "direct", 3).unwrap();
+    let rest = ["a enter", "c enter", "a host", "c host", "c returns", "a returns", "c leave", "a leave"];
+    assert_eq!(lines.take(), rest);
+}
+
+/// Writes its name and what happens.
+struct Named {
+    name: &'static str,
+    log: Log,
+}
+
+impl Named {
+    fn left(&self, what: &str, results: Result<&[Val], &Error>) -> Result<(), Error> {
+        self.log.add(format!("{} {}", self.name, if results.is_ok() { what } else { "refused" }));
+        Ok(())
+    }
+}
+
+impl CallObserver<Option<Instance>> for Named {
+    fn enter(&self, _: StoreContextMut<'_, Option<Instance>>, _: &Func, _: &[Val]) -> Result<(), Error> {
+        self.log.add(format!("{} enter", self.name));
+        Ok(())
+    }
+
+    fn leave(
+        &self,
+        _: StoreContextMut<'_, Option<Instance>>,
+        _: &Func,
+        results: Result<&[Val], &Error>,
+    ) -> Result<(), Error> {
+        self.left("leave", results)
+    }
+
+    fn enter_host(&self, _: Caller<'_, Option<Instance>>, _: &Func, arguments: &[Val]) -> Result<(), Error> {
+        self.log.add(format!("{} host", self.name));
+        match self.log.refused == Some(numbers(arguments)[0]) {
+            true => Err(Error::host("refused")),
+            false => Ok(()),
+        }
+    }
+
+    fn leave_host(
+        &self,
+        _: Caller<'_, Option<Instance>>,
+        _: &Func,
+        results: Result<&[Val], &Error>,
+    ) -> Result<(), Error> {
+        self.left("returns", results)
+    }
+}
+
+/// Calls the imports that are functions of another instance, in each way.
+const IMPORTER: &str = r#"(module
+    (type $t (func (param i32) (result i32)))
+    (import "a" "direct" (func $direct (type $t)))
+    (import "a" "tail" (func $tail (type $t)))
+    (export "again" (func $direct))
+    (table 1 funcref)
+    (elem (i32.const 0) func $tail)
+    (func (export "calls") (type $t) (call $direct (local.get 0)))
+    (func (export "indirectly") (type $t) (call_indirect (type $t) (local.get 0) (i32.const 0)))
+    (func (export "tails") (type $t) (return_call $tail (local.get 0)))
+    (func (export "references") (type $t) (call_ref $t (local.get 0) (ref.func $direct)))
+    (elem declare func $direct))"#;
+
+/// Two observers, which both instances have: the same calls as by a function of the host.
+#[test]
+fn calls_between_instances_go_through_the_host_while_they_are_observed() {
+    let (mut store, instance) = running();
+    let module = Module::new(store.engine(), IMPORTER).unwrap();
+    let exports = |store: &Store<Option<Instance>>, names: [&str; 2], of: Instance| {
+        names.map(|name| of.get_func(store, name).unwrap().into())
+    };
+    let imports = exports(&store, ["direct", "tail"], instance);
+    let first = Instance::new(&mut store, &module, &imports).unwrap();
+    let lines = Arc::new(Lines::default());
+    let calls = |store: &mut Store<Option<Instance>>, name, of: Instance| {
+        assert_eq!(
+            call(store, of, name, 2).unwrap(),
+            if name == "tails" || name == "indirectly" { 4 } else { 3 }
+        );
+        lines.take()
+    };
+    for round in 0..2 {
+        let [one, two] = [0; 2].map(|_| store.observe_calls(lines.clone()).unwrap());
+        store.remove_observer(two);
+        // One that is made meanwhile, and imports a function that the first one imports.
+        let imports = exports(&store, ["again", "tails"], first);
+        let second = Instance::new(&mut store, &module, &imports).unwrap();
+        let number = |instance: Instance| format!("{instance:?}");
+        for (of, name, depth) in [
+            (first, "calls", 2),
+            (first, "indirectly", 2),
+            (first, "tails", 2),
+            (first, "references", 2),
+            (second, "calls", 2),
+            (second, "tails", 3),
+        ] {
+            let found = calls(&mut store, name, of);
+            let inner = if depth == 3 { vec![first, instance] } else { vec![instance] };
+            let callers: Vec<_> = [of].into_iter().chain(inner).map(number).collect();
+            assert_eq!(found, callers, "{name}, round {round}");
+        }
+        store.remove_observer(one);
+        for (of, name) in [(first, "calls"), (first, "tails"), (first, "references"), (second, "calls")] {
+            assert_eq!(calls(&mut store, name, of), [""; 0], "{name}, round {round}");
+        }
+        // Also where the importer has not been redirected.
+        assert!(!first.func(&store, 0).unwrap().is_host(&store));
+        assert!(!second.func(&store, 0).unwrap().is_host(&store));
+    }
+}
+
+/// The instances that call the host.
+#[derive(Default)]
+struct Lines(Mutex<Vec<String>>);
+
+impl Lines {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+impl CallObserver<Option<Instance>> for Lines {
+    fn enter(&self, _: StoreContextMut<'_, Option<Instance>>, _: &Func, _: &[Val]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn leave(
+        &self,
+        _: StoreContextMut<'_, Option<Instance>>,
+        _: &Func,
+        _: Result<&[Val], &Error>,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn enter_host(&self, caller: Caller<'_, Option<Instance>>, func: &Func, _: &[Val]) -> Result<(), Error> {
+        let instance = caller.instance().unwrap();
+        assert!(instance.import_index(&caller, func).is_some());
+        self.0.lock().unwrap().push(format!("{instance:?}"));
+        Ok(())
+    }
+}
+
+/// An exception and a trap pass through two instances, which are observed.
+#[test]
+fn exceptions_and_traps_pass_through_instances_that_are_observed() {
+    let engine = Engine::default();
+    let library = r#"(module (tag $e (export "e") (param i32))
+        (func (export "f") (param i32) (result i32)
+            (if (i32.eqz (local.get 0)) (then (unreachable)))
+            (throw $e (local.get 0))))"#;
+    let middle = r#"(module (import "a" "f" (func $f (param i32) (result i32)))
+        (func (export "f") (param i32) (result i32) (i32.add (call $f (local.get 0)) (i32.const 1))))"#;
+    let catching = r#"(module (import "a" "f" (func $f (param i32) (result i32))) (import "a" "e" (tag $e (param i32)))
+        (func (export "f") (param i32) (result i32)
+            (block $caught (result i32) (try_table (result i32) (catch $e $caught) (call $f (local.get 0))))))"#;
+    let mut store = Store::new(&engine, None);
+    let make = |store: &mut Store<Option<Instance>>, text: &str, imports: &[wasm_jit::Extern]| {
+        Instance::new(store, &Module::new(&engine, text).unwrap(), imports).unwrap()
+    };
+    let library = make(&mut store, library, &[]);
+    let tag = library.get_export(&store, "e").unwrap();
+    let f = library.get_export(&store, "f").unwrap();
+    let middle = make(&mut store, middle, &[f]);
+    let f = middle.get_export(&store, "f").unwrap();
+    let outer = make(&mut store, catching, &[f, tag]);
+    for is_observed in [false, true, false] {
+        let lines = Arc::new(Lines::default());
+        let observer = is_observed.then(|| store.observe_calls(lines.clone()).unwrap());
+        assert_eq!(call(&mut store, outer, "f", 7).unwrap(), 7);
+        let trap = call(&mut store, outer, "f", 0).unwrap_err();
+        assert_eq!(trap.trap(), Some(wasm_jit::Trap::UnreachableCodeReached), "{trap}");
+        assert!(matches!(call(&mut store, middle, "f", 5).unwrap_err(), Error::Exception(_)));
+        assert_eq!(lines.take().len(), if is_observed { 5 } else { 0 });
+        observer.into_iter().for_each(|observer| store.remove_observer(observer));
+    }
 }
 
 #[test]

@@ -47,7 +47,8 @@ pub const POSITION: &str = "replay.position";
 pub const LAST: &str = "replay.last";
 
 /// Generates a module that replays a trace of the binary module `program`: it has no imports, and
-/// its `_start` repeats the calls of the host. The program's other exports remain. With `check`,
+/// its `_start` repeats the calls of the host. The program's other exports remain, except
+/// `_initialize`: a command has none. With `check`,
 /// all arguments and results of the program are compared with the recorded ones; the first
 /// difference traps, and [`DIFFERENCE`] names its event.
 ///

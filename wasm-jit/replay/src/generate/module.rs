@@ -145,7 +145,8 @@ pub(super) fn globals(program: &Program, script: &Script) -> GlobalSection {
 fn exports(program: &Program, functions: &Functions<'_>) -> ExportSection {
     let mut exports = ExportSection::new();
     for (name, kind, index) in &program.exports {
-        if !["_start", DIFFERENCE, POSITION, LAST].contains(&name.as_str()) {
+        // Hosts call `_initialize` first, where there is one.
+        if !["_start", "_initialize", DIFFERENCE, POSITION, LAST].contains(&name.as_str()) {
             exports.export(name, export_kind(*kind), *index);
         }
     }
