@@ -23,11 +23,11 @@ cargo=${CARGO:-cargo}
 quick_tests=(
     address_space allocations api asynchronous batch behaviour builtins by_address c_coverage
     calibration calls circles cli code_memory compared_with_node counted crowded debug debugger
-    dropped_code events examples exceptions explore few_addresses fork frame_maps golden import
-    info javascript jit lang lazy_compilation many_modules modules monitor_modules monitors
-    mprotect native objects patch probe_ids probes processes random record refused replaced replay retarget
-    rewrite several shared signals sigtrap_actions sigtrap_chain sigtrap_sent sites slice snapshots
-    spec string_memory stub text tidy traps waiting wide_arithmetic wide_memories
+    dropped_code events examples explore few_addresses fork frame_maps golden info jit lang
+    lazy_compilation many_modules monitor_modules monitors mprotect native patch probe_ids
+    probes processes recordings refused replaced replay retarget rewrite shared signals
+    sigtrap_actions sigtrap_chain sigtrap_sent sites spec string_memory stub text tidy traps
+    waiting wide_arithmetic wide_memories
 )
 
 # The tests that stop patches between their steps. Nothing else is built like this.

@@ -1,15 +1,11 @@
 //! Recordings that begin with an instance that ran before, and end before it does.
 
-#[path = "support/code.rs"]
-mod machine_code;
-mod support;
-
 use std::io::Cursor;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex};
 
-use machine_code::code;
-use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
+use crate::machine_code::code;
+use crate::support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{
     AsContextMut, Caller, Engine, Error as EngineError, Extern, Func, Global, GlobalType, Instance, Linker,
     Module, Mutability, Store, Val, ValType,

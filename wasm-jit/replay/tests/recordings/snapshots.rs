@@ -1,13 +1,11 @@
 //! Replays that begin with snapshots, compared with the end of a complete one, instruction by
 //! instruction.
 
-mod support;
-
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Cursor;
 use std::sync::{Arc, Mutex};
 
-use support::{Trace, random};
+use crate::support::{Trace, random};
 use wasm_jit::probes::{Frame, GenericFn, Kind, Location, Place, ProbeSpec};
 use wasm_jit::{Caller, Config, Engine, Error, Linker, Module, Store, Trap, Val};
 use wasm_jit_replay::{Ended, Error as ReplayError, Recorder, Replay, Snapshots};

@@ -2,15 +2,11 @@
 //! back, and return values of all kinds. A replay must equal its recording, in this engine and in
 //! wasmi.
 
-#[path = "support/code.rs"]
-mod machine_code;
-mod support;
-
 use std::io::Cursor;
 use std::num::NonZeroU64;
 
-use machine_code::code;
-use support::{
+use crate::machine_code::code;
+use crate::support::{
     Replayed, Trace, events, replay, replay_in_wasmi, replay_separately, replay_separately_in_wasmi, trace_of,
 };
 use wasm_jit::{
@@ -92,7 +88,7 @@ struct Host {
 
 impl Host {
     fn next(&mut self, below: u64) -> u64 {
-        support::random(&mut self.random, below)
+        crate::support::random(&mut self.random, below)
     }
 }
 

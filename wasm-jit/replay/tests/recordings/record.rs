@@ -1,11 +1,9 @@
 //! Recording and replay: a program whose host writes, grows, sets globals and returns all kinds of
 //! numbers.
 
-mod support;
-
 use std::io::Cursor;
 
-use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
+use crate::support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
 use wasm_jit::wasmparser::{Parser, Payload};
 use wasm_jit::{Caller, Engine, Extern, Linker, Module, Store, Val};
 use wasm_jit_replay::{Error, Event, Reader, Recorder, Value, generate, reduce};

@@ -1,10 +1,8 @@
 //! Programs that import memories, tables and globals, which they share with the host.
 
-mod support;
-
 use std::io::Cursor;
 
-use support::{
+use crate::support::{
     Replayed, Trace, events, replay, replay_in_wasmi, replay_separately, replay_separately_in_wasmi, trace_of,
 };
 use wasm_jit::{

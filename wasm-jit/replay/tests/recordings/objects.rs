@@ -1,12 +1,10 @@
 //! Programs with objects: recordings of complete runs are replayed in all forms; where objects
 //! would begin with another state than they had, the recording is refused.
 
-mod support;
-
 use std::io::Cursor;
 use std::num::NonZeroU64;
 
-use support::{Replayed, Trace, events, replay, replay_separately, trace_of};
+use crate::support::{Replayed, Trace, events, replay, replay_separately, trace_of};
 use wasm_jit::{Engine, Instance, Linker, Module, Store};
 use wasm_jit_replay::{
     CallRecorder, Calls, Error, Event, Recorder, Value, generate, javascript, reduce, separate, slice,

@@ -2,12 +2,10 @@
 //! run: a trace of each, which replays alone, and equals that of a run in which only it is
 //! recorded.
 
-mod support;
-
 use std::io::Cursor;
 use std::num::NonZeroU64;
 
-use support::{Replayed, Trace, events, random, replay, replay_in_wasmi, trace_of};
+use crate::support::{Replayed, Trace, events, random, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{
     AsContextMut, Caller, Engine, Error as EngineError, Global, GlobalType, Instance, Linker, Module,
     Mutability, Store, Val, ValType,

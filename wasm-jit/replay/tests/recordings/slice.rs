@@ -1,10 +1,8 @@
 //! Slices: replays of the calls of one function.
 
-mod support;
-
 use std::io::Cursor;
 
-use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
+use crate::support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{Caller, Engine, Extern, Func, Instance, Linker, Module, Store, Val};
 use wasm_jit_replay::{Error, Event, Recorder, Value, generate, reduce, slice};
 

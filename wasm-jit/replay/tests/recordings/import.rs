@@ -1,10 +1,8 @@
 //! Traces in the text format of Wasm-R3.
 
-mod support;
-
 use std::io::Cursor;
 
-use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
+use crate::support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{Engine, Module};
 use wasm_jit_replay::{Event, Value, generate, import, reduce};
 

@@ -1,10 +1,8 @@
 //! Instances that are linked with each other: one is recorded, the others are a part of its host.
 
-mod support;
-
 use std::io::Cursor;
 
-use support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
+use crate::support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{
     Caller, Engine, Error as EngineError, Global, GlobalType, Instance, Linker, Module, Mutability, RefType,
     Store, Table, TableType, Val, ValType,
@@ -419,7 +417,7 @@ struct Random {
 
 impl Random {
     fn next(&mut self, below: u64) -> u64 {
-        support::random(&mut self.state, below)
+        crate::support::random(&mut self.state, below)
     }
 }
 

@@ -1,12 +1,10 @@
 //! Random programs and hosts that throw exceptions at each other, and catch some of them. A replay
 //! must equal its recording, event by event.
 
-mod support;
-
 use std::io::Cursor;
 use std::num::NonZeroU64;
 
-use support::{Replayed, Trace, events, replay, trace_of};
+use crate::support::{Replayed, Trace, events, replay, trace_of};
 use wasm_jit::{
     AsContextMut, Caller, Engine, Error as EngineError, ExnRef, Extern, FuncType, Instance, Linker, Module,
     Store, Tag, TagType, Val, ValType,
@@ -90,7 +88,7 @@ struct Host {
 
 impl Host {
     fn next(&mut self, below: u64) -> u64 {
-        support::random(&mut self.random, below)
+        crate::support::random(&mut self.random, below)
     }
 }
 

@@ -1,11 +1,9 @@
 //! Exceptions that cross the boundary between a program and its host, in either direction.
 
-mod support;
-
 use std::io::Cursor;
 use std::num::NonZeroU64;
 
-use support::{Replayed, Trace, events, replay, replay_separately, trace_of};
+use crate::support::{Replayed, Trace, events, replay, replay_separately, trace_of};
 use wasm_jit::wasmparser::{Operator, Parser, Payload};
 use wasm_jit::{
     AsContextMut, Caller, Engine, Error as EngineError, ExnRef, Extern, Func, FuncType, Instance, Linker,

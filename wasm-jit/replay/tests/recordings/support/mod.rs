@@ -1,7 +1,5 @@
 //! What the tests have in common.
 
-#![allow(dead_code, reason = "not all tests need all of it")]
-
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 

@@ -1,11 +1,9 @@
 //! Hosts in JavaScript, executed by node: what they repeat equals its recording, and a planted
 //! difference is found and named.
 
-mod support;
-
 use std::process::{Command, Output};
 
-use support::{Replayed, Trace, events, replay_separately, trace_of};
+use crate::support::{Replayed, Trace, events, replay_separately, trace_of};
 use wasm_jit::{
     AsContextMut, Caller, Engine, Error as EngineError, ExnRef, Extern, Func, FuncType, Global, GlobalType,
     Linker, Memory, MemoryType, Module, Mutability, Store, Table, TableType, Tag, TagType, Val, ValType,
@@ -67,7 +65,7 @@ struct Host {
 
 impl Host {
     fn next(&mut self, below: u64) -> u64 {
-        support::random(&mut self.random, below)
+        crate::support::random(&mut self.random, below)
     }
 }
 

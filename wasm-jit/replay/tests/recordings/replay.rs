@@ -1,11 +1,9 @@
 //! `Replay`: a recorded run happens again, instruction by instruction, and ends as it did.
 
-mod support;
-
 use std::io::Cursor;
 use std::sync::{Arc, Mutex};
 
-use support::{Trace, events, trace_of};
+use crate::support::{Trace, events, trace_of};
 use wasm_jit::probes::{GenericFn, GlobalProbe, Kind, Location, Place, ProbeSpec};
 use wasm_jit::{Caller, Config, Engine, Error, Linker, Module, Store, Trap, Val};
 use wasm_jit_replay::{Ended, Error as ReplayError, Event, HostFailed, Recorder, Replay, Value};

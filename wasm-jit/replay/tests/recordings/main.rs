@@ -1,0 +1,18 @@
+//! Recordings, their replays, and what is made of them: each file is one subject.
+
+mod exceptions;
+mod import;
+mod imports;
+mod javascript;
+mod machine_code;
+mod middle;
+mod modules;
+mod objects;
+mod random;
+mod random_exceptions;
+mod record;
+mod replay;
+mod several;
+mod slice;
+mod snapshots;
+mod support;
