@@ -32,8 +32,8 @@ const MAX_WORDS: usize = 64;
 /// the recorder's own. It may make, activate, deactivate and drop probes, run other stores, and use
 /// 128 KiB of the stack. An [interrupt](crate::Store::interrupt_handle) of the store takes effect
 /// after it has returned. If it panics, the program ends as by a panic of a host function; it does
-/// not get the same records again. It must not flush its own recorder, nor run a program that has
-/// probes of it: this panics.
+/// not get the same records again. It must not flush its own recorder, which panics, nor run a
+/// program that has probes of it, which panics when the program's buffer is full.
 ///
 /// Clones are the same recorder. The closure may be kept after the last of them and all probes are
 /// dropped, as a [`Callback`](super::Callback), and must therefore not own what keeps the module's
