@@ -2,11 +2,11 @@
 //!
 //! A [`Probe`] is at a [`Location`] of a module, in all its instances or [in some](Scope), and is
 //! switched on and off at any time, from any thread, while other threads run the code. It
-//! [counts](Kind::Count), also [how branches go](Kind::CountBranch), calls a
-//! [closure](Kind::Callback), a [native function](Kind::Native) or a [function of
-//! WebAssembly](Kind::Wasm) with values of the frame, or a [closure that sees the whole
-//! frame](Kind::Generic), or does [nothing](Kind::Empty). A place can
-//! also be a probe of fastinst ([`Module::probe_id`]).
+//! [counts](Kind::Count), also [how branches go](Kind::CountBranch), appends a
+//! [record](Kind::Record) of values of the frame to a buffer, calls a [closure](Kind::Callback), a
+//! [native function](Kind::Native) or a [function of WebAssembly](Kind::Wasm) with values of the
+//! frame, or a [closure that sees the whole frame](Kind::Generic), or does [nothing](Kind::Empty).
+//! A place can also be a probe of fastinst ([`Module::probe_id`]).
 //!
 //! # When a probe fires
 //! When control is about to execute its instruction. A `loop` is executed when it is entered, and
@@ -31,11 +31,12 @@
 //! [`Probe::activate`] in a function moves its calls and its existing frames to a version of its
 //! code with sites, which was compiled when its probes were made ([`Module::probes`]). There, a
 //! probe that is off is a NOP. One that counts takes a jump, an addition in memory and a jump back;
-//! one that calls a function saves and restores the registers that are in use. Switching is one
-//! store for each version (at most six, and two plain ones), and for probes that call functions, a
-//! stub is generated when a list of active probes is used for the first time. Functions return to
-//! their original code when the last of their probes is dropped, or is switched off by
-//! [`deactivate_all`], unless there was an [accessor](FrameAccessor) of one of their frames.
+//! one that appends a record, some ten instructions without a call; one that calls a function saves
+//! and restores the registers that are in use. Switching is one store for each version (at most
+//! six, and two plain ones), and for probes that record or call functions, a stub is generated when
+//! a list of active probes is used for the first time. Functions return to their original code when
+//! the last of their probes is dropped, or is switched off by [`deactivate_all`], unless there was
+//! an [accessor](FrameAccessor) of one of their frames.
 //!
 //! A function with more than a few counters
 //! ([`Config::counter_stubs`](crate::Config::counter_stubs)), or with one for
@@ -46,17 +47,18 @@
 //!
 //! With [`Config::probe_sites`](crate::Config::probe_sites), functions have sites from the start,
 //! at entries or also at control instructions. Counters there, and all probes at entries, need no
-//! version, and take effect at once for calls that run. Probes that call functions elsewhere need
-//! one as above. Or the first version of a function has sites at all instructions.
+//! version, and take effect at once for calls that run. Probes that record or call functions
+//! elsewhere need one as above. Or the first version of a function has sites at all instructions.
 //!
 //! A version takes as much memory as the function's code, and for each site 5 to 12 bytes and a
 //! stub of 17 to 35 bytes; the engine stores some 100 bytes about each site and each probe. A stub
 //! that calls functions takes about 100 to 200 bytes for the first and 20 to 130 for each further
-//! one; with closures, 200 to 450 and about 90. A generic probe takes 24 bytes for each local and
-//! operand at its place. Such stubs are limited to 16 MiB and 32 times the module's code
-//! ([`ProbeError::StubMemory`]). They are kept while their probes exist. Those of probes that were
-//! removed are freed, and their closures dropped, when others need the memory and no thread is in
-//! them: making a probe may for this purpose signal the threads that run the module (the signal of
+//! one; with closures, 200 to 450 and about 90. One that only records takes about 150 to 300 for
+//! each record. A generic probe takes 24 bytes for each local and operand at its place. Such stubs
+//! are limited to 16 MiB and 32 times the module's code ([`ProbeError::StubMemory`]). They are kept
+//! while their probes exist. Those of probes that were removed are freed, and their closures
+//! dropped, when others need the memory and no thread is in them: making a probe may for this
+//! purpose signal the threads that run the module (the signal of
 //! [`Config::interrupt_signal`](crate::Config::interrupt_signal), so that a system call of a host
 //! function may fail with `EINTR`) and wait for them up to 100 ms. A process that has forked keeps
 //! them. Each instance has a counter of 8 bytes for each site, and reserves addresses for as many
@@ -138,6 +140,7 @@ mod generic;
 mod global;
 mod items;
 mod native;
+mod recorder;
 mod running;
 mod unwound;
 mod values;
@@ -152,6 +155,7 @@ pub use frame::Frame;
 pub use generic::{FuelThreshold, GenericFn};
 pub use global::GlobalProbe;
 pub use native::{NativeFn, NativeFunction};
+pub use recorder::Recorder;
 pub use unwound::{UnwoundException, UnwoundFrame, UnwoundWatch};
 pub use values::{Bound, Lane, NO_FUNCTION, OTHER_FUNCTION, Values};
 pub use wasm::WasmFn;
@@ -251,15 +255,24 @@ pub enum Kind {
     },
     /// Calls a closure, which sees the frame.
     Generic(GenericFn),
+    /// Appends a record to a buffer. That takes a few instructions; a closure gets the records when
+    /// the buffer is full.
+    Record {
+        /// The buffer's owner.
+        recorder: Recorder,
+        /// The record, of as many values as the recorder's records have.
+        values: Values,
+    },
 }
 
 impl Kind {
     /// The values that it passes, if they are chosen one by one.
     fn values(&self) -> &[Bound] {
         match self {
-            Self::Native { values, .. } | Self::Wasm { values, .. } | Self::Callback { values, .. } => {
-                values.as_slice()
-            }
+            Self::Native { values, .. }
+            | Self::Wasm { values, .. }
+            | Self::Callback { values, .. }
+            | Self::Record { values, .. } => values.as_slice(),
             Self::Empty | Self::Count | Self::CountBranch | Self::Generic(_) => &[],
         }
     }
@@ -382,10 +395,11 @@ pub enum ProbeError {
         /// Why.
         reason: ValueError,
     },
-    /// The number of values differs from the number of the function's parameters.
-    #[error("the function of the probe has {parameters} parameters, but there are {values} values")]
+    /// The number of values differs from the number of the function's parameters, or of the values
+    /// of the recorder's records.
+    #[error("the function or record of the probe has {parameters} parameters, but there are {values} values")]
     Parameters {
-        /// Of the function.
+        /// Of the function or record.
         parameters: usize,
         /// Of the probe.
         values: usize,
@@ -418,6 +432,13 @@ pub enum ProbeError {
     StubMemory {
         /// The limit for probes that are switched on. To switch probes off, as much again may be
         /// used.
+        limit: usize,
+    },
+    /// There are as many recorders as a process can have. Those count that were dropped while
+    /// stubs of their probes are kept ([memory](self)).
+    #[error("there are {limit} recorders")]
+    TooManyRecorders {
+        /// How many there can be.
         limit: usize,
     },
     /// The system refuses addresses for counters.
@@ -686,6 +707,7 @@ fn requested(
         Kind::Native { function, values } => body.call(*function, values, location, position)?,
         Kind::Wasm { function, values } => body.call_wasm(function, values, location, position)?,
         Kind::Callback { function, values } => body.call_back(function, values, location, position)?,
+        Kind::Record { recorder, values } => body.record(recorder, values, location, position)?,
     })
 }
 

@@ -13,6 +13,11 @@ impl StoreId {
         self.0
     }
 
+    /// The identity of the store with this number.
+    pub(crate) fn of_number(number: u64) -> Self {
+        Self(number)
+    }
+
     /// The identity of a new store.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -237,6 +237,18 @@ pub const SETTLED: i32 = -16;
 /// Offset of the instance's number in front of the context, 64 bits that no other instance of the
 /// process has, neither now nor later.
 pub const INSTANCE_NUMBER: i32 = -24;
+/// Offset of the address of the store's cursors in front of the context: for each recorder, the
+/// address of the next record in its buffer for this store. At first that of [`NO_CURSORS`]; a stub
+/// that finds no room there calls the runtime, which sets it.
+pub const CURSORS: i32 = -32;
+/// Bytes of a buffer for records, and what it is aligned to. There is no room for a record at a
+/// multiple of this.
+pub const BUFFER_BYTES: usize = 16 << 10;
+/// How many recorders a process can have at a time. The stubs of as many take more memory than one
+/// module may keep for probes that were removed, so that their recorders end before.
+pub const MAX_RECORDERS: usize = 8192;
+/// The cursors of stores without buffers.
+pub static NO_CURSORS: [AtomicUsize; MAX_RECORDERS] = [const { AtomicUsize::new(0) }; MAX_RECORDERS];
 /// Offset of [`VmContext::store`].
 pub const STORE: i32 = offset_of!(VmContext, store) as i32;
 /// Offset of [`VmContext::memory0`].

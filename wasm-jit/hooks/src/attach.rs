@@ -68,11 +68,6 @@ impl Probes {
         self.0.push(ProbeSpec { location: Location { function, place }, kind });
     }
 
-    /// Those that were added, in this order.
-    pub(crate) fn into_specs(self) -> Vec<ProbeSpec> {
-        self.0
-    }
-
     /// Makes those that can be reached, in the order in which they were added.
     ///
     /// # Errors

@@ -77,4 +77,4 @@ pub use calls::{Call, CallKind, Callee, calls};
 pub use flow::Flow;
 pub use functions::{FunctionEvent, FunctionEventKind, functions};
 pub use hook::Hook;
-pub use memory::{Access, AccessInfo, AccessKind, accesses, memory, memory_probes};
+pub use memory::{Access, AccessInfo, AccessKind, accesses, memory};

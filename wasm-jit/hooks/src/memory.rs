@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use wasm_jit::probes::{Bound, Callback, Place, ProbeError, ProbeSpec};
+use wasm_jit::Module;
+use wasm_jit::probes::{Bound, Callback, Place, ProbeError};
 use wasm_jit::wasmparser::{MemArg, MemArgTarget, Operator};
-use wasm_jit::{FunctionInfo, Module};
 
 use crate::attach::{Probes, Site, each_site};
 use crate::flow::Flow;
@@ -86,20 +86,6 @@ pub fn memory(
     let mut found = Found::default();
     each_site(module, filter, |site, flow, index| found.add(site, flow, index));
     Hook::new(probes(found, hook).make(module)?)
-}
-
-/// The probes by which [`memory`] observes all accesses of a function, for those who make probes
-/// themselves: in this order, without those that are unreachable.
-pub fn memory_probes(
-    function: &FunctionInfo<'_>,
-    hook: impl Fn(&Access) + Send + Sync + 'static,
-) -> Vec<ProbeSpec> {
-    let Some(body) = function.body() else { return Vec::new() };
-    let (flow, mut found) = (Flow::of(body), Found::default());
-    for (index, (offset, operator)) in flow.instructions.iter().enumerate() {
-        found.add(&Site { function: function.index(), offset: *offset, operator }, &flow, index);
-    }
-    probes(found, hook).into_specs()
 }
 
 /// Accesses to observe.
@@ -191,6 +177,11 @@ pub struct AccessInfo {
     pub address: Bound,
     /// How many bytes it accesses: a [`Bound::Const`], or of a bulk operation another value.
     pub size: Bound,
+    /// Whether its [value](Access::value) is the result of the instruction: then probes at the
+    /// instruction after it find it.
+    pub has_result: bool,
+    /// The value, if it has one; of a store, the low bytes of this, as many as it accesses.
+    pub value: Option<Bound>,
 }
 
 /// The accesses of an instruction to memories, in their order: `memory.copy` has two, most have one
@@ -201,7 +192,14 @@ pub fn accesses(operator: &Operator<'_>) -> Vec<AccessInfo> {
             Form::Bulk { address, .. } => (Bound::Operand(address), Bound::Operand(0)),
             _ => (Bound::Address, Bound::Const(size)),
         };
-        AccessInfo { kind, memory, address, size }
+        let value = match form {
+            Form::Bulk { value, .. } => value.map(Bound::Operand),
+            Form::Result { is_vector } | Form::Stored { is_vector } => {
+                (!is_vector).then_some(Bound::Operand(0))
+            }
+        };
+        let has_result = matches!(form, Form::Result { .. });
+        AccessInfo { kind, memory, address, size, has_result, value }
     };
     known_accesses(operator).into_iter().map(info).collect()
 }

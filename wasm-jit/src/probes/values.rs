@@ -10,18 +10,19 @@ use wasmparser::Operator;
 
 use super::native::NativeFn;
 use super::wasm::WasmFn;
-use super::{Callback, Location, Place, ProbeError, ValueError};
+use super::{Callback, Location, Place, ProbeError, Recorder, ValueError};
 use crate::code::CodeImage;
 use crate::code::probed::{Argument, CalledBy, RequestedKind, Use};
 use crate::runtime::callback::call_back;
 pub use crate::runtime::callback::{NO_FUNCTION, OTHER_FUNCTION};
 use crate::types::{RefType, ValType};
 
-/// A value that is passed to the function of a probe.
+/// A value that is passed to the function of a probe, or recorded.
 ///
 /// To a [native function](super::NativeFn), it is passed as 64 bits. Integers of 32 bits are
 /// zero-extended, floats are passed as their bits, and references as the engine represents them; a
-/// null reference is 0. Of vectors, it gets single lanes. So does a [closure](super::Callback).
+/// null reference is 0. Of vectors, it gets single lanes. So do a
+/// [closure](super::Callback) and a [record](super::Recorder).
 ///
 /// To a [function of WebAssembly](super::WasmFn), it is passed as the parameter's type. A local or
 /// operand must be of this type; an operand must not be a reference, but for [`Bound::Reference`],
@@ -202,6 +203,19 @@ impl<'a> Body<'a> {
         let types = types.map(|types| types.iter().map(|ty| Ty::from(ty.to_wasm())).collect());
         let (routine, callback) = (call_back as *const () as usize, callback.clone());
         Ok(RequestedKind::CallBack { routine, callback, arguments, callees: callees.into(), types })
+    }
+
+    /// The request for a probe that appends a record.
+    pub(super) fn record(
+        &mut self,
+        recorder: &Recorder,
+        values: &Values,
+        location: Location,
+        position: u32,
+    ) -> Result<RequestedKind, ProbeError> {
+        check_count(recorder.words(), values)?;
+        let words = values.0.iter().map(|value| self.argument(*value, location, position, Takes::Word));
+        Ok(recorder.request(words.collect::<Result<_, _>>()?))
     }
 
     /// How an indirect call names its callee.

@@ -204,7 +204,7 @@ fn note(store: &mut StoreOpaque, error: Error) {
 }
 
 #[cold]
-pub(super) fn note_panic(store: &mut StoreOpaque, panic: Box<dyn Any + Send>) {
+pub(crate) fn note_panic(store: &mut StoreOpaque, panic: Box<dyn Any + Send>) {
     store.failure = Some(Failure::Panic(panic));
 }
 

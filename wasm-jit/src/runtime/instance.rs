@@ -17,7 +17,7 @@ use crate::code::probed::counters::{Counting, InstanceId, Slot};
 use crate::error::Error;
 use crate::module::{Item, Module};
 use crate::types::RefType;
-use crate::vmctx::{COUNTERS, INSTANCE_NUMBER, VmContext, VmFuncRef, VmLayout};
+use crate::vmctx::{COUNTERS, CURSORS, INSTANCE_NUMBER, NO_CURSORS, VmContext, VmFuncRef, VmLayout};
 
 /// The block of memory that `r14` points to: a [`VmContext`] followed by the parts placed by
 /// [`VmLayout`].
@@ -27,10 +27,10 @@ pub(crate) struct ContextBlock {
     size: usize,
 }
 
-/// Bytes in front of the context: the instance's number, a settled operand, and the address of the
-/// instance's counters.
+/// Bytes in front of the context: the address of the store's cursors, the instance's number, a
+/// settled operand, and the address of the instance's counters.
 const IN_FRONT: usize = 32;
-const _: () = assert!(IN_FRONT >= -INSTANCE_NUMBER as usize);
+const _: () = assert!(IN_FRONT >= -CURSORS as usize);
 
 impl ContextBlock {
     pub(crate) fn new(layout: &VmLayout) -> Self {
@@ -40,7 +40,10 @@ impl ContextBlock {
         let start = unsafe { alloc_zeroed(memory) };
         let Some(start) = NonNull::new(start) else { std::alloc::handle_alloc_error(memory) };
         // SAFETY: within the block.
-        Self { start: unsafe { start.add(IN_FRONT) }, size }
+        let start = unsafe { start.add(IN_FRONT) };
+        // SAFETY: in front of the context, within the block.
+        unsafe { start.byte_offset(CURSORS as isize).cast().write(NO_CURSORS.as_ptr()) };
+        Self { start, size }
     }
 
     fn layout(size: usize) -> Layout {

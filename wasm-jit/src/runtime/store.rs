@@ -31,6 +31,7 @@ use super::references::ExternRefs;
 use super::roots::Roots;
 use super::table::TableData;
 use super::tag::TagData;
+use crate::code::probed::buffers::Cursors;
 use crate::engine::{self, Engine};
 use crate::error::Error;
 use crate::linear_memory::LinearMemory;
@@ -112,6 +113,8 @@ pub(crate) struct StoreOpaque {
     pub collections: u64,
     pub failure: Option<Failure>,
     pub accessors: Accessors,
+    /// Those of recorders, once there is a record.
+    pub cursors: Option<Arc<Cursors>>,
     /// Fuel beyond what compiled code can count.
     pub fuel_reserve: u64,
     /// Where writes of the host are logged.
@@ -149,6 +152,7 @@ impl StoreOpaque {
             collections: 0,
             failure: None,
             accessors: Accessors::default(),
+            cursors: None,
             fuel_reserve: 0,
             writes: WriteLogs::default(),
             host_observer: None,
@@ -212,6 +216,9 @@ impl Drop for StoreOpaque {
             self.instances.drain(..).for_each(|instance| drop(Box::from_raw(instance.as_ptr())));
             self.hosts.drain(..).for_each(|host| drop(Box::from_raw(host.as_ptr())));
             drop(Box::from_raw(self.area.as_ptr()));
+        }
+        if let Some(cursors) = &self.cursors {
+            cursors.end();
         }
     }
 }

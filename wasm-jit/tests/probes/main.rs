@@ -18,6 +18,7 @@ mod plain;
 #[path = "../frame_maps/programs.rs"]
 mod programs;
 mod reclaim;
+mod records;
 mod rewrite;
 mod tail_calls;
 mod threads;
@@ -89,6 +90,7 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     items::test_all();
     native::test_with_counters();
     plain::test_all();
+    records::test_all();
     tail_calls::test_all();
     threads::test_all();
     waiting::test_all();

@@ -26,8 +26,9 @@ pub(crate) struct Candidate {
     pub bound: Bound,
     pub ty: ValType,
     above: Vec<ValType>,
-    depth: u32,
-    plus: u64,
+    /// Of the operand.
+    pub depth: u32,
+    pub plus: u64,
 }
 
 impl Candidate {

@@ -101,6 +101,7 @@ mod sites;
 mod state;
 mod stub;
 mod stub_list;
+mod stub_record;
 mod trampoline;
 mod value_stack;
 mod values;
@@ -130,6 +131,7 @@ pub use site_frame::{SiteFrame, callee_saved_slot};
 pub use sites::{ENTRY_LENGTH, MAX_SHARED, SITE_LENGTH, SITE_WINDOW, Sites, is_control};
 pub use stub::{AtSite, CounterStub, counter_stub};
 pub use stub_list::{Action, Callee, GenericPart, ListStub, MAX_ARGUMENTS, Only, SiteState, list_stub};
+pub use stub_record::Record;
 pub use trampoline::{entry_trampoline, host_trampoline};
 pub use values::{Lane, NoValue, Value, Wanted};
 

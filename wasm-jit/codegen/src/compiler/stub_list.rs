@@ -60,6 +60,8 @@
 //!     jne raise or move
 //!     mov rbx, [rsp + n] ...       it may have changed them and r12, r13
 //!
+//!     ...                          a record: see `stub_record`
+//!
 //!     mov r11, [r14 + STORE]       after the functions: is an interrupt requested?
 //!     mov r11, [r11 + REQUESTS]
 //!     cmp dword [r11], 0
@@ -109,6 +111,7 @@ use super::plain::MAX_PLAIN_OPERANDS;
 use super::settle::SETTLED;
 use super::site_frame::SiteFrame;
 use super::state::Flag;
+use super::stub_record::{Record, record_stub};
 use super::values::{Lane, Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size, VectorImmOp, Width};
 use crate::vmctx::{
@@ -188,6 +191,8 @@ pub enum Action<'a> {
         /// fuel.
         fuel: Option<usize>,
     },
+    /// Appends a record to a buffer.
+    Record(Record<'a>),
 }
 
 /// Instances in which a probe does something, while others pass it.
@@ -261,7 +266,7 @@ pub struct GenericPart {
 }
 
 /// Where a stub saves things: offsets from its `rsp`.
-struct Saved {
+pub(super) struct Saved {
     registers: u32,
     flags: i32,
     condition: i32,
@@ -269,7 +274,8 @@ struct Saved {
     settled: i32,
     /// The values of a callback.
     values: i32,
-    size: i32,
+    /// How far the stub moves `rsp`.
+    moved: i32,
     /// Whether it begins with a [`SiteFrame`].
     is_frame: bool,
     /// Bytes on the stack below.
@@ -278,7 +284,7 @@ struct Saved {
 
 impl Saved {
     /// Where probes see the frame, there is room for the operands' slots above it.
-    fn of(state: &SiteState, actions: &[Action<'_>]) -> Self {
+    pub(super) fn of(state: &SiteState, actions: &[Action<'_>]) -> Self {
         // RAX is where flags go.
         let uses_rax = state.needs_flags || state.flag.is_some();
         let registers = state.live & CALLER_SAVED | if uses_rax { Reg::RAX.bit() } else { 0 };
@@ -293,7 +299,41 @@ impl Saved {
         let (settled, values) = (end, end + if reenters { 8 } else { 0 });
         let count = actions.iter().map(Action::values).max().unwrap_or(0);
         let size = (values + 8 * count as i32 + 15) & !15;
-        Self { registers, flags, condition, settled, values, size, is_frame, pushed: 0 }
+        let operands = state.operands.min(MAX_PLAIN_OPERANDS);
+        let slots = if is_frame { (state.slot_bytes * operands) as i32 } else { 0 };
+        let moved = size + RED_ZONE + ((slots + 15) & !15);
+        Self { registers, flags, condition, settled, values, moved, is_frame, pushed: 0 }
+    }
+
+    /// Saves what functions may change.
+    pub(super) fn save(&self, state: &SiteState, asm: &mut Assembler<'_>) {
+        // Leaf functions do not store their context. The unwinder reads it after this instruction.
+        asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
+        asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -self.moved));
+        for reg in bits(self.registers) {
+            store(self.place(reg).expect("it is in the set"), reg, asm);
+        }
+        if state.needs_flags {
+            asm.flags_to_rax();
+            asm.mov_store(Size::B8, self.at(self.flags), Reg::RAX);
+        }
+        if let Some(flag) = state.flag {
+            condition_to_scratch(flag, asm);
+            asm.mov_store(Size::B8, self.at(self.condition), SCRATCH);
+        }
+    }
+
+    /// The reverse.
+    pub(super) fn restore(&self, state: &SiteState, asm: &mut Assembler<'_>) {
+        if state.needs_flags {
+            asm.mov(Width::W64, Reg::RAX, self.at(self.flags));
+            asm.flags_from_rax();
+        }
+        // None of these changes the flags.
+        for reg in bits(self.registers) {
+            load(reg, self.place(reg).expect("it is in the set"), asm);
+        }
+        asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, self.moved));
     }
 
     /// The same while this many bytes are on the stack below it.
@@ -325,29 +365,18 @@ fn words_of(registers: u32) -> i32 {
 /// A stub for the site at address `site`, which executes probes in order. In a plain version, the
 /// size of the frame is given.
 pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: Option<u32>) -> ListStub {
+    if let Some(stub) = record_stub(state, actions, site) {
+        return stub;
+    }
     let mut code = Vec::new();
     let asm = &mut Assembler::new(&mut code);
     let saved = Saved::of(state, actions);
-    let may_raise = |action: &Action<'_>| matches!(action, Action::Callback { .. } | Action::Generic { .. });
+    let may_raise = |action: &Action<'_>| {
+        matches!(action, Action::Callback { .. } | Action::Generic { .. } | Action::Record(_))
+    };
     let (raise, raise_or_move, overflow) = (asm.new_label(), asm.new_label(), asm.new_label());
-    let operands = state.operands.min(MAX_PLAIN_OPERANDS);
-    let slots = if saved.is_frame { (state.slot_bytes * operands) as i32 } else { 0 };
-    let moved = saved.size + RED_ZONE + ((slots + 15) & !15);
     let (mut generic, mut resumes) = (Vec::new(), Vec::new());
-    // Leaf functions do not store their context. The unwinder reads it after this instruction.
-    asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
-    asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -moved));
-    for reg in bits(saved.registers) {
-        store(saved.place(reg).expect("it is in the set"), reg, asm);
-    }
-    if state.needs_flags {
-        asm.flags_to_rax();
-        asm.mov_store(Size::B8, saved.at(saved.flags), Reg::RAX);
-    }
-    if let Some(flag) = state.flag {
-        condition_to_scratch(flag, asm);
-        asm.mov_store(Size::B8, saved.at(saved.condition), SCRATCH);
-    }
+    saved.save(state, asm);
     for action in actions {
         match *action {
             Action::Count { cell } => {
@@ -399,6 +428,11 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
                 asm.jcc(Cond::NotEqual, raise);
                 asm.bind(next);
             }
+            Action::Record(record) => {
+                let next = skip_other_instances(record.only, asm);
+                record.append(&saved, site, raise, asm);
+                asm.bind(next);
+            }
             Action::Generic { function, description, only, fuel } => {
                 let next = skip_other_instances(only, asm);
                 if let Some(threshold) = fuel {
@@ -426,25 +460,10 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
             }
         }
     }
-    asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
-    asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, INTERRUPT_REQUESTS));
-    asm.alu_imm(Alu::Cmp, Width::W32, Mem::base(SCRATCH, 0), 0);
-    let (interrupt, go_on) = (asm.new_label(), asm.new_label());
-    asm.jcc(Cond::NotEqual, interrupt);
-    asm.bind(go_on);
-    if state.needs_flags {
-        asm.mov(Width::W64, Reg::RAX, saved.at(saved.flags));
-        asm.flags_from_rax();
-    }
-    // None of these changes the flags.
-    for reg in bits(saved.registers) {
-        load(reg, saved.place(reg).expect("it is in the set"), asm);
-    }
-    asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, moved));
+    let check = InterruptCheck::begin(asm);
+    saved.restore(state, asm);
     let back = asm.jmp_to_link();
-    asm.bind(interrupt);
-    asm.ud2(INTERRUPT_CHECK);
-    asm.jmp(go_on);
+    check.end(asm);
     if actions.iter().any(Action::reenters) {
         asm.bind(overflow);
         asm.ud2(TrapCode::StackOverflow as u8);
@@ -464,7 +483,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
             for reg in bits(saved.registers) {
                 load(reg, Mem::base(Reg::RSP, SiteFrame::offset(reg)), asm);
             }
-            asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RBP, -(frame_size as i32) - moved));
+            asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RBP, -(frame_size as i32) - saved.moved));
             for reg in bits(saved.registers) {
                 store(saved.place(reg).expect("it is in the set"), reg, asm);
             }
@@ -473,11 +492,42 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
     }
     if actions.iter().any(may_raise) {
         asm.bind(raise);
-        asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, LIBCALLS));
-        asm.call_mem(Mem::base(SCRATCH, 8 * Libcall::Raise as i32));
-        asm.ud2(TrapCode::Unreachable as u8);
+        call_raise(asm);
     }
     ListStub { code, back, generic }
+}
+
+/// Leaves the activation, for the reason that a function has recorded.
+pub(super) fn call_raise(asm: &mut Assembler<'_>) {
+    asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, LIBCALLS));
+    asm.call_mem(Mem::base(SCRATCH, 8 * Libcall::Raise as i32));
+    asm.ud2(TrapCode::Unreachable as u8);
+}
+
+/// After functions: is an interrupt requested?
+pub(super) struct InterruptCheck {
+    interrupt: Label,
+    go_on: Label,
+}
+
+impl InterruptCheck {
+    /// The code that follows is executed if there is no interrupt.
+    pub(super) fn begin(asm: &mut Assembler<'_>) -> Self {
+        asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
+        asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, INTERRUPT_REQUESTS));
+        asm.alu_imm(Alu::Cmp, Width::W32, Mem::base(SCRATCH, 0), 0);
+        let (interrupt, go_on) = (asm.new_label(), asm.new_label());
+        asm.jcc(Cond::NotEqual, interrupt);
+        asm.bind(go_on);
+        Self { interrupt, go_on }
+    }
+
+    /// Raises the interrupt, or continues if it has been withdrawn.
+    pub(super) fn end(self, asm: &mut Assembler<'_>) {
+        asm.bind(self.interrupt);
+        asm.ud2(INTERRUPT_CHECK);
+        asm.jmp(self.go_on);
+    }
 }
 
 /// Loads a register that was saved. Changes no flags.
@@ -500,7 +550,7 @@ fn store(place: Mem, reg: Reg, asm: &mut Assembler<'_>) {
 
 /// Compares the running instance, or its store, with the one that an action is for, if it is for
 /// one only. Other instances skip what follows, up to the label.
-fn skip_other_instances(only: Option<Only>, asm: &mut Assembler<'_>) -> Label {
+pub(super) fn skip_other_instances(only: Option<Only>, asm: &mut Assembler<'_>) -> Label {
     let next = asm.new_label();
     match only {
         None => {}
@@ -596,7 +646,7 @@ fn condition_to_scratch(flag: Flag, asm: &mut Assembler<'_>) {
 }
 
 /// Moves a value into the register of an argument.
-fn argument(register: Reg, value: Value, saved: &Saved, site: usize, asm: &mut Assembler<'_>) {
+pub(super) fn argument(register: Reg, value: Value, saved: &Saved, site: usize, asm: &mut Assembler<'_>) {
     let from = |asm: &mut Assembler<'_>, reg: Reg, width: Width| match saved.place(reg) {
         Some(place) => asm.mov(width, register, place),
         None => {

@@ -1,9 +1,12 @@
 //! Calls, globals, memory and the cache, checked by hand.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
-use super::{Observed, integers, texts};
+use super::{Observed, integers, programs, texts};
 use wasm_jit::{Engine, Instance, Module, Store};
+use wasm_jit_hooks::AccessKind;
 use wasm_jit_monitors::{Cell, Output, Report, Request, Session};
 
 /// The rows of a table as text, without the last columns.
@@ -235,6 +238,54 @@ fn accesses_have_values() {
     assert_eq!(least[..2], [Cell::Hex(u64::MAX - 1), Cell::Hex(0xffff_fffe)]);
     assert_eq!(greatest[..2], [Cell::Hex(u64::MAX), Cell::Hex(0xffff_ffff)]);
     assert_eq!(least.iter().filter(|cell| **cell == Cell::None).count(), 2, "both of the copy");
+}
+
+/// The trace of random programs, some of which trap, has what a hook observes.
+#[test]
+fn traces_have_the_values_that_hooks_observe() {
+    let (mut all, mut values) = (0, 0);
+    for seed in 0..30 {
+        let module = Module::new(&Engine::default(), programs::program(seed)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let session = Session::new(&module, Output::directory(directory.path()).unwrap());
+        session.enable("memory{trace,values}".parse().unwrap()).unwrap();
+        let starts: HashMap<u32, u64> = module
+            .functions()
+            .filter_map(|function| Some((function.index(), function.body()?.range().start as u64)))
+            .collect();
+        let observed = Arc::new(Mutex::new(Vec::new()));
+        let of_hook = observed.clone();
+        let hook = wasm_jit_hooks::memory(
+            &module,
+            |_| true,
+            move |access| {
+                let kind = match access.kind {
+                    AccessKind::Load | AccessKind::Wait => "load",
+                    AccessKind::Store => "store",
+                    _ => "modify",
+                };
+                let offset = starts[&access.function] + u64::from(access.offset);
+                let value = access.value.map_or("-".to_owned(), |value| format!("{value:#x}"));
+                let line = format!("{kind} {:#x} {} {offset:#x} {value}", access.address, access.size);
+                of_hook.lock().unwrap().push(line);
+            },
+        );
+        let hook = hook.unwrap();
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let main = instance.get_typed_func::<(), i64>(&mut store, "main").unwrap();
+        for _ in 0..2 {
+            let _ = main.call(&mut store, ());
+        }
+        drop(hook);
+        session.write().unwrap();
+        let trace = std::fs::read_to_string(directory.path().join("memory.trace")).unwrap();
+        let expected = std::mem::take(&mut *observed.lock().unwrap());
+        assert!(trace.lines().eq(expected.iter().map(String::as_str)), "seed {seed}");
+        all += expected.len();
+        values += expected.iter().filter(|line| !line.ends_with('-')).count();
+    }
+    assert!(all > 1000 && values > 1000, "{values} of {all}");
 }
 
 /// Lines of JSON have the figures of the text.

@@ -47,7 +47,7 @@ impl CodeImage {
         let changes = &mut *self.changes();
         self.resolve_text(changes)?;
         let mut seen = Observations::default();
-        for request in requests.iter().filter(|request| request.what.calls()) {
+        for request in requests.iter().filter(|request| request.what.needs_state()) {
             seen.wanted.entry(request.position).or_default().extend(request.what.wanted());
         }
         let generic = requests.iter().filter(|request| request.what.is_generic());
@@ -291,7 +291,7 @@ impl Needs {
             }
             ProbeAction::CountChoice(choice) => self.choice = Some(*choice),
             // At the exit, the results are in their places, but the locals are not.
-            ProbeAction::Call(_) | ProbeAction::CallBack(_) => {
+            ProbeAction::Call(_) | ProbeAction::CallBack(_) | ProbeAction::Record(_) => {
                 (self.site, self.settled) = (true, self.settled || !is_exit)
             }
             ProbeAction::Generic(_) => (self.site, self.settled) = (true, true),

@@ -42,6 +42,7 @@
 //! two plain versions; and for each image a limit for the stubs of lists.
 
 mod blocks;
+pub(crate) mod buffers;
 mod callback;
 pub(crate) mod counters;
 pub(crate) mod counting;

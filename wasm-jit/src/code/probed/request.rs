@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::{At, Callee, Lane, Located, NoValue, Only, Ty, Value, Wanted};
 
+use super::buffers::RecordBuffers;
 use super::callback::{CallBack, Callback, CalledBy};
 use super::counting::Choice;
-use super::stubs::{Call, Generic, ProbeAction};
+use super::stubs::{Call, Generic, ProbeAction, Record};
 use super::version::ValueAtSite;
 
 /// A request for a probe.
@@ -45,6 +46,12 @@ pub(crate) enum RequestedKind {
         fuel: Option<usize>,
         closure: Arc<dyn Any + Send + Sync>,
     },
+    Record {
+        /// As in [`Record`].
+        make_room: usize,
+        buffers: Arc<RecordBuffers>,
+        values: Vec<Argument>,
+    },
 }
 
 /// An argument of a function that a probe calls.
@@ -69,20 +76,26 @@ pub(crate) enum Use {
 }
 
 impl RequestedKind {
+    /// The values that are passed or recorded.
+    fn arguments(&self) -> &[Argument] {
+        match self {
+            Self::Call { arguments, .. } | Self::CallBack { arguments, .. } => arguments,
+            Self::Record { values, .. } => values,
+            Self::Nothing | Self::Count | Self::CountChoice | Self::Generic { .. } => &[],
+        }
+    }
+
     /// The values of the frame that are requested.
     pub(super) fn wanted(&self) -> impl Iterator<Item = Wanted> {
-        let arguments = match self {
-            Self::Call { arguments, .. } | Self::CallBack { arguments, .. } => &arguments[..],
-            _ => &[],
-        };
-        arguments.iter().filter_map(|argument| match argument {
+        self.arguments().iter().filter_map(|argument| match argument {
             Argument::Known(_) => None,
             Argument::Of(wanted, _) => Some(*wanted),
         })
     }
 
-    pub(super) fn calls(&self) -> bool {
-        matches!(self, Self::Call { .. } | Self::CallBack { .. } | Self::Generic { .. })
+    /// Whether its stub needs the state at its place.
+    pub(super) fn needs_state(&self) -> bool {
+        !matches!(self, Self::Nothing | Self::Count | Self::CountChoice)
     }
 
     /// Whether it sees the frame.
@@ -103,11 +116,11 @@ impl RequestedKind {
         choice: impl FnOnce() -> Option<Choice>,
     ) -> Result<ProbeAction, NoProbe> {
         let mut found = found.into_iter();
-        let arguments = match self {
+        match self {
             Self::Nothing => return Ok(ProbeAction::Nothing),
             Self::Count => return Ok(ProbeAction::Count),
             Self::CountChoice => return choice().map(ProbeAction::CountChoice).ok_or(NoProbe::NoChoice),
-            Self::Call { arguments, .. } | Self::CallBack { arguments, .. } => arguments,
+            Self::Call { .. } | Self::CallBack { .. } | Self::Record { .. } => {}
             Self::Generic { fire, fuel, closure } => {
                 let located = located.expect("the place was shown").clone();
                 let (fire, fuel, closure) = (*fire, *fuel, closure.clone());
@@ -119,7 +132,7 @@ impl RequestedKind {
                 let generic = Generic { fire, closure, function, position, only, fuel, located, results };
                 return Ok(ProbeAction::Generic(Arc::new(generic)));
             }
-        };
+        }
         let (parameters, takes_vectors) = match self {
             Self::Call { callee: Callee::Wasm { parameters, .. }, .. } => (Some(&parameters[..]), true),
             Self::CallBack { types, .. } => (types.as_deref(), false),
@@ -151,7 +164,7 @@ impl RequestedKind {
                 Use::Value | Use::Reference => Ok(found.value),
             }
         };
-        let values = arguments.iter().enumerate().map(value).collect::<Result<_, _>>()?;
+        let values = self.arguments().iter().enumerate().map(value).collect::<Result<_, _>>()?;
         Ok(match self {
             Self::CallBack { routine, callback, callees, .. } => {
                 let (routine, callback, callees) = (*routine, callback.clone(), callees.clone());
@@ -159,6 +172,10 @@ impl RequestedKind {
             }
             Self::Call { callee, .. } => {
                 ProbeAction::Call(Arc::new(Call { callee: callee.clone(), arguments: values, only }))
+            }
+            Self::Record { make_room, buffers, .. } => {
+                let (make_room, buffers) = (*make_room, buffers.clone());
+                ProbeAction::Record(Arc::new(Record { make_room, buffers, values, only }))
             }
             _ => unreachable!("without values"),
         })

@@ -15,10 +15,13 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use wasm_jit_codegen::{Action, Callee, ListStub, Located, Only, SITE_LENGTH, SiteState, Value, list_stub};
+use wasm_jit_codegen::{
+    self as codegen, Action, Callee, ListStub, Located, Only, SITE_LENGTH, SiteState, Value, list_stub,
+};
 use wordpatch::Error;
 
 use super::blocks::{ALIGNMENT, Arenas, Block, Blocks};
+use super::buffers::RecordBuffers;
 use super::callback::CallBack;
 use super::counting::Choice;
 use super::stub_memory::StubMemory;
@@ -35,6 +38,17 @@ pub(crate) struct Call {
     pub callee: Callee,
     pub arguments: Box<[Value]>,
     /// The instances in which it is called, if not in all.
+    pub only: Option<Only>,
+}
+
+/// A record that a probe appends to a buffer.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Record {
+    /// What its stub calls when there is no room, with the address of the buffers.
+    pub make_room: usize,
+    pub buffers: Arc<RecordBuffers>,
+    pub values: Box<[Value]>,
+    /// The instances in which it does, if not in all.
     pub only: Option<Only>,
 }
 
@@ -80,15 +94,24 @@ pub(crate) enum ProbeAction {
     Call(Arc<Call>),
     CallBack(Arc<CallBack>),
     Generic(Arc<Generic>),
+    Record(Arc<Record>),
 }
 
 impl ProbeAction {
     /// Number of its counts.
     pub(super) fn counts(&self) -> usize {
         match self {
-            Self::Nothing | Self::Call(_) | Self::CallBack(_) | Self::Generic(_) => 0,
             Self::Count => 1,
             Self::CountChoice(choice) => choice.counts(),
+            _ => 0,
+        }
+    }
+
+    /// Whether only the stub of a list does it.
+    fn needs_list(&self) -> bool {
+        match self {
+            Self::Nothing | Self::Count | Self::CountChoice(_) => false,
+            Self::Call(_) | Self::CallBack(_) | Self::Generic(_) | Self::Record(_) => true,
         }
     }
 }
@@ -258,25 +281,21 @@ impl Site {
 
     /// The form for probes that do this, in their order.
     pub(super) fn form_of<'a>(&mut self, active: impl Iterator<Item = &'a ProbeAction> + Clone) -> Form {
-        let (mut calls, mut counts, mut is_empty) = (false, false, true);
+        let (mut needs_list, mut counts, mut is_empty) = (false, false, true);
         for what in active.clone() {
             is_empty &= matches!(what, ProbeAction::CountChoice(_));
-            match what {
-                ProbeAction::Nothing | ProbeAction::CountChoice(_) => {}
-                ProbeAction::Count => counts = true,
-                ProbeAction::Call(_) | ProbeAction::CallBack(_) | ProbeAction::Generic(_) => calls = true,
-            }
+            counts |= *what == ProbeAction::Count;
+            needs_list |= what.needs_list();
         }
-        match (is_empty, calls, counts) {
+        match (is_empty, needs_list, counts) {
             (true, ..) => Form::Off,
             (_, false, false) => Form::Empty,
             (_, false, true) => Form::Count,
             (_, true, _) => {
                 let mut has_counter = false;
                 let is_item = |what: &&ProbeAction| match what {
-                    ProbeAction::Nothing | ProbeAction::CountChoice(_) => false,
                     ProbeAction::Count => !std::mem::replace(&mut has_counter, true),
-                    ProbeAction::Call(_) | ProbeAction::CallBack(_) | ProbeAction::Generic(_) => true,
+                    what => what.needs_list(),
                 };
                 let items: Vec<&ProbeAction> = active.filter(is_item).collect();
                 Form::List(self.more_mut().number(&items))
@@ -344,6 +363,7 @@ pub(super) fn generate(
     let values = |item: &ProbeAction| match item {
         ProbeAction::Call(call) => in_version(&call.arguments),
         ProbeAction::CallBack(call) => in_version(&call.values),
+        ProbeAction::Record(record) => in_version(&record.values),
         _ => Box::default(),
     };
     let values: Vec<Box<[Value]>> = items.iter().map(values).collect();
@@ -366,6 +386,14 @@ pub(super) fn generate(
             only: generic.only,
             fuel: generic.fuel,
         }),
+        ProbeAction::Record(record) => Some(Action::Record(codegen::Record {
+            cursor: record.buffers.cursor(),
+            make_room: record.make_room,
+            // The site keeps the list.
+            recorder: Arc::as_ptr(&record.buffers).expose_provenance(),
+            values,
+            only: record.only,
+        })),
     });
     let actions: Vec<Action<'_>> = actions.collect();
     let is_exit = place.position == image.body_range(function).end;
