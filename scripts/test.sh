@@ -22,12 +22,11 @@ cargo=${CARGO:-cargo}
 # The integration tests that --quick runs.
 quick_tests=(
     address_space allocations api asynchronous batch behaviour builtins by_address c_coverage
-    calibration calls circles cli code_memory compared_with_node counted crowded debug debugger
+    calibration calls circles cli code_memory compared_with_node crowded debug debugger
     dropped_code events examples explore few_addresses fork frame_maps golden info jit lang
-    lazy_compilation many_modules monitor_modules monitors mprotect native patch probe_ids
-    probes processes recordings refused replaced replay retarget rewrite shared signals
-    sigtrap_actions sigtrap_chain sigtrap_sent sites spec string_memory stub text tidy traps
-    waiting wide_arithmetic wide_memories
+    lazy_compilation many_modules monitors mprotect patch probe_ids probes processes recordings
+    refused replay retarget signals sigtrap_actions sigtrap_chain sigtrap_sent sites spec
+    string_memory stub targets text tidy traps waiting wide_arithmetic wide_memories
 )
 
 # The tests that stop patches between their steps. Nothing else is built like this.

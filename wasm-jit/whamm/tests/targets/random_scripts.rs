@@ -4,11 +4,7 @@
 //!
 //! `RANDOM_SCRIPTS=100..5000` chooses the seeds; without it, there are a few.
 
-#[path = "../../../tests/frame_maps/programs.rs"]
-mod programs;
 mod script;
-#[path = "../lang/statements.rs"]
-mod statements;
 
 use std::error::Error;
 use std::ops::Range;
@@ -87,10 +83,10 @@ fn run(store: &mut Store<()>, instance: &Instance) -> Vec<Result<i64, Option<Tra
 /// Programs of two kinds: with many types and values, and with many ways to leave a function.
 fn program(seed: u64) -> String {
     if seed.is_multiple_of(3) {
-        return statements::program(&mut StdRng::seed_from_u64(seed));
+        return crate::statements::program(&mut StdRng::seed_from_u64(seed));
     }
     // A report cannot be printed from a memory with addresses of 64 bits.
-    programs::program(seed).replace("(export \"memory\") i64", "i64")
+    crate::programs::program(seed).replace("(export \"memory\") i64", "i64")
 }
 
 /// Probes of all kinds at random places, which never touch the program's state.

@@ -1,11 +1,6 @@
 //! Rules that act in place of instructions and blocks: the program that is made computes what one
 //! computes that was written by hand, in this engine and in wasmi.
 
-#[path = "../../tests/frame_maps/programs.rs"]
-mod programs;
-#[path = "lang/statements.rs"]
-mod statements;
-
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use wasm_jit::{Engine, Linker, Module, Store, Trap};
@@ -332,8 +327,8 @@ fn random_programs_are_the_same_if_no_rule_acts() {
     let mut blocks = 0;
     for seed in 0..60 {
         let text = match seed % 3 {
-            0 => statements::program(&mut StdRng::seed_from_u64(seed)),
-            _ => programs::program(seed).replace("(export \"memory\") i64", "i64"),
+            0 => crate::statements::program(&mut StdRng::seed_from_u64(seed)),
+            _ => crate::programs::program(seed).replace("(export \"memory\") i64", "i64"),
         };
         let run = |module: &[u8]| -> Vec<Result<i64, Option<Trap>>> {
             let engine = Engine::default();

@@ -1,9 +1,6 @@
 //! Functions of rules that only add constants, which the engine counts for the monitor, compared
 //! with the same functions when they are called.
 
-#[path = "../../tests/frame_maps/programs.rs"]
-mod programs;
-
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -302,7 +299,7 @@ fn random_programs_count_as_calls_would() {
     let mut trapped = 0;
     for seed in 0..60 {
         let engine = &engines[seed % engines.len()];
-        let module = Module::new(engine, programs::program(seed as u64)).unwrap();
+        let module = Module::new(engine, crate::programs::program(seed as u64)).unwrap();
         for text in COUNTED {
             trapped += u32::from(check(&format!("program {seed}"), &module, text, true));
         }

@@ -1,0 +1,14 @@
+//! Monitor modules and scripts in each of their targets: in place, in stores of their own, in
+//! programs that are rewritten, and in native programs.
+
+mod counted;
+mod monitor_modules;
+mod native;
+#[path = "../../../tests/frame_maps/programs.rs"]
+mod programs;
+mod random_scripts;
+mod replaced;
+mod rewrite;
+mod shared;
+#[path = "../lang/statements.rs"]
+mod statements;
