@@ -182,7 +182,7 @@ pub(crate) trait OwnTime {
     /// The total time for which it was preempted.
     fn preempted(&self) -> u64;
     /// The time for which it was preempted since the service thread began a window at the time
-    /// `since`; a part of it if the service thread has begun other windows since.
+    /// `since`; a part of it if the service thread has begun windows in many ticks since.
     fn preempted_since(&self, since: u64) -> u64;
     /// The time, in a probe that began at the time `began`.
     fn now(&self, began: u64) -> u64;

@@ -234,7 +234,7 @@ fn assert_same(of: &str, counted: &[(String, Vec<u8>)], called: &[(String, Vec<u
 /// Rules that depend on whether the reference of a branch is null.
 #[test]
 fn decisions_by_references_are_counted() {
-    let text = include_str!("../../tests/probes/references.wat")
+    let text = include_str!("../../../tests/probes/references.wat")
         .replace("(export \"run\")", "(export \"main\") (result i64)");
     let text = format!("{} (i64.const 1)))", text.trim_end().strip_suffix("))").unwrap());
     let by_way = r#"(func (export "wasm:opcode:br_on_null|br_on_non_null ($eight(), ref0)") (param $at i32) (param i64)
