@@ -28,12 +28,15 @@
 //! are on all the time, at no cost. One that is executed for the first time is added to a list; if
 //! nothing is observed then, the thread that executed it switches it off.
 
+mod lost;
+
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
 use fastinst::ProbeId;
 use fastinst_sigsafe::Segments;
 
+use self::lost::Lost;
 use crate::governor;
 use crate::policy::Allowance;
 use crate::probe_type::ProbeType;
@@ -188,40 +191,6 @@ pub(crate) trait OwnTime {
     fn now(&self, began: u64) -> u64;
     /// Whether it is the only thread.
     fn is_alone(&self) -> bool;
-}
-
-/// The time that a thread had lost at a certain moment, that is, time that is not the program's
-/// own.
-#[derive(Default)]
-struct Lost {
-    /// [`OwnTime::number`], or 0 for none.
-    thread: AtomicUsize,
-    spent: AtomicU64,
-    preempted: AtomicU64,
-}
-
-impl Lost {
-    fn note(&self, thread: &impl OwnTime) {
-        self.spent.store(thread.spent(), Relaxed);
-        self.preempted.store(thread.preempted(), Relaxed);
-        self.thread.store(thread.number(), Relaxed);
-    }
-
-    fn forget(&self) {
-        self.thread.store(0, Relaxed);
-    }
-
-    fn is_empty(&self) -> bool {
-        self.thread.load(Relaxed) == 0
-    }
-
-    /// The time that the thread has spent in probes since, and for which it was preempted; `None`
-    /// for any other thread.
-    fn since(&self, thread: &impl OwnTime) -> Option<(u64, u64)> {
-        let since = |now: u64, before: &AtomicU64| now.saturating_sub(before.load(Relaxed));
-        (self.thread.load(Relaxed) == thread.number())
-            .then(|| (since(thread.spent(), &self.spent), since(thread.preempted(), &self.preempted)))
-    }
 }
 
 /// The number of entries of a window that execute code which was just rewritten.
