@@ -6,7 +6,7 @@ use wasm_encoder::ValType;
 use super::ast::{BinaryOp, UnaryOp};
 use super::events::Mode;
 use super::types::{Buckets, Type};
-use crate::monitor_module::PROBES;
+use crate::monitor_module::{CALLEE, PROBES, SWITCH};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Const {
@@ -371,6 +371,16 @@ impl Import {
             results: results.to_vec(),
         }
     }
+
+    /// Returns the number of the function that is about to be called.
+    pub(super) fn callee() -> Self {
+        Self::of_probes(CALLEE, &[], &[ValType::I32])
+    }
+
+    /// Switches a group of probes.
+    pub(super) fn switch() -> Self {
+        Self::of_probes(SWITCH, &[ValType::I32; 2], &[])
+    }
 }
 
 /// A variable whose value is reported.
@@ -450,6 +460,17 @@ pub(super) struct Program {
     pub(super) thread_init: Body,
     /// Reported variables of threads.
     pub(super) reported_threads: Vec<Report>,
+}
+
+impl Program {
+    /// The number of a function that the module imports.
+    pub(super) fn import(&mut self, import: Import) -> usize {
+        let imports = &mut self.imports;
+        imports.iter().position(|known| *known == import).unwrap_or_else(|| {
+            imports.push(import);
+            imports.len() - 1
+        })
+    }
 }
 
 /// The name of the export that makes the block of a thread, from its number.

@@ -29,14 +29,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use wasm_encoder::ValType;
-
 use super::ast::BinaryOp;
 use super::events::Mode;
 use super::ir::{Body, Import, Kind, Place, Probe, Program, Statement, Typed};
 use super::split::{is_pure, split};
 use super::types::Type;
-use crate::monitor_module::SWITCH;
 
 /// The events with rules that are assumed to be executed rarely.
 const RARE: [&str; 2] = ["wasm:func:entry", "wasm:func:exit"];
@@ -145,8 +142,7 @@ pub(super) fn add(program: &mut Program) {
     if groups.is_empty() {
         return;
     }
-    program.imports.push(Import::of_probes(SWITCH, &[ValType::I32; 2], &[]));
-    let switch = program.imports.len() - 1;
+    let switch = program.import(Import::switch());
     for (number, condition) in groups.iter().enumerate() {
         let state = Place::Absolute(program.static_size);
         program.static_size += Type::U32.size();

@@ -4,15 +4,12 @@
 //! it by the value of this name. Names are in a map of the monitor, which is filled when it is
 //! attached.
 
-use wasm_encoder::ValType;
-
 use super::super::Target;
 use super::super::bound::Callee;
 use super::super::diagnostics::{ProblemKind, Span};
 use super::super::ir::{Import, Kind, Place, Typed};
 use super::super::types::Type;
 use super::Checker;
-use crate::monitor_module::CALLEE;
 
 impl Checker<'_> {
     /// What a rule asks for of the function that is about to be called.
@@ -23,8 +20,8 @@ impl Checker<'_> {
             self.help(ProblemKind::Unsupported, span, message, help);
             return None;
         }
-        let import = Import::of_probes(CALLEE, &[], &[ValType::I32]);
-        let number = Typed::new(Type::I32, Kind::Library(self.import(import), Vec::new()));
+        let import = self.program.import(Import::callee());
+        let number = Typed::new(Type::I32, Kind::Library(import, Vec::new()));
         Some(match callee {
             Callee::Number => number,
             Callee::Name => {

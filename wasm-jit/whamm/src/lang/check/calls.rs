@@ -158,16 +158,7 @@ impl Checker<'_> {
             checked.push(value);
         }
         let import = Import { library: library.name.clone(), name: name.name.clone(), parameters, results };
-        Some(Typed::new(result, Kind::Library(self.import(import), checked)))
-    }
-
-    /// The number of a function that the module imports.
-    pub(super) fn import(&mut self, import: Import) -> usize {
-        let imports = &mut self.program.imports;
-        imports.iter().position(|known| *known == import).unwrap_or_else(|| {
-            imports.push(import);
-            imports.len() - 1
-        })
+        Some(Typed::new(result, Kind::Library(self.program.import(import), checked)))
     }
 
     fn check_count(&mut self, name: &Ident, parameters: usize, arguments: usize) -> Option<()> {

@@ -38,9 +38,9 @@
 //! share its state, which is the same at the beginning of each run. The draws therefore depend only
 //! on the order of events.
 
-use super::super::Target;
 use wasm_encoder::ValType;
 
+use super::super::Target;
 use super::super::ast::{BinaryOp, Sample, Selection};
 use super::super::diagnostics::ProblemKind;
 use super::super::events::{Event, Mode};
@@ -48,7 +48,7 @@ use super::super::ir::{Body, Import, Kind, Place, Probe, SITE_HEADER, Statement,
 use super::super::toggled;
 use super::super::types::Type;
 use super::Checker;
-use crate::monitor_module::{NOW, OFF, PAUSE, SWITCH};
+use crate::monitor_module::{NOW, OFF, PAUSE};
 
 /// The state of the generator at the beginning: any number but 0.
 const SEED: i128 = 0x9e37_79b9_7f4a_7c15;
@@ -141,8 +141,9 @@ impl Checker<'_> {
         let value = match self.target {
             Target::Native => Typed::request(Type::U64, "ns"),
             _ => {
-                let now = self.import(Import::of_probes(NOW, &[], &[ValType::I64]));
-                let pause = self.import(Import::of_probes(PAUSE, &[ValType::I32, ValType::I64], &[]));
+                let now = self.program.import(Import::of_probes(NOW, &[], &[ValType::I64]));
+                let pause = Import::of_probes(PAUSE, &[ValType::I32, ValType::I64], &[]);
+                let pause = self.program.import(pause);
                 let group = self.paused(rule).map_or(0, i128::from);
                 let arguments = vec![Typed::int(Type::U32, group), variable(Type::U64, due)];
                 acts.push(Statement::Call(Typed::new(Type::UNIT, Kind::Library(pause, arguments))));
@@ -165,7 +166,7 @@ impl Checker<'_> {
         self.sampled.push((rule, due));
         if let Some(group) = self.paused(rule) {
             // The probes of groups are off at first.
-            let switch = self.import(Import::of_probes(SWITCH, &[ValType::I32; 2], &[]));
+            let switch = self.program.import(Import::switch());
             let arguments = vec![Typed::int(Type::U32, i128::from(group)), Typed::int(Type::U32, 1)];
             let on = Statement::Call(Typed::new(Type::UNIT, Kind::Library(switch, arguments)));
             self.program.begin.push(Body { locals: Vec::new(), statements: vec![on] });
@@ -199,7 +200,7 @@ impl Checker<'_> {
             return None;
         }
         let probe = Typed::request(Type::U32, "probe");
-        let off = self.import(Import::of_probes(OFF, &[ValType::I32], &[]));
+        let off = self.program.import(Import::of_probes(OFF, &[ValType::I32], &[]));
         let call = Typed::new(Type::UNIT, Kind::Library(off, vec![probe]));
         Some(Statement::Call(call))
     }

@@ -12,7 +12,6 @@ use super::Emitter;
 use super::code::Code;
 use super::requests::{self, Requested, reads, requests, requests_of, sets};
 use super::runtime::keyword_of;
-use crate::monitor_module::CALLEE;
 
 impl Emitter<'_> {
     /// The engine's name for a value.
@@ -95,8 +94,8 @@ impl Emitter<'_> {
 
     /// Whether statements, or a condition, ask for the function that is called.
     fn asks_for_callee(&self, condition: Option<&Typed>, statements: &[Statement]) -> bool {
-        let import = Import::of_probes(CALLEE, &[], &[ValType::I32]);
-        let Some(callee) = self.program.imports.iter().position(|known| *known == import) else {
+        let callee = Import::callee();
+        let Some(callee) = self.program.imports.iter().position(|known| *known == callee) else {
             return false;
         };
         condition.is_some_and(|condition| calls(condition, callee))
