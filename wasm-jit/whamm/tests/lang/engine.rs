@@ -1,13 +1,11 @@
 //! Scripts as monitors of programs: what they count is what happens.
 
-use std::sync::{Arc, Mutex};
-
-use wasm_jit::{Caller, Engine, Extern, Instance, Linker, Module, Store};
+use wasm_jit::{Engine, Instance, Linker, Module, Store};
 use wasm_jit_whamm::lang::{self, ReportedValue, Script, ScriptReport, Value};
 use wasm_jit_whamm::monitor_module::{Attached, MonitorModule};
 use wasm_jit_whamm::rewrite::{self, RewriteError};
 
-use super::compile;
+use super::{compile, printing};
 
 /// Greatest common divisor: for 1071 and 462, three iterations; then calls it twice.
 const PROGRAM: &str = r#"(module (memory 1)
@@ -67,7 +65,7 @@ pub(super) fn rewritten(script: &str, program: &str) -> Result<String, RewriteEr
     if let Err(error) = wasmparser::Validator::new_with_features(features).validate_all(&instrumented) {
         panic!("{error}\n{program}\n{script}");
     }
-    let (mut linker, output) = printing(&engine);
+    let (mut linker, output) = printing::printing(&engine);
     let module = Module::from_binary(&engine, &instrumented).unwrap();
     let mut store = Store::new(&engine, ());
     let instance = linker.allow_shadowing(true).instantiate(&mut store, &module).unwrap();
@@ -77,30 +75,7 @@ pub(super) fn rewritten(script: &str, program: &str) -> Result<String, RewriteEr
     let _ = call("run");
     call("whamm:report").unwrap();
     call("whamm:report").unwrap();
-    Ok(String::from_utf8(output.lock().unwrap().clone()).unwrap())
-}
-
-/// What modules print through WASI.
-type Printed = Arc<Mutex<Vec<u8>>>;
-
-/// A linker with `fd_write`, which writes to standard error or output, as it may.
-fn printing(engine: &Engine) -> (Linker<()>, Printed) {
-    let output = Printed::default();
-    let mut linker = Linker::new(engine);
-    let bytes = output.clone();
-    let write = move |mut caller: Caller<'_, ()>, _: i32, vectors: i32, _: i32, written: i32| {
-        let Some(Extern::Memory(memory)) = caller.get_export("memory") else { return 8 };
-        let mut vector = [0; 8];
-        memory.read(&caller, vectors as usize, &mut vector).unwrap();
-        let word = |from: usize| u32::from_le_bytes(vector[from..from + 4].try_into().unwrap());
-        let mut all = vec![0; word(4) as usize];
-        memory.read(&caller, word(0) as usize, &mut all).unwrap();
-        memory.write(&mut caller, written as usize, &word(4).to_le_bytes()).unwrap();
-        bytes.lock().unwrap().extend(all);
-        0
-    };
-    linker.func_wrap("wasi_snapshot_preview1", "fd_write", write).unwrap();
-    (linker, output)
+    Ok(printing::text(&output))
 }
 
 /// Runs the export `run` of a program under a monitor; it may trap.
@@ -118,7 +93,7 @@ pub(super) fn run(
         libraries.iter().map(|(name, text)| ((*name).to_owned(), Module::new(&engine, text).unwrap()));
     let monitor = Module::from_binary(&engine, monitor).unwrap();
     let monitor = MonitorModule::new(monitor, libraries.collect()).unwrap();
-    let (mut linker, output) = printing(&engine);
+    let (mut linker, output) = printing::printing(&engine);
     let module = Module::new(&engine, program).unwrap();
     let mut store = Store::new(&engine, ());
     let mut attached = monitor.attach(&mut store, &mut linker, &module).unwrap();
@@ -127,7 +102,7 @@ pub(super) fn run(
     let _ = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ());
     attached.finish(&mut store).unwrap();
     at_end(&mut store, &attached);
-    *printed = String::from_utf8(output.lock().unwrap().clone()).unwrap();
+    *printed = printing::text(&output);
 }
 
 /// What the script finds from a store of its own.

@@ -10,6 +10,7 @@ mod libraries;
 mod modes;
 mod names;
 mod periods;
+mod printing;
 mod random_programs;
 mod refused;
 mod script_report;

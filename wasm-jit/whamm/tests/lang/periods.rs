@@ -108,7 +108,7 @@ fn values(rules: &str) -> [Vec<i128>; 2] {
     [here, of(shared.read(|store, instance| script.report(&*store, instance)).unwrap().unwrap())]
 }
 
-/// The calls of `$f` that are the first ones in periods of so many milliseconds.
+/// Of the calls of `$f` that are events, the first one in each period of this many milliseconds.
 fn first_in_each(period: i128, is_event: impl Fn(i128) -> bool) -> Vec<i128> {
     let mut due = 0;
     let mut found = Vec::new();

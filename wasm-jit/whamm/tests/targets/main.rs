@@ -4,6 +4,8 @@
 mod counted;
 mod monitor_modules;
 mod native;
+#[path = "../lang/printing.rs"]
+mod printing;
 #[path = "../../../tests/frame_maps/programs.rs"]
 mod programs;
 mod random_scripts;

@@ -8,17 +8,19 @@ mod script;
 
 use std::error::Error;
 use std::ops::Range;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
 use rand::rngs::{SmallRng, StdRng};
 use rand::{RngExt, SeedableRng};
 use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeSpec};
-use wasm_jit::{Caller, Engine, Extern, Instance, Linker, Module, Store, Trap};
+use wasm_jit::{Engine, Instance, Linker, Module, Store, Trap};
 use wasm_jit_whamm::lang::{self, Script};
 use wasm_jit_whamm::monitor_module::MonitorModule;
 use wasm_jit_whamm::rewrite;
+
+use crate::printing::{printing, text};
 
 /// How often a program is run: its memory keeps what it has written.
 const RUNS: usize = 3;
@@ -39,32 +41,6 @@ impl Outcome {
     fn has_overflowed(&self) -> bool {
         self.results.contains(&Err(Some(Trap::StackOverflow)))
     }
-}
-
-type Printed = Arc<Mutex<Vec<u8>>>;
-
-/// A linker with `fd_write`.
-fn printing(engine: &Engine) -> (Linker<()>, Printed) {
-    let printed = Printed::default();
-    let mut linker = Linker::new(engine);
-    let bytes = printed.clone();
-    let write = move |mut caller: Caller<'_, ()>, _: i32, vectors: i32, _: i32, written: i32| {
-        let Some(Extern::Memory(memory)) = caller.get_export("memory") else { return 8 };
-        let mut vector = [0; 8];
-        memory.read(&caller, vectors as usize, &mut vector).unwrap();
-        let word = |from: usize| u32::from_le_bytes(vector[from..from + 4].try_into().unwrap());
-        let mut all = vec![0; word(4) as usize];
-        memory.read(&caller, word(0) as usize, &mut all).unwrap();
-        memory.write(&mut caller, written as usize, &word(4).to_le_bytes()).unwrap();
-        bytes.lock().unwrap().extend(all);
-        0
-    };
-    linker.func_wrap("wasi_snapshot_preview1", "fd_write", write).unwrap();
-    (linker, printed)
-}
-
-fn text(printed: &Printed) -> String {
-    String::from_utf8(printed.lock().unwrap().clone()).unwrap()
 }
 
 /// Calls the export `main`, or `run`, which has no result.

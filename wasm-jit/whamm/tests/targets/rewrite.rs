@@ -2,10 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use wasm_jit::{Caller, Engine, Error, Extern, Linker, Module, Store};
+use wasm_jit::{Caller, Engine, Error, Linker, Module, Store};
 use wasm_jit_whamm::lang;
 use wasm_jit_whamm::monitor_module::MonitorModule;
 use wasm_jit_whamm::rewrite::{RewriteError, instrument};
+
+use crate::printing::written_bytes;
 
 /// The program exits.
 #[derive(Debug, thiserror::Error)]
@@ -74,13 +76,7 @@ fn in_place(monitor: &[u8], program: &str) -> Outcome {
     let write = |to: Option<usize>| {
         let printed = printed.clone();
         move |mut caller: Caller<'_, ()>, descriptor: i32, vectors: i32, _: i32, written: i32| {
-            let Some(Extern::Memory(memory)) = caller.get_export("memory") else { return 8 };
-            let mut vector = [0; 8];
-            memory.read(&caller, vectors as usize, &mut vector).unwrap();
-            let word = |from: usize| u32::from_le_bytes(vector[from..from + 4].try_into().unwrap());
-            let mut all = vec![0; word(4) as usize];
-            memory.read(&caller, word(0) as usize, &mut all).unwrap();
-            memory.write(&mut caller, written as usize, &word(4).to_le_bytes()).unwrap();
+            let Some(all) = written_bytes(&mut caller, vectors, written) else { return 8 };
             printed.lock().unwrap().0[to.unwrap_or(descriptor as usize - 1)].extend(all);
             0
         }
