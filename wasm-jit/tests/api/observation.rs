@@ -278,7 +278,7 @@ fn calls_between_instances_go_through_the_host_while_they_are_observed() {
     };
     let imports = exports(&store, ["direct", "tail"], instance);
     let first = Instance::new(&mut store, &module, &imports).unwrap();
-    let lines = Arc::new(Lines::default());
+    let lines = Log::default();
     let calls = |store: &mut Store<Option<Instance>>, name, of: Instance| {
         assert_eq!(
             call(store, of, name, 2).unwrap(),
@@ -287,7 +287,7 @@ fn calls_between_instances_go_through_the_host_while_they_are_observed() {
         lines.take()
     };
     for round in 0..2 {
-        let [one, two] = [0; 2].map(|_| store.observe_calls(lines.clone()).unwrap());
+        let [one, two] = [0; 2].map(|_| store.observe_calls(Arc::new(Callers(lines.clone()))).unwrap());
         store.remove_observer(two);
         // One that is made meanwhile, and imports a function that the first one imports.
         let imports = exports(&store, ["again", "tails"], first);
@@ -316,17 +316,10 @@ fn calls_between_instances_go_through_the_host_while_they_are_observed() {
     }
 }
 
-/// The instances that call the host.
-#[derive(Default)]
-struct Lines(Mutex<Vec<String>>);
+/// Writes the instances that call the host.
+struct Callers(Log);
 
-impl Lines {
-    fn take(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.lock().unwrap())
-    }
-}
-
-impl CallObserver<Option<Instance>> for Lines {
+impl CallObserver<Option<Instance>> for Callers {
     fn enter(&self, _: StoreContextMut<'_, Option<Instance>>, _: &Func, _: &[Val]) -> Result<(), Error> {
         Ok(())
     }
@@ -343,7 +336,7 @@ impl CallObserver<Option<Instance>> for Lines {
     fn enter_host(&self, caller: Caller<'_, Option<Instance>>, func: &Func, _: &[Val]) -> Result<(), Error> {
         let instance = caller.instance().unwrap();
         assert!(instance.import_index(&caller, func).is_some());
-        self.0.lock().unwrap().push(format!("{instance:?}"));
+        self.0.add(format!("{instance:?}"));
         Ok(())
     }
 }
@@ -372,8 +365,8 @@ fn exceptions_and_traps_pass_through_instances_that_are_observed() {
     let f = middle.get_export(&store, "f").unwrap();
     let outer = make(&mut store, catching, &[f, tag]);
     for is_observed in [false, true, false] {
-        let lines = Arc::new(Lines::default());
-        let observer = is_observed.then(|| store.observe_calls(lines.clone()).unwrap());
+        let lines = Log::default();
+        let observer = is_observed.then(|| store.observe_calls(Arc::new(Callers(lines.clone()))).unwrap());
         assert_eq!(call(&mut store, outer, "f", 7).unwrap(), 7);
         let trap = call(&mut store, outer, "f", 0).unwrap_err();
         assert_eq!(trap.trap(), Some(wasm_jit::Trap::UnreachableCodeReached), "{trap}");
