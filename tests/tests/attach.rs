@@ -639,7 +639,7 @@ fn a_forked_child_is_switched_by_itself() {
     switched.end();
 }
 
-/// Its handler is called, and the user is told that the script is not switched.
+/// The program's handler is called, and a message says that the script is not switched.
 #[test]
 fn a_program_keeps_its_own_handler() {
     let mut switched = Switched::start(CALLS, "");

@@ -8,7 +8,7 @@
 //!    that runs the store does this; processors of x86-64 make stores visible in their order.
 //! 2. A stub that finds no room calls [`RecordBuffers::make_room`] on its thread, which gives all
 //!    records of the buffer to the closure, and sets the cursor back to the start.
-//! 3. Any thread may give the closure what is in front of the cursors ([`RecordBuffers::flush`]).
+//! 3. Any thread may give the closure what is before the cursors ([`RecordBuffers::flush`]).
 //!    It remembers in the buffer what was given, and changes no cursor.
 //!
 //! Steps 2 and 3 hold a lock of the recorder. So the records between what was given and a cursor
@@ -108,8 +108,8 @@ struct Buffer {
     cursors: Arc<Cursors>,
 }
 
-// SAFETY: the block belongs to the buffer. Of its words, only those in front of the cursor are
-// accessed here, which no code writes as long as the recorder is locked.
+// SAFETY: the block belongs to the buffer. Of its words, only those before the cursor are accessed
+// here, which no code writes as long as the recorder is locked.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -150,8 +150,9 @@ impl Buffer {
         self.rest = cursor;
         let (offset, words) = (rest - self.block.addr().get(), (cursor - rest) / 8);
         // SAFETY: both are in the block, at multiples of 8, and the words between them were written
-        // by stubs, as zeros before. The thread that runs the store writes behind the cursor only;
-        // it returns to the start in `make_room` only, for which it needs the recorder's lock.
+        // by stubs, after zeros. The thread that runs the store writes at the cursor and after it
+        // only; it returns to the start in `make_room` only, for which it needs the recorder's
+        // lock.
         let records = unsafe { std::slice::from_raw_parts(self.block.add(offset).as_ptr().cast(), words) };
         consume(self.store, records);
     }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A function that is called when its time has come.
+/// A function that a clock calls at a given time.
 pub type Alarm = Box<dyn FnOnce() + Send>;
 
 /// A clock by which a monitor samples events.
