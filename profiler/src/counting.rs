@@ -7,7 +7,7 @@
 //! separate windows:
 //!
 //! 1. The service thread switches their entry probes on, with a probe function that only increments
-//!    a counter. Some microseconds later it reads the counters and the processor time of all
+//!    a counter. Some ten microseconds later it reads the counters and the processor time of all
 //!    threads that execute probes, and again after [`LENGTH`]. Then it switches the probes off. The
 //!    probes read no clock, and the program takes no part in opening or closing the window.
 //! 2. Each counted call represents the processor time of the threads in the stratum, divided by
@@ -38,7 +38,7 @@ const LENGTH: f64 = 10e3;
 
 /// Time before a window in which the caches are filled with the rewritten code and the probes, in
 /// nanoseconds. It is random, so that windows do not keep step with the program.
-const WARM_UP: Range<f64> = 2e3..4e3;
+const WARM_UP: Range<f64> = 8e3..12e3;
 
 /// The maximum part of a window that the probes of all its functions take. A function whose probes
 /// take more has a window of its own.
@@ -96,7 +96,7 @@ pub(crate) fn room(rates: impl Iterator<Item = f64>) -> usize {
     rates.scan(0.0, sum).take_while(|sum| *sum <= LOAD).count().max(1)
 }
 
-/// Counts calls of the functions in one window, which takes some 15 us. `random` is a number from 0
+/// Counts calls of the functions in one window, which takes some 25 us. `random` is a number from 0
 /// to 1. Returns `None` if the program hardly ran, or a thread is switching the probes of one of
 /// the functions off. For the service thread.
 pub(crate) fn window(functions: &[&Function], random: f64) -> Option<Vec<Count>> {

@@ -19,19 +19,24 @@
 //!    makes the last exit switches them off; so does a thread that finds too many exits of calls
 //!    that were entered before.
 //! 6. The service thread reads the number of entries after the end of the observation, and begins
-//!    the next one, unless a thread is still switching probes off ([`crate::switching`]).
+//!    the next one, unless a thread is still switching probes off ([`crate::switching`]), or the
+//!    program has not had a processor for as long as the window takes
+//!    ([`Function::is_unfinished`]).
 //!
 //! A small function may have been inlined at a thousand sites, of which a run of the program
 //! executes ten. Only probes that have been *executed* are switched for an observation. The others
 //! are on all the time, at no cost. One that is executed for the first time is added to a list; if
 //! nothing is observed then, the thread that executed it switches it off.
 
+mod lost;
+
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
 use fastinst::ProbeId;
 use fastinst_sigsafe::Segments;
 
+use self::lost::Lost;
 use crate::governor;
 use crate::policy::Allowance;
 use crate::probe_type::ProbeType;
@@ -180,44 +185,12 @@ pub(crate) trait OwnTime {
     /// The total time for which it was preempted.
     fn preempted(&self) -> u64;
     /// The time for which it was preempted since the service thread began a window at the time
-    /// `since`; at most that since the last call of this or of [`OwnTime::preempted`].
+    /// `since`; a part of it if the service thread has begun windows in many ticks since.
     fn preempted_since(&self, since: u64) -> u64;
+    /// The time, in a probe that began at the time `began`.
+    fn now(&self, began: u64) -> u64;
     /// Whether it is the only thread.
     fn is_alone(&self) -> bool;
-}
-
-/// The time that a thread had lost at a certain moment, that is, time that is not the program's
-/// own.
-#[derive(Default)]
-struct Lost {
-    /// [`OwnTime::number`], or 0 for none.
-    thread: AtomicUsize,
-    spent: AtomicU64,
-    preempted: AtomicU64,
-}
-
-impl Lost {
-    fn note(&self, thread: &impl OwnTime) {
-        self.spent.store(thread.spent(), Relaxed);
-        self.preempted.store(thread.preempted(), Relaxed);
-        self.thread.store(thread.number(), Relaxed);
-    }
-
-    fn forget(&self) {
-        self.thread.store(0, Relaxed);
-    }
-
-    fn is_empty(&self) -> bool {
-        self.thread.load(Relaxed) == 0
-    }
-
-    /// The time that the thread has spent in probes since, and for which it was preempted; `None`
-    /// for any other thread.
-    fn since(&self, thread: &impl OwnTime) -> Option<(u64, u64)> {
-        let since = |now: u64, before: &AtomicU64| now.saturating_sub(before.load(Relaxed));
-        (self.thread.load(Relaxed) == thread.number())
-            .then(|| (since(thread.spent(), &self.spent), since(thread.preempted(), &self.preempted)))
-    }
 }
 
 /// The number of entries of a window that execute code which was just rewritten.
@@ -227,7 +200,7 @@ const COLD: u64 = 2;
 /// was begun: some tens of microseconds, in which the caches are filled again. Windows that are
 /// begun while the thread has no processor would all be at the beginning of its time slices, and
 /// represent the milliseconds after that.
-const REFILL: u64 = 130_000;
+pub(crate) const REFILL: u64 = 130_000;
 
 /// A preemption shorter than this, in ticks, may be an error of the kernel's figures.
 const MIN_PREEMPTION: u64 = 20_000;
@@ -530,6 +503,8 @@ impl Function {
             0
         };
         let preempted = thread.preempted_since(since);
+        // The thread may have been preempted in this probe, and have measured that, too.
+        let now = if preempted > 0 { thread.now(now) } else { now };
         // Of a window that ends with its limit, only the latencies are used.
         let is_cold = preempted > MIN_PREEMPTION && !self.is_limited.load(Relaxed);
         let delay = if is_cold { delay + REFILL } else { delay };
@@ -800,6 +775,13 @@ impl Function {
         }
         self.are_all_off.store(false, Relaxed);
         Some(number)
+    }
+
+    /// Whether the window may contain further calls, if the program has not run for as long as it
+    /// lasts. If other threads execute probes, too, a window that has opened ends at a point in
+    /// time.
+    pub(crate) fn is_unfinished(&self, is_alone: bool) -> bool {
+        self.is_pending() || is_alone && !self.entry_switch.now().are_over()
     }
 
     /// Whether the times of the window are not determined yet.

@@ -158,7 +158,7 @@ pub(crate) struct Open {
     pub(crate) length: f64,
     /// The part of the time that is the program's own.
     pub(crate) running: f64,
-    /// The processor time that the program had taken when the window opened.
+    /// The processor time that the program had taken, without probes, when the window was begun.
     pub(crate) own_time: f64,
 }
 

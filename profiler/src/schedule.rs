@@ -16,7 +16,7 @@ use rand::{RngExt, SeedableRng};
 use wordpatch::tsc;
 
 use crate::counting::Count;
-use crate::function::{Exceeded, FUNCTIONS, Function, Window, take_exhausted};
+use crate::function::{Exceeded, FUNCTIONS, Function, REFILL, Window, take_exhausted};
 use crate::governor::{self, Demand};
 use crate::measured::{CountedStratum, Measured, ON, Observed, Selection, Stage, Unobserved};
 use crate::options::Counts;
@@ -58,6 +58,10 @@ const VALUE_OF_TIME: f64 = 0.7;
 /// Nanoseconds until a function is tried again whose probes a thread is switching
 /// ([`crate::switching`]).
 const BUSY: f64 = 1e5;
+
+/// Nanoseconds until a window is looked at again that the program had no processor for: a part of a
+/// scheduler's time slice.
+const NOT_RUN: f64 = 1e6;
 
 /// While nothing is due. Samples of functions that are on are drained this often.
 const IDLE: Duration = Duration::from_millis(50);
@@ -327,7 +331,7 @@ impl Schedule {
         }
         // Those that last longest first, so that fewer are open at the same time.
         opening.sort_by(|(_, a), (_, b)| b.length.total_cmp(&a.length));
-        let (spent, running, own_time) = (thread::spent(), self.own.get(), own_time::processor_time());
+        let (spent, running, own_time) = (thread::spent(), self.own.get(), processor_time());
         let limit = u64::from(CAP) * governor::intensity().calls as u64;
         if !opening.is_empty() {
             thread::note_processor_times();
@@ -420,10 +424,9 @@ impl Schedule {
         let Some(function) = FUNCTIONS.get(index as usize) else { return };
         match self.functions[index as usize].stage {
             Stage::Planned(planned) => self.open(index, &planned),
-            Stage::Open(open) if self.has_not_run(function, &open) => {
-                // The program has not had a processor for as long as the window takes: it is not
-                // known to be empty.
-                let open = Open { end: open.end.max(self.now()) + open.length, ..open };
+            Stage::Open(open) if Self::is_unfinished(function, &open) => {
+                // What the program would call in the rest of the window is not known.
+                let open = Open { end: self.now() + open.length.max(NOT_RUN), ..open };
                 self.functions[index as usize].stage = Stage::Open(open);
                 self.due.push(Reverse((open.end as u64, index)));
             }
@@ -468,8 +471,15 @@ impl Schedule {
 
     /// Whether no call was seen since the window began, and the program could not have made one in
     /// it.
-    fn has_not_run(&self, function: &Function, open: &Open) -> bool {
-        function.is_pending() && own_time::processor_time() - open.own_time < open.length
+    fn has_not_run(function: &Function, open: &Open) -> bool {
+        function.is_pending() && ran(open) < open.length
+    }
+
+    /// Whether the program has not had a processor for as long as the window takes, which is
+    /// therefore not over.
+    fn is_unfinished(function: &Function, open: &Open) -> bool {
+        function.is_unfinished(!thread::are_many())
+            && ran(open) < DELAY.end + governor::nanoseconds(REFILL) + open.length
     }
 
     /// What the function's window has counted, `length` nanoseconds of which have passed.
@@ -525,7 +535,7 @@ impl Schedule {
             }
             Stage::Open(open) => {
                 let passed = function.passed(tsc::now());
-                if self.has_not_run(function, &open) || passed == 0.0 {
+                if Self::has_not_run(function, &open) || passed == 0.0 {
                     strata.forget_last();
                     strata.unobserved(now - open.start, measured.observed().pace.rate());
                     return strata;
@@ -696,6 +706,16 @@ fn importance(value: Option<f64>, mean: f64) -> f64 {
         Some(value) if mean > 0.0 => (value / mean).clamp(*IMPORTANCE.start(), *IMPORTANCE.end()),
         _ => 1.0,
     }
+}
+
+/// The program's processor time without that of probes, in nanoseconds.
+fn processor_time() -> f64 {
+    own_time::processor_time() - counting::spent_in_probes()
+}
+
+/// The same since a window was begun.
+fn ran(open: &Open) -> f64 {
+    processor_time() - open.own_time
 }
 
 /// What a window has shown.

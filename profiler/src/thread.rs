@@ -8,7 +8,9 @@
 //! of threads that have ended.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
+};
 
 use fastinst_sigsafe::blocks::{Block, Blocks};
 use wordpatch::tsc;
@@ -80,12 +82,10 @@ pub(crate) struct Thread {
     processor_before: AtomicU64,
     processor: AtomicU64,
     preemption: Preemption,
-    preempted_before: AtomicU64,
     stack: Stack,
-    /// When the service thread last read its processor time for [`note_processor_times`], in ticks,
-    /// or 0; and what it was, in nanoseconds.
-    noted: AtomicU64,
-    processor_when_noted: AtomicU64,
+    /// Written by [`note_processor_times`], and where it writes next.
+    notes: [Note; NOTES],
+    next_note: AtomicUsize,
     /// Number of first entries of windows that the thread has made.
     cold: AtomicU64,
     entries: EntryStack,
@@ -191,7 +191,7 @@ impl Thread {
         block.seen.store(now, Ordering::Relaxed);
         block.begins_at(governor::of_thread() as u64);
         block.preemption.forget();
-        block.noted.store(0, Ordering::Relaxed);
+        block.notes.iter().for_each(|note| note.at.store(0, Ordering::Relaxed));
         block.stack.begin(thread_pointer());
         // SAFETY: as in `current`.
         unsafe { *thread_local() = std::ptr::from_ref(block).cast_mut() };
@@ -253,9 +253,7 @@ impl Thread {
     /// Duration of the thread's preemption since some moment, in ticks.
     #[inline(always)]
     pub(crate) fn preempted(&self) -> u64 {
-        let preempted = self.preemption.time();
-        self.preempted_before.store(preempted, Ordering::Relaxed);
-        preempted
+        self.preemption.time()
     }
 
     /// The thread's own time at the time `now`: without probes and preemption, in ticks.
@@ -330,6 +328,65 @@ impl Thread {
     }
 }
 
+/// A window may wait for the thread while others are begun.
+const NOTES: usize = 4;
+
+/// A thread's figures at one moment.
+#[derive(Clone, Copy)]
+struct Figures {
+    at: u64,
+    /// Its processor time, in nanoseconds.
+    processor: u64,
+    /// The preemption that was known, in ticks.
+    preempted: u64,
+}
+
+/// [`Figures`] that one thread writes and another one reads.
+#[derive(Default)]
+struct Note {
+    /// 0 for none, or while the other two are written.
+    at: AtomicU64,
+    processor: AtomicU64,
+    preempted: AtomicU64,
+}
+
+impl Note {
+    fn write(&self, figures: Figures) {
+        self.at.store(0, Ordering::Relaxed);
+        // Pairs with the fence in `read`: who has read a new figure does not then read the old
+        // time.
+        fence(Ordering::Release);
+        self.processor.store(figures.processor, Ordering::Relaxed);
+        self.preempted.store(figures.preempted, Ordering::Relaxed);
+        // Release: the figures first.
+        self.at.store(figures.at, Ordering::Release);
+    }
+
+    fn read(&self) -> Option<Figures> {
+        // Acquire: pairs with the Release in `write`.
+        let at = self.at.load(Ordering::Acquire);
+        let [processor, preempted] =
+            [&self.processor, &self.preempted].map(|figure| figure.load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let is_whole = at != 0 && self.at.load(Ordering::Relaxed) == at;
+        is_whole.then_some(Figures { at, processor, preempted })
+    }
+}
+
+impl Thread {
+    /// Notes the thread's figures at the time `at`. If it has not run since the last note, that one
+    /// says more. For the service thread.
+    fn note(&self, processor: u64, at: u64) {
+        let next = self.next_note.load(Ordering::Relaxed);
+        let last = self.notes[next.wrapping_sub(1) % NOTES].read();
+        if last.is_some_and(|last| last.processor == processor) {
+            return;
+        }
+        self.notes[next % NOTES].write(Figures { at, processor, preempted: self.preemption.known() });
+        self.next_note.store(next.wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
 impl OwnTime for Thread {
     fn number(&self) -> usize {
         std::ptr::from_ref(self).addr()
@@ -346,16 +403,21 @@ impl OwnTime for Thread {
 
     #[cold]
     fn preempted_since(&self, since: u64) -> u64 {
-        let before = self.preempted_before.load(Ordering::Relaxed);
-        let lately = Thread::preempted(self).wrapping_sub(before);
-        // Acquire: pairs with the Release in `note_processor_times`.
-        let noted = self.noted.load(Ordering::Acquire);
-        if lately == 0 || noted == 0 || noted > since {
-            return lately;
+        let notes = || self.notes.iter().filter_map(Note::read);
+        let before = notes().filter(|note| note.at <= since).max_by_key(|note| note.at);
+        // Without any, the thread is younger than the window.
+        let Some(note) = before.or_else(|| notes().min_by_key(|note| note.at)) else { return 0 };
+        let lately = Thread::preempted(self).saturating_sub(note.preempted);
+        if lately == 0 {
+            return 0;
         }
-        let ran = governor::of_thread() - self.processor_when_noted.load(Ordering::Relaxed) as f64;
+        let ran = governor::of_thread() - note.processor as f64;
         let ran = (ran * governor::ticks_per_ns()) as u64;
-        lately.min(tsc::now().saturating_sub(noted).saturating_sub(ran))
+        lately.min(tsc::now().saturating_sub(note.at).saturating_sub(ran))
+    }
+
+    fn now(&self, _: u64) -> u64 {
+        tsc::now()
     }
 
     fn is_alone(&self) -> bool {
@@ -417,9 +479,7 @@ pub(crate) fn note_processor_times() {
         let owner = block.owner.load(Ordering::Relaxed);
         if owner != 0 {
             let processor = governor::processor_time(governor::clock_of(owner));
-            block.processor_when_noted.store(processor as u64, Ordering::Relaxed);
-            // Release: the processor time first.
-            block.noted.store(tsc::now(), Ordering::Release);
+            block.note(processor as u64, tsc::now());
         }
     }
 }
@@ -635,10 +695,9 @@ mod tests {
         .unwrap();
     }
 
-    /// Preemption before a window was begun is not taken for one in it, though no probe has noticed
-    /// it before.
-    #[test]
-    fn preemption_before_a_window_does_not_belong_to_it() {
+    /// Runs `act`, for 50 ms at least between two measurements of preemption, beside other threads
+    /// that take all processors.
+    fn with_competitors(act: impl FnOnce(&Thread)) {
         preemption::start(2.0);
         if !preemption::is_available() {
             println!("skipped: the C library has registered no rseq area");
@@ -655,23 +714,59 @@ mod tests {
                     }
                 });
             }
-            let thread = Thread::current().unwrap();
-            thread.preempted();
+            act(Thread::current().unwrap());
+            done.store(true, Ordering::Relaxed);
+        });
+    }
+
+    fn spin() {
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < std::time::Duration::from_millis(50) {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Some milliseconds: a measurement that finds as much was not the first after a time slice by
+    /// chance.
+    const LONG: u64 = 10_000_000;
+
+    /// Preemption before a window was begun is not taken for one in it, though no probe has noticed
+    /// it before.
+    #[test]
+    fn preemption_before_a_window_does_not_belong_to_it() {
+        with_competitors(|thread| {
             let mut lately = 0;
-            // Until a measurement finds some milliseconds that nothing has noticed before.
-            while lately < 10_000_000 {
-                let (before, begun) = (thread.preempted(), std::time::Instant::now());
-                while begun.elapsed() < std::time::Duration::from_millis(50) {
-                    std::hint::spin_loop();
-                }
+            while lately < LONG {
+                let before = thread.preempted();
+                spin();
                 note_processor_times();
-                let noted = thread.noted.load(Ordering::Relaxed);
+                let noted = thread.notes.iter().filter_map(Note::read).map(|note| note.at).max().unwrap();
                 let since = thread.preempted_since(tsc::now());
                 let passed = tsc::now() - noted;
                 lately = thread.preempted() - before;
                 assert!(since <= passed, "{since} of {passed} ticks, {lately} since the last probe");
             }
-            done.store(true, Ordering::Relaxed);
+        });
+    }
+
+    /// Windows of several functions are begun together. The first probe afterwards measures the
+    /// preemption in between; those of the other functions find nothing new.
+    #[test]
+    fn preemption_after_windows_were_begun_belongs_to_all_of_them() {
+        with_competitors(|thread| {
+            let mut first = 0;
+            while first < LONG {
+                note_processor_times();
+                let since = tsc::now();
+                spin();
+                first = thread.preempted_since(since);
+                let second = thread.preempted_since(since);
+                assert!(second >= first, "{first}, and then {second}");
+                // Other windows have been begun since.
+                note_processor_times();
+                let third = thread.preempted_since(since);
+                assert!(third >= first, "{first}, and later {third}");
+            }
         });
     }
 }

@@ -25,20 +25,21 @@ use tests::{Competitors, Profiled, compile, is_long, profiled};
 /// The programs run for a second or two, on a machine that may be busy.
 const BUDGET: &str = "budget=5%";
 
-/// Each program, the number of its runs in the long form, and whether other processes compete for
-/// the processors.
-const PROGRAMS: [(&str, u32, bool); 11] = [
-    ("cluster", 4, false),
-    ("periodic", 6, false),
-    ("phases", 6, false),
-    ("recursion", 5, false),
-    ("interpreter", 5, false),
-    ("threads", 5, false),
-    ("blocking", 5, false),
-    ("blocking", 4, true),
-    ("nanoseconds", 4, true),
-    ("tail", 4, false),
-    ("tail", 4, true),
+/// Each program, the number of its runs in the long form, and the number of other processes, for
+/// each processor, that compete for it.
+const PROGRAMS: [(&str, u32, usize); 12] = [
+    ("cluster", 4, 0),
+    ("periodic", 6, 0),
+    ("phases", 6, 0),
+    ("recursion", 5, 0),
+    ("interpreter", 5, 0),
+    ("threads", 5, 0),
+    ("blocking", 5, 0),
+    ("blocking", 4, 1),
+    ("nanoseconds", 4, 1),
+    ("many", 4, 2),
+    ("tail", 4, 0),
+    ("tail", 4, 1),
 ];
 
 const COVERAGE: f64 = 0.93;
@@ -222,9 +223,9 @@ fn stated_intervals_hold_for_adversarial_programs() {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     let measure = || {
         let mut verdict = Verdict::default();
-        for (variant, runs, is_busy) in PROGRAMS {
+        for (variant, runs, competitors) in PROGRAMS {
             for _ in 0..if is_long() { runs } else { runs.div_ceil(3) } {
-                let _competitors = Competitors::start(if is_busy { processors } else { 0 });
+                let _competitors = Competitors::start(competitors * processors);
                 verdict.add(variant, &profiled(&binary, &[variant], BUDGET));
             }
         }

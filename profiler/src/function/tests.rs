@@ -22,6 +22,39 @@ impl OwnTime for Own {
         self.1
     }
 
+    fn now(&self, began: u64) -> u64 {
+        began
+    }
+
+    fn is_alone(&self) -> bool {
+        true
+    }
+}
+
+/// A thread that is preempted for this time in a probe.
+struct InProbe(u64);
+
+impl OwnTime for InProbe {
+    fn number(&self) -> usize {
+        1
+    }
+
+    fn spent(&self) -> u64 {
+        0
+    }
+
+    fn preempted(&self) -> u64 {
+        self.0
+    }
+
+    fn preempted_since(&self, _: u64) -> u64 {
+        self.0
+    }
+
+    fn now(&self, began: u64) -> u64 {
+        began + self.0
+    }
+
     fn is_alone(&self) -> bool {
         true
     }
@@ -85,6 +118,33 @@ fn a_window_lies_in_the_programs_own_time() {
     assert_eq!(place(150, &Own(0, 100)), (false, Some((200, 250))), "preempted in between");
     assert_eq!(place(1150, &Own(10, 1000)), (true, Some((1110, 1160))), "preempted, then 100 passed");
     assert_eq!(place(2000, &Own(0, 1000)), (false, None), "waited for some of the time");
+}
+
+/// The service thread looks at a window when its stratum is over, which may be in the middle of the
+/// window: the program is slow if it rarely has a processor.
+#[test]
+fn a_window_is_unfinished_until_an_entry_ends_it() {
+    let function = Function::default();
+    function.reset();
+    assert!(!function.is_unfinished(true));
+    opened(&function, 1000, 200);
+    assert!(function.is_unfinished(true) && function.is_unfinished(false), "without an entry");
+    assert!(enter(&function, 150, &IDEAL).is_some());
+    assert!(function.is_unfinished(true));
+    assert!(!function.is_unfinished(false), "other threads do not make it longer");
+    assert!(enter(&function, 200, &IDEAL).is_none());
+    assert!(!function.is_unfinished(true));
+}
+
+/// The window would be over at once if it were placed after the time at which the probe began.
+#[test]
+fn preemption_in_the_probe_that_places_a_window_is_not_in_the_window() {
+    let function = Function::default();
+    function.reset();
+    opened(&function, 1000, 150);
+    let long = InProbe(2 * MIN_PREEMPTION);
+    assert_eq!(function.enter(0, 60, &long), Entered::Early);
+    assert_eq!(function.opens.load(Relaxed), 100 + long.0 + REFILL);
 }
 
 #[test]

@@ -1,0 +1,40 @@
+//! What a thread has lost to probes and preemption.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+use super::OwnTime;
+
+/// The time that a thread had lost at a certain moment, that is, time that is not the program's
+/// own.
+#[derive(Default)]
+pub(super) struct Lost {
+    /// [`OwnTime::number`], or 0 for none.
+    thread: AtomicUsize,
+    spent: AtomicU64,
+    preempted: AtomicU64,
+}
+
+impl Lost {
+    pub(super) fn note(&self, thread: &impl OwnTime) {
+        self.spent.store(thread.spent(), Relaxed);
+        self.preempted.store(thread.preempted(), Relaxed);
+        self.thread.store(thread.number(), Relaxed);
+    }
+
+    pub(super) fn forget(&self) {
+        self.thread.store(0, Relaxed);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.thread.load(Relaxed) == 0
+    }
+
+    /// The time that the thread has spent in probes since, and for which it was preempted; `None`
+    /// for any other thread.
+    pub(super) fn since(&self, thread: &impl OwnTime) -> Option<(u64, u64)> {
+        let since = |now: u64, before: &AtomicU64| now.saturating_sub(before.load(Relaxed));
+        (self.thread.load(Relaxed) == thread.number())
+            .then(|| (since(thread.spent(), &self.spent), since(thread.preempted(), &self.preempted)))
+    }
+}
