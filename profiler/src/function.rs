@@ -494,8 +494,9 @@ impl Function {
         is_open
     }
 
-    /// Determines the times of a window that was begun at `since`. Returns whether it is open.
-    fn place_after(&self, since: u64, now: u64, thread: &impl OwnTime) -> bool {
+    /// Determines the times of a window that was begun at `since`, in a probe that began at `began`.
+    /// Returns whether it is open.
+    fn place_after(&self, since: u64, began: u64, thread: &impl OwnTime) -> bool {
         let (delay, length) = (self.delay.load(Relaxed), self.length.load(Relaxed));
         let spent = if thread.is_alone() {
             thread.spent().saturating_sub(self.spent_by_then.load(Relaxed))
@@ -504,14 +505,15 @@ impl Function {
         };
         let preempted = thread.preempted_since(since);
         // The thread may have been preempted in this probe, and have measured that, too.
-        let now = if preempted > 0 { thread.now(now) } else { now };
+        let now = if preempted > 0 { thread.now(began) } else { began };
         // Of a window that ends with its limit, only the latencies are used.
         let is_cold = preempted > MIN_PREEMPTION && !self.is_limited.load(Relaxed);
         let delay = if is_cold { delay + REFILL } else { delay };
         let own = (now - since).saturating_sub(preempted + spent);
         let (opens, closes) = ((now + delay).saturating_sub(own), (now + delay + length).saturating_sub(own));
         if closes <= now {
-            self.closes.store(now, Relaxed);
+            // So it is over for this probe, too, which switches the others off.
+            self.closes.store(began, Relaxed);
             return false;
         }
         self.closes.store(closes, Relaxed);

@@ -120,6 +120,16 @@ fn a_window_lies_in_the_programs_own_time() {
     assert_eq!(place(2000, &Own(0, 1000)), (false, None), "waited for some of the time");
 }
 
+/// The thread knows when the probe began, and learns there that it was preempted in it.
+#[test]
+fn a_window_that_is_over_ends_in_a_probe_that_was_preempted() {
+    let function = Function::default();
+    function.reset();
+    opened(&function, 1000, 150);
+    assert!(matches!(function.enter(0, 160, &InProbe(30)), Entered::Early));
+    assert!(!function.has_on(ProbeType::Entry));
+}
+
 /// The service thread looks at a window when its stratum is over, which may be in the middle of the
 /// window: the program is slow if it rarely has a processor.
 #[test]
