@@ -169,8 +169,8 @@ fn exit_with(own: impl FnOnce(&EntryStack) -> Own<'_>, begin: u64, fired: &Fired
         };
         match (own(entries).pop(&exit, |entry| thread.discarded(entry)), fired.probe) {
             (Some(entry), _) => complete(begin, &entry, function, thread),
-            (None, Some(id)) => function.unobserved_exit(id),
-            (None, None) => function.stray_exit(),
+            (None, Some(id)) => function.unobserved_exit(id, begin),
+            (None, None) => function.stray_exit(begin),
         }
         spend(thread, begin, tsc::now());
     });

@@ -661,18 +661,24 @@ impl Function {
         }
     }
 
-    /// Handles an exit whose entry was not observed, as [`Function::unobserved_entry`].
+    /// Handles an exit at the time `now` whose entry was not observed, as
+    /// [`Function::unobserved_entry`].
     #[inline]
-    pub(crate) fn unobserved_exit(&self, id: ProbeId) {
+    pub(crate) fn unobserved_exit(&self, id: ProbeId, now: u64) {
         match self.exit_switch.phase() {
             Phase::Off => self.exit_switch.while_off(|| _ = fastinst::deactivate(id)),
-            _ => self.stray_exit(),
+            _ => self.stray_exit(now),
         }
     }
 
     /// Handles an exit whose entry was not observed, while the exit probes are on.
     #[inline]
-    pub(crate) fn stray_exit(&self) {
+    pub(crate) fn stray_exit(&self, now: u64) {
+        // A window that opens soon has no observed calls yet, and needs the probes.
+        let opens = self.opens.load(Acquire);
+        if now < opens && opens < u64::MAX {
+            return;
+        }
         let observation = self.observation();
         if self.strays_left.fetch_sub(1, Relaxed) == 0 {
             self.end_exits(self.exit_period(), || self.entry_switch.now_ordered().observation == observation);

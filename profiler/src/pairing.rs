@@ -16,7 +16,8 @@
 //!
 //! The entries above a match have ended without an observed exit. An entry whose frame is below the
 //! stack pointer of a later entry has ended as well, and so has one of the same function at the
-//! same stack pointer. So a latency is never computed from another call's entry, but may be lost.
+//! same stack pointer, with those above it. So a latency is never computed from another call's
+//! entry, but may be lost.
 //!
 //! # Calls whose exits are missed
 //! Exits of a long call are missed if the function's exit probes go off before it returns: they are
@@ -232,6 +233,7 @@ impl Own<'_> {
         while height > 0 && is_stale(&self.at(height - 1)) {
             height -= 1;
         }
+        height = self.again(height, entry).unwrap_or(height);
         if height < self.height() {
             self.cut(height, &mut discarded);
         }
@@ -240,6 +242,19 @@ impl Own<'_> {
         }
         self.0.slots.get(height)?;
         Some(height)
+    }
+
+    /// Below this height, the index of an entry of the same function in the same frame. Functions
+    /// that were inlined into a frame, or were called from it one after the other with their exits
+    /// unseen, have the same stack pointer; when one of them is entered again, it has ended, and
+    /// so have those that were entered after it.
+    #[inline(always)]
+    fn again(&self, height: usize, entry: &Entry) -> Option<usize> {
+        let slots = &self.0.slots[height.saturating_sub(LOOK)..height];
+        let is_in_frame = |slot: &&Slot| slot.stack_pointer.load(Relaxed) == entry.stack_pointer;
+        let mut in_frame = slots.iter().rev().take_while(is_in_frame);
+        let above = in_frame.position(|slot| slot.function.load(Relaxed) == entry.function)?;
+        Some(height - 1 - above)
     }
 
     #[cold]
@@ -451,6 +466,16 @@ mod tests {
     fn within_an_observation_a_frame_may_have_grown() {
         let alloca = stack(&[(1, 1, 0xa, 0x90)]);
         assert!(pop(&alloca, exit(1, 1, 0xa, 0x60)).is_some());
+    }
+
+    /// A loop calls two functions, whose exits are not seen.
+    #[test]
+    fn calls_from_one_frame_do_not_hide_the_call_that_makes_them() {
+        let entries = [(1, 1, 0xa, 0x90)].into_iter();
+        let inner = [(2, 1, 0xb, 0x80), (3, 1, 0xc, 0x80)].into_iter().cycle().take(4 * LOOK);
+        let all = stack(&entries.chain(inner).collect::<Vec<_>>());
+        assert_eq!(all.own().height(), 3, "the last call of each function");
+        assert!(pop(&all, exit(1, 1, 0xa, 0x90)).is_some());
     }
 
     #[test]

@@ -275,12 +275,22 @@ fn counting_ends_the_window_before() {
     assert!(!function.has_on(ProbeType::Entry) && !function.has_on(ProbeType::Exit));
 }
 
+/// Of a function of nanoseconds, hundreds of calls end before its window opens.
+#[test]
+fn exits_before_a_window_opens_do_not_end_the_exit_period() {
+    let function = Function::default();
+    observed(&function, 1000, 1000);
+    (0..=STRAY_EXITS_IN_WINDOW).for_each(|_| function.stray_exit(99));
+    assert!(function.has_on(ProbeType::Exit));
+    assert!(enter(&function, 150, &IDEAL).is_some());
+}
+
 #[test]
 fn too_many_exits_of_other_calls_end_the_exit_period() {
     let function = Function::default();
     observed(&function, 1000, 1000);
     let entry = enter(&function, 150, &IDEAL).unwrap();
-    (0..=STRAY_EXITS_IN_WINDOW).for_each(|_| function.stray_exit());
+    (0..=STRAY_EXITS_IN_WINDOW).for_each(|_| function.stray_exit(150));
     assert!(!function.has_on(ProbeType::Exit));
     function.left(entry.period);
     let next = opened(&function, 10, 1000);
