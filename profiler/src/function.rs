@@ -494,8 +494,8 @@ impl Function {
         is_open
     }
 
-    /// Determines the times of a window that was begun at `since`, in a probe that began at `began`.
-    /// Returns whether it is open.
+    /// Determines the times of a window that was begun at `since`, in a probe that began at
+    /// `began`. Returns whether it is open.
     fn place_after(&self, since: u64, began: u64, thread: &impl OwnTime) -> bool {
         let (delay, length) = (self.delay.load(Relaxed), self.length.load(Relaxed));
         let spent = if thread.is_alone() {
