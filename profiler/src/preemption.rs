@@ -27,10 +27,13 @@
 //! process dies.
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64};
 
 use nix::time::{ClockId, clock_gettime};
 use wordpatch::tsc;
+
+use crate::governor;
 
 /// No `rseq` area.
 const NONE: isize = isize::MIN;
@@ -48,6 +51,10 @@ static RATE: AtomicU64 = AtomicU64::new(0);
 /// Without it, probes would measure continuously if a measurement itself deschedules the thread
 /// (under a tracer of system calls), or if the program overwrites the pointer very often.
 const BETWEEN_LOOKS: u64 = 100_000;
+
+/// Time without a processor, in nanoseconds, that may be the distance between two readings of
+/// clocks.
+const MIN_OFF: i64 = 20_000;
 
 // A critical section of one byte, after the signature that the kernel requires before the abort
 // handler (RSEQ_SIG of glibc). No code ever jumps there.
@@ -114,6 +121,32 @@ fn armed() -> u64 {
     (&raw const profiler_never_in).addr() as u64
 }
 
+/// The elapsed time less the processor time of a thread's clock, in nanoseconds.
+fn off(clock: ClockId) -> nix::Result<u64> {
+    let now =
+        |clock| clock_gettime(clock).map(|time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64);
+    let processor = now(clock)?;
+    Ok(now(ClockId::CLOCK_MONOTONIC)?.wrapping_sub(processor))
+}
+
+/// The part of the time without a processor for which a thread was preempted, in ticks, if it has
+/// made this number of context switches.
+fn preempted(off: i64, voluntary: u64, involuntary: u64) -> u64 {
+    if off <= 0 || involuntary == 0 {
+        return 0;
+    }
+    let share = involuntary as f64 / (involuntary + voluntary) as f64;
+    (off as f64 * share * f64::from_bits(RATE.load(Relaxed))) as u64
+}
+
+/// The numbers of voluntary and involuntary context switches of a thread of this process
+/// (proc_pid_status(5)).
+fn switches_of(thread: u32) -> Option<(u64, u64)> {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).ok()?;
+    let number = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    Some((number("voluntary_ctxt_switches:")?, number("nonvoluntary_ctxt_switches:")?))
+}
+
 /// The preemption of one thread. Written by that thread only.
 #[derive(Debug, Default)]
 pub(crate) struct Preemption {
@@ -145,6 +178,35 @@ impl Preemption {
         self.time.load(Relaxed)
     }
 
+    /// What [`Preemption::time`] would return in the thread with this kernel id, for other threads.
+    /// Takes some ten microseconds if the thread was descheduled since its last measurement. If the
+    /// thread has ended, as [`Preemption::known`].
+    pub(crate) fn until_now(&self, thread: u32) -> u64 {
+        loop {
+            let looked = self.looked.load(Acquire);
+            let time = self.known();
+            let since = self.since_measured(thread).unwrap_or(0);
+            // Otherwise, the thread has made a measurement meanwhile.
+            if self.looked.load(Relaxed) == looked {
+                return time + since;
+            }
+        }
+    }
+
+    /// The preemption since the last measurement; `None` if nothing is known of the thread.
+    fn since_measured(&self, thread: u32) -> Option<u64> {
+        if !self.has_looked.load(Relaxed) {
+            return None;
+        }
+        let since = |now: u64, before: &AtomicU64| now.wrapping_sub(before.load(Relaxed));
+        let off = since(off(governor::clock_of(thread)).ok()?, &self.off) as i64;
+        if off <= MIN_OFF {
+            return None;
+        }
+        let (voluntary, involuntary) = switches_of(thread)?;
+        Some(preempted(off, since(voluntary, &self.voluntary), since(involuntary, &self.involuntary)))
+    }
+
     #[cold]
     fn look(&self) {
         let Some(pointer) = pointer() else { return };
@@ -153,7 +215,8 @@ impl Preemption {
             return;
         }
         self.ask(pointer);
-        self.looked.store(tsc::now(), Relaxed);
+        // Release: pairs with the Acquire in `until_now`.
+        self.looked.store(tsc::now(), Release);
     }
 
     fn ask(&self, pointer: &AtomicU64) {
@@ -168,21 +231,14 @@ impl Preemption {
             usage.assume_init()
         };
         // Not from `usage`, whose times are those of the last timer tick.
-        let now = |clock| {
-            clock_gettime(clock).map(|time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
-        };
-        let Ok(processor) = now(ClockId::CLOCK_THREAD_CPUTIME_ID) else { return };
-        let Ok(passed) = now(ClockId::CLOCK_MONOTONIC) else { return };
-        let off = passed.wrapping_sub(processor);
+        let Ok(off) = off(ClockId::CLOCK_THREAD_CPUTIME_ID) else { return };
         let (voluntary, involuntary) = (usage.ru_nvcsw as u64, usage.ru_nivcsw as u64);
         let since = |place: &AtomicU64, now: u64| now.wrapping_sub(place.swap(now, Relaxed));
         let off = since(&self.off, off) as i64;
         let (voluntary, involuntary) =
             (since(&self.voluntary, voluntary), since(&self.involuntary, involuntary));
-        if self.has_looked.swap(true, Relaxed) && off > 0 && involuntary > 0 {
-            let share = involuntary as f64 / (involuntary + voluntary) as f64;
-            let rate = f64::from_bits(RATE.load(Relaxed));
-            self.time.fetch_add((off as f64 * share * rate) as u64, Relaxed);
+        if self.has_looked.swap(true, Relaxed) {
+            self.time.fetch_add(preempted(off, voluntary, involuntary), Relaxed);
         }
     }
 
@@ -249,6 +305,44 @@ mod tests {
             let slack = ticks(Duration::from_millis(20));
             assert!((most as f64) < ticks(start.elapsed()) + slack, "more than the time that passed");
         });
+    }
+
+    /// A report made while a thread is in a long call has the time that the thread would measure.
+    #[test]
+    fn preemption_since_the_last_measurement_is_known_to_other_threads() {
+        start(RATE);
+        if !is_available() {
+            println!("skipped: the C library has registered no rseq area");
+            return;
+        }
+        let done = &AtomicBool::new(false);
+        let spin = |until: &dyn Fn() -> bool| {
+            while !until() {
+                std::hint::spin_loop();
+            }
+        };
+        let known = std::thread::scope(|scope| {
+            let competitors = 4 * std::thread::available_parallelism().map_or(1, usize::from);
+            (0..competitors).for_each(|_| _ = scope.spawn(|| spin(&|| done.load(Relaxed))));
+            let preemption = &Preemption::default();
+            preemption.time();
+            let thread = nix::unistd::gettid().as_raw() as u32;
+            let reader = scope.spawn(move || {
+                let start = Instant::now();
+                let mut known = 0;
+                while known < (50e6 * RATE) as u64 && start.elapsed() < Duration::from_secs(60) {
+                    known = preemption.until_now(thread);
+                }
+                done.store(true, Relaxed);
+                known
+            });
+            spin(&|| done.load(Relaxed));
+            let own = preemption.time();
+            let known = reader.join().expect("it does not panic");
+            assert!(own > known / 2, "{own} ticks in the thread itself, {known} before in another");
+            known
+        });
+        assert!(known >= (50e6 * RATE) as u64, "{known}");
     }
 
     /// A program that overwrites the pointer at every call causes few measurements.

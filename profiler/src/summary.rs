@@ -45,16 +45,15 @@ struct Open {
 
 impl Open {
     fn now() -> Self {
-        let now = wordpatch::tsc::now();
         let mut open = Self::default();
         let mut outermost = HashSet::new();
-        thread::open_calls(|thread, entry| {
+        thread::open_calls(|thread, entry, ticks| {
             let Some(function) = FUNCTIONS.get(entry.function as usize) else { return };
             if entry.function == 0 {
                 return;
             }
             let weight = f64::from(entry.weight.max(1.0));
-            let ticks = now.saturating_sub(entry.ticks) as f64;
+            let ticks = ticks as f64;
             let calls = open.calls.entry(entry.function).or_default();
             if entry.period != function.exit_period() {
                 // It may have returned. Inside another one, it adds no time, whether it has or not.

@@ -292,11 +292,17 @@ impl Thread {
         if is_open(entry) || !self.stack.is_only() {
             return;
         }
-        let lost = preempted.saturating_sub(entry.preempted) + self.overhead().saturating_sub(entry.overhead);
-        let ticks = tsc::now().saturating_sub(entry.ticks).saturating_sub(lost).max(1);
+        let ticks = self.since(entry, preempted, tsc::now()).max(1);
         let least = entry.held_for().min(ticks - 1);
         let &Entry { function, observation, weight, call_site: caller, .. } = entry;
         self.record(Sample { function, observation, weight, caller, ticks, least, ..Sample::default() });
+    }
+
+    /// The time from an entry to `now` without probes and preemption, if the thread has been
+    /// preempted for this time.
+    fn since(&self, entry: &Entry, preempted: u64, now: u64) -> u64 {
+        let lost = preempted.saturating_sub(entry.preempted) + self.overhead().saturating_sub(entry.overhead);
+        now.saturating_sub(entry.ticks).saturating_sub(lost)
     }
 
     /// Passes a sample to the service thread. Called by the owning thread only.
@@ -524,10 +530,19 @@ pub(crate) fn seen() -> Seen {
     seen
 }
 
-/// The open calls, with their thread, outer ones first.
-pub(crate) fn open_calls(mut take: impl FnMut(&'static Thread, &Entry)) {
+/// The open calls, with their thread, and the time that they have taken so far, without probes and
+/// preemption, in ticks; outer ones first.
+pub(crate) fn open_calls(mut take: impl FnMut(&'static Thread, &Entry, u64)) {
     for block in blocks() {
-        block.entries.look().for_each(|entry| take(block, &entry));
+        let mut entries = block.entries.look().peekable();
+        if entries.peek().is_some() {
+            let preempted = match block.owner.load(Ordering::Relaxed) {
+                0 => block.preemption.known(),
+                owner => block.preemption.until_now(owner),
+            };
+            let now = tsc::now();
+            entries.for_each(|entry| take(block, &entry, block.since(&entry, preempted, now)));
+        }
     }
 }
 
