@@ -757,6 +757,10 @@ impl Probe {
 
     /// How often the instruction went each way while the probe was on, as for [`Probe::count`];
     /// `None` unless it is a probe that [counts branches](Kind::CountBranch).
+    ///
+    /// If a thread is about to execute the instruction when the probe is switched on, and it does
+    /// not jump, one of the later executions that jump may be counted as one that does not. Their
+    /// sum is exact, and so is the difference between two counts.
     pub fn branches(&self) -> Option<Branches> {
         if !matches!(self.spec.kind, Kind::CountBranch) {
             return None;
@@ -767,7 +771,7 @@ impl Probe {
             // The cells of a branch are those of what it ends, and of what follows it.
             Choice::Branch { then_follows } => {
                 let [executed, follows] = counts[..] else { return None };
-                let jumped = executed.saturating_sub(follows);
+                let jumped = executed - follows;
                 let [taken, not_taken] = if then_follows { [follows, jumped] } else { [jumped, follows] };
                 Branches::Condition { taken, not_taken }
             }

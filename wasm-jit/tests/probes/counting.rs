@@ -2,12 +2,15 @@
 //! instructions choose, and how functions come to have such versions.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_encoder::{Encode, ValType};
-use wasm_jit::probes::{Branches, GenericFn, Kind, Place, Probe, ProbeError, ProbeSpec, Scope, activate_all};
+use wasm_jit::probes::{
+    Branches, Callback, GenericFn, Kind, Place, Probe, ProbeError, ProbeSpec, Scope, activate_all,
+};
 use wasm_jit::{Config, Engine, Error, Instance, Module, Store, Val};
 
 use super::behaviour::{TRAPPING, trapping};
@@ -451,6 +454,53 @@ fn choices_are_those_of_the_program() {
     assert!(all > 5_000, "{all}");
 }
 
+/// A probe of a branch is switched on in the run that the branch ends, by a closure: it counts from
+/// the next run on, as one that counts the instruction, and then each way exactly.
+#[test]
+fn branches_that_are_switched_on_in_their_run_are_exact_afterwards() {
+    // With the arguments for which the next instruction is executed, or is not.
+    let programs = [
+        ("(block (nop) (br_if 0 (local.get 0)))", [0, 1]),
+        ("(block (nop) (br_if 0 (local.get 0)) (loop (br_if 0 (i32.const 0))))", [0, 1]),
+        ("(nop) (if (local.get 0) (then (drop (i32.const 2))))", [1, 0]),
+    ];
+    for ((body, [on, elsewhere]), is_read) in programs.into_iter().flat_map(|of| [(of, true), (of, false)]) {
+        let bytes = wat::parse_str(format!("(module (func (export \"run\") (param i32) {body}))")).unwrap();
+        let engine = engine();
+        let module = Module::from_binary(&engine, &bytes).unwrap();
+        let (_, places) = super::rewrite::rewrite(&bytes);
+        let probe = |opcodes: &[u8], kind| {
+            let is_it = |place: &&Counted| place.1.is_some_and(|at| opcodes.contains(&bytes[at as usize]));
+            let place = places.iter().find(is_it).unwrap();
+            module.probe(ProbeSpec { location: location(&module, *place), kind }).unwrap()
+        };
+        let both = [Kind::CountBranch, Kind::Count].map(|kind| Arc::new(probe(&[0x0d, 0x04], kind)));
+        let of_closure = both.clone();
+        let closure = Callback::new(move |_| of_closure.iter().for_each(|probe| probe.activate().unwrap()));
+        let switch = probe(&[0x01], Kind::Callback { function: closure, values: [].into() });
+        let [branch, count] = both;
+        let mut store = Store::new(&engine, ());
+        let instance = Instance::new(&mut store, &module, &[]).unwrap();
+        let run = instance.get_typed_func::<i32, ()>(&mut store, "run").unwrap();
+        switch.activate().unwrap();
+        run.call(&mut store, on).unwrap();
+        switch.deactivate().unwrap();
+        if is_read {
+            assert_eq!((counted(&branch.branches().unwrap()), branch.count()), (vec![0, 0], 0), "{body}");
+            assert_eq!(count.count(), 0);
+        } else {
+            branch.deactivate().unwrap();
+            branch.activate().unwrap();
+        }
+        for argument in [elsewhere, on, elsewhere, elsewhere, on] {
+            run.call(&mut store, argument).unwrap();
+        }
+        let ways = if on == 1 { [2, 3] } else { [3, 2] };
+        assert_eq!(counted(&branch.branches().unwrap()), ways, "{body}");
+        assert_eq!([branch.count(), count.count()], [5, 5], "{body}");
+    }
+}
+
 #[test]
 fn only_instructions_that_choose_have_branches() {
     let text = "(module (func (export \"main\") (block (br_if 0 (i32.const 1)))))";
@@ -488,7 +538,7 @@ fn only_instructions_that_choose_have_branches() {
 /// counts.
 #[test]
 fn references_choose() {
-    use wasm_jit::probes::{Bound, Callback, ValueError};
+    use wasm_jit::probes::{Bound, ValueError};
     use wasm_jit::wasmparser::Operator;
 
     for limit in [0, u32::MAX] {

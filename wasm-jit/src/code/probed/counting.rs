@@ -20,6 +20,12 @@
 //! The difference between what its instruction has counted and its *base*, which is recorded when
 //! the probe is switched on. If that was in the middle of a run, which ended early, the difference
 //! may be less than 0: then it is 0, and a new base is recorded when the count is read.
+//!
+//! A branch has two counts: of the run that it ends, and of the run that begins after it unless it
+//! jumps. If its probe was switched on between the starts of the two, the second one has counted
+//! one more than belongs to the first. That shows when the second one is larger: then it is as
+//! large as the first, and gets another base when the counts are read. So what is counted from then
+//! on is exact.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -328,8 +334,14 @@ impl Tally {
         self.counted.wrapping_add(since)
     }
 
-    pub(super) fn end(&mut self, total: u64) {
-        self.counted = self.read(total);
+    /// The probe is switched off with this count.
+    pub(super) fn end(&mut self, count: u64) {
+        self.counted = count;
+    }
+
+    /// Counts less by this much, at most by what it has counted since the probe was switched on.
+    fn reduce(&mut self, by: u64) {
+        self.base = self.base.wrapping_add(by);
     }
 
     pub(super) fn counted(&self) -> u64 {
@@ -387,19 +399,40 @@ impl FunctionState {
 }
 
 impl Changes {
-    /// Updates the counts of a probe, each with what its cells show.
-    pub(super) fn tally(
-        &mut self,
-        counters: &Counters,
-        number: usize,
-        mut update: impl FnMut(&mut Tally, u64),
-    ) {
+    /// Begins the counts of a probe that is being switched on.
+    pub(super) fn begin_counts(&mut self, counters: &Counters, number: usize) {
         let probe = self.probes[number].as_mut().expect("its handle is alive");
         let state = self.functions.get(probe.function).expect("the function is probed");
         let tallies = std::iter::once(&mut probe.tally).chain(&mut probe.tallies);
+        for (cells, tally) in state.counts(probe.position, &probe.what).zip(tallies) {
+            tally.begin(counters.read(cells, probe.only));
+        }
+    }
+
+    /// Reads the counts of a probe that is on.
+    pub(super) fn read_counts(
+        &mut self,
+        counters: &Counters,
+        number: usize,
+        mut show: impl FnMut(&mut Tally, u64),
+    ) {
+        let probe = self.probes[number].as_mut().expect("its handle is alive");
+        let state = self.functions.get(probe.function).expect("the function is probed");
+        let total = |number| counters.read(state.cells_of(probe.position, &probe.what, number), probe.only);
+        if let (ProbeAction::CountChoice(Choice::Branch { .. }), [after]) = (&probe.what, &mut *probe.tallies)
+        {
+            // Threads that run meanwhile count the branch before what follows it. Read in the
+            // reverse order, there is not more of that because of them.
+            let follows = after.read(total(1));
+            let executed = probe.tally.read(total(0));
+            after.reduce(follows.saturating_sub(executed));
+            show(&mut probe.tally, executed);
+            return show(after, follows.min(executed));
+        }
+        let tallies = std::iter::once(&mut probe.tally).chain(&mut probe.tallies);
         for (number, tally) in tallies.take(probe.what.counts()).enumerate() {
-            let cells = state.cells_of(probe.position, &probe.what, number);
-            update(tally, counters.read(cells, probe.only));
+            let count = tally.read(total(number));
+            show(tally, count);
         }
     }
 }

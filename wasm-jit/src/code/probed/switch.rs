@@ -67,7 +67,7 @@ impl CodeImage {
         let function = self.probed().function(self, index).expect("the function is probed");
         changes.site(index, position).active.push(number);
         let last = function.made() - 1;
-        changes.tally(&self.counters, number, Tally::begin);
+        changes.begin_counts(&self.counters, number);
         let on = changes.apply(self, (index, position), function, true);
         let on = on.and_then(|()| Ok(changes.change_version(index, function, last)?));
         if on.is_err() {
@@ -110,7 +110,7 @@ impl CodeImage {
             return Err(error);
         }
         changes.state(index).active -= 1;
-        changes.tally(&self.counters, number, Tally::end);
+        changes.read_counts(&self.counters, number, Tally::end);
         changes.probe(number).active = false;
         Ok(())
     }
@@ -119,7 +119,7 @@ impl CodeImage {
     pub(crate) fn probe_counts(&self, number: usize, mut show: impl FnMut(u64)) {
         let changes = &mut *self.changes();
         if changes.probe(number).active {
-            return changes.tally(&self.counters, number, |tally, total| show(tally.read(total)));
+            return changes.read_counts(&self.counters, number, |_, count| show(count));
         }
         let probe = changes.probe(number);
         let tallies = std::iter::once(&probe.tally).chain(&probe.tallies).take(probe.what.counts());
