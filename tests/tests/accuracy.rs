@@ -137,3 +137,36 @@ fn calls_are_within_10_percent_at_a_call_every_20_us() {
 fn calls_are_within_10_percent_of_two_functions_with_different_rates() {
     check_calls("alternating", 0, 0.10);
 }
+
+/// Like the times of calls that have returned, those of calls in which the program ends do not
+/// include preemption. Their probes fire only at their start.
+#[test]
+fn a_call_in_which_the_program_ends_is_not_charged_for_preemption() {
+    let binary = compile("fixtures/ends_inside.c", &["-O2"], Gcc);
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    attempt("a call in which the program ends", || {
+        let _competitors = Competitors::start(2 * processors);
+        let profiled = profiled(&binary, &["300"], "");
+        assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
+        let output = String::from_utf8_lossy(&profiled.run.stdout);
+        let [processor, passed] =
+            output.split_whitespace().map(|word| word.parse::<f64>().expect("a number")).collect::<Vec<_>>()
+                [..]
+        else {
+            panic!("{output}")
+        };
+        println!("{processor} ns of processor time in {passed} ns");
+        if passed < 1.5 * processor {
+            return Err("it was hardly preempted".to_owned());
+        }
+        for name in ["main", "work"] {
+            let total = profiled.report().function(name).expect("it was called")["total_ns"].clone();
+            let error = relative_error(total["value"].as_f64().expect("it was timed"), processor);
+            println!("{name}: {total} ({:+.2} %)", 100.0 * error);
+            if error.abs() > 0.1 {
+                return Err(format!("{name}: {total} ns, {processor} ns of processor time"));
+            }
+        }
+        Ok(())
+    });
+}

@@ -759,8 +759,10 @@ impl Probe {
     /// `None` unless it is a probe that [counts branches](Kind::CountBranch).
     ///
     /// If a thread is about to execute the instruction when the probe is switched on, and it does
-    /// not jump, one of the later executions that jump may be counted as one that does not. Their
-    /// sum is exact, and so is the difference between two counts.
+    /// not jump, one of the later executions that jump may be counted as one that does not. If it
+    /// executes the instruction meanwhile, as many executions may be counted as going the other way
+    /// as it makes in some tens of nanoseconds. Their sum is exact, and so is the difference
+    /// between two counts.
     pub fn branches(&self) -> Option<Branches> {
         if !matches!(self.spec.kind, Kind::CountBranch) {
             return None;
