@@ -28,7 +28,7 @@
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, fence};
 
 use nix::time::{ClockId, clock_gettime};
 use wordpatch::tsc;
@@ -51,6 +51,12 @@ static RATE: AtomicU64 = AtomicU64::new(0);
 /// Without it, probes would measure continuously if a measurement itself deschedules the thread
 /// (under a tracer of system calls), or if the program overwrites the pointer very often.
 const BETWEEN_LOOKS: u64 = 100_000;
+
+/// In place of the time of the last measurement, while one is made.
+const MEASURING: u64 = u64::MAX;
+
+/// How often another thread reads the figures of one that is measuring.
+const ATTEMPTS: usize = 100;
 
 /// Time without a processor, in nanoseconds, that may be the distance between two readings of
 /// clocks.
@@ -154,7 +160,7 @@ pub(crate) struct Preemption {
     time: AtomicU64,
     /// Whether the other fields are set.
     has_looked: AtomicBool,
-    /// When the last measurement ended, in ticks.
+    /// When the last measurement ended, in ticks, or [`MEASURING`].
     looked: AtomicU64,
     /// The time of the last measurement, less the processor time then, in nanoseconds.
     off: AtomicU64,
@@ -180,17 +186,20 @@ impl Preemption {
 
     /// What [`Preemption::time`] would return in the thread with this kernel id, for other threads.
     /// Takes some ten microseconds if the thread was descheduled since its last measurement. If the
-    /// thread has ended, as [`Preemption::known`].
+    /// thread has ended, or is measuring for long, as [`Preemption::known`].
     pub(crate) fn until_now(&self, thread: u32) -> u64 {
-        loop {
+        for _ in 0..ATTEMPTS {
             let looked = self.looked.load(Acquire);
-            let time = self.known();
-            let since = self.since_measured(thread).unwrap_or(0);
-            // Otherwise, the thread has made a measurement meanwhile.
-            if self.looked.load(Relaxed) == looked {
+            let (time, since) = (self.known(), self.since_measured(thread).unwrap_or(0));
+            // Pairs with the fence in `look`: who has read what a measurement has changed does not
+            // then read the old time.
+            fence(Acquire);
+            if looked != MEASURING && self.looked.load(Relaxed) == looked {
                 return time + since;
             }
+            std::thread::yield_now();
         }
+        self.known()
     }
 
     /// The preemption since the last measurement; `None` if nothing is known of the thread.
@@ -214,6 +223,8 @@ impl Preemption {
         if tsc::now().wrapping_sub(self.looked.load(Relaxed)) < BETWEEN_LOOKS {
             return;
         }
+        self.looked.store(MEASURING, Relaxed);
+        fence(Release);
         self.ask(pointer);
         // Release: pairs with the Acquire in `until_now`.
         self.looked.store(tsc::now(), Release);
@@ -321,10 +332,10 @@ mod tests {
                 std::hint::spin_loop();
             }
         };
+        let preemption = &Preemption::default();
         let known = std::thread::scope(|scope| {
             let competitors = 4 * std::thread::available_parallelism().map_or(1, usize::from);
             (0..competitors).for_each(|_| _ = scope.spawn(|| spin(&|| done.load(Relaxed))));
-            let preemption = &Preemption::default();
             preemption.time();
             let thread = nix::unistd::gettid().as_raw() as u32;
             let reader = scope.spawn(move || {

@@ -88,7 +88,7 @@ struct Seen {
     trace: Option<Trace>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Counts {
     accesses: u64,
     bytes: u64,
@@ -97,6 +97,12 @@ struct Counts {
     greatest: u64,
     /// The least and the greatest value.
     values: Option<(u64, u64)>,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self { accesses: 0, bytes: 0, least: u64::MAX, greatest: 0, values: None }
+    }
 }
 
 struct Trace {
@@ -174,7 +180,7 @@ impl Consumer for Seen {
         let Access { address, size, value, .. } = access;
         let counts = &mut self.counts[access.site];
         let last = address.saturating_add(size.saturating_sub(1));
-        counts.least = if counts.accesses == 0 { address } else { counts.least.min(address) };
+        counts.least = counts.least.min(address);
         counts.greatest = counts.greatest.max(last);
         counts.accesses += 1;
         counts.bytes += size;
