@@ -470,10 +470,11 @@ impl Function {
         })
     }
 
-    /// Excludes the time that this thread spends in probes from now on from the window's time.
-    /// Called after each early entry, and for the first that counts if there was none.
+    /// Excludes the time that this thread spends in probes from now on from the window's time,
+    /// unless that of another one is excluded. Called after each early entry, and for the first
+    /// that counts if there was none.
     pub(crate) fn begins_for(&self, thread: &impl OwnTime) {
-        self.before.note(thread);
+        self.before.note_if_first(thread);
     }
 
     /// At the first entry after the service thread has begun a window: determines the window's

@@ -653,6 +653,8 @@ impl Schedule {
         self.is_over = false;
         self.start = tsc::now();
         self.own = OwnPart::default();
+        // The parent's time does not count.
+        self.own.begin(thread::seen());
         self.demand = Demand::default();
         for measured in &mut self.functions {
             measured.forget();

@@ -115,6 +115,12 @@ pub(crate) fn belong_to_this_process() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
 }
 
+/// Whether the calling thread is not one of a vfork child.
+pub(crate) fn is_of_this_process() -> bool {
+    let process = PROCESS.load(Ordering::Relaxed);
+    process == 0 || process == std::process::id()
+}
+
 /// The list of all blocks.
 static BLOCKS: Blocks<Thread> = Blocks::new();
 
@@ -181,8 +187,7 @@ impl Thread {
     #[cold]
     #[inline(never)]
     fn attach() -> Option<&'static Self> {
-        let process = PROCESS.load(Ordering::Relaxed);
-        if process != 0 && process != std::process::id() {
+        if !is_of_this_process() {
             return None;
         }
         let block = BLOCKS.acquire(kernel_id())?;

@@ -16,10 +16,25 @@ pub(super) struct Lost {
 }
 
 impl Lost {
+    /// For one thread at a time.
     pub(super) fn note(&self, thread: &impl OwnTime) {
+        self.note_times(thread);
+        self.thread.store(thread.number(), Relaxed);
+    }
+
+    /// As [`Lost::note`], unless there is a note of another thread, which may be writing it.
+    pub(super) fn note_if_first(&self, thread: &impl OwnTime) {
+        let own = thread.number();
+        match self.thread.compare_exchange(0, own, Relaxed, Relaxed) {
+            Err(other) if other != own => {}
+            // Only the thread itself reads them.
+            _ => self.note_times(thread),
+        }
+    }
+
+    fn note_times(&self, thread: &impl OwnTime) {
         self.spent.store(thread.spent(), Relaxed);
         self.preempted.store(thread.preempted(), Relaxed);
-        self.thread.store(thread.number(), Relaxed);
     }
 
     pub(super) fn forget(&self) {

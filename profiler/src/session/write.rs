@@ -46,6 +46,8 @@ impl Session {
     fn report(&mut self) -> Report {
         self.schedule.drain();
         thread::reclaim();
+        // Calls in which threads have ended are samples, too.
+        self.schedule.drain();
         self.take_early_calls();
         self.add_functions_without_probes();
         let ticks_per_ns = self.clock.ticks_per_ns();
