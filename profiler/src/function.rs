@@ -639,6 +639,12 @@ impl Function {
         self.exit_switch.period()
     }
 
+    /// Whether the exit of a call is seen that was entered in this exit period.
+    #[inline]
+    pub(crate) fn is_exit_seen(&self, period: u32) -> bool {
+        self.exit_switch.is_on_in(period)
+    }
+
     /// Records that a long call, which took `ticks`, has returned.
     #[cold]
     pub(crate) fn earn(&self, ticks: u64) {

@@ -55,7 +55,7 @@ impl Open {
             let weight = f64::from(entry.weight.max(1.0));
             let ticks = ticks as f64;
             let calls = open.calls.entry(entry.function).or_default();
-            if entry.period != function.exit_period() {
+            if !function.is_exit_seen(entry.period) {
                 // It may have returned. Inside another one, it adds no time, whether it has or not.
                 if !thread.has_one_stack() {
                     return;

@@ -207,6 +207,11 @@ impl ExitSwitch {
         self.0.load(SeqCst)
     }
 
+    /// Whether the period with this number is one in which the exit probes are on, and lasts.
+    pub(crate) fn is_on_in(&self, period: u32) -> bool {
+        period % PERIOD == ON && period == self.period()
+    }
+
     pub(crate) fn phase(&self) -> Phase {
         match self.period() % PERIOD {
             0 => Phase::Off,

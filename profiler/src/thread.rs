@@ -569,7 +569,7 @@ pub(crate) fn memory() -> usize {
 /// Whether the exit of an entry can still be observed and identified.
 #[cold]
 pub(crate) fn is_open(entry: &Entry) -> bool {
-    FUNCTIONS.get(entry.function as usize).is_some_and(|function| function.exit_period() == entry.period)
+    FUNCTIONS.get(entry.function as usize).is_some_and(|function| function.is_exit_seen(entry.period))
 }
 
 /// Called when an entry has ended, or cannot be matched any more.
@@ -649,6 +649,7 @@ pub(crate) fn after_fork_in_child() {
 mod tests {
     use super::*;
     use crate::function::Function;
+    use crate::function::Window;
 
     #[test]
     fn threads_have_their_own_blocks_and_every_sample_is_drained() {
@@ -687,7 +688,11 @@ mod tests {
     #[test]
     fn missed_exits_have_limits_only_in_a_thread_with_one_stack() {
         let function = FUNCTIONS.push_with(|_| Function::default()).unwrap();
-        let period = FUNCTIONS.get(function).unwrap().exit_period();
+        let window = Window { delay: 0, length: None, limit: 1, weight: 1.0, spent: 0 };
+        let observed = FUNCTIONS.get(function).unwrap();
+        assert!(!observed.is_exit_seen(observed.exit_period()), "its exit probe is off");
+        observed.open(1, &window, |_, _| {}).unwrap();
+        let period = observed.exit_period();
         let entry = |period| Entry { function: function as u32, period, ..Entry::default() };
         let (missed, left) = (entry(period + 1), entry(period));
         std::thread::spawn(move || {
