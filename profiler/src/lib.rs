@@ -87,7 +87,6 @@ pub mod process;
 mod quantiles;
 pub mod report;
 mod retry;
-mod run_delay;
 mod schedule;
 pub mod script;
 pub mod session;

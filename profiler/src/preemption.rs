@@ -15,12 +15,10 @@
 //!    not processor time was spent waiting (a voluntary switch: a lock, a read), which belongs to
 //!    the open calls, or preempted (an involuntary switch), which does not.
 //!
-//! If both kinds of switches have occurred since the last measurement, the thread was preempted for
-//! as long as it was ready without a processor ([`run_delay`]); where the kernel does not count
-//! that, the time is divided in proportion to the numbers of switches. A program with its own
-//! critical sections overwrites the pointer: then step 3 is made more often, without other effects.
-//! Two measurements are at least [`BETWEEN_LOOKS`] apart; preemption between them is measured by
-//! the second one.
+//! If both kinds of switches have occurred since the last measurement, the time is divided in
+//! proportion to their numbers. A program with its own critical sections overwrites the pointer:
+//! then step 3 is made more often, without other effects. Two measurements are at least
+//! [`BETWEEN_LOOKS`] apart; preemption between them is measured by the second one.
 //!
 //! # Limits
 //! Time that the host takes from a virtual processor is not detected, nor are interrupts and minor
@@ -35,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, fence};
 use nix::time::{ClockId, clock_gettime};
 use wordpatch::tsc;
 
-use crate::{governor, run_delay, thread};
+use crate::{governor, thread};
 
 /// No `rseq` area.
 const NONE: isize = isize::MIN;
@@ -53,13 +51,6 @@ static RATE: AtomicU64 = AtomicU64::new(0);
 /// Without it, probes would measure continuously if a measurement itself deschedules the thread
 /// (under a tracer of system calls), or if the program overwrites the pointer very often.
 const BETWEEN_LOOKS: u64 = 100_000;
-
-/// The time between two readings of the run delay while the thread is not preempted, in ticks: some
-/// milliseconds. A reading takes some microseconds.
-const BETWEEN_READINGS: u64 = 100 * BETWEEN_LOOKS;
-
-/// In place of a run delay that is not known.
-const UNKNOWN: u64 = u64::MAX;
 
 /// In place of the time of the last measurement, while one is made.
 const MEASURING: u64 = u64::MAX;
@@ -144,32 +135,14 @@ fn off(clock: ClockId) -> nix::Result<u64> {
     Ok(now(ClockId::CLOCK_MONOTONIC)?.wrapping_sub(processor))
 }
 
-/// What has happened to a thread since its last measurement.
-struct Switched {
-    /// The time without a processor, in nanoseconds.
-    off: i64,
-    /// Numbers of context switches.
-    voluntary: u64,
-    involuntary: u64,
-    /// The part of the time for which it was ready to run, and perhaps some milliseconds before, if
-    /// that is known.
-    delay: Option<u64>,
-}
-
-impl Switched {
-    /// The time for which it was preempted, in ticks.
-    fn preempted(&self) -> u64 {
-        let &Self { off, voluntary, involuntary, delay } = self;
-        if off <= 0 || involuntary == 0 {
-            return 0;
-        }
-        let off = off as f64;
-        let preempted = match delay {
-            Some(delay) if voluntary > 0 => off.min(delay as f64),
-            _ => off * involuntary as f64 / (involuntary + voluntary) as f64,
-        };
-        (preempted * f64::from_bits(RATE.load(Relaxed))) as u64
+/// The part of the time without a processor for which a thread was preempted, in ticks, if it has
+/// made this number of context switches.
+fn preempted(off: i64, voluntary: u64, involuntary: u64) -> u64 {
+    if off <= 0 || involuntary == 0 {
+        return 0;
     }
+    let share = involuntary as f64 / (involuntary + voluntary) as f64;
+    (off as f64 * share * f64::from_bits(RATE.load(Relaxed))) as u64
 }
 
 /// The numbers of voluntary and involuntary context switches of a thread of this process
@@ -193,9 +166,6 @@ pub(crate) struct Preemption {
     off: AtomicU64,
     voluntary: AtomicU64,
     involuntary: AtomicU64,
-    /// The run delay, in nanoseconds or [`UNKNOWN`], when it was last read, and that time in ticks.
-    delay: AtomicU64,
-    read: AtomicU64,
 }
 
 impl Preemption {
@@ -243,12 +213,7 @@ impl Preemption {
             return None;
         }
         let (voluntary, involuntary) = switches_of(thread)?;
-        let (voluntary, involuntary) =
-            (since(voluntary, &self.voluntary), since(involuntary, &self.involuntary));
-        let before = self.delay.load(Relaxed);
-        let delay = run_delay::of(thread).filter(|_| before != UNKNOWN);
-        let delay = delay.map(|delay| delay.saturating_sub(before));
-        Some(Switched { off, voluntary, involuntary, delay }.preempted())
+        Some(preempted(off, since(voluntary, &self.voluntary), since(involuntary, &self.involuntary)))
     }
 
     #[cold]
@@ -287,27 +252,9 @@ impl Preemption {
         let off = since(&self.off, off) as i64;
         let (voluntary, involuntary) =
             (since(&self.voluntary, voluntary), since(&self.involuntary, involuntary));
-        let has_looked = self.has_looked.swap(true, Relaxed);
-        let delay = (!has_looked || involuntary > 0 || self.is_reading_due())
-            .then(|| self.delay_since(has_looked))
-            .flatten();
-        if has_looked {
-            let switched = Switched { off, voluntary, involuntary, delay };
-            self.time.fetch_add(switched.preempted(), Relaxed);
+        if self.has_looked.swap(true, Relaxed) {
+            self.time.fetch_add(preempted(off, voluntary, involuntary), Relaxed);
         }
-    }
-
-    fn is_reading_due(&self) -> bool {
-        tsc::now().wrapping_sub(self.read.load(Relaxed)) > BETWEEN_READINGS
-    }
-
-    /// Reads the run delay of the calling thread; returns that since the last reading, if there was
-    /// one.
-    fn delay_since(&self, was_read: bool) -> Option<u64> {
-        let now = run_delay::of_caller().unwrap_or(UNKNOWN);
-        let before = self.delay.swap(now, Relaxed);
-        self.read.store(tsc::now(), Relaxed);
-        (was_read && now != UNKNOWN && before != UNKNOWN).then(|| now.saturating_sub(before))
     }
 
     /// Resets the state, for another thread, or for the only thread of a forked child.
@@ -411,48 +358,6 @@ mod tests {
             known
         });
         assert!(known >= (50e6 * RATE) as u64, "{known}");
-    }
-
-    /// A long call computes, is preempted, and then waits for much longer.
-    #[test]
-    fn waiting_after_preemption_is_not_preemption() {
-        start(RATE);
-        if !is_available() || run_delay::of_caller().is_none() {
-            println!(
-                "skipped: the C library has registered no rseq area, or the kernel does not count run delays"
-            );
-            return;
-        }
-        const WAIT: Duration = Duration::from_millis(300);
-        let done = &AtomicBool::new(false);
-        let preemption = Preemption::default();
-        std::thread::scope(|scope| {
-            let competitors = 4 * std::thread::available_parallelism().map_or(1, usize::from);
-            for _ in 0..competitors {
-                scope.spawn(|| {
-                    while !done.load(Relaxed) {
-                        std::hint::spin_loop();
-                    }
-                });
-            }
-            let (mut preempted, mut most) = (0, 0.0);
-            for _ in 0..20 {
-                let (before, begun) = (preemption.time(), Instant::now());
-                while begun.elapsed() < Duration::from_millis(50) {
-                    std::hint::spin_loop();
-                }
-                std::thread::sleep(WAIT);
-                preempted = preemption.time() - before;
-                most = (begun.elapsed() - WAIT).as_nanos() as f64 * RATE;
-                if preempted > 0 {
-                    break;
-                }
-            }
-            // Before anything can fail.
-            done.store(true, Relaxed);
-            assert!(preempted > 0, "it was never preempted");
-            assert!(preempted as f64 <= most, "{preempted} of {most} ticks without the wait");
-        });
     }
 
     /// A program that overwrites the pointer at every call causes few measurements.

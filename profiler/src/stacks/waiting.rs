@@ -2,10 +2,11 @@
 //! ready to run.
 //!
 //! How long a thread was ready without a processor is known to the kernel as long as the thread
-//! exists ([`run_delay`]). Of threads that have ended, and without /proc, only what probes have
-//! seen of it is known ([`crate::preemption`]); the rest counts as waiting.
+//! exists (Documentation/scheduler/sched-stats.rst, `schedstat` of /proc). Of threads that have
+//! ended, and without /proc, only what probes have seen of it is known
+//! ([`crate::preemption`]); the rest counts as waiting.
 
-use crate::run_delay;
+use std::fs;
 
 /// Threads whose statistics are read, at most: some microseconds each.
 const MAX_THREADS: usize = 1000;
@@ -22,8 +23,14 @@ pub(crate) struct Preempted {
 /// The time for which threads have waited that lived for `lived` nanoseconds and ran for `running`.
 /// `live` are the kernel ids of those that still exist.
 pub(crate) fn time(lived: f64, running: f64, preempted: Preempted, live: impl Iterator<Item = u32>) -> f64 {
-    let queued: f64 = live.take(MAX_THREADS).filter_map(run_delay::of).map(|delay| delay as f64).sum();
+    let queued: f64 = live.take(MAX_THREADS).filter_map(queued).sum();
     (lived - running - preempted.ended - preempted.live.max(queued)).max(0.0)
+}
+
+/// The time for which a thread was ready and had no processor, in nanoseconds.
+fn queued(thread: u32) -> Option<f64> {
+    let statistics = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    statistics.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -37,8 +44,9 @@ mod tests {
         assert_eq!(time(100.0, 60.0, preempted, nobody()), 10.0);
         assert_eq!(time(100.0, 90.0, preempted, nobody()), 0.0);
         let own = nix::unistd::gettid().as_raw() as u32;
-        let known = run_delay::of(own).expect("the kernel counts it");
-        let waited = time(known as f64 + 1e9, 0.0, Preempted::default(), [own].into_iter());
+        let known = queued(own).expect("the kernel counts it");
+        let waited = time(known + 1e9, 0.0, Preempted::default(), [own].into_iter());
         assert!((0.0..=1e9).contains(&waited), "{waited}: it may have waited for a processor meanwhile");
+        assert_eq!(queued(0), None, "there is no such thread");
     }
 }
