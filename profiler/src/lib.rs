@@ -62,6 +62,8 @@ pub mod attach;
 mod callers;
 mod children;
 mod clock;
+#[cfg(test)]
+mod competitors_in_tests;
 mod counting;
 mod cycles;
 mod debug_file;

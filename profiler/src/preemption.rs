@@ -269,6 +269,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::competitors_in_tests::with_competitors;
 
     /// Ticks per nanosecond, an arbitrary rate.
     const RATE: f64 = 2.0;
@@ -296,18 +297,9 @@ mod tests {
         }
         assert!(waits < 20, "each wait counts as preemption");
 
-        let done = &AtomicBool::new(false);
         let start = Instant::now();
         let before = preemption.time();
-        std::thread::scope(|scope| {
-            let competitors = 4 * std::thread::available_parallelism().map_or(1, usize::from);
-            for _ in 0..competitors {
-                scope.spawn(|| {
-                    while !done.load(Relaxed) {
-                        std::hint::spin_loop();
-                    }
-                });
-            }
+        with_competitors(|| {
             let mut most = 0;
             // Until it has been preempted for ten milliseconds, for which a minute is more than
             // enough.
@@ -315,7 +307,6 @@ mod tests {
             {
                 most = preemption.time() - before;
             }
-            done.store(true, Relaxed);
             assert!(most >= ticks(Duration::from_millis(10)) as u64, "{most}");
             let slack = ticks(Duration::from_millis(20));
             assert!((most as f64) < ticks(start.elapsed()) + slack, "more than the time that passed");
@@ -330,34 +321,31 @@ mod tests {
             println!("skipped: the C library has registered no rseq area");
             return;
         }
-        let done = &AtomicBool::new(false);
-        let spin = |until: &dyn Fn() -> bool| {
-            while !until() {
-                std::hint::spin_loop();
+        let (preemption, is_read) = (&Preemption::default(), &AtomicBool::new(false));
+        let thread = nix::unistd::gettid().as_raw() as u32;
+        let read = || {
+            let start = Instant::now();
+            let mut known = 0;
+            while known < (50e6 * RATE) as u64 && start.elapsed() < Duration::from_secs(60) {
+                known = preemption.until_now(thread);
             }
+            is_read.store(true, Relaxed);
+            known
         };
-        let preemption = &Preemption::default();
-        let known = std::thread::scope(|scope| {
-            let competitors = 4 * std::thread::available_parallelism().map_or(1, usize::from);
-            (0..competitors).for_each(|_| _ = scope.spawn(|| spin(&|| done.load(Relaxed))));
+        with_competitors(|| {
             preemption.time();
-            let thread = nix::unistd::gettid().as_raw() as u32;
-            let reader = scope.spawn(move || {
-                let start = Instant::now();
-                let mut known = 0;
-                while known < (50e6 * RATE) as u64 && start.elapsed() < Duration::from_secs(60) {
-                    known = preemption.until_now(thread);
+            let known = std::thread::scope(|scope| {
+                let reader = scope.spawn(read);
+                while !is_read.load(Relaxed) {
+                    std::hint::spin_loop();
                 }
-                done.store(true, Relaxed);
+                let own = preemption.time();
+                let known = reader.join().expect("it does not panic");
+                assert!(own > known / 2, "{own} ticks in the thread itself, {known} before in another");
                 known
             });
-            spin(&|| done.load(Relaxed));
-            let own = preemption.time();
-            let known = reader.join().expect("it does not panic");
-            assert!(own > known / 2, "{own} ticks in the thread itself, {known} before in another");
-            known
+            assert!(known >= (50e6 * RATE) as u64, "{known}");
         });
-        assert!(known >= (50e6 * RATE) as u64, "{known}");
     }
 
     /// A program that overwrites the pointer at every call causes few measurements.

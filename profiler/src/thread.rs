@@ -648,6 +648,7 @@ pub(crate) fn after_fork_in_child() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::competitors_in_tests::with_competitors;
     use crate::function::Function;
     use crate::function::Window;
 
@@ -722,26 +723,14 @@ mod tests {
 
     /// Runs `act`, for 50 ms at least between two measurements of preemption, beside other threads
     /// that take all processors.
-    fn with_competitors(act: impl FnOnce(&Thread)) {
+    fn while_preempted(act: impl FnOnce(&Thread)) {
         preemption::start(2.0);
         if !preemption::is_available() {
             println!("skipped: the C library has registered no rseq area");
             return;
         }
         governor::Governor::new(None, false, 2.0);
-        let done = &AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let competitors = 4 * std::thread::available_parallelism().map_or(1, usize::from);
-            for _ in 0..competitors {
-                scope.spawn(|| {
-                    while !done.load(Ordering::Relaxed) {
-                        std::hint::spin_loop();
-                    }
-                });
-            }
-            act(Thread::current().unwrap());
-            done.store(true, Ordering::Relaxed);
-        });
+        with_competitors(|| act(Thread::current().unwrap()));
     }
 
     fn spin() {
@@ -759,7 +748,7 @@ mod tests {
     /// it before.
     #[test]
     fn preemption_before_a_window_does_not_belong_to_it() {
-        with_competitors(|thread| {
+        while_preempted(|thread| {
             let mut lately = 0;
             while lately < LONG {
                 let before = thread.preempted();
@@ -778,7 +767,7 @@ mod tests {
     /// preemption in between; those of the other functions find nothing new.
     #[test]
     fn preemption_after_windows_were_begun_belongs_to_all_of_them() {
-        with_competitors(|thread| {
+        while_preempted(|thread| {
             let mut first = 0;
             while first < LONG {
                 note_processor_times();
