@@ -137,8 +137,7 @@ impl Arcs {
     }
 }
 
-/// A part of an estimate: `seen` of `all` observations, in `groups` that are independent of each
-/// other.
+/// A part of an estimate from observations in `groups` that are independent of each other.
 ///
 /// The variance of the share is that of a binomial distribution with as many trials as there are
 /// groups, as if all calls of a group had the same caller. It is added to that of the total.
@@ -153,6 +152,19 @@ pub(crate) fn part(whole: &Estimate, share: f64, groups: f64) -> Estimate {
     let distance = |limit: f64| ((limit - whole.value) * share).hypot(of_share);
     let low = (value - distance(whole.low)).max(0.0);
     Estimate { value, low, high: whole.high.map(|high| value + distance(high)) }
+}
+
+/// A part of a figure of a function whose calls were all counted, but perhaps not all timed:
+/// `known` of it belongs to calls whose callers are known, and `part` of that to one of them. The
+/// rest may belong to any.
+pub(crate) fn part_of_counted(whole: &Estimate, part: f64, known: f64) -> Estimate {
+    let share = if known > 0.0 { part / known } else { 0.0 };
+    let rest = |figure: f64| (figure - known).max(0.0);
+    Estimate {
+        value: part + share * (whole.value - known),
+        low: part.min(whole.low * share),
+        high: whole.high.map(|high| (part + rest(high)).max(whole.value * share)),
+    }
 }
 
 #[cfg(test)]
@@ -189,8 +201,17 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_an_exact_figure_is_exact_and_of_an_estimate_less_certain() {
-        assert_eq!(part(&Estimate::exact(10.0), 0.3, 0.0), Estimate::exact(3.0));
+    fn calls_that_were_counted_and_not_timed_may_have_any_caller() {
+        let whole = Estimate::exact(10.0);
+        assert_eq!(part_of_counted(&whole, 3.0, 10.0), Estimate::exact(3.0));
+        assert_eq!(part_of_counted(&whole, 4.0, 8.0), Estimate::within(5.0, 4.0, 6.0));
+        assert_eq!(part_of_counted(&whole, 0.0, 0.0), Estimate::within(0.0, 0.0, 10.0));
+        let at_least = Estimate { value: 10.0, low: 10.0, high: None };
+        assert_eq!(part_of_counted(&at_least, 5.0, 10.0), Estimate { value: 5.0, low: 5.0, high: None });
+    }
+
+    #[test]
+    fn a_part_of_an_estimate_is_less_certain() {
         let whole = Estimate::within(100.0, 90.0, 110.0);
         assert_eq!(part(&whole, 1.0, 5.0), whole);
         let half = part(&whole, 0.5, 100.0);

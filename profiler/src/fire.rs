@@ -198,6 +198,7 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
         least: ticks,
         preempted,
         is_cold,
+        is_late: function.has_outlasted(observation),
     });
     function.left(entry.period);
 }

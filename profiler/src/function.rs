@@ -28,6 +28,7 @@
 //! are on all the time, at no cost. One that is executed for the first time is added to a list; if
 //! nothing is observed then, the thread that executed it switches it off.
 
+mod cut_off;
 mod lost;
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -35,6 +36,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
 use fastinst::ProbeId;
 use fastinst_sigsafe::Segments;
+use wordpatch::tsc;
 
 use self::lost::Lost;
 use crate::governor;
@@ -47,8 +49,12 @@ use crate::switching::{Entries, EntrySwitch, ExitSwitch, Phase};
 /// They take a few tenths of a millisecond, while a function is on.
 const STRAY_EXITS: i64 = 20_000;
 
-/// As [`STRAY_EXITS`], in a window, in which few entries are expected.
+/// As [`STRAY_EXITS`], in a window, in which few entries are expected, unless it is a patient one.
+/// Calls that are open then are *cut off*.
 const STRAY_EXITS_IN_WINDOW: i64 = 200;
+
+/// One in so many windows is a patient one.
+pub(crate) const PATIENT: u32 = 8;
 
 /// A probe's function, and the next probes of the same function and kind.
 #[derive(Default)]
@@ -136,6 +142,9 @@ pub(crate) struct Function {
     open: AtomicU32,
     /// The number of further exits of other calls that are tolerated.
     strays_left: AtomicI64,
+    /// The last window of this exit period whose calls would have been cut off if it had not been a
+    /// patient one; 0 for none.
+    outlasted: AtomicU32,
     /// Whether the function is on, not in a window.
     is_on: AtomicBool,
     is_listed: AtomicBool,
@@ -154,6 +163,8 @@ pub(crate) struct Function {
     calls: AtomicU64,
     /// Whether the window ends with its limit, not with its time.
     is_limited: AtomicBool,
+    /// See [`Window::is_patient`].
+    is_patient: AtomicBool,
     entry_probes: ProbeLists,
     exit_probes: ProbeLists,
     /// Whether the probes that have not been executed are off as well.
@@ -235,7 +246,7 @@ enum Observation {
     /// Every entry counts, up to an allowance.
     On,
     /// Entries count from the opening to the closing.
-    Window,
+    Window { is_patient: bool },
 }
 
 /// A window to be opened. Times are in ticks.
@@ -251,6 +262,9 @@ pub(crate) struct Window {
     pub(crate) weight: f32,
     /// The total time that the program's threads have spent in probes.
     pub(crate) spent: u64,
+    /// Whether the exit probes stay on for much longer than usual, while calls are open and other
+    /// threads call the function.
+    pub(crate) is_patient: bool,
 }
 
 /// The counts of an observation.
@@ -694,7 +708,36 @@ impl Function {
 
     #[cold]
     fn end_exits(&self, period: u32, is_due: impl Fn() -> bool) {
-        self.exit_switch.end(period, is_due, || self.switch_off(ProbeType::Exit, ProbeSet::Executed));
+        // Before the end, so that earlier exits were seen.
+        let now = tsc::now();
+        self.exit_switch.end(period, is_due, || {
+            if self.open.load(Relaxed) > 0 {
+                cut_off::note(self, period, now);
+            }
+            self.switch_off(ProbeType::Exit, ProbeSet::Executed);
+        });
+    }
+
+    /// Until when the exit of a call would have been seen that was entered in this exit period, if
+    /// that is over, and known: unless it was left in another way, it was open then.
+    pub(crate) fn exits_seen_until(&self, period: u32) -> Option<u64> {
+        cut_off::noted(self, period)
+    }
+
+    /// Whether a call of this observation, which returns now, would have been cut off, had not the
+    /// last window been a patient one ([`Window::is_patient`]). Such windows are a part of all, so
+    /// it also stands for those that were.
+    #[inline]
+    pub(crate) fn has_outlasted(&self, observation: u32) -> bool {
+        let outlasted = self.outlasted.load(Relaxed);
+        let was_earlier = outlasted != 0 && outlasted.wrapping_sub(observation) as i32 >= 0;
+        was_earlier || self.is_outlasting()
+    }
+
+    /// Whether calls that are open now would have been cut off by now.
+    fn is_outlasting(&self) -> bool {
+        let strays = STRAY_EXITS - self.strays_left.load(Relaxed);
+        self.is_patient.load(Relaxed) && strays > STRAY_EXITS_IN_WINDOW
     }
 
     fn put_on_list(&self, index: u32) {
@@ -740,7 +783,8 @@ impl Function {
         window: &Window,
         switch_on: impl Fn(ProbeId, ProbeType),
     ) -> Option<u32> {
-        let number = self.begin(Observation::Window, window.limit, switch_on)?;
+        let kind = Observation::Window { is_patient: window.is_patient };
+        let number = self.begin(kind, window.limit, switch_on)?;
         self.weight.store(window.weight.to_bits(), Relaxed);
         self.delay.store(window.delay, Relaxed);
         self.length.store(window.length.unwrap_or(FOR_EVER), Relaxed);
@@ -765,11 +809,17 @@ impl Function {
         self.overhead.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.limit.store(limit, Relaxed);
-        let strays = match kind {
-            Observation::On => STRAY_EXITS,
-            Observation::Window => STRAY_EXITS_IN_WINDOW,
-        };
-        self.strays_left.store(strays, Relaxed);
+        // Calls that have outlasted a patient window are waited for in the next one, too.
+        if self.exit_switch.phase() != Phase::On {
+            self.outlasted.store(0, Relaxed);
+        } else if self.is_outlasting() {
+            self.outlasted.store(before.observation, Relaxed);
+        }
+        let is_waiting = self.outlasted.load(Relaxed) != 0;
+        let is_patient = kind == Observation::Window { is_patient: true } && !is_waiting;
+        let is_usual = kind == Observation::Window { is_patient: false } && !is_waiting;
+        self.is_patient.store(is_patient, Relaxed);
+        self.strays_left.store(if is_usual { STRAY_EXITS_IN_WINDOW } else { STRAY_EXITS }, Relaxed);
         self.is_on.store(kind == Observation::On, Relaxed);
         self.is_limited.store(false, Relaxed);
         self.middle.store(limit / 2, Relaxed);

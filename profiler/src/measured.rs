@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use crate::callers::Callers;
 use crate::counting::Count;
+use crate::function::PATIENT;
 use crate::policy::Pace;
 use crate::quantiles::Quantiles;
 use crate::report::{Estimate, FunctionReport, Latency, OffCpu};
@@ -313,21 +314,31 @@ impl Observed {
             let group = ON_GROUP | (self.on_samples / GROUP);
             self.percentiles(is_usual).add(group, seen, 1.0, kept);
         } else {
-            self.strata.timed_in_window(sample.observation, weight, ticks, is_usual);
+            let group = sample.observation & !ON_GROUP;
             self.callers.call(sample.caller, weight, ticks * weight);
-            self.percentiles(is_usual).add(sample.observation & !ON_GROUP, seen, weight, kept);
+            if sample.is_late {
+                self.strata.timed_late(weight, ticks);
+                // Those that were cut off have no percentiles.
+                self.quantiles.add(group, seen, weight * f64::from(PATIENT), kept);
+            } else {
+                self.strata.timed_in_window(sample.observation, weight, ticks, is_usual);
+                self.percentiles(is_usual).add(group, seen, weight, kept);
+            }
         }
     }
 
     /// A call whose exit was missed. If it is not known to be longer than others, it is one of
-    /// those that were counted and not timed: usually, another thread has ended the exit period.
+    /// those that were counted and not timed.
     fn missed_exit(&mut self, sample: &Sample) {
         let (least, most) = (sample.least as f64, sample.ticks as f64);
-        if !self.strata.are_unusual(least) {
+        let weight = f64::from(sample.weight).max(1.0);
+        if sample.is_late && sample.weight != ON {
+            self.strata.cut_off(weight, least, most);
+        } else if self.strata.are_unusual(least) {
+            self.strata.timed_between(weight, least, most);
+        } else {
             return;
         }
-        let weight = f64::from(sample.weight).max(1.0);
-        self.strata.timed_between(weight, least, most);
         let middle = least.midpoint(most);
         self.callers.call(sample.caller, weight, weight * middle);
         self.min = self.min.min(middle);

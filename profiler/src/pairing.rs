@@ -26,9 +26,12 @@
 //! exit probes were on, because calls are nested. So its duration has an upper and a lower limit
 //! ([`Entry::held`]). In the main loop of an interpreter, for example, both are those of the run.
 //! Nor had it ended at the exit of another call of the same function with a lower stack pointer, if
-//! its exit probes were on. All this holds as long as the thread has one stack ([`crate::stack`])
-//! and calls are left by exits: of a call that was left by an exception or a longjmp while its exit
-//! probes were on, nothing is concluded.
+//! its exit probes were on; nor when the exit probes went off, because its own exit would have been
+//! seen: a call that waits, while other threads call the function and their exits end the period,
+//! has taken as long as that at least. All this holds as long as the thread has one stack
+//! ([`crate::stack`]) and calls are left by exits: if the entry of a call that was left by an
+//! exception or a longjmp is removed while its exit probes are on, nothing is concluded; later, its
+//! lower limit may be too high.
 //!
 //! Where frames have an address that does not change and that both probes know
 //! ([`Frames::Fixed`]), an exit matches the entry of its function that has the same frame and the

@@ -16,7 +16,7 @@ use rand::{RngExt, SeedableRng};
 use wordpatch::tsc;
 
 use crate::counting::Count;
-use crate::function::{Exceeded, FUNCTIONS, Function, REFILL, Window, take_exhausted};
+use crate::function::{Exceeded, FUNCTIONS, Function, PATIENT, REFILL, Window, take_exhausted};
 use crate::governor::{self, Demand};
 use crate::measured::{CountedStratum, Measured, ON, Observed, Selection, Stage, Unobserved};
 use crate::options::Counts;
@@ -342,7 +342,8 @@ impl Schedule {
             let open = planned.open(self.now() + delay, running, own_time);
             let weight = open.weight() as f32;
             let [delay, length] = [delay, open.length].map(|ns| (ns * governor::ticks_per_ns()) as u64);
-            let window = Window { delay, length: Some(length), limit, weight, spent };
+            let is_patient = self.random.random_ratio(1, PATIENT);
+            let window = Window { delay, length: Some(length), limit, weight, spent, is_patient };
             let Some(number) = function.open(tsc::now(), &window, switch_on) else {
                 self.opening.push((index, planned));
                 continue;
@@ -402,6 +403,7 @@ impl Schedule {
             limit: limit as u64,
             weight: weight as f32,
             spent: thread::spent(),
+            is_patient: self.random.random_ratio(1, PATIENT),
         };
         let number = (count.calls > 0).then(|| function.open(tsc::now(), &window, switch_on)).flatten();
         // No call has this number.

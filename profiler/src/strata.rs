@@ -35,9 +35,12 @@
 //! A *gap*, in which nothing was observed, adds half of the calls that the last known rate would
 //! give, with the variance of a uniform distribution from zero to all of them.
 
+mod late;
+
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 
+use self::late::Late;
 use crate::interval::{least_for, most_for, student};
 use crate::report::Estimate;
 
@@ -207,6 +210,7 @@ struct Sums {
     /// cost of probes.
     calls_systematic: f64,
     ticks_systematic: f64,
+    late: Late,
 }
 
 impl Sums {
@@ -234,6 +238,7 @@ impl Sums {
         ticks_variance: 0.0,
         calls_systematic: 0.0,
         ticks_systematic: 0.0,
+        late: Late::NONE,
     };
 }
 
@@ -416,6 +421,17 @@ impl Strata {
         }
     }
 
+    /// Adds a call that was timed in a patient window and would have been cut off in others
+    /// ([`late`]).
+    pub(crate) fn timed_late(&mut self, weight: f64, ticks: f64) {
+        self.sampled.late.timed(weight, ticks);
+    }
+
+    /// Adds a call of a window that was cut off, and took a time between these limits.
+    pub(crate) fn cut_off(&mut self, weight: f64, least: f64, most: f64) {
+        self.sampled.late.cut_off(weight, least, most);
+    }
+
     fn fold(&mut self, window: &Window) {
         let Window { weight, length, .. } = *window;
         let (calls, timed, ticks) = window.weighted();
@@ -465,7 +481,7 @@ impl Strata {
 
     /// The known time of all calls so far, in ticks.
     pub(crate) fn known_ticks(&self) -> f64 {
-        self.known()[0] + self.between_ticks
+        self.known()[0] + self.between_ticks + self.sampled.late.time().ticks
     }
 
     /// Mean time of the calls that were timed so far, in ticks; `None` if there are none.
@@ -584,13 +600,15 @@ impl Strata {
     /// The time of all calls in ticks, and the mean; `None` if no call was timed. For finished
     /// strata. Calls that have not returned, which represent `open` calls, are not included.
     pub(crate) fn ticks(&self, open: f64) -> Option<Times> {
-        let timed = self.exact_timed + self.sampled.timed + self.between;
+        let late = self.sampled.late.time();
+        let timed = self.exact_timed + self.sampled.timed + self.between + late.calls;
         if timed <= 0.0 {
             return None;
         }
-        let known = self.exact_ticks + self.sampled.ticks + self.between_ticks;
+        let known = self.exact_ticks + self.sampled.ticks + self.between_ticks + late.ticks;
         let mean = known / timed;
-        if self.is_exact() && self.between == 0.0 && self.exact_timed + open >= self.exact_calls {
+        let is_complete = self.exact_timed + open >= self.exact_calls && self.missed_calls() == 0.0;
+        if self.is_exact() && self.between == 0.0 && is_complete {
             return Some(Times { total: Estimate::exact(known), mean: Estimate::exact(mean) });
         }
         // Calls that were counted but not timed: in gaps, or left by an exception or a longjmp.
@@ -603,8 +621,14 @@ impl Strata {
         let of_total = self.variance(ticks, self.sampled.ticks) + self.sampled.ticks_variance;
         let value = known + unknown * mean;
         let error = (factor * of_total + 1.96_f64.powi(2) * mean * mean * unknown_variance).sqrt();
-        let error = error + self.sampled.ticks_systematic + self.between_half;
-        let unknown = if self.is_hardly_observed() { f64::INFINITY } else { 0.0 };
+        let systematic = self.between_half + late.error;
+        let error = error + self.sampled.ticks_systematic + systematic;
+        // Those that may have been missed are not in `unknown`.
+        let unknown = match self.missed_calls() {
+            _ if self.is_hardly_observed() => f64::INFINITY,
+            missed if missed > 0.0 => 2.0 * mean.max(0.0) * missed,
+            _ => 0.0,
+        };
         let sampled = lower_part(self.sampled.ticks, self.sampled.squared_ticks, of_total, factor.sqrt());
         let low = self.exact_ticks
             + self.between_least
@@ -614,7 +638,7 @@ impl Strata {
         let residual = (ticks - 2.0 * mean * products + mean * mean * calls).max(0.0);
         let of_mean = self.variance(residual, self.sampled.ticks) + self.sampled.ticks_variance;
         let of_unknown = mean * mean * unknown_variance;
-        let error = ((factor * of_mean + 1.96_f64.powi(2) * of_unknown).sqrt() + self.between_half) / timed;
+        let error = ((factor * of_mean + 1.96_f64.powi(2) * of_unknown).sqrt() + systematic) / timed;
         Some(Times { total, mean: limited(mean, mean - error, mean + error, 0.0) })
     }
 }
@@ -800,6 +824,19 @@ mod tests {
         strata.interrupted();
         let calls = strata.calls();
         assert_eq!((calls.low, calls.high), (12.0, None));
+        (0..12).for_each(|_| strata.timed(10.0));
+        let total = strata.ticks(0.0).unwrap().total;
+        assert_eq!((total.value, total.low, total.high), (120.0, 120.0, None));
+    }
+
+    #[test]
+    fn calls_that_may_have_been_missed_have_a_time() {
+        let mut strata = Strata::default();
+        strata.counted(100, 1e9);
+        (0..100).for_each(|_| strata.timed(10.0));
+        strata.missed(3);
+        let total = strata.ticks(0.0).unwrap().total;
+        assert_eq!((total.value, total.low, total.high), (1000.0, 1000.0, Some(1060.0)));
     }
 
     #[test]

@@ -18,14 +18,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::callers::{Arcs, Callers, From, FunctionAt, part};
+use crate::callers::{Arcs, Callers, From, FunctionAt, part, part_of_counted};
 use crate::cycles::cycles;
 use crate::function::FUNCTIONS;
 use crate::measured::{Missed, OpenCalls, Selection, Units};
 use crate::report::{Arc, Caller, Estimate, FunctionRef, FunctionReport};
 use crate::schedule::Schedule;
 use crate::stacks::{FunctionTime, Times};
-use crate::thread;
+use crate::thread::{self, Limits};
 
 /// The number of calls into a recursion, observed in windows, from which their time is estimated.
 /// They may take much longer than the calls inside it, which are most of those observed; and if
@@ -47,13 +47,12 @@ impl Open {
     fn now() -> Self {
         let mut open = Self::default();
         let mut outermost = HashSet::new();
-        thread::open_calls(|thread, entry, ticks| {
+        thread::open_calls(|thread, entry, Limits { least, most, .. }| {
             let Some(function) = FUNCTIONS.get(entry.function as usize) else { return };
             if entry.function == 0 {
                 return;
             }
             let weight = f64::from(entry.weight.max(1.0));
-            let ticks = ticks as f64;
             let calls = open.calls.entry(entry.function).or_default();
             if !function.is_exit_seen(entry.period) {
                 // It may have returned. Inside another one, it adds no time, whether it has or not.
@@ -62,8 +61,8 @@ impl Open {
                 }
                 calls.missed.calls += weight;
                 if outermost.insert((std::ptr::from_ref(thread), entry.function)) {
-                    calls.missed.least += weight * entry.held_for() as f64;
-                    calls.missed.most += weight * ticks;
+                    calls.missed.least += weight * least as f64;
+                    calls.missed.most += weight * most as f64;
                 }
                 return;
             }
@@ -72,6 +71,7 @@ impl Open {
             // Long calls of a sampled function are open in many windows: without a weight, the time
             // is a lower bound.
             if outermost.insert((std::ptr::from_ref(thread), entry.function)) {
+                let ticks = most as f64;
                 calls.ticks += ticks;
                 open.callers.entry(entry.function).or_default().call(entry.call_site, 1.0, ticks);
             }
@@ -171,10 +171,15 @@ fn edges(rows: &[Row], arcs: &Arcs, units: &Units) -> Vec<Edge> {
     }
     let edge = |((caller, callee), from): (&(Option<u32>, u32), &From)| {
         let (row, sum) = (by_index.get(callee)?, &sums[callee]);
-        let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
-        let calls = part(&row.report.calls, share(from.calls, sum.calls), row.windows);
-        let total =
-            row.all.map(|all| bounded(part(&all, share(from.ticks, sum.ticks), row.windows), true, units));
+        let part_of = |whole: &Estimate, of_arc: f64, of_all: f64| {
+            if row.windows.is_infinite() {
+                return part_of_counted(whole, of_arc, of_all);
+            }
+            part(whole, if of_all > 0.0 { of_arc / of_all } else { 0.0 }, row.windows)
+        };
+        let calls = part_of(&row.report.calls, from.calls, sum.calls);
+        let [of_arc, of_all] = [from.ticks, sum.ticks].map(|ticks| ticks / units.ticks_per_ns);
+        let total = row.all.map(|all| bounded(part_of(&all, of_arc, of_all), true, units));
         let seen = row.windows.is_finite().then_some(from.seen);
         Some(Edge { caller: *caller, callee: *callee, calls, total, seen })
     };

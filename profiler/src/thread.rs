@@ -49,6 +49,18 @@ pub(crate) struct Sample {
     pub(crate) preempted: u64,
     /// Whether it, or a call inside it, was one of the first after a probe was switched on.
     pub(crate) is_cold: bool,
+    /// Whether it represents calls that were cut off ([`Function::has_outlasted`]), or was itself.
+    pub(crate) is_late: bool,
+}
+
+/// What is known of the time of a call without probes and preemption, in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) least: u64,
+    /// The time so far, or until it was found that the call had ended.
+    pub(crate) most: u64,
+    /// Whether it was open when the exit period of its entry ended.
+    was_cut_off: bool,
 }
 
 /// A ring with one writer, the thread, and one reader, the service thread.
@@ -297,17 +309,36 @@ impl Thread {
         if is_open(entry) || !self.stack.is_only() {
             return;
         }
-        let ticks = self.since(entry, preempted, tsc::now()).max(1);
-        let least = entry.held_for().min(ticks - 1);
+        let Limits { least, most, was_cut_off: is_late } = self.limits(entry, preempted, tsc::now());
+        let ticks = most.max(1);
+        let least = least.min(ticks - 1);
         let &Entry { function, observation, weight, call_site: caller, .. } = entry;
-        self.record(Sample { function, observation, weight, caller, ticks, least, ..Sample::default() });
+        self.record(Sample {
+            function,
+            observation,
+            weight,
+            caller,
+            ticks,
+            least,
+            is_late,
+            ..Sample::default()
+        });
     }
 
-    /// The time from an entry to `now` without probes and preemption, if the thread has been
-    /// preempted for this time.
-    fn since(&self, entry: &Entry, preempted: u64, now: u64) -> u64 {
+    /// What is known by `now` of the time of a call that may have ended without an observed exit,
+    /// if the thread has been preempted for this time.
+    fn limits(&self, entry: &Entry, preempted: u64, now: u64) -> Limits {
         let lost = preempted.saturating_sub(entry.preempted) + self.overhead().saturating_sub(entry.overhead);
-        now.saturating_sub(entry.ticks).saturating_sub(lost)
+        let until = |time: u64| time.saturating_sub(entry.ticks).saturating_sub(lost);
+        // Some of the lost time may be later than that, so the limit is a low one.
+        let seen = FUNCTIONS
+            .get(entry.function as usize)
+            .and_then(|function| function.exits_seen_until(entry.period));
+        Limits {
+            least: entry.held_for().max(seen.map_or(0, until)),
+            most: until(now),
+            was_cut_off: seen.is_some(),
+        }
     }
 
     /// Passes a sample to the service thread. Called by the owning thread only.
@@ -535,9 +566,8 @@ pub(crate) fn seen() -> Seen {
     seen
 }
 
-/// The open calls, with their thread, and the time that they have taken so far, without probes and
-/// preemption, in ticks; outer ones first.
-pub(crate) fn open_calls(mut take: impl FnMut(&'static Thread, &Entry, u64)) {
+/// The open calls, with their thread and the time that they have taken so far; outer ones first.
+pub(crate) fn open_calls(mut take: impl FnMut(&'static Thread, &Entry, Limits)) {
     for block in blocks() {
         let mut entries = block.entries.look().peekable();
         if entries.peek().is_some() {
@@ -546,7 +576,7 @@ pub(crate) fn open_calls(mut take: impl FnMut(&'static Thread, &Entry, u64)) {
                 owner => block.preemption.until_now(owner),
             };
             let now = tsc::now();
-            entries.for_each(|entry| take(block, &entry, block.since(&entry, preempted, now)));
+            entries.for_each(|entry| take(block, &entry, block.limits(&entry, preempted, now)));
         }
     }
 }
@@ -649,8 +679,7 @@ pub(crate) fn after_fork_in_child() {
 mod tests {
     use super::*;
     use crate::competitors_in_tests::with_competitors;
-    use crate::function::Function;
-    use crate::function::Window;
+    use crate::function::{Entered, Function, Window};
 
     #[test]
     fn threads_have_their_own_blocks_and_every_sample_is_drained() {
@@ -689,7 +718,7 @@ mod tests {
     #[test]
     fn missed_exits_have_limits_only_in_a_thread_with_one_stack() {
         let function = FUNCTIONS.push_with(|_| Function::default()).unwrap();
-        let window = Window { delay: 0, length: None, limit: 1, weight: 1.0, spent: 0 };
+        let window = Window { delay: 0, length: None, limit: 1, weight: 1.0, spent: 0, is_patient: false };
         let observed = FUNCTIONS.get(function).unwrap();
         assert!(!observed.is_exit_seen(observed.exit_period()), "its exit probe is off");
         observed.open(1, &window, |_, _| {}).unwrap();
@@ -719,6 +748,37 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    /// A thread waits in a call, while the exits of others end the period.
+    #[test]
+    fn a_call_was_open_as_long_as_its_exit_would_have_been_seen() {
+        let index = FUNCTIONS.push_with(|_| Function::default()).unwrap();
+        let function = FUNCTIONS.get(index).unwrap();
+        let window = Window { delay: 0, length: None, limit: 1, weight: 1.0, spent: 0, is_patient: false };
+        function.open(1, &window, |_, _| {}).unwrap();
+        let thread = Thread::current().unwrap();
+        let entered = tsc::now();
+        let Entered::Observed(observed) = function.enter(index as u32, entered, thread) else {
+            panic!("the window is open");
+        };
+        let period = observed.period;
+        let entry = Entry { function: index as u32, period, ticks: entered, ..Entry::default() };
+        assert!(!thread.limits(&entry, 0, tsc::now()).was_cut_off);
+        let before = tsc::now();
+        function.end();
+        let after = tsc::now();
+        let limits = thread.limits(&entry, 0, after + 1000);
+        assert!((before - entered..after - entered).contains(&limits.least), "{limits:?}");
+        assert!(limits.was_cut_off && limits.most == after + 1000 - entered, "{limits:?}");
+        // What the thread has lost may be a part of that.
+        assert_eq!(thread.limits(&entry, 100, after).least, limits.least - 100);
+        // Also after later periods.
+        function.open(2, &window, |_, _| {}).unwrap();
+        function.end();
+        assert_eq!(thread.limits(&entry, 0, after).least, limits.least);
+        let other = Entry { period: function.exit_period(), ..entry };
+        assert_eq!(thread.limits(&other, 0, after).least, 0);
     }
 
     /// Runs `act`, for 50 ms at least between two measurements of preemption, beside other threads

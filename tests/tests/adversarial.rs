@@ -27,7 +27,7 @@ const BUDGET: &str = "budget=5%";
 
 /// Each program, the number of its runs in the long form, and the number of other processes, for
 /// each processor, that compete for it.
-const PROGRAMS: [(&str, u32, usize); 12] = [
+const PROGRAMS: [(&str, u32, usize); 13] = [
     ("cluster", 4, 0),
     ("periodic", 6, 0),
     ("phases", 6, 0),
@@ -36,6 +36,7 @@ const PROGRAMS: [(&str, u32, usize); 12] = [
     ("threads", 5, 0),
     ("blocking", 5, 0),
     ("blocking", 4, 1),
+    ("waiting", 4, 0),
     ("nanoseconds", 4, 1),
     ("many", 4, 2),
     ("tail", 4, 0),

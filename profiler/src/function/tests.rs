@@ -83,7 +83,8 @@ fn observed(function: &Function, limit: u64, closes: u64) -> u32 {
 }
 
 fn opened(function: &Function, limit: u64, closes: u64) -> u32 {
-    let window = Window { delay: 60, length: Some(closes - 100), limit, weight: 2.0, spent: 0 };
+    let window =
+        Window { delay: 60, length: Some(closes - 100), limit, weight: 2.0, spent: 0, is_patient: false };
     function.open(40, &window, |_, _| {}).expect("no thread is busy")
 }
 
@@ -175,7 +176,7 @@ fn a_window_does_not_open_while_the_caches_are_filled_after_a_preemption() {
     // If the window ends with its limit, its calls represent nothing but themselves.
     let function = Function::default();
     function.reset();
-    let window = Window { delay: 60, length: None, limit: 2, weight: 2.0, spent: 0 };
+    let window = Window { delay: 60, length: None, limit: 2, weight: 2.0, spent: 0, is_patient: false };
     function.open(40, &window, |_, _| {}).expect("no thread is busy");
     assert!(enter(&function, 110 + long, &Own(0, long)).is_some());
 }
@@ -248,7 +249,7 @@ fn a_function_uses_its_allowance_up_twice() {
 fn a_window_of_a_fixed_number_of_calls_ends_with_the_next() {
     let function = Function::default();
     function.reset();
-    let window = Window { delay: 60, length: None, limit: 3, weight: 1.0, spent: 0 };
+    let window = Window { delay: 60, length: None, limit: 3, weight: 1.0, spent: 0, is_patient: false };
     function.open(40, &window, |_, _| {}).expect("no thread is busy");
     assert!(enter(&function, 50, &IDEAL).is_none(), "it opens at 100");
     let entered: Vec<_> = (0..3).map(|at| enter(&function, 1_000_000 + at, &IDEAL).unwrap()).collect();
@@ -290,13 +291,45 @@ fn too_many_exits_of_other_calls_end_the_exit_period() {
     let function = Function::default();
     observed(&function, 1000, 1000);
     let entry = enter(&function, 150, &IDEAL).unwrap();
+    assert_eq!(function.exits_seen_until(entry.period), None);
+    let before = tsc::now();
     (0..=STRAY_EXITS_IN_WINDOW).for_each(|_| function.stray_exit(150));
     assert!(!function.has_on(ProbeType::Exit));
+    let until = function.exits_seen_until(entry.period);
+    assert!(until.is_some_and(|until| (before..tsc::now()).contains(&until)), "{until:?}");
     function.left(entry.period);
     let next = opened(&function, 10, 1000);
     assert_eq!(function.open.load(Relaxed), 0, "what was open then is nothing to this period");
     assert_eq!(next, entry.observation + 1);
     assert!(function.has_on(ProbeType::Exit));
+}
+
+/// One that would have ended the exit period of another window stands for the calls of those.
+#[test]
+fn a_patient_window_waits_for_calls_that_outlast_others() {
+    let function = Function::default();
+    let window = Window { delay: 0, length: Some(1000), limit: 10, weight: 1.0, spent: 0, is_patient: true };
+    let strays = |number: i64| (0..number).for_each(|_| function.stray_exit(1500));
+    function.open(100, &window, |_, _| {}).unwrap();
+    let entry = enter(&function, 150, &IDEAL).unwrap();
+    enter(&function, 1200, &IDEAL);
+    strays(STRAY_EXITS_IN_WINDOW);
+    assert!(!function.has_outlasted(entry.observation));
+    strays(1);
+    assert!(function.has_outlasted(entry.observation) && function.is_exit_seen(entry.period));
+    // The next window waits for it, too, and its own calls stand for themselves.
+    let usual = Window { is_patient: false, ..window };
+    let next = function.open(2000, &usual, |_, _| {}).unwrap();
+    strays(10 * STRAY_EXITS_IN_WINDOW);
+    assert!(function.has_outlasted(entry.observation) && function.is_exit_seen(entry.period));
+    assert!(!function.has_outlasted(next));
+    function.left(entry.period);
+    // In the next period, all begins again.
+    function.end();
+    let last = function.open(4000, &usual, |_, _| {}).unwrap();
+    assert!(!function.has_outlasted(entry.observation) && !function.has_outlasted(last));
+    strays(STRAY_EXITS_IN_WINDOW + 1);
+    assert!(!function.has_on(ProbeType::Exit));
 }
 
 #[test]
@@ -305,7 +338,7 @@ fn calls_that_are_open_keep_the_exit_probes_on_through_the_next_window() {
     observed(&function, 1000, 200);
     let outer = enter(&function, 150, &IDEAL).unwrap();
     enter(&function, 300, &IDEAL);
-    let window = Window { delay: 0, length: Some(100), limit: 10, weight: 1.0, spent: 0 };
+    let window = Window { delay: 0, length: Some(100), limit: 10, weight: 1.0, spent: 0, is_patient: false };
     let next = function.open(400, &window, |_, kind| {
         assert_eq!(kind, ProbeType::Entry, "the exit probes are on");
     });
@@ -313,7 +346,8 @@ fn calls_that_are_open_keep_the_exit_probes_on_through_the_next_window() {
     assert_eq!(function.exit_period(), outer.period);
 }
 
-const WINDOW: Window = Window { delay: 0, length: Some(100), limit: 10, weight: 1.0, spent: 0 };
+const WINDOW: Window =
+    Window { delay: 0, length: Some(100), limit: 10, weight: 1.0, spent: 0, is_patient: false };
 
 /// Whether the service thread could begin an observation, of any kind.
 fn could_begin(function: &Function) -> bool {
