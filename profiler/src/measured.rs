@@ -431,4 +431,21 @@ mod tests {
         assert_eq!((observed.min, observed.max, observed.samples), (10.0, 2000.0, 3));
         assert_eq!(observed.strata.known_ticks(), 2030.0);
     }
+
+    /// A window has a usual call and one that was cut off. Patient windows have timed some like it.
+    #[test]
+    fn late_calls_stand_for_those_that_were_cut_off() {
+        let mut observed = Observed::default();
+        let usual = Sample { weight: 10.0, least: 100, ticks: 100, ..Sample::default() };
+        observed.strata.opened(0, 10.0, 1e6);
+        observed.strata.closed(100, 0.0, 0.0);
+        (0..100).for_each(|_| observed.sample(&usual, 0.0, 1000));
+        let late = Sample { least: 5000, ticks: 5000, is_late: true, ..usual };
+        (0..4).for_each(|_| observed.sample(&late, 0.0, 1000));
+        let cut_off = Sample { least: 50, ticks: 90_000, is_late: true, ..usual };
+        (0..6).for_each(|_| observed.sample(&cut_off, 0.0, 1000));
+        let ticks = observed.strata.finished().ticks(0.0).expect("calls were timed");
+        assert_eq!(ticks.total.value, 1000.0 * 100.0 + 100.0 * 5000.0);
+        assert_eq!(observed.samples, 104);
+    }
 }
