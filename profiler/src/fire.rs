@@ -95,7 +95,7 @@ fn enter(begin: u64, fired: &Fired, thread: &Thread) {
 #[inline(always)]
 fn enter_with(own: impl FnOnce(&EntryStack) -> Own<'_>, begin: u64, fired: &Fired, thread: &Thread) {
     let &Fired { index, function, call_site, stack_pointer, .. } = fired;
-    thread.enter(stack_pointer, |entries| match function.enter(index, begin, thread) {
+    let is_entered = thread.enter(stack_pointer, |entries| match function.enter(index, begin, thread) {
         Entered::Observed(observed) => {
             let entry = Entry {
                 function: index,
@@ -118,6 +118,9 @@ fn enter_with(own: impl FnOnce(&EntryStack) -> Own<'_>, begin: u64, fired: &Fire
             }
         }
     });
+    if !is_entered {
+        function.lost_entry();
+    }
 }
 
 #[inline(always)]
@@ -370,4 +373,30 @@ pub(crate) fn empty() -> f64 {
 /// The typical latency of a call of an empty function, in ticks: the resolution of a latency.
 pub(crate) fn resolution() -> u64 {
     RESOLUTION.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_in_a_handler_that_has_interrupted_a_probe_are_known_to_be_missing() {
+        let index = FUNCTIONS.push_with(|_| Function::default()).unwrap();
+        let function = FUNCTIONS.get(index).unwrap();
+        function.reset();
+        let thread = Thread::current().unwrap();
+        let local = 0_usize;
+        let outer = std::ptr::from_ref(&local).addr();
+        let enter_at = |stack_pointer: usize| {
+            let fired = Fired { index: index as u32, function, probe: None, call_site: 0, stack_pointer };
+            enter(tsc::now(), &fired, thread);
+        };
+        let interrupted = || _ = thread.enter(outer, |_| enter_at(outer - 1000));
+        interrupted();
+        assert_eq!(function.lost_entries(), 0, "the function was not on");
+        function.turn_on(tsc::now(), 10, 1.0, |_, _| {});
+        enter_at(outer);
+        interrupted();
+        assert_eq!((function.lost_entries(), function.counted().entries), (1, 1));
+    }
 }

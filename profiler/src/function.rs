@@ -29,6 +29,7 @@
 //! nothing is observed then, the thread that executed it switches it off.
 
 mod cut_off;
+mod exits;
 mod lost;
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -36,25 +37,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
 use fastinst::ProbeId;
 use fastinst_sigsafe::Segments;
-use wordpatch::tsc;
 
+pub(crate) use self::exits::PATIENT;
+use self::exits::STRAY_EXITS;
 use self::lost::Lost;
 use crate::governor;
 use crate::policy::Allowance;
 use crate::probe_type::ProbeType;
 use crate::switching::{Entries, EntrySwitch, ExitSwitch, Phase};
-
-/// The number of exits of unobserved calls after which the exit probes are switched off, even if
-/// observed calls are open: waiting for the outer calls of a recursive function could be expensive.
-/// They take a few tenths of a millisecond, while a function is on.
-const STRAY_EXITS: i64 = 20_000;
-
-/// As [`STRAY_EXITS`], in a window, in which few entries are expected, unless it is a patient one.
-/// Calls that are open then are *cut off*.
-const STRAY_EXITS_IN_WINDOW: i64 = 200;
-
-/// One in so many windows is a patient one.
-pub(crate) const PATIENT: u32 = 8;
 
 /// A probe's function, and the next probes of the same function and kind.
 #[derive(Default)]
@@ -99,6 +89,9 @@ pub(crate) struct Executed {
     pub(crate) function: &'static Function,
     link: &'static ProbeLink,
 }
+
+/// There may be a million functions.
+const _: () = assert!(size_of::<Function>() == 256);
 
 /// Links by probe id.
 static LINKS: Segments<ProbeLink> = Segments::new();
@@ -161,6 +154,8 @@ pub(crate) struct Function {
     own_since_middle: AtomicU64,
     /// Calls that were counted in all counting windows.
     calls: AtomicU64,
+    /// Entries that did not count while the function was on, because their threads were in a probe.
+    interrupting: AtomicU32,
     /// Whether the window ends with its limit, not with its time.
     is_limited: AtomicBool,
     /// See [`Window::is_patient`].
@@ -484,6 +479,20 @@ impl Function {
         })
     }
 
+    /// Notes an entry, in a signal handler that has interrupted a probe, which cannot be observed.
+    #[cold]
+    pub(crate) fn lost_entry(&self) {
+        if self.is_on.load(Relaxed) && !self.entry_switch.now().are_over() {
+            self.interrupting.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The number of entries that were not counted since [`Function::reset`], while the function
+    /// was on.
+    pub(crate) fn lost_entries(&self) -> u64 {
+        self.interrupting.load(Relaxed).into()
+    }
+
     /// Excludes the time that this thread spends in probes from now on from the window's time,
     /// unless that of another one is excluded. Called after each early entry, and for the first
     /// that counts if there was none.
@@ -570,14 +579,6 @@ impl Function {
         }
     }
 
-    /// Switches the exit probes off, after the end of an observation, unless a call is open.
-    fn end_exits_if_unused(&self, observation: u32) {
-        // SeqCst: pairs with `left`.
-        if self.open.load(SeqCst) == 0 {
-            self.end_exits(self.exit_period(), || self.is_over(observation));
-        }
-    }
-
     /// Whether an observation is over, and none has begun since.
     fn is_over(&self, observation: u32) -> bool {
         let now = self.entry_switch.now_ordered();
@@ -647,97 +648,10 @@ impl Function {
         if belong { entries.observation } else { entries.observation.wrapping_add(1 << 31) }
     }
 
-    /// The number of the exit period: the exit probes stay on while it does not change.
-    #[inline]
-    pub(crate) fn exit_period(&self) -> u32 {
-        self.exit_switch.period()
-    }
-
-    /// Whether the exit of a call is seen that was entered in this exit period.
-    #[inline]
-    pub(crate) fn is_exit_seen(&self, period: u32) -> bool {
-        self.exit_switch.is_on_in(period)
-    }
-
     /// Records that a long call, which took `ticks`, has returned.
     #[cold]
     pub(crate) fn earn(&self, ticks: u64) {
         self.inside.fetch_add(ticks, Relaxed);
-    }
-
-    /// Records that an observed call has returned, or was left in another way: the last one of an
-    /// observation that is over switches the exit probes off.
-    #[inline]
-    pub(crate) fn left(&self, period: u32) {
-        if period != self.exit_period() {
-            return;
-        }
-        // SeqCst: either this load sees that the observation is over, or the thread that ends it
-        // sees that no call is open.
-        if self.open.fetch_sub(1, SeqCst) == 1 {
-            let entries = self.entry_switch.now_ordered();
-            if entries.are_over() {
-                self.end_exits(period, || self.is_over(entries.observation));
-            }
-        }
-    }
-
-    /// Handles an exit at the time `now` whose entry was not observed, as
-    /// [`Function::unobserved_entry`].
-    #[inline]
-    pub(crate) fn unobserved_exit(&self, id: ProbeId, now: u64) {
-        match self.exit_switch.phase() {
-            Phase::Off => self.exit_switch.while_off(|| _ = fastinst::deactivate(id)),
-            _ => self.stray_exit(now),
-        }
-    }
-
-    /// Handles an exit whose entry was not observed, while the exit probes are on.
-    #[inline]
-    pub(crate) fn stray_exit(&self, now: u64) {
-        // A window that opens soon has no observed calls yet, and needs the probes.
-        let opens = self.opens.load(Acquire);
-        if now < opens && opens < u64::MAX {
-            return;
-        }
-        let observation = self.observation();
-        if self.strays_left.fetch_sub(1, Relaxed) == 0 {
-            self.end_exits(self.exit_period(), || self.entry_switch.now_ordered().observation == observation);
-        }
-    }
-
-    #[cold]
-    fn end_exits(&self, period: u32, is_due: impl Fn() -> bool) {
-        // Before the end, so that earlier exits were seen.
-        let now = tsc::now();
-        self.exit_switch.end(period, is_due, || {
-            if self.open.load(Relaxed) > 0 {
-                cut_off::note(self, period, now);
-            }
-            self.switch_off(ProbeType::Exit, ProbeSet::Executed);
-        });
-    }
-
-    /// Until when the exit of a call would have been seen that was entered in this exit period, if
-    /// that is over, and known: unless it was left in another way, it was open then.
-    pub(crate) fn exits_seen_until(&self, period: u32) -> Option<u64> {
-        cut_off::noted(self, period)
-    }
-
-    /// Whether a call of this observation, which returns now, would have been cut off, had not the
-    /// last window been a patient one ([`Window::is_patient`]). Such windows are a part of all, so
-    /// it also stands for those that were.
-    #[inline]
-    pub(crate) fn has_outlasted(&self, observation: u32) -> bool {
-        let outlasted = self.outlasted.load(Relaxed);
-        let was_earlier = outlasted != 0 && outlasted.wrapping_sub(observation) as i32 >= 0;
-        was_earlier || self.is_outlasting()
-    }
-
-    /// Whether calls that are open now would have been cut off by now.
-    fn is_outlasting(&self) -> bool {
-        let strays = STRAY_EXITS - self.strays_left.load(Relaxed);
-        self.is_patient.load(Relaxed) && strays > STRAY_EXITS_IN_WINDOW
     }
 
     fn put_on_list(&self, index: u32) {
@@ -809,17 +723,7 @@ impl Function {
         self.overhead.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.limit.store(limit, Relaxed);
-        // Calls that have outlasted a patient window are waited for in the next one, too.
-        if self.exit_switch.phase() != Phase::On {
-            self.outlasted.store(0, Relaxed);
-        } else if self.is_outlasting() {
-            self.outlasted.store(before.observation, Relaxed);
-        }
-        let is_waiting = self.outlasted.load(Relaxed) != 0;
-        let is_patient = kind == Observation::Window { is_patient: true } && !is_waiting;
-        let is_usual = kind == Observation::Window { is_patient: false } && !is_waiting;
-        self.is_patient.store(is_patient, Relaxed);
-        self.strays_left.store(if is_usual { STRAY_EXITS_IN_WINDOW } else { STRAY_EXITS }, Relaxed);
+        self.tolerate_strays(kind, before.observation);
         self.is_on.store(kind == Observation::On, Relaxed);
         self.is_limited.store(false, Relaxed);
         self.middle.store(limit / 2, Relaxed);
@@ -886,6 +790,7 @@ impl Function {
         self.opens.store(u64::MAX, Relaxed);
         self.pending_since.store(0, Relaxed);
         self.open.store(0, Relaxed);
+        self.interrupting.store(0, Relaxed);
         self.entry_switch.reset();
         self.exit_switch.reset();
         self.is_listed.store(false, Relaxed);

@@ -519,6 +519,7 @@ impl Schedule {
         let measured = &self.functions[index as usize];
         let mut strata = measured.observed().strata.clone();
         let Some(function) = FUNCTIONS.get(index as usize) else { return strata };
+        strata.missed(function.lost_entries());
         let now = self.now();
         match measured.stage {
             Stage::Off => {}

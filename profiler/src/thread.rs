@@ -223,11 +223,12 @@ impl Thread {
     /// Runs `act` on the thread's open entries, unless this thread is already inside: a signal
     /// handler of the program may run instrumented code during a probe function. A longjmp out of
     /// such a handler leaves the flag set; this is detected by a stack pointer that has passed the
-    /// recorded one.
+    /// recorded one. Returns whether `act` was executed.
     #[inline(always)]
-    pub(crate) fn enter(&self, stack_pointer: usize, act: impl FnOnce(&EntryStack)) {
+    pub(crate) fn enter(&self, stack_pointer: usize, act: impl FnOnce(&EntryStack)) -> bool {
         if self.inside.load(Ordering::Relaxed) && stack_pointer < self.inside_at.load(Ordering::Relaxed) {
-            return self.lose();
+            self.lose();
+            return false;
         }
         self.stack.used(stack_pointer);
         self.inside_at.store(stack_pointer, Ordering::Relaxed);
@@ -237,6 +238,7 @@ impl Thread {
         act(&self.entries);
         compiler_fence(Ordering::SeqCst);
         self.inside.store(false, Ordering::Relaxed);
+        true
     }
 
     /// Adds to the time that the thread has spent in probes, up to `now`. Only the thread itself

@@ -1,5 +1,8 @@
 //! Observations of one function, whose probes exist only in its state.
 
+use wordpatch::tsc;
+
+use super::exits::STRAY_EXITS_IN_WINDOW;
 use super::*;
 
 /// A thread with this time in probes, and this time of preemption.
