@@ -164,3 +164,17 @@ fn a_call_in_which_the_program_ends_is_not_charged_for_preemption() {
         Ok(())
     });
 }
+
+/// A handler that interrupts a probe is not observed. The report knows how many calls that were.
+#[test]
+fn calls_in_handlers_that_interrupt_probes_are_not_counted_as_exact() {
+    let binary = compile("fixtures/handler.c", &["-O2"], Gcc);
+    let profiled = profiled(&binary, &["1000"], "budget=none");
+    let [(_, figures)] = &truth(&profiled)[..] else { panic!("one function counts its calls") };
+    let calls = profiled.report().function("in_handler").expect("it was called")["calls"].clone();
+    let [low, high] = ["low", "high"].map(|limit| calls[limit].as_f64());
+    let (low, high) = (low.expect("there is always one"), high.unwrap_or(f64::INFINITY));
+    println!("{} calls, found {calls}", figures[0]);
+    assert!(low < high, "no call interrupted a probe");
+    assert!((low..=high).contains(&figures[0]), "{} calls, found {calls}", figures[0]);
+}
