@@ -17,7 +17,7 @@
 //!    timer is needed, so late timers have no effect.
 //! 5. The exit probes stay on until all calls of the observation have returned. The thread that
 //!    makes the last exit switches them off; so does a thread that finds too many exits of calls
-//!    that were entered before.
+//!    that were entered before or after ([`exits`]).
 //! 6. The service thread reads the number of entries after the end of the observation, and begins
 //!    the next one, unless a thread is still switching probes off ([`crate::switching`]), or the
 //!    program has not had a processor for as long as the window takes

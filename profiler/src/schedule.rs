@@ -86,7 +86,7 @@ pub(crate) struct Schedule {
     ticks: u32,
     own: OwnPart,
     demand: Demand,
-    /// The mean [`Measured::value`] of the sampled functions.
+    /// The mean [`Observed::value`] of the sampled functions.
     mean_value: f64,
     /// Windows that open at the end of this tick, or of a later one if the program does not run.
     opening: Vec<(u32, Planned)>,

@@ -27,7 +27,7 @@ pub(crate) struct Stack {
     highest: AtomicUsize,
     /// The address of the thread control block. Written by the thread, when the rest is reset.
     thread_control_block: AtomicUsize,
-    /// A [`State`], by the thread and by the service thread.
+    /// One of [`state`], or an address, by the thread and by the service thread.
     state: AtomicUsize,
     /// The end of the stack: the first address after it.
     end: AtomicUsize,
