@@ -516,10 +516,45 @@ fn traps_are_those_of_the_function() {
     assert_eq!(memory.data(&store)[65533], 1);
 }
 
+/// An address of 64 bits is passed as an `i32` without its upper half, whose loads and stores would
+/// otherwise leave the memory of the monitor.
+#[test]
+fn addresses_of_64_bits_are_truncated_to_i32() {
+    let engine = engine();
+    let text = "(module (memory i64 1) (func (export \"run\") (drop (i32.load (i64.const 0x500000010)))))";
+    let program = Module::new(&engine, text).unwrap();
+    for start in ["", "(block)"] {
+        let monitor = format!(
+            "(module (memory (export \"memory\") 1) (func (export \"at\") (param i32)
+                {start} (i64.store (i32.const 0) (i64.extend_i32_u (local.get 0)))
+                (i64.store offset=8 (local.get 0) (i64.const 7))))"
+        );
+        let monitor = Module::new(&engine, monitor).unwrap();
+        let mut store = Store::new(&engine, ());
+        let instance = Instance::new(&mut store, &monitor, &[]).unwrap();
+        let at = instance.get_func(&mut store, "at").unwrap();
+        let function = WasmFn::new(&store, at).unwrap();
+        let body = program.function(0).unwrap().body().unwrap();
+        let load = body.instructions().nth(1).unwrap();
+        let offset = (load.offset() - body.range().start) as u32;
+        let location = Location { function: 0, place: Place::Instruction { offset } };
+        let kind = Kind::Wasm { function, values: [Bound::Address].into() };
+        let probe = program.probe(ProbeSpec { location, kind }).unwrap();
+        probe.activate().unwrap();
+        let running = Instance::new(&mut store, &program, &[]).unwrap();
+        let run = running.get_typed_func::<(), ()>(&mut store, "run").unwrap();
+        assert_eq!(run.call(&mut store, ()).unwrap_err().trap(), Some(Trap::MemoryOutOfBounds));
+        let data = instance.get_memory(&mut store, "memory").unwrap().data(&store);
+        assert_eq!(u64::from_le_bytes(data[..8].try_into().unwrap()), 0x10);
+        assert_eq!(data[0x18], 7);
+    }
+}
+
 /// With other settings of the engine.
 pub(crate) fn test_all() {
     functions_do_the_same_whether_they_are_inlined_or_called();
     programs_are_not_disturbed_by_inlined_functions();
     inlined_functions_have_probes_scopes_and_neighbours();
     traps_are_those_of_the_function();
+    addresses_of_64_bits_are_truncated_to_i32();
 }

@@ -29,8 +29,9 @@
 //! ```
 //!
 //! The code has the registers that are free at the site, and as many of the others as it needs; it
-//! is generated again with one more until they suffice. `r14` and `r15` remain those of the program.
-//! A list is executed in this way if all of its probes count or have functions that can be inlined.
+//! is generated again with one more until they suffice. `r14` and `r15` remain those of the
+//! program. A list is executed in this way if all of its probes count or have functions that can be
+//! inlined.
 
 use super::abi::{CONTEXT, INT_TEMPS, SCRATCH};
 use super::cached_locals::bits;
