@@ -31,12 +31,13 @@
 //! [`Probe::activate`] in a function moves its calls and its existing frames to a version of its
 //! code with sites, which was compiled when its probes were made ([`Module::probes`]). There, a
 //! probe that is off is a NOP. One that counts takes a jump, an addition in memory and a jump back;
-//! one that appends a record, some ten instructions without a call; one that calls a function saves
-//! and restores the registers that are in use. Switching is one store for each version (at most
-//! six, and two plain ones), and for probes that record or call functions, a stub is generated when
-//! a list of active probes is used for the first time. Functions return to their original code when
-//! the last of their probes is dropped, or is switched off by [`deactivate_all`], unless there was
-//! an [accessor](FrameAccessor) of one of their frames.
+//! one that appends a record, some ten instructions without a call; one with a [short
+//! function](WasmFn) of WebAssembly, some ten and those of the function; one that calls a function
+//! saves and restores the registers that are in use. Switching is one store for each version (at
+//! most six, and two plain ones), and for probes that record or call functions, a stub is generated
+//! when a list of active probes is used for the first time. Functions return to their original code
+//! when the last of their probes is dropped, or is switched off by [`deactivate_all`], unless there
+//! was an [accessor](FrameAccessor) of one of their frames.
 //!
 //! A function with more than a few counters
 //! ([`Config::counter_stubs`](crate::Config::counter_stubs)), or with one for
@@ -53,22 +54,22 @@
 //! A version takes as much memory as the function's code, and for each site 5 to 12 bytes and a
 //! stub of 17 to 35 bytes; the engine stores some 100 bytes about each site and each probe. A stub
 //! that calls functions takes about 100 to 200 bytes for the first and 20 to 130 for each further
-//! one; with closures, 200 to 450 and about 90. One that only records takes about 150 to 300 for
-//! each record. A generic probe takes 24 bytes for each local and operand at its place. Such stubs
-//! are limited to 16 MiB and 32 times the module's code ([`ProbeError::StubMemory`]). They are kept
-//! while their probes exist. Those of probes that were removed are freed, and their closures
-//! dropped, when others need the memory and no thread is in them: making a probe may for this
-//! purpose signal the threads that run the module (the signal of
-//! [`Config::interrupt_signal`](crate::Config::interrupt_signal), so that a system call of a host
-//! function may fail with `EINTR`) and wait for them up to 100 ms. A process that has forked keeps
-//! them. Each instance has a counter of 8 bytes for each site, and reserves addresses for as many
-//! as the module can have (24 bytes for each byte of its functions) from the module's first probe
-//! on. A version that counts by itself has 20 bytes for each instruction in tables, and no stubs
-//! for counters. The plain version, which a function gets when a [generic probe](Frame) changes a
-//! value that the code has in no place, has sites at all instructions, and several times the
-//! function's code. All the rest is freed with the module's code. Addresses for all of it are
-//! reserved after that code (64 times its size, and 48 MiB), so that probes can be made whatever
-//! else the process maps.
+//! one; with functions that it executes itself, about 200 to 400 for each; with closures, 200 to
+//! 450 and about 90. One that only records takes about 150 to 300 for each record. A generic probe
+//! takes 24 bytes for each local and operand at its place. Such stubs are limited to 16 MiB and 32
+//! times the module's code ([`ProbeError::StubMemory`]). They are kept while their probes exist.
+//! Those of probes that were removed are freed, and their closures dropped, when others need the
+//! memory and no thread is in them: making a probe may for this purpose signal the threads that run
+//! the module (the signal of [`Config::interrupt_signal`](crate::Config::interrupt_signal), so that
+//! a system call of a host function may fail with `EINTR`) and wait for them up to 100 ms. A
+//! process that has forked keeps them. Each instance has a counter of 8 bytes for each site, and
+//! reserves addresses for as many as the module can have (24 bytes for each byte of its functions)
+//! from the module's first probe on. A version that counts by itself has 20 bytes for each
+//! instruction in tables, and no stubs for counters. The plain version, which a function gets when
+//! a [generic probe](Frame) changes a value that the code has in no place, has sites at all
+//! instructions, and several times the function's code. All the rest is freed with the module's
+//! code. Addresses for all of it are reserved after that code (64 times its size, and 48 MiB), so
+//! that probes can be made whatever else the process maps.
 //!
 //! # Consistency
 //! - A thread sees a change of a site within the time that the processor needs to see a store of

@@ -30,11 +30,11 @@ pub use asm::{ENTRY_PREFIX, Reg, SITE_OFF, SiteJump, TRANSFER_TRAP, UD2, Width, 
 pub use compiler::{
     Access, Action, Address, At, AtSite, Callee, Catch, Chunk, CompiledFunction, Compiler, Condition,
     Continue, CounterStub, Counting, DirectCall, ENTER_STUB_SIZE, ENTRY_LENGTH, FrameMap, FrameMaps,
-    GenericPart, Instrumentation, LAZY_ENTRY_SIZE, Lane, Limit, ListStub, LocalPlace, Located, MAX_ARGUMENTS,
-    MAX_GROWTH, MAX_SHARED, NoValue, Observer, Only, OperandPlace, Placed, Position, Positions, Record, Run,
-    SITE_LENGTH, SITE_WINDOW, SiteFrame, SiteState, Sites, State, TryRegion, Ty, Value, ValueAt, Wanted,
-    access, callee_saved_slot, counter_stub, enter_stubs, entry_trampoline, host_trampoline, is_control,
-    lazy_entries, list_stub, move_last,
+    GenericPart, Inlined, InlinedInstance, InlinedMemory, Instrumentation, LAZY_ENTRY_SIZE, Lane, Limit,
+    ListStub, LocalPlace, Located, MAX_ARGUMENTS, MAX_GROWTH, MAX_SHARED, NoValue, Observer, Only,
+    OperandPlace, Placed, Position, Positions, Record, Run, SITE_LENGTH, SITE_WINDOW, SiteFrame, SiteState,
+    Sites, State, TryRegion, Ty, Value, ValueAt, Wanted, access, callee_saved_slot, counter_stub,
+    enter_stubs, entry_trampoline, host_trampoline, is_control, lazy_entries, list_stub, move_last,
 };
 pub use module::{BranchHints, CodeSettings, CompiledSites, ModuleInfo, PAGE_SIZE_LOG2};
 

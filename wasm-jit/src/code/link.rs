@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
@@ -61,6 +62,7 @@ fn image(
     let image = CodeImage {
         _registered: None,
         probed: OnceLock::new(),
+        must_call: AtomicU32::new(0),
         counters: Counters::default(),
         ids: Ids::default(),
         watchers: Watchers::default(),

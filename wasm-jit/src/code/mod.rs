@@ -32,6 +32,7 @@ pub(crate) mod stored;
 mod symbols;
 
 use std::ops::Range;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
@@ -59,6 +60,9 @@ pub(crate) struct CodeImage {
     _registered: Option<registry::Registered>,
     /// Made with the first probe.
     probed: OnceLock<Box<probed::Probed>>,
+    /// Not 0 as soon as there are probes, or first calls are watched: then stubs of other modules
+    /// call the functions of this one, and do not execute them themselves.
+    pub must_call: AtomicU32,
     pub counters: probed::counters::Counters,
     /// Retired with the image.
     ids: probed::ids::Ids,

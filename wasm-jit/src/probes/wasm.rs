@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use wasm_jit_codegen::{Callee, Ty};
+use wasm_jit_codegen::{Callee, Inlined, InlinedInstance, InlinedMemory, Ty};
 
 use super::ProbeError;
+use crate::runtime::instance::InstanceData;
+use crate::runtime::store::StoreOpaque;
 use crate::runtime::{AsContext, Func};
 use crate::types::ValType;
 
@@ -14,6 +16,12 @@ use crate::types::ValType;
 /// A probe with this function fires in the instances of the function's store only. The stub of the
 /// probe calls it directly, as compiled code calls functions of other instances; if it is a
 /// [host function](Func::wrap), it is called through its trampoline.
+///
+/// The stub executes short functions itself, without a call: those of at most 64 instructions that
+/// compute with integers, access globals and memory 0, and choose by `if`. Where one of these would
+/// trap, or do something else in an arm of an `if`, it is called nevertheless. A function that
+/// changes memory or a global before it computes the address of an access, or has a loop or a call,
+/// is called always; so are all functions of a module in which a probe was made.
 ///
 /// # Permitted operations
 /// All that a function may do: use its own memory, tables and globals, call others, and also run
@@ -26,6 +34,7 @@ pub struct WasmFn {
     store: u64,
     func_ref: usize,
     parameters: Arc<[ValType]>,
+    inlined: Option<Arc<Inlined>>,
 }
 
 impl WasmFn {
@@ -72,10 +81,12 @@ impl WasmFn {
         if results != 0 {
             return Err(ProbeError::Results { results });
         }
+        let store = &store.0.opaque;
         Ok(Self {
-            store: store.0.opaque.id.number(),
+            store: store.id.number(),
             func_ref: function.vm().expose_provenance(),
             parameters: ty.params().collect(),
+            inlined: inlined(store, function).map(Arc::new),
         })
     }
 
@@ -91,8 +102,49 @@ impl WasmFn {
 
     pub(super) fn callee(&self) -> Callee {
         let parameters = self.parameters.iter().map(|ty| Ty::from(ty.to_wasm())).collect();
-        Callee::Wasm { store: self.store, func_ref: self.func_ref, parameters }
+        let inlined = self.inlined.clone();
+        Callee::Wasm { store: self.store, func_ref: self.func_ref, parameters, inlined }
     }
+}
+
+/// The function of a store as its probes' stubs may execute it.
+fn inlined(store: &StoreOpaque, function: Func) -> Option<Inlined> {
+    let func_ref = function.vm();
+    // SAFETY: functions and instances live as long as their store, which is borrowed.
+    let (instance, index) = unsafe {
+        let context = (*func_ref).context;
+        if (*context).is_host != 0 {
+            return None;
+        }
+        (&*(*context).owner.cast_const().cast::<InstanceData>(), (*func_ref).index as u32)
+    };
+    let image = instance.module.code();
+    // What an import refers to may change.
+    if index < image.module.imported_functions || !std::ptr::eq(instance.func_ref(index).as_ptr(), func_ref) {
+        return None;
+    }
+    let memory = instance.memories.first().map(|memory| {
+        let memory = &store.memories[*memory as usize];
+        InlinedMemory {
+            base: memory.base().expose_provenance(),
+            length: memory.length_cell().expose_provenance(),
+            least: memory.length(),
+        }
+    });
+    let instance_of = InlinedInstance {
+        func_ref: func_ref.expose_provenance(),
+        must_call: (&raw const image.must_call).expose_provenance(),
+        memory: memory.unwrap_or_default(),
+    };
+    let global = |global: u32| {
+        let place = instance.block.at::<usize>(image.layout.global(global));
+        match global < image.module.imported_globals {
+            // SAFETY: the context has the address of an imported global, which does not change.
+            true => unsafe { place.read() },
+            false => place.as_ptr().expose_provenance(),
+        }
+    };
+    Inlined::new(&image.module, index, &image.body(index), instance_of, global)
 }
 
 impl fmt::Debug for WasmFn {

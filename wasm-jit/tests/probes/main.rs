@@ -11,6 +11,7 @@ mod first_calls;
 mod frames;
 mod fuel;
 mod global;
+mod inlined;
 mod items;
 mod native;
 mod originals;
@@ -87,6 +88,7 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     first_calls::test_all();
     global::test_all();
     frames::test_all();
+    inlined::test_all();
     items::test_all();
     native::test_with_counters();
     plain::test_all();

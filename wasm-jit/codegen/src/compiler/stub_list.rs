@@ -62,7 +62,7 @@
 //!
 //!     ...                          a record: see `stub_record`
 //!
-//!     mov r11, [r14 + STORE]       after the functions: is an interrupt requested?
+//!     mov r11, [r14 + STORE]       after functions of the host: is an interrupt requested?
 //!     mov r11, [r11 + REQUESTS]
 //!     cmp dword [r11], 0
 //!     jne interrupt
@@ -107,10 +107,12 @@ use std::sync::Arc;
 
 use super::abi::{ArgPlace, ArgPlaces, CONTEXT, INT_TEMPS, MEMORY, SCRATCH, Ty, argument_bytes};
 use super::cached_locals::bits;
+use super::inlined::Inlined;
 use super::plain::MAX_PLAIN_OPERANDS;
 use super::settle::SETTLED;
 use super::site_frame::SiteFrame;
 use super::state::Flag;
+use super::stub_inline::inline_stub;
 use super::stub_record::{Record, record_stub};
 use super::values::{Lane, Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size, VectorImmOp, Width};
@@ -217,20 +219,12 @@ pub enum Callee {
         func_ref: usize,
         /// The types of its parameters.
         parameters: Arc<[Ty]>,
+        /// What the stub may execute instead of calling it.
+        inlined: Option<Arc<Inlined>>,
     },
 }
 
 impl Action<'_> {
-    /// Bytes of arguments on the stack, which the callee removes.
-    fn stack_bytes(&self) -> i32 {
-        match self {
-            Self::Call { callee: Callee::Wasm { parameters, .. }, .. } => {
-                argument_bytes(parameters.iter().copied()) as i32
-            }
-            _ => 0,
-        }
-    }
-
     /// How many values it passes as an array.
     fn values(&self) -> usize {
         if let Self::Callback { values, .. } = self { values.len() } else { 0 }
@@ -268,6 +262,8 @@ pub struct GenericPart {
 /// Where a stub saves things: offsets from its `rsp`.
 pub(super) struct Saved {
     registers: u32,
+    /// The registers that keep the values of the site.
+    intact: u32,
     flags: i32,
     condition: i32,
     /// What [`SETTLED`] holds, during a call of a function that can run the instance.
@@ -302,13 +298,37 @@ impl Saved {
         let operands = state.operands.min(MAX_PLAIN_OPERANDS);
         let slots = if is_frame { (state.slot_bytes * operands) as i32 } else { 0 };
         let moved = size + RED_ZONE + ((slots + 15) & !15);
-        Self { registers, flags, condition, settled, values, moved, is_frame, pushed: 0 }
+        let intact = !CALLER_SAVED;
+        Self { registers, intact, flags, condition, settled, values, moved, is_frame, pushed: 0 }
+    }
+
+    /// For a stub that calls nothing: it saves these registers, and changes all but the `intact`
+    /// ones.
+    pub(super) fn of_some(registers: u32, intact: u32) -> Self {
+        let flags = 8 * words_of(registers);
+        let (condition, end) = (flags + 8, flags + 16);
+        let moved = ((end + 15) & !15) + RED_ZONE;
+        Self {
+            registers,
+            intact,
+            flags,
+            condition,
+            settled: end,
+            values: end,
+            moved,
+            is_frame: false,
+            pushed: 0,
+        }
     }
 
     /// Saves what functions may change.
     pub(super) fn save(&self, state: &SiteState, asm: &mut Assembler<'_>) {
-        // Leaf functions do not store their context. The unwinder reads it after this instruction.
-        asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
+        store_context(asm);
+        self.save_values(state, asm);
+    }
+
+    /// The same for a stub that calls nothing.
+    pub(super) fn save_values(&self, state: &SiteState, asm: &mut Assembler<'_>) {
         asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -self.moved));
         for reg in bits(self.registers) {
             store(self.place(reg).expect("it is in the set"), reg, asm);
@@ -357,6 +377,12 @@ impl Saved {
     }
 }
 
+/// Stores the context where the unwinder reads it after this instruction, the first one of a stub:
+/// leaf functions do not store theirs.
+pub(super) fn store_context(asm: &mut Assembler<'_>) {
+    asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
+}
+
 /// How many quadwords the registers of a set have: an SSE register may hold a vector.
 fn words_of(registers: u32) -> i32 {
     (registers.count_ones() + (registers >> 16).count_ones()) as i32
@@ -365,7 +391,7 @@ fn words_of(registers: u32) -> i32 {
 /// A stub for the site at address `site`, which executes probes in order. In a plain version, the
 /// size of the frame is given.
 pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: Option<u32>) -> ListStub {
-    if let Some(stub) = record_stub(state, actions, site) {
+    if let Some(stub) = record_stub(state, actions, site).or_else(|| inline_stub(state, actions, site)) {
         return stub;
     }
     let mut code = Vec::new();
@@ -393,21 +419,10 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
                         asm.mov_imm(Reg::RAX, *function as u64);
                         asm.call_reg(Reg::RAX);
                     }
-                    Callee::Wasm { store, func_ref, parameters } => {
+                    Callee::Wasm { store, func_ref, parameters, .. } => {
                         skip_other_stores(*store, next, asm);
-                        asm.alu(Alu::Cmp, Width::W64, Reg::RSP, Mem::base(SCRATCH, STACK_LIMIT));
-                        asm.jcc(Cond::Below, overflow);
-                        // The function may run this instance.
-                        asm.mov(Width::W64, SCRATCH, SETTLED);
-                        asm.mov_store(Size::B8, saved.at(saved.settled), SCRATCH);
-                        let pushed = action.stack_bytes();
-                        if pushed > 0 {
-                            asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -pushed));
-                        }
-                        wasm_arguments(parameters, arguments, &saved.below(pushed), site, asm);
-                        call_wasm(*func_ref, asm);
-                        asm.mov(Width::W64, SCRATCH, saved.at(saved.settled));
-                        asm.mov_store(Size::B8, SETTLED, SCRATCH);
+                        let call = WasmCall { func_ref: *func_ref, parameters, arguments };
+                        call.emit(&saved, site, overflow, asm);
                     }
                 }
                 asm.bind(next);
@@ -460,10 +475,16 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
             }
         }
     }
-    let check = InterruptCheck::begin(asm);
+    // Signals interrupt functions of compiled code, and those of the host when they return.
+    let is_interrupted = |action: &Action<'_>| {
+        matches!(action, Action::Count { .. } | Action::Call { callee: Callee::Wasm { .. }, .. })
+    };
+    let check = (!actions.iter().all(is_interrupted)).then(|| InterruptCheck::begin(asm));
     saved.restore(state, asm);
     let back = asm.jmp_to_link();
-    check.end(asm);
+    if let Some(check) = check {
+        check.end(asm);
+    }
     if actions.iter().any(Action::reenters) {
         asm.bind(overflow);
         asm.ud2(TrapCode::StackOverflow as u8);
@@ -602,10 +623,10 @@ fn wasm_arguments(
                     asm.vector_imm(VectorImmOp::PINSRQ, register, register, SCRATCH, Lane::High as u8);
                 }
             }
-            ArgPlace::Reg(register) => argument(register, low, saved, site, asm),
+            ArgPlace::Reg(register) => integer(register, *ty, low, saved, site, asm),
             ArgPlace::Stack(index) => {
                 let mut store = |value: Value, index: u32| {
-                    argument(Reg::RAX, value, saved, site, asm);
+                    integer(Reg::RAX, *ty, value, saved, site, asm);
                     asm.mov_store(Size::B8, Mem::base(Reg::RSP, 8 * index as i32), Reg::RAX);
                 };
                 store(low, index);
@@ -617,15 +638,65 @@ fn wasm_arguments(
     }
 }
 
-/// Calls a compiled function, whose arguments are in place: see [`crate::vmctx`].
-fn call_wasm(func_ref: usize, asm: &mut Assembler<'_>) {
-    asm.mov(Width::W64, Reg::RAX, CONTEXT);
-    asm.mov_imm(Reg::R10, func_ref as u64);
-    asm.mov(Width::W64, CONTEXT, Mem::base(Reg::R10, FUNC_REF_CONTEXT));
-    asm.mov(Width::W64, MEMORY, Mem::base(CONTEXT, MEMORY0));
-    asm.call_mem(Mem::base(Reg::R10, FUNC_REF_CODE));
-    asm.mov(Width::W64, CONTEXT, Mem::base(Reg::RBP, -8));
-    asm.mov(Width::W64, MEMORY, Mem::base(CONTEXT, MEMORY0));
+/// Moves a value into a register as a compiled function expects one of this type: an `i32` is
+/// zero-extended, also if it is an address of 64 bits, of which the upper half is ignored.
+pub(super) fn integer(
+    register: Reg,
+    ty: Ty,
+    value: Value,
+    saved: &Saved,
+    site: usize,
+    asm: &mut Assembler<'_>,
+) {
+    argument(register, value, saved, site, asm);
+    let is_narrow = match value.source {
+        Source::Const(bits) => value.plus == 0 && u32::try_from(bits).is_ok(),
+        Source::Register(_, width)
+        | Source::Slot(_, width)
+        | Source::Settled(width)
+        | Source::Shifted(_, _, width)
+        | Source::Result(_, width) => value.plus == 0 && width == Width::W32,
+        Source::Flag => value.plus == 0,
+        _ => false,
+    };
+    if ty == Ty::I32 && !is_narrow {
+        asm.mov(Width::W32, register, register);
+    }
+}
+
+/// A call of a compiled function without results.
+pub(super) struct WasmCall<'a> {
+    pub(super) func_ref: usize,
+    pub(super) parameters: &'a [Ty],
+    pub(super) arguments: &'a [Value],
+}
+
+impl WasmCall<'_> {
+    /// The call, in a stub that has saved the registers of its site. [`SCRATCH`] has the address of
+    /// the store's state.
+    pub(super) fn emit(&self, saved: &Saved, site: usize, overflow: Label, asm: &mut Assembler<'_>) {
+        asm.alu(Alu::Cmp, Width::W64, Reg::RSP, Mem::base(SCRATCH, STACK_LIMIT));
+        asm.jcc(Cond::Below, overflow);
+        // The function may run this instance.
+        asm.mov(Width::W64, SCRATCH, SETTLED);
+        asm.mov_store(Size::B8, saved.at(saved.settled), SCRATCH);
+        // The callee removes arguments on the stack.
+        let pushed = argument_bytes(self.parameters.iter().copied()) as i32;
+        if pushed > 0 {
+            asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -pushed));
+        }
+        wasm_arguments(self.parameters, self.arguments, &saved.below(pushed), site, asm);
+        // See `vmctx`.
+        asm.mov(Width::W64, Reg::RAX, CONTEXT);
+        asm.mov_imm(Reg::R10, self.func_ref as u64);
+        asm.mov(Width::W64, CONTEXT, Mem::base(Reg::R10, FUNC_REF_CONTEXT));
+        asm.mov(Width::W64, MEMORY, Mem::base(CONTEXT, MEMORY0));
+        asm.call_mem(Mem::base(Reg::R10, FUNC_REF_CODE));
+        asm.mov(Width::W64, CONTEXT, Mem::base(Reg::RBP, -8));
+        asm.mov(Width::W64, MEMORY, Mem::base(CONTEXT, MEMORY0));
+        asm.mov(Width::W64, SCRATCH, saved.at(saved.settled));
+        asm.mov_store(Size::B8, SETTLED, SCRATCH);
+    }
 }
 
 /// A condition as 0 or 1. Changes `rax` and the flags.
@@ -650,7 +721,7 @@ pub(super) fn argument(register: Reg, value: Value, saved: &Saved, site: usize, 
     let from = |asm: &mut Assembler<'_>, reg: Reg, width: Width| match saved.place(reg) {
         Some(place) => asm.mov(width, register, place),
         None => {
-            debug_assert!(reg.bit() & CALLER_SAVED == 0, "{reg:?} has a value but is not live");
+            debug_assert!(reg.bit() & saved.intact != 0, "{reg:?} has a value but is not live");
             asm.mov(width, register, reg);
         }
     };

@@ -9,6 +9,7 @@
 //! A list of such probes and counters needs no saved registers ([`record_stub`]):
 //!
 //! ```text
+//! mov [rbp - 8], r14                   as in every stub of a list: the unwinder reads it
 //! for each record, in order:
 //!     mov r11, instance                a probe of one instance
 //!     cmp r11, [r14 + NUMBER]
@@ -51,6 +52,7 @@ use super::settle::SETTLED;
 use super::stub::increment;
 use super::stub_list::{
     Action, InterruptCheck, ListStub, Only, Saved, SiteState, argument, call_raise, skip_other_instances,
+    store_context,
 };
 use super::values::{Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size, Width};
@@ -128,6 +130,7 @@ pub(super) fn record_stub(state: &SiteState, actions: &[Action<'_>], site: usize
     let mut code = Vec::new();
     let asm = &mut Assembler::new(&mut code);
     let (leave, mut rest) = (asm.new_label(), Vec::new());
+    store_context(asm);
     for action in actions {
         match action {
             Action::Count { cell } => {

@@ -480,7 +480,10 @@ impl Changes {
 
 impl CodeImage {
     fn probed(&self) -> &Probed {
-        self.probed.get_or_init(|| Box::new(Probed::new(self)))
+        self.probed.get_or_init(|| {
+            self.must_call.store(1, Ordering::Release);
+            Box::new(Probed::new(self))
+        })
     }
 
     fn changes(&self) -> Locked<'_> {

@@ -20,7 +20,8 @@
 //! index of a `br_table` with less than 64 targets. The number must be an
 //! i32 or i64 in a global or memory that the monitor does not import, and no function that must
 //! be called may use the same memory or global: then all are called. A rule that binds other
-//! operands, or locals, is called, too. [`Attached::instance`] and [`Attached::finish`] bring the
+//! operands, or locals, is called, too; probes [execute](wasm_jit::probes::WasmFn) short functions
+//! in place of calling them. [`Attached::instance`] and [`Attached::finish`] bring the
 //! numbers up to date; [`Attached::counters`] says how many places are counted, and
 //! [`MonitorModule::always_call`] switches this off.
 //!
