@@ -132,7 +132,7 @@ mod tests {
         gates.assign(first, Some(one));
         gates.close(one, 500);
         assert_eq!(closed(499), [false, true, false]);
-        drop(Gates::default());
+        let _ = Gates::default();
         assert_eq!(closed(499), [false; 3]);
     }
 }
