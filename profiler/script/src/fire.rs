@@ -6,6 +6,7 @@ use fastinst::ProbeId;
 use wordpatch::tsc;
 
 use crate::fetch;
+use crate::gate;
 use crate::ring::{self, Event};
 
 /// Continues to [`write`] with the stack pointer and the return address as further arguments. If
@@ -23,7 +24,10 @@ extern "C" fn write(
     stack_pointer: usize,
     continues_at: usize,
 ) {
-    ring::write(event(id, call_site, stack_pointer, continues_at));
+    let event = event(id, call_site, stack_pointer, continues_at);
+    if !gate::is_closed(id, event.ticks) {
+        ring::write(event);
+    }
 }
 
 fn event(id: ProbeId, call_site: usize, stack_pointer: usize, continues_at: usize) -> Event {
@@ -111,6 +115,9 @@ extern "C" fn write_with_values(id: ProbeId, call_site: usize, registers: &Regis
     let stack_pointer = (&raw const registers.return_address).addr();
     // The time stamp is taken first: an event that a script may use has its arguments.
     let event = event(id, call_site, stack_pointer, return_address);
+    if gate::is_closed(id, event.ticks) {
+        return;
+    }
     let (values, count) = fetch::values(id, registers);
     ring::write_with(event, &values, count);
 }

@@ -55,6 +55,7 @@ mod control;
 mod fetch;
 mod fire;
 mod function;
+mod gate;
 mod missing;
 mod observer;
 mod output;

@@ -23,6 +23,7 @@ use wasm_jit_whamm::native::NativeMonitor;
 use wordpatch::tsc;
 
 use crate::function::Function;
+use crate::gate::Gates;
 use crate::missing::Missing;
 use crate::pairing::Calls;
 use crate::ring::{self, Thread, Values};
@@ -93,6 +94,7 @@ pub(crate) struct Observer {
     readers: Vec<Reader>,
     clock: Clock,
     missing: Missing,
+    gates: Gates,
     /// Sockets that a forked child closes.
     pub(crate) sockets: Vec<Arc<Socket>>,
 }
@@ -158,6 +160,7 @@ pub(crate) fn start(options: ScriptOptions) -> Result<(), String> {
         readers: Vec::new(),
         clock: Clock::start(),
         missing: Missing::default(),
+        gates: Gates::default(),
         sockets: Vec::new(),
     });
     // Identifies the stream.
@@ -250,6 +253,12 @@ impl Observer {
     fn switch(&mut self, number: usize) {
         let Some(Some(probe)) = self.probes.get_mut(number) else { return };
         let is_wanted = ring::is_observing() && self.scripts.iter().any(|script| script.wants(probe));
+        let mut wanting = self.scripts.iter().filter(|script| script.wants(probe));
+        let owner = match (wanting.next(), wanting.next()) {
+            (Some(script), None) => script.group(probe).map(|group| (script.number(), group)),
+            _ => None,
+        };
+        self.gates.assign(probe.id, owner);
         let has_values = || {
             probe.fetches_any(0..) && self.scripts.iter().any(|script| script.wants_values(probe.function))
         };
@@ -426,6 +435,7 @@ impl Observer {
         let script = self.scripts.remove(at);
         self.readers.iter_mut().for_each(|reader| drop(reader.calls.remove(at)));
         self.switch_all();
+        self.gates.free(script.number());
         let Origin::Client { format, socket, .. } = script.origin else { return None };
         Some(Concluded { socket, answer: Answer::Report { text: report.print(format), reason } })
     }
@@ -468,7 +478,7 @@ impl Observer {
     /// Executes the rules for events of a thread that were made until then, at least for one, and
     /// for no more than make room for a thread that waits.
     fn take(&mut self, number: usize, until: u64) {
-        let Self { readers, scripts, probes, functions, clock, .. } = self;
+        let Self { readers, scripts, probes, functions, clock, gates, .. } = self;
         let Reader { block, thread, calls } = &mut readers[number];
         let mut count = 0;
         let mut has_failed = false;
@@ -500,6 +510,12 @@ impl Observer {
             }
         }
         block.advance(count);
+        for script in scripts.iter_mut() {
+            let number = script.number();
+            for (group, until) in std::mem::take(&mut script.pauses) {
+                gates.close((number, group), until);
+            }
+        }
         let finished: BTreeSet<u32> =
             scripts.iter_mut().flat_map(|script| std::mem::take(&mut script.finished)).collect();
         if has_failed {
@@ -600,6 +616,7 @@ impl Observer {
         self.readers.clear();
         self.missing = Missing::default();
         self.refused.clear();
+        self.gates = Gates::default();
         self.clock = Clock::start();
         let sockets = std::mem::take(&mut self.sockets);
         sockets.iter().for_each(|socket| socket.close_copy());

@@ -82,6 +82,8 @@ pub(crate) struct Running {
     pub(crate) periods: Option<Periods>,
     /// Exits of which the entry is not known, by function.
     pub(crate) unpaired: BTreeMap<u32, u64>,
+    /// Groups of rules that have acted, and when they act again, as time stamps.
+    pub(crate) pauses: Vec<(u32, u64)>,
     /// Why it observes nothing more.
     pub(crate) failure: Option<String>,
     /// Number of times that the rules of the end were executed: each exec that has failed adds one.
@@ -109,6 +111,7 @@ impl Running {
             off_since: None,
             periods: None,
             unpaired: BTreeMap::new(),
+            pauses: Vec::new(),
             failure: None,
             ends: 0,
         }
@@ -272,6 +275,25 @@ impl Running {
         self.failure.is_none() && (!of_event.is_empty() || is_paired)
     }
 
+    /// Its number among the scripts of clients.
+    pub(crate) fn number(&self) -> Option<u64> {
+        match self.origin {
+            Origin::Options { .. } => None,
+            Origin::Client { number, .. } => Some(number),
+        }
+    }
+
+    /// The group of the rules for which it needs a probe, if it needs it for these only.
+    pub(crate) fn group(&self, probe: &Probe) -> Option<u32> {
+        if self.pairs_calls {
+            return None;
+        }
+        let (monitor, places) = (self.monitor.as_ref()?, self.places.get(probe.function as usize)?);
+        let places = if probe.is_entry { &places.entry } else { &places.exit };
+        let group = monitor.group(*places.first()?)?;
+        places.iter().all(|place| monitor.group(*place) == Some(group)).then_some(group)
+    }
+
     /// Executes the rules for an event of a thread.
     ///
     /// # Errors
@@ -288,7 +310,9 @@ impl Running {
         if self.failure.is_some() || event.ticks < self.began || !self.matches(probe.function) {
             return Ok(());
         }
-        let Self { monitor: Some(monitor), places, unpaired, without_value, stacks, finished, .. } = self
+        let Self {
+            monitor: Some(monitor), places, unpaired, without_value, stacks, finished, pauses, ..
+        } = self
         else {
             return Ok(());
         };
@@ -306,7 +330,9 @@ impl Running {
             probe: event.probe,
             thread,
             ticks: event.ticks,
-            nanoseconds: clock.map_or(0, |clock| clock.nanoseconds_between(self.start, event.ticks)),
+            nanoseconds: clock
+                .as_deref_mut()
+                .map_or(0, |clock| clock.nanoseconds_between(self.start, event.ticks)),
             depth,
             duration,
             stack,
@@ -330,6 +356,10 @@ impl Running {
             Some(frame) if is_open => calls.set_frame(frame),
             Some(frame) => monitor.end_frame(frame),
             None => {}
+        }
+        if let Some(clock) = clock {
+            let until = |(group, due)| (group, self.start.saturating_add(clock.ticks(due)));
+            pauses.extend(monitor.take_pauses().into_iter().map(until));
         }
         let done = monitor.take_finished();
         if !done.is_empty() {

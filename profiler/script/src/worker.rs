@@ -202,6 +202,12 @@ impl Clock {
         (ticks as f64 * self.rate()) as u64
     }
 
+    /// A number of ticks that takes less than this time, and is close to it.
+    pub(crate) fn ticks(&mut self, nanoseconds: u64) -> u64 {
+        // Rounding, here and in `nanoseconds`, is less than two ticks.
+        ((nanoseconds as f64 / self.rate()) as u64).saturating_sub(2)
+    }
+
     /// The time from one time stamp to another; 0 if that was before.
     pub(crate) fn nanoseconds_between(&mut self, from: u64, to: u64) -> u64 {
         let since = to.wrapping_sub(from);

@@ -116,6 +116,47 @@ fn assert_all_paired(found: &Scripted) {
     assert_eq!(found.notes(), <[&str; 0]>::default());
 }
 
+/// In the rest of a period, probes write no events: the predicate is not evaluated for them.
+/// Without values, and with arguments.
+#[test]
+fn timed_samples_cost_little_in_between() {
+    let binary = compile("fixtures/scripted.c", &["-O0", "-g"], Gcc);
+    for rule in ["native:func:entry", "native:func:entry(arg0: u32)"] {
+        let script = format!(
+            "report var evaluated: u64; report var sampled: u64;
+             fn evaluate() -> bool {{ evaluated++; return true; }}
+             @sample(1s) {rule} / evaluate() && fname != \"main\" / {{ sampled++; }}"
+        );
+        let found = scripted(&script, &binary, &["threads"]);
+        assert!(found.run.status.success(), "{}", found.run.stderr);
+        let value = |name: &str| found.reports[0]["values"][name].as_u64().unwrap();
+        let calls: u64 = own_counts(&found.run).values().sum();
+        assert!(calls >= 1_920_000, "{calls}");
+        assert!((1..=60).contains(&value("sampled")), "{rule}: {}", value("sampled"));
+        assert!(value("evaluated") < calls / 4, "{rule}: {} of {calls}", value("evaluated"));
+    }
+}
+
+/// A rule that needs all events gets them, also where a sampled one comes first; and each period
+/// has its sample.
+#[test]
+fn timed_samples_leave_other_rules_alone() {
+    let binary = compile("fixtures/scripted.c", &["-O2"], Gcc);
+    let script = "report var sampled: u64;
+        @sample(1s) native:func:entry { sampled++; }
+        native:func:entry / fname == \"inner\" || fname == \"leaf\" / { report var calls: u64; calls++; }";
+    let found = scripted(script, &binary, &["threads"]);
+    assert_eq!(found.by_function("calls"), own_counts(&found.run), "{:?}", found.notes());
+    // The periods, of which nothing else is at the same places.
+    let script = "report var sampled: u64; report var first: u64; report var last: u64;
+        @sample(5ms) native:func:entry / fname == \"sleeper\" / { sampled++; if (first == 0) { first = ns; } last = ns; }";
+    let found = scripted(script, &binary, &["durations"]);
+    let value = |name: &str| found.reports[0]["values"][name].as_u64().unwrap();
+    // Five calls that take at least 20 ms each.
+    assert_eq!(value("sampled"), 5);
+    assert!(value("last") - value("first") >= 80_000_000);
+}
+
 #[test]
 fn threads_that_come_and_go() {
     for found in check("threads") {

@@ -48,10 +48,16 @@ struct Compile {
 
 /// Rewrites a program so that it does by itself what a script says, in any engine
 ///
-/// The report goes to standard error when the program ends by returning from _start or by exit; a
-/// host calls the export `whamm:report` otherwise. Engines need several memories (multi-memory).
+/// The report goes to standard error when the program ends by returning from _start or by exit. A
+/// program without _start, such as a library, reports when the exported function that --entry names
+/// returns for the first time, or when the host calls the export `whamm:report`. Engines need
+/// several memories (multi-memory).
 #[derive(Debug, Args)]
 struct Instrument {
+    /// The exported function at whose end the report is made [default: _start]
+    #[arg(long, value_name = "FUNCTION")]
+    entry: Option<String>,
+
     /// The new program
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -154,16 +160,28 @@ fn problems(script: &Path, error: &ScriptError) -> Failure {
 }
 
 fn instrument(arguments: &Instrument) -> Result<(), Failure> {
-    let Instrument { output, script, program } = arguments;
+    let Instrument { entry, output, script, program } = arguments;
     let source = fs::read(script).map_err(|error| Failure::of_file(script, error))?;
     let module = super::load(&Engine::default(), program)?;
-    let instrumented = rewrite::instrument(&script.to_string_lossy(), &source, &module);
+    let name = script.to_string_lossy();
+    let instrumented = match entry {
+        Some(entry) => rewrite::instrument_entry(&name, &source, &module, entry),
+        None => rewrite::instrument(&name, &source, &module),
+    };
     let instrumented = instrumented.map_err(|error| match error {
         RewriteError::Script(error) => problems(script, &error),
-        RewriteError::Unsupported { .. } => Failure::of_file(program, error),
+        RewriteError::Unsupported { .. } | RewriteError::Entry { .. } => Failure::of_file(program, error),
         _ => Failure::of_file(script, error),
     })?;
-    fs::write(output, instrumented).map_err(|error| Failure::of_file(output, error))
+    fs::write(output, instrumented).map_err(|error| Failure::of_file(output, error))?;
+    if entry.is_none() && !rewrite::has_start(&module) {
+        eprintln!(
+            "{}: there is no function _start: the report is made when the host calls the export `whamm:report`; \
+             or name a function at whose end it is made: --entry FUNCTION",
+            program.display()
+        );
+    }
+    Ok(())
 }
 
 /// Events with the same bound variables are listed together.

@@ -684,6 +684,25 @@ fn a_script_is_written_into_a_program() {
         |ran: &Output| (ran.status.code(), text(&ran.stdout).to_owned(), text(&ran.stderr).to_owned());
     assert_eq!(outcome(&by_itself), outcome(&in_place));
 
+    // A program without `_start`: a hint, unless another function is the entry point.
+    write("library.wat", "(module (func (export \"work\") (result i32) (i32.const 7)))");
+    let hinted = run(&directory, &["whamm", "instrument", "calls.mm", "library.wat", "-o", "library.wasm"]);
+    let hint = "library.wat: there is no function _start: the report is made when the host calls the export \
+                `whamm:report`; or name a function at whose end it is made: --entry FUNCTION\n";
+    assert_eq!((hinted.status.code(), text(&hinted.stderr)), (Some(0), hint));
+    let with_entry =
+        ["whamm", "instrument", "calls.mm", "library.wat", "--entry", "work", "-o", "entry.wasm"];
+    let instrumented = run(&directory, &with_entry);
+    assert_eq!((instrumented.status.code(), text(&instrumented.stderr)), (Some(0), ""));
+    let by_itself = run(&directory, &["run", "--invoke", "work", "entry.wasm"]);
+    assert_eq!((by_itself.status.code(), text(&by_itself.stdout)), (Some(0), "7\n"));
+    assert!(text(&by_itself.stderr).starts_with("name,type,event,fid,pc,key,value\n"), "{by_itself:?}");
+    let missing = ["whamm", "instrument", "calls.mm", "library.wat", "--entry", "play", "-o", "entry.wasm"];
+    let refused = run(&directory, &missing);
+    let expected =
+        "wasm-jit: library.wat: the program exports no function `play`: choose one that it exports\n";
+    assert_eq!((refused.status.code(), text(&refused.stderr)), (Some(1), expected));
+
     write("library.mm", "use clock;\nwasm:func:entry { }");
     let refused = run(&directory, &["whamm", "instrument", "library.mm", "app.wat", "-o", "no.wasm"]);
     assert_eq!(refused.status.code(), Some(1));

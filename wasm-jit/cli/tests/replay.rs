@@ -210,6 +210,18 @@ fn each_module_has_a_trace() {
         let replayed = place.run(&["run", "--replay", trace, module]);
         assert_eq!((replayed.status.code(), text(&replayed.stderr)), (Some(0), String::new()), "{trace}");
     }
+    // With hosts in JavaScript; node 20 has no second memory.
+    fs::write(place.path("one.wat"), program.replace("(memory $own (export \"memory\") 1)", "")).unwrap();
+    let recorded = place.run(&["record", "--each", "-o", "one", "--preload", "lib=lib.wat", "one.wat"]);
+    assert_eq!((recorded.status.code(), text(&recorded.stderr)), (Some(0), String::new()));
+    for (trace, module) in [("one/lib.trace", "lib.wat"), ("one/program.trace", "one.wat")] {
+        place.print(&["replay-gen", "--javascript", trace, module, "-o", "javascript"]);
+        let mut node = Command::new("node");
+        match node.arg(place.path("javascript/replay.mjs")).arg("--check").output() {
+            Ok(replayed) => assert!(replayed.status.success(), "{trace}: {}", text(&replayed.stderr)),
+            Err(error) => eprintln!("not replayed by a host in JavaScript: node: {error}"),
+        }
+    }
     // A part of the run of one of them.
     place.print(&["record", "--from", "first", "-o", "part.trace", "--preload", "lib=lib.wat", "main.wat"]);
     assert_eq!([calls("part.trace", " enter "), calls("part.trace", " call ")], [1, 1]);

@@ -27,7 +27,7 @@ use wasm_jit::{Caller, Config, Engine, Error, Instance, Linker, Module, NumericF
 
 use crate::lang::{FAILURES, FRAME_BLOCK, Script, ScriptReport, THREAD_BLOCK};
 use crate::monitor_module::{
-    Buffer, Call, Event, MonitorError, OFF, OfCall, PROBES, Parameter, Rule, Static, parse_native,
+    Buffer, Call, Event, MonitorError, OFF, OfCall, PAUSE, PROBES, Parameter, Rule, Static, parse_native,
 };
 
 pub use self::value::{NativeValue, NumberType, ValueName};
@@ -110,13 +110,23 @@ struct Place {
     is_exit: bool,
     has_thread: bool,
     arguments: Box<[Argument]>,
+    /// The group of its rule, if the rule is sampled by time.
+    group: Option<u32>,
+}
+
+/// What rules have said while they were executed.
+#[derive(Debug, Default)]
+struct Said {
+    /// The places at which a rule does nothing more.
+    finished: Vec<PlaceId>,
+    /// Groups of rules that do nothing until a time, in nanoseconds.
+    pauses: Vec<(u32, u64)>,
 }
 
 /// A script that observes a native program.
 pub struct NativeMonitor {
     script: Script,
-    /// With the places at which a rule has said that it does nothing more.
-    store: Store<Vec<PlaceId>>,
+    store: Store<Said>,
     instance: Instance,
     buffer: Option<Buffer>,
     /// With the names of their exports.
@@ -154,15 +164,19 @@ impl NativeMonitor {
             })?;
             rules.extend(rule.map(|rule| (export.name().to_owned(), rule)));
         }
-        let mut store = Store::new(&engine, Vec::new());
+        let mut store = Store::new(&engine, Said::default());
         let mut linker = Linker::new(&engine);
         let (library, name) = FAILURES;
         linker
             .func_wrap(library, name, |reason: u32| -> Result<(), Error> { Err(failure(reason)) })
             .map_err(failed)?;
         let finish =
-            |mut caller: Caller<'_, Vec<PlaceId>>, place: u32| caller.data_mut().push(PlaceId(place));
+            |mut caller: Caller<'_, Said>, place: u32| caller.data_mut().finished.push(PlaceId(place));
         linker.func_wrap(PROBES, OFF, finish).map_err(failed)?;
+        let pause = |mut caller: Caller<'_, Said>, group: u32, until: u64| {
+            caller.data_mut().pauses.push((group, until));
+        };
+        linker.func_wrap(PROBES, PAUSE, pause).map_err(failed)?;
         let instance = linker.instantiate(&mut store, &module).map_err(failed)?;
         let frame_block = instance.get_func(&store, FRAME_BLOCK);
         let frame_block =
@@ -301,7 +315,8 @@ impl NativeMonitor {
             let is_exit = rule.event == Event::NativeExit;
             let is_block = |value: &Argument| matches!(value, Argument::OfCall(OfCall::ThreadBlock));
             let has_thread = arguments.iter().any(is_block);
-            self.places.push(Place { function: numeric, is_exit, has_thread, arguments: arguments.into() });
+            let (arguments, group) = (arguments.into(), rule.group());
+            self.places.push(Place { function: numeric, is_exit, has_thread, arguments, group });
             match rule.event {
                 Event::NativeEntry => found.entry.push(id),
                 _ => found.exit.push(id),
@@ -439,7 +454,22 @@ impl NativeMonitor {
     /// first event has happened, and the rule is one of `@once`. [`fire`](Self::fire) need not be
     /// called for them, but may be.
     pub fn take_finished(&mut self) -> Vec<PlaceId> {
-        std::mem::take(self.store.data_mut())
+        std::mem::take(&mut self.store.data_mut().finished)
+    }
+
+    /// The number of the rule at a place among those that are sampled by time, if it is one.
+    ///
+    /// # Panics
+    /// If the place is not one of this monitor.
+    pub fn group(&self, place: PlaceId) -> Option<u32> {
+        self.places[place.0 as usize].group
+    }
+
+    /// The rules that have acted since the last call of this function and do nothing until a time:
+    /// by their [groups](Self::group), the time in nanoseconds, as in [`NativeCall::nanoseconds`].
+    /// [`fire`](Self::fire) need not be called for events before it, but may be.
+    pub fn take_pauses(&mut self) -> Vec<(u32, u64)> {
+        std::mem::take(&mut self.store.data_mut().pauses)
     }
 
     /// A thread has ended: a later one with the same number has variables of its own.

@@ -172,7 +172,7 @@ fn node(program: &[u8], trace: &[u8]) -> Option<Output> {
 }
 
 #[track_caller]
-fn check(program: &[u8], trace: &[u8]) {
+pub(crate) fn check(program: &[u8], trace: &[u8]) {
     let modules = separate(program, trace, true).unwrap();
     assert!(matches!(replay_separately(&modules), Replayed::Complete { .. }));
     if let Some(output) = node(program, trace) {

@@ -107,6 +107,9 @@ pub(super) fn of_opcode(
         let (Some(index), Some(values)) = (numbered(name, prefix), values) else { continue };
         return match (values.get(index), bound(name)) {
             (None, _) => Bound::Unknown,
+            (Some(_), Some(Type::Ref)) => Bound::Unsupported(
+                "a rule cannot compute a reference: this result is null, or that of a function that it calls by `alt_call_by_name`",
+            ),
             (Some(_), Some(ty)) => Bound::Value(Typed::request(ty, name)),
             (Some(Some(ty)), None) => Bound::Value(Typed::request(ty.clone(), name)),
             (Some(None), None) => Bound::NeedsType,
@@ -154,8 +157,8 @@ pub(super) fn of_opcode(
             Bound::Value(Typed::cast(Typed::request(Type::U32, "imm0"), Type::I32))
         }
         ("call_indirect" | "return_call_indirect" | "call_ref" | "return_call_ref", name) => match name {
-            "resolved_fid" if mode == Mode::Before => Bound::Callee(Callee::Number),
-            "target_fn_name" if mode == Mode::Before => Bound::Callee(Callee::Name),
+            "resolved_fid" if mode.has_operands() => Bound::Callee(Callee::Number),
+            "target_fn_name" if mode.has_operands() => Bound::Callee(Callee::Name),
             "resolved_fid" | "target_fn_name" | "target_imp_module" | "target_fn_type" => Bound::Unsupported(
                 "of a function that is called indirectly, `resolved_fid` and `target_fn_name` are known, before the call",
             ),

@@ -5,13 +5,13 @@
 //! | all of the program's code | `fid`, `fname`, `pc`, `opidx`, `at_func_end`, `localN` with a type bound |
 //! | `wasm:opcode:NAME:MODE` | `immN`, `opname`, `category_name`, `category_id` |
 //! | `wasm:opcode:NAME:before`, `alt` and `block_alt` | `argN` from the top of the stack |
-//! | `wasm:opcode:NAME:alt`, `wasm:opcode:BLOCK:block_alt` | `res0`, a variable: the result of what is replaced |
+//! | `wasm:opcode:NAME:alt`, `wasm:opcode:BLOCK:block_alt` | `resN`, variables: the results of what is replaced, from the top of the stack |
 //! | loads, stores, atomic operations | `addr`, `effective_addr`, `offset`, `align`, `memory`, `data_size`, `is_write` |
 //! | `br`, `br_if`, `br_table`, `br_on_null`, `br_on_non_null`, `if` | `taken` |
 //! | `br_table` | `num_targets`, `default_target`, `target` |
 //! | divisions and remainders of integers | `trap` |
 //! | `call`, `return_call` | `target_fn_name`, `target_fn_type`, `target_imp_module`, `resolved_fid` |
-//! | `call_indirect`, `call_ref` and their tail calls | `target_fn_name`, `resolved_fid`, in this engine |
+//! | `call_indirect`, `call_ref` and their tail calls | `target_fn_name`, `resolved_fid`, in this engine and in programs that are rewritten |
 //! | `wasm:opcode:NAME:after` | `resN` |
 //! | `wasm:func:entry`, `wasm:func:exit`, `wasm:block:start`, `wasm:block:end` | as for all code |
 //! | `wasm:begin`, `wasm:end`, `wasm:report` | nothing |

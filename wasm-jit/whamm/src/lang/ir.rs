@@ -1,6 +1,8 @@
 //! The typed tree between checking and emission: names are resolved, bound variables are constants,
 //! requests to the engine or what they derive from, and constant parts are folded.
 
+use std::fmt;
+
 use wasm_encoder::ValType;
 
 use super::ast::{BinaryOp, UnaryOp};
@@ -34,12 +36,41 @@ pub(super) enum Place {
     Replacement(u32),
 }
 
-/// The address in the monitor's memory where rules say that they have replaced an instruction: 1 if
-/// they have. It is before the output of the [runtime](super::emit).
-pub(crate) const REPLACEMENT: u32 = 1008;
+/// The address in the monitor's memory where rules say what they have put in place of an
+/// instruction: 0 for the original, 1 for the results that follow, or [`FIRST_ALTERNATIVE`] and the
+/// number of an [`Alternative`]. It is before the output of the [runtime](super::emit).
+pub(crate) const REPLACEMENT: u32 = 512;
 
-/// The offset from there of the result of what they have replaced.
+/// The offset from there of the result on top of the stack. Each takes eight bytes.
 pub(crate) const REPLACEMENT_RESULT: u32 = 8;
+
+/// The most results that a rule can replace.
+pub(crate) const MAX_RESULTS: usize = 32;
+
+/// What [`REPLACEMENT`] is for the first alternative.
+pub(crate) const FIRST_ALTERNATIVE: u32 = 2;
+
+/// A function of the program that rules call in place of instructions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Alternative {
+    /// By its name.
+    Named(String),
+    /// By its index in the program.
+    Numbered(u32),
+}
+
+impl fmt::Display for Alternative {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(name) => write!(out, "{ALT_CALL_BY_NAME}(\"{name}\")"),
+            Self::Numbered(number) => write!(out, "{ALT_CALL_BY_ID}({number})"),
+        }
+    }
+}
+
+/// The statements that call functions of the program in place of an instruction.
+pub(super) const ALT_CALL_BY_NAME: &str = "alt_call_by_name";
+pub(super) const ALT_CALL_BY_ID: &str = "alt_call_by_id";
 
 impl Place {
     pub(super) fn is_of_frame(self) -> bool {
@@ -412,8 +443,11 @@ pub(super) struct Probe {
     pub(super) pauses: Option<u32>,
     /// It is only on while its predicate can hold: `@toggle`.
     pub(super) is_toggled: bool,
-    /// The type of the result of what it replaces, if it replaces something that has one.
-    pub(super) result: Option<ValType>,
+    /// The types of the results of what it replaces, from the top of the stack; `None` if it
+    /// computes none.
+    pub(super) results: Option<Vec<Type>>,
+    /// The numbers of the [alternatives](Program::alternatives) that it may call.
+    pub(super) alternatives: Vec<u32>,
 }
 
 /// The module and the name of the host's function that ends a rule.
@@ -445,6 +479,8 @@ pub(super) struct Program {
     /// The map with the names of the program's functions, by their numbers, if rules ask for those
     /// of callees.
     pub(super) names: Option<Place>,
+    /// The functions of the program that rules call in place of instructions.
+    pub(super) alternatives: Vec<Alternative>,
     /// Bytes of variables that exist once; their addresses start at zero.
     pub(super) static_size: u32,
     /// Bytes of the variables of a frame.

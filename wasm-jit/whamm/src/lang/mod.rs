@@ -10,7 +10,8 @@
 //! parameters = "(" [ NAME ":" type { "," NAME ":" type } ] ")"
 //! rule       = { "@once" | "@sample" "(" NUMBER ( "%" | "us" | "ms" | "s" ) ")" | "@toggle" } part { ":" part } [ "/" expression "/" ] block          two to four parts
 //! part       = { letter | digit | "_" | "." | "*" | "?" | "|" | set } [ bounds ]
-//! bounds     = "(" [ ( NAME | argument ) ":" type { "," ( NAME | argument ) ":" type } ] ")"
+//! bounds     = "(" [ ( NAME | argument ) ":" bound { "," ( NAME | argument ) ":" bound } ] ")"
+//! bound      = type | "ref"
 //! argument   = "args" "." NAME
 //! block      = "{" { statement } "}"
 //! statement  = { "report" | "unshared" | "shared" | "frame" | "thread" } "var" NAME ":" type [ "=" expression ] ";"
@@ -69,7 +70,9 @@ pub use report::{
 };
 
 use self::events::{Event, Matched};
-pub(crate) use self::ir::{FAILURES, FRAME_BLOCK, REPLACEMENT, REPLACEMENT_RESULT, THREAD_BLOCK};
+pub(crate) use self::ir::{
+    Alternative, FAILURES, FIRST_ALTERNATIVE, FRAME_BLOCK, REPLACEMENT, REPLACEMENT_RESULT, THREAD_BLOCK,
+};
 use self::libraries::Libraries;
 use self::native::Provider;
 
@@ -106,7 +109,7 @@ impl Script {
     /// # Errors
     /// The problems of the script.
     pub fn new(name: &str, source: &[u8], libraries: &[(&str, &[u8])]) -> Result<Self, ScriptError> {
-        let (module, layout) = emit(name, source, libraries, Target::Here)?;
+        let (module, layout, _) = emit(name, source, libraries, Target::Here)?;
         Ok(Self { module, layout })
     }
 
@@ -118,7 +121,7 @@ impl Script {
     pub fn native(name: &str, source: &[u8]) -> Result<Self, ScriptError> {
         let help = "`fastinst run` runs scripts without libraries";
         refuse_libraries(name, source, "libraries are not supported in native programs", help)?;
-        let (module, layout) = emit(name, source, &[], Target::Native)?;
+        let (module, layout, _) = emit(name, source, &[], Target::Native)?;
         Ok(Self { module, layout })
     }
 
@@ -141,13 +144,17 @@ impl Script {
 /// # Errors
 /// The problems of the script.
 pub fn compile(name: &str, source: &[u8], libraries: &[(&str, &[u8])]) -> Result<Vec<u8>, ScriptError> {
-    emit(name, source, libraries, Target::Anywhere).map(|(module, _)| module)
+    emit(name, source, libraries, Target::Anywhere).map(|(module, ..)| module)
 }
 
 /// Compiles a script to a monitor module, as [`compile`] does, which becomes a part of a program.
-/// Only there can rules replace the program's instructions.
-pub(crate) fn compile_into_program(name: &str, source: &[u8]) -> Result<Vec<u8>, ScriptError> {
-    emit(name, source, &[], Target::Program).map(|(module, _)| module)
+/// Only there can rules replace the program's instructions. Returns the alternatives as well, in
+/// the order of their numbers.
+pub(crate) fn compile_into_program(
+    name: &str,
+    source: &[u8],
+) -> Result<(Vec<u8>, Vec<Alternative>), ScriptError> {
+    emit(name, source, &[], Target::Program).map(|(module, _, alternatives)| (module, alternatives))
 }
 
 /// The environment in which a compiled script runs.
@@ -182,7 +189,7 @@ fn emit(
     source: &[u8],
     libraries: &[(&str, &[u8])],
     target: Target,
-) -> Result<(Vec<u8>, report::Layout), ScriptError> {
+) -> Result<(Vec<u8>, report::Layout, Vec<Alternative>), ScriptError> {
     let source = text(name, source)?;
     let error = |problems| ScriptError::new(name, source, problems);
     let script = parser::parse(source).map_err(error)?;
@@ -194,7 +201,8 @@ fn emit(
     if target == Target::Here {
         toggled::add(&mut program);
     }
-    emit::emit(&program, target.prints()).map_err(error)
+    let (module, layout) = emit::emit(&program, target.prints()).map_err(error)?;
+    Ok((module, layout, program.alternatives))
 }
 
 /// The names of the libraries that a script uses, in its order.

@@ -163,7 +163,7 @@ const TABLE: &[(&str, &str)] = &[
         "memory.size(;u;u) memory.grow(u;i;u) memory.init(uuu) memory.copy(uuu) memory.fill(uuu) data.drop(;;u)",
     ),
     ("misc", "unreachable nop drop(?)"),
-    ("ref", "ref.null ref.is_null(?;i) ref.func(;?;u) ref.as_non_null(?;?) ref.eq(??;i)"),
+    ("ref", "ref.null(;?) ref.is_null(?;i) ref.func(;?;u) ref.as_non_null(?;?) ref.eq(??;i)"),
     (
         "store",
         "i32.store(iu) i64.store(Iu) f32.store(fu) f64.store(Fu) i32.store8(iu) i32.store16(iu) i64.store8(Iu) \

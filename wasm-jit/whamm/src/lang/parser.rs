@@ -309,7 +309,7 @@ impl Parser<'_> {
                     .help("write a rule for each type, with bounds such as `(arg0: i64)`"));
             }
             if self.at("(")? {
-                bounds.extend(self.parameters(Self::bound)?);
+                bounds.extend(self.parameters(Self::bound, Self::bound_type)?);
             }
             // Blanks are allowed around colons only if a colon follows.
             let end = self.lexer.clone();
@@ -355,8 +355,23 @@ impl Parser<'_> {
         }
     }
 
+    /// The type in a type bound: there, `ref` is one.
+    fn bound_type(&mut self) -> Parsed<Type> {
+        match self.peek()? {
+            (Token::Name(name), _) if name == "ref" => {
+                self.lexer.next()?;
+                Ok(Type::Ref)
+            }
+            _ => self.type_(),
+        }
+    }
+
     /// `(name: type, ..)`
-    fn parameters(&mut self, parse_name: fn(&mut Self) -> Parsed<Ident>) -> Parsed<Vec<Parameter>> {
+    fn parameters(
+        &mut self,
+        parse_name: fn(&mut Self) -> Parsed<Ident>,
+        parse_type: fn(&mut Self) -> Parsed<Type>,
+    ) -> Parsed<Vec<Parameter>> {
         self.expect("(")?;
         let mut parameters = Vec::new();
         if self.accept(")")? {
@@ -365,7 +380,7 @@ impl Parser<'_> {
         loop {
             let name = parse_name(self)?;
             self.expect(":")?;
-            parameters.push(Parameter { name, ty: self.type_()? });
+            parameters.push(Parameter { name, ty: parse_type(self)? });
             if !self.accept(",")? {
                 break;
             }
@@ -376,7 +391,7 @@ impl Parser<'_> {
 
     fn function(&mut self) -> Parsed<Function> {
         let name = self.ident("the name of a function")?;
-        let parameters = self.parameters(|parser| parser.ident("a name"))?;
+        let parameters = self.parameters(|parser| parser.ident("a name"), Self::type_)?;
         let result = if self.accept("->")? { self.type_()? } else { Type::UNIT };
         Ok(Function { name, parameters, result, body: self.block()? })
     }

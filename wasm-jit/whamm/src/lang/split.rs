@@ -147,7 +147,7 @@ pub(super) fn is_static(expr: &Typed) -> bool {
     match &expr.kind {
         Kind::Const(_) => true,
         Kind::Request(name) => {
-            !["arg", "ref", "res", "local", "frame"].iter().any(|prefix| name.starts_with(prefix))
+            !["arg", "ref", "res", "local", "frame", "callee"].iter().any(|prefix| name.starts_with(prefix))
                 && !OF_CALLS.contains(&name.as_str())
         }
         Kind::AtMatch(_) => true,

@@ -28,6 +28,8 @@ pub(super) enum Type {
     Bucket(Buckets),
     /// The functions that are being called, in a native program.
     Stack,
+    /// A reference, in bounds of results: no value has it.
+    Ref,
     Tuple(Vec<Type>),
     Map(Box<Type>, Box<Type>),
 }
@@ -92,7 +94,7 @@ impl Type {
             Self::U64 | Self::I64 | Self::Bucket(_) => ValType::I64,
             Self::F32 => ValType::F32,
             Self::F64 => ValType::F64,
-            Self::Str | Self::Tuple(_) | Self::Map(..) => return None,
+            Self::Str | Self::Ref | Self::Tuple(_) | Self::Map(..) => return None,
         })
     }
 
@@ -169,6 +171,7 @@ impl fmt::Display for Type {
             Self::Bucket(Buckets::Log2) => "log2",
             Self::Bucket(Buckets::Linear(width)) => return write!(out, "linear<{width}>"),
             Self::Stack => "stack",
+            Self::Ref => "ref",
             Self::Map(key, value) => return write!(out, "map<{key}, {value}>"),
             Self::Tuple(fields) => {
                 out.write_str("(")?;

@@ -170,7 +170,10 @@ impl Check<'_> {
                     wanted.push(Fits::Number);
                 }
                 Parameter::Frame | Parameter::Reference(_) => wanted.push(Fits::I64),
-                Parameter::OfCall(_) => wanted.push(Fits::Integer),
+                Parameter::OfCall(_)
+                | Parameter::Callee
+                | Parameter::Replaced(_)
+                | Parameter::Alternative(_) => wanted.push(Fits::Integer),
                 Parameter::Static(Static::Immediate(_)) => wanted.push(Fits::Number),
                 Parameter::Static(value) if value.is_string() => {
                     strings = true;
@@ -204,13 +207,7 @@ impl Check<'_> {
         let Some(ExternType::Func(ty)) = self.module.get_export(&call.name) else {
             return Err(SignatureError::NoCallee { function: function() });
         };
-        let is_dynamic = |value: &Parameter| {
-            use Parameter::{Argument, Frame, Local, NativeValue, OfCall, Reference, Result};
-            matches!(
-                value,
-                Argument(_) | Reference(_) | Result(_) | Local(_) | Frame | OfCall(_) | NativeValue(_)
-            )
-        };
+        let is_dynamic = |value: &Parameter| !matches!(value, Parameter::Static(_) | Parameter::Call(_));
         if call.parameters.iter().any(is_dynamic) {
             return Err(SignatureError::NotStatic { function: function() });
         }

@@ -211,6 +211,9 @@ impl<T: 'static> Matching<'_, T> {
                 Parameter::Frame => Bound::Frame,
                 // No place of a module has one.
                 Parameter::OfCall(_) | Parameter::NativeValue(_) => return Ok(()),
+                Parameter::Callee => Bound::Callee,
+                // Their names say it.
+                Parameter::Replaced(_) | Parameter::Alternative(_) => Bound::Const(0),
                 Parameter::Static(_) | Parameter::Call(_) => {
                     let of_value = self.arguments(export, std::slice::from_ref(value), &[ty], Some(place))?;
                     let Some(of_value) = of_value else { return Ok(()) };
@@ -352,7 +355,7 @@ impl Match<'_> {
             Static::Opidx => Evaluated::Integer(self.index as u64),
             Static::Probe => unreachable!("the caller knows it"),
             Static::Group(group) => Evaluated::Integer(group.into()),
-            Static::Replaced(_) | Static::Callee => Evaluated::Integer(0),
+            Static::Callee => Evaluated::Integer(0),
             Static::Function => Evaluated::Integer(self.function.index().into()),
             Static::AtFunctionEnd => Evaluated::Integer(self.is_last.into()),
             Static::Immediate(index) => {

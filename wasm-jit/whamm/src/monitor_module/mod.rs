@@ -193,6 +193,6 @@ pub(crate) use counted::RuleMatch;
 pub use error::{MonitorError, NameError, SignatureError};
 pub use load::MonitorModule;
 pub(crate) use made::{CALLEE, NOW, OFF, PAUSE, PROBES, SWITCH};
-pub(crate) use names::{Call, Event, OfCall, Parameter, Replacement, Rule, Static, parse_native};
+pub(crate) use names::{Call, Event, OfCall, Parameter, Replaced, Replacement, Rule, Static, parse_native};
 pub use shared::SharedMonitor;
 pub(crate) use strings::Buffer;

@@ -79,17 +79,26 @@ pub(crate) enum Static {
     Guard(Mode),
     /// The number of the group of probes that the rule's belong to.
     Group(u32),
-    /// The result of what the rule replaces.
-    Replaced(Option<ValType>),
     /// The rule calls a function that says which function is about to be called.
     Callee,
 }
 
-/// What a rule replaces.
+/// The type of a result of what a rule replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replaced {
+    Number(ValType),
+    /// A reference that can be null.
+    Reference,
+}
+
+/// What a rule replaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Replacement {
-    /// The type of its result, if it has one.
-    pub(crate) result: Option<ValType>,
+    /// The types of its results, from the top of the stack. `None`: the rule computes none, but
+    /// calls a function of the program or leaves the original.
+    pub(crate) results: Option<Vec<Replaced>>,
+    /// The functions that the rule may call instead, by their numbers in the script.
+    pub(crate) alternatives: Vec<u32>,
 }
 
 impl Static {
@@ -111,7 +120,21 @@ pub(crate) enum Parameter {
     /// An argument of a native function, or its result.
     NativeValue(NativeValue),
     Static(Static),
+    /// The index of the function that is about to be called, in a program that the monitor becomes
+    /// a part of.
+    Callee,
+    /// The results of what the rule replaces.
+    Replaced(Option<Vec<Replaced>>),
+    /// A function that the rule may call in place of an instruction.
+    Alternative(u32),
     Call(Call),
+}
+
+impl Parameter {
+    /// Whether only monitors that become a part of the program have it.
+    fn is_of_program(&self) -> bool {
+        matches!(self, Self::Callee | Self::Replaced(_) | Self::Alternative(_))
+    }
 }
 
 /// A function that is called at match time.
@@ -148,10 +171,15 @@ impl Rule {
 
     /// What it replaces, if it replaces something.
     pub(super) fn replacement(&self) -> Option<Replacement> {
-        self.parameters.iter().find_map(|parameter| match parameter {
-            Parameter::Static(Static::Replaced(result)) => Some(Replacement { result: *result }),
+        let results = self.parameters.iter().find_map(|parameter| match parameter {
+            Parameter::Replaced(results) => Some(results.clone()),
             _ => None,
-        })
+        })?;
+        let alternatives = self.parameters.iter().filter_map(|parameter| match parameter {
+            Parameter::Alternative(number) => Some(*number),
+            _ => None,
+        });
+        Some(Replacement { results, alternatives: alternatives.collect() })
     }
 }
 
@@ -343,7 +371,7 @@ impl<'a> Parser<'a> {
         };
         let value = match self.is_native() {
             true => native_value(word),
-            false => value(word).filter(|value| self.may_replace || !is_of_replacement(value)),
+            false => value(word).filter(|value| self.may_replace || !value.is_of_program()),
         };
         match value {
             Some(value) => Ok(value),
@@ -382,12 +410,33 @@ fn native_value(word: &str) -> Option<Parameter> {
         "stack" => Parameter::OfCall(OfCall::Stack),
         "thread_block" => Parameter::OfCall(OfCall::ThreadBlock),
         "frame_block" => Parameter::OfCall(OfCall::FrameBlock),
-        _ => return NativeValue::parse(word).map(Parameter::NativeValue),
+        _ => {
+            let group = word.strip_prefix("group").and_then(|number| number.parse().ok());
+            return match group {
+                Some(group) => Some(Parameter::Static(Static::Group(group))),
+                None => NativeValue::parse(word).map(Parameter::NativeValue),
+            };
+        }
     })
 }
 
-fn is_of_replacement(value: &Parameter) -> bool {
-    matches!(value, Parameter::Static(Static::Replaced(_)))
+/// The results in the name of a value such as `replaced_i32_ref`.
+fn replaced(results: &str) -> Option<Parameter> {
+    let one = |result| {
+        Some(match result {
+            "i32" => Replaced::Number(ValType::I32),
+            "i64" => Replaced::Number(ValType::I64),
+            "f32" => Replaced::Number(ValType::F32),
+            "f64" => Replaced::Number(ValType::F64),
+            "ref" => Replaced::Reference,
+            _ => return None,
+        })
+    };
+    Some(Parameter::Replaced(match results {
+        "any" => None,
+        "nothing" => Some(Vec::new()),
+        _ => Some(results.split('_').map(one).collect::<Option<_>>()?),
+    }))
 }
 
 /// The value of a name.
@@ -410,16 +459,11 @@ fn value(word: &str) -> Option<Parameter> {
         let mode = Mode::named(mode).filter(|mode| !mode.replaces());
         return mode.map(|mode| Parameter::Static(Static::Guard(mode)));
     }
-    if let Some(result) = word.strip_prefix("replaced_") {
-        let result = match result {
-            "nothing" => None,
-            "i32" => Some(ValType::I32),
-            "i64" => Some(ValType::I64),
-            "f32" => Some(ValType::F32),
-            "f64" => Some(ValType::F64),
-            _ => return None,
-        };
-        return Some(Parameter::Static(Static::Replaced(result)));
+    if let Some(results) = word.strip_prefix("replaced_") {
+        return replaced(results);
+    }
+    if let Some(function) = number("alternative") {
+        return Some(Parameter::Alternative(function));
     }
     if let Some(index) = number("local") {
         return Some(Parameter::Local(index));
@@ -432,6 +476,7 @@ fn value(word: &str) -> Option<Parameter> {
     }
     Some(Parameter::Static(match word {
         "frame" => return Some(Parameter::Frame),
+        "callee_fid" => return Some(Parameter::Callee),
         "pc" => Static::Pc,
         "opidx" => Static::Opidx,
         "probe" => Static::Probe,

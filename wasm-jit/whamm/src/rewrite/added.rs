@@ -35,8 +35,26 @@ pub(super) struct Added {
     pub(super) numbers: Numbers,
     /// The program's memory that WASI reads.
     pub(super) memory: Option<u32>,
-    /// The program's `_start`.
-    pub(super) start: Option<u32>,
+    pub(super) start: Option<Entry>,
+}
+
+/// The entry point of the program: the function at whose end the report is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) function: u32,
+    /// The number of its type, and of its parameters.
+    pub(super) ty: u32,
+    pub(super) parameters: u32,
+}
+
+/// The function that makes the report.
+pub(super) fn report(numbers: Numbers) -> u32 {
+    numbers.added(MAKE_REPORT)
+}
+
+/// The function that is exported in place of the entry point, if the program has one.
+pub(super) fn start(numbers: Numbers) -> u32 {
+    numbers.added(START)
 }
 
 /// Parameters, results and body.
@@ -50,35 +68,30 @@ fn at(memory: u32, offset: u64) -> MemArg {
 }
 
 impl Added {
-    pub(super) fn report(&self) -> u32 {
-        self.numbers.added(MAKE_REPORT)
-    }
-
-    /// The function that is exported as `_start`, if the program has one.
-    pub(super) fn start(&self) -> u32 {
-        self.numbers.added(START)
-    }
-
     /// Initial values of the globals, in order.
     pub(super) fn globals(&self) -> [Val; 3] {
         [Val::I64(FIRST_FRAME), Val::I32(0), Val::I32(0)]
     }
 
-    /// The functions, in order.
+    /// The function that calls the entry point, then makes the report.
+    pub(super) fn start_function(&self) -> Function {
+        let mut function = Function::new([]);
+        if let Some(Entry { function: entry, parameters, .. }) = self.start {
+            (0..parameters).for_each(|parameter| _ = function.instruction(&I::LocalGet(parameter)));
+            function.instruction(&I::Call(entry)).instruction(&I::Call(report(self.numbers)));
+        }
+        function.instruction(&I::End);
+        function
+    }
+
+    /// The functions but for that one, in order.
     pub(super) fn functions(&self, last: &Last<'_>) -> Vec<Typed> {
         let print = match self.memory {
             Some(memory) => self.print_from(memory),
             None => self.print(),
         };
         let i32s = |count| vec![ValType::I32; count];
-        let mut all = vec![(i32s(4), i32s(1), print), (Vec::new(), Vec::new(), self.make_report(last))];
-        if let Some(start) = self.start {
-            let mut function = Function::new([]);
-            function.instruction(&I::Call(start)).instruction(&I::Call(self.report()));
-            function.instruction(&I::End);
-            all.push((Vec::new(), Vec::new(), function));
-        }
-        all
+        vec![(i32s(4), i32s(1), print), (Vec::new(), Vec::new(), self.make_report(last))]
     }
 
     /// Prints from the monitor's memory, which is the one that is exported.

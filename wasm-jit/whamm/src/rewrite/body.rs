@@ -34,7 +34,9 @@ use wasmparser::{
 };
 
 use super::RewriteError;
-use super::added::{self, Added};
+use super::added;
+use super::alternatives::Alternatives;
+use super::callees::{Callees, Indirect};
 use super::merge::{Numbers, value_type};
 use crate::monitor_module::{Matched, Replacement, RuleMatch};
 
@@ -54,8 +56,10 @@ pub(super) struct Bodies<'a> {
     found: HashMap<u32, Vec<&'a RuleMatch>>,
     /// Functions that end the program.
     proc_exit: Vec<u32>,
+    alternatives: Alternatives,
+    callees: Callees,
     /// Results of blocks that have several.
-    types: Vec<Vec<ValType>>,
+    types: BlockTypes,
     defined: Option<DefinedTypes>,
 }
 
@@ -65,6 +69,8 @@ impl<'a> Bodies<'a> {
         matched: &'a Matched,
         rules: Vec<(u32, Option<Replacement>)>,
         proc_exit: &[u32],
+        alternatives: Alternatives,
+        callees: Callees,
     ) -> Self {
         let mut found: HashMap<u32, Vec<&RuleMatch>> = HashMap::new();
         for each in &matched.found {
@@ -78,26 +84,41 @@ impl<'a> Bodies<'a> {
             rules: rules.into_iter().zip(types).map(rule).collect(),
             found,
             proc_exit: proc_exit.to_vec(),
-            types: Vec::new(),
+            alternatives,
+            callees,
+            types: BlockTypes { numbers, all: Vec::new() },
             defined: None,
         }
     }
 
     /// The results of types that are added.
     pub(super) fn types(&self) -> &[Vec<ValType>] {
-        &self.types
+        &self.types.all
     }
 
+    /// What the program looks the callees of indirect calls up in.
+    pub(super) fn callees(&self) -> &Callees {
+        &self.callees
+    }
+}
+
+/// Types of blocks without parameters, which are added to the program.
+pub(super) struct BlockTypes {
+    numbers: Numbers,
+    all: Vec<Vec<ValType>>,
+}
+
+impl BlockTypes {
     /// The type of a block with these results.
-    fn block_type(&mut self, results: Vec<ValType>) -> BlockType {
-        match results[..] {
+    pub(super) fn of(&mut self, results: &[ValType]) -> BlockType {
+        match results {
             [] => BlockType::Empty,
-            [one] => BlockType::Result(one),
+            [one] => BlockType::Result(*one),
             _ => {
-                let known = self.types.iter().position(|known| *known == results);
+                let known = self.all.iter().position(|known| known == results);
                 let number = known.unwrap_or_else(|| {
-                    self.types.push(results);
-                    self.types.len() - 1
+                    self.all.push(results.to_vec());
+                    self.all.len() - 1
                 });
                 BlockType::FunctionType(self.numbers.added_type(number as u32))
             }
@@ -179,6 +200,12 @@ pub(super) struct Body<'a, 'v, R> {
     pub(super) replacing: HashMap<Place, Vec<&'a RuleMatch>>,
     /// For each open block that may be replaced, the number of blocks around it in the original.
     pub(super) replaceable: Vec<u32>,
+    pub(super) alternatives: &'a Alternatives,
+    pub(super) proc_exit: &'a [u32],
+    pub(super) types: &'v mut BlockTypes,
+    callees: &'v mut Callees,
+    /// The indirect call that control has come to.
+    indirect: Option<Indirect>,
     reencoder: &'v mut R,
     pub(super) validator: &'v mut FuncValidator<ValidatorResources>,
     out: Vec<u8>,
@@ -225,7 +252,7 @@ pub(super) fn rewritten<R: Reencode<Error = std::convert::Infallible>>(
             results.push(defined.value_type(ty)?);
         }
     }
-    let block_type = bodies.block_type(results);
+    let block_type = bodies.types.of(&results);
     let defined = &*bodies.defined.insert(defined);
     let first = validator.len_locals();
     let mut body = Body {
@@ -235,6 +262,11 @@ pub(super) fn rewritten<R: Reencode<Error = std::convert::Infallible>>(
         found: by_place,
         replacing,
         replaceable: Vec::new(),
+        alternatives: &bodies.alternatives,
+        proc_exit: &bodies.proc_exit,
+        types: &mut bodies.types,
+        callees: &mut bodies.callees,
+        indirect: None,
         reencoder,
         validator,
         out: Vec::new(),
@@ -257,7 +289,7 @@ pub(super) fn rewritten<R: Reencode<Error = std::convert::Infallible>>(
         let at = reader.original_position();
         let operator = reader.read()?;
         let place = Place::Instruction { offset: (at - start) as u32 };
-        body.operator(operator, at, place, &bodies.proc_exit)?;
+        body.operator(operator, at, place)?;
     }
     if is_wrapped {
         // The last `end` was that of the block.
@@ -297,13 +329,8 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
     }
 
     /// An instruction, with the rules for it.
-    fn operator(
-        &mut self,
-        operator: Operator<'_>,
-        at: u64,
-        place: Place,
-        proc_exit: &[u32],
-    ) -> Result<(), RewriteError> {
+    fn operator(&mut self, operator: Operator<'_>, at: u64, place: Place) -> Result<(), RewriteError> {
+        self.indirect = Indirect::of(&operator);
         // The rules of a loop are called inside of it.
         let of_loop = match operator {
             Operator::Loop { blockty } => Some(self.outer_operands(place, blockty)?),
@@ -323,10 +350,9 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
         if is_reachable {
             match operator {
                 Operator::Call { function_index } | Operator::ReturnCall { function_index }
-                    if proc_exit.contains(&function_index) =>
+                    if self.proc_exit.contains(&function_index) =>
                 {
-                    let report = Added { numbers: self.numbers, memory: None, start: None }.report();
-                    self.push(&I::Call(report));
+                    self.push(&I::Call(added::report(self.numbers)));
                 }
                 Operator::ReturnCall { .. }
                 | Operator::ReturnCallIndirect { .. }
@@ -433,6 +459,10 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
         for each in calls {
             let Rule { function, types, .. } = &self.rules[each.rule];
             for (value, ty) in each.values.as_slice().iter().zip(types) {
+                if *value == Bound::Callee {
+                    self.push_callee(operand(0));
+                    continue;
+                }
                 let instruction = match *value {
                     Bound::Const(bits) => constant(*ty, bits),
                     Bound::Local(index) => I::LocalGet(index),
@@ -451,8 +481,15 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
         }
     }
 
+    /// Pushes the index of the function that is about to be called by the operand in a local.
+    fn push_callee(&mut self, operand: u32) {
+        let indirect = self.indirect.expect("the rule fits");
+        let code = self.callees.look_up(indirect, operand, self.numbers.lookups());
+        code.iter().for_each(|instruction| self.push(instruction));
+    }
+
     /// Whether the place has the values that a rule wants, in the types of its parameters.
-    pub(super) fn fits(&self, found: &RuleMatch) -> Result<bool, RewriteError> {
+    pub(super) fn fits(&mut self, found: &RuleMatch) -> Result<bool, RewriteError> {
         let types = &self.rules[found.rule].types;
         for (value, ty) in found.values.as_slice().iter().zip(types) {
             let actual = match *value {
@@ -466,6 +503,11 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
                 Bound::Local(index) => {
                     let ty = self.validator.get_local_type(index);
                     ty.map(|ty| self.defined.value_type(ty)).transpose()?
+                }
+                Bound::Callee => {
+                    let Some(indirect) = self.indirect else { return Ok(false) };
+                    self.callees.find(indirect)?;
+                    continue;
                 }
                 _ => continue,
             };
@@ -481,6 +523,7 @@ impl<R: Reencode<Error = std::convert::Infallible>> Body<'_, '_, R> {
 pub(super) fn operands(found: &[&RuleMatch]) -> usize {
     let depth = |value: &Bound| match value {
         Bound::Operand(depth) | Bound::Reference(depth) => *depth as usize + 1,
+        Bound::Callee => 1,
         _ => 0,
     };
     let values = found.iter().flat_map(|found| found.values.as_slice());

@@ -14,8 +14,11 @@ use wasmparser::{
 };
 
 use super::RewriteError;
-use super::added::{Added, REPORT};
+use super::added::{self, Added, Entry, REPORT};
+use super::alternatives::Alternatives;
 use super::body::{Bodies, rewritten};
+use super::callees::Callees;
+use crate::lang::Alternative;
 use crate::monitor_module::{Matched, Replacement};
 
 /// The monitor's import.
@@ -102,6 +105,11 @@ impl Numbers {
         self.of_monitor(0) + number
     }
 
+    /// The memory in which callees are looked up.
+    pub(super) fn lookups(&self) -> u32 {
+        self.memory + 1
+    }
+
     /// `fd_write` of WASI.
     pub(super) fn write(&self) -> u32 {
         self.write.unwrap_or(self.imported)
@@ -142,8 +150,11 @@ struct Survey {
     numbers: Numbers,
     /// The memory that is exported as `memory`.
     memory: Option<u32>,
-    /// `_start`, if it is a function.
+    /// The entry point, if it is a function.
     start: Option<u32>,
+    /// Functions, by the names of exports.
+    exported: HashMap<String, u32>,
+    callees: Callees,
     proc_exit: Vec<u32>,
     types: Vec<Option<wasmparser::FuncType>>,
     type_of: Vec<u32>,
@@ -154,7 +165,7 @@ fn unsupported<T>(reason: &str) -> Result<T, RewriteError> {
 }
 
 impl Survey {
-    fn of(program: &[u8]) -> Result<Self, RewriteError> {
+    fn of(program: &[u8], entry: &str) -> Result<Self, RewriteError> {
         let mut survey = Self::default();
         let mut memories = Vec::new();
         for payload in Parser::new(0).parse_all(program) {
@@ -186,6 +197,7 @@ impl Survey {
                             }
                             TypeRef::Global(_) => survey.numbers.globals += 1,
                             TypeRef::Memory(ty) => memories.push(ty),
+                            TypeRef::Table(ty) => survey.callees.add_import(&ty),
                             _ => {}
                         }
                     }
@@ -201,14 +213,31 @@ impl Survey {
                         memories.push(memory?);
                     }
                 }
+                Payload::TableSection(section) => survey.callees.add_tables(section)?,
+                Payload::ElementSection(section) => survey.callees.add_elements(section)?,
+                Payload::CodeSectionEntry(body) => {
+                    let mut reader = body.get_operators_reader()?;
+                    while !reader.eof() {
+                        survey.callees.see(&reader.read()?);
+                    }
+                }
                 Payload::GlobalSection(section) => survey.numbers.globals += section.count(),
                 Payload::ExportSection(section) => {
                     for export in section {
                         let export = export?;
+                        match export.kind {
+                            ExternalKind::Func => {
+                                survey.exported.insert(export.name.to_owned(), export.index);
+                                if export.name == entry {
+                                    survey.start = Some(export.index);
+                                }
+                            }
+                            ExternalKind::Table => survey.callees.forget(export.index, "is exported"),
+                            _ => {}
+                        }
                         match (export.name, export.kind) {
                             ("memory", ExternalKind::Memory) => survey.memory = Some(export.index),
                             ("memory", _) => return unsupported("its export `memory` is no memory"),
-                            ("_start", ExternalKind::Func) => survey.start = Some(export.index),
                             (REPORT, _) => return unsupported("it is instrumented already"),
                             _ => {}
                         }
@@ -237,24 +266,35 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Whether a function has neither parameters nor results.
-    fn is_plain(&self, function: u32) -> bool {
-        let ty = self.type_of.get(function as usize).and_then(|ty| self.types[*ty as usize].as_ref());
-        ty.is_some_and(|ty| ty.params().is_empty() && ty.results().is_empty())
+    /// The entry point, with its type.
+    fn entry(&self) -> Option<Entry> {
+        let function = self.start?;
+        let ty = *self.type_of.get(function as usize)?;
+        let parameters = self.types.get(ty as usize)?.as_ref()?.params().len() as u32;
+        Some(Entry { function: self.numbers.of_program(function), ty, parameters })
     }
 }
 
-/// The program and the monitor, which was matched with it in this store; `rules` are the names of
-/// the exports that are its rules.
+/// A compiled script that was matched with a program.
+pub(super) struct Script<'a> {
+    pub(super) monitor: &'a [u8],
+    /// The names of the exports that are its rules.
+    pub(super) rules: &'a [(String, Option<Replacement>)],
+    pub(super) matched: &'a Matched,
+    pub(super) alternatives: Vec<Alternative>,
+}
+
+/// The program and the script, which was matched with it in this store. `entry` is the name of the
+/// exported function at whose end the report is made.
 pub(super) fn merge(
     program: &wasm_jit::Module,
-    monitor: &[u8],
-    rules: &[(String, Option<Replacement>)],
-    matched: &Matched,
+    script: Script<'_>,
+    entry: &str,
     store: &mut Store<()>,
 ) -> Result<Vec<u8>, RewriteError> {
+    let Script { monitor, rules, matched, alternatives } = script;
     let bytes = program.bytes();
-    let mut survey = Survey::of(bytes)?;
+    let mut survey = Survey::of(bytes, entry)?;
     let (mut exported, mut type_of_write) = (HashMap::new(), 0);
     for payload in Parser::new(0).parse_all(monitor) {
         match payload? {
@@ -282,9 +322,11 @@ pub(super) fn merge(
     let numbers = survey.numbers;
     let function = |name: &str| numbers.of_monitor(exported[name]);
     let mut sections = Sections::default();
-    let rules = rules.iter().map(|(rule, replacement)| (function(rule), *replacement)).collect();
-    let mut bodies = Bodies::new(numbers, matched, rules, &survey.proc_exit);
-    copy_program(bytes, &survey, &mut sections, &mut bodies)?;
+    let rules = rules.iter().map(|(rule, replacement)| (function(rule), replacement.clone())).collect();
+    let alternatives = Alternatives::of(alternatives, program, &survey.exported);
+    let callees = std::mem::take(&mut survey.callees);
+    let mut bodies = Bodies::new(numbers, matched, rules, &survey.proc_exit, alternatives, callees);
+    copy_program(bytes, &survey, entry, &mut sections, &mut bodies)?;
     if numbers.write.is_none() {
         let ty = numbers.types + type_of_write;
         sections.imports.import(WASI, WRITE, EntityType::Function(ty));
@@ -294,7 +336,8 @@ pub(super) fn merge(
         sections.types.ty().function([], ty.iter().copied());
     }
     snapshot(numbers, matched, store, &mut sections)?;
-    let start = survey.start.filter(|start| survey.is_plain(*start)).map(|start| numbers.of_program(start));
+    lookups(numbers, &bodies.callees().contents(), &mut sections);
+    let start = survey.entry();
     let last = matched.last.iter().map(|(export, arguments)| (function(export), arguments.as_slice()));
     let added = Added { numbers, memory: survey.memory, start };
     let first_type = numbers.added_type(bodies.types().len() as u32);
@@ -302,6 +345,11 @@ pub(super) fn merge(
         sections.types.ty().function(parameters, results);
         sections.functions.function(first_type + number);
         sections.code.function(&body);
+    }
+    if let Some(Entry { ty, .. }) = start {
+        // The host sees the type that it knows.
+        sections.functions.function(ty);
+        sections.code.function(&added.start_function());
     }
     for value in added.globals() {
         let ty = match value {
@@ -314,7 +362,7 @@ pub(super) fn merge(
         };
         sections.globals.global(GlobalType { val_type: ty, mutable: true, shared: false }, &value);
     }
-    sections.exports.export(REPORT, ExportKind::Func, added.report());
+    sections.exports.export(REPORT, ExportKind::Func, added::report(numbers));
     if survey.memory.is_none() {
         sections.exports.export("memory", ExportKind::Memory, numbers.memory);
     }
@@ -325,6 +373,7 @@ pub(super) fn merge(
 fn copy_program(
     bytes: &[u8],
     survey: &Survey,
+    entry: &str,
     sections: &mut Sections,
     bodies: &mut Bodies<'_>,
 ) -> Result<(), RewriteError> {
@@ -361,12 +410,8 @@ fn copy_program(
             Payload::ExportSection(section) => {
                 for export in section {
                     let export = export?;
-                    let is_start = survey.start == Some(export.index)
-                        && export.name == "_start"
-                        && survey.is_plain(export.index);
-                    if is_start {
-                        let wrapper = Added { numbers, memory: None, start: None }.start();
-                        sections.exports.export("_start", ExportKind::Func, wrapper);
+                    if export.name == entry && survey.entry().is_some() {
+                        sections.exports.export(entry, ExportKind::Func, added::start(numbers));
                     } else {
                         of_program.parse_export(&mut sections.exports, export)?;
                     }
@@ -440,6 +485,21 @@ fn snapshot(
         at += length;
     }
     Ok(())
+}
+
+/// The memory in which callees are looked up, if there are some.
+fn lookups(numbers: Numbers, contents: &[u8], sections: &mut Sections) {
+    if contents.is_empty() {
+        return;
+    }
+    sections.memories.memory(MemoryType {
+        minimum: (contents.len() as u64).div_ceil(1 << 16),
+        maximum: None,
+        memory64: false,
+        shared: false,
+        page_size_log2: None,
+    });
+    sections.data.active(numbers.lookups(), &ConstExpr::i32_const(0), contents.iter().copied());
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

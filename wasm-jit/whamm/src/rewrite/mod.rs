@@ -11,10 +11,12 @@
 //! 2. Where a rule matches, the program's function calls the rule's function. Operands that it
 //!    wants are moved to locals, and back. Functions whose end is observed get a block around their
 //!    body, which `return` leaves (`body`). Rules of the modes `alt` and `block_alt` are called in
-//!    place of an instruction or block, which is executed if they say that they have not acted.
+//!    place of an instruction or block, which is executed if they say that they have not acted, or
+//!    a function of the program that they choose (`replace`, `alternatives`). The functions that
+//!    indirect calls lead to are looked up (`callees`).
 //! 3. `whamm:report`, an exported function, calls the rules of the end and prints the report, once.
-//!    `_start` calls it when the program has returned, and so does the program before it calls
-//!    `proc_exit` (`added`).
+//!    `_start`, or another entry point, calls it when the program has returned, and so does the
+//!    program before it calls `proc_exit` (`added`).
 //!
 //! Places, constants and the order of events are those of the same monitor in place, so that the
 //! report is the same, byte for byte. Numbers of frames are taken from a counter.
@@ -32,14 +34,20 @@
 //! Scripts that use libraries, and programs that share memories with other threads.
 
 mod added;
+mod alternatives;
 mod body;
+mod callees;
 mod merge;
 mod replace;
 
-use wasm_jit::{Linker, Module, Store};
+use wasm_jit::{ExternType, Linker, Module, Store};
 
+use self::merge::Script;
 use crate::lang::{self, ScriptError};
 use crate::monitor_module::{MonitorError, MonitorModule};
+
+/// The entry point of programs that run once.
+const START: &str = "_start";
 
 /// The reason why a script cannot be applied to a program by rewriting.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +64,37 @@ pub enum RewriteError {
     Unsupported {
         /// The unsupported part.
         reason: String,
+    },
+    /// A rule calls a function that the program does not have.
+    #[error(
+        "the program has no function for `{alternative}`: names are those of imports, of the name section, and of exports"
+    )]
+    Alternative {
+        /// As in the script.
+        alternative: String,
+    },
+    /// A rule calls a function in place of something of another type.
+    #[error(
+        "`{alternative}` has the type {ty}, and what it replaces at `fid == {function} && pc == {offset}` has {expected}: \
+         restrict the rule by a predicate or type bounds"
+    )]
+    Type {
+        /// As in the script.
+        alternative: String,
+        /// The type of the alternative.
+        ty: String,
+        /// The type of what it replaces.
+        expected: String,
+        /// The index of the function with the place.
+        function: u32,
+        /// The offset of the place in the function's body.
+        offset: u32,
+    },
+    /// The program does not export the function that is its entry point.
+    #[error("the program exports no function `{name}`: choose one that it exports")]
+    Entry {
+        /// The name.
+        name: String,
     },
     /// The program or the monitor is not a module that can be read: a defect of the engine or the
     /// compiler.
@@ -98,8 +137,39 @@ impl From<wasm_encoder::reencode::Error> for RewriteError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn instrument(name: &str, source: &[u8], program: &Module) -> Result<Vec<u8>, RewriteError> {
+    rewrite(name, source, program, None)
+}
+
+/// As [`instrument`], of a program with another entry point than `_start`: the report is made when
+/// this exported function returns to the host for the first time.
+///
+/// # Errors
+/// See [`RewriteError`]; [`RewriteError::Entry`] if there is no such function.
+pub fn instrument_entry(
+    name: &str,
+    source: &[u8],
+    program: &Module,
+    entry: &str,
+) -> Result<Vec<u8>, RewriteError> {
+    match program.get_export(entry) {
+        Some(ExternType::Func(_)) => rewrite(name, source, program, Some(entry)),
+        _ => Err(RewriteError::Entry { name: entry.to_owned() }),
+    }
+}
+
+/// Whether the report of a program is made at its end: whether it has the entry point `_start`.
+pub fn has_start(program: &Module) -> bool {
+    matches!(program.get_export(START), Some(ExternType::Func(_)))
+}
+
+fn rewrite(
+    name: &str,
+    source: &[u8],
+    program: &Module,
+    entry: Option<&str>,
+) -> Result<Vec<u8>, RewriteError> {
     refuse_libraries(name, source).map_err(RewriteError::Script)?;
-    let monitor = lang::compile_into_program(name, source).map_err(RewriteError::Script)?;
+    let (monitor, alternatives) = lang::compile_into_program(name, source).map_err(RewriteError::Script)?;
     let engine = program.engine();
     let read = |error: wasm_jit::Error| RewriteError::Read { reason: error.to_string() };
     let module = Module::from_binary(engine, &monitor).map_err(read)?;
@@ -110,7 +180,8 @@ pub fn instrument(name: &str, source: &[u8], program: &Module) -> Result<Vec<u8>
     let mut store = Store::new(engine, ());
     let matched = loaded.matched(&mut store, &mut linker, program)?;
     let rules: Vec<_> = loaded.names().into_iter().zip(loaded.replacements()).collect();
-    merge::merge(program, &monitor, &rules, &matched, &mut store)
+    let script = Script { monitor: &monitor, rules: &rules, matched: &matched, alternatives };
+    merge::merge(program, script, entry.unwrap_or(START), &mut store)
 }
 
 fn refuse_libraries(name: &str, source: &[u8]) -> Result<(), ScriptError> {

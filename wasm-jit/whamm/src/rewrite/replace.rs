@@ -5,8 +5,13 @@
 //! local.set $b  local.set $a                       operands
 //! local.get $b  call $rule                         for each rule
 //! i32.const 0  i32.load REPLACEMENT
-//! if RESULT
-//!     i32.const 0  i32.load REPLACEMENT + 8
+//! if RESULTS
+//!     i32.const 0  i32.load REPLACEMENT  i32.const 2  i32.eq     for each alternative
+//!     if RESULTS
+//!         local.get $a  local.get $b  call $alternative
+//!     else
+//!         i32.const 0  i32.load REPLACEMENT + 8    for each result
+//!     end
 //! else
 //!     local.get $a  local.get $b
 //!     INSTRUCTION, or the block with all that is in it
@@ -17,22 +22,25 @@
 //! is in the block are called there, and therefore not if it is replaced.
 
 use wasm_encoder::reencode::Reencode;
-use wasm_encoder::{BlockType, Catch, Instruction as I, MemArg, MemArgTarget, ValType};
+use wasm_encoder::{Catch, Instruction as I, MemArg, MemArgTarget, ValType};
 use wasm_jit::probes::Place;
 use wasm_jit::wasmparser::Operator;
+use wasmparser::{CompositeInnerType, FuncType, FuncValidator, ValidatorResources, WasmModuleResources};
 
 use super::RewriteError;
+use super::added;
 use super::body::{Body, function_type, number, operands};
-use crate::lang::{REPLACEMENT, REPLACEMENT_RESULT};
-use crate::monitor_module::RuleMatch;
+use crate::lang::{FIRST_ALTERNATIVE, REPLACEMENT, REPLACEMENT_RESULT};
+use crate::monitor_module::{Replaced, RuleMatch};
 
 /// The rules that may replace an instruction.
 pub(super) struct Replacing<'a> {
     calls: Vec<&'a RuleMatch>,
+    place: Place,
     /// The types of the operands that the instruction takes, or a rule wants, from the top.
     types: Vec<ValType>,
-    /// How many of them the instruction takes.
-    taken: usize,
+    /// Those that the instruction takes, as the validator names them, from the top.
+    taken: Vec<wasmparser::ValType>,
 }
 
 impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
@@ -43,7 +51,7 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
         place: Place,
     ) -> Result<Option<Replacing<'a>>, RewriteError> {
         let Some(found) = self.replacing.remove(&place) else { return Ok(None) };
-        let Some((taken, _)) = operator.operator_arity(&*self.validator) else { return Ok(None) };
+        let Some((count, _)) = operator.operator_arity(&*self.validator) else { return Ok(None) };
         if !self.is_reachable() {
             return Ok(None);
         }
@@ -53,39 +61,40 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
                 calls.push(each);
             }
         }
-        let taken = taken as usize;
-        let mut types = Vec::new();
-        for depth in 0..taken.max(operands(&calls)) {
-            let Some(ty) = self.operand(depth)? else { return Ok(None) };
-            types.push(ty);
+        let count = count as usize;
+        let (mut types, mut taken) = (Vec::new(), Vec::new());
+        for depth in 0..count.max(operands(&calls)) {
+            let Some(ty) = self.validator.get_operand_type(depth).flatten() else { return Ok(None) };
+            types.push(self.defined.value_type(ty)?);
+            taken.push(ty);
         }
+        taken.truncate(count);
         let sets_local = matches!(operator, Operator::LocalSet { .. } | Operator::LocalTee { .. });
         if sets_local && matches!(types[0], ValType::Ref(_)) {
             // One that cannot be null would have a value in a part of the code only.
             return Ok(None);
         }
-        Ok(Some(Replacing { calls, types, taken }))
+        Ok(Some(Replacing { calls, place, types, taken }))
     }
 
-    /// Calls the rules that replace an instruction with such a result, which has been validated.
+    /// Calls the rules that replace an instruction with such results, which has been validated.
     /// Begins what is executed otherwise; returns whether there is something else.
     pub(super) fn begin_replacement(
         &mut self,
         replacing: Replacing<'_>,
         operator: &Operator<'_>,
     ) -> Result<bool, RewriteError> {
-        let Replacing { mut calls, types, taken } = replacing;
-        let results = self.results(operator)?;
-        let is_of_result = |each: &&RuleMatch| {
-            let replacement = self.rules[each.rule].replacement;
-            let wanted = replacement.and_then(|replacement| replacement.result);
-            wanted.as_ref().map(number).as_slice() == results
-        };
-        calls.retain(is_of_result);
+        let Replacing { mut calls, place, types, taken } = replacing;
+        let validated = self.results(operator);
+        let mut results = Vec::new();
+        for ty in &validated {
+            results.push(self.defined.value_type(*ty)?);
+        }
+        calls.retain(|each| self.replaces(each, &results));
         if calls.is_empty() {
             return Ok(false);
         }
-        let (flag, result) = (self.word(0), self.word(REPLACEMENT_RESULT));
+        let flag = self.word(0);
         let mut locals = Vec::new();
         for (depth, ty) in types.iter().enumerate() {
             locals.push(self.scratch(*ty, depth));
@@ -94,41 +103,117 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
         [&zero, &zero, &I::I32Store(flag)].into_iter().for_each(|code| self.push(code));
         locals.iter().for_each(|local| self.push(&I::LocalSet(*local)));
         // Those that only rules want.
-        locals[taken..].iter().rev().for_each(|local| self.push(&I::LocalGet(*local)));
+        locals[taken.len()..].iter().rev().for_each(|local| self.push(&I::LocalGet(*local)));
         self.call(&calls, |depth| locals[depth]);
-        let block_type = results.first().map_or(BlockType::Empty, |ty| BlockType::Result(*ty));
+        let block_type = self.types.of(&results);
         [&zero, &I::I32Load(flag), &I::If(block_type)].into_iter().for_each(|code| self.push(code));
-        if let Some(ty) = results.first() {
-            let load = match ty {
-                ValType::I64 => I::I64Load(result),
-                ValType::F32 => I::F32Load(result),
-                ValType::F64 => I::F64Load(result),
-                _ => I::I32Load(result),
-            };
-            [&zero, &load].into_iter().for_each(|code| self.push(code));
+        let rules = self.rules;
+        let replacements = || calls.iter().filter_map(|each| rules[each.rule].replacement.as_ref());
+        let mut alternatives: Vec<u32> =
+            replacements().flat_map(|rule| &rule.alternatives).copied().collect();
+        alternatives.sort_unstable();
+        alternatives.dedup();
+        // What says which function is called is no argument.
+        let callee = match operator {
+            Operator::CallIndirect { .. } | Operator::CallRef { .. } => 1,
+            _ => 0,
+        };
+        for number in &alternatives {
+            let arguments: Vec<_> = taken[callee..].iter().rev().copied().collect();
+            let function = self.alternative(*number, place, &arguments, &validated)?;
+            let wanted = I::I32Const((FIRST_ALTERNATIVE + number).cast_signed());
+            let code = [&zero, &I::I32Load(flag), &wanted, &I::I32Eq, &I::If(block_type)];
+            code.into_iter().for_each(|code| self.push(code));
+            locals[callee..taken.len()].iter().rev().for_each(|local| self.push(&I::LocalGet(*local)));
+            if self.proc_exit.contains(&function) {
+                self.push(&I::Call(added::report(self.numbers)));
+            }
+            self.push(&I::Call(self.numbers.of_program(function)));
+            self.push(&I::Else);
         }
+        if replacements().any(|rule| rule.results.is_some()) {
+            // The first one is deepest on the stack.
+            for (index, ty) in results.iter().rev().enumerate().rev() {
+                self.push_result(*ty, index as u32);
+            }
+        } else {
+            // The rules only call alternatives.
+            self.push(&I::Unreachable);
+        }
+        alternatives.iter().for_each(|_| self.push(&I::End));
         self.push(&I::Else);
-        locals[..taken].iter().rev().for_each(|local| self.push(&I::LocalGet(*local)));
+        locals[..taken.len()].iter().rev().for_each(|local| self.push(&I::LocalGet(*local)));
         Ok(true)
+    }
+
+    /// Whether a rule replaces what has these results.
+    fn replaces(&self, each: &RuleMatch, results: &[ValType]) -> bool {
+        let Some(replacement) = &self.rules[each.rule].replacement else { return false };
+        let Some(wanted) = &replacement.results else { return true };
+        let is_such = |(wanted, ty): (&Replaced, &ValType)| match (wanted, ty) {
+            (Replaced::Number(wanted), ty) => number(wanted) == *ty,
+            (Replaced::Reference, ValType::Ref(ty)) => ty.nullable,
+            (Replaced::Reference, _) => false,
+        };
+        wanted.len() == results.len() && wanted.iter().zip(results.iter().rev()).all(is_such)
+    }
+
+    /// Pushes a result that rules have computed, by its number from the top of the stack.
+    fn push_result(&mut self, ty: ValType, index: u32) {
+        let result = self.word(REPLACEMENT_RESULT + 8 * index);
+        let load = match ty {
+            ValType::Ref(ty) => return self.push(&I::RefNull(ty.heap_type)),
+            ValType::I64 => I::I64Load(result),
+            ValType::F32 => I::F32Load(result),
+            ValType::F64 => I::F64Load(result),
+            _ => I::I32Load(result),
+        };
+        [&I::I32Const(0), &load].into_iter().for_each(|code| self.push(code));
+    }
+
+    /// The function that is an alternative to what has these operands and results.
+    fn alternative(
+        &self,
+        number: u32,
+        place: Place,
+        operands: &[wasmparser::ValType],
+        results: &[wasmparser::ValType],
+    ) -> Result<u32, RewriteError> {
+        let function = self.alternatives.function(number)?;
+        let resources = self.validator.resources();
+        let fits = |from: &[wasmparser::ValType], to: &[wasmparser::ValType]| {
+            from.len() == to.len() && from.iter().zip(to).all(|(from, to)| resources.is_subtype(*from, *to))
+        };
+        let ty = signature(self.validator, function);
+        if ty.is_some_and(|ty| fits(operands, ty.params()) && fits(ty.results(), results)) {
+            return Ok(function);
+        }
+        let of_type = |ty: &FuncType| text(ty.params(), ty.results());
+        Err(RewriteError::Type {
+            alternative: self.alternatives.text(number),
+            ty: ty.map_or_else(String::new, of_type),
+            expected: text(operands, results),
+            function: self.validator.index(),
+            offset: if let Place::Instruction { offset } = place { offset } else { 0 },
+        })
     }
 
     /// The types of the results of an instruction that has been validated, or of the block that it
     /// has begun.
-    fn results(&self, operator: &Operator<'_>) -> Result<Vec<ValType>, RewriteError> {
+    fn results(&self, operator: &Operator<'_>) -> Vec<wasmparser::ValType> {
         let block = match operator {
-            Operator::Block { blockty } | Operator::Loop { blockty } | Operator::If { blockty } => blockty,
+            Operator::Block { blockty } | Operator::Loop { blockty } | Operator::If { blockty } => *blockty,
             _ => {
                 let count = operator.operator_arity(&*self.validator).map_or(0, |(_, results)| results);
-                let types = (0..count as usize).rev().map(|depth| self.operand(depth).transpose());
-                return types.flatten().collect();
+                let ty = |depth| self.validator.get_operand_type(depth).flatten();
+                return (0..count as usize).rev().filter_map(ty).collect();
             }
         };
         match block {
-            wasmparser::BlockType::Empty => Ok(Vec::new()),
-            wasmparser::BlockType::Type(ty) => Ok(vec![self.defined.value_type(*ty)?]),
+            wasmparser::BlockType::Empty => Vec::new(),
+            wasmparser::BlockType::Type(ty) => vec![ty],
             ty @ wasmparser::BlockType::FuncType(_) => {
-                let results = function_type(self.validator, *ty).map_or(&[][..], |ty| ty.results());
-                results.iter().map(|ty| self.defined.value_type(*ty)).collect()
+                function_type(self.validator, ty).map_or(Vec::new(), |ty| ty.results().to_vec())
             }
         }
     }
@@ -198,4 +283,21 @@ impl<'a, R: Reencode<Error = std::convert::Infallible>> Body<'a, '_, R> {
             _ => {}
         }
     }
+}
+
+/// The type of a function.
+fn signature(validator: &FuncValidator<ValidatorResources>, function: u32) -> Option<&FuncType> {
+    let resources = validator.resources();
+    let ty = resources.sub_type_at_id(resources.type_id_of_function(function)?);
+    match &ty.composite_type.inner {
+        CompositeInnerType::Func(ty) => Some(ty),
+        _ => None,
+    }
+}
+
+/// A type for messages.
+fn text(parameters: &[wasmparser::ValType], results: &[wasmparser::ValType]) -> String {
+    let list =
+        |types: &[wasmparser::ValType]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    format!("({}) -> ({})", list(parameters), list(results))
 }

@@ -123,7 +123,7 @@ fn shared(script: &Script, libraries: &[(&str, &str)], program: &str) -> ScriptR
 }
 
 /// Rows of a report: name, event, function, offset, key, value.
-fn rows_of(report: &ScriptReport) -> Vec<String> {
+pub(super) fn rows_of(report: &ScriptReport) -> Vec<String> {
     let mut rows = Vec::new();
     let mut add = |name: &str, place: &str, value: &ReportedValue| match value {
         ReportedValue::Value(value) => rows.push(format!("{name} {place}  {}", text(value))),
@@ -160,7 +160,7 @@ fn text(value: &Value) -> String {
 }
 
 /// The rows that a module prints, in the same form.
-fn rows(printed: &str) -> Vec<String> {
+pub(super) fn rows(printed: &str) -> Vec<String> {
     let row = |line: &str| {
         let (mut fields, mut is_quoted) = (vec![String::new()], false);
         // No text of the tests has this character.

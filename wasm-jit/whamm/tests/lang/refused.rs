@@ -81,7 +81,7 @@ fn names_and_rules() {
     check(
         "wasm:opcode:call_indirect:before { var x: str = «target_fn_name»; }",
         Unsupported,
-        "known only to this engine",
+        "not told to monitor modules",
     );
     check("wasm:begin { var x: str = «fname»; }", Name, "`fname`");
     check("wasm:func:entry { var x: bool = fname.«resembles»(\"a\"); }", Name, "no function `resembles`");

@@ -1,6 +1,7 @@
 //! Monitor modules and scripts in each of their targets: in place, in stores of their own, in
 //! programs that are rewritten, and in native programs.
 
+mod alternatives;
 mod counted;
 mod monitor_modules;
 mod native;

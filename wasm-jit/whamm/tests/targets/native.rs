@@ -475,6 +475,14 @@ fn native_rules_are_sampled_by_time() {
     for milliseconds in [998, 999, 1000, 1999] {
         fire(places.exit[0], milliseconds);
     }
+    let [entry, exit] = [places.entry[0], places.exit[0]].map(|place| monitor.group(place).unwrap());
+    let until = |milliseconds: &u64| (entry, milliseconds * 1_000_000);
+    let mut pauses: Vec<_> = [10, 20, 30, 50, 60].iter().map(until).collect();
+    pauses.extend([1, 2].map(|seconds| (exit, seconds * 1_000_000_000)));
+    assert_eq!(monitor.take_pauses(), pauses);
+    assert_eq!(monitor.take_pauses(), []);
+    let place = monitor.function(function(1, "g", ""), &mut |_| None).unwrap().entry[0];
+    assert_eq!(monitor.group(place), Some(entry), "it is that of the rule");
     let report = monitor.report().unwrap();
     let values: Vec<_> = report.variables.iter().map(|variable| variable.value.clone()).collect();
     assert_eq!(values, [5, 50_000_000, 2].map(|value| ReportedValue::Value(Value::Int(value))));

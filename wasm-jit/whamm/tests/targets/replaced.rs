@@ -8,9 +8,9 @@ use wasm_jit_whamm::rewrite::instrument;
 
 /// The results of `run` with these arguments, one call after the other in one instance; `None` if
 /// it traps.
-type Results = Vec<Option<i32>>;
+pub(super) type Results = Vec<Option<i32>>;
 
-fn here(module: &[u8], arguments: &[[i32; 2]]) -> Results {
+pub(super) fn here(module: &[u8], arguments: &[[i32; 2]]) -> Results {
     let engine = Engine::default();
     let module = Module::from_binary(&engine, module).unwrap();
     let mut linker = Linker::new(&engine);
@@ -34,19 +34,19 @@ fn in_wasmi(module: &[u8], arguments: &[[i32; 2]]) -> Results {
     arguments.iter().map(|[a, b]| run.call(&mut store, (*a, *b)).ok()).collect()
 }
 
-fn replaced(script: &str, program: &str) -> Vec<u8> {
+pub(super) fn replaced(script: &str, program: &str) -> Vec<u8> {
     let module =
         Module::new(&Engine::default(), program).unwrap_or_else(|error| panic!("{error}\n{program}"));
     instrument("test.mm", script.as_bytes(), &module).unwrap_or_else(|error| panic!("{error}"))
 }
 
-const ARGUMENTS: [[i32; 2]; 8] =
+pub(super) const ARGUMENTS: [[i32; 2]; 8] =
     [[0, 0], [1, 2], [7, 3], [-1, 5], [20, 0], [i32::MIN, -1], [3, 3], [100, 1 << 20]];
 
 /// The program with the rules, and the one that was written by hand. Fields and functions are
 /// common to both; the bodies are those of `run`.
 #[track_caller]
-fn check_with(fields: &str, script: &str, original: &str, expected: &str) {
+pub(super) fn check_with(fields: &str, script: &str, original: &str, expected: &str) {
     let program = |body: &str| {
         format!(
             "(module {fields} (func $run (export \"run\") (param i32 i32) (result i32) (local i32) {body}))"
@@ -283,7 +283,7 @@ fn what_has_another_result_is_left_alone() {
             (call $pair) (drop) (call $text) (local.set 2)
             (block (result i32 i32) (call $pair)) (drop) (i32.add)))";
     let script = "wasm:opcode:call(res0: i32):alt { res0 = 7; } wasm:opcode:call(res0: i64):alt { res0 = 8; }
-        wasm:opcode:call:alt { } wasm:opcode:local.set:alt { } wasm:opcode:ref.null:alt { }
+        wasm:opcode:call:alt { } wasm:opcode:local.set:alt { } wasm:opcode:ref.null(res0: i32):alt { }
         wasm:opcode:block(res0: i32):block_alt { } wasm:opcode:block:block_alt { }";
     let changed = replaced(script, program);
     assert_eq!(here(&changed, &ARGUMENTS[..1]), here(&wat::parse_str(program).unwrap(), &ARGUMENTS[..1]));
@@ -323,6 +323,8 @@ fn random_programs_are_the_same_if_no_rule_acts() {
         wasm:opcode:block|loop|if:block_alt / acts / { }
         wasm:opcode:block|loop|if(res0: i32):block_alt / acts / { }
         wasm:opcode:block|loop|if(res0: i64):block_alt / acts / { }
+        wasm:opcode:block|loop|if(res0: i32, res1: i32):block_alt / acts / { }
+        wasm:opcode:local.get|table.get|ref.null|ref.func(res0: ref):alt / acts / { }
         report var ends: u32; wasm:func:exit { ends++; }";
     let mut blocks = 0;
     for seed in 0..60 {

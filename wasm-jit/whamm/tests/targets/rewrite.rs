@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use wasm_jit::{Caller, Engine, Error, Linker, Module, Store};
 use wasm_jit_whamm::lang;
 use wasm_jit_whamm::monitor_module::MonitorModule;
-use wasm_jit_whamm::rewrite::{RewriteError, instrument};
+use wasm_jit_whamm::rewrite::{RewriteError, has_start, instrument, instrument_entry};
 
 use crate::printing::written_bytes;
 
@@ -17,7 +17,7 @@ struct Exit(i32);
 impl wasmi::errors::HostError for Exit {}
 
 /// What a program has printed, by descriptor, its exit code, and the sum of its first page.
-type Outcome = (String, String, Option<i32>, u64);
+pub(super) type Outcome = (String, String, Option<i32>, u64);
 
 /// A sum that depends on the order.
 fn sum(page: &[u8]) -> u64 {
@@ -35,7 +35,7 @@ impl Printed {
 }
 
 /// Runs `_start` in wasmi; the exported memory is the program's, or not.
-fn in_wasmi(binary: &[u8], has_memory: bool) -> Outcome {
+pub(super) fn in_wasmi(binary: &[u8], has_memory: bool) -> Outcome {
     let engine = wasmi::Engine::default();
     let module = wasmi::Module::new(&engine, binary).unwrap();
     let mut linker = wasmi::Linker::new(&engine);
@@ -213,6 +213,72 @@ fn another_engine_reports_what_is_observed_in_place() {
             }
         }
     }
+}
+
+/// Functions of any type can be entry points; the report is made when one returns for the first
+/// time. Without an entry point, it is made when the host wants it.
+#[test]
+fn libraries_report_at_the_end_of_an_entry_point() {
+    let program = r#"(module
+        (func $add (export "add") (export "plus") (param i32 i64) (result i64 i32)
+            (i64.add (local.get 1) (i64.extend_i32_s (local.get 0))) (local.get 0))
+        (func (export "twice") (param i32) (result i64 i32)
+            (call $add (local.get 0) (i64.const 2)) (drop) (drop) (call $add (local.get 0) (i64.const 3)))
+        (memory (export "add_memory") 1))"#;
+    let engine = Engine::default();
+    let module = Module::new(&engine, program).unwrap();
+    let script = b"report var n: u64; wasm:func:entry { n++; }";
+    assert!(!has_start(&module));
+    let run = |instrumented: Vec<u8>| {
+        let (linker, output) = crate::printing::printing(&engine);
+        let instrumented = Module::from_binary(&engine, &instrumented).unwrap();
+        assert_eq!(instrumented.get_export("add"), module.get_export("add"));
+        let mut store = Store::new(&engine, ());
+        let instance = linker.instantiate(&mut store, &instrumented).unwrap();
+        let mut printed = Vec::new();
+        let add = |name: &str, store: &mut Store<()>| {
+            let add = instance.get_typed_func::<(i32, i64), (i64, i32)>(&mut *store, name).unwrap();
+            assert_eq!(add.call(&mut *store, (5, 20)).unwrap(), (25, 5));
+        };
+        let twice = instance.get_typed_func::<i32, (i64, i32)>(&mut store, "twice").unwrap();
+        assert_eq!(twice.call(&mut store, 4).unwrap(), (7, 4));
+        for step in ["plus", "add", "add", "whamm:report"] {
+            match step {
+                "whamm:report" => {
+                    let report = instance.get_typed_func::<(), ()>(&mut store, step).unwrap();
+                    report.call(&mut store, ()).unwrap();
+                }
+                name => add(name, &mut store),
+            }
+            let text = crate::printing::text(&output);
+            printed.push(text.lines().last().and_then(|line| line.rsplit(',').next()?.parse::<u64>().ok()));
+        }
+        printed
+    };
+    // `twice` calls `add` twice; what it calls is not the export.
+    let with_entry = instrument_entry("test.mm", script, &module, "add").unwrap();
+    assert_eq!(run(with_entry), [None, Some(5), Some(5), Some(5)]);
+    let with_entry = instrument_entry("test.mm", script, &module, "twice").unwrap();
+    assert_eq!(run(with_entry), [Some(3); 4]);
+    assert_eq!(run(instrument("test.mm", script, &module).unwrap()), [None, None, None, Some(6)]);
+    for missing in ["subtract", "add_memory"] {
+        let error = instrument_entry("test.mm", script, &module, missing).unwrap_err();
+        assert!(matches!(error, RewriteError::Entry { .. }), "{error}");
+        let expected = format!("the program exports no function `{missing}`: choose one that it exports");
+        assert_eq!(error.to_string(), expected);
+    }
+    // `_start` is one, whatever its type is.
+    let program = r#"(module (func (export "_start") (param i32) (result i32) (local.get 0)))"#;
+    let module = Module::new(&engine, program).unwrap();
+    assert!(has_start(&module));
+    let instrumented =
+        Module::from_binary(&engine, &instrument("test.mm", script, &module).unwrap()).unwrap();
+    let (linker, output) = crate::printing::printing(&engine);
+    let mut store = Store::new(&engine, ());
+    let instance = linker.instantiate(&mut store, &instrumented).unwrap();
+    let start = instance.get_typed_func::<i32, i32>(&mut store, "_start").unwrap();
+    assert_eq!(start.call(&mut store, 8).unwrap(), 8);
+    assert!(crate::printing::text(&output).ends_with("n,u64,,,,,1\n"));
 }
 
 /// A report that is longer than the buffer of the monitor and a page of memory.

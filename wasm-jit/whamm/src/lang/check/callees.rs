@@ -1,8 +1,9 @@
 //! The functions that indirect calls are about to call.
 //!
 //! This engine tells a rule the number of the callee by a function, `callee`, if the rule asks for
-//! it by the value of this name. Names are in a map of the monitor, which is filled when it is
-//! attached.
+//! it by the value of this name. In a program that is rewritten, the number is a value, which the
+//! program looks up ([`rewrite`](crate::rewrite)). Names are in a map of the monitor, which is
+//! filled when it is attached.
 
 use super::super::Target;
 use super::super::bound::Callee;
@@ -14,14 +15,20 @@ use super::Checker;
 impl Checker<'_> {
     /// What a rule asks for of the function that is about to be called.
     pub(super) fn callee(&mut self, callee: Callee, name: &str, span: &Span) -> Option<Typed> {
-        if self.target != Target::Here {
-            let message = format!("`{name}` of an indirect call is known only to this engine");
-            let help = "run the script here: `wasm-jit run --monitors=SCRIPT.mm`";
-            self.help(ProblemKind::Unsupported, span, message, help);
-            return None;
-        }
-        let import = self.program.import(Import::callee());
-        let number = Typed::new(Type::I32, Kind::Library(import, Vec::new()));
+        let number = match self.target {
+            Target::Here => {
+                let import = self.program.import(Import::callee());
+                Typed::new(Type::I32, Kind::Library(import, Vec::new()))
+            }
+            Target::Program => Typed::request(Type::I32, "callee_fid"),
+            Target::Anywhere | Target::Native => {
+                let message = format!("`{name}` of an indirect call is not told to monitor modules");
+                let help = "run the script here, `wasm-jit run --monitors=SCRIPT.mm`, or make a program with it: \
+                            `wasm-jit whamm instrument SCRIPT APP -o FILE`";
+                self.help(ProblemKind::Unsupported, span, message, help);
+                return None;
+            }
+        };
         Some(match callee {
             Callee::Number => number,
             Callee::Name => {

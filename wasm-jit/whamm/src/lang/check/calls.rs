@@ -161,7 +161,7 @@ impl Checker<'_> {
         Some(Typed::new(result, Kind::Library(self.program.import(import), checked)))
     }
 
-    fn check_count(&mut self, name: &Ident, parameters: usize, arguments: usize) -> Option<()> {
+    pub(super) fn check_count(&mut self, name: &Ident, parameters: usize, arguments: usize) -> Option<()> {
         if parameters == arguments {
             return Some(());
         }
@@ -174,6 +174,11 @@ impl Checker<'_> {
         let Some(signature) = self.functions.get(&name.name).cloned() else {
             if name.name == "log2" {
                 return self.log2(name, arguments);
+            }
+            if self.is_alternative(name) {
+                let message = format!("`{}` is a statement: it has no value", name.name);
+                self.problem(ProblemKind::Type, &name.span, message);
+                return None;
             }
             let message = format!("there is no function `{}`", name.name);
             self.problem(ProblemKind::Name, &name.span, message);

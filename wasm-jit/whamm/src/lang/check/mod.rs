@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 use wasm_encoder::ValType;
 
-use self::replacement::RESULT;
+use self::replacement::is_result;
 use super::Target;
 use super::ast::{self, Item};
 use super::bound;
@@ -102,6 +102,8 @@ struct Checker<'a> {
     target: Target,
     /// The state of the generator of random numbers, if there is one.
     generator: Option<Place>,
+    /// The alternatives that the rule calls, by their numbers.
+    alternatives: Vec<u32>,
     /// Rules that are sampled by time, with when each of them acts again.
     sampled: Vec<(usize, Place)>,
 }
@@ -133,6 +135,7 @@ pub(super) fn check(
         has_site: false,
         target,
         generator: None,
+        alternatives: Vec::new(),
         sampled: Vec::new(),
     };
     if target == Target::Native {
@@ -245,7 +248,15 @@ impl Checker<'_> {
         let mut bounds: Vec<(String, Type)> = Vec::new();
         for bound in &rule.bounds {
             let name = &bound.name.name;
-            if !bound.ty.is_converted() {
+            let is_reference = bound.ty == Type::Ref
+                && is_result(name)
+                && events.iter().all(|event| event.mode().replaces());
+            if bound.ty == Type::Ref && !is_reference {
+                let message = "`ref` is the type of results that rules of `alt` and `block_alt` replace";
+                self.problem(ProblemKind::Type, &bound.name.span, message);
+                return;
+            }
+            if !is_reference && !bound.ty.is_converted() {
                 self.problem(ProblemKind::Type, &bound.name.span, "a bound is the type of a number");
                 return;
             }
@@ -332,14 +343,17 @@ impl Checker<'_> {
         self.sites.clear();
         self.scopes.push(HashMap::new());
         let predicate = rule.predicate.as_ref().and_then(|predicate| self.condition(predicate));
-        let result = self.declare_result(rule, &event, &bounds);
+        let results = self.declare_results(rule, &event, &bounds);
+        self.alternatives.clear();
         let statements = self.block(&rule.body);
         self.scopes.pop();
         let statements = self.selected(index, &rule.selection, statements);
         let mut body = std::mem::take(&mut self.body);
         body.statements = statements;
+        let alternatives = std::mem::take(&mut self.alternatives);
+        let results = self.replaced_results(rule, &event, results, !alternatives.is_empty());
         if event.mode().replaces() {
-            self.mark_replaced(result.as_ref(), &mut body.statements);
+            self.mark_replaced(results.as_deref(), &mut body.statements);
         }
         let init = std::mem::take(&mut self.init);
         self.context = Context::Script;
@@ -370,11 +384,10 @@ impl Checker<'_> {
                         bounds.into_iter().map(request).collect()
                     }
                     _ if event.mode().replaces() => {
-                        bounds.into_iter().filter(|(name, _)| name != RESULT).collect()
+                        bounds.into_iter().filter(|(name, _)| !is_result(name)).collect()
                     }
                     _ => bounds,
                 };
-                let result = result.and_then(|ty| ty.scalar());
                 let (mode, event) = (event.mode(), event.text());
                 let is_toggled = rule.selection.toggle.is_some();
                 let pauses = self.paused(index);
@@ -389,7 +402,8 @@ impl Checker<'_> {
                     init,
                     pauses,
                     is_toggled,
-                    result,
+                    results,
+                    alternatives,
                 };
                 self.check_toggle(&rule.selection, &probe);
                 self.program.probes.push(probe);

@@ -1,33 +1,60 @@
 //! Rules that act in place of the program's code: `alt` and `block_alt`.
 //!
 //! Such a rule is a function as others, which is called before the instruction. It tells the
-//! program through two words of the monitor's memory, [`Place::Replacement`], that it has acted,
-//! and what the result is:
+//! program through words of the monitor's memory, [`Place::Replacement`], that it has acted, and
+//! what the results are:
 //!
 //! ```text
 //! if (predicate) {
 //!     replaced = 1;
-//!     res0 = 0;
+//!     res0 = 0;                            each result that is a number
 //!     body
 //! }
 //! ```
 //!
 //! The program reads them directly after the call. If several rules replace the same instruction,
-//! each of them acts whose predicate holds, in the order of the script, and the result is that of
-//! the last one.
+//! each of them acts whose predicate holds, in the order of the script, and the results are those
+//! of the last one.
+//!
+//! # Alternatives
+//! `alt_call_by_name("f")` and `alt_call_by_id(7)` set `replaced` to a number that stands for the
+//! function. When the rules have been executed, the program calls it with the operands of the
+//! instruction, and its results are those of the instruction. A rule that calls alternatives need
+//! not say the types of results. It then computes none, and begins with `replaced = 0`: where it
+//! calls no alternative, the original is executed.
 
 use super::super::Target;
-use super::super::ast;
-use super::super::bound::results;
+use super::super::ast::{self, Expr, Ident};
+use super::super::bound::{numbered, results};
 use super::super::diagnostics::ProblemKind;
 use super::super::events::Event;
-use super::super::ir::{Place, REPLACEMENT_RESULT, Statement, Typed};
+use super::super::ir::{
+    ALT_CALL_BY_ID, ALT_CALL_BY_NAME, Alternative, Const, FIRST_ALTERNATIVE, Kind, MAX_RESULTS, Place,
+    REPLACEMENT_RESULT, Statement, Typed,
+};
 use super::super::types::Type;
 use super::statements::zero;
-use super::{Checker, Variable};
+use super::{Checker, Context, Variable};
 
-/// The variable with the result of what is replaced.
-pub(super) const RESULT: &str = "res0";
+/// Whether a name is that of a result of what is replaced.
+pub(super) fn is_result(name: &str) -> bool {
+    numbered(name, "res").is_some()
+}
+
+fn place(index: usize) -> Place {
+    Place::Replacement(REPLACEMENT_RESULT + 8 * index as u32)
+}
+
+/// The results of what a rule replaces, as far as the rule and the instruction say them.
+#[derive(Debug, Default)]
+pub(super) struct Results {
+    /// Types, from the top of the stack.
+    types: Vec<Type>,
+    /// The type of the next one differs from place to place, and the rule does not say it.
+    is_incomplete: bool,
+    /// The number of results differs from place to place, and the rule says none.
+    is_open: bool,
+}
 
 impl Checker<'_> {
     /// Whether the script's target can do what a rule for these events asks for; if not, there is a
@@ -44,40 +71,119 @@ impl Checker<'_> {
         false
     }
 
-    /// Declares the result of what a rule replaces, if it has one; returns its type.
-    pub(super) fn declare_result(
+    /// Declares the results of what a rule replaces, as far as they are known before its statements
+    /// are checked.
+    pub(super) fn declare_results(
         &mut self,
         rule: &ast::Rule,
         event: &Event,
         bounds: &[(String, Type)],
-    ) -> Option<Type> {
-        let Event::Opcode(opcode, mode) = event else { return None };
-        if !mode.replaces() {
+    ) -> Results {
+        let mut found = Results::default();
+        let Event::Opcode(opcode, mode) = event else { return found };
+        let Some(values) = results(opcode, *mode).filter(|_| mode.replaces()) else { return found };
+        for index in 0..MAX_RESULTS {
+            let bound = bounds.iter().find(|(name, _)| numbered(name, "res") == Some(index));
+            let ty = match (bound, values.known.get(index)) {
+                (Some((_, ty)), _) | (None, Some(Some(ty))) => ty.clone(),
+                (None, Some(None)) => {
+                    found.is_incomplete = true;
+                    break;
+                }
+                (None, None) => break,
+            };
+            // A reference is no variable: a rule cannot compute one.
+            if ty != Type::Ref {
+                let variable = Variable { ty: ty.clone(), place: place(index) };
+                let scope = self.scopes.last_mut().expect("there is always a scope");
+                scope.insert(format!("res{index}"), variable);
+            }
+            found.types.push(ty);
+        }
+        found.is_open = values.more && found.types.is_empty();
+        let is_beyond = |bound: &&ast::Parameter| {
+            numbered(&bound.name.name, "res").is_some_and(|index| index >= found.types.len())
+        };
+        if let Some(beyond) = rule.bounds.iter().find(is_beyond) {
+            let message = match found.types.len() {
+                MAX_RESULTS => format!("a rule replaces at most {MAX_RESULTS} results"),
+                known => format!("`{}` has a type, and `res{known}` has none", beyond.name.name),
+            };
+            let help = "the types of all results are necessary, from the top of the stack: `res0`, `res1` ..";
+            self.help(ProblemKind::Rule, &beyond.name.span, message, help);
+        }
+        found
+    }
+
+    /// The types of the results that a rule computes; `None` if it only calls alternatives.
+    pub(super) fn replaced_results(
+        &mut self,
+        rule: &ast::Rule,
+        event: &Event,
+        found: Results,
+        calls_alternatives: bool,
+    ) -> Option<Vec<Type>> {
+        if calls_alternatives && (found.is_incomplete || found.is_open) {
             return None;
         }
-        let bound = bounds.iter().find(|(name, _)| name == RESULT).map(|(_, ty)| ty.clone());
-        let ty = match (bound, results(opcode, *mode)?.known.first()) {
-            (Some(ty), _) => ty,
-            (None, Some(Some(ty))) => ty.clone(),
-            (None, Some(None)) => {
-                let message =
-                    format!("the type of the result of `{}` differs from place to place", opcode.name);
-                let help = format!("say for which type the rule is: `{}({RESULT}: i32):alt`", opcode.name);
-                self.help(ProblemKind::Type, &rule.span, message, help);
-                return None;
-            }
-            (None, None) => return None,
-        };
-        let variable = Variable { ty: ty.clone(), place: Place::Replacement(REPLACEMENT_RESULT) };
-        self.scopes.last_mut().expect("there is always a scope").insert(RESULT.to_owned(), variable);
-        Some(ty)
+        if let (true, Event::Opcode(opcode, mode)) = (found.is_incomplete, event) {
+            let message = format!("the type of the result of `{}` differs from place to place", opcode.name);
+            let help =
+                format!("say for which type the rule is: `{}(res0: i32):{}`", opcode.name, mode.text());
+            self.help(ProblemKind::Type, &rule.span, message, help);
+        }
+        Some(found.types)
     }
 
     /// Adds to the statements of a rule what tells the program that they were executed.
-    pub(super) fn mark_replaced(&mut self, result: Option<&Type>, statements: &mut Vec<Statement>) {
+    pub(super) fn mark_replaced(&mut self, results: Option<&[Type]>, statements: &mut Vec<Statement>) {
         let set = |place, value| Statement::Set { place, component: 0, value };
-        let result = result.map(|ty| set(Place::Replacement(REPLACEMENT_RESULT), zero(ty)));
-        let replaced = set(Place::Replacement(0), Typed::int(Type::U32, 1));
-        statements.splice(0..0, [replaced].into_iter().chain(result));
+        let replaced = set(Place::Replacement(0), Typed::int(Type::U32, i128::from(results.is_some())));
+        let numbers = results.into_iter().flatten().enumerate().filter(|(_, ty)| **ty != Type::Ref);
+        let zeroes = numbers.map(|(index, ty)| set(place(index), zero(ty)));
+        statements.splice(0..0, [replaced].into_iter().chain(zeroes));
+    }
+
+    /// Whether a name is that of a statement that calls a function of the program.
+    pub(super) fn is_alternative(&self, name: &Ident) -> bool {
+        [ALT_CALL_BY_NAME, ALT_CALL_BY_ID].contains(&name.name.as_str())
+            && !self.functions.contains_key(&name.name)
+    }
+
+    /// A statement that calls a function of the program in place of the instruction.
+    pub(super) fn call_alternative(&mut self, name: &Ident, arguments: &[Expr]) -> Option<Statement> {
+        let may_replace = matches!(&self.context, Context::Rule { event, .. } if event.mode().replaces());
+        if !may_replace {
+            let message = format!("`{}` belongs to rules of the modes `alt` and `block_alt`", name.name);
+            self.problem(ProblemKind::Rule, &name.span, message);
+            return None;
+        }
+        self.check_count(name, 1, arguments.len())?;
+        let expected = if name.name == ALT_CALL_BY_NAME { Type::Str } else { Type::U32 };
+        let value = self.expr(&arguments[0], Some(&expected))?;
+        if !self.same_type(&value, &expected, &arguments[0].span) {
+            return None;
+        }
+        let alternative = match value.kind {
+            Kind::Const(Const::Str(function)) => Alternative::Named(function),
+            Kind::Const(Const::Int(function)) => Alternative::Numbered(function as u32),
+            _ => {
+                let message = "the function is not known when the script is compiled";
+                let help = "write its name or number as a constant, in one rule for each function";
+                self.help(ProblemKind::Type, &arguments[0].span, message, help);
+                return None;
+            }
+        };
+        let all = &mut self.program.alternatives;
+        let known = all.iter().position(|known| *known == alternative);
+        let number = known.unwrap_or_else(|| {
+            all.push(alternative);
+            all.len() - 1
+        }) as u32;
+        if !self.alternatives.contains(&number) {
+            self.alternatives.push(number);
+        }
+        let value = Typed::int(Type::U32, i128::from(FIRST_ALTERNATIVE + number));
+        Some(Statement::Set { place: Place::Replacement(0), component: 0, value })
     }
 }

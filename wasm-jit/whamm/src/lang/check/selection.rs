@@ -18,14 +18,15 @@
 //! ```text
 //! if (now() >= due) {
 //!     due = the beginning of the next period;
-//!     pause(group, due);     where there is an engine that can do this
+//!     pause(group, due);     where there is somebody who can do this
 //!     body
 //! }
 //! ```
 //!
 //! `due` is a variable of the rule, and `pause` switches the probes of all its places off until
 //! then. Here, `now` and `pause` are functions that the engine has for monitors; in native
-//! programs, the time is that of the event.
+//! programs, the time is that of the event, and `pause` tells the observer that it needs no events
+//! of the rule until then.
 //!
 //! `done` is a variable of the place. It alone decides what is executed; that the engine switches
 //! the probe off only saves its cost; so it is with `due`. `off` is a function that this engine has
@@ -142,14 +143,14 @@ impl Checker<'_> {
             Target::Native => Typed::request(Type::U64, "ns"),
             _ => {
                 let now = self.program.import(Import::of_probes(NOW, &[], &[ValType::I64]));
-                let pause = Import::of_probes(PAUSE, &[ValType::I32, ValType::I64], &[]);
-                let pause = self.program.import(pause);
-                let group = self.paused(rule).map_or(0, i128::from);
-                let arguments = vec![Typed::int(Type::U32, group), variable(Type::U64, due)];
-                acts.push(Statement::Call(Typed::new(Type::UNIT, Kind::Library(pause, arguments))));
                 Typed::new(Type::U64, Kind::Library(now, Vec::new()))
             }
         };
+        let pause = Import::of_probes(PAUSE, &[ValType::I32, ValType::I64], &[]);
+        let pause = self.program.import(pause);
+        let group = self.paused(rule).map_or(0, i128::from);
+        let arguments = vec![Typed::int(Type::U32, group), variable(Type::U64, due)];
+        acts.push(Statement::Call(Typed::new(Type::UNIT, Kind::Library(pause, arguments))));
         acts.append(&mut statements);
         let condition = Typed::binary(BinaryOp::Ge, time(), variable(Type::U64, due));
         let read = Statement::Set { place: now, component: 0, value };
@@ -164,7 +165,7 @@ impl Checker<'_> {
         let due = Place::Absolute(self.program.static_size);
         self.program.static_size += Type::U64.size();
         self.sampled.push((rule, due));
-        if let Some(group) = self.paused(rule) {
+        if let Some(group) = self.paused(rule).filter(|_| self.target == Target::Here) {
             // The probes of groups are off at first.
             let switch = self.program.import(Import::switch());
             let arguments = vec![Typed::int(Type::U32, i128::from(group)), Typed::int(Type::U32, 1)];
@@ -178,7 +179,7 @@ impl Checker<'_> {
     /// have smaller numbers.
     pub(super) fn paused(&self, rule: usize) -> Option<u32> {
         let number = self.sampled.iter().position(|(sampled, _)| *sampled == rule)?;
-        (self.target == Target::Here).then_some((toggled::MAX_GROUPS + number) as u32)
+        matches!(self.target, Target::Here | Target::Native).then_some((toggled::MAX_GROUPS + number) as u32)
     }
 
     /// The state of the generator.

@@ -33,6 +33,11 @@ impl Checker<'_> {
                 {
                     self.init_call(call, library, name, arguments)
                 }
+                ExprKind::Call { annotation: None, object: None, name, arguments }
+                    if self.is_alternative(name) =>
+                {
+                    self.call_alternative(name, arguments).into_iter().collect()
+                }
                 _ => self.call_statement(call).into_iter().collect(),
             },
             StatementKind::Return(value) => vec![self.return_statement(value.as_ref(), statement)],

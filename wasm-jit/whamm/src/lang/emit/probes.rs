@@ -167,9 +167,12 @@ impl Emitter<'_> {
         if self.asks_for_callee(part.at_run.as_ref(), &probe.body.statements) {
             add("callee", &Type::U32);
         }
-        // By its name, the program knows what to do with the result.
+        // By their names, the program knows what to do with the results.
         if probe.mode.replaces() {
-            add(&format!("replaced_{}", probe.result.map_or("nothing", keyword_of)), &Type::U32);
+            add(&format!("replaced_{}", replaced(probe.results.as_deref())), &Type::U32);
+            for number in &probe.alternatives {
+                add(&format!("alternative{number}"), &Type::U32);
+            }
         }
         // The engine sees that the rule belongs to the group.
         let group = self.group(probe, part).map(|group| group as u32);
@@ -228,6 +231,18 @@ impl Emitter<'_> {
         code.call("begin");
         let number = self.functions.add(code.finish());
         self.export(name, number);
+    }
+}
+
+/// The results of what a rule replaces, for the name of a value.
+fn replaced(results: Option<&[Type]>) -> String {
+    match results {
+        None => "any".to_owned(),
+        Some([]) => "nothing".to_owned(),
+        Some(types) => {
+            let word = |ty: &Type| ty.scalar().map_or("ref", keyword_of);
+            types.iter().map(word).collect::<Vec<_>>().join("_")
+        }
     }
 }
 

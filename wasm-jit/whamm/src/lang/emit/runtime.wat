@@ -2,8 +2,8 @@
 ;; these functions, so that their numbers stay what they are here; the exports below are only their
 ;; names for the compiler. Block types have at most one result: bodies are copied as they are.
 ;;
-;; Memory: 0 arguments of fd_write, 32 digits, 64 the key of a map access, 1008 whether an instruction
-;; was replaced and its result, 1024 output, 9216 strings and variables of the script, the engine's
+;; Memory: 0 arguments of fd_write, 32 digits, 64 the key of a map access, 512 what replaces an
+;; instruction and its results, 1024 output, 9216 strings and variables of the script, the engine's
 ;; buffer for strings if there is one, then the heap, which is never freed.
 (module
   ;; Libraries.

@@ -1,0 +1,138 @@
+//! Gates: probes whose events no rule needs until some time, because all rules there are sampled by
+//! time and have acted in this period.
+//!
+//! A probe whose gate is closed writes no event, so that the program does not wait for rules. It
+//! stays on: switching it twice in each period takes longer than calling it a few times.
+//!
+//! The rules decide by the times of events which of them are sampled; a gate only saves what events
+//! cost of which none is. It may therefore be open when it could be closed, but is never closed for
+//! an event in the next period.
+//!
+//! [`is_closed`] runs in probe functions, also in signal handlers: it reads two tables without
+//! locks.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use fastinst::ProbeId;
+use fastinst_sigsafe::Segments;
+
+/// Number of gates. Rules beyond it have none.
+const GATES: usize = 64;
+
+/// The gate that is never closed.
+const OPEN: usize = 0;
+
+/// By gate: events with smaller time stamps are not needed.
+static CLOSED_UNTIL: [AtomicU64; GATES] = [const { AtomicU64::new(0) }; GATES];
+
+/// The gates of probes, by their numbers. Probes without an entry have an open one.
+static OF_PROBES: Segments<AtomicU32> = Segments::new();
+
+/// Whether a probe's event at this time is not needed.
+#[inline(always)]
+pub(crate) fn is_closed(id: ProbeId, ticks: u64) -> bool {
+    let Some(gate) = OF_PROBES.get(id.0 as usize) else { return false };
+    // Relaxed: a value that is out of date is one of a moment ago, or the gate is another one that
+    // was the probe's: then it is opened before it gets a new owner.
+    let gate = gate.load(Ordering::Relaxed) as usize;
+    CLOSED_UNTIL.get(gate).is_some_and(|until| ticks < until.load(Ordering::Relaxed))
+}
+
+/// A rule that is sampled by time: the script's number, and the rule's group.
+pub(crate) type Owner = (Option<u64>, u32);
+
+/// The owners of gates.
+#[derive(Debug)]
+pub(crate) struct Gates([Option<Owner>; GATES]);
+
+impl Default for Gates {
+    fn default() -> Self {
+        CLOSED_UNTIL.iter().for_each(|until| until.store(0, Ordering::Relaxed));
+        Self([None; GATES])
+    }
+}
+
+impl Gates {
+    /// Gives a probe the gate of a rule, or an open one.
+    pub(crate) fn assign(&mut self, id: ProbeId, owner: Option<Owner>) {
+        let gate = owner.and_then(|owner| self.of(owner)).unwrap_or(OPEN);
+        let number = id.0 as usize;
+        if gate == OPEN && OF_PROBES.len() <= number {
+            return;
+        }
+        while OF_PROBES.len() <= number {
+            if OF_PROBES.push_with(|_| AtomicU32::new(OPEN as u32)).is_none() {
+                return;
+            }
+        }
+        if let Some(of_probe) = OF_PROBES.get(number) {
+            of_probe.store(gate as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// The gate of a rule.
+    fn of(&mut self, owner: Owner) -> Option<usize> {
+        let all = &self.0;
+        let found = (1..GATES).find(|gate| all[*gate] == Some(owner));
+        let gate = found.or_else(|| (1..GATES).find(|gate| all[*gate].is_none()))?;
+        self.0[gate] = Some(owner);
+        Some(gate)
+    }
+
+    /// Closes the gate of a rule for events before this time.
+    pub(crate) fn close(&self, owner: Owner, until: u64) {
+        if let Some(gate) = (1..GATES).find(|gate| self.0[*gate] == Some(owner)) {
+            CLOSED_UNTIL[gate].store(until, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees the gates of a script that has ended, and whose probes have other ones.
+    pub(crate) fn free(&mut self, script: Option<u64>) {
+        for (gate, owner) in self.0.iter_mut().enumerate() {
+            if owner.is_some_and(|(number, _)| number == script) {
+                *owner = None;
+                CLOSED_UNTIL[gate].store(0, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gates_are_closed_for_the_probes_of_a_rule() {
+        let mut gates = Gates::default();
+        let [plain, first, second] = [0, 1, 2].map(ProbeId);
+        let (one, other) = ((None, 32), (Some(3), 32));
+        gates.assign(plain, None);
+        gates.assign(first, Some(one));
+        gates.assign(second, Some(other));
+        gates.close(one, 100);
+        let closed = |ticks| [plain, first, second].map(|probe| is_closed(probe, ticks));
+        assert_eq!(closed(99), [false, true, false]);
+        assert_eq!(closed(100), [false; 3]);
+        gates.close(other, 200);
+        assert_eq!(closed(99), [false, true, true]);
+        // Another rule needs all events of a probe.
+        gates.assign(first, None);
+        assert_eq!(closed(99), [false, false, true]);
+        gates.free(Some(3));
+        assert_eq!(closed(99), [false; 3]);
+        gates.close(other, 200);
+        assert_eq!(closed(99), [false; 3]);
+        // There are only so many.
+        for group in 0..2 * GATES as u32 {
+            gates.assign(first, Some((Some(4), group)));
+        }
+        gates.close((Some(4), 2 * GATES as u32 - 1), 500);
+        assert_eq!(closed(499), [false; 3]);
+        // As a forked child begins.
+        gates.assign(first, Some(one));
+        gates.close(one, 500);
+        assert_eq!(closed(499), [false, true, false]);
+        let _ = Gates::default();
+        assert_eq!(closed(499), [false; 3]);
+    }
+}
