@@ -49,7 +49,8 @@ pub(crate) struct Sample {
     pub(crate) preempted: u64,
     /// Whether it, or a call inside it, was one of the first after a probe was switched on.
     pub(crate) is_cold: bool,
-    /// Whether it represents calls that were cut off ([`crate::function::Function::has_outlasted`]), or was itself.
+    /// Whether it represents calls that were cut off
+    /// ([`crate::function::Function::has_outlasted`]), or was itself.
     pub(crate) is_late: bool,
 }
 

@@ -123,8 +123,8 @@ impl Function {
     }
 
     /// Whether a call of this observation, which returns now, would have been cut off, had not the
-    /// last window been a patient one ([`super::Window::is_patient`]). Such windows are a part of all, so
-    /// it also stands for those that were.
+    /// last window been a patient one ([`super::Window::is_patient`]). Such windows are a part of
+    /// all, so it also stands for those that were.
     #[inline]
     pub(crate) fn has_outlasted(&self, observation: u32) -> bool {
         let outlasted = self.outlasted.load(Relaxed);
