@@ -491,12 +491,13 @@ pub fn reports_in(folder: &Path) -> Vec<Report> {
 pub struct Competitors(Vec<Child>);
 
 impl Competitors {
-    /// Starts this many.
+    /// Starts this many, after what tests need was built.
     ///
     /// # Panics
-    /// If a process cannot be started.
+    /// If that fails, or a process cannot be started.
     #[must_use]
     pub fn start(number: usize) -> Self {
+        ensure_built();
         let spin = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh can be run");
         Self((0..number).map(spin).collect())
     }
