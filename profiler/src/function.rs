@@ -38,13 +38,15 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 use fastinst::ProbeId;
 use fastinst_sigsafe::Segments;
 
-pub(crate) use self::exits::PATIENT;
 use self::exits::STRAY_EXITS;
 use self::lost::Lost;
 use crate::governor;
 use crate::policy::Allowance;
 use crate::probe_type::ProbeType;
 use crate::switching::{Entries, EntrySwitch, ExitSwitch, Phase};
+
+/// One in so many windows is a patient one ([`Window::is_patient`]).
+pub(crate) const PATIENT: u32 = 8;
 
 /// A probe's function, and the next probes of the same function and kind.
 #[derive(Default)]

@@ -80,6 +80,7 @@ pub mod locations;
 mod measured;
 pub mod options;
 pub mod output;
+mod own_process;
 mod own_time;
 mod pairing;
 mod policy;

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, fence};
 use nix::time::{ClockId, clock_gettime};
 use wordpatch::tsc;
 
-use crate::{governor, thread};
+use crate::{governor, own_process};
 
 /// No `rseq` area.
 const NONE: isize = isize::MIN;
@@ -224,7 +224,7 @@ impl Preemption {
             return;
         }
         // A vfork child has the memory of its parent, whose clocks and switches are others.
-        if !thread::is_of_this_process() {
+        if !own_process::may_be_this() {
             return;
         }
         self.looked.store(MEASURING, Relaxed);

@@ -13,32 +13,23 @@
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastinst::service::{ForkGuard, before_fork};
 use fastinst_sigsafe::signal::{is_fault, send_again};
 
 use crate::session::{self, Leaving};
-use crate::{children, thread};
-
-/// The process that the session belongs to. If another process runs this code, it is a vfork child,
-/// in our memory, or a child that was made without fork handlers.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
-
-fn is_own_process() -> bool {
-    PROCESS.load(Ordering::Relaxed) == std::process::id()
-}
+use crate::{children, own_process};
 
 /// Whether [`follow`] was called: fatal signals cause a report.
 pub fn is_followed() -> bool {
-    PROCESS.load(Ordering::Relaxed) != 0
+    own_process::is_followed()
 }
 
 /// Installs fork handlers and handlers of fatal signals in this process. Called once, after
 /// [`session::start`].
 pub fn follow() {
-    PROCESS.store(std::process::id(), Ordering::Relaxed);
-    thread::belong_to_this_process();
+    own_process::follow();
     children::begin();
     // First, so that its handlers hold no locks while ours wait for the service thread.
     wordpatch::text::follow_forks();
@@ -53,7 +44,7 @@ pub fn at_exit() {
     if !is_followed() {
         return;
     }
-    if is_own_process() {
+    if own_process::is_this() {
         session::finish(Leaving::Exit);
     } else if wordpatch::text::is_shared_with_parent() {
         session::say("this process was forked without fork(), and has no report");
@@ -62,7 +53,7 @@ pub fn at_exit() {
 
 /// Writes the report before the process calls exec. Waits as [`session::finish`] does.
 pub fn before_exec() {
-    if is_own_process() && session::has_probes() {
+    if own_process::is_this() && session::has_probes() {
         session::finish(Leaving::Exec);
     }
 }
@@ -95,8 +86,7 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     release();
     DYING.store(false, Ordering::Relaxed);
-    PROCESS.store(std::process::id(), Ordering::Relaxed);
-    thread::belong_to_this_process();
+    own_process::follow();
     session::restart_in_child();
 }
 
@@ -175,7 +165,7 @@ static DYING: AtomicBool = AtomicBool::new(false);
 
 /// Signal handler: requests the report from the service thread, waits, and lets the default happen.
 extern "C" fn report_and_die(signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    if is_own_process() && !DYING.swap(true, Ordering::Relaxed) {
+    if own_process::is_this() && !DYING.swap(true, Ordering::Relaxed) {
         session::finish(Leaving::Signal);
     }
     // SAFETY: the kernel's pointer, and async-signal-safe calls on valid memory. A fault is raised

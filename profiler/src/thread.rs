@@ -19,7 +19,7 @@ use crate::function::{FUNCTIONS, OwnTime};
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
 use crate::stack::Stack;
-use crate::{governor, waking};
+use crate::{governor, own_process, waking};
 
 /// Number of samples in a ring: more than a thread should make between two ticks of the service
 /// thread. Unused pages are never allocated.
@@ -120,20 +120,6 @@ unsafe impl Block for Thread {
     }
 }
 
-/// The process whose threads have blocks; 0 if forks are not followed.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
-
-/// From now on only threads of the calling process get blocks.
-pub(crate) fn belong_to_this_process() {
-    PROCESS.store(std::process::id(), Ordering::Relaxed);
-}
-
-/// Whether the calling thread is not one of a vfork child.
-pub(crate) fn is_of_this_process() -> bool {
-    let process = PROCESS.load(Ordering::Relaxed);
-    process == 0 || process == std::process::id()
-}
-
 /// The list of all blocks.
 static BLOCKS: Blocks<Thread> = Blocks::new();
 
@@ -200,7 +186,7 @@ impl Thread {
     #[cold]
     #[inline(never)]
     fn attach() -> Option<&'static Self> {
-        if !is_of_this_process() {
+        if !own_process::may_be_this() {
             return None;
         }
         let block = BLOCKS.acquire(kernel_id())?;

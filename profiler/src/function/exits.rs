@@ -23,9 +23,6 @@ pub(super) const STRAY_EXITS: i64 = 20_000;
 /// Calls that are open then are *cut off*.
 pub(super) const STRAY_EXITS_IN_WINDOW: i64 = 200;
 
-/// One in so many windows is a patient one.
-pub(crate) const PATIENT: u32 = 8;
-
 impl Function {
     /// At the beginning of an observation, after `last`: sets the number of stray exits that are
     /// tolerated.
