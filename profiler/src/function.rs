@@ -199,6 +199,19 @@ pub(crate) trait OwnTime {
     fn now(&self, began: u64) -> u64;
     /// Whether it is the only thread.
     fn is_alone(&self) -> bool;
+    /// Notes the time that the thread has spent in probes, at an entry in this window: its first
+    /// one, or any of them.
+    fn enters_window(&self, window: WindowNumber);
+    /// The time that it has spent in probes since its first entry in this window; `None` if it made
+    /// none, or if that is not known any more.
+    fn spent_since_entry(&self, window: WindowNumber) -> Option<u64>;
+}
+
+/// A window of a function, by the numbers of both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WindowNumber {
+    pub(crate) function: u32,
+    pub(crate) observation: u32,
 }
 
 /// The number of entries of a window that execute code which was just rewritten.
@@ -448,7 +461,7 @@ impl Function {
             return Entered::Early;
         }
         let closes = self.closes.load(Relaxed);
-        if now >= closes && !self.is_still_open(now, closes, entries, thread) {
+        if now >= closes && !self.is_still_open(index, now, closes, entries, thread) {
             return Entered::Not;
         }
         let number = self.entries.fetch_add(1, Relaxed) + 1;
@@ -472,12 +485,16 @@ impl Function {
         if number == 1 && self.before.is_empty() {
             self.begins_for(thread);
         }
+        let is_in_window = !self.is_on.load(Relaxed);
+        if is_in_window {
+            thread.enters_window(WindowNumber { function: index, observation: entries.observation });
+        }
         self.open.fetch_add(1, SeqCst);
         Entered::Observed(Observed {
             observation: self.observation(),
             period: self.exit_period(),
             weight: f32::from_bits(self.weight.load(Relaxed)),
-            is_cold: number <= COLD && !self.is_on.load(Relaxed),
+            is_cold: number <= COLD && is_in_window,
         })
     }
 
@@ -551,13 +568,24 @@ impl Function {
     /// Whether the window is open for a thread that has lost time since it opened. If it is over
     /// for all threads, closes it.
     #[cold]
-    fn is_still_open(&self, now: u64, closes: u64, entries: Entries, thread: &impl OwnTime) -> bool {
+    fn is_still_open(
+        &self,
+        index: u32,
+        now: u64,
+        closes: u64,
+        entries: Entries,
+        thread: &impl OwnTime,
+    ) -> bool {
         if entries.are_over() {
             return false;
         }
-        // The time that other threads have spent since is unknown.
         let lost = self.before.since(thread);
-        let (overhead, preempted) = lost.unwrap_or_default();
+        let (overhead, preempted) = lost.unwrap_or_else(|| {
+            // Of other threads, it is known from their first entry on, without preemption: most of
+            // that is time in which they make no entries.
+            let window = WindowNumber { function: index, observation: entries.observation };
+            (thread.spent_since_entry(window).unwrap_or(0), 0)
+        });
         if now.saturating_sub(overhead + preempted) < closes {
             return true;
         }

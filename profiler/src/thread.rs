@@ -15,7 +15,7 @@ use std::sync::atomic::{
 use fastinst_sigsafe::blocks::{Block, Blocks};
 use wordpatch::tsc;
 
-use crate::function::{FUNCTIONS, OwnTime};
+use crate::function::{FUNCTIONS, OwnTime, WindowNumber};
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
 use crate::stack::Stack;
@@ -101,6 +101,8 @@ pub(crate) struct Thread {
     next_note: AtomicUsize,
     /// Number of first entries of windows that the thread has made.
     cold: AtomicU64,
+    /// The windows in which it has made entries lately.
+    windows: [EnteredWindow; WINDOWS],
     entries: EntryStack,
     ring: Ring,
 }
@@ -418,7 +420,43 @@ impl Thread {
     }
 }
 
+/// A thread may be in windows of several functions at a time.
+const WINDOWS: usize = 16;
+
+/// A thread's first entry in a window. Accessed by the thread only.
+#[derive(Default)]
+struct EnteredWindow {
+    function: AtomicU32,
+    /// 0 for none.
+    observation: AtomicU32,
+    /// The time that it had spent in probes.
+    spent: AtomicU64,
+}
+
+impl EnteredWindow {
+    fn is_of(&self, window: WindowNumber) -> bool {
+        self.observation.load(Ordering::Relaxed) == window.observation
+            && self.function.load(Ordering::Relaxed) == window.function
+    }
+}
+
 impl OwnTime for Thread {
+    #[inline(always)]
+    fn enters_window(&self, window: WindowNumber) {
+        let entered = &self.windows[window.function as usize % WINDOWS];
+        if !entered.is_of(window) {
+            entered.function.store(window.function, Ordering::Relaxed);
+            entered.observation.store(window.observation, Ordering::Relaxed);
+            entered.spent.store(self.spent(), Ordering::Relaxed);
+        }
+    }
+
+    fn spent_since_entry(&self, window: WindowNumber) -> Option<u64> {
+        let entered = &self.windows[window.function as usize % WINDOWS];
+        let before = entered.is_of(window).then(|| entered.spent.load(Ordering::Relaxed));
+        before.map(|before| self.spent().saturating_sub(before))
+    }
+
     fn number(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }

@@ -32,6 +32,12 @@ impl OwnTime for Own {
     fn is_alone(&self) -> bool {
         true
     }
+
+    fn enters_window(&self, _: WindowNumber) {}
+
+    fn spent_since_entry(&self, _: WindowNumber) -> Option<u64> {
+        None
+    }
 }
 
 /// A thread that is preempted for this time in a probe.
@@ -60,6 +66,12 @@ impl OwnTime for InProbe {
 
     fn is_alone(&self) -> bool {
         true
+    }
+
+    fn enters_window(&self, _: WindowNumber) {}
+
+    fn spent_since_entry(&self, _: WindowNumber) -> Option<u64> {
+        None
     }
 }
 
@@ -102,6 +114,61 @@ fn time_in_probes_and_preemption_make_a_window_longer() {
     assert!(enter(&function, 420, &Own(1150, 140)).is_none());
     assert!(!function.has_on(ProbeType::Entry));
     assert_eq!(function.counted().overhead, 150);
+}
+
+/// One of several threads, which has spent this time in probes since its first entry in the window.
+#[derive(Default)]
+struct OneOfMany(std::cell::Cell<Option<u64>>);
+
+impl OwnTime for OneOfMany {
+    fn number(&self) -> usize {
+        2
+    }
+
+    fn spent(&self) -> u64 {
+        0
+    }
+
+    fn preempted(&self) -> u64 {
+        0
+    }
+
+    fn preempted_since(&self, _: u64) -> u64 {
+        0
+    }
+
+    fn now(&self, began: u64) -> u64 {
+        began
+    }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    fn enters_window(&self, window: WindowNumber) {
+        assert_eq!(window, WindowNumber { function: 0, observation: 1 });
+        self.0.set(Some(self.0.get().unwrap_or(0)));
+    }
+
+    fn spent_since_entry(&self, _: WindowNumber) -> Option<u64> {
+        self.0.get()
+    }
+}
+
+#[test]
+fn each_threads_window_is_longer_by_its_own_time_in_probes() {
+    let function = Function::default();
+    observed(&function, 1000, 200);
+    enter(&function, 150, &IDEAL).unwrap();
+    let (inside, outside) = (OneOfMany::default(), OneOfMany::default());
+    let is_observed =
+        |now: u64, thread: &OneOfMany| matches!(function.enter(0, now, thread), Entered::Observed(_));
+    assert!(is_observed(160, &inside) && inside.0.get() == Some(0));
+    inside.0.set(Some(50));
+    assert!(is_observed(249, &inside), "its own time is 199");
+    assert!(!is_observed(250, &inside));
+    assert!(!is_observed(249, &outside), "it made no entry in the window");
+    assert!(function.has_on(ProbeType::Entry), "other threads may have spent more");
 }
 
 #[test]
