@@ -201,7 +201,7 @@ fn complete(begin: u64, entry: &Entry, function: &Function, thread: &Thread) {
         least: ticks,
         preempted,
         is_cold,
-        is_late: function.has_outlasted(observation),
+        is_late: function.is_late(entry.ticks),
     });
     function.left(entry.period);
 }

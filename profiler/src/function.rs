@@ -33,7 +33,7 @@ mod exits;
 mod lost;
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 
 use fastinst::ProbeId;
 use fastinst_sigsafe::Segments;
@@ -136,10 +136,10 @@ pub(crate) struct Function {
     /// The number of open calls that were entered in this exit period.
     open: AtomicU32,
     /// The number of further exits of other calls that are tolerated.
-    strays_left: AtomicI64,
-    /// The last window of this exit period whose calls would have been cut off if it had not been a
-    /// patient one; 0 for none.
-    outlasted: AtomicU32,
+    strays_left: AtomicI32,
+    /// Calls of this exit period that were entered before this time would have been cut off if
+    /// their window had not been a patient one; 0 for none.
+    late_before: AtomicU64,
     /// Whether the function is on, not in a window.
     is_on: AtomicBool,
     is_listed: AtomicBool,
@@ -753,7 +753,7 @@ impl Function {
         self.overhead.store(0, Relaxed);
         self.entries.store(0, Relaxed);
         self.limit.store(limit, Relaxed);
-        self.tolerate_strays(kind, before.observation);
+        self.tolerate_strays(kind);
         self.is_on.store(kind == Observation::On, Relaxed);
         self.is_limited.store(false, Relaxed);
         self.middle.store(limit / 2, Relaxed);

@@ -50,7 +50,7 @@ pub(crate) struct Sample {
     /// Whether it, or a call inside it, was one of the first after a probe was switched on.
     pub(crate) is_cold: bool,
     /// Whether it represents calls that were cut off
-    /// ([`crate::function::Function::has_outlasted`]), or was itself.
+    /// ([`crate::function::Function::is_late`]), or was itself.
     pub(crate) is_late: bool,
 }
 

@@ -17,23 +17,24 @@ use crate::switching::Phase;
 /// The number of exits of unobserved calls after which the exit probes are switched off, even if
 /// observed calls are open: waiting for the outer calls of a recursive function could be expensive.
 /// They take a few tenths of a millisecond, while a function is on.
-pub(super) const STRAY_EXITS: i64 = 20_000;
+pub(super) const STRAY_EXITS: i32 = 20_000;
 
 /// As [`STRAY_EXITS`], in a window, in which few entries are expected, unless it is a patient one.
 /// Calls that are open then are *cut off*.
-pub(super) const STRAY_EXITS_IN_WINDOW: i64 = 200;
+pub(super) const STRAY_EXITS_IN_WINDOW: i32 = 200;
+
+/// The number of stray exits that are tolerated further in a patient window when the calls of
+/// others are cut off.
+const LATE: i32 = STRAY_EXITS - STRAY_EXITS_IN_WINDOW;
 
 impl Function {
-    /// At the beginning of an observation, after `last`: sets the number of stray exits that are
-    /// tolerated.
-    pub(super) fn tolerate_strays(&self, kind: Observation, last: u32) {
-        // Calls that have outlasted a patient window are waited for in the next one, too.
+    /// At the beginning of an observation: sets the number of stray exits that are tolerated.
+    pub(super) fn tolerate_strays(&self, kind: Observation) {
         if self.exit_switch.phase() != Phase::On {
-            self.outlasted.store(0, Relaxed);
-        } else if self.is_outlasting() {
-            self.outlasted.store(last, Relaxed);
+            self.late_before.store(0, Relaxed);
         }
-        let is_waiting = self.outlasted.load(Relaxed) != 0;
+        // Late calls of a patient window are waited for in the next one, too.
+        let is_waiting = self.late_before.load(Relaxed) != 0;
         let is_patient = kind == Observation::Window { is_patient: true } && !is_waiting;
         let is_usual = kind == Observation::Window { is_patient: false } && !is_waiting;
         self.is_patient.store(is_patient, Relaxed);
@@ -96,8 +97,14 @@ impl Function {
             return;
         }
         let observation = self.observation();
-        if self.strays_left.fetch_sub(1, Relaxed) == 0 {
-            self.end_exits(self.exit_period(), || self.entry_switch.now_ordered().observation == observation);
+        match self.strays_left.fetch_sub(1, Relaxed) {
+            0 => {
+                let is_due = || self.entry_switch.now_ordered().observation == observation;
+                self.end_exits(self.exit_period(), is_due);
+            }
+            // Other windows end their exit period at this one.
+            LATE if self.is_patient.load(Relaxed) => self.late_before.store(now, Relaxed),
+            _ => {}
         }
     }
 
@@ -119,19 +126,11 @@ impl Function {
         cut_off::noted(self, period)
     }
 
-    /// Whether a call of this observation, which returns now, would have been cut off, had not the
-    /// last window been a patient one ([`super::Window::is_patient`]). Such windows are a part of
-    /// all, so it also stands for those that were.
+    /// Whether a call that was entered at this time would have been cut off, had not its window
+    /// been a patient one ([`super::Window::is_patient`]). Such windows are a part of all, so it
+    /// also stands for those that were.
     #[inline]
-    pub(crate) fn has_outlasted(&self, observation: u32) -> bool {
-        let outlasted = self.outlasted.load(Relaxed);
-        let was_earlier = outlasted != 0 && outlasted.wrapping_sub(observation) as i32 >= 0;
-        was_earlier || self.is_outlasting()
-    }
-
-    /// Whether calls that are open now would have been cut off by now.
-    fn is_outlasting(&self) -> bool {
-        let strays = STRAY_EXITS - self.strays_left.load(Relaxed);
-        self.is_patient.load(Relaxed) && strays > STRAY_EXITS_IN_WINDOW
+    pub(crate) fn is_late(&self, entered: u64) -> bool {
+        entered < self.late_before.load(Relaxed)
     }
 }

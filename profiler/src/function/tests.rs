@@ -379,26 +379,28 @@ fn too_many_exits_of_other_calls_end_the_exit_period() {
 fn a_patient_window_waits_for_calls_that_outlast_others() {
     let function = Function::default();
     let window = Window { delay: 0, length: Some(1000), limit: 10, weight: 1.0, spent: 0, is_patient: true };
-    let strays = |number: i64| (0..number).for_each(|_| function.stray_exit(1500));
+    let strays = |at: u64, number: i32| (0..number).for_each(|_| function.stray_exit(at));
     function.open(100, &window, |_, _| {}).unwrap();
     let entry = enter(&function, 150, &IDEAL).unwrap();
     enter(&function, 1200, &IDEAL);
-    strays(STRAY_EXITS_IN_WINDOW);
-    assert!(!function.has_outlasted(entry.observation));
-    strays(1);
-    assert!(function.has_outlasted(entry.observation) && function.is_exit_seen(entry.period));
+    strays(1500, STRAY_EXITS_IN_WINDOW);
+    assert!(!function.is_late(150));
+    strays(1501, 1);
+    strays(1600, 10 * STRAY_EXITS_IN_WINDOW);
+    assert!(function.is_late(150) && function.is_exit_seen(entry.period));
+    assert!(!function.is_late(1501), "a thread that was preempted is still in its window");
     // The next window waits for it, too, and its own calls stand for themselves.
     let usual = Window { is_patient: false, ..window };
-    let next = function.open(2000, &usual, |_, _| {}).unwrap();
-    strays(10 * STRAY_EXITS_IN_WINDOW);
-    assert!(function.has_outlasted(entry.observation) && function.is_exit_seen(entry.period));
-    assert!(!function.has_outlasted(next));
+    function.open(2000, &usual, |_, _| {}).unwrap();
+    strays(2500, 10 * STRAY_EXITS_IN_WINDOW);
+    assert!(function.is_late(150) && function.is_exit_seen(entry.period));
+    assert!(!function.is_late(2100));
     function.left(entry.period);
     // In the next period, all begins again.
     function.end();
-    let last = function.open(4000, &usual, |_, _| {}).unwrap();
-    assert!(!function.has_outlasted(entry.observation) && !function.has_outlasted(last));
-    strays(STRAY_EXITS_IN_WINDOW + 1);
+    function.open(4000, &usual, |_, _| {}).unwrap();
+    assert!(!function.is_late(150) && !function.is_late(4100));
+    strays(4500, STRAY_EXITS_IN_WINDOW + 1);
     assert!(!function.has_on(ProbeType::Exit));
 }
 
