@@ -481,7 +481,7 @@ impl Strata {
 
     /// The known time of all calls so far, in ticks.
     pub(crate) fn known_ticks(&self) -> f64 {
-        self.known()[0] + self.between_ticks + self.sampled.late.time().ticks
+        self.known()[0] + self.between_ticks + self.sampled.late.all_ticks()
     }
 
     /// Mean time of the calls that were timed so far, in ticks; `None` if there are none.

@@ -439,7 +439,7 @@ mod tests {
         assert!(found.libraries.iter().any(|name| name.starts_with("libc.so")), "{found:?}");
         let of_libc = found.versions.get("libc.so.6").expect("versions of libc");
         assert!(of_libc.iter().all(|version| version.starts_with("GLIBC_")), "{of_libc:?}");
-        assert!(found.symbols.functions > 100, "{found:?}");
+        assert!(found.symbols.functions > 100 && found.debug.dwarf, "{found:?}");
         assert!(!found.profiler.measured && !found.instrumentation.entries);
         let text = render(&found);
         assert!(text.contains("profiler           no function of it calls the instrumentation"), "{text}");

@@ -72,16 +72,19 @@ impl Gates {
 
     /// The gate of a rule.
     fn of(&mut self, owner: Owner) -> Option<usize> {
-        let all = &self.0;
-        let found = (1..GATES).find(|gate| all[*gate] == Some(owner));
-        let gate = found.or_else(|| (1..GATES).find(|gate| all[*gate].is_none()))?;
+        let gate = self.find(Some(owner)).or_else(|| self.find(None))?;
         self.0[gate] = Some(owner);
         Some(gate)
     }
 
+    /// The first gate of this owner, or the first that is free.
+    fn find(&self, owner: Option<Owner>) -> Option<usize> {
+        (1..GATES).find(|gate| self.0[*gate] == owner)
+    }
+
     /// Closes the gate of a rule for events before this time.
     pub(crate) fn close(&self, owner: Owner, until: u64) {
-        if let Some(gate) = (1..GATES).find(|gate| self.0[*gate] == Some(owner)) {
+        if let Some(gate) = self.find(Some(owner)) {
             CLOSED_UNTIL[gate].store(until, Ordering::Relaxed);
         }
     }

@@ -252,9 +252,10 @@ impl Observer {
     /// Switches a probe on if a script needs it, otherwise off.
     fn switch(&mut self, number: usize) {
         let Some(Some(probe)) = self.probes.get_mut(number) else { return };
-        let is_wanted = ring::is_observing() && self.scripts.iter().any(|script| script.wants(probe));
         let mut wanting = self.scripts.iter().filter(|script| script.wants(probe));
-        let owner = match (wanting.next(), wanting.next()) {
+        let (first, second) = (wanting.next(), wanting.next());
+        let is_wanted = ring::is_observing() && first.is_some();
+        let owner = match (first, second) {
             (Some(script), None) => script.group(probe).map(|group| (script.number(), group)),
             _ => None,
         };

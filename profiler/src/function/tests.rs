@@ -1,82 +1,75 @@
 //! Observations of one function, whose probes exist only in its state.
 
+use std::cell::Cell;
+
 use wordpatch::tsc;
 
 use super::exits::STRAY_EXITS_IN_WINDOW;
 use super::*;
 
-/// A thread with this time in probes, and this time of preemption.
-struct Own(u64, u64);
+/// A thread.
+struct Own {
+    spent: u64,
+    preempted: u64,
+    /// The part of that which is in the probe that executes.
+    in_probe: u64,
+    is_one_of_many: bool,
+    /// The window in which it has made its last entry.
+    window: Cell<Option<WindowNumber>>,
+    /// The time that it has spent in probes since its first entry in the window, if it made one.
+    since_entry: Cell<Option<u64>>,
+}
+
+/// The only thread, with this time in probes, and this time of preemption.
+fn own(spent: u64, preempted: u64) -> Own {
+    let (window, since_entry) = (Cell::new(None), Cell::new(None));
+    Own { spent, preempted, in_probe: 0, is_one_of_many: false, window, since_entry }
+}
+
+/// One that is preempted for this time in a probe.
+fn in_probe(time: u64) -> Own {
+    Own { in_probe: time, ..own(0, time) }
+}
 
 impl OwnTime for Own {
     fn number(&self) -> usize {
-        1
+        1 + usize::from(self.is_one_of_many)
     }
 
     fn spent(&self) -> u64 {
-        self.0
+        self.spent
     }
 
     fn preempted(&self) -> u64 {
-        self.1
+        self.preempted
     }
 
     fn preempted_since(&self, _: u64) -> u64 {
-        self.1
+        self.preempted
     }
 
     fn now(&self, began: u64) -> u64 {
-        began
+        began + self.in_probe
     }
 
     fn is_alone(&self) -> bool {
-        true
+        !self.is_one_of_many
     }
 
-    fn enters_window(&self, _: WindowNumber) {}
+    fn enters_window(&self, window: WindowNumber) {
+        self.window.set(Some(window));
+        self.since_entry.set(Some(self.since_entry.get().unwrap_or(0)));
+    }
 
     fn spent_since_entry(&self, _: WindowNumber) -> Option<u64> {
-        None
-    }
-}
-
-/// A thread that is preempted for this time in a probe.
-struct InProbe(u64);
-
-impl OwnTime for InProbe {
-    fn number(&self) -> usize {
-        1
-    }
-
-    fn spent(&self) -> u64 {
-        0
-    }
-
-    fn preempted(&self) -> u64 {
-        self.0
-    }
-
-    fn preempted_since(&self, _: u64) -> u64 {
-        self.0
-    }
-
-    fn now(&self, began: u64) -> u64 {
-        began + self.0
-    }
-
-    fn is_alone(&self) -> bool {
-        true
-    }
-
-    fn enters_window(&self, _: WindowNumber) {}
-
-    fn spent_since_entry(&self, _: WindowNumber) -> Option<u64> {
-        None
+        self.since_entry.get()
     }
 }
 
 /// A thread that has lost no time.
-const IDEAL: Own = Own(0, 0);
+fn ideal() -> Own {
+    own(0, 0)
+}
 
 fn enter(function: &Function, now: u64, own: &Own) -> Option<Observed> {
     match function.enter(0, now, own) {
@@ -93,13 +86,12 @@ fn enter(function: &Function, now: u64, own: &Own) -> Option<Observed> {
 fn observed(function: &Function, limit: u64, closes: u64) -> u32 {
     function.reset();
     let number = opened(function, limit, closes);
-    assert!(enter(function, 50, &IDEAL).is_none());
+    assert!(enter(function, 50, &ideal()).is_none());
     number
 }
 
 fn opened(function: &Function, limit: u64, closes: u64) -> u32 {
-    let window =
-        Window { delay: 60, length: Some(closes - 100), limit, weight: 2.0, spent: 0, is_patient: false };
+    let window = Window { delay: 60, length: Some(closes - 100), limit, weight: 2.0, ..WINDOW };
     function.open(40, &window, |_, _| {}).expect("no thread is busy")
 }
 
@@ -107,64 +99,25 @@ fn opened(function: &Function, limit: u64, closes: u64) -> u32 {
 fn time_in_probes_and_preemption_make_a_window_longer() {
     let function = Function::default();
     observed(&function, 1000, 200);
-    assert!(enter(&function, 90, &Own(1000, 70)).is_none());
-    assert!(enter(&function, 150, &Own(1030, 70)).is_some());
-    assert!(enter(&function, 349, &Own(1150, 70)).is_some(), "its own time is 199");
-    assert!(enter(&function, 419, &Own(1150, 140)).is_some(), "its own time is 199");
-    assert!(enter(&function, 420, &Own(1150, 140)).is_none());
+    assert!(enter(&function, 90, &own(1000, 70)).is_none());
+    assert!(enter(&function, 150, &own(1030, 70)).is_some());
+    assert!(enter(&function, 349, &own(1150, 70)).is_some(), "its own time is 199");
+    assert!(enter(&function, 419, &own(1150, 140)).is_some(), "its own time is 199");
+    assert!(enter(&function, 420, &own(1150, 140)).is_none());
     assert!(!function.has_on(ProbeType::Entry));
     assert_eq!(function.counted().overhead, 150);
-}
-
-/// One of several threads, which has spent this time in probes since its first entry in the window.
-#[derive(Default)]
-struct OneOfMany(std::cell::Cell<Option<u64>>);
-
-impl OwnTime for OneOfMany {
-    fn number(&self) -> usize {
-        2
-    }
-
-    fn spent(&self) -> u64 {
-        0
-    }
-
-    fn preempted(&self) -> u64 {
-        0
-    }
-
-    fn preempted_since(&self, _: u64) -> u64 {
-        0
-    }
-
-    fn now(&self, began: u64) -> u64 {
-        began
-    }
-
-    fn is_alone(&self) -> bool {
-        false
-    }
-
-    fn enters_window(&self, window: WindowNumber) {
-        assert_eq!(window, WindowNumber { function: 0, observation: 1 });
-        self.0.set(Some(self.0.get().unwrap_or(0)));
-    }
-
-    fn spent_since_entry(&self, _: WindowNumber) -> Option<u64> {
-        self.0.get()
-    }
 }
 
 #[test]
 fn each_threads_window_is_longer_by_its_own_time_in_probes() {
     let function = Function::default();
     observed(&function, 1000, 200);
-    enter(&function, 150, &IDEAL).unwrap();
-    let (inside, outside) = (OneOfMany::default(), OneOfMany::default());
-    let is_observed =
-        |now: u64, thread: &OneOfMany| matches!(function.enter(0, now, thread), Entered::Observed(_));
-    assert!(is_observed(160, &inside) && inside.0.get() == Some(0));
-    inside.0.set(Some(50));
+    enter(&function, 150, &ideal()).unwrap();
+    let [inside, outside] = [(); 2].map(|()| Own { is_one_of_many: true, ..own(0, 0) });
+    let is_observed = |now: u64, thread: &Own| matches!(function.enter(0, now, thread), Entered::Observed(_));
+    assert!(is_observed(160, &inside) && inside.since_entry.get() == Some(0));
+    assert_eq!(inside.window.get(), Some(WindowNumber { function: 0, observation: 1 }));
+    inside.since_entry.set(Some(50));
     assert!(is_observed(249, &inside), "its own time is 199");
     assert!(!is_observed(250, &inside));
     assert!(!is_observed(249, &outside), "it made no entry in the window");
@@ -183,12 +136,12 @@ fn a_window_lies_in_the_programs_own_time() {
         (is_counted, is_on.then_some((opens, closes)))
     };
     // The service thread has begun the window at 40; it opens 60 ticks later, for 50 ticks.
-    assert_eq!(place(60, &IDEAL), (false, Some((100, 150))));
-    assert_eq!(place(120, &IDEAL), (true, Some((100, 150))), "the first entry is in it");
-    assert_eq!(place(150, &IDEAL), (false, None), "over before the first entry: no call, and off");
-    assert_eq!(place(150, &Own(0, 100)), (false, Some((200, 250))), "preempted in between");
-    assert_eq!(place(1150, &Own(10, 1000)), (true, Some((1110, 1160))), "preempted, then 100 passed");
-    assert_eq!(place(2000, &Own(0, 1000)), (false, None), "waited for some of the time");
+    assert_eq!(place(60, &ideal()), (false, Some((100, 150))));
+    assert_eq!(place(120, &ideal()), (true, Some((100, 150))), "the first entry is in it");
+    assert_eq!(place(150, &ideal()), (false, None), "over before the first entry: no call, and off");
+    assert_eq!(place(150, &own(0, 100)), (false, Some((200, 250))), "preempted in between");
+    assert_eq!(place(1150, &own(10, 1000)), (true, Some((1110, 1160))), "preempted, then 100 passed");
+    assert_eq!(place(2000, &own(0, 1000)), (false, None), "waited for some of the time");
 }
 
 /// The thread knows when the probe began, and learns there that it was preempted in it.
@@ -197,7 +150,7 @@ fn a_window_that_is_over_ends_in_a_probe_that_was_preempted() {
     let function = Function::default();
     function.reset();
     opened(&function, 1000, 150);
-    assert!(matches!(function.enter(0, 160, &InProbe(30)), Entered::Early));
+    assert!(matches!(function.enter(0, 160, &in_probe(30)), Entered::Early));
     assert!(!function.has_on(ProbeType::Entry));
 }
 
@@ -210,10 +163,10 @@ fn a_window_is_unfinished_until_an_entry_ends_it() {
     assert!(!function.is_unfinished(true));
     opened(&function, 1000, 200);
     assert!(function.is_unfinished(true) && function.is_unfinished(false), "without an entry");
-    assert!(enter(&function, 150, &IDEAL).is_some());
+    assert!(enter(&function, 150, &ideal()).is_some());
     assert!(function.is_unfinished(true));
     assert!(!function.is_unfinished(false), "other threads do not make it longer");
-    assert!(enter(&function, 200, &IDEAL).is_none());
+    assert!(enter(&function, 200, &ideal()).is_none());
     assert!(!function.is_unfinished(true));
 }
 
@@ -223,9 +176,9 @@ fn preemption_in_the_probe_that_places_a_window_is_not_in_the_window() {
     let function = Function::default();
     function.reset();
     opened(&function, 1000, 150);
-    let long = InProbe(2 * MIN_PREEMPTION);
+    let long = in_probe(2 * MIN_PREEMPTION);
     assert_eq!(function.enter(0, 60, &long), Entered::Early);
-    assert_eq!(function.opens.load(Relaxed), 100 + long.0 + REFILL);
+    assert_eq!(function.opens.load(Relaxed), 100 + long.in_probe + REFILL);
 }
 
 #[test]
@@ -235,7 +188,7 @@ fn a_window_does_not_open_while_the_caches_are_filled_after_a_preemption() {
         let function = Function::default();
         function.reset();
         opened(&function, 1000, 150);
-        let is_counted = enter(&function, at, &Own(0, preempted)).is_some();
+        let is_counted = enter(&function, at, &own(0, preempted)).is_some();
         (is_counted, function.has_on(ProbeType::Entry).then(|| function.opens.load(Relaxed)))
     };
     assert_eq!(place(60 + MIN_PREEMPTION, MIN_PREEMPTION), (false, Some(100 + MIN_PREEMPTION)));
@@ -246,23 +199,23 @@ fn a_window_does_not_open_while_the_caches_are_filled_after_a_preemption() {
     // If the window ends with its limit, its calls represent nothing but themselves.
     let function = Function::default();
     function.reset();
-    let window = Window { delay: 60, length: None, limit: 2, weight: 2.0, spent: 0, is_patient: false };
+    let window = Window { delay: 60, length: None, limit: 2, weight: 2.0, ..WINDOW };
     function.open(40, &window, |_, _| {}).expect("no thread is busy");
-    assert!(enter(&function, 110 + long, &Own(0, long)).is_some());
+    assert!(enter(&function, 110 + long, &own(0, long)).is_some());
 }
 
 #[test]
 fn entries_count_from_the_opening_to_the_closing() {
     let function = Function::default();
     let number = observed(&function, 1000, 200);
-    assert_eq!(enter(&function, 99, &IDEAL), None);
-    let first = enter(&function, 100, &IDEAL).unwrap();
+    assert_eq!(enter(&function, 99, &ideal()), None);
+    let first = enter(&function, 100, &ideal()).unwrap();
     assert_eq!((first.observation, first.weight, first.period % 4), (number, 2.0, 1));
-    assert!(enter(&function, 199, &IDEAL).is_some());
+    assert!(enter(&function, 199, &ideal()).is_some());
     assert_eq!(function.counted().entries, 2);
-    assert_eq!(enter(&function, 200, &IDEAL), None);
+    assert_eq!(enter(&function, 200, &ideal()), None);
     assert!(!function.has_on(ProbeType::Entry) && function.has_on(ProbeType::Exit), "two calls are open");
-    assert_eq!(enter(&function, 201, &IDEAL), None);
+    assert_eq!(enter(&function, 201, &ideal()), None);
     assert_eq!((function.counted().entries, function.counted().exceeded), (2, None));
     function.left(first.period);
     assert!(function.has_on(ProbeType::Exit));
@@ -280,8 +233,8 @@ fn an_exit_is_that_of_an_observed_call_only_while_all_entries_are_observed() {
     assert!(!belongs(99), "before the window opens");
     assert!(belongs(100) && belongs(199));
     assert!(!belongs(200), "the window is over, although no entry has noticed");
-    assert!(enter(&function, 150, &IDEAL).is_some() && belongs(151));
-    assert!(enter(&function, 160, &IDEAL).is_some());
+    assert!(enter(&function, 150, &ideal()).is_some() && belongs(151));
+    assert!(enter(&function, 160, &ideal()).is_some());
     assert!(!belongs(161), "the limit is reached");
 }
 
@@ -289,8 +242,8 @@ fn an_exit_is_that_of_an_observed_call_only_while_all_entries_are_observed() {
 fn a_window_ends_with_its_limit_and_says_when() {
     let function = Function::default();
     observed(&function, 3, 1000);
-    (0..3).for_each(|at| assert!(enter(&function, 100 + at, &IDEAL).is_some()));
-    assert_eq!(enter(&function, 103, &IDEAL), None);
+    (0..3).for_each(|at| assert!(enter(&function, 100 + at, &ideal()).is_some()));
+    assert_eq!(enter(&function, 103, &ideal()), None);
     let exceeded = Some(Exceeded { at: 102, rate: 1.0 });
     assert_eq!(function.counted(), Counted { entries: 3, exceeded, overhead: 0 });
     assert!(!function.is_listed.load(Relaxed), "it is looked at when its stratum is over");
@@ -306,7 +259,7 @@ fn a_function_uses_its_allowance_up_twice() {
     for begin in [0, 1000] {
         assert!(function.turn_on(begin, 2, 1.0, |_, _| {}));
         (1..3).for_each(|at| {
-            let entered = function.enter(index, begin + at, &IDEAL);
+            let entered = function.enter(index, begin + at, &ideal());
             assert!(matches!(entered, Entered::Observed(_)));
         });
         assert!(function.counted().exceeded.is_some());
@@ -319,12 +272,12 @@ fn a_function_uses_its_allowance_up_twice() {
 fn a_window_of_a_fixed_number_of_calls_ends_with_the_next() {
     let function = Function::default();
     function.reset();
-    let window = Window { delay: 60, length: None, limit: 3, weight: 1.0, spent: 0, is_patient: false };
+    let window = Window { delay: 60, length: None, limit: 3, ..WINDOW };
     function.open(40, &window, |_, _| {}).expect("no thread is busy");
-    assert!(enter(&function, 50, &IDEAL).is_none(), "it opens at 100");
-    let entered: Vec<_> = (0..3).map(|at| enter(&function, 1_000_000 + at, &IDEAL).unwrap()).collect();
+    assert!(enter(&function, 50, &ideal()).is_none(), "it opens at 100");
+    let entered: Vec<_> = (0..3).map(|at| enter(&function, 1_000_000 + at, &ideal()).unwrap()).collect();
     assert!(function.has_on(ProbeType::Entry));
-    assert!(enter(&function, 2_000_000, &IDEAL).is_none());
+    assert!(enter(&function, 2_000_000, &ideal()).is_none());
     assert!(!function.has_on(ProbeType::Entry) && function.has_on(ProbeType::Exit));
     entered.iter().for_each(|entry| function.left(entry.period));
     assert!(!function.has_on(ProbeType::Exit));
@@ -335,10 +288,10 @@ fn a_window_of_a_fixed_number_of_calls_ends_with_the_next() {
 fn counting_ends_the_window_before() {
     let function = Function::default();
     observed(&function, 1000, 200);
-    let open = enter(&function, 150, &IDEAL).unwrap();
+    let open = enter(&function, 150, &ideal()).unwrap();
     assert!(function.stop());
     function.begin_counting(|_| {});
-    assert!(enter(&function, 160, &IDEAL).is_none(), "calls are counted, not observed");
+    assert!(enter(&function, 160, &ideal()).is_none(), "calls are counted, not observed");
     (0..5).for_each(|_| function.count());
     function.end_counting();
     assert_eq!(function.calls(), 5);
@@ -353,14 +306,14 @@ fn exits_before_a_window_opens_do_not_end_the_exit_period() {
     observed(&function, 1000, 1000);
     (0..=STRAY_EXITS_IN_WINDOW).for_each(|_| function.stray_exit(99));
     assert!(function.has_on(ProbeType::Exit));
-    assert!(enter(&function, 150, &IDEAL).is_some());
+    assert!(enter(&function, 150, &ideal()).is_some());
 }
 
 #[test]
 fn too_many_exits_of_other_calls_end_the_exit_period() {
     let function = Function::default();
     observed(&function, 1000, 1000);
-    let entry = enter(&function, 150, &IDEAL).unwrap();
+    let entry = enter(&function, 150, &ideal()).unwrap();
     assert_eq!(function.exits_seen_until(entry.period), None);
     let before = tsc::now();
     (0..=STRAY_EXITS_IN_WINDOW).for_each(|_| function.stray_exit(150));
@@ -378,11 +331,11 @@ fn too_many_exits_of_other_calls_end_the_exit_period() {
 #[test]
 fn a_patient_window_waits_for_calls_that_outlast_others() {
     let function = Function::default();
-    let window = Window { delay: 0, length: Some(1000), limit: 10, weight: 1.0, spent: 0, is_patient: true };
+    let window = Window { length: Some(1000), is_patient: true, ..WINDOW };
     let strays = |at: u64, number: i32| (0..number).for_each(|_| function.stray_exit(at));
     function.open(100, &window, |_, _| {}).unwrap();
-    let entry = enter(&function, 150, &IDEAL).unwrap();
-    enter(&function, 1200, &IDEAL);
+    let entry = enter(&function, 150, &ideal()).unwrap();
+    enter(&function, 1200, &ideal());
     strays(1500, STRAY_EXITS_IN_WINDOW);
     assert!(!function.is_late(150));
     strays(1501, 1);
@@ -408,10 +361,9 @@ fn a_patient_window_waits_for_calls_that_outlast_others() {
 fn calls_that_are_open_keep_the_exit_probes_on_through_the_next_window() {
     let function = Function::default();
     observed(&function, 1000, 200);
-    let outer = enter(&function, 150, &IDEAL).unwrap();
-    enter(&function, 300, &IDEAL);
-    let window = Window { delay: 0, length: Some(100), limit: 10, weight: 1.0, spent: 0, is_patient: false };
-    let next = function.open(400, &window, |_, kind| {
+    let outer = enter(&function, 150, &ideal()).unwrap();
+    enter(&function, 300, &ideal());
+    let next = function.open(400, &WINDOW, |_, kind| {
         assert_eq!(kind, ProbeType::Entry, "the exit probes are on");
     });
     assert!(next.is_some());
@@ -436,7 +388,7 @@ fn could_begin(function: &Function) -> bool {
 fn nothing_begins_while_a_thread_switches_probes_off() {
     let function = Function::default();
     let number = observed(&function, 1000, 200);
-    let call = enter(&function, 150, &IDEAL).unwrap();
+    let call = enter(&function, 150, &ideal()).unwrap();
     assert!(function.entry_switch.end(number, || assert!(!could_begin(&function))));
     // The last call of the observation returns.
     function.open.store(0, Relaxed);
@@ -452,7 +404,7 @@ fn nothing_begins_while_a_thread_switches_probes_off() {
 fn a_thread_that_comes_late_does_not_end_the_next_observation() {
     let function = Function::default();
     let number = observed(&function, 1000, 200);
-    assert!(enter(&function, 150, &IDEAL).is_some());
+    assert!(enter(&function, 150, &ideal()).is_some());
     assert!(function.turn_on(400, 10, 1.0, |_, _| {}));
     function.close(number);
     assert!(function.has_on(ProbeType::Entry), "it is on");
@@ -468,5 +420,5 @@ fn the_times_of_a_window_that_a_thread_is_about_to_store_are_not_those_of_the_ne
     let number = opened(&function, 1000, 200);
     function.entry_switch.place(number, || assert!(!could_begin(&function)));
     assert!(function.turn_on(400, 10, 1.0, |_, _| {}));
-    assert!(enter(&function, 500, &IDEAL).is_some());
+    assert!(enter(&function, 500, &ideal()).is_some());
 }

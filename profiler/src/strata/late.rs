@@ -60,11 +60,21 @@ impl Late {
         self.most += weight * most;
     }
 
+    /// The time of all of them.
+    pub(super) fn all_ticks(&self) -> f64 {
+        if self.timed < ENOUGH {
+            self.least.midpoint(self.most)
+        } else {
+            self.calls * (self.ticks / self.timed)
+        }
+    }
+
+    /// The same with its error.
     pub(super) fn time(&self) -> LateTime {
         let Self { calls, squares, timed, .. } = *self;
+        let ticks = self.all_ticks();
         let of_number = |mean: f64| squares * mean * mean;
         if timed < ENOUGH {
-            let ticks = self.least.midpoint(self.most);
             let mean = if calls > 0.0 { ticks / calls } else { 0.0 };
             let error = (self.most - self.least) / 2.0 + 1.96 * of_number(mean).sqrt();
             return LateTime { calls, ticks, error };
@@ -73,7 +83,7 @@ impl Late {
         let variance = ((self.squared_ticks - self.ticks * mean) / (timed - 1.0)).max(0.0);
         let of_mean = calls * calls * variance / timed;
         let error = student(timed - 1.0) * (of_number(mean) + of_mean).sqrt();
-        LateTime { calls, ticks: calls * mean, error }
+        LateTime { calls, ticks, error }
     }
 }
 

@@ -467,13 +467,7 @@ fn snapshot(
     }
     let memory = matched.instance.get_memory(&*store, "memory").ok_or_else(|| no("memory"))?;
     let contents = memory.data(&*store);
-    sections.memories.memory(MemoryType {
-        minimum: (contents.len() as u64).div_ceil(1 << 16),
-        maximum: None,
-        memory64: false,
-        shared: false,
-        page_size_log2: None,
-    });
+    sections.memories.memory(memory_for(contents));
     let mut at = 0;
     let chunks: Vec<&[u8]> = contents.chunks(CHUNK).collect();
     for run in chunks.chunk_by(|one, next| is_zero(one) == is_zero(next)) {
@@ -492,14 +486,19 @@ fn lookups(numbers: Numbers, contents: &[u8], sections: &mut Sections) {
     if contents.is_empty() {
         return;
     }
-    sections.memories.memory(MemoryType {
+    sections.memories.memory(memory_for(contents));
+    sections.data.active(numbers.lookups(), &ConstExpr::i32_const(0), contents.iter().copied());
+}
+
+/// A memory that is large enough for these contents.
+fn memory_for(contents: &[u8]) -> MemoryType {
+    MemoryType {
         minimum: (contents.len() as u64).div_ceil(1 << 16),
         maximum: None,
         memory64: false,
         shared: false,
         page_size_log2: None,
-    });
-    sections.data.active(numbers.lookups(), &ConstExpr::i32_const(0), contents.iter().copied());
+    }
 }
 
 fn is_zero(bytes: &[u8]) -> bool {
