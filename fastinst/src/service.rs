@@ -5,6 +5,9 @@
 //! that a locked site raises, since the thread may execute such a site itself. At a fork it is
 //! between two ticks (see [`before_fork`]), so that a child does not inherit its locks; the child
 //! starts its own thread.
+//!
+//! A tool may have one more thread, its [companion](spawn_companion), for what needs other times or
+//! descriptors than the tick has.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -39,6 +42,15 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Whether this process has a service thread. Async-signal-safe.
 pub(crate) fn is_running() -> bool {
     PROCESS.load(Ordering::Relaxed) == std::process::id()
+}
+
+/// The kernel ids of the service thread and of its companion; 0 for none.
+static OWN_THREADS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+
+/// The kernel ids of the service thread and of its [companion](spawn_companion); 0 for one that
+/// does not exist.
+pub fn own_threads() -> [u32; 2] {
+    OWN_THREADS.each_ref().map(|id| id.load(Ordering::Relaxed))
 }
 
 /// The processor time that the service thread has spent on discovery, in nanoseconds.
@@ -105,24 +117,82 @@ pub fn start(tick: Option<Tick>) -> Result<(), Error> {
     // Read here and not by the thread, so that notifications before it runs are not lost.
     let seen = NOTIFICATIONS.load(Ordering::Acquire);
     provider::service_starts();
-    let runs = Arc::new(AtomicU32::new(0));
-    let has_begun = Arc::clone(&runs);
-    let spawned = wordpatch::with_signals_blocked(|| {
-        std::thread::Builder::new().name("fastinst".into()).spawn(move || {
-            has_begun.store(1, Ordering::Release);
-            wake(&has_begun);
-            // Comes before anything that needs a lock of the loader, which the waiting thread may
-            // hold.
-            run(tick, seen);
-        })
-    });
-    spawned.map(drop).map_err(|source| Error::Thread { source })?;
+    OWN_THREADS.iter().for_each(|id| id.store(0, Ordering::Relaxed));
+    spawn("fastinst", move |begun| {
+        // Comes before anything that needs a lock of the loader, which the waiting thread may hold.
+        begun.now();
+        OWN_THREADS[0].store(thread_id(), Ordering::Relaxed);
+        run(tick, seen);
+    })?;
     PROCESS.store(std::process::id(), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Says that a new thread has made all system calls that the program might forbid.
+pub struct Begun(Arc<AtomicU32>);
+
+impl Begun {
+    /// The thread that has created this one continues.
+    pub fn now(self) {
+        self.0.store(1, Ordering::Release);
+        wake(&self.0);
+    }
+}
+
+/// Starts a second thread for the tool, and waits until it says that it has [begun](Begun::now): it
+/// must not take locks of the loader before. There can be one. Like the service thread, it has all
+/// signals blocked, does not count as a thread of the program, and does not keep the process
+/// alive: it must end before the last call of [`Tick::call`] returns. A forked child does not have
+/// it.
+///
+/// # Errors
+/// [`Error::Thread`].
+pub fn spawn_companion(
+    name: &str,
+    work: impl FnOnce(Begun) + Send + 'static,
+) -> Result<std::thread::JoinHandle<()>, Error> {
+    spawn(name, move |begun| {
+        OWN_THREADS[1].store(thread_id(), Ordering::Relaxed);
+        work(begun);
+        OWN_THREADS[1].store(0, Ordering::Relaxed);
+    })
+}
+
+fn spawn(
+    name: &str,
+    work: impl FnOnce(Begun) + Send + 'static,
+) -> Result<std::thread::JoinHandle<()>, Error> {
+    let runs = Arc::new(AtomicU32::new(0));
+    let begun = Begun(Arc::clone(&runs));
+    let spawned = wordpatch::with_signals_blocked(|| {
+        std::thread::Builder::new().name(name.into()).spawn(move || work(begun))
+    });
+    let thread = spawned.map_err(|source| Error::Thread { source })?;
     let deadline = Instant::now() + UNTIL_IT_RUNS;
     while runs.load(Ordering::Acquire) == 0 && Instant::now() < deadline {
         wait(&runs, 0, deadline);
     }
-    Ok(())
+    Ok(thread)
+}
+
+fn thread_id() -> u32 {
+    // SAFETY: no arguments, and it cannot fail.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// The processor time of the [companion](spawn_companion) so far; 0 if there is none.
+pub fn companion_time() -> Duration {
+    match own_threads()[1] {
+        0 => Duration::ZERO,
+        thread => clock(clock_of(thread)),
+    }
+}
+
+/// The clock of processor time of a thread of this process, by its kernel id: CPUCLOCK_SCHED,
+/// CPUCLOCK_PERTHREAD_MASK (Linux, include/linux/posix-timers_types.h). Unlike that of the process,
+/// it includes the time since the last timer tick for a thread that runs on another processor.
+pub fn clock_of(thread: u32) -> libc::clockid_t {
+    !(thread as i32) << 3 | 4 | 2
 }
 
 fn run(mut tick: Option<Tick>, mut seen: u32) {
@@ -165,18 +235,19 @@ fn run(mut tick: Option<Tick>, mut seen: u32) {
 /// Processor time of all other threads of the process.
 fn program_time() -> Duration {
     let all = clock(libc::CLOCK_PROCESS_CPUTIME_ID);
-    all.saturating_sub(processor_time())
+    all.saturating_sub(processor_time() + companion_time())
 }
 
-/// Whether the calling thread is the only one left: `main` has ended by `pthread_exit`, and so have
-/// the others. The service thread must not keep the process alive; when it returns, the C library
-/// ends the process, as it does after any last thread.
+/// Whether the calling thread is the only one left, except for its companion: `main` has ended by
+/// `pthread_exit`, and so have the others. The service thread must not keep the process alive; when
+/// it returns, the C library ends the process, as it does after any last thread.
 fn is_last_thread() -> bool {
     // The number of links of the directory is 2 plus one per subdirectory, that is, per thread. The
     // main thread remains as a zombie.
     let threads =
         std::fs::metadata("/proc/self/task").map_or(u64::MAX, |task| task.nlink().saturating_sub(2));
-    threads <= 2
+    let own = own_threads().iter().filter(|id| **id != 0).count() as u64;
+    threads <= 1 + own
         && std::fs::read_to_string("/proc/self/stat").is_ok_and(|stat| {
             stat.rsplit_once(')').is_some_and(|(_, fields)| fields.trim_start().starts_with('Z'))
         })

@@ -166,11 +166,9 @@ pub(crate) fn processor_time(clock: ClockId) -> f64 {
     clock_gettime(clock).map_or(0.0, |time| time.tv_sec() as f64 * 1e9 + time.tv_nsec() as f64)
 }
 
-/// The clock of processor time of a thread of this process, by its kernel id: CPUCLOCK_SCHED,
-/// CPUCLOCK_PERTHREAD_MASK (Linux, include/linux/posix-timers_types.h). Unlike that of the process,
-/// it includes the time since the last timer tick for a thread that runs on another processor.
+/// The clock of processor time of a thread of this process, by its kernel id.
 pub(crate) fn clock_of(thread: u32) -> ClockId {
-    ClockId::from_raw(!(thread as i32) << 3 | 4 | 2)
+    ClockId::from_raw(fastinst::service::clock_of(thread))
 }
 
 /// Processor time of the process, in nanoseconds.
@@ -181,6 +179,11 @@ pub(crate) fn of_process() -> f64 {
 /// Processor time of the calling thread, in nanoseconds.
 pub(crate) fn of_thread() -> f64 {
     processor_time(ClockId::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// Processor time of the profiler's threads, in nanoseconds. Called by the service thread.
+pub(crate) fn of_own_threads() -> f64 {
+    of_thread() + fastinst::service::companion_time().as_nanos() as f64
 }
 
 /// The cost of profiling so far, in nanoseconds of processor time.
@@ -425,7 +428,7 @@ impl Governor {
         Spent {
             process: of_process() - self.process_before,
             probes: counting::spent_in_probes() - self.probes_before,
-            service: (of_thread() - discovery).max(0.0),
+            service: (of_own_threads() - discovery).max(0.0),
             toggles: (fastinst::toggle_count() - self.toggles_before) as f64 * DISTURBANCE / ticks_per_ns(),
             stacks: self.stacks,
             start: self.start + discovery,

@@ -103,10 +103,10 @@ impl OwnPart {
     }
 }
 
-/// The processor time of the program's threads, in nanoseconds. Called by the service thread, whose
-/// time is subtracted.
+/// The processor time of the program's threads, in nanoseconds. Called by the service thread; its
+/// time, and that of its companion, is subtracted.
 pub(crate) fn processor_time() -> f64 {
-    governor::processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID) - governor::of_thread()
+    governor::processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID) - governor::of_own_threads()
 }
 
 #[cfg(test)]

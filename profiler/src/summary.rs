@@ -123,7 +123,7 @@ pub(crate) fn of(
     unlimit(&mut edges, &circles);
     finish(&mut rows, &edges, &circles, units);
     if let Some(times) = times {
-        add_processor_times(&mut rows, &mut edges, times, units);
+        add_sampled_times(&mut rows, &mut edges, times, units);
     }
     let keys: HashMap<u32, FunctionRef> = rows.iter().map(|row| (row.index, row.report.key())).collect();
     let arcs = edges.into_iter().filter_map(|edge| {
@@ -267,9 +267,9 @@ fn finish(rows: &mut [Row], edges: &[Edge], circles: &HashMap<u32, u32>, units: 
     }
 }
 
-/// Replaces what is less certain than the processor time of sampled stacks, and adds arcs that only
+/// Replaces what is less certain than the times of sampled stacks, and adds arcs that only
 /// these have shown.
-fn add_processor_times(rows: &mut [Row], edges: &mut Vec<Edge>, times: &Times<'_>, units: &Units) {
+fn add_sampled_times(rows: &mut [Row], edges: &mut Vec<Edge>, times: &Times<'_>, units: &Units) {
     for row in rows.iter_mut().filter(|row| row.is_complete) {
         let FunctionTime { total, own } = times.of(row.index);
         let report = &mut row.report;
@@ -279,8 +279,8 @@ fn add_processor_times(rows: &mut [Row], edges: &mut Vec<Edge>, times: &Times<'_
         report.self_ns = Some(total.high.map_or(own, |high| own.at_most(high)));
     }
     let known: HashSet<(Option<u32>, u32)> = edges.iter().map(|edge| (edge.caller, edge.callee)).collect();
-    let unseen = times.arcs().filter(|arc| !known.contains(arc));
-    edges.extend(unseen.map(|(caller, callee)| Edge {
+    let unseen: HashSet<_> = times.arcs().filter(|arc| !known.contains(arc)).collect();
+    edges.extend(unseen.into_iter().map(|(caller, callee)| Edge {
         caller,
         callee,
         calls: Estimate::at_least(0.0),
@@ -401,8 +401,8 @@ mod tests {
         rows[2].is_complete = false;
         let mut edges = vec![edge(1, 2, Estimate::at_least(50.0))];
         let tally = of_chains(&[(&[2, 1], 600), (&[3, 1], 300), (&[1], 100)]);
-        let times = Times::new(&tally, 1e3, 1e6, 0.0).expect("there are enough samples");
-        add_processor_times(&mut rows, &mut edges, &times, &units);
+        let times = Times::new(&tally, None, 1e3, 1e6, 0.0).expect("there are enough samples");
+        add_sampled_times(&mut rows, &mut edges, &times, &units);
         let [one, two, three] = rows.map(|row| row.report);
         assert_eq!(one.total_ns, Some(Estimate::exact(1e6)));
         assert!(one.self_ns.is_some_and(|own| own.value == 1e5 && own.low > 7e4), "{one:?}");

@@ -95,6 +95,60 @@ fn times_of_millions_of_calls_while_others_have_the_processors() {
     check(Gcc, "-O2", 2);
 }
 
+/// A function is called hundreds of thousands of times, and waits in some of its calls: for how
+/// long, the kernel knows. Two other threads wait all the time.
+fn measure_waits(binary: &std::path::Path) -> Result<(), String> {
+    let profiled = profiled(binary, &["1.2"], "budget=2%");
+    assert!(profiled.run.status.success(), "{}\n{}", profiled.run.status, profiled.run.stderr);
+    let report = profiled.report();
+    if report.json["stacks"] == 0 {
+        println!("not tested: {}", report.json["notes"]);
+        return Ok(());
+    }
+    let output = String::from_utf8_lossy(&profiled.run.stdout).into_owned();
+    let truth = output.trim().strip_prefix("take ").and_then(|time| time.parse::<f64>().ok());
+    let truth = truth.unwrap_or_else(|| panic!("{output}"));
+    for (name, least, most) in [("take", truth, truth), ("compute", 0.0, 1.2e9)] {
+        let function = report.function(name).unwrap_or_else(|| panic!("no {name} in the report"));
+        let Some((value, low, high)) = estimate(&function["total_ns"]) else {
+            return Err(format!("{name} has no upper limit: {}", function["total_ns"]));
+        };
+        println!("{name}: {value:.0} ({low:.0} to {high:.0}), true {least:.0} to {most:.0}");
+        let slack = SLACK * 1.2e9;
+        if most < low - slack || least > high + slack {
+            return Err(format!(
+                "{name} took {value:.0} ({low:.0} to {high:.0}), not {least:.0} to {most:.0}"
+            ));
+        }
+        // All that the threads have waited may not be in any function.
+        if high - low > 0.8 * 1.2e9 {
+            return Err(format!("{name} is hardly known: {low:.0} to {high:.0}"));
+        }
+    }
+    let sleeper = estimate(&report.function("sleeper").expect("it was called")["self_ns"]);
+    match sleeper {
+        Some((_, low, _)) if low > 1e9 => Ok(()),
+        _ => Err(format!("sleeper does nothing but wait: {sleeper:?}")),
+    }
+}
+
+fn check_waits(competitors: usize) {
+    let binary = compile("fixtures/waits.c", &["-O2", "-pthread"], Gcc);
+    let _competitors = Competitors::start(competitors);
+    let faults: Vec<String> = (0..ATTEMPTS).map_while(|_| measure_waits(&binary).err()).collect();
+    assert!(faults.len() < ATTEMPTS, "missed in every attempt: {faults:#?}");
+}
+
+#[test]
+fn waits_of_functions_that_are_called_often() {
+    check_waits(0);
+}
+
+#[test]
+fn waits_while_others_have_the_processors() {
+    check_waits(2);
+}
+
 #[test]
 fn samples_can_be_switched_off() {
     let binary = compile("fixtures/stacks.c", &["-O2", "-pthread"], Gcc);

@@ -244,6 +244,9 @@ fn tick(wake: Wake) -> Duration {
         if OVER.load(Ordering::Relaxed) {
             session.schedule.end();
         }
+        if wake == Wake::Last {
+            session.stacks.end_companion();
+        }
         next
     });
     requested.into_iter().for_each(finish::done);

@@ -21,7 +21,7 @@ use perf_event_open_sys::bindings::{
 use perf_event_open_sys::perf_event_open;
 
 /// Bytes of the stack in each sample. Outer frames beyond it are not known.
-const STACK: u32 = 16 << 10;
+pub(super) const STACK: u32 = 16 << 10;
 
 /// The registers in each sample: BP, SP and IP (Linux, arch/x86/include/uapi/asm/perf_regs.h).
 const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;

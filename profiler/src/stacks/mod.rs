@@ -1,5 +1,5 @@
-//! Where the program's processor time goes: stacks that are sampled by the processor time of its
-//! threads.
+//! Where the program's time goes: stacks that are sampled by the processor time of its threads, and
+//! those of threads that wait.
 //!
 //! Windows of probes ([`crate::policy`]) measure how often a function is called and how long its
 //! calls take; in a short run, or within a small budget, those of a function that is called
@@ -13,16 +13,21 @@
 //! 3. [`contexts`] knows which functions have been entered and not left at each address, inlined
 //!    ones included. Samples wait for [`DELAY`], until the probes of code that was executed for the
 //!    first time are known.
-//! 4. [`tally`] counts, and estimates times; [`waiting`] knows how much time has no samples.
+//! 4. [`tally`] counts, and estimates times.
+//! 5. Threads that wait use no processor time. [`blocked`] takes snapshots of their stacks, and
+//!    [`waits`] estimates how long calls have waited. Without snapshots, [`waiting`] says how much
+//!    time may have been in any function.
 //!
 //! If the kernel refuses the events, times are those of windows alone, and the report has a note.
 
+mod blocked;
 mod contents;
 mod contexts;
 mod events;
 mod tally;
 mod unwinding;
 pub(crate) mod waiting;
+mod waits;
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};
@@ -30,10 +35,12 @@ use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
+use blocked::{Companion, Snapshot};
 use contexts::{Contexts, FrameState};
-use events::{Events, Record};
+use events::{Events, RawSample, Record};
 use tally::{Functions, Tally};
 use unwinding::{End, Unwinder};
+use waits::Waits;
 
 #[cfg(test)]
 pub(crate) use tally::tests::of_chains;
@@ -65,6 +72,20 @@ const JITTER: Range<f64> = 0.9..1.1;
 #[derive(Debug)]
 struct Sample {
     at: Instant,
+    of: Of,
+}
+
+/// What a sample is of.
+#[derive(Debug)]
+enum Of {
+    /// A thread that ran.
+    Running(Frames),
+    /// A snapshot of the threads that wait; each with its number, and what it has waited.
+    Waiting { span: f64, stacks: Vec<(u32, Frames, f64)>, unknown: f64, unseen: f64, ended: Vec<u32> },
+}
+
+#[derive(Debug)]
+struct Frames {
     /// Innermost first.
     frames: Box<[u64]>,
     end: End,
@@ -83,8 +104,11 @@ pub(crate) struct Stacks {
     period: f64,
     unwinder: Unwinder,
     contexts: Contexts,
-    waiting: VecDeque<Sample>,
+    /// Samples whose functions were not looked up yet.
+    delayed: VecDeque<Sample>,
     tally: Tally,
+    companion: Option<Companion>,
+    waits: Waits,
     /// The program's processor time when sampling began.
     running_before: f64,
     frames: Vec<u64>,
@@ -110,8 +134,10 @@ impl Stacks {
             period: 0.0,
             unwinder: Unwinder::new(),
             contexts: Contexts::default(),
-            waiting: VecDeque::new(),
+            delayed: VecDeque::new(),
             tally: Tally::default(),
+            companion: None,
+            waits: Waits::default(),
             running_before: 0.0,
             frames: Vec::new(),
             has_new_sites: false,
@@ -135,7 +161,11 @@ impl Stacks {
             (wanted.clamp(*PERIODS.start(), *PERIODS.end()) * rand::rng().random_range(JITTER)).round();
         self.running_before = own_time::processor_time();
         match Events::open(self.period as u64) {
-            Ok(events) => self.events = Some(events),
+            Ok(events) => {
+                self.events = Some(events);
+                // Without it, all that is waited may belong to any function.
+                self.companion = Companion::start(budget).ok();
+            }
             Err(error) => {
                 self.refusal = Some(without_samples(&format!(
                     "perf_event_open: {error}; a container may forbid it, or the setting kernel.perf_event_paranoid"
@@ -153,8 +183,8 @@ impl Stacks {
     /// Reads the samples that have been taken.
     pub(crate) fn drain(&mut self) {
         let Some(events) = &mut self.events else { return };
-        let (unwinder, contexts, frames, tally, waiting) =
-            (&mut self.unwinder, &mut self.contexts, &mut self.frames, &mut self.tally, &mut self.waiting);
+        let (unwinder, contexts, frames, tally, delayed) =
+            (&mut self.unwinder, &mut self.contexts, &mut self.frames, &mut self.tally, &mut self.delayed);
         let at = Instant::now();
         let mut refresh = |unwinder: &mut Unwinder| {
             unwinder.refresh().iter().for_each(|range| contexts.remove(range));
@@ -164,27 +194,58 @@ impl Stacks {
         if is_current {
             refresh(unwinder);
         }
-        events.drain(|record| match record {
-            Record::Sample(sample) => {
-                if !std::mem::replace(&mut is_current, true) {
-                    refresh(unwinder);
-                }
-                match unwinder.frames(&sample, frames) {
-                    End::Profiler => tally.profiler += 1,
-                    end => waiting.push_back(Sample { at, frames: frames.as_slice().into(), end }),
-                }
+        let mut unwind = |sample: &RawSample<'_>| {
+            if !std::mem::replace(&mut is_current, true) {
+                refresh(unwinder);
             }
+            let end = unwinder.frames(sample, frames);
+            (end != End::Profiler).then(|| Frames { frames: frames.as_slice().into(), end })
+        };
+        events.drain(|record| match record {
+            Record::Sample(sample) => match unwind(&sample) {
+                Some(frames) => delayed.push_back(Sample { at, of: Of::Running(frames) }),
+                None => tally.profiler += 1,
+            },
             Record::Unreadable => tally.add_unreadable(),
             Record::Lost(number) => tally.lost += number,
         });
-        while let Some(sample) = self.waiting.pop_front_if(|sample| at.duration_since(sample.at) > DELAY) {
-            self.count(&sample);
+        for snapshot in self.companion.iter().flat_map(Companion::take) {
+            let Snapshot { span, stacks, unknown, unseen, ended } = snapshot;
+            // A thread in the profiler's code waits because of that.
+            let stacks = stacks
+                .iter()
+                .filter_map(|blocked| Some((blocked.thread, unwind(&blocked.sample())?, blocked.waited)));
+            let of = Of::Waiting { span, stacks: stacks.collect(), unknown, unseen, ended };
+            delayed.push_back(Sample { at, of });
+        }
+        while let Some(sample) = self.delayed.pop_front_if(|sample| at.duration_since(sample.at) > DELAY) {
+            self.count(&sample.of);
         }
     }
 
-    fn count(&mut self, sample: &Sample) {
-        let mut functions = Functions { is_partial: sample.end == End::Unknown, ..Functions::default() };
-        for (depth, address) in sample.frames.iter().enumerate() {
+    fn count(&mut self, sample: &Of) {
+        match sample {
+            Of::Running(frames) => {
+                let functions = self.functions(frames);
+                self.tally.add(&functions);
+            }
+            Of::Waiting { span, stacks, unknown, unseen, ended } => {
+                // Before another thread has the same number.
+                ended.iter().for_each(|thread| self.waits.ended(*thread));
+                self.waits.begin(*span);
+                for (thread, frames, waited) in stacks {
+                    let functions = self.functions(frames);
+                    self.waits.add(*thread, &functions, *waited);
+                }
+                self.waits.add_unknown(*unknown, *unseen);
+            }
+        }
+    }
+
+    /// The functions that have been entered and not left.
+    fn functions(&mut self, stack: &Frames) -> Functions {
+        let mut functions = Functions { is_partial: stack.end == End::Unknown, ..Functions::default() };
+        for (depth, address) in stack.frames.iter().enumerate() {
             let state = if depth == 0 { FrameState::Executing } else { FrameState::Calling };
             let unwinder = &self.unwinder;
             match self.contexts.at(*address, state, |range| unwinder.code(range)) {
@@ -199,7 +260,7 @@ impl Stacks {
                 None => functions.is_partial = true,
             }
         }
-        self.tally.add(&functions);
+        functions
     }
 
     /// The longest time between two calls of [`Stacks::drain`] in which no sample is lost.
@@ -211,8 +272,15 @@ impl Stacks {
     /// Counts all samples that have been taken.
     pub(crate) fn finish(&mut self) {
         self.drain();
-        while let Some(sample) = self.waiting.pop_front() {
-            self.count(&sample);
+        while let Some(sample) = self.delayed.pop_front() {
+            self.count(&sample.of);
+        }
+    }
+
+    /// Takes no more snapshots of threads that wait, and waits until their thread has ended.
+    pub(crate) fn end_companion(&mut self) {
+        if let Some(companion) = self.companion.take() {
+            companion.stop();
         }
     }
 
@@ -220,12 +288,13 @@ impl Stacks {
     /// for `waiting` nanoseconds.
     pub(crate) fn times(&self, waiting: f64) -> Option<Times<'_>> {
         let running = own_time::processor_time() - self.running_before;
-        Times::new(&self.tally, self.period, running, waiting)
+        Times::new(&self.tally, Some(&self.waits), self.period, running, waiting)
     }
 
-    /// The number of samples.
+    /// The number of samples of threads that ran.
     pub(crate) fn taken(&self) -> u64 {
-        self.tally.taken() + self.waiting.len() as u64
+        let delayed = self.delayed.iter().filter(|sample| matches!(sample.of, Of::Running(_)));
+        self.tally.taken() + delayed.count() as u64
     }
 
     /// What they have cost the program's threads, in nanoseconds.
@@ -241,7 +310,11 @@ impl Stacks {
     /// Bytes of memory.
     pub(crate) fn memory(&self) -> usize {
         let events = self.events.as_ref().map_or(0, Events::memory);
-        events + self.contexts.memory() + self.tally.memory() + self.waiting.capacity() * size_of::<Sample>()
+        events
+            + self.contexts.memory()
+            + self.tally.memory()
+            + self.waits.memory()
+            + self.delayed.capacity() * size_of::<Sample>()
     }
 
     /// In a forked child, which has no events: begins again, with the parent's sites.
@@ -249,8 +322,12 @@ impl Stacks {
         if let Some(events) = self.events.take() {
             events.forget();
         }
-        self.waiting.clear();
+        if let Some(companion) = self.companion.take() {
+            companion.forget();
+        }
+        self.delayed.clear();
         self.tally = Tally::default();
+        self.waits = Waits::default();
         self.refusal = None;
         self.has_started = false;
     }

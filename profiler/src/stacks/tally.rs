@@ -11,14 +11,17 @@
 //!    itself in step with the period.
 //! 2. **Samples of which only the inner frames are known**, or not all contexts, may contain any
 //!    other function: they are part of the upper limit of all that were not seen in them.
-//! 3. **Time without samples** is part of every upper limit: the time of threads that waited, which
-//!    belongs to the latency of whatever waits; that of threads which ended before their first
-//!    period was over; that in the kernel, if the process may not observe it.
+//! 3. **Time without samples** is part of every upper limit: that of threads which ended before
+//!    their first period was over; that in the kernel, if the process may not observe it.
+//! 4. **Waits** belong to the latency of whatever waits, and are estimated from snapshots of their
+//!    own ([`super::waits`]). Without these, the time of all threads that waited is part of every
+//!    upper limit.
 //!
 //! Samples in the profiler's own code are left out: the program would not have executed it.
 
 use std::collections::HashMap;
 
+use super::waits::Waits;
 use crate::report::Estimate;
 
 /// Quantile of the normal distribution for the intervals: somewhat more than the 1.96 of 95 %.
@@ -50,9 +53,6 @@ pub(crate) struct Tally {
     partial: u64,
     /// Samples whose innermost function is not known.
     headless: u64,
-    /// For [`Tally::add`]: the functions and arcs of a sample, once each.
-    seen: Vec<u32>,
-    seen_arcs: Vec<(Option<u32>, u32)>,
 }
 
 /// The functions of a sample.
@@ -66,30 +66,43 @@ pub(super) struct Functions {
     pub(super) is_headless: bool,
 }
 
-impl Tally {
-    pub(super) fn add(&mut self, functions: &Functions) {
-        self.all += 1;
-        let is_partial = functions.is_partial || functions.is_headless;
-        self.partial += u64::from(is_partial);
-        self.headless += u64::from(functions.is_headless);
-        self.seen.clear();
-        self.seen_arcs.clear();
-        for (at, function) in functions.chain.iter().enumerate() {
-            let Some(function) = *function else { continue };
-            if !self.seen.contains(&function) {
-                let count = self.functions.entry(function).or_default();
-                count.total += 1;
-                count.partial += u64::from(is_partial);
-                count.own += u64::from(self.seen.is_empty() && !functions.is_headless);
-                self.seen.push(function);
+impl Functions {
+    /// Calls these for each function, and whether it is the innermost one, and for each arc: once
+    /// in a recursion.
+    pub(super) fn each(&self, mut function: impl FnMut(u32, bool), mut arc: impl FnMut((Option<u32>, u32))) {
+        let is_partial = self.is_partial || self.is_headless;
+        let caller_of = |at: usize| self.chain.get(at).copied().or((!is_partial).then_some(None));
+        let inner = |at: usize| self.chain[..at].iter().copied().enumerate();
+        let mut is_innermost = !self.is_headless;
+        for (at, called) in self.chain.iter().enumerate() {
+            let Some(called) = *called else { continue };
+            if !inner(at).any(|(_, inner)| inner == Some(called)) {
+                function(called, std::mem::take(&mut is_innermost));
             }
-            let caller = functions.chain.get(at + 1).copied();
-            let Some(caller) = caller.or((!is_partial).then_some(None)) else { continue };
-            if !self.seen_arcs.contains(&(caller, function)) {
-                *self.arcs.entry((caller, function)).or_default() += 1;
-                self.seen_arcs.push((caller, function));
+            let Some(caller) = caller_of(at + 1) else { continue };
+            if !inner(at).any(|(at, inner)| inner == Some(called) && caller_of(at + 1) == Some(caller)) {
+                arc((caller, called));
             }
         }
+    }
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, functions: &Functions) {
+        let Self { all, partial, headless, functions: by_function, arcs, .. } = self;
+        let is_partial = functions.is_partial || functions.is_headless;
+        *all += 1;
+        *partial += u64::from(is_partial);
+        *headless += u64::from(functions.is_headless);
+        functions.each(
+            |function, is_own| {
+                let count = by_function.entry(function).or_default();
+                count.total += 1;
+                count.partial += u64::from(is_partial);
+                count.own += u64::from(is_own);
+            },
+            |arc| *arcs.entry(arc).or_default() += 1,
+        );
     }
 
     /// A sample without a stack.
@@ -113,16 +126,18 @@ impl Tally {
 #[derive(Debug)]
 pub(crate) struct Times<'a> {
     tally: &'a Tally,
+    /// Where threads waited, if that is known.
+    waits: Option<&'a Waits>,
     /// Nanoseconds that a sample stands for.
     period: f64,
     /// Nanoseconds of the program's threads that have no samples.
     unsampled: f64,
 }
 
-/// What is known of the processor time of one function, in nanoseconds.
+/// What is known of the time of one function, in nanoseconds: processor time, and waits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FunctionTime {
-    /// Processor time of its calls.
+    /// The time of its calls.
     pub(crate) total: Estimate,
     /// The part of it that was spent in no other instrumented function.
     pub(crate) own: Estimate,
@@ -132,14 +147,21 @@ impl<'a> Times<'a> {
     /// From samples that are `period` nanoseconds apart. The program's threads, without the
     /// profiler's, have run for `running` nanoseconds and waited for `waiting`. `None` if there are
     /// too few samples.
-    pub(crate) fn new(tally: &'a Tally, period: f64, running: f64, waiting: f64) -> Option<Self> {
+    pub(crate) fn new(
+        tally: &'a Tally,
+        waits: Option<&'a Waits>,
+        period: f64,
+        running: f64,
+        waiting: f64,
+    ) -> Option<Self> {
         if tally.all < FEW {
             return None;
         }
         let taken = tally.taken() as f64;
         let sampled = period * (taken + tally.lost as f64);
-        let unsampled = (running - sampled).max(0.0) + waiting.max(0.0);
-        Some(Self { tally, period: sampled / taken, unsampled })
+        let waits = waits.filter(|waits| waits.are_known());
+        let unsampled = (running - sampled).max(0.0) + waits.map_or(waiting, Waits::unseen);
+        Some(Self { tally, waits, period: sampled / taken, unsampled })
     }
 
     /// The time of a function.
@@ -147,33 +169,36 @@ impl<'a> Times<'a> {
         let tally = self.tally;
         let count = tally.functions.get(&function).copied().unwrap_or_default();
         FunctionTime {
-            total: self.estimate(count.total, tally.partial - count.partial),
-            own: self.estimate(count.own, tally.headless),
+            total: self.estimate(count.total, tally.partial - count.partial, |waits| waits.of(function)),
+            own: self.estimate(count.own, tally.headless, |waits| waits.of_own(function)),
         }
     }
 
     /// The time of the calls of `callee` that `caller` made; `None` stands for code without probes.
     pub(crate) fn of_arc(&self, caller: Option<u32>, callee: u32) -> Estimate {
         let seen = self.tally.arcs.get(&(caller, callee)).copied().unwrap_or(0);
-        self.estimate(seen, self.tally.partial)
+        self.estimate(seen, self.tally.partial, |waits| waits.of_arc((caller, callee)))
     }
 
-    /// The arcs that samples have shown.
+    /// The arcs that samples have shown, some of them twice.
     pub(crate) fn arcs(&self) -> impl Iterator<Item = (Option<u32>, u32)> {
-        self.tally.arcs.keys().copied()
+        self.tally.arcs.keys().copied().chain(self.waits.into_iter().flat_map(Waits::arcs))
     }
 
-    /// The time of what was seen in `seen` samples, and may have been in `unknown` others.
-    fn estimate(&self, seen: u64, unknown: u64) -> Estimate {
+    /// The time of what was seen in `seen` samples, and may have been in `unknown` others, and that
+    /// has waited for a time.
+    fn estimate(&self, seen: u64, unknown: u64, waited: impl FnOnce(&Waits) -> Estimate) -> Estimate {
         let (low, _) = limits(seen, self.tally.all);
         let (_, high) = limits(seen + unknown, self.tally.all);
         let time = |samples: f64| samples * self.period;
-        Estimate::within(time(seen as f64), time(low), time(high) + self.unsampled)
+        let ran = Estimate::within(time(seen as f64), time(low), time(high));
+        let both = self.waits.map_or(ran, |waits| ran.plus(&waited(waits)));
+        Estimate { high: both.high.map(|high| high + self.unsampled), ..both }
     }
 }
 
 /// Wilson's limits for the expected number of `seen` among `all` samples.
-fn limits(seen: u64, all: u64) -> (f64, f64) {
+pub(super) fn limits(seen: u64, all: u64) -> (f64, f64) {
     let (seen, all) = (seen as f64, (all as f64).max(1.0));
     let (share, z) = ((seen / all).min(1.0), Z * Z / all);
     let middle = (share + z / 2.0) / (1.0 + z);
@@ -213,7 +238,7 @@ pub(super) mod tests {
     #[test]
     fn recursive_calls_count_once_and_own_time_is_that_of_the_innermost() {
         let tally = added(&[(chain(&[2, 1, 2, 1]), 30), (chain(&[1]), 10)]);
-        let times = Times::new(&tally, 100.0, 4000.0, 0.0).unwrap();
+        let times = Times::new(&tally, None, 100.0, 4000.0, 0.0).unwrap();
         let (one, two) = (times.of(1), times.of(2));
         assert_eq!((one.total.value, one.own.value), (4000.0, 1000.0));
         assert_eq!((two.total.value, two.own.value), (3000.0, 3000.0));
@@ -226,7 +251,7 @@ pub(super) mod tests {
         let partial = Functions { is_partial: true, ..chain(&[1]) };
         let headless = Functions { is_headless: true, ..chain(&[]) };
         let tally = added(&[(chain(&[1, 2]), 50), (partial, 30), (headless, 20)]);
-        let times = Times::new(&tally, 10.0, 1000.0, 0.0).unwrap();
+        let times = Times::new(&tally, None, 10.0, 1000.0, 0.0).unwrap();
         let (one, two) = (times.of(1), times.of(2));
         assert_eq!((one.total.value, two.total.value), (800.0, 500.0));
         assert!(one.total.high == Some(1000.0) && two.total.high == Some(1000.0), "{one:?} {two:?}");
@@ -238,11 +263,31 @@ pub(super) mod tests {
     fn time_without_samples_may_belong_to_any_function() {
         let mut tally = added(&[(chain(&[1]), 400), (chain(&[2]), 400)]);
         tally.lost = 200;
-        let times = Times::new(&tally, 1000.0, 1e6, 1e6).unwrap();
+        let times = Times::new(&tally, None, 1000.0, 1e6, 1e6).unwrap();
         let one = times.of(1).total;
         assert_eq!(one.value, 5e5);
         assert!(one.low > 4.5e5 && one.high.unwrap() > 1.5e6, "{one:?}");
-        assert!(Times::new(&added(&[(chain(&[1]), FEW - 1)]), 1.0, 1.0, 0.0).is_none());
+        assert!(Times::new(&added(&[(chain(&[1]), FEW - 1)]), None, 1.0, 1.0, 0.0).is_none());
+    }
+
+    /// Half a second was waited in function 2, and another tenth was not seen.
+    #[test]
+    fn time_that_was_not_seen_may_belong_to_any_function() {
+        let tally = added(&[(chain(&[1]), 500)]);
+        let mut waits = Waits::default();
+        for _ in 0..50 {
+            waits.begin(1e7);
+            waits.add(7, &chain(&[2]), 1e7);
+        }
+        waits.add_unknown(0.0, 1e8);
+        let times = Times::new(&tally, Some(&waits), 1e6, 5e8, 1e9).unwrap();
+        let (one, two) = (times.of(1).total, times.of(2).total);
+        assert_eq!((one.value, two.value), (5e8, 5e8));
+        assert!(
+            (6e8..7e8).contains(&one.high.unwrap()) && (6e8..7e8).contains(&two.high.unwrap()),
+            "{two:?}"
+        );
+        assert!(times.arcs().any(|arc| arc == (None, 2)));
     }
 
     #[test]

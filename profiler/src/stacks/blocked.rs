@@ -1,0 +1,490 @@
+//! Stacks of the program's threads that wait, looked at from outside.
+//!
+//! The kernel's samples ([`super::events`]) are of threads that run. What a thread waits for is
+//! found by a companion of the service thread: at instants that do not depend on the program, it
+//! reads for each thread whether it is blocked, and where its stack is
+//! (`/proc/self/task/*/syscall`, proc_pid_syscall(5)), and copies the stack from memory. No signal
+//! is sent, so no system call is interrupted, and the thread does not notice. If it is at another
+//! place after the copy, or runs, the copy is not used.
+//!
+//! How long a thread has waited is not estimated: the kernel knows for how long it has run or was
+//! ready to run (`schedstat`, Documentation/scheduler/sched-stats.rst), and the rest of the time is
+//! what it has waited. All of this since it was last seen waiting is attributed to the stack in
+//! which it is seen now. On a busy machine the companion itself waits for a processor, which it
+//! often gets when a thread of the program begins to wait: their number alone would be too large.
+//!
+//! For a thread that is looked at for the first time, the time since the last snapshot counts: it
+//! is too long by as much, on average, as the time before its end is too short, at which it is not
+//! looked at.
+//!
+//! The companion has descriptors of its own (close_range(2), `CLOSE_RANGE_UNSHARE`): the program
+//! cannot close them, and finds its own ones as if there were no profiler. Once the program has
+//! forbidden system calls (seccomp(2)), the companion opens nothing any more, and does not see
+//! threads that are created from then on.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use std::{io, mem};
+
+use fastinst::service::{self, Begun};
+use fastinst_sigsafe::futex;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::events::{RawSample, STACK};
+
+/// What a snapshot costs, and each thread in it, unwinding included, in nanoseconds: assumed, to
+/// choose how often it is done.
+const COST_OF_SNAPSHOT: f64 = 20_000.0;
+const COST_OF_THREAD: f64 = 15_000.0;
+
+/// The part of the budget for it.
+const SHARE: f64 = 0.15;
+
+/// Nanoseconds between two snapshots, on average.
+const PERIODS: (f64, f64) = (5e6, 5e7);
+
+/// The distance between two snapshots, relative to the average one: a program that waits in step
+/// with them does so at the same moments only for some.
+const JITTER: std::ops::Range<f64> = 0.5..1.5;
+
+/// Threads that are looked at, at most.
+const MAX_THREADS: usize = 512;
+
+/// Stacks that wait to be unwound, at most: a megabyte.
+const MAX_STACKS: usize = 64;
+
+/// A thread that is blocked has no frame pointer in any file of /proc. This one belongs to no
+/// stack, so frames that need it are not found.
+const NO_FRAME_POINTER: u64 = 1 << 63;
+
+/// One look at the threads.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    /// Nanoseconds since the last one.
+    pub(super) span: f64,
+    pub(super) stacks: Vec<Blocked>,
+    /// What threads have waited of which there is no stack, in nanoseconds.
+    pub(super) unknown: f64,
+    /// What they had waited in all, so far, without being seen then.
+    pub(super) unseen: f64,
+    /// Threads that have ended since the last one.
+    pub(super) ended: Vec<u32>,
+}
+
+/// A thread that waits.
+#[derive(Debug)]
+pub(super) struct Blocked {
+    /// The thread's kernel id.
+    pub(super) thread: u32,
+    ip: u64,
+    sp: u64,
+    stack: Box<[u8]>,
+    /// For how long it has waited since it was last seen waiting, in nanoseconds.
+    pub(super) waited: f64,
+}
+
+impl Blocked {
+    pub(super) fn sample(&self) -> RawSample<'_> {
+        RawSample { ip: self.ip, sp: self.sp, bp: NO_FRAME_POINTER, stack: &self.stack }
+    }
+}
+
+/// What the companion and the service thread share.
+#[derive(Debug, Default)]
+struct Shared {
+    snapshots: Mutex<Vec<Snapshot>>,
+    /// Set to 1 when the companion shall end; it sleeps on it.
+    stop: AtomicU32,
+}
+
+/// The companion.
+#[derive(Debug)]
+pub(super) struct Companion {
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+impl Companion {
+    /// Starts to look at the threads of this process. Profiling may take this part of the processor
+    /// time.
+    pub(super) fn start(budget: f64) -> Result<Self, fastinst::Error> {
+        let shared = Arc::new(Shared::default());
+        let of_companion = Arc::clone(&shared);
+        let thread = service::spawn_companion("fastinst-waits", move |begun| {
+            // Without /proc, or with a kernel before 5.9, there are no snapshots.
+            let _ = run(&of_companion, budget, begun);
+        })?;
+        Ok(Self { shared, thread })
+    }
+
+    /// The snapshots since the last call.
+    pub(super) fn take(&self) -> Vec<Snapshot> {
+        mem::take(&mut *self.shared.snapshots.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    /// Ends the thread, and waits for that.
+    pub(super) fn stop(self) {
+        self.shared.stop.store(1, Ordering::Release);
+        futex::wake(&self.shared.stop);
+        // If it has panicked, it has ended as well.
+        let _ = self.thread.join();
+    }
+
+    /// In a forked child, which does not have the thread; it may have held the lock.
+    pub(super) fn forget(self) {
+        mem::forget(self);
+    }
+}
+
+fn run(shared: &Shared, budget: f64, begun: Begun) -> io::Result<()> {
+    own_descriptors()?;
+    let mut threads = Threads::open()?;
+    begun.now();
+    let mut random = SmallRng::from_rng(&mut rand::rng());
+    let mut last = Instant::now();
+    loop {
+        let (period, most) = plan(threads.watched.len(), budget);
+        let pause = Duration::from_nanos((period * random.random_range(JITTER)) as u64);
+        let until = Instant::now() + pause;
+        while shared.stop.load(Ordering::Acquire) == 0 && Instant::now() < until {
+            futex::wait(&shared.stop, 0, until);
+        }
+        if shared.stop.load(Ordering::Acquire) != 0 {
+            return Ok(());
+        }
+        threads.follow();
+        let mut snapshot = threads.look(most, &mut last, &mut random);
+        let mut snapshots = shared.snapshots.lock().unwrap_or_else(|e| e.into_inner());
+        let room = MAX_STACKS.saturating_sub(snapshots.iter().map(|snapshot| snapshot.stacks.len()).sum());
+        for dropped in snapshot.stacks.drain(room.min(snapshot.stacks.len())..) {
+            snapshot.unknown += dropped.waited;
+        }
+        snapshots.push(snapshot);
+    }
+}
+
+/// Nanoseconds between two snapshots of this number of threads, and how many of them are looked at
+/// in each.
+fn plan(threads: usize, budget: f64) -> (f64, usize) {
+    let threads = threads.max(1);
+    let all = (COST_OF_SNAPSHOT + threads as f64 * COST_OF_THREAD) / (SHARE * budget);
+    let period = all.clamp(PERIODS.0, PERIODS.1);
+    let most = (period * SHARE * budget - COST_OF_SNAPSHOT) / COST_OF_THREAD;
+    (period, (most as usize).clamp(1, threads))
+}
+
+/// Leaves the descriptors of the process, and has none at first.
+fn own_descriptors() -> io::Result<()> {
+    // SAFETY: changes the descriptors of the calling thread only, which uses none.
+    match unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The threads of the process, and what is needed to look at them.
+struct Threads {
+    folder: File,
+    memory: File,
+    status: File,
+    watched: Vec<Watched>,
+    /// The number of threads when the folder was read last.
+    known: u64,
+    /// Threads that are not watched.
+    others: usize,
+    /// Whether a watched thread has ended since.
+    has_ended: bool,
+    /// What threads that have ended had waited without being seen then, in nanoseconds.
+    unseen: f64,
+    /// Threads that have ended since the last snapshot.
+    ended: Vec<u32>,
+    /// For a copy of a stack.
+    buffer: Vec<u8>,
+}
+
+struct Watched {
+    id: u32,
+    state: File,
+    times: File,
+    /// When it was last seen waiting, or looked at for the first time, and how long it had been
+    /// awake then.
+    since: Option<(Instant, f64)>,
+    /// What it has waited since then, in nanoseconds.
+    waited: f64,
+}
+
+const TASKS: &str = "/proc/self/task";
+
+impl Threads {
+    fn open() -> io::Result<Self> {
+        let mut threads = Self {
+            folder: File::open(TASKS)?,
+            memory: File::open("/proc/self/mem")?,
+            status: File::open("/proc/thread-self/status")?,
+            watched: Vec::new(),
+            known: 0,
+            others: 0,
+            has_ended: false,
+            unseen: 0.0,
+            ended: Vec::new(),
+            buffer: vec![0; STACK as usize],
+        };
+        threads.follow();
+        Ok(threads)
+    }
+
+    /// Watches new threads, and no longer those that have ended.
+    fn follow(&mut self) {
+        // A folder has two links and one for each folder in it.
+        let number = self.folder.metadata().map_or(0, |folder| folder.nlink().saturating_sub(2));
+        if number == self.known && !mem::take(&mut self.has_ended) {
+            return;
+        }
+        let own = service::own_threads();
+        self.known = number;
+        if self.is_restricted() {
+            self.others = (number as usize).saturating_sub(self.watched.len() + own.len());
+            return;
+        }
+        let Ok(entries) = fs::read_dir(TASKS) else { return };
+        let present: Vec<u32> = entries
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter(|id| !own.contains(id))
+            .collect();
+        self.watched.retain(|thread| {
+            let is_present = present.contains(&thread.id);
+            if !is_present {
+                self.unseen += thread.waited;
+                self.ended.push(thread.id);
+            }
+            is_present
+        });
+        self.others = 0;
+        for id in present {
+            if self.watched.iter().any(|thread| thread.id == id) {
+                continue;
+            }
+            match Watched::open(id) {
+                Ok(thread) if self.watched.len() < MAX_THREADS => self.watched.push(thread),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                _ => self.others += 1,
+            }
+        }
+    }
+
+    /// Whether the program has restricted the system calls of all threads.
+    fn is_restricted(&self) -> bool {
+        let mut status = [0; 4096];
+        let length = self.status.read_at(&mut status, 0).unwrap_or(0);
+        let status = String::from_utf8_lossy(&status[..length]);
+        let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
+        // A kernel without seccomp has no such line.
+        mode.is_some_and(|mode| mode.trim() != "0")
+    }
+
+    /// Looks at `most` of the threads, some time after the snapshot before.
+    fn look(&mut self, most: usize, last: &mut Instant, random: &mut SmallRng) -> Snapshot {
+        let before = mem::replace(last, Instant::now());
+        let span = last.duration_since(before).as_nanos() as f64;
+        let mut snapshot = Snapshot {
+            span,
+            unknown: self.others as f64 * span,
+            unseen: self.unseen,
+            ended: mem::take(&mut self.ended),
+            stacks: Vec::new(),
+        };
+        let number = self.watched.len();
+        for at in 0..most.min(number) {
+            // A random subset, as in the first steps of a shuffle.
+            self.watched.swap(at, random.random_range(at..number));
+            let thread = &mut self.watched[at];
+            match thread.look(span, &self.memory, &mut self.buffer) {
+                Some(blocked) => snapshot.stacks.extend(blocked),
+                None => self.has_ended = true,
+            }
+        }
+        snapshot.unseen += self.watched.iter().map(|thread| thread.waited).sum::<f64>();
+        snapshot
+    }
+}
+
+impl Watched {
+    fn open(id: u32) -> io::Result<Self> {
+        let state = File::open(format!("{TASKS}/{id}/syscall"))?;
+        let times = File::open(format!("{TASKS}/{id}/schedstat"))?;
+        Ok(Self { id, state, times, since: None, waited: 0.0 })
+    }
+
+    /// The stack, if the thread waits, where the last snapshot was `span` nanoseconds ago. `None`
+    /// if it has ended.
+    fn look(&mut self, span: f64, memory: &File, buffer: &mut [u8]) -> Option<Option<Blocked>> {
+        let before = State::of(&self.state);
+        if before == State::Ended {
+            return None;
+        }
+        let copied = match before {
+            State::Blocked { sp, ip } => memory.read_at(buffer, sp).ok().map(|length| (sp, ip, length)),
+            _ => None,
+        };
+        let (now, awake) = (Instant::now(), awake(&self.times)?);
+        self.waited = match self.since {
+            Some((since, then)) => (now.duration_since(since).as_nanos() as f64 - (awake - then)).max(0.0),
+            None => span,
+        };
+        // If it has run meanwhile, the copy may be of two moments.
+        let copied = copied.filter(|_| State::of(&self.state) == before);
+        let Some((sp, ip, length)) = copied else {
+            if self.since.is_none() {
+                (self.since, self.waited) = (Some((now, awake)), 0.0);
+            }
+            return Some(None);
+        };
+        self.since = Some((now, awake));
+        let waited = mem::take(&mut self.waited);
+        Some(Some(Blocked { thread: self.id, ip, sp, stack: buffer[..length].into(), waited }))
+    }
+}
+
+/// For how long a thread has run, or was ready to run, in nanoseconds.
+fn awake(times: &File) -> Option<f64> {
+    let mut line = [0; 128];
+    let length = times.read_at(&mut line, 0).ok()?;
+    let line = String::from_utf8_lossy(&line[..length]);
+    let mut figures = line.split_ascii_whitespace().map(|figure| figure.parse::<f64>().ok());
+    Some(figures.next()?? + figures.next()??)
+}
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It runs, or is ready to run.
+    Running,
+    /// It waits, with these registers.
+    Blocked {
+        sp: u64,
+        ip: u64,
+    },
+    Ended,
+}
+
+impl State {
+    fn of(state: &File) -> Self {
+        // A number and eight addresses.
+        let mut line = [0; 256];
+        match state.read_at(&mut line, 0) {
+            Ok(length) => Self::parse(&line[..length]),
+            Err(_) => Self::Ended,
+        }
+    }
+
+    fn parse(line: &[u8]) -> Self {
+        let line = String::from_utf8_lossy(line);
+        let mut last = line.split_ascii_whitespace().rev();
+        let mut address = || u64::from_str_radix(last.next()?.strip_prefix("0x")?, 16).ok();
+        match (address(), address()) {
+            // The main thread, if it has ended before others.
+            (_, Some(0)) => Self::Ended,
+            (Some(ip), Some(sp)) => Self::Blocked { sp, ip },
+            _ => Self::Running,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn states_are_those_of_the_manual() {
+        assert_eq!(State::parse(b"running\n"), State::Running);
+        let blocked = State::Blocked { sp: 0x7ffc10, ip: 0x7f01 };
+        assert_eq!(State::parse(b"202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffc10 0x7f01\n"), blocked);
+        // In a page fault.
+        assert_eq!(State::parse(b"-1 0x7ffc10 0x7f01\n"), blocked);
+        assert_eq!(State::parse(b"-1 0x0 0x0\n"), State::Ended);
+        assert_eq!(State::parse(b""), State::Running);
+    }
+
+    #[test]
+    fn few_threads_are_looked_at_often_and_a_part_of_many_seldom() {
+        let (period, most) = plan(2, 0.02);
+        assert!((1.6e7..1.7e7).contains(&period) && most == 2, "{period} {most}");
+        assert_eq!(plan(0, 0.02), plan(1, 0.02));
+        assert_eq!(plan(1, 0.1), (PERIODS.0, 1));
+        assert_eq!(plan(100, 0.05), (PERIODS.1, 23));
+        assert_eq!(plan(100, 0.0001), (PERIODS.1, 1));
+    }
+
+    /// A thread that reads from a pipe is found there until it gets something, and has waited for
+    /// the time in between.
+    #[test]
+    fn a_thread_that_waits_is_seen_with_its_stack() {
+        let (mut reader, mut writer) = io::pipe().expect("a pipe can be made");
+        let (send, receive) = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            send.send(nix::unistd::gettid().as_raw() as u32).expect("the test waits for it");
+            reader.read_exact(&mut [0]).expect("a byte is written");
+        });
+        let id = receive.recv().expect("the thread sends it");
+        let mut threads = Threads::open().expect("there is /proc");
+        threads.watched.retain(|thread| thread.id == id);
+        let mut random = SmallRng::seed_from_u64(1);
+        let (start, mut last) = (Instant::now(), Instant::now());
+        let is_late = || start.elapsed() > Duration::from_secs(60);
+        let mut waited = Vec::new();
+        while waited.len() < 10 {
+            assert!(!is_late(), "it is seldom blocked");
+            let snapshot = threads.look(1, &mut last, &mut random);
+            waited.extend(snapshot.stacks.iter().map(|blocked| blocked.waited));
+            assert!(snapshot.stacks.iter().all(|blocked| blocked.stack.len() > 512), "frames of a thread");
+        }
+        let all = start.elapsed().as_nanos() as f64;
+        assert!(waited.iter().sum::<f64>() <= all, "{waited:?} of {all}");
+        writer.write_all(&[1]).expect("the thread reads it");
+        waiter.join().expect("the thread ends");
+        while !threads.has_ended {
+            assert!(!is_late(), "its end is not seen");
+            threads.look(1, &mut last, &mut random);
+        }
+        threads.follow();
+        assert!(threads.watched.iter().all(|thread| thread.id != id), "it has ended");
+    }
+
+    /// What a thread has waited between two looks is attributed to the stack in which it is seen.
+    #[test]
+    fn time_that_was_waited_unseen_is_not_lost() {
+        let (send, receive) = std::sync::mpsc::channel();
+        let (go_on, until) = std::sync::mpsc::channel::<()>();
+        let waiter = std::thread::spawn(move || {
+            send.send(nix::unistd::gettid().as_raw() as u32).expect("the test waits for it");
+            until.recv().expect("the test sends it");
+        });
+        let id = receive.recv().expect("the thread sends it");
+        let mut threads = Threads::open().expect("there is /proc");
+        threads.watched.retain(|thread| thread.id == id);
+        let mut random = SmallRng::seed_from_u64(1);
+        // The last snapshot was a moment ago.
+        let mut next = |threads: &mut Threads| {
+            loop {
+                if let Some(blocked) = threads.look(1, &mut Instant::now(), &mut random).stacks.pop() {
+                    return blocked.waited;
+                }
+            }
+        };
+        next(&mut threads);
+        let between = Instant::now();
+        std::thread::sleep(Duration::from_millis(30));
+        let waited = next(&mut threads);
+        assert!(waited >= 29e6, "{waited}: it has waited for 30 ms");
+        assert!(waited <= between.elapsed().as_nanos() as f64 + 5e6, "{waited}");
+        go_on.send(()).expect("the thread waits for it");
+        waiter.join().expect("the thread ends");
+    }
+}

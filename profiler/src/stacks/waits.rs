@@ -1,0 +1,372 @@
+//! For how long threads wait in which functions, from snapshots of the threads that are blocked
+//! ([`super::blocked`]).
+//!
+//! The instants do not depend on what the program does, so waits are found as often as their share
+//! of the time, short ones as well as long ones. What a thread has waited since it was last seen
+//! waiting is known exactly, and attributed to where it is seen now: the sum over all functions is
+//! right, and its parts are estimated.
+//!
+//! The variance is estimated from successive differences, as that of strata ([`crate::strata`]): if
+//! a thread is seen in a function and was not when it was last seen, or the other way round, when
+//! in the time between that changed is not known. A thread that always waits in the same place has
+//! no variance. Threads may wait in step with each other: their differences in one snapshot are
+//! added up before they are squared. With few snapshots in which a function waits, the interval is
+//! at least Wilson's for their share; a function in which none did may have been missed by as many
+//! threads as usually wait.
+
+use std::collections::HashMap;
+
+use super::tally::{Functions, limits};
+use crate::interval::{most_for, student};
+use crate::report::Estimate;
+
+/// With fewer snapshots than this, nothing is estimated.
+const FEW: u64 = 20;
+
+/// With fewer snapshots in which a function waits, their number is not normally distributed.
+const FEW_SEEN: u64 = 10;
+
+/// What a stack says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Place {
+    /// It is in a function; this is the innermost one; and this one has called that one.
+    In(u32),
+    Innermost(u32),
+    Arc(Option<u32>, u32),
+    /// It is in a function, and others of its functions are not known.
+    InPartial(u32),
+    /// Some of its functions are not known; the innermost one is not.
+    Partial,
+    Headless,
+}
+
+/// The waits in one place, over all snapshots.
+#[derive(Clone, Copy, Debug, Default)]
+struct Series {
+    /// Nanoseconds.
+    time: f64,
+    /// The number of snapshots in which there were any, and the last of these.
+    seen: u64,
+    last: u64,
+    /// The sum of the differences in a snapshot, in nanoseconds.
+    difference: f64,
+    differs_in: u64,
+    /// Sums of the squares, and fourth powers, of such sums.
+    squares: f64,
+    fourth: f64,
+}
+
+impl Series {
+    fn add(&mut self, snapshot: u64, waited: f64) {
+        self.time += waited;
+        if self.last != snapshot {
+            self.last = snapshot;
+            self.seen += 1;
+        }
+    }
+
+    fn differs(&mut self, snapshot: u64, waited: f64) {
+        if self.differs_in != snapshot {
+            self.settle();
+            self.differs_in = snapshot;
+        }
+        self.difference += waited;
+    }
+
+    fn settle(&mut self) {
+        let square = std::mem::take(&mut self.difference).powi(2);
+        self.squares += square;
+        self.fourth += square * square;
+    }
+}
+
+/// What was last seen of a thread.
+#[derive(Debug)]
+struct Seen {
+    /// In order.
+    places: Vec<Place>,
+    /// What it had waited before, in nanoseconds, if that was the first time.
+    first: Option<f64>,
+}
+
+/// The snapshots so far.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    /// Their number, and the time for which they stand, in nanoseconds.
+    snapshots: u64,
+    time: f64,
+    /// The number of stacks, and what their threads have waited.
+    stacks: f64,
+    waited: f64,
+    unseen: f64,
+    places: HashMap<Place, Series>,
+    /// By kernel id.
+    threads: HashMap<u32, Seen>,
+}
+
+impl Waits {
+    /// Begins the next snapshot, which stands for `span` nanoseconds.
+    pub(super) fn begin(&mut self, span: f64) {
+        self.snapshots += 1;
+        self.time += span;
+    }
+
+    /// Adds a thread, by its kernel id, that has waited for this time, in nanoseconds.
+    pub(super) fn add(&mut self, thread: u32, functions: &Functions, waited: f64) {
+        let places = places(functions);
+        self.saw(&places, waited);
+        let first = match self.threads.get(&thread) {
+            Some(before) => {
+                for (one, other, waited) in
+                    [(&places, &before.places, waited), (&before.places, &places, -waited)]
+                {
+                    for place in one.iter().filter(|place| other.binary_search(place).is_err()) {
+                        self.places.entry(*place).or_default().differs(self.snapshots, waited);
+                    }
+                }
+                None
+            }
+            None => Some(waited),
+        };
+        self.threads.insert(thread, Seen { places, first });
+    }
+
+    /// A thread has ended.
+    pub(super) fn ended(&mut self, thread: u32) {
+        // Of those that were seen once, others may not have been seen at all.
+        if let Some(Seen { places, first: Some(waited) }) = self.threads.remove(&thread) {
+            for place in places {
+                self.places.entry(place).or_default().differs(self.snapshots, waited);
+            }
+        }
+    }
+
+    fn saw(&mut self, places: &[Place], waited: f64) {
+        self.stacks += 1.0;
+        self.waited += waited;
+        for place in places {
+            self.places.entry(*place).or_default().add(self.snapshots, waited);
+        }
+    }
+
+    /// Adds time for which threads have waited of which there is no stack; `unseen` is the time so
+    /// far that was not attributed to any snapshot.
+    pub(super) fn add_unknown(&mut self, unknown: f64, unseen: f64) {
+        self.unseen = unseen;
+        if unknown > 0.0 {
+            self.saw(&[Place::Partial, Place::Headless], unknown);
+        }
+    }
+
+    /// For how long threads have waited without being seen then, in nanoseconds.
+    pub(super) fn unseen(&self) -> f64 {
+        self.unseen
+    }
+
+    /// Whether there is enough for an estimate.
+    pub(super) fn are_known(&self) -> bool {
+        self.snapshots >= FEW
+    }
+
+    /// How long calls of a function have waited, in nanoseconds.
+    pub(super) fn of(&self, function: u32) -> Estimate {
+        let partial = self.series(Place::Partial).time - self.series(Place::InPartial(function)).time;
+        self.estimate(Place::In(function), partial)
+    }
+
+    /// The same without its callees.
+    pub(super) fn of_own(&self, function: u32) -> Estimate {
+        self.estimate(Place::Innermost(function), self.series(Place::Headless).time)
+    }
+
+    /// The same for the calls of one function by another.
+    pub(super) fn of_arc(&self, (caller, callee): (Option<u32>, u32)) -> Estimate {
+        self.estimate(Place::Arc(caller, callee), self.series(Place::Partial).time)
+    }
+
+    /// The arcs that were seen.
+    pub(super) fn arcs(&self) -> impl Iterator<Item = (Option<u32>, u32)> {
+        self.places.keys().filter_map(|place| match *place {
+            Place::Arc(caller, callee) => Some((caller, callee)),
+            _ => None,
+        })
+    }
+
+    /// Bytes of memory.
+    pub(super) fn memory(&self) -> usize {
+        let of_threads = self.threads.values().map(|seen| seen.places.capacity() * size_of::<Place>());
+        self.places.capacity() * size_of::<(Place, Series)>()
+            + self.threads.capacity() * size_of::<(u32, Seen)>()
+            + of_threads.sum::<usize>()
+    }
+
+    fn series(&self, place: Place) -> Series {
+        self.places.get(&place).copied().unwrap_or_default()
+    }
+
+    /// The time in a place, where `unknown` nanoseconds may be in it as well.
+    fn estimate(&self, place: Place, unknown: f64) -> Estimate {
+        let series = self.series(place);
+        let (low, high) = self.limits(series);
+        Estimate::within(series.time, low, high + unknown.max(0.0))
+    }
+
+    fn limits(&self, mut series: Series) -> (f64, f64) {
+        if series.seen == 0 {
+            let of_stack = self.waited / self.stacks.max(1.0);
+            let of_snapshot = (self.time / self.snapshots.max(1) as f64) * (self.waited / self.time.max(1.0));
+            let of_one = of_stack.max(of_snapshot);
+            return (0.0, most_for(0.0) * of_one);
+        }
+        series.settle();
+        let degrees = series.squares * series.squares / series.fourth.max(f64::MIN_POSITIVE);
+        let half = student(degrees) * (series.squares / 2.0).sqrt();
+        let (mut low, mut high) = (series.time - half, series.time + half);
+        if series.seen < FEW_SEEN {
+            let (least, most) = limits(series.seen, self.snapshots);
+            let of_one = series.time / series.seen as f64;
+            low = low.min(of_one * least);
+            high = high.max(of_one * most);
+        }
+        (low.max(0.0), high)
+    }
+}
+
+/// What a stack with these functions says, in order.
+fn places(functions: &Functions) -> Vec<Place> {
+    let is_partial = functions.is_partial || functions.is_headless;
+    let mut places = Vec::new();
+    let mut arcs = Vec::new();
+    functions.each(
+        |function, is_own| {
+            places.push(Place::In(function));
+            places.extend(is_own.then_some(Place::Innermost(function)));
+            places.extend(is_partial.then_some(Place::InPartial(function)));
+        },
+        |(caller, callee)| arcs.push(Place::Arc(caller, callee)),
+    );
+    places.extend(is_partial.then_some(Place::Partial));
+    places.extend(functions.is_headless.then_some(Place::Headless));
+    places.append(&mut arcs);
+    places.sort_unstable();
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+
+    fn in_function(function: u32) -> Functions {
+        Functions { chain: vec![Some(function)], ..Functions::default() }
+    }
+
+    #[test]
+    fn a_thread_that_waits_all_the_time_is_known_exactly() {
+        let mut waits = Waits::default();
+        for _ in 0..100 {
+            waits.begin(10.0);
+            waits.add(7, &in_function(1), 10.0);
+        }
+        waits.add_unknown(0.0, 5.0);
+        assert_eq!(waits.of(1), Estimate::exact(1000.0));
+        assert_eq!((waits.of_own(1).value, waits.of_arc((None, 1)).value), (1000.0, 1000.0));
+        assert_eq!(waits.unseen(), 5.0);
+        assert_eq!(waits.arcs().collect::<Vec<_>>(), [(None, 1)]);
+        let other = waits.of(2);
+        assert!(other.value == 0.0 && (30.0..50.0).contains(&other.high.unwrap()), "{other:?}");
+    }
+
+    #[test]
+    fn stacks_that_are_not_known_may_be_of_any_function() {
+        let mut waits = Waits::default();
+        for _ in 0..100 {
+            waits.begin(10.0);
+            waits.add(7, &in_function(1), 10.0);
+            waits.add_unknown(20.0, 0.0);
+        }
+        assert!(waits.of(1).high.unwrap() >= 3000.0 && waits.of(2).high.unwrap() >= 2000.0);
+        assert!(waits.of_own(1).high.unwrap() >= 3000.0, "also in the innermost one");
+        let mut waits = Waits::default();
+        for _ in 0..100 {
+            waits.begin(10.0);
+            waits.add(7, &Functions { is_partial: true, ..in_function(1) }, 10.0);
+        }
+        assert_eq!(waits.of(1).high, Some(1000.0), "it is in all of them");
+        assert!(waits.of_own(2).high.unwrap() < 100.0, "the innermost one is known");
+    }
+
+    /// How a thread of the test waits: in which function, at a time.
+    type Waiter = fn(f64) -> Option<u32>;
+
+    /// Threads wait in step with each other, now and then, in one long phase, and for all of their
+    /// short life; in some runs, only half of them are looked at.
+    #[test]
+    fn limits_hold_the_truth() {
+        // In the units 3, 13, 23 ... of time, and in 8, 18, 28 ...
+        let in_step: Waiter = |at| match at as u64 % 10 {
+            3 => Some(1),
+            8 => Some(8),
+            _ => None,
+        };
+        let seldom: Waiter = |at| (at as u64).is_multiple_of(50).then_some(2);
+        let first_fifth: Waiter = |at| Some(if at < 200.0 { 3 } else { 4 });
+        let alternates: Waiter = |at| Some(if (at as u64).is_multiple_of(3) { 5 } else { 6 });
+        let short_lived: Waiter = |at| (at as u64 % 7 < 3).then_some(7);
+        let waiters = [[in_step; 8].as_slice(), &[seldom, first_fifth, alternates]].concat();
+        let truths =
+            [(1, 800.0), (8, 800.0), (2, 20.0), (3, 200.0), (4, 800.0), (5, 334.0), (6, 666.0), (7, 429.0)];
+        let mut random = SmallRng::seed_from_u64(11);
+        for share in [1.0, 0.5] {
+            let runs = 200;
+            let mut held = [0; 9];
+            for _ in 0..runs {
+                let mut waits = Waits::default();
+                let (mut at, mut last): (f64, f64) = (0.0, 0.0);
+                let mut seen = [0.0; 16];
+                // For how long a thread has waited since it was last seen.
+                let waited_by = |waiter: Waiter, since: f64, until: f64| {
+                    let steps = (0..).map(|step| since + 0.05 * f64::from(step));
+                    let steps = steps.take_while(|time| *time < until);
+                    0.05 * steps.filter(|time| waiter(*time).is_some()).count() as f64
+                };
+                loop {
+                    at += random.random_range(2.5..7.5_f64);
+                    if at >= 1000.0 {
+                        break;
+                    }
+                    waits.begin(at - last);
+                    for (thread, waiter) in waiters.iter().enumerate() {
+                        let is_looked_at = random.random_bool(share);
+                        let Some(function) = waiter(at).filter(|_| is_looked_at) else { continue };
+                        let waited = waited_by(*waiter, seen[thread], at);
+                        waits.add(thread as u32, &in_function(function), waited);
+                        seen[thread] = at;
+                    }
+                    if short_lived(at).is_some() {
+                        // A new thread each time.
+                        let thread = 100 + (at / 7.0) as u32;
+                        waits.add(thread, &in_function(7), at - last);
+                        waits.ended(thread);
+                    }
+                    last = at;
+                }
+                let unseen = waiters.iter().zip(seen).map(|(waiter, seen)| waited_by(*waiter, seen, 1000.0));
+                waits.add_unknown(0.0, unseen.sum());
+                for (function, truth) in truths {
+                    let Estimate { low, high, .. } = waits.of(function);
+                    // The units of time here are added up from steps.
+                    let slack = 0.01 * truth;
+                    let high = high.unwrap() + waits.unseen();
+                    held[function as usize] += u32::from((low - slack..=high + slack).contains(&truth));
+                }
+            }
+            for (function, _) in truths {
+                let held = held[function as usize];
+                assert!(held > runs * 92 / 100, "{function}: {held} of {runs}, {share} of the threads");
+            }
+        }
+    }
+}
