@@ -22,7 +22,7 @@ use crate::callers::{Arcs, Callers, From, FunctionAt, part, part_of_counted};
 use crate::cycles::cycles;
 use crate::function::FUNCTIONS;
 use crate::measured::{Missed, OpenCalls, Selection, Units};
-use crate::report::{Arc, Caller, Estimate, FunctionRef, FunctionReport};
+use crate::report::{Arc, Caller, Estimate, FunctionRef, FunctionReport, Latency};
 use crate::schedule::Schedule;
 use crate::stacks::{FunctionTime, Times};
 use crate::thread::{self, Limits};
@@ -273,8 +273,15 @@ fn add_sampled_times(rows: &mut [Row], edges: &mut Vec<Edge>, times: &Times<'_>,
     for row in rows.iter_mut().filter(|row| row.is_complete) {
         let FunctionTime { total, own } = times.of(row.index);
         let report = &mut row.report;
-        let total = narrower(report.total_ns, total.at_most(units.thread_time));
+        let timed = report.total_ns;
+        let total = narrower(timed, total.at_most(units.thread_time));
         report.total_ns = Some(total);
+        if let (Some(timed), Some(latency)) = (timed, &mut report.latency_ns)
+            && total.value < timed.value
+            && total.high == timed.high
+        {
+            without_excess(latency, timed.value, &total);
+        }
         let own = narrower(report.self_ns, own);
         report.self_ns = Some(total.high.map_or(own, |high| own.at_most(high)));
     }
@@ -293,10 +300,35 @@ fn add_sampled_times(rows: &mut [Row], edges: &mut Vec<Edge>, times: &Times<'_>,
     }
 }
 
+/// Corrects latencies whose sum was `timed`, but is found to be `total`: some of the calls may have
+/// been shorter by all of the difference.
+fn without_excess(latency: &mut Latency, timed: f64, total: &Estimate) {
+    let mean = latency.mean;
+    latency.mean = Estimate {
+        value: mean.value * (total.value / timed),
+        low: mean.low.min(mean.value * (total.low / timed)),
+        high: mean.high,
+    };
+    let excess = timed - total.low;
+    for percentile in [&mut latency.p50, &mut latency.p90, &mut latency.p99] {
+        percentile.low = percentile.low.min((percentile.value - excess).max(0.0));
+    }
+    latency.min = latency.min.min((latency.min - excess).max(0.0));
+}
+
 /// The one of two estimates that says more. Only the lower limit of both together is used where
 /// neither has an upper one.
+///
+/// `one` comes from timed calls. On a busy machine, a thread that has waited gets no processor for
+/// a while; this time is not part of latencies, but is found only by samples (`other`). If these
+/// say significantly less, they are right, and `one` is the upper limit.
 fn narrower(one: Option<Estimate>, other: Estimate) -> Estimate {
     let Some(one) = one else { return other };
+    if let Some(most) = other.high
+        && one.low > most + (most - other.value)
+    {
+        return Estimate { high: one.high, ..other };
+    }
     let width = |estimate: &Estimate| estimate.high.map_or(f64::INFINITY, |high| high - estimate.low);
     let (best, rest) = if width(&one) <= width(&other) { (one, other) } else { (other, one) };
     if best.high.is_none() && rest.low > best.low { rest } else { best }
@@ -322,6 +354,33 @@ mod tests {
     fn edge(caller: u32, callee: u32, total: Estimate) -> Edge {
         let calls = Estimate::exact(1.0);
         Edge { caller: Some(caller), callee, calls, total: Some(total), seen: None }
+    }
+
+    /// A function of which every call was timed has waited for half of that time, and for a quarter
+    /// of it was ready to run and had no processor.
+    #[test]
+    fn time_without_a_processor_after_a_wait_is_not_part_of_totals() {
+        let timed = Estimate::exact(1e9);
+        let sampled = Estimate::within(7.5e8, 7.2e8, 7.8e8);
+        let total = narrower(Some(timed), sampled);
+        assert_eq!(total, Estimate::within(7.5e8, 7.2e8, 1e9));
+        for close in [Estimate::within(9.5e8, 9.2e8, 9.8e8), Estimate::within(1.1e9, 1.05e9, 1.15e9)] {
+            assert_eq!(narrower(Some(timed), close), timed, "chance, or time that is in no call");
+        }
+        let exact = Estimate::exact;
+        let mut latency = Latency {
+            min: 4e8,
+            mean: exact(5e8),
+            p50: exact(4e8),
+            p90: exact(6e8),
+            p99: exact(6e8),
+            max: 6e8,
+            below_resolution: false,
+            resolution: 10.0,
+        };
+        without_excess(&mut latency, 1e9, &total);
+        assert_eq!(latency.mean, Estimate::within(3.75e8, 3.6e8, 5e8));
+        assert_eq!((latency.p50.low, latency.p90.low, latency.min), (1.2e8, 3.2e8, 1.2e8));
     }
 
     /// A function calls itself, a million times as often as another calls it. Few of the latter

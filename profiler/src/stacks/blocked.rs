@@ -287,7 +287,7 @@ impl Threads {
         mode.is_some_and(|mode| mode.trim() != "0")
     }
 
-    /// Looks at `most` of the threads, some time after the snapshot before.
+    /// Looks at `most` of the threads, and at all new ones, some time after the snapshot before.
     fn look(&mut self, most: usize, last: &mut Instant, random: &mut SmallRng) -> Snapshot {
         let before = mem::replace(last, Instant::now());
         let span = last.duration_since(before).as_nanos() as f64;
@@ -299,9 +299,13 @@ impl Threads {
             stacks: Vec::new(),
         };
         let number = self.watched.len();
-        for at in 0..most.min(number) {
-            // A random subset, as in the first steps of a shuffle.
-            self.watched.swap(at, random.random_range(at..number));
+        self.watched.sort_by_key(|thread| thread.since.is_some());
+        let new = self.watched.iter().take_while(|thread| thread.since.is_none()).count();
+        for at in 0..most.clamp(new, number) {
+            if at >= new {
+                // A random subset, as in the first steps of a shuffle.
+                self.watched.swap(at, random.random_range(at..number));
+            }
             let thread = &mut self.watched[at];
             match thread.look(span, &self.memory, &mut self.buffer) {
                 Some(blocked) => snapshot.stacks.extend(blocked),
