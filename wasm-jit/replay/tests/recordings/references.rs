@@ -4,14 +4,15 @@
 use std::io::Cursor;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{
     Replayed, Trace, events, replay, replay_in_wasmi, replay_separately, replay_separately_in_wasmi, trace_of,
 };
 use wasm_jit::probes::{Bound, Kind, Location, Place, ProbeSpec, WasmFn};
 use wasm_jit::{
-    AsContextMut, Config, Engine, Func, Global, GlobalType, Instance, Linker, Module, Mutability, Store, Val,
-    ValType,
+    AsContextMut, CallObserver, Config, Engine, Error, Func, Global, GlobalType, Instance, Linker, Module,
+    Mutability, Store, StoreContextMut, Val, ValType,
 };
 use wasm_jit_replay::{
     CallRecorder, Calls, Ended, Event, Recorder, Replay, Snapshots, Type, Value, generate, reduce, separate,
@@ -345,14 +346,32 @@ fn replays_that_begin_at_a_snapshot_have_the_functions_of_others() {
     }
 }
 
+/// Counts calls by the host, also those that it makes for an instance.
+struct Entered(Arc<AtomicU32>);
+
+impl CallObserver<()> for Entered {
+    fn enter(&self, _: StoreContextMut<'_, ()>, _: &Func, _: &[Val]) -> Result<(), Error> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn leave(&self, _: StoreContextMut<'_, ()>, _: &Func, _: Result<&[Val], &Error>) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
 /// What a probe calls is not a part of the run, also if it is a function of another instance.
 #[test]
 fn functions_that_probes_call_are_not_recorded() {
     let traces = [false, true].map(|is_probed| {
         let (mut both, trace) = (Both::new(), Trace::default());
+        let entered = Arc::new(AtomicU32::new(0));
+        both.store.observe_calls(Arc::new(Entered(entered.clone()))).unwrap();
         let recorder = Recorder::new(&both.modules[1], trace.clone()).unwrap();
         let monitor = r#"(module (global $n (export "n") (mut i32) (i32.const 0))
-            (func $f (export "f") (param i32) (loop (global.set $n (i32.add (global.get $n) (local.get 0))))))"#;
+            (func $add (param i32) (global.set $n (i32.add (global.get $n) (local.get 0))))
+            (func $f (export "f") (param i32) (call $add (local.get 0)))
+            (elem declare func $f))"#;
         let monitor = Module::new(both.store.engine(), monitor).unwrap();
         let monitor = both.linker.instantiate(&mut both.store, &monitor).unwrap();
         let count = monitor.get_func(&both.store, "f").unwrap();
@@ -367,7 +386,7 @@ fn functions_that_probes_call_are_not_recorded() {
         both.run(program, 5);
         let n = monitor.get_global(&both.store, "n").unwrap().get(&mut both.store).unwrap_i32();
         assert_eq!(n, if is_probed { 4 } else { 0 });
-        events(&trace.bytes())
+        (events(&trace.bytes()), entered.load(Ordering::Relaxed))
     });
     assert_eq!(traces[0], traces[1]);
 }
