@@ -36,9 +36,9 @@ use super::check::check;
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::exception;
+use super::functions::all_recorded;
 use super::recording::Recording;
 use super::state::{State, write_snapshot};
-use super::value::all_recorded;
 
 /// The calls of a function that are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use wasm_jit::{AsContext, AsContextMut, ExnRef, FuncType, Instance, Tag, TagType
 
 use super::error::{Error, unsupported};
 use super::event::{Event, Exception};
-use super::functions::Functions;
-use super::value::{Value, all_recorded};
+use super::functions::{Functions, all_recorded};
+use super::value::Value;
 
 /// The event for a frame that this exception leaves, or something else. `None` if the exception is
 /// not known there: the module does not have its tag, or it carries a reference that is not null.

@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wasm_jit::{AsContext, Func, FuncId, FuncType, Instance, Module};
+use wasm_jit::{AsContext, AsContextMut, Func, FuncId, FuncType, Global, Instance, Module, Val};
 
-use super::error::Error;
+use super::error::{Error, unsupported};
 use super::event::Event;
 use super::trace::Writer;
-use super::value::Type;
+use super::value::{Type, Value};
 
 /// The functions that a trace has besides those of the module. A clone is the same list.
 #[derive(Clone, Debug)]
@@ -78,6 +78,56 @@ impl Functions {
 /// The function type with these parameters and results.
 pub(crate) fn function_type(parameters: &[Type], results: &[Type]) -> FuncType {
     FuncType::new(parameters.iter().map(|ty| ty.engine()), results.iter().map(|ty| ty.engine()))
+}
+
+/// The recorded value of an instance; as [`Value::of`].
+pub(crate) fn in_instance(
+    value: &Val,
+    instance: Instance,
+    functions: &Functions,
+    store: impl AsContext,
+) -> Option<Value> {
+    Value::of(value, |func| functions.number(func, instance, store))
+}
+
+/// The value of a global, if it has a recorded form.
+pub(crate) fn of_global(
+    mut store: impl AsContextMut,
+    instance: Instance,
+    functions: &Functions,
+    global: Global,
+) -> Option<Value> {
+    let value = global.get(store.as_context_mut());
+    in_instance(&value, instance, functions, store)
+}
+
+/// Arguments or results as they are recorded.
+///
+/// # Errors
+/// Those of [`recorded`].
+pub(crate) fn all_recorded(
+    values: &[Val],
+    instance: Instance,
+    functions: &Functions,
+    store: impl AsContext,
+) -> Result<Vec<Value>, Error> {
+    values.iter().map(|value| recorded(value, instance, functions, &store)).collect()
+}
+
+/// A value of a program as it is recorded.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a reference that has no recorded form.
+pub(crate) fn recorded(
+    value: &Val,
+    instance: Instance,
+    functions: &Functions,
+    store: impl AsContext,
+) -> Result<Value, Error> {
+    in_instance(value, instance, functions, store).ok_or_else(|| match value {
+        Val::FuncRef(_) => unsupported("a reference to a function of another module, of a type of its own"),
+        _ => unsupported(format!("a reference ({}) to what is not the module's", value.ty())),
+    })
 }
 
 /// Writes a trace, in which functions are declared before they are used.

@@ -13,8 +13,8 @@ use wasm_jit::{AsContextMut, ExternType, Instance, Memory, Mutability, Table};
 
 use super::error::{Error, unsupported};
 use super::event::Event;
-use super::functions::{Functions, Output};
-use super::value::{Value, mutable_globals, recorded};
+use super::functions::{Functions, Output, recorded};
+use super::value::{Value, mutable_globals};
 use super::writes;
 
 /// The imported memories and tables of an instance, and how many globals it imports.

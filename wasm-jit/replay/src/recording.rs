@@ -11,9 +11,9 @@ use super::check::{Shared, check_imports};
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::exception::Tags;
-use super::functions::{Functions, Output};
+use super::functions::{Functions, Output, all_recorded, recorded};
 use super::linked::Copies;
-use super::value::{Value, all_recorded, mutable_globals, recorded};
+use super::value::{Value, mutable_globals};
 use super::writes;
 
 /// The instance that is recorded.

@@ -12,7 +12,7 @@ use super::check::has_recorded_form;
 use super::error::Error;
 use super::event::{Event, Exception};
 use super::exception::Tags;
-use super::functions::{Functions, function_type};
+use super::functions::{Functions, function_type, in_instance};
 use super::snapshot::{Snapshot, Taking};
 use super::trace::Reader;
 use super::value::Value;
@@ -554,7 +554,7 @@ fn values<R: Read + 'static, O: Observer>(
 ) -> Option<Vec<Value>> {
     let instance = store.data().instance();
     let functions = &store.data().functions;
-    values.iter().map(|value| Value::in_instance(value, instance, functions, store.as_context())).collect()
+    values.iter().map(|value| in_instance(value, instance, functions, store.as_context())).collect()
 }
 
 fn val<R: Read + 'static, O: Observer>(

@@ -25,11 +25,11 @@ use super::dirty::Dirty;
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::exception;
-use super::functions::Functions;
+use super::functions::{Functions, in_instance, of_global};
 use super::objects;
 use super::rerun::{Observer, Run, rerun};
 use super::trace::Writer;
-use super::value::{Value, mutable_globals, of_global};
+use super::value::{Value, mutable_globals};
 use super::writes;
 
 /// Bytes of a page of memory.
@@ -343,7 +343,7 @@ impl Slice {
     }
 
     fn values(&self, store: impl AsContext, instance: Instance, values: &[Val]) -> Result<Vec<Value>, Error> {
-        let recorded = |value| Value::in_instance(value, instance, &self.functions, store.as_context());
+        let recorded = |value| in_instance(value, instance, &self.functions, store.as_context());
         let recorded = values.iter().map(|value| {
             recorded(value).ok_or_else(|| unsupported(format!("a reference ({}) that is passed", value.ty())))
         });

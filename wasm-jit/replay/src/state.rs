@@ -9,10 +9,10 @@ use wasm_jit::{AsContext, AsContextMut, Instance, Table};
 use super::check::has_recorded_form;
 use super::error::{Error, unsupported};
 use super::event::Event;
-use super::functions::{Functions, Output};
+use super::functions::{Functions, Output, in_instance, of_global};
 use super::imported;
 use super::objects;
-use super::value::{Value, mutable_globals, of_global};
+use super::value::{Value, mutable_globals};
 use super::writes::changed_blocks;
 
 /// The state of an instance.
@@ -187,7 +187,7 @@ pub(crate) fn element(
     at: u64,
 ) -> Option<Value> {
     let value = table.get(store.as_context_mut(), at).expect("it is in the table");
-    Value::in_instance(&value, instance, functions, store)
+    in_instance(&value, instance, functions, store)
 }
 
 /// Which data segments, and which element segments, are empty.

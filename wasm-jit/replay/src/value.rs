@@ -3,10 +3,7 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use wasm_jit::{AsContext, AsContextMut, Global, Instance, Mutability, Val, ValType};
-
-use super::error::{Error, unsupported};
-use super::functions::Functions;
+use wasm_jit::{AsContext, Global, Instance, Mutability, Val, ValType};
 
 /// A type of values that a trace can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -99,16 +96,6 @@ impl Value {
         }
     }
 
-    /// The recorded value of an instance; as [`Value::of`].
-    pub(crate) fn in_instance(
-        value: &Val,
-        instance: Instance,
-        functions: &Functions,
-        store: impl AsContext,
-    ) -> Option<Self> {
-        Self::of(value, |func| functions.number(func, instance, store))
-    }
-
     /// The recorded value; `None` for a reference to a value of the host, to an exception, or to a
     /// function without a number.
     pub(crate) fn of(value: &Val, index: impl FnOnce(&wasm_jit::Func) -> Option<u32>) -> Option<Self> {
@@ -148,48 +135,8 @@ impl fmt::Display for Value {
     }
 }
 
-/// The value of a global, if it has a recorded form.
-pub(crate) fn of_global(
-    mut store: impl AsContextMut,
-    instance: Instance,
-    functions: &Functions,
-    global: Global,
-) -> Option<Value> {
-    let value = global.get(store.as_context_mut());
-    Value::in_instance(&value, instance, functions, store)
-}
-
 /// The mutable globals of an instance, by their indices.
 pub(crate) fn mutable_globals(store: impl AsContext, instance: Instance) -> Vec<(u32, Global)> {
     let all = (0..).map_while(|index| Some((index, instance.global(store.as_context(), index)?)));
     all.filter(|(_, global)| global.ty(store.as_context()).mutability() == Mutability::Var).collect()
-}
-
-/// Arguments or results as they are recorded.
-///
-/// # Errors
-/// Those of [`recorded`].
-pub(crate) fn all_recorded(
-    values: &[Val],
-    instance: Instance,
-    functions: &Functions,
-    store: impl AsContext,
-) -> Result<Vec<Value>, Error> {
-    values.iter().map(|value| recorded(value, instance, functions, &store)).collect()
-}
-
-/// A value of a program as it is recorded.
-///
-/// # Errors
-/// [`Error::Unsupported`] for a reference that has no recorded form.
-pub(crate) fn recorded(
-    value: &Val,
-    instance: Instance,
-    functions: &Functions,
-    store: impl AsContext,
-) -> Result<Value, Error> {
-    Value::in_instance(value, instance, functions, store).ok_or_else(|| match value {
-        Val::FuncRef(_) => unsupported("a reference to a function of another module, of a type of its own"),
-        _ => unsupported(format!("a reference ({}) to what is not the module's", value.ty())),
-    })
 }
