@@ -136,9 +136,10 @@ pub use exn_ref::ExnRef;
 pub use module::{FunctionBody, FunctionInfo, Instruction, Instructions, Module};
 pub use runtime::{
     Announced, AnyRef, ArrayElement, ArrayRef, AsContext, AsContextMut, Before, CallObserver, Caller,
-    ChangedElements, Export, Extern, ExternRef, Func, Global, I31, Instance, IntoFunc, Linker, Memory,
-    NumericFunc, ObserverId, SharedMemory, Store, StoreContext, StoreContextMut, StoreLimits, StructRef,
-    Table, Tag, TypedFunc, Val, WasmParams, WasmResults, WasmRet, WasmTy, WriteLog, prepare_thread,
+    ChangedElements, Export, Extern, ExternRef, Func, FuncId, Global, I31, Instance, IntoFunc, Linker,
+    Memory, NumericFunc, ObserverId, SharedMemory, Store, StoreContext, StoreContextMut, StoreLimits,
+    StructRef, Table, Tag, TypedFunc, Val, WasmParams, WasmResults, WasmRet, WasmTy, WriteLog,
+    prepare_thread,
 };
 pub use symbols::Symbols;
 pub use trap::{FrameInfo, FrameSymbol, InterruptHandle, Timeout, Trap, WasmBacktrace};

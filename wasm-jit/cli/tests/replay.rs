@@ -242,6 +242,45 @@ fn each_module_has_a_trace() {
     }
 }
 
+/// The library calls a function that the program has put into their table.
+#[test]
+fn functions_of_other_modules_have_numbers() {
+    let place = Place::new();
+    let library = r#"(module (table (export "table") 1 funcref)
+        (func (export "run") (result i32) (call_indirect (result i32) (i32.const 0))))"#;
+    let program = r#"(module
+        (import "lib" "table" (table 1 funcref))
+        (import "lib" "run" (func $run (result i32)))
+        (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+        (memory (export "memory") 1)
+        (func $seven (result i32) (i32.const 7))
+        (elem (i32.const 0) func $seven)
+        (func (export "_start") (call $exit (call $run))))"#;
+    fs::write(place.path("lib.wat"), library).unwrap();
+    fs::write(place.path("main.wat"), program).unwrap();
+    let recorded = place.run(&["record", "--each", "-o", "traces", "--preload", "lib=lib.wat", "main.wat"]);
+    assert_eq!((recorded.status.code(), text(&recorded.stderr)), (Some(7), String::new()));
+    place.print(&["reduce", "traces/lib.trace", "lib.wat", "-o", "small.trace"]);
+    let dumped = place.print(&["trace", "dump", "small.trace"]);
+    let events: Vec<&str> = dumped.lines().map(|line| line.trim_start().split_once(' ').unwrap().1).collect();
+    let expected = [
+        "function func=1 parameters= results=i32",
+        "set table=0 element=0 func:1",
+        "enter func=0",
+        "call import=1",
+        "return i32:7",
+        "leave i32:7",
+    ];
+    assert_eq!(events[1..], expected);
+    let json = place.print(&["trace", "dump", "--json", "small.trace"]);
+    let function = r#""event":"function","function":1,"parameters":[],"results":["i32"]"#;
+    assert!(json.contains(function), "{json}");
+    place.print(&["replay-gen", "--check", "small.trace", "lib.wat", "-o", "check.wasm"]);
+    place.print(&["run", "check.wasm"]);
+    let replayed = place.run(&["run", "--replay", "traces/program.trace", "main.wat"]);
+    assert_eq!((replayed.status.code(), text(&replayed.stderr)), (Some(7), String::new()));
+}
+
 #[test]
 fn monitors_observe_a_recorded_run() {
     let place = Place::new();

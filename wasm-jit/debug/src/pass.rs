@@ -61,7 +61,12 @@ pub(crate) enum Purpose {
         watches: bool,
     },
     /// Finds the last passage of one of these places, at this depth.
-    Passage { places: BTreeSet<Location>, depth: usize },
+    Passage {
+        places: BTreeSet<Location>,
+        depth: usize,
+        /// Those with more fuel than this are not of interest.
+        fuel: u64,
+    },
 }
 
 /// What a pass has found so far.
@@ -131,6 +136,7 @@ impl Pass {
             From::Start => match self.purpose {
                 Purpose::Stop(_) => 0,
                 Purpose::Exhaust => return 0,
+                Purpose::Passage { fuel, .. } => fuel,
                 _ => u64::MAX,
             },
         };
@@ -180,8 +186,9 @@ mod tests {
         check(fuel, None, Purpose::Search { watches: true }, &[200, 3], 200);
         check(From::Position(at(50)), Some(at(50)), Purpose::Search { watches: false }, &[], 50);
         check(From::Start, Some(at(7)), Purpose::Search { watches: false }, &[], u64::MAX);
-        let passage = Purpose::Passage { places: BTreeSet::new(), depth: 0 };
-        check(From::Start, Some(at(7)), passage, &[], u64::MAX);
+        let passage = |fuel| Purpose::Passage { places: BTreeSet::new(), depth: 0, fuel };
+        check(From::Start, Some(at(7)), passage(u64::MAX), &[], u64::MAX);
+        check(From::Start, Some(at(7)), passage(100), &[], 100);
         // Its fuel is not that of other passes.
         check(From::Start, None, Purpose::Exhaust, &[500], 0);
     }

@@ -15,12 +15,13 @@
 //!    probe. The trail is kept for further steps.
 //!
 //! Steps over calls and to the beginning of lines are found in the trail; if a call is longer than
-//! that, a pass looks for its instruction ([`Purpose::Passage`]).
+//! that, a pass looks for its instruction ([`Purpose::Passage`]), in the last part of the run
+//! first.
 //!
 //! A place in a hot loop is passed millions of times before the moment that matters. Fuel is never
 //! added, so no moment before is of interest while more of it is left ([`Pass::fuel`]): the stubs
-//! of the probes compare it, and call the debugger only from there on ([`FuelThreshold`]). A search
-//! that begins with the run has no such limit: each moment since then may be the one that it finds.
+//! of the probes compare it, and call the debugger only from there on ([`FuelThreshold`]). What is
+//! looked for in the complete run has no such limit: each moment may be the one that it finds.
 //!
 //! # Snapshots
 //! The host may begin a pass at a later moment that is still before what the pass observes
@@ -33,14 +34,25 @@
 //!   the debugger's threads, of which one stops the program and another one talks to the user, who
 //!   sends closures to a thread; and it shares the text with its parent, so that it can switch no
 //!   probes before it has its own (`wordpatch::text::unshare`), a copy for each child.
-//! - **A copy of the stack** has frames of the host between those of WebAssembly, with references
-//!   to what the host changes afterwards, and return addresses in versions of code that are freed
-//!   when no thread is in them. It would take a version of each function that can be entered in its
-//!   middle, with values from a buffer.
+//! - **A copy of the stack** has frames of the host between those of WebAssembly: of each host
+//!   function that has called the program, of the call of `_start`, and of the engine at each
+//!   (`runtime/activation.rs`, with the stack limit, the links of activations and the end of what
+//!   it lends). They own memory and hold references: after the run has gone on, the values to which
+//!   the copied bytes refer are changed or freed, so that to restore the bytes is undefined
+//!   behaviour, whatever is done for the program. Frames of WebAssembly have return addresses in
+//!   versions of code that are freed when no thread is in them, and conservative roots of the
+//!   collector.
+//! - **Values of frames** can be read at calls
+//!   ([`Frame::caller`](wasm_jit::probes::Frame::caller)), and plain versions have each in its
+//!   slot. But nothing enters a function in its middle, and the functions of the host between two
+//!   activations would have to be entered in theirs. It would take a version of each function with
+//!   an entry at each call, values from a buffer, and hosts that are state machines; a replay's
+//!   host could be one.
 //!
 //! All passes run on threads that the program's host starts; one thread of the debugger controls
 //! them. Its last pass stops the program where it comes to.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -60,6 +72,8 @@ const TRAIL: u64 = 1 << 14;
 /// The length of the last part of the run, in which breakpoints and changed values are looked for
 /// first.
 const SEARCHED: u64 = 1 << 16;
+/// The length of the last part of the run, in which the call of a frame is looked for first.
+const NEAR: u64 = 1 << 22;
 /// How much longer the next part is, if the first one is not long enough.
 const LONGER: u64 = 16;
 /// The same if all instructions of the part are seen: a part that is too long takes more time than
@@ -463,18 +477,27 @@ impl Journey<'_> {
     }
 
     /// The last time before a point that the thread came to one of these places, in a frame of this
-    /// depth.
+    /// depth. The last part of the run is searched first: there, it may be near, and in all of the
+    /// run there may be many times that it was there.
     fn passage(
         &self,
         places: impl IntoIterator<Item = Location>,
         depth: usize,
         until: Point,
     ) -> Result<Option<Position>, Halt> {
-        let purpose = Purpose::Passage { places: places.into_iter().collect(), depth };
-        let pass = Arc::new(Pass::new(From::Start, until.position(), purpose));
-        self.run(&pass, self.repeats.fuel)?;
-        let found = pass.progress().found.take();
-        Ok(found.map(|found| found.position))
+        let places: BTreeSet<Location> = places.into_iter().collect();
+        let near =
+            until.fuel().map(|left| left.saturating_add(NEAR)).filter(|fuel| *fuel < self.repeats.fuel);
+        for fuel in near.into_iter().chain([u64::MAX]) {
+            let purpose = Purpose::Passage { places: places.clone(), depth, fuel };
+            let pass = Arc::new(Pass::new(From::Start, until.position(), purpose));
+            self.run(&pass, self.repeats.fuel)?;
+            let found = pass.progress().found.take();
+            if found.is_some() {
+                return Ok(found.map(|found| found.position));
+            }
+        }
+        Ok(None)
     }
 
     /// The beginning of the line that was executed before a point; with `over`, not in a function

@@ -36,10 +36,9 @@ use super::check::check;
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::exception;
-use super::linked::Entries;
+use super::functions::all_recorded;
 use super::recording::Recording;
 use super::state::{State, write_snapshot};
-use super::value::all_recorded;
 
 /// The calls of a function that are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +81,7 @@ impl CallRecorder {
         out: impl Write + Send + 'static,
     ) -> Result<Self, Error> {
         let function = checked(module, calls)?;
-        let shared = Shared(Arc::new(Mutex::new(Recorded::new(module, calls, Recording::new(module, out)?))));
+        let shared = Shared(Arc::new(Mutex::new(Recorded::new(calls, Recording::new(module, out)?))));
         let left = shared.clone();
         let watch = module.watch_unwound(move |frame| {
             if frame.function == calls.function {
@@ -143,7 +142,6 @@ impl FrameOfThread {
 }
 
 struct Recorded {
-    module: Module,
     calls: Calls,
     /// `None` after the end.
     recording: Option<Recording>,
@@ -159,17 +157,14 @@ struct Recorded {
     inside: Option<FrameOfThread>,
     /// That of the store, while a call is recorded.
     observer: Option<ObserverId>,
-    /// Made when another instance is called.
-    entries: Option<Entries>,
     failed: Option<Error>,
     /// Removed at the end.
     attached: Option<(Vec<Probe>, UnwoundWatch)>,
 }
 
 impl Recorded {
-    fn new(module: &Module, calls: Calls, recording: Recording) -> Self {
+    fn new(calls: Calls, recording: Recording) -> Self {
         Self {
-            module: module.clone(),
             calls,
             recording: Some(recording),
             instance: None,
@@ -178,7 +173,6 @@ impl Recorded {
             entered: 0,
             inside: None,
             observer: None,
-            entries: None,
             failed: None,
             attached: None,
         }
@@ -191,7 +185,7 @@ impl Recorded {
         {
             self.failed.get_or_insert(error);
         }
-        (self.inside, self.known, self.attached, self.entries) = (None, None, None, None);
+        (self.inside, self.known, self.attached) = (None, None, None);
     }
 
     fn end_if_failed(&mut self, done: Result<(), Error>) {
@@ -222,11 +216,13 @@ impl Recorded {
         arguments: &[Val],
     ) -> Result<(), Error> {
         let Some(recording) = &mut self.recording else { return Ok(()) };
-        let arguments = all_recorded(arguments, &instance, store.as_context())?;
+        let functions = recording.out.functions.clone();
+        let arguments = all_recorded(arguments, instance, &functions, store.as_context())?;
         match self.known.take() {
             None => write_snapshot(&mut store, instance, &mut recording.out)?,
             Some(known) => {
-                known.write_changes(&mut store, instance, &mut |event| recording.out.write(&event))?;
+                let out = &mut recording.out;
+                known.write_changes(&mut store, instance, &functions, &mut |event| out.write(&event))?;
             }
         }
         recording.out.write(&Event::Enter { function: self.calls.function, arguments })?;
@@ -253,13 +249,14 @@ impl Recorded {
         self.end_observation(&mut store);
         let Some(recording) = &mut self.recording else { return Ok(()) };
         recording.end();
-        let results = all_recorded(results, &instance, &store)?;
+        let functions = recording.out.functions.clone();
+        let results = all_recorded(results, instance, &functions, &store)?;
         recording.out.write(&Event::Leave { results })?;
         recording.out.flush()?;
         if self.entered == self.calls.number.get() {
             self.finish();
         } else {
-            self.known = Some(State::of(store, instance));
+            self.known = Some(State::of(store, instance, &functions));
         }
         Ok(())
     }
@@ -337,23 +334,7 @@ impl Shared {
             Some(recording) => event(recording, &mut store),
             None => return recorded.end_observation(&mut store),
         };
-        let done = done.and_then(|()| self.watch_entries(&mut recorded));
         recorded.end_if_failed(done);
-    }
-
-    /// Notices direct calls of the instance by others, while others run.
-    fn watch_entries(&self, recorded: &mut Recorded) -> Result<(), Error> {
-        let Recorded { recording: Some(recording), entries, module, .. } = recorded else { return Ok(()) };
-        Entries::keep(entries, recording.has_others(), || {
-            let shared = self.clone();
-            Entries::new(module, move |instance| {
-                let mut recorded = shared.lock();
-                let checked =
-                    recorded.recording.as_ref().map_or(Ok(()), |recording| recording.check_entry(instance));
-                recorded.end_if_failed(checked);
-                Ok(())
-            })
-        })
     }
 }
 

@@ -20,6 +20,17 @@ pub enum Error {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// The trace is of a later version of its format.
+    #[error(
+        "the trace has version {version} of the format, and the versions up to {known} can be read: use the \
+         version of the program that has written it, or record the run again"
+    )]
+    Version {
+        /// The trace's.
+        version: u32,
+        /// The last one that can be read.
+        known: u32,
+    },
     /// The trace is of another module.
     #[error("the trace was recorded with another module")]
     OtherModule,

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use super::value::Value;
+use super::value::{Type, Value};
 
 /// Maximum number of bytes in one [`Event::Write`].
 pub(crate) const MAX_WRITE: usize = 1 << 16;
@@ -53,6 +53,16 @@ pub enum Event {
         /// Its value.
         value: Value,
     },
+    /// A function that the module neither defines nor imports, such as one of another module. It is
+    /// known from here on, to what comes later: its number in values, and in [`Event::Call`].
+    Function {
+        /// Its number: that of the first one follows the indices of the module's functions.
+        function: u32,
+        /// The types of its parameters.
+        parameters: Vec<Type>,
+        /// The types of its results.
+        results: Vec<Type>,
+    },
     /// The instance ran before the recording began. This follows the start and the imports. All
     /// memories are zero now and all tables null, whatever the module's segments say, and the start
     /// function is not called; the state at the beginning of the recording follows as changes by
@@ -75,9 +85,9 @@ pub enum Event {
         /// The arguments.
         arguments: Vec<Value>,
     },
-    /// The program calls an imported function.
+    /// The program calls an imported function, or through a reference one that it does not have.
     Call {
-        /// Its index.
+        /// Its index, or the number of an [`Event::Function`].
         import: u32,
         /// The arguments.
         arguments: Vec<Value>,
@@ -170,6 +180,11 @@ impl Event {
         matches!(self, Self::ImportMemory { .. } | Self::ImportTable { .. } | Self::ImportGlobal { .. })
     }
 
+    /// Whether it is a function that the module does not have.
+    pub(crate) fn is_function(&self) -> bool {
+        matches!(self, Self::Function { .. })
+    }
+
     /// Appends its encoding.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
@@ -256,6 +271,12 @@ impl Event {
                 put(out, (*tag).into());
                 put_values(out, values);
             }
+            Self::Function { function, parameters, results } => {
+                out.push(18);
+                put(out, (*function).into());
+                put_types(out, parameters);
+                put_types(out, results);
+            }
         }
     }
 
@@ -287,6 +308,7 @@ impl Event {
             15 => Self::DropData { segment: rest.u32()? },
             16 => Self::DropElements { segment: rest.u32()? },
             17 => Self::Throw(Exception { tag: rest.u32()?, values: rest.values()? }),
+            18 => Self::Function { function: rest.u32()?, parameters: rest.types()?, results: rest.types()? },
             _ => return Err("an unknown kind of event"),
         })
     }
@@ -305,6 +327,14 @@ impl fmt::Display for Event {
                 maximum.map_or(Ok(()), |maximum| write!(f, " maximum={maximum}"))
             }
             Self::ImportGlobal { global, value } => write!(f, "import global={global} {value}"),
+            Self::Function { function, parameters, results } => {
+                write!(
+                    f,
+                    "function func={function} parameters={} results={}",
+                    Types(parameters),
+                    Types(results)
+                )
+            }
             Self::Snapshot => f.write_str("snapshot"),
             Self::DropData { segment } => write!(f, "drop data={segment}"),
             Self::DropElements { segment } => write!(f, "drop elements={segment}"),
@@ -340,6 +370,16 @@ fn hexadecimal<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::E
     serializer.collect_str(&Hexadecimal(bytes))
 }
 
+/// Types, with commas in between.
+struct Types<'a>(&'a [Type]);
+
+impl fmt::Display for Types<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let types: Vec<String> = self.0.iter().map(Type::to_string).collect();
+        f.write_str(&types.join(","))
+    }
+}
+
 /// Values, each after a space.
 struct List<'a>(&'a [Value]);
 
@@ -365,6 +405,12 @@ fn put_maximum(out: &mut Vec<u8>, maximum: Option<u64>) {
 fn put_values(out: &mut Vec<u8>, values: &[Value]) {
     put(out, values.len() as u64);
     values.iter().for_each(|value| put_value(out, value));
+}
+
+/// As many bytes as types: their indices in [`Type::ALL`], as in front of values.
+fn put_types(out: &mut Vec<u8>, types: &[Type]) {
+    put(out, types.len() as u64);
+    out.extend(types.iter().map(|ty| *ty as u8));
 }
 
 fn put_value(out: &mut Vec<u8>, value: &Value) {
@@ -458,6 +504,13 @@ impl<'a> Encoded<'a, '_> {
             6 => Value::NullExtern,
             _ => return Err("an unknown type of value"),
         })
+    }
+
+    fn types(&mut self) -> Result<Vec<Type>, &'static str> {
+        let number = self.u64()?;
+        let bytes = usize::try_from(number).map_err(|_| "a number that is too large")?;
+        let ty = |byte: &u8| Type::ALL.get(usize::from(*byte)).copied().ok_or("an unknown type of value");
+        self.take(bytes)?.iter().map(ty).collect()
     }
 
     fn values(&mut self) -> Result<Vec<Value>, &'static str> {

@@ -8,7 +8,8 @@ use wasm_jit::{AsContext, AsContextMut, ExnRef, FuncType, Instance, Tag, TagType
 
 use super::error::{Error, unsupported};
 use super::event::{Event, Exception};
-use super::value::{Value, all_recorded};
+use super::functions::{Functions, all_recorded};
+use super::value::Value;
 
 /// The event for a frame that this exception leaves, or something else. `None` if the exception is
 /// not known there: the module does not have its tag, or it carries a reference that is not null.
@@ -35,10 +36,11 @@ impl Tags {
         &mut self,
         mut store: impl AsContextMut,
         instance: Instance,
+        functions: &Functions,
         exception: &ExnRef,
     ) -> Result<Exception, Error> {
         let fields = exception.fields(store.as_context_mut());
-        let values = all_recorded(&fields, &instance, store.as_context())
+        let values = all_recorded(&fields, instance, functions, store.as_context())
             .map_err(|_| unsupported("an exception with a reference to what is not the module's"))?;
         let tag = self.number(store.as_context(), instance, exception.tag(store.as_context()));
         Ok(Exception { tag, values })
@@ -69,7 +71,7 @@ impl Tags {
         if let Some(known) = instance.tag(store.as_context(), *tag).or_else(known) {
             return Ok(known);
         }
-        let ty = TagType::new(FuncType::new(values.iter().map(|value| value.ty()), []));
+        let ty = TagType::new(FuncType::new(values.iter().map(|value| value.ty().engine()), []));
         let made = Tag::new(store.as_context_mut(), &ty)?;
         self.others.push((*tag, made));
         Ok(made)

@@ -11,23 +11,24 @@
 
 use wasm_jit::{AsContextMut, ExternType, Instance, Memory, Mutability, Table};
 
-use super::error::Error;
+use super::error::{Error, unsupported};
 use super::event::Event;
-use super::trace::Writer;
-use super::value::{Value, recorded};
+use super::functions::{Functions, Output, recorded};
+use super::value::{Value, mutable_globals};
 use super::writes;
 
-/// The imported memories and tables of an instance.
+/// The imported memories and tables of an instance, and how many globals it imports.
 pub(crate) struct Imported {
     pub(crate) memories: Vec<Memory>,
     pub(crate) tables: Vec<Table>,
+    globals: u32,
 }
 
 /// Writes the sizes of imported memories and tables, and the values of imported globals.
 pub(crate) fn write(
     mut store: impl AsContextMut,
     instance: Instance,
-    out: &mut Writer,
+    out: &mut Output,
 ) -> Result<Imported, Error> {
     let (mut memories, mut tables, mut globals) = (Vec::new(), Vec::new(), 0);
     let module = instance.module(store.as_context()).clone();
@@ -42,7 +43,7 @@ pub(crate) fn write(
                 memories.push(memory);
             }
             ExternType::Global(ty) => {
-                let value = global(&mut store, instance, globals, ty.mutability())?;
+                let value = global(&mut store, instance, &out.functions, globals, ty.mutability())?;
                 out.write(&Event::ImportGlobal { global: globals, value })?;
                 globals += 1;
             }
@@ -57,32 +58,34 @@ pub(crate) fn write(
             ExternType::Func(_) | ExternType::Tag(_) => {}
         }
     }
-    Ok(Imported { memories, tables })
+    Ok(Imported { memories, tables, globals })
 }
 
-/// The value of an imported global. A replay has no functions yet when it reads it: where the
-/// program has set one, it is null at first.
+/// The value of an imported global. A replay has no functions yet when it reads it: a mutable one
+/// with a function is null at first.
 fn global(
     mut store: impl AsContextMut,
     instance: Instance,
+    functions: &Functions,
     index: u32,
     mutability: Mutability,
 ) -> Result<Value, Error> {
     let global = instance.global(store.as_context(), index).expect("an instance has its imports");
     let value = global.get(store.as_context_mut());
-    match recorded(&value, &instance, store.as_context())? {
+    match recorded(&value, instance, functions, store.as_context())? {
         Value::Func(Some(_)) if mutability == Mutability::Var => Ok(Value::Func(None)),
+        Value::Func(Some(_)) => Err(unsupported(format!("the imported global {index}, a constant function"))),
         value => Ok(value),
     }
 }
 
 /// Writes what is in the imported memories and tables of a new instance, whose start function has
-/// not run.
+/// not run, and the functions in imported globals.
 pub(crate) fn write_contents(
     mut store: impl AsContextMut,
     instance: Instance,
     imported: Imported,
-    out: &mut Writer,
+    out: &mut Output,
 ) -> Result<(), Error> {
     for (index, memory) in (0..).zip(imported.memories) {
         let bytes = memory.data(store.as_context());
@@ -95,10 +98,18 @@ pub(crate) fn write_contents(
     for (index, table) in (0..).zip(imported.tables) {
         for element in 0..table.size(store.as_context()) {
             let value = table.get(store.as_context_mut(), element).expect("it is in the table");
-            let value = recorded(&value, &instance, store.as_context())?;
+            let value = recorded(&value, instance, &out.functions, store.as_context())?;
             if !value.is_null() {
                 out.write(&Event::SetElement { table: index, element, value })?;
             }
+        }
+    }
+    let globals = mutable_globals(store.as_context(), instance).into_iter();
+    for (index, global) in globals.take_while(|(index, _)| *index < imported.globals) {
+        let value = global.get(store.as_context_mut());
+        let value = recorded(&value, instance, &out.functions, store.as_context())?;
+        if let Value::Func(Some(_)) = value {
+            out.write(&Event::SetGlobal { global: index, value })?;
         }
     }
     Ok(())

@@ -102,27 +102,29 @@
 //! # Several instances
 //! Of instances that are linked with each other, a trace has one; the others are a part of its host
 //! (`linked.rs`). Functions that it imports from them, and its own that they import, are called
-//! through the host while it is recorded. What the others change in memories, tables and globals
+//! through the host while it is recorded, and so are those that either calls through references.
+//! What the others change in memories, tables and globals
 //! that they share with it are effects of the host, and so are the segments of instances that are
 //! made meanwhile. Several can be recorded in one run, with a [`Recorder`] for each: the traces are
 //! independent of each other, and each replays alone.
 //!
-//! Refused are calls of the recorded instance through references that others have to its functions,
-//! as in a table, and references to functions of other instances that it gets, as in a table that
-//! it shares with them.
+//! A function that the module neither has nor imports, to which the instance gets a reference, as
+//! in a table that it shares with others, has a number in the trace and an [`Event::Function`] with
+//! its type (`functions.rs`). In a replay it is a function of the host.
 //!
 //! # Not supported
 //! [`Error::Unsupported`] names it: shared memories and so threads, imported start functions,
 //! imports of one function of the host, memory, table, tag or mutable global twice, a second
-//! instance in a trace; at the moment that they occur, calls by other instances through references,
-//! references to values of the host, to objects, or to functions that the module neither has nor
-//! imports, also in exceptions. A run that goes on after a trap can be recorded, but not replayed.
-//! Tail calls between instances take stack while one of them is recorded. What is in objects is not
-//! in a trace: if the recording does not begin with the instance, and by [`slice()`], programs are
-//! refused that have objects in globals, tables or element segments.
+//! instance in a trace; at the moment that they occur, references to values of the host, to
+//! objects, and to functions of others whose types mention types other than numbers, vectors,
+//! `funcref` and `externref`, or are declared as subtypes or in a group with others; functions in
+//! constant globals that are imported. A run that goes on after a trap can be recorded, but not
+//! replayed. Tail calls between instances take stack while one of them is recorded. What is in
+//! objects is not in a trace: if the recording does not begin with the instance, and by
+//! [`slice()`], programs are refused that have objects in globals, tables or element segments.
 //!
 //! References that the host keeps are not in a trace: a replay knows the functions and memories
-//! that the host uses by their indices in the module.
+//! that the host uses by their indices in the module, and other functions by their numbers.
 
 mod accesses;
 mod calls;
@@ -131,6 +133,7 @@ mod dirty;
 mod error;
 mod event;
 mod exception;
+mod functions;
 mod generate;
 mod import;
 mod imported;
@@ -160,4 +163,4 @@ pub use rerun::{Ended, HostFailed};
 pub use slice::slice;
 pub use snapshot::Snapshots;
 pub use trace::{Reader, Writer};
-pub use value::Value;
+pub use value::{Type, Value};

@@ -17,7 +17,6 @@ use wasm_jit::{
 use super::check::check;
 use super::error::{Error, unsupported};
 use super::imported;
-use super::linked::Entries;
 use super::recording::Recording;
 use super::state;
 
@@ -31,8 +30,8 @@ use super::state;
 /// instance. A recorder for each of several instances writes a trace of each, in one run; each
 /// trace replays alone.
 ///
-/// Calls of one instance by another must be calls of its imports. One through a reference, as in a
-/// table that they share, fails with [`Error::Unsupported`].
+/// Calls of one instance by another are calls of its imports, or through references, as in a table
+/// that they share.
 #[derive(Clone)]
 pub struct Recorder {
     module: Module,
@@ -43,8 +42,6 @@ struct Trace {
     recording: Recording,
     /// Whether there was an instance.
     has_begun: bool,
-    /// Made when another instance is called.
-    entries: Option<Entries>,
     /// That of the store, while an instance is recorded.
     observer: Option<ObserverId>,
 }
@@ -58,7 +55,7 @@ impl Recorder {
     pub fn new(module: &Module, out: impl Write + Send + 'static) -> Result<Self, Error> {
         Self::check(module)?;
         let recording = Recording::new(module, out)?;
-        let trace = Trace { recording, has_begun: false, entries: None, observer: None };
+        let trace = Trace { recording, has_begun: false, observer: None };
         Ok(Self { module: module.clone(), trace: Arc::new(Mutex::new(trace)) })
     }
 
@@ -104,7 +101,7 @@ impl Recorder {
     /// # Errors
     /// [`Error::Unsupported`] as for [`Recorder::instantiate`], for an instance of another module,
     /// and if a table or global has a reference that cannot be recorded: one to a value of the host
-    /// or to an object, or to a function that is not the module's. [`Error::Io`].
+    /// or to an object. [`Error::Io`].
     ///
     /// # Panics
     /// If the instance is of another store.
@@ -158,30 +155,13 @@ impl Recorder {
         if let Some(observer) = trace.observer.take() {
             store.as_context_mut().remove_observer(observer);
         }
-        trace.entries = None;
         trace.recording.out.flush()
     }
 
-    /// Notices direct calls of the instance by others, while others run.
-    fn watch_entries(&self, trace: &mut Trace) -> Result<(), Error> {
-        let has_others = trace.recording.has_others();
-        Entries::keep(&mut trace.entries, has_others, || {
-            let of_trace = Arc::downgrade(&self.trace);
-            Entries::new(&self.module, move |instance| match of_trace.upgrade() {
-                Some(trace) => lock(&trace).recording.check_entry(instance).map_err(wasm_jit::Error::host),
-                None => Ok(()),
-            })
-        })
-    }
-
     fn lock(&self) -> MutexGuard<'_, Trace> {
-        lock(&self.trace)
+        // Not held while foreign code runs, which might panic.
+        self.trace.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn lock(trace: &Mutex<Trace>) -> MutexGuard<'_, Trace> {
-    // Not held while foreign code runs, which might panic.
-    trace.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T: 'static> CallObserver<T> for Recorder {
@@ -191,9 +171,7 @@ impl<T: 'static> CallObserver<T> for Recorder {
         func: &Func,
         arguments: &[Val],
     ) -> Result<(), wasm_jit::Error> {
-        let mut trace = self.lock();
-        let entered = trace.recording.enter(store, func, arguments);
-        entered.and_then(|()| self.watch_entries(&mut trace)).map_err(into_engine)
+        self.lock().recording.enter(store, func, arguments).map_err(into_engine)
     }
 
     fn leave(
@@ -202,9 +180,7 @@ impl<T: 'static> CallObserver<T> for Recorder {
         func: &Func,
         results: Result<&[Val], &wasm_jit::Error>,
     ) -> Result<(), wasm_jit::Error> {
-        let mut trace = self.lock();
-        let left = trace.recording.leave(store, func, results);
-        left.and_then(|()| self.watch_entries(&mut trace)).map_err(into_engine)
+        self.lock().recording.leave(store, func, results).map_err(into_engine)
     }
 
     fn enter_host(

@@ -11,9 +11,9 @@ use super::check::{Shared, check_imports};
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::exception::Tags;
+use super::functions::{Functions, Output, all_recorded, recorded};
 use super::linked::Copies;
-use super::trace::Writer;
-use super::value::{Value, all_recorded, mutable_globals, recorded};
+use super::value::{Value, mutable_globals};
 use super::writes;
 
 /// The instance that is recorded.
@@ -28,8 +28,7 @@ struct Recorded {
     globals: Vec<(u32, Global, Option<Value>)>,
     log: WriteLog,
     shared: Shared,
-    /// Whether the program runs, and not its host.
-    is_running: bool,
+    functions: Functions,
     /// Calls of other instances by the host that have not ended.
     others: u32,
     /// What they may change, since the program left off or since one was called.
@@ -39,7 +38,7 @@ struct Recorded {
 impl Recorded {
     /// The host runs from now on.
     fn begin_host(&mut self, mut store: impl AsContextMut) -> Result<(), Error> {
-        (self.is_running, self.copies) = (false, None);
+        self.copies = None;
         if self.others > 0 {
             self.copy(&mut store);
         }
@@ -52,14 +51,14 @@ impl Recorded {
         }
         for (_, global, value) in &mut self.globals {
             let now = global.get(store.as_context_mut());
-            *value = Some(recorded(&now, &self.instance, store.as_context())?);
+            *value = Some(recorded(&now, self.instance, &self.functions, store.as_context())?);
         }
         Ok(())
     }
 
     fn copy(&mut self, store: impl AsContextMut) {
         let Shared { memories, tables, .. } = &self.shared;
-        self.copies = Some(Copies::of(store, self.instance, memories, tables));
+        self.copies = Some(Copies::of(store, self.instance, &self.functions, memories, tables));
     }
 
     /// The host calls a function of another instance.
@@ -71,8 +70,7 @@ impl Recorded {
     }
 
     /// The program runs from now on: writes what has changed since the host ran.
-    fn end_host(&mut self, mut store: impl AsContextMut, out: &mut Writer) -> Result<(), Error> {
-        self.is_running = true;
+    fn end_host(&mut self, mut store: impl AsContextMut, out: &mut Output) -> Result<(), Error> {
         let copies = self.copies.take();
         for (index, (memory, before)) in self.memories.iter().enumerate() {
             let pages = memory.size(store.as_context()) - before;
@@ -101,7 +99,7 @@ impl Recorded {
         }
         for (index, global, before) in &self.globals {
             let now = global.get(store.as_context_mut());
-            let value = recorded(&now, &self.instance, store.as_context())?;
+            let value = recorded(&now, self.instance, &self.functions, store.as_context())?;
             if Some(value) != *before {
                 out.write(&Event::SetGlobal { global: *index, value })?;
             }
@@ -113,7 +111,7 @@ impl Recorded {
         &mut self,
         copies: Option<&Copies>,
         mut store: impl AsContextMut,
-        out: &mut Writer,
+        out: &mut Output,
     ) -> Result<(), Error> {
         for (index, (table, before)) in (0..).zip(&self.tables) {
             let elements = table.size(store.as_context()) - before;
@@ -128,14 +126,16 @@ impl Recorded {
             }
         }
         for (index, (table, _)) in self.tables.iter().enumerate() {
-            let elements =
-                copies.map(|copies| copies.changed_elements(index as u32, self.instance, *table, &mut store));
+            let (index_in_module, functions) = (index as u32, &self.functions);
+            let elements = copies.map(|copies| {
+                copies.changed_elements(index_in_module, self.instance, functions, *table, &mut store)
+            });
             changed.extend(elements.into_iter().flatten().map(|element| (index, element)));
         }
         for (index, element) in changed {
             let (table, before) = self.tables[index];
             let now = table.get(store.as_context_mut(), element).expect("tables do not shrink");
-            let value = recorded(&now, &self.instance, store.as_context())?;
+            let value = recorded(&now, self.instance, &self.functions, store.as_context())?;
             // New elements are null.
             if element < before || !value.is_null() {
                 out.write(&Event::SetElement { table: index as u32, element, value })?;
@@ -145,7 +145,7 @@ impl Recorded {
     }
 
     fn values(&self, values: &[Val], store: impl AsContext) -> Result<Vec<Value>, Error> {
-        all_recorded(values, &self.instance, store)
+        all_recorded(values, self.instance, &self.functions, store)
     }
 
     /// How a call ends that does not return.
@@ -157,7 +157,7 @@ impl Recorded {
     ) -> Result<Event, Error> {
         Ok(match error {
             wasm_jit::Error::Exception(exception) => {
-                Event::Throw(tags.recorded(store, self.instance, exception)?)
+                Event::Throw(tags.recorded(store, self.instance, &self.functions, exception)?)
             }
             _ => Event::Fail,
         })
@@ -166,7 +166,7 @@ impl Recorded {
 
 /// A trace, and the instance that is recorded; what happens while there is none is ignored.
 pub(crate) struct Recording {
-    pub(crate) out: Writer,
+    pub(crate) out: Output,
     recorded: Option<Recorded>,
     tags: Tags,
 }
@@ -174,7 +174,7 @@ pub(crate) struct Recording {
 impl Recording {
     /// A new trace of a module.
     pub(crate) fn new(module: &Module, out: impl Write + Send + 'static) -> Result<Self, Error> {
-        let mut out = Writer::new(out)?;
+        let mut out = Output::new(module, out)?;
         let (bytes, length) = (module.bytes(), module.bytes().len() as u64);
         out.write(&Event::Start { module: crc32fast::hash(bytes), length })?;
         out.flush()?;
@@ -200,7 +200,7 @@ impl Recording {
             globals,
             log,
             shared,
-            is_running: true,
+            functions: self.out.functions.clone(),
             others: 0,
             copies: None,
         });
@@ -210,22 +210,6 @@ impl Recording {
     /// Ends that.
     pub(crate) fn end(&mut self) {
         self.recorded = None;
-    }
-
-    /// Whether other instances run, or may continue to.
-    pub(crate) fn has_others(&self) -> bool {
-        self.recorded.as_ref().is_some_and(|recorded| recorded.others > 0)
-    }
-
-    /// Refuses a call of this instance, which is entered now, if another one has made it without
-    /// the host.
-    pub(crate) fn check_entry(&self, instance: Instance) -> Result<(), Error> {
-        match &self.recorded {
-            Some(called) if called.instance == instance && called.others > 0 && !called.is_running => {
-                Err(unsupported("a call by another instance through a reference"))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// The host runs from now on.
@@ -283,8 +267,8 @@ impl Recording {
         if caller != Some(recorded.instance) {
             return Ok(());
         }
-        let import = recorded.instance.import_index(store.as_context(), func);
-        let import = import.ok_or_else(|| unsupported("a function of the host that is not imported"))?;
+        let import = recorded.functions.number(func, recorded.instance, store.as_context());
+        let import = import.ok_or_else(|| unsupported("a call of a function of a type of its own"))?;
         let arguments = recorded.values(arguments, store.as_context())?;
         out.write(&Event::Call { import, arguments })?;
         recorded.begin_host(&mut store)

@@ -149,7 +149,8 @@ impl Replay {
             self.store.set_fuel(given - snapshot.consumed)?;
             self.store.data_mut().begin_at(snapshot)?;
         }
-        self.store.data_mut().take_snapshots(Taking::new(snapshots, given, initial));
+        let functions = self.store.data().functions().clone();
+        self.store.data_mut().take_snapshots(Taking::new(snapshots, given, initial, functions));
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use super::check::has_recorded_form;
 use super::error::Error;
 use super::event::{Event, Exception};
 use super::exception::Tags;
+use super::functions::{Functions, function_type, in_instance};
 use super::snapshot::{Snapshot, Taking};
 use super::trace::Reader;
 use super::value::Value;
@@ -38,6 +39,9 @@ pub(crate) struct Run<R, O> {
     /// The first error of the program, as recorded.
     failure: Option<wasm_jit::Error>,
     tags: Tags,
+    functions: Functions,
+    /// Those that the module does not have: their types, and the functions once they are needed.
+    others: Vec<(FuncType, Option<Func>)>,
     observer: O,
     /// Of a run that begins with a snapshot: the rest of its events.
     restored: Option<(Arc<Snapshot>, usize)>,
@@ -63,13 +67,16 @@ pub enum Ended {
 #[error("the host function {module}.{name} failed when it was recorded")]
 #[non_exhaustive]
 pub struct HostFailed {
-    /// The module of the import.
+    /// The module of the import; `another module` for a function that the program does not import.
     pub module: String,
-    /// The name of the import.
+    /// The name of the import, or the number of the function in the trace.
     pub name: String,
     /// The arguments of the call.
     pub arguments: Vec<Value>,
 }
+
+/// In place of the module from which a function is imported.
+const OTHER_MODULES: &str = "another module";
 
 impl<R: Read, O: Observer> Run<R, O> {
     /// The next event; `None` at the end.
@@ -81,10 +88,30 @@ impl<R: Read, O: Observer> Run<R, O> {
             }
             self.restored = None;
         }
+        loop {
+            match self.read()? {
+                Some(Event::Function { .. }) => {}
+                event => return Ok(event),
+            }
+        }
+    }
+
+    /// The same, also if it is a function, which is known then.
+    fn read(&mut self) -> Result<Option<Event>, Error> {
         self.number += 1;
         let event = self.events.next().transpose()?;
         self.observer.reads(event.as_ref())?;
+        if let Some(Event::Function { function, parameters, results }) = &event {
+            if u64::from(*function) != u64::from(self.functions.own()) + self.others.len() as u64 {
+                return Err(self.mismatch("another number of functions that the module does not have"));
+            }
+            self.others.push((function_type(parameters, results), None));
+        }
         Ok(event)
+    }
+
+    pub(crate) fn functions(&self) -> &Functions {
+        &self.functions
     }
 
     /// The event that was read last does not fit.
@@ -95,7 +122,7 @@ impl<R: Read, O: Observer> Run<R, O> {
     /// Begins with a snapshot: the events before it do not happen.
     pub(crate) fn begin_at(&mut self, snapshot: Arc<Snapshot>) -> Result<(), Error> {
         while self.number < snapshot.number {
-            if self.next()?.is_none() {
+            if self.read()?.is_none() {
                 return Err(self.mismatch("the trace has become shorter"));
             }
         }
@@ -151,7 +178,7 @@ pub(crate) fn instantiate<R: Read + 'static, O: Observer>(
     trace: R,
     observer: O,
 ) -> Result<Store<Run<R, O>>, Error> {
-    let (events, tags) = (Reader::new(trace), Tags::default());
+    let (events, tags, functions) = (Reader::new(trace), Tags::default(), Functions::new(module));
     let run = Run {
         events,
         number: 0,
@@ -159,6 +186,8 @@ pub(crate) fn instantiate<R: Read + 'static, O: Observer>(
         stopped: None,
         failure: None,
         tags,
+        functions,
+        others: Vec::new(),
         observer,
         restored: None,
         taking: None,
@@ -252,12 +281,12 @@ fn global<R: Read + 'static, O: Observer>(
     let Some(Event::ImportGlobal { value, .. }) = store.data_mut().next()? else {
         return Err(store.data().mismatch("the program imports a global"));
     };
-    let value = val(&store.as_context_mut(), value)?;
+    let value = val(&mut store.as_context_mut(), value)?;
     Ok(Global::new(&mut *store, *ty, value)?)
 }
 
 fn host_function<R: Read + 'static, O: Observer>(
-    store: &mut Store<Run<R, O>>,
+    mut store: impl AsContextMut<Data = Run<R, O>>,
     import: u32,
     (module, name): (String, String),
     ty: FuncType,
@@ -284,12 +313,12 @@ fn host_function<R: Read + 'static, O: Observer>(
         store.data_mut().stopped.get_or_insert(stopped);
         Err(failed(store))
     };
-    Ok(Func::new(store, ty, host)?)
+    Ok(Func::new(store.as_context_mut(), ty, host)?)
 }
 
 /// The host returns these values.
 fn returned<R: Read + 'static, O: Observer>(
-    store: &StoreContextMut<'_, Run<R, O>>,
+    store: &mut StoreContextMut<'_, Run<R, O>>,
     values: Vec<Value>,
     results: &mut [Val],
 ) -> Result<(), Error> {
@@ -489,8 +518,9 @@ fn compare<R: Read + 'static, O: Observer>(
     exception: &ExnRef,
     recorded: &Exception,
 ) -> Result<(), Error> {
-    let (instance, mut tags) = (store.data().instance(), std::mem::take(&mut store.data_mut().tags));
-    let now = tags.recorded(&mut *store, instance, exception);
+    let (instance, functions) = (store.data().instance(), store.data().functions.clone());
+    let mut tags = std::mem::take(&mut store.data_mut().tags);
+    let now = tags.recorded(&mut *store, instance, &functions, exception);
     store.data_mut().tags = tags;
     let what = match now {
         Ok(now) if now == *recorded => return Ok(()),
@@ -523,11 +553,12 @@ fn values<R: Read + 'static, O: Observer>(
     values: &[Val],
 ) -> Option<Vec<Value>> {
     let instance = store.data().instance();
-    values.iter().map(|value| Value::in_instance(value, instance, store.as_context())).collect()
+    let functions = &store.data().functions;
+    values.iter().map(|value| in_instance(value, instance, functions, store.as_context())).collect()
 }
 
 fn val<R: Read + 'static, O: Observer>(
-    store: &StoreContextMut<'_, Run<R, O>>,
+    store: &mut StoreContextMut<'_, Run<R, O>>,
     value: Value,
 ) -> Result<Val, Error> {
     Ok(match value {
@@ -537,6 +568,9 @@ fn val<R: Read + 'static, O: Observer>(
         Value::F64(bits) => Val::F64(bits),
         Value::V128(bits) => Val::V128(bits),
         Value::Func(None) => Val::FuncRef(None),
+        Value::Func(Some(index)) if index >= store.data().functions.own() => {
+            Val::FuncRef(Some(other(store, index)?))
+        }
         Value::Func(Some(index)) => {
             let instance = store.data().instance.as_ref();
             let func = instance.and_then(|instance| instance.func(store.as_context(), index));
@@ -544,4 +578,23 @@ fn val<R: Read + 'static, O: Observer>(
         }
         Value::NullExtern => Val::ExternRef(None),
     })
+}
+
+/// The function with this number, which the module does not have.
+fn other<R: Read + 'static, O: Observer>(
+    store: &mut StoreContextMut<'_, Run<R, O>>,
+    number: u32,
+) -> Result<Func, Error> {
+    let index = (number - store.data().functions.own()) as usize;
+    let Some((ty, known)) = store.data().others.get(index).cloned() else {
+        return Err(store.data().mismatch("there is no such function"));
+    };
+    if let Some(func) = known {
+        return Ok(func);
+    }
+    let names = (OTHER_MODULES.to_owned(), number.to_string());
+    let func = host_function(&mut *store, number, names, ty)?;
+    store.data().functions.made(number, &func, store.as_context());
+    store.data_mut().others[index].1 = Some(func);
+    Ok(func)
 }

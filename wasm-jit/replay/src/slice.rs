@@ -25,10 +25,11 @@ use super::dirty::Dirty;
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::exception;
+use super::functions::{Functions, in_instance, of_global};
 use super::objects;
 use super::rerun::{Observer, Run, rerun};
 use super::trace::Writer;
-use super::value::{Value, mutable_globals, of_global};
+use super::value::{Value, mutable_globals};
 use super::writes;
 
 /// Bytes of a page of memory.
@@ -55,7 +56,7 @@ pub fn slice(
     out: impl Write + Send + 'static,
 ) -> Result<u64, Error> {
     let found = accesses::delimited(module, function)?;
-    let slice = Shared(Arc::new(Mutex::new(Slice::new(function, Writer::new(out)?))));
+    let slice = Shared(Arc::new(Mutex::new(Slice::new(module, function, Writer::new(out)?))));
     slice.lock(|slice| {
         slice.out.write(&Event::Start {
             module: crc32fast::hash(module.bytes()),
@@ -120,7 +121,10 @@ fn run<R: Read + 'static>(
         }));
         specs
     })?;
-    rerun(module, trace, slice.clone(), |store, instance| slice.lock(|slice| slice.begin(store, instance)))?;
+    rerun(module, trace, slice.clone(), |store, instance| {
+        let functions = store.data().functions().clone();
+        slice.lock(|slice| slice.begin(store, instance, functions))
+    })?;
     probed.is_complete()
 }
 
@@ -190,6 +194,8 @@ struct Slice {
     /// The mutable globals by their indices, as they are when the slice is replayed; `None` for a
     /// reference that has no recorded form.
     globals: Vec<(u32, Option<Value>)>,
+    /// Those of the replay, as soon as it has begun.
+    functions: Functions,
     /// Who has changed a table outside of the calls.
     table_changed: Option<String>,
     /// The event for what leaves a frame of the function.
@@ -203,7 +209,7 @@ struct Slice {
 }
 
 impl Slice {
-    fn new(function: u32, out: Writer) -> Self {
+    fn new(module: &Module, function: u32, out: Writer) -> Self {
         Self {
             function,
             out,
@@ -212,6 +218,7 @@ impl Slice {
             is_inside: false,
             memories: Vec::new(),
             globals: Vec::new(),
+            functions: Functions::new(module),
             table_changed: None,
             left_by: None,
             has_failed: false,
@@ -222,13 +229,19 @@ impl Slice {
     }
 
     /// Copies the state of a new instance.
-    fn begin(&mut self, mut store: impl AsContextMut, instance: Instance) -> Result<(), Error> {
+    fn begin(
+        &mut self,
+        mut store: impl AsContextMut,
+        instance: Instance,
+        functions: Functions,
+    ) -> Result<(), Error> {
+        self.functions = functions;
         objects::refuse(&mut store, instance)?;
         let memories = (0..).map_while(|index| instance.memory(store.as_context(), index));
         let known = memories.map(|memory| memory.data(store.as_context()).to_vec());
         self.memories = known.map(|known| Memory { known, dirty: Dirty::default() }).collect();
         for (index, global) in mutable_globals(store.as_context(), instance) {
-            self.globals.push((index, of_global(&mut store, instance, global)));
+            self.globals.push((index, of_global(&mut store, instance, &self.functions, global)));
         }
         Ok(())
     }
@@ -264,7 +277,7 @@ impl Slice {
         if let Some(by) = &self.table_changed {
             return Err(unsupported(format!("a table that {by} changes outside of the calls")));
         }
-        let arguments = values(&store, instance, arguments)?;
+        let arguments = self.values(&store, instance, arguments)?;
         self.changed_outside(&mut store, instance)?;
         self.out.write(&Event::Enter { function, arguments })?;
         self.is_inside = true;
@@ -292,7 +305,7 @@ impl Slice {
             }
         }
         for (global, known) in &mut self.globals {
-            let now = global_of(&mut store, instance, *global);
+            let now = global_of(&mut store, instance, &self.functions, *global);
             let value = now.ok_or_else(|| unsupported(format!("the reference in global {global}")))?;
             if now != *known {
                 self.out.write(&Event::SetGlobal { global: *global, value })?;
@@ -312,7 +325,8 @@ impl Slice {
         if self.depth > 0 || !self.is_inside {
             return Ok(());
         }
-        self.out.write(&Event::Leave { results: values(&store, instance, results)? })?;
+        let results = self.values(&store, instance, results)?;
+        self.out.write(&Event::Leave { results })?;
         self.is_inside = false;
         // The replay has changed all of this as well.
         for (index, memory) in (0..).zip(&mut self.memories) {
@@ -323,9 +337,17 @@ impl Slice {
             }
         }
         for (global, known) in &mut self.globals {
-            *known = global_of(&mut store, instance, *global);
+            *known = global_of(&mut store, instance, &self.functions, *global);
         }
         Ok(())
+    }
+
+    fn values(&self, store: impl AsContext, instance: Instance, values: &[Val]) -> Result<Vec<Value>, Error> {
+        let recorded = |value| in_instance(value, instance, &self.functions, store.as_context());
+        let recorded = values.iter().map(|value| {
+            recorded(value).ok_or_else(|| unsupported(format!("a reference ({}) that is passed", value.ty())))
+        });
+        recorded.collect()
     }
 
     /// A trap, an exception, a failure of the host or the end of the trace leaves the function.
@@ -348,7 +370,9 @@ impl Slice {
     fn reads(&mut self, event: Option<&Event>) -> Result<(), Error> {
         match event {
             None => self.has_ended = true,
-            Some(event) if event.is_import() || self.is_inside => self.out.write(event)?,
+            Some(event) if event.is_import() || event.is_function() || self.is_inside => {
+                self.out.write(event)?;
+            }
             Some(Event::Snapshot) => {
                 self.out.write(&Event::Snapshot)?;
                 self.memories.iter_mut().for_each(|memory| memory.known.fill(0));
@@ -368,17 +392,14 @@ impl Slice {
     }
 }
 
-fn global_of(store: impl AsContextMut, instance: Instance, index: u32) -> Option<Value> {
+fn global_of(
+    store: impl AsContextMut,
+    instance: Instance,
+    functions: &Functions,
+    index: u32,
+) -> Option<Value> {
     let global = instance.global(store.as_context(), index).expect("globals remain");
-    of_global(store, instance, global)
-}
-
-fn values(store: impl AsContext, instance: Instance, values: &[Val]) -> Result<Vec<Value>, Error> {
-    let recorded = |value| Value::in_instance(value, instance, store.as_context());
-    let recorded = values.iter().map(|value| {
-        recorded(value).ok_or_else(|| unsupported(format!("a reference ({}) that is passed", value.ty())))
-    });
-    recorded.collect()
+    of_global(store, instance, functions, global)
 }
 
 #[derive(Clone)]

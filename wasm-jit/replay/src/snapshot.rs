@@ -14,6 +14,7 @@ use wasm_jit::{AsContextMut, Instance};
 
 use super::error::Error;
 use super::event::Event;
+use super::functions::Functions;
 use super::state::State;
 
 /// Maximum number of snapshots.
@@ -102,11 +103,12 @@ pub(crate) struct Taking {
     given: u64,
     /// The state of a new instance.
     initial: State,
+    functions: Functions,
 }
 
 impl Taking {
-    pub(crate) fn new(snapshots: Arc<Snapshots>, given: u64, initial: State) -> Self {
-        Self { snapshots, given, initial }
+    pub(crate) fn new(snapshots: Arc<Snapshots>, given: u64, initial: State, functions: Functions) -> Self {
+        Self { snapshots, given, initial, functions }
     }
 
     /// Takes a snapshot if the last one is long ago; so many events are before it.
@@ -134,7 +136,7 @@ impl Taking {
             }
         }
         let (mut events, mut bytes) = (vec![Event::Snapshot], 0);
-        self.initial.write_changes(&mut store, instance, &mut |event| {
+        self.initial.write_changes(&mut store, instance, &self.functions, &mut |event| {
             bytes += size_of::<Event>();
             if let Event::Write { bytes: written, .. } = &event {
                 bytes += written.len();

@@ -9,10 +9,10 @@ use wasm_jit::{AsContext, AsContextMut, Instance, Table};
 use super::check::has_recorded_form;
 use super::error::{Error, unsupported};
 use super::event::Event;
+use super::functions::{Functions, Output, in_instance, of_global};
 use super::imported;
 use super::objects;
-use super::trace::Writer;
-use super::value::{Value, mutable_globals, of_global};
+use super::value::{Value, mutable_globals};
 use super::writes::changed_blocks;
 
 /// The state of an instance.
@@ -43,14 +43,15 @@ struct Elements {
 pub(crate) fn write_snapshot(
     mut store: impl AsContextMut,
     instance: Instance,
-    out: &mut Writer,
+    out: &mut Output,
 ) -> Result<(), Error> {
     objects::refuse(&mut store, instance)?;
     let imported = imported::write(&mut store, instance, out)?;
     out.write(&Event::Snapshot)?;
     let (memories, tables) = (imported.memories.len(), imported.tables.len());
     let cleared = State::cleared(&mut store, instance, memories, tables);
-    cleared.write_changes(store, instance, &mut |event| out.write(&event))
+    let functions = out.functions.clone();
+    cleared.write_changes(store, instance, &functions, &mut |event| out.write(&event))
 }
 
 /// Where the events go that describe a state.
@@ -85,7 +86,7 @@ impl State {
     }
 
     /// That of an instance now. Copies its memories.
-    pub(crate) fn of(mut store: impl AsContextMut, instance: Instance) -> Self {
+    pub(crate) fn of(mut store: impl AsContextMut, instance: Instance, functions: &Functions) -> Self {
         let mut this = Self::empty(&mut store, instance);
         for (index, memory) in (0..).zip(&mut this.memories) {
             let found = instance.memory(store.as_context(), index).expect("it has this memory");
@@ -93,11 +94,11 @@ impl State {
         }
         for (index, table) in (0..).zip(&mut this.tables) {
             let found = instance.table(store.as_context(), index).expect("it has this table");
-            let elements = (0..table.size).map(|at| element(&mut store, instance, found, at));
+            let elements = (0..table.size).map(|at| element(&mut store, instance, functions, found, at));
             table.elements = elements.collect();
         }
         for ((_, value), (_, global)) in this.globals.iter_mut().zip(mutable_globals(&store, instance)) {
-            *value = of_global(&mut store, instance, global);
+            *value = of_global(&mut store, instance, functions, global);
         }
         this.dropped = dropped(&store, instance);
         this
@@ -108,6 +109,7 @@ impl State {
         &self,
         mut store: impl AsContextMut,
         instance: Instance,
+        functions: &Functions,
         out: &mut Sink<'_>,
     ) -> Result<(), Error> {
         for (index, known) in (0..).zip(&self.memories) {
@@ -123,10 +125,10 @@ impl State {
             }
         }
         for (index, known) in (0..).zip(&self.tables) {
-            known.write_changes(index, &mut store, instance, out)?;
+            known.write_changes(index, &mut store, instance, functions, out)?;
         }
         for ((index, known), (_, global)) in self.globals.iter().zip(mutable_globals(&store, instance)) {
-            let now = of_global(&mut store, instance, global);
+            let now = of_global(&mut store, instance, functions, global);
             let value = now.ok_or_else(|| unsupported(format!("the reference in global {index}")))?;
             if now != *known {
                 out(Event::SetGlobal { global: *index, value })?;
@@ -149,6 +151,7 @@ impl Elements {
         index: u32,
         mut store: impl AsContextMut,
         instance: Instance,
+        functions: &Functions,
         out: &mut Sink<'_>,
     ) -> Result<(), Error> {
         let table = instance.table(store.as_context(), index).expect("tables remain");
@@ -160,7 +163,7 @@ impl Elements {
             out(Event::GrowTable { table: index, elements: size - self.size })?;
         }
         for at in 0..size {
-            let now = element(&mut store, instance, table, at);
+            let now = element(&mut store, instance, functions, table, at);
             let value =
                 now.ok_or_else(|| unsupported(format!("the reference in element {at} of table {index}")))?;
             let is_known = match self.elements.get(at as usize) {
@@ -179,11 +182,12 @@ impl Elements {
 pub(crate) fn element(
     mut store: impl AsContextMut,
     instance: Instance,
+    functions: &Functions,
     table: Table,
     at: u64,
 ) -> Option<Value> {
     let value = table.get(store.as_context_mut(), at).expect("it is in the table");
-    Value::in_instance(&value, instance, store)
+    in_instance(&value, instance, functions, store)
 }
 
 /// Which data segments, and which element segments, are empty.

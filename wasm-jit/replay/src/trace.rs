@@ -22,8 +22,8 @@ use super::event::{Event, MAX_WRITE};
 const MAGIC: [u8; 8] = *b"\0wjtrace";
 
 /// Version of the format. Version 1 has no [`Event::Snapshot`], [`Event::DropData`] and
-/// [`Event::DropElements`], version 2 no [`Event::Throw`].
-const VERSION: u32 = 3;
+/// [`Event::DropElements`], version 2 no [`Event::Throw`], version 3 no [`Event::Function`].
+const VERSION: u32 = 4;
 
 /// A frame that is larger is not extended.
 const FRAME: usize = 64 << 10;
@@ -134,7 +134,9 @@ impl<R: Read> Reader<R> {
         match head.split_first_chunk::<8>() {
             Some((magic, version)) if *magic == MAGIC => match version.try_into().map(u32::from_le_bytes) {
                 Ok(1..=VERSION) => Ok(()),
-                _ => Err(self.damaged("another version of the format")),
+                Ok(0) => Err(self.damaged("there is no version 0 of the format")),
+                Ok(version) => Err(Error::Version { version, known: VERSION }),
+                Err(_) => Err(self.damaged("it ends before the version of its format")),
             },
             _ => Err(self.damaged("this is not a trace")),
         }

@@ -3,9 +3,55 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use wasm_jit::{AsContext, AsContextMut, Global, Instance, Mutability, Val, ValType};
+use wasm_jit::{AsContext, Global, Instance, Mutability, Val, ValType};
 
-use super::error::{Error, unsupported};
+/// A type of values that a trace can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Type {
+    /// Integers of 32 bits.
+    I32,
+    /// Integers of 64 bits.
+    I64,
+    /// Floats of 32 bits.
+    F32,
+    /// Floats of 64 bits.
+    F64,
+    /// Vectors.
+    V128,
+    /// References to functions of any type: `funcref`.
+    Func,
+    /// References to values of the host: `externref`.
+    Extern,
+}
+
+impl Type {
+    pub(crate) const ALL: [Self; 7] =
+        [Self::I32, Self::I64, Self::F32, Self::F64, Self::V128, Self::Func, Self::Extern];
+
+    pub(crate) fn of(ty: ValType) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.engine() == ty)
+    }
+
+    /// The type as the engine has it.
+    pub(crate) fn engine(self) -> ValType {
+        match self {
+            Self::I32 => ValType::I32,
+            Self::I64 => ValType::I64,
+            Self::F32 => ValType::F32,
+            Self::F64 => ValType::F64,
+            Self::V128 => ValType::V128,
+            Self::Func => ValType::FUNCREF,
+            Self::Extern => ValType::EXTERNREF,
+        }
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.engine().fmt(f)
+    }
+}
 
 /// A value, as its bits; a function as its index in the module.
 ///
@@ -24,7 +70,8 @@ pub enum Value {
     /// The bits of a vector; lane 0 is in the lowest ones.
     #[serde(serialize_with = "hexadecimal")]
     V128(u128),
-    /// A function of the module, or null.
+    /// A function, or null. Larger numbers than the indices of the module's functions are those of
+    /// [functions](crate::Event::Function) that it does not have.
     Func(Option<u32>),
     /// The null reference to a value of the host.
     NullExtern,
@@ -37,29 +84,20 @@ impl Value {
     }
 
     /// The general type of such values.
-    pub(crate) fn ty(self) -> ValType {
+    pub(crate) fn ty(self) -> Type {
         match self {
-            Self::I32(_) => ValType::I32,
-            Self::I64(_) => ValType::I64,
-            Self::F32(_) => ValType::F32,
-            Self::F64(_) => ValType::F64,
-            Self::V128(_) => ValType::V128,
-            Self::Func(_) => ValType::FUNCREF,
-            Self::NullExtern => ValType::EXTERNREF,
+            Self::I32(_) => Type::I32,
+            Self::I64(_) => Type::I64,
+            Self::F32(_) => Type::F32,
+            Self::F64(_) => Type::F64,
+            Self::V128(_) => Type::V128,
+            Self::Func(_) => Type::Func,
+            Self::NullExtern => Type::Extern,
         }
     }
 
-    /// The recorded value; as [`Value::of`], with the functions that an instance has, also those
-    /// that it imports.
-    pub(crate) fn in_instance(value: &Val, instance: Instance, store: impl AsContext) -> Option<Self> {
-        let store = store.as_context();
-        Self::of(value, |func| {
-            instance.func_index(store, func).or_else(|| instance.import_index(store, func))
-        })
-    }
-
     /// The recorded value; `None` for a reference to a value of the host, to an exception, or to a
-    /// function that is not of the module.
+    /// function without a number.
     pub(crate) fn of(value: &Val, index: impl FnOnce(&wasm_jit::Func) -> Option<u32>) -> Option<Self> {
         Some(match value {
             Val::I32(value) => Self::I32(*value),
@@ -97,35 +135,8 @@ impl fmt::Display for Value {
     }
 }
 
-/// The value of a global, if it has a recorded form.
-pub(crate) fn of_global(mut store: impl AsContextMut, instance: Instance, global: Global) -> Option<Value> {
-    let value = global.get(store.as_context_mut());
-    Value::in_instance(&value, instance, store)
-}
-
 /// The mutable globals of an instance, by their indices.
 pub(crate) fn mutable_globals(store: impl AsContext, instance: Instance) -> Vec<(u32, Global)> {
     let all = (0..).map_while(|index| Some((index, instance.global(store.as_context(), index)?)));
     all.filter(|(_, global)| global.ty(store.as_context()).mutability() == Mutability::Var).collect()
-}
-
-/// Arguments or results as they are recorded.
-///
-/// # Errors
-/// Those of [`recorded`].
-pub(crate) fn all_recorded(
-    values: &[Val],
-    instance: &Instance,
-    store: impl AsContext,
-) -> Result<Vec<Value>, Error> {
-    values.iter().map(|value| recorded(value, instance, &store)).collect()
-}
-
-/// A value of a program as it is recorded.
-///
-/// # Errors
-/// [`Error::Unsupported`] for a reference to what is not the program's.
-pub(crate) fn recorded(value: &Val, instance: &Instance, store: impl AsContext) -> Result<Value, Error> {
-    Value::in_instance(value, *instance, store)
-        .ok_or_else(|| unsupported(format!("a reference ({}) to what is not the module's", value.ty())))
 }

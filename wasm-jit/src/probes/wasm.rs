@@ -10,6 +10,7 @@ use crate::runtime::instance::InstanceData;
 use crate::runtime::store::StoreOpaque;
 use crate::runtime::{AsContext, Func};
 use crate::types::ValType;
+use crate::vmctx::VmFuncRef;
 
 /// A function of a store that probes may call: of another instance, as a rule.
 ///
@@ -33,6 +34,7 @@ use crate::types::ValType;
 pub struct WasmFn {
     store: u64,
     func_ref: usize,
+    is_host: bool,
     parameters: Arc<[ValType]>,
     inlined: Option<Arc<Inlined>>,
 }
@@ -85,6 +87,7 @@ impl WasmFn {
         Ok(Self {
             store: store.id.number(),
             func_ref: function.vm().expose_provenance(),
+            is_host: function.is_host_in(store),
             parameters: ty.params().collect(),
             inlined: inlined(store, function).map(Arc::new),
         })
@@ -103,21 +106,21 @@ impl WasmFn {
     pub(super) fn callee(&self) -> Callee {
         let parameters = self.parameters.iter().map(|ty| Ty::from(ty.to_wasm())).collect();
         let inlined = self.inlined.clone();
-        Callee::Wasm { store: self.store, func_ref: self.func_ref, parameters, inlined }
+        let (func_ref, is_host) = (self.func_ref, self.is_host);
+        Callee::Wasm { store: self.store, func_ref, is_host, parameters, inlined }
     }
 }
 
 /// The function of a store as its probes' stubs may execute it.
 fn inlined(store: &StoreOpaque, function: Func) -> Option<Inlined> {
     let func_ref = function.vm();
-    // SAFETY: functions and instances live as long as their store, which is borrowed.
-    let (instance, index) = unsafe {
-        let context = (*func_ref).context;
-        if (*context).is_host != 0 {
-            return None;
-        }
-        (&*(*context).owner.cast_const().cast::<InstanceData>(), (*func_ref).index as u32)
-    };
+    if function.is_host_in(store) {
+        return None;
+    }
+    let VmFuncRef { context, index, .. } = function.direct(store);
+    // SAFETY: instances live as long as their store, which is borrowed.
+    let instance = unsafe { &*(*context).owner.cast_const().cast::<InstanceData>() };
+    let index = index as u32;
     let image = instance.module.code();
     // What an import refers to may change.
     if index < image.module.imported_functions || !std::ptr::eq(instance.func_ref(index).as_ptr(), func_ref) {

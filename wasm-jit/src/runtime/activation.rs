@@ -7,6 +7,7 @@ use super::func::Func;
 use super::host;
 use super::instance::InstanceData;
 use super::observe;
+use super::redirect;
 use super::stack;
 use super::store::{Failure, StoreArea, StoreInner, StoreOpaque};
 use crate::error::Error;
@@ -72,14 +73,12 @@ pub(crate) unsafe fn invoke_from<T: 'static>(
     caller: Option<NonNull<InstanceData>>,
     values: *mut u64,
 ) -> Result<(), Error> {
-    if let Some(observers) = &store.observers {
-        // SAFETY: functions live as long as their store; the caller's obligation.
-        let is_host = unsafe { (*(*func.vm()).context).is_host != 0 };
-        if !is_host {
-            let observers = observers.clone();
-            // SAFETY: the caller's obligation.
-            return unsafe { observe::invoke(store, &observers, func, caller, values) };
-        }
+    if let Some(observers) = &store.observers
+        && !func.is_host_in(&store.opaque)
+    {
+        let observers = observers.clone();
+        // SAFETY: the caller's obligation.
+        return unsafe { observe::invoke(store, &observers, func, caller, values) };
     }
     // SAFETY: the caller's obligation.
     unsafe { invoke_unobserved(store, func, caller, values) }
@@ -113,8 +112,8 @@ unsafe fn invoke_in(
     caller: Option<NonNull<InstanceData>>,
     values: *mut u64,
 ) -> Result<(), Error> {
-    // SAFETY: functions live as long as their store, and do not change.
-    let VmFuncRef { code, context, index, .. } = unsafe { *func };
+    // SAFETY: functions live as long as their store, which is lent to this.
+    let VmFuncRef { code, context, index, .. } = unsafe { redirect::direct(func) };
     // SAFETY: the caller's obligation.
     unsafe {
         if (*context).is_host != 0 {

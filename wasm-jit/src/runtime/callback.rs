@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::host::note_panic;
 use super::instance::InstanceData;
+use super::redirect;
 use super::store::StoreArea;
 use crate::code::probed::{CallBack, CalledBy};
 use crate::vmctx::{VmContext, VmFuncRef, VmTable};
@@ -70,15 +71,19 @@ pub(crate) unsafe fn callee(context: *mut VmContext, by: CalledBy, value: u64) -
         }
     };
     let function: *const VmFuncRef = std::ptr::with_exposed_provenance(reference as usize);
-    // SAFETY: a reference is null or the address of a function, which lives as long as the store.
-    let Some(function) = (unsafe { function.as_ref() }) else { return NO_FUNCTION };
+    if function.is_null() {
+        return NO_FUNCTION;
+    }
+    // SAFETY: a reference that is not null is the address of a function, which lives as long as the
+    // store.
+    let function = unsafe { redirect::direct(function) };
     if function.context == context {
         return function.index;
     }
     let imported = 0..instance.module.code().module.imported_functions;
     let is_it = |import: &u32| {
         // SAFETY: the functions of an instance live as long as it.
-        let import = unsafe { instance.func_ref(*import).as_ref() };
+        let import = unsafe { redirect::direct(instance.func_ref(*import).as_ptr()) };
         (import.context, import.index) == (function.context, function.index)
     };
     imported.into_iter().find(is_it).map_or(OTHER_FUNCTION, u64::from)

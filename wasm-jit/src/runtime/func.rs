@@ -7,6 +7,7 @@ use super::caller::Caller;
 use super::collect;
 use super::host::HostFunc;
 use super::instance::InstanceData;
+use super::redirect;
 use super::store::{AsContext, AsContextMut, StoreInner, StoreOpaque};
 use super::typed::{IntoFunc, TypedFunc, WasmParams, WasmResults};
 use super::value::{Val, read_words};
@@ -27,6 +28,14 @@ pub struct Func {
 unsafe impl Send for Func {}
 // SAFETY: as above.
 unsafe impl Sync for Func {}
+
+/// Identifies a function within its store: equal for all references to it, as those of instances
+/// that import it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FuncId {
+    context: usize,
+    index: u64,
+}
 
 impl Func {
     /// A host function of any type. The closure gets the arguments, and a slice of zeros or nulls
@@ -63,9 +72,21 @@ impl Func {
 
     /// Whether it is a host function.
     pub fn is_host(&self, store: impl AsContext) -> bool {
-        store.as_context().0.opaque.check(self.store);
-        // SAFETY: functions live as long as their store, and do not change.
-        unsafe { (*(*self.vm()).context).is_host != 0 }
+        self.is_host_in(&store.as_context().0.opaque)
+    }
+
+    /// Whether this is its type. A type that was declared as a subtype, or in a recursion group
+    /// with others, differs from one that has the same parameters and results.
+    pub fn is_of_type(&self, store: impl AsContext, ty: &FuncType) -> bool {
+        let store = &store.as_context().0.opaque;
+        let known = store.engine.register_type(ty, "function");
+        known.is_ok_and(|known| known.get() == self.type_id(store))
+    }
+
+    /// Its identity.
+    pub fn id(&self, store: impl AsContext) -> FuncId {
+        let VmFuncRef { context, index, .. } = self.direct(&store.as_context().0.opaque);
+        FuncId { context: context.addr(), index }
     }
 
     /// Calls it. `results` are overwritten; their number must be that of the function's results.
@@ -155,6 +176,21 @@ impl Func {
 
     pub(crate) fn vm(&self) -> *const VmFuncRef {
         self.vm.as_ptr()
+    }
+
+    #[track_caller]
+    pub(crate) fn is_host_in(&self, store: &StoreOpaque) -> bool {
+        let context = self.direct(store).context;
+        // SAFETY: contexts live as long as their store, and this does not change.
+        unsafe { (*context).is_host != 0 }
+    }
+
+    /// What it calls when calls between instances are not observed.
+    #[track_caller]
+    pub(crate) fn direct(&self, store: &StoreOpaque) -> VmFuncRef {
+        store.check(self.store);
+        // SAFETY: functions live as long as their store, which is borrowed.
+        unsafe { redirect::direct(self.vm()) }
     }
 
     #[track_caller]

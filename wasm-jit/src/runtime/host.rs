@@ -61,6 +61,9 @@ pub(crate) struct HostFuncData {
     /// The function that the host trampoline calls.
     callee: unsafe extern "sysv64" fn(*mut VmContext, *mut VmContext, *mut u64) -> u64,
     pub func_ref: VmFuncRef,
+    /// The function of an instance whose calls go through this one (`redirect.rs`). Its context is
+    /// null for any other host function.
+    pub direct: VmFuncRef,
     closure: Arc<HostClosure>,
     /// Keeps the type in `func_ref` in use.
     _type_id: TypeId,
@@ -106,8 +109,15 @@ impl HostFunc {
         let ty = &raw const type_id.object_type().vm;
         let func_ref = VmFuncRef { code, context: std::ptr::null_mut(), ty, index: 0 };
         let closure = self.closure.clone();
-        let data =
-            HostFuncData { context, callee: call_host, func_ref, closure, _type_id: type_id, _image: image };
+        let data = HostFuncData {
+            context,
+            callee: call_host,
+            func_ref,
+            direct: VmFuncRef { code: std::ptr::null(), ..func_ref },
+            closure,
+            _type_id: type_id,
+            _image: image,
+        };
         let data = Box::into_raw(Box::new(data));
         // SAFETY: just leaked; the store frees it.
         unsafe {

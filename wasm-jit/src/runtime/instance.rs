@@ -302,25 +302,34 @@ impl Instance {
         if !func.belongs_to(store) {
             return None;
         }
-        // SAFETY: functions live as long as their store, and do not change.
-        let vm = unsafe { *func.vm() };
+        let vm = func.direct(store);
         (vm.context == self.inner(store).block.context()).then_some(vm.index as u32)
     }
 
-    /// The index of the first imported function that is this one; `None` if none is.
+    /// The index of the first imported function that is this one; `None` if none is. While calls of
+    /// the store are observed, the function of another instance that is imported twice is two
+    /// functions, if they are called as imports.
     pub fn import_index(&self, store: impl AsContext, func: &Func) -> Option<u32> {
         let store = &store.as_context().0.opaque;
         if !func.belongs_to(store) {
             return None;
         }
         let instance = self.inner(store);
-        // SAFETY: functions live as long as their store, and do not change.
-        let wanted = unsafe { *func.vm() };
-        (0..instance.module.code().module.imported_functions).find(|import| {
-            // SAFETY: as above.
-            let import = unsafe { instance.func_ref(*import).as_ref() };
-            (import.context, import.index) == (wanted.context, wanted.index)
-        })
+        let imports = 0..instance.module.code().module.imported_functions;
+        let find = |what: &dyn Fn(Func) -> (*mut VmContext, u64)| {
+            let wanted = what(*func);
+            imports.clone().find(|import| what(Func::at(store, instance.func_ref(*import))) == wanted)
+        };
+        let contents = |func: Func| {
+            // SAFETY: functions live as long as their store, which is borrowed.
+            let VmFuncRef { context, index, .. } = unsafe { *func.vm() };
+            (context, index)
+        };
+        let direct = |func: Func| {
+            let VmFuncRef { context, index, .. } = func.direct(store);
+            (context, index)
+        };
+        find(&contents).or_else(|| find(&direct))
     }
 
     /// A tag by its index in the module, imports first, whether it is exported or not; `None` if

@@ -15,6 +15,7 @@ use wasm_jit_codegen::Continue;
 use super::array_calls;
 use super::collect;
 use super::instance::InstanceData;
+use super::redirect;
 use super::room;
 use super::store::{Handle, StoreArea, StoreOpaque};
 use super::tag::Tag;
@@ -161,7 +162,10 @@ unsafe extern "sysv64" fn compile_function(context: *mut VmContext, function: u3
     match image.first_call(function) {
         Ok(at) => {
             // SAFETY: as above. Only this thread runs the store, in which the reference is.
-            unsafe { (*(*context).func_refs.add(function as usize)).code = image.entry(function) };
+            unsafe {
+                let func_ref = (*context).func_refs.add(function as usize);
+                redirect::set_code(func_ref, image.entry(function));
+            }
             at
         }
         Err(error) => {

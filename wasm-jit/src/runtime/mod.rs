@@ -13,7 +13,8 @@
 //! 6. `objects.rs`: objects of WebAssembly; `heap/`: the memory that they are in; `collect.rs`:
 //!    collection of unreachable objects, exceptions and host values.
 //! 7. `observe.rs`: what a recorder observes: calls from the host, and its writes; `redirect.rs`:
-//!    calls between instances, which go through the host meanwhile.
+//!    calls between instances, which go through the host meanwhile; `escaping.rs`: the functions
+//!    that others can call through references.
 //!
 //! Each of the other files is one type of the public API.
 
@@ -26,6 +27,7 @@ mod backtrace;
 pub(crate) mod callback;
 mod caller;
 mod collect;
+mod escaping;
 mod exception;
 mod externs;
 mod fuel;
@@ -61,7 +63,7 @@ pub use any_ref::{AnyRef, ArrayRef, I31, StructRef};
 pub use array_elements::ArrayElement;
 pub use caller::Caller;
 pub use externs::{Export, Extern};
-pub use func::Func;
+pub use func::{Func, FuncId};
 pub use global::Global;
 pub use instance::Instance;
 pub use limits::StoreLimits;

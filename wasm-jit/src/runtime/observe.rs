@@ -5,8 +5,8 @@
 //! [`CallObserver`] is called around each call that the host makes of a function of WebAssembly, by
 //! whatever part of the API, and around each call of a host function by WebAssembly. There may be
 //! several; they can be added and removed at any time. Without one, either call costs a comparison.
-//! A call of an import that is a function of another instance is one of the host by the first
-//! instance, and one by the host of the second (`redirect.rs`).
+//! A call of a function of another instance, as an import or through a reference, is one of the
+//! host by the first instance, and one by the host of the second (`redirect.rs`).
 //!
 //! # Writes
 //! Safe code writes to a memory through its [`Memory`] only, so a [`WriteLog`] can know what may
@@ -145,8 +145,9 @@ impl<T: 'static> Store<T> {
     /// Calls between the host and WebAssembly are observed from now on, also by this observer. For
     /// calls that run already, nothing changes.
     ///
-    /// Calls of imports that are functions of other instances go through the host meanwhile, also
-    /// tail calls: a chain of them between instances takes stack.
+    /// Calls of functions of other instances go through the host meanwhile, also tail calls: a
+    /// chain of them between instances takes stack. If there are several instances, calls through
+    /// references within one take some nanoseconds longer.
     ///
     /// # Errors
     /// [`Error::Code`] if there is no memory for the trampolines that this takes.

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::{
-    AsContextMut, CallObserver, Caller, Engine, Error, Func, Instance, Linker, Module, Store,
-    StoreContextMut, Val,
+    AsContextMut, CallObserver, Caller, Config, Engine, Error, Func, Global, GlobalType, Instance, Linker,
+    Module, Mutability, RefType, Store, StoreContextMut, Table, TableType, Val, ValType,
 };
 
 /// Writes a line for each event; `refused` is an argument that it does not let through.
@@ -337,6 +337,116 @@ impl CallObserver<Option<Instance>> for Callers {
         let instance = caller.instance().unwrap();
         assert!(instance.import_index(&caller, func).is_some());
         self.0.add(format!("{instance:?}"));
+        Ok(())
+    }
+}
+
+/// Two instances of it call each other, and themselves, through the table that they share.
+const REFERENCES: &str = r#"(module
+    (type $t (func (param i32) (result i32)))
+    (type $many (func (param i32 i64 i64 i64 i64 i64 i64 f64) (result i64 f64 i32)))
+    (import "h" "table" (table $all 8 funcref))
+    (import "h" "base" (global $base i32))
+    (func $next (type $t)
+        (if (i32.eqz (local.get 0)) (then (return (global.get $base))))
+        (return_call_indirect $all (type $t) (i32.sub (local.get 0) (i32.const 1)) (global.get $base)))
+    (func $many (type $many)
+        (i64.sub (local.get 6) (local.get 5)) (f64.mul (local.get 7) (f64.const 2)) (global.get $base))
+    (func $trap (type $t) (unreachable))
+    (elem $own func $next $many $trap)
+    (func (export "begin") (table.init $all $own (global.get $base) (i32.const 0) (i32.const 3)))
+    (func (export "call") (param $n i32) (param $at i32) (result i32)
+        (call_indirect $all (type $t) (local.get $n) (local.get $at)))
+    (func (export "reference") (param $n i32) (param $at i32) (result i32)
+        (call_ref $t (local.get $n) (ref.cast (ref $t) (table.get $all (local.get $at)))))
+    (func (export "tail") (param $n i32) (param $at i32) (result i32)
+        (return_call_indirect $all (type $t) (local.get $n) (local.get $at)))
+    (func (export "many") (param $n i32) (param $at i32) (result i32) (local $f f64) (local $i i32)
+        (call_indirect $all (type $many) (local.get $n) (i64.const 1) (i64.const 2) (i64.const 3)
+            (i64.const 4) (i64.const 50) (i64.const 90) (f64.const 4)
+            (i32.add (local.get $at) (i32.const 1)))
+        (local.set $i) (local.set $f)
+        (i32.add (i32.add (i32.wrap_i64) (i32.trunc_f64_s (local.get $f))) (local.get $i))))"#;
+
+/// Calls within an instance do not go through the host, however deep tail calls are.
+#[test]
+fn calls_through_references_are_observed_between_instances_only() {
+    for lazy in [false, true] {
+        let engine = Engine::new(Config::new().lazy_compilation(lazy)).unwrap();
+        let module = Module::new(&engine, REFERENCES).unwrap();
+        let mut store = Store::new(&engine, None);
+        let table = TableType::new(RefType::FUNCREF, 8, None);
+        let table = Table::new(&mut store, table, Val::FuncRef(None)).unwrap();
+        let [one, two] = [0, 4].map(|base| {
+            let ty = GlobalType::new(ValType::I32, Mutability::Const);
+            let base = Global::new(&mut store, ty, Val::I32(base)).unwrap();
+            let instance = Instance::new(&mut store, &module, &[table.into(), base.into()]).unwrap();
+            instance.get_typed_func::<(), ()>(&store, "begin").unwrap().call(&mut store, ()).unwrap();
+            instance
+        });
+        let log = Log::default();
+        for is_observed in [true, false, true] {
+            let functions = Arc::new(Functions(log.clone(), [one, two]));
+            let observer = is_observed.then(|| store.observe_calls(functions).unwrap());
+            let mut check = |of: Instance, name: &str, n: i32, at: i32, expected: Option<i32>| {
+                let func = of.get_typed_func::<(i32, i32), i32>(&store, name).unwrap();
+                assert_eq!(func.call(&mut store, (n, at)).ok(), expected, "{name}");
+                log.take()
+            };
+            let of = |instance: Instance, function: u32| vec![format!("{instance:?} {function}")];
+            for name in ["call", "reference", "tail"] {
+                assert_eq!(check(one, name, 100_000, 0, Some(0)), [""; 0], "{name}");
+                assert_eq!(check(two, name, 100_000, 4, Some(4)), [""; 0], "{name}");
+                let found = [check(one, name, 1000, 4, Some(4)), check(two, name, 1000, 0, Some(0))];
+                let expected = [of(two, 0), of(one, 0)];
+                assert_eq!(found, if is_observed { expected } else { Default::default() }, "{name}");
+                assert_eq!(check(one, name, 1, 2, None), [""; 0]);
+                let found = check(one, name, 1, 6, None);
+                assert_eq!(found, if is_observed { of(two, 2) } else { Vec::new() }, "{name}");
+            }
+            assert_eq!(check(one, "many", 5, 0, Some(40 + 8)), [""; 0]);
+            let found = check(one, "many", 5, 4, Some(40 + 8 + 4));
+            assert_eq!(found, if is_observed { of(two, 1) } else { Vec::new() });
+            // Whoever has the reference: it is one function.
+            for at in [0, 1, 4, 5] {
+                let Some(Val::FuncRef(Some(func))) = table.get(&mut store, at) else { panic!("{at}") };
+                let [owner, other] = if at < 4 { [one, two] } else { [two, one] };
+                assert_eq!(owner.func_index(&store, &func), Some(at as u32 % 4));
+                assert_eq!(
+                    (other.func_index(&store, &func), other.import_index(&store, &func)),
+                    (None, None)
+                );
+                assert_eq!(func.id(&store), owner.func(&store, at as u32 % 4).unwrap().id(&store));
+                assert!(!func.is_host(&store));
+            }
+            observer.iter().for_each(|observer| store.remove_observer(*observer));
+        }
+    }
+}
+
+/// Writes which functions of others an instance calls.
+struct Functions(Log, [Instance; 2]);
+
+impl CallObserver<Option<Instance>> for Functions {
+    fn enter(&self, _: StoreContextMut<'_, Option<Instance>>, _: &Func, _: &[Val]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn leave(
+        &self,
+        _: StoreContextMut<'_, Option<Instance>>,
+        _: &Func,
+        _: Result<&[Val], &Error>,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn enter_host(&self, caller: Caller<'_, Option<Instance>>, func: &Func, _: &[Val]) -> Result<(), Error> {
+        let caller_of = caller.instance().unwrap();
+        assert_eq!(caller_of.func_index(&caller, func), None);
+        let found = self.1.iter().find_map(|of| Some((of, of.func_index(&caller, func)?)));
+        let (instance, function) = found.unwrap();
+        self.0.add(format!("{instance:?} {function}"));
         Ok(())
     }
 }

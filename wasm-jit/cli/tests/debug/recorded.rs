@@ -295,3 +295,33 @@ fn lldb_goes_back() {
     }
     child.wait().unwrap();
 }
+
+/// Into a function that another module calls through a reference, and back.
+#[test]
+fn functions_that_others_call_are_debugged() {
+    let place = Place::new();
+    let library = r#"(module (table (export "table") 1 funcref)
+        (func (export "run") (param $n i32) (result i32)
+            (call_indirect (param i32) (result i32) (local.get $n) (i32.const 0))))"#;
+    let program = r#"(module
+        (import "lib" "table" (table 1 funcref))
+        (import "lib" "run" (func $run (param i32) (result i32)))
+        (memory (export "memory") 1)
+        (func $twice (param $n i32) (result i32) (i32.mul (local.get $n) (i32.const 2)))
+        (elem (i32.const 0) func $twice)
+        (func (export "_start") (drop (call $run (call $run (i32.const 21))))))"#;
+    std::fs::write(place.path("lib.wat"), library).unwrap();
+    std::fs::write(place.path("main.wat"), program).unwrap();
+    let recorded = ["record", "--each", "-o", "traces", "--preload", "lib=lib.wat", "main.wat"];
+    assert!(place.command(&recorded).output().unwrap().status.success());
+    let commands = ["break twice", "run", "continue", "print $n", "rc", "print $n", "rc"];
+    let text = place.session(&commands, &["--replay", "traces/program.trace", "main.wat"]);
+    let answers = answers(&text);
+    assert_eq!([answers[3].trim(), answers[5].trim()], ["42", "21"], "{text}");
+    assert!(answers[6].contains("No more reverse-execution history"), "{text}");
+    // The other one: there, it is a function of the host.
+    let commands = ["break run", "run", "continue", "print $n", "rc", "print $n", "rc"];
+    let text = place.session(&commands, &["--replay", "traces/lib.trace", "lib.wat"]);
+    let answers = self::answers(&text);
+    assert_eq!([answers[3].trim(), answers[5].trim()], ["42", "21"], "{text}");
+}

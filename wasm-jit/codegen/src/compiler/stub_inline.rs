@@ -170,7 +170,9 @@ impl Fast<'_> {
         }
         let back = asm.jmp_to_link();
         for (action, call, next) in rest {
-            let Action::Call { callee: Callee::Wasm { func_ref, parameters, .. }, arguments, .. } = action
+            let Action::Call {
+                callee: Callee::Wasm { func_ref, is_host, parameters, .. }, arguments, ..
+            } = action
             else {
                 unreachable!("only calls are pushed")
             };
@@ -180,7 +182,7 @@ impl Fast<'_> {
             }
             let all = Saved::of(self.state, &[action]);
             all.save(self.state, asm);
-            let call = WasmCall { func_ref: *func_ref, parameters, arguments };
+            let call = WasmCall { func_ref: *func_ref, is_host: *is_host, parameters, arguments };
             asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
             call.emit(&all, self.site, overflow, asm);
             all.restore(self.state, asm);
@@ -217,6 +219,7 @@ mod tests {
         let callee = Callee::Wasm {
             store: 7,
             func_ref: 0x1000,
+            is_host: false,
             parameters: parameters.into(),
             inlined: Some(Arc::new(function)),
         };

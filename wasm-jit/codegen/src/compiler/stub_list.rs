@@ -217,6 +217,8 @@ pub enum Callee {
         store: u64,
         /// The address of its [`VmFuncRef`](crate::vmctx::VmFuncRef).
         func_ref: usize,
+        /// Whether it is a function of the host, which needs to know its caller.
+        is_host: bool,
         /// The types of its parameters.
         parameters: Arc<[Ty]>,
         /// What the stub may execute instead of calling it.
@@ -419,9 +421,9 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
                         asm.mov_imm(Reg::RAX, *function as u64);
                         asm.call_reg(Reg::RAX);
                     }
-                    Callee::Wasm { store, func_ref, parameters, .. } => {
+                    Callee::Wasm { store, func_ref, is_host, parameters, .. } => {
                         skip_other_stores(*store, next, asm);
-                        let call = WasmCall { func_ref: *func_ref, parameters, arguments };
+                        let call = WasmCall { func_ref: *func_ref, is_host: *is_host, parameters, arguments };
                         call.emit(&saved, site, overflow, asm);
                     }
                 }
@@ -667,6 +669,7 @@ pub(super) fn integer(
 /// A call of a compiled function without results.
 pub(super) struct WasmCall<'a> {
     pub(super) func_ref: usize,
+    pub(super) is_host: bool,
     pub(super) parameters: &'a [Ty],
     pub(super) arguments: &'a [Value],
 }
@@ -686,10 +689,16 @@ impl WasmCall<'_> {
             asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -pushed));
         }
         wasm_arguments(self.parameters, self.arguments, &saved.below(pushed), site, asm);
-        // See `vmctx`.
-        asm.mov(Width::W64, Reg::RAX, CONTEXT);
+        // See `vmctx`. A function of an instance does not need its caller: with its own context,
+        // the call is not observed.
+        if self.is_host {
+            asm.mov(Width::W64, Reg::RAX, CONTEXT);
+        }
         asm.mov_imm(Reg::R10, self.func_ref as u64);
         asm.mov(Width::W64, CONTEXT, Mem::base(Reg::R10, FUNC_REF_CONTEXT));
+        if !self.is_host {
+            asm.mov(Width::W64, Reg::RAX, CONTEXT);
+        }
         asm.mov(Width::W64, MEMORY, Mem::base(CONTEXT, MEMORY0));
         asm.call_mem(Mem::base(Reg::R10, FUNC_REF_CODE));
         asm.mov(Width::W64, CONTEXT, Mem::base(Reg::RBP, -8));

@@ -45,7 +45,9 @@ impl Shared {
         }
         match &pass.purpose {
             Purpose::Search { .. } => return self.find_breakpoints(pass, frame, location),
-            Purpose::Passage { places, depth } if places.contains(&location) && frame.depth() == *depth => {
+            Purpose::Passage { places, depth, .. }
+                if places.contains(&location) && frame.depth() == *depth =>
+            {
                 let position = Position::of(frame, location)?;
                 pass.progress().found = Some(Stopping { position, reasons: Vec::new() });
             }

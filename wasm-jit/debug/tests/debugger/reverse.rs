@@ -551,6 +551,51 @@ fn a_frame_is_left_backwards_at_any_level() {
     }
 }
 
+/// The call of a function that was called a moment ago: only the last part of the run is observed.
+/// That of its caller was before this part.
+#[test]
+fn a_call_is_looked_for_in_the_last_part_of_the_run_first() {
+    const CALLS: &str = r#"(module
+        (func $work (param $n i32) (result i32) (local $i i32)
+            (loop $again
+                (local.set $i (i32.add (local.get $i) (i32.const 1)))
+                (br_if $again (i32.lt_u (local.get $i) (i32.const 1000))))
+            (local.get $n))
+        (func $all (param $n i32) (result i32)
+            (loop $again
+                (drop (call $work (local.get $n)))
+                (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+            (local.get $n))
+        (func (export "main") (result i32) (drop (call $work (i32.const 7))) (call $all (i32.const 1000))))"#;
+    let runs: Arc<Mutex<Vec<Repetition>>> = Arc::default();
+    let noted = runs.clone();
+    let debugged = Debugged::repeating(CALLS, move |_, run| noted.lock().unwrap().push(run));
+    let number = debugged.debugger.add_breakpoint("work", None, false).unwrap();
+    debugged.debugger.set_condition(number, Some(Expression::parse("$n == 20").unwrap())).unwrap();
+    start(&debugged.debugger, FUEL);
+    debugged.stop();
+    debugged.debugger.delete(number).unwrap();
+    let inspect = |debugged: &Debugged| {
+        let look = |stopped: &mut wasm_jit_debug::Stopped<'_, '_>| {
+            let frame = stopped.probe_frame();
+            (FUEL - frame.fuel().unwrap(), frame.local(0).map(|value| value.unwrap_i32()).ok())
+        };
+        debugged.debugger.inspect(look).unwrap()
+    };
+    let (consumed, _) = inspect(&debugged);
+    assert!(consumed > 5_000_000, "{consumed}");
+    let stop = debugged.back(Reverse::Finish { level: 0 });
+    assert_eq!((debugged.text(&stop), inspect(&debugged).1), ("call $work".into(), Some(20)));
+    let [near, last] = runs.lock().unwrap().split_off(0)[..] else { panic!("two runs") };
+    assert!(near.unobserved > consumed - (1 << 22) - 1000, "{near:?} of {consumed}");
+    assert!(last.unobserved >= consumed - 1000, "{last:?} of {consumed}");
+    let stop = debugged.back(Reverse::Finish { level: 0 });
+    assert_eq!((debugged.text(&stop), stop.depth), ("call $all".into(), 0));
+    let [near, all, last] = runs.lock().unwrap().split_off(0)[..] else { panic!("three runs") };
+    assert!(near.unobserved > 0 && all.unobserved == 0, "{near:?} {all:?}");
+    assert!(last.unobserved < 10_000, "{last:?}");
+}
+
 #[test]
 fn a_recorded_run_is_not_changed() {
     let debugged = Debugged::at_end(WRITTEN);

@@ -45,7 +45,7 @@ pub(super) struct Used {
 }
 
 impl Used {
-    pub(super) fn add(&mut self, event: &Event) {
+    pub(super) fn add(&mut self, event: &Event, program: &Program) {
         match event {
             Event::Enter { function, .. } => _ = self.functions.insert(*function),
             Event::DropData { segment } => _ = self.data.insert(*segment),
@@ -53,7 +53,9 @@ impl Used {
             _ => {}
         }
         for value in event.values() {
-            if let Value::Func(Some(index)) = value {
+            if let Value::Func(Some(index)) = value
+                && (*index as usize) < program.functions.len()
+            {
                 self.functions.insert(*index);
             }
         }

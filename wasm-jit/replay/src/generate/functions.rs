@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use wasm_encoder::{
     BlockType, CodeSection, Function, FunctionSection, HeapType, Ieee32, Ieee64, InstructionSink, ValType,
 };
+use wasm_jit::wasmparser as wp;
 
 use super::program::{DATA, Program};
-use super::script::{Action, Call, Enter, Outcome, Script};
-use crate::value::Value;
+use super::script::{Action, Call, Enter, Outcome, Script, parsed_type};
+use crate::value::{Type, Value};
 
 /// Number of branches of one function; a power of two.
 const FAN: usize = 256;
@@ -43,6 +44,9 @@ pub(super) struct Functions<'a> {
     pub(super) difference: u32,
     /// For the imports.
     pub(super) replaced: CodeSection,
+    /// For functions that the program does not have.
+    pub(super) types_of_others: FunctionSection,
+    pub(super) others: CodeSection,
     /// Further ones.
     pub(super) types: FunctionSection,
     pub(super) bodies: CodeSection,
@@ -59,6 +63,10 @@ pub(super) struct Indices {
     imported: Option<Imported>,
     /// The first of the functions that take the place of imports.
     pub(super) replaced: u32,
+    /// The first of the functions for those that the program does not have.
+    others: u32,
+    /// How many functions the program has.
+    own: u32,
     /// The first function that is added.
     added: u32,
     /// The data segment with the bytes of the script.
@@ -75,21 +83,33 @@ struct Imported {
 
 impl Indices {
     /// In the module of the program.
-    pub(super) fn inside(program: &Program) -> Self {
-        let (added, segment) = (program.functions.len() as u32, program.number_of(DATA));
-        Self { imported: None, replaced: 0, added, segment }
+    pub(super) fn inside(program: &Program, script: &Script) -> Self {
+        let (own, segment) = (program.functions.len() as u32, program.number_of(DATA));
+        let added = own + script.others.len() as u32;
+        Self { imported: None, replaced: 0, others: own, own, added, segment }
     }
 
     /// In a module that imports these functions of the program, and then those that empty these
-    /// data and element segments. The functions for imports follow, then the added ones.
-    pub(super) fn outside(program: &Program, functions: Vec<u32>, segments: [Vec<u32>; 2]) -> Self {
+    /// data and element segments. The functions for imports follow, then those for functions that
+    /// the program does not have, then the added ones.
+    pub(super) fn outside(
+        program: &Program,
+        script: &Script,
+        functions: Vec<u32>,
+        segments: [Vec<u32>; 2],
+    ) -> Self {
         let replaced = (functions.len() + segments.iter().map(Vec::len).sum::<usize>()) as u32;
         let imported = Some(Imported { functions, segments });
-        Self { imported, replaced, added: replaced + program.imports, segment: 0 }
+        let (own, others) = (program.functions.len() as u32, replaced + program.imports);
+        let added = others + script.others.len() as u32;
+        Self { imported, replaced, others, own, added, segment: 0 }
     }
 
-    /// A function of the program.
+    /// A function of the program, or one that it does not have.
     pub(super) fn function(&self, index: u32) -> u32 {
+        if index >= self.own {
+            return self.others + (index - self.own);
+        }
         self.imported.as_ref().map_or(index, |Imported { functions, .. }| {
             functions.binary_search(&index).expect("the module imports what it uses") as u32
         })
@@ -104,6 +124,17 @@ impl Indices {
         };
         Some((functions.len() + found.expect("the module imports what it uses")) as u32)
     }
+}
+
+/// A function whose calls are replayed.
+#[derive(Clone, Copy)]
+struct Callee {
+    /// Which of [`Script::calls`] are those of it.
+    number: u32,
+    /// Its type's index.
+    ty: u32,
+    /// How many parameters it has.
+    parameters: u32,
 }
 
 /// What a call does: calls that are equal share code.
@@ -123,6 +154,8 @@ impl<'a> Functions<'a> {
             plain: 0,
             difference: program.globals.len() as u32,
             replaced: CodeSection::new(),
+            types_of_others: FunctionSection::new(),
+            others: CodeSection::new(),
             types: FunctionSection::new(),
             bodies: CodeSection::new(),
             restore: None,
@@ -133,9 +166,23 @@ impl<'a> Functions<'a> {
             let ty = this.function_type(values.iter().map(|value| type_of(*value)), []);
             this.added_tags.push((*tag, ty));
         }
-        for (import, calls) in script.imports.iter().enumerate() {
-            let body = this.import(import as u32, calls);
-            this.replaced.function(&body);
+        for (number, calls) in (0_u32..).zip(&script.calls) {
+            match number.checked_sub(program.imports) {
+                None => {
+                    let parameters = program.type_of(number).map_or(0, |ty| ty.params().len() as u32);
+                    let callee = Callee { number, ty: program.functions[number as usize], parameters };
+                    let body = this.import(callee, calls);
+                    this.replaced.function(&body);
+                }
+                Some(other) => {
+                    let ty = &script.others[other as usize];
+                    let parameters = ty.params().len() as u32;
+                    let ty = this.function_type(encoded(ty.params()), encoded(ty.results()));
+                    let body = this.import(Callee { number, ty, parameters }, calls);
+                    this.types_of_others.function(ty);
+                    this.others.function(&body);
+                }
+            }
         }
         this.restore = script.snapshot.as_ref().map(|actions| this.of_host(actions));
         this.start = this.of_host(&script.host);
@@ -177,10 +224,10 @@ impl<'a> Functions<'a> {
         self.indices.added + self.added() - 1
     }
 
-    /// The function that takes the place of an import.
-    fn import(&mut self, import: u32, calls: &[Call]) -> Function {
-        let ty = self.program.functions[import as usize];
-        let counter = self.difference + 3 + import;
+    /// The function that takes the place of an import, or of one that the program does not have.
+    fn import(&mut self, callee: Callee, calls: &[Call]) -> Function {
+        let ty = callee.ty;
+        let counter = self.difference + 3 + callee.number;
         // Equal calls get the same number, unless their events are checked.
         let mut numbers: HashMap<Done<'_>, u32> = HashMap::new();
         let mut numbered = Vec::with_capacity(calls.len());
@@ -205,25 +252,24 @@ impl<'a> Functions<'a> {
         let mut shift = FAN.trailing_zeros();
         while level.len() > FAN {
             let nodes = level.chunks(FAN).map(|nodes| {
-                let body = self.node(import, shift, nodes, false);
+                let body = self.node(callee, shift, nodes, false);
                 self.add(ty, body)
             });
             level = nodes.collect();
             shift += FAN.trailing_zeros();
         }
-        let mut body = self.node(import, shift, &level, true);
+        let mut body = self.node(callee, shift, &level, true);
         body.instructions().end();
         body
     }
 
     /// Dispatches to one of these functions by the bits of the counter from `shift` on; in the
     /// root, by all of them.
-    fn node(&self, import: u32, shift: u32, functions: &[u32], is_root: bool) -> Function {
-        let parameters = self.program.type_of(import).map_or(0, |ty| ty.params().len() as u32);
+    fn node(&self, callee: Callee, shift: u32, functions: &[u32], is_root: bool) -> Function {
         let mut body = Function::new([]);
         let mut code = body.instructions();
         open(&mut code, functions.len());
-        code.global_get(self.difference + 3 + import).i32_const(shift as i32).i32_shr_u();
+        code.global_get(self.difference + 3 + callee.number).i32_const(shift as i32).i32_shr_u();
         if !is_root {
             code.i32_const(FAN as i32 - 1).i32_and();
         }
@@ -231,7 +277,7 @@ impl<'a> Functions<'a> {
         code.br_table(targets, functions.len() as u32);
         for function in functions {
             code.end();
-            for parameter in 0..parameters {
+            for parameter in 0..callee.parameters {
                 code.local_get(parameter);
             }
             code.call(*function).return_();
@@ -414,15 +460,25 @@ fn open(code: &mut InstructionSink<'_>, branches: usize) {
 
 /// The type of such values.
 pub(super) fn type_of(value: Value) -> ValType {
-    match value {
-        Value::I32(_) => ValType::I32,
-        Value::I64(_) => ValType::I64,
-        Value::F32(_) => ValType::F32,
-        Value::F64(_) => ValType::F64,
-        Value::V128(_) => ValType::V128,
-        Value::Func(_) => ValType::FUNCREF,
-        Value::NullExtern => ValType::EXTERNREF,
+    encoded_type(value.ty())
+}
+
+fn encoded_type(ty: Type) -> ValType {
+    match ty {
+        Type::I32 => ValType::I32,
+        Type::I64 => ValType::I64,
+        Type::F32 => ValType::F32,
+        Type::F64 => ValType::F64,
+        Type::V128 => ValType::V128,
+        Type::Func => ValType::FUNCREF,
+        Type::Extern => ValType::EXTERNREF,
     }
+}
+
+/// These types, which a trace can have.
+pub(super) fn encoded(types: &[wp::ValType]) -> Vec<ValType> {
+    let ty = |ty: &wp::ValType| Type::ALL.into_iter().find(|one| parsed_type(*one) == *ty);
+    types.iter().filter_map(ty).map(encoded_type).collect()
 }
 
 /// The instruction that has this value.

@@ -63,5 +63,6 @@ pub const LAST: &str = "replay.last";
 pub fn generate(program: &[u8], trace: impl Read, check: bool) -> Result<Vec<u8>, Error> {
     let original = Program::parse(program)?;
     let script = Script::read(program, &original, trace, |_| Ok(()))?;
-    module::assemble(&original, &script, Functions::of(&original, &script, check, Indices::inside(&original)))
+    let indices = Indices::inside(&original, &script);
+    module::assemble(&original, &script, Functions::of(&original, &script, check, indices))
 }

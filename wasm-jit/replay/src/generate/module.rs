@@ -28,7 +28,7 @@ pub(super) fn assemble(
     let (types, replaced) = (types(&functions.added_types), types_of_imports(program));
     let mut elements = ElementSection::new();
     if !script.references.is_empty() {
-        let references: Vec<u32> = script.references.iter().copied().collect();
+        let references = script.references.iter().map(|index| functions.indices.function(*index)).collect();
         elements.declared(Elements::Functions(Cow::Owned(references)));
     }
     let mut data = DataSection::new();
@@ -37,21 +37,22 @@ pub(super) fn assemble(
 
     let mut out = wasm_encoder::Module::new();
     put(&mut out, 1, &take(1).append(&Items::encoded(&types)));
-    put(&mut out, 3, &Items::encoded(&replaced).append(&take(3)).append(&Items::encoded(&functions.types)));
+    let added = Items::encoded(&functions.types_of_others).append(&Items::encoded(&functions.types));
+    put(&mut out, 3, &Items::encoded(&replaced).append(&take(3)).append(&added));
     put(&mut out, 4, &Items::encoded(&imported_tables(program, script)?).append(&take(4)));
     put(&mut out, 5, &Items::encoded(&imported_memories(program, script)).append(&take(5)));
     let imported_tags = Items::encoded(&tags(&program.tags[..program.imported_tags as usize]));
     let added_tags: Vec<u32> = functions.added_tags.iter().map(|(_, ty)| *ty).collect();
     put(&mut out, 13, &imported_tags.append(&take(13)).append(&Items::encoded(&tags(&added_tags))));
     let imported_globals = Items::encoded(&imported_globals(program, script)?);
-    put(&mut out, 6, &imported_globals.append(&take(6)).append(&Items::encoded(&globals(program, script))));
+    put(&mut out, 6, &imported_globals.append(&take(6)).append(&Items::encoded(&globals(script))));
     put(&mut out, 7, &Items::encoded(&exports(program, &functions)));
     if let Some(function_index) = functions.restore {
         out.section(&StartSection { function_index });
     }
     put(&mut out, 9, &take(9).append(&Items::encoded(&elements)));
-    let code =
-        Items::encoded(&functions.replaced).append(&take(10)).append(&Items::encoded(&functions.bodies));
+    let added = Items::encoded(&functions.others).append(&Items::encoded(&functions.bodies));
+    let code = Items::encoded(&functions.replaced).append(&take(10)).append(&added);
     out.section(&DataCountSection { count: data.count });
     out.section(&RawSection { id: 10, data: &code.section() });
     out.section(&RawSection { id: 11, data: &data.section() });
@@ -129,14 +130,15 @@ pub(super) fn imported_globals(program: &Program, script: &Script) -> Result<Glo
     Ok(globals)
 }
 
-/// The first difference, the position, the last event, and a counter for each import.
-pub(super) fn globals(program: &Program, script: &Script) -> GlobalSection {
+/// The first difference, the position, the last event, and a counter for each function whose calls
+/// are replayed.
+pub(super) fn globals(script: &Script) -> GlobalSection {
     let mut globals = GlobalSection::new();
     let ty = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
     globals.global(ty, &ConstExpr::i32_const(0));
     globals.global(ty, &ConstExpr::i32_const(0));
     globals.global(GlobalType { mutable: false, ..ty }, &ConstExpr::i32_const(script.last as i32));
-    for _ in 0..program.imports {
+    for _ in &script.calls {
         globals.global(ty, &ConstExpr::i32_const(0));
     }
     globals

@@ -10,7 +10,7 @@ use super::program::{DATA, ELEMENTS, Program};
 use crate::error::Error;
 use crate::event::{Event, Exception};
 use crate::trace::Reader;
-use crate::value::Value;
+use crate::value::{Type, Value};
 
 /// Something that the host does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -94,8 +94,10 @@ pub(super) struct Script {
     pub(super) tables: Vec<ImportedSize>,
     /// The values of imported globals at the start.
     pub(super) globals: Vec<Value>,
-    /// Calls of each import, in their order.
-    pub(super) imports: Vec<Vec<Call>>,
+    /// Calls of each import, in their order; then those of each of the other functions.
+    pub(super) calls: Vec<Vec<Call>>,
+    /// The types of functions that the program does not have.
+    pub(super) others: Vec<wp::FuncType>,
     /// What restores the state of an instance that ran before, after it was cleared; `None` for a
     /// new instance.
     pub(super) snapshot: Option<Vec<Action>>,
@@ -120,8 +122,9 @@ pub(super) struct Script {
 enum Running {
     /// Of the program.
     Program(Enter),
-    /// Of an import: its index, and that of the call.
-    Import(u32, usize),
+    /// Of an import or another function: which of [`Script::calls`] are those of it, and the index
+    /// of the call.
+    Import(usize, usize),
 }
 
 /// Reads a trace.
@@ -146,7 +149,7 @@ impl Script {
         mut also: impl FnMut(&Event) -> Result<(), Error>,
     ) -> Result<Self, Error> {
         let mut script = Self::default();
-        script.imports.resize_with(program.imports as usize, Vec::new);
+        script.calls.resize_with(program.imports as usize, Vec::new);
         let (running, known, hasher) = Default::default();
         let mut events = Events { program, script, running, known, hasher, has_run: false, failed: false };
         for event in Reader::new(trace) {
@@ -175,7 +178,7 @@ impl Script {
                 Running::Program(enter) => events.act(Action::Enter(Enter { end, ..enter })),
                 // After what the host did in this call.
                 Running::Import(import, call) => {
-                    events.script.imports[import as usize][call].end = events.script.last;
+                    events.script.calls[import][call].end = events.script.last;
                 }
             }
         }
@@ -197,6 +200,15 @@ impl Events<'_> {
             Event::ImportMemory { memory, pages, maximum } => self.import_memory(memory, pages, maximum)?,
             Event::ImportTable { table, elements, maximum } => self.import_table(table, elements, maximum)?,
             Event::ImportGlobal { global, value } => self.import_global(global, value)?,
+            Event::Function { function, parameters, results } => {
+                let known = self.program.functions.len() + self.script.others.len();
+                if u32::try_from(known) != Ok(function) {
+                    return Err("another number of functions that the module does not have");
+                }
+                let types = |types: Vec<Type>| types.into_iter().map(parsed_type);
+                self.script.others.push(wp::FuncType::new(types(parameters), types(results)));
+                self.script.calls.push(Vec::new());
+            }
             Event::Snapshot => {
                 let is_late = self.has_run || !self.script.host.is_empty();
                 if is_late || self.script.snapshot.replace(Vec::new()).is_some() {
@@ -218,20 +230,26 @@ impl Events<'_> {
                 }));
             }
             Event::Call { import, arguments } => {
-                if !self.program_runs() || import >= self.program.imports {
+                let functions = self.program.functions.len() as u32;
+                let import = match import {
+                    import if import < self.program.imports => import as usize,
+                    other if other >= functions => (self.program.imports + (other - functions)) as usize,
+                    _ => return Err("a call of an import that is not possible here"),
+                };
+                if !self.program_runs() {
                     return Err("a call of an import that is not possible here");
                 }
-                let ty = self.program.type_of(import).ok_or("there is no such function")?;
+                let ty = self.type_of(import).ok_or("there is no such function")?;
                 self.check(&arguments, ty.params())?;
-                let calls = &mut self.script.imports[import as usize];
+                let calls = &mut self.script.calls[import];
                 self.running.push(Running::Import(import, calls.len()));
                 calls.push(Call { event: number, arguments, end: number, ..Call::default() });
                 self.script.last = number;
             }
             Event::Return { results } => match self.running.pop() {
                 Some(Running::Import(import, call)) => {
-                    self.check(&results, self.program.type_of(import).ok_or("no function")?.results())?;
-                    let call = &mut self.script.imports[import as usize][call];
+                    self.check(&results, self.type_of(import).ok_or("no function")?.results())?;
+                    let call = &mut self.script.calls[import][call];
                     (call.outcome, call.end) = (Outcome::Returned(results), number);
                     self.script.last = number;
                 }
@@ -258,7 +276,7 @@ impl Events<'_> {
                         self.act(Action::Enter(Enter { outcome, end: number, ..enter }));
                     }
                     Some(Running::Import(import, call)) => {
-                        let call = &mut self.script.imports[import as usize][call];
+                        let call = &mut self.script.calls[import][call];
                         (call.outcome, call.end) = (outcome, number);
                     }
                     None => return Err("nothing is running"),
@@ -272,7 +290,7 @@ impl Events<'_> {
                         self.act(Action::Enter(Enter { outcome: Outcome::Failed, end: number, ..enter }));
                     }
                     Some(Running::Import(import, call)) => {
-                        let call = &mut self.script.imports[import as usize][call];
+                        let call = &mut self.script.calls[import][call];
                         (call.outcome, call.end) = (Outcome::Failed, number);
                         // Otherwise what it has called has failed, and so does the replay there.
                         if is_first {
@@ -323,6 +341,14 @@ impl Events<'_> {
         Ok(())
     }
 
+    /// The type of the function that has these of [`Script::calls`].
+    fn type_of(&self, calls: usize) -> Option<wp::FuncType> {
+        match calls.checked_sub(self.program.imports as usize) {
+            None => self.program.type_of(calls as u32).cloned(),
+            Some(other) => self.script.others.get(other).cloned(),
+        }
+    }
+
     fn program_runs(&self) -> bool {
         matches!(self.running.last(), Some(Running::Program(_)))
     }
@@ -330,7 +356,7 @@ impl Events<'_> {
     /// The host that runs does this.
     fn act(&mut self, action: Action) {
         let actions = match self.running.last() {
-            Some(Running::Import(import, call)) => &mut self.script.imports[*import as usize][*call].actions,
+            Some(Running::Import(import, call)) => &mut self.script.calls[*import][*call].actions,
             _ => match &mut self.script.snapshot {
                 Some(snapshot) if !self.has_run => snapshot,
                 _ => &mut self.script.host,
@@ -415,20 +441,23 @@ impl Events<'_> {
             return self.check(values, ty.params());
         }
         let first = self.script.other_tags.entry(*tag).or_insert_with(|| values.clone());
-        let types: Vec<_> = first.iter().map(|value| parsed_type(*value)).collect();
+        let types: Vec<_> = first.iter().map(|value| parsed_type(value.ty())).collect();
         self.check(values, &types)
     }
 
     /// Checks that the values have these types.
     fn check(&mut self, values: &[Value], types: &[wp::ValType]) -> Result<(), &'static str> {
         if values.len() != types.len()
-            || values.iter().zip(types).any(|(value, ty)| parsed_type(*value) != *ty)
+            || values.iter().zip(types).any(|(value, ty)| parsed_type(value.ty()) != *ty)
         {
             return Err("values of other types");
         }
         for value in values {
             if let Value::Func(Some(function)) = value {
-                self.program.type_of(*function).ok_or("there is no such function")?;
+                let functions = self.program.functions.len() + self.script.others.len();
+                if *function as usize >= functions {
+                    return Err("there is no such function");
+                }
                 self.script.references.insert(*function);
             }
         }
@@ -436,14 +465,14 @@ impl Events<'_> {
     }
 }
 
-fn parsed_type(value: Value) -> wp::ValType {
-    match value {
-        Value::I32(_) => wp::ValType::I32,
-        Value::I64(_) => wp::ValType::I64,
-        Value::F32(_) => wp::ValType::F32,
-        Value::F64(_) => wp::ValType::F64,
-        Value::V128(_) => wp::ValType::V128,
-        Value::Func(_) => wp::ValType::FUNCREF,
-        Value::NullExtern => wp::ValType::EXTERNREF,
+pub(super) fn parsed_type(ty: Type) -> wp::ValType {
+    match ty {
+        Type::I32 => wp::ValType::I32,
+        Type::I64 => wp::ValType::I64,
+        Type::F32 => wp::ValType::F32,
+        Type::F64 => wp::ValType::F64,
+        Type::V128 => wp::ValType::V128,
+        Type::Func => wp::ValType::FUNCREF,
+        Type::Extern => wp::ValType::EXTERNREF,
     }
 }

@@ -54,7 +54,7 @@ pub fn separate(program: &[u8], trace: impl Read, check: bool) -> Result<Separat
     let original = Program::parse(program)?;
     let mut used = Used::default();
     let script = Script::read(program, &original, trace, |event| {
-        used.add(event);
+        used.add(event, &original);
         Ok(())
     })?;
     Ok(Separate {
@@ -127,7 +127,7 @@ fn imports(program: &Program, script: &Script) -> Result<Vec<u8>, Error> {
 fn host(program: &Program, script: &Script, used: &Used, check: bool) -> Result<Vec<u8>, Error> {
     let functions: Vec<u32> = used.functions.iter().copied().collect();
     let segments = [&used.data, &used.elements].map(|segments| segments.iter().copied().collect());
-    let indices = Indices::outside(program, functions, segments);
+    let indices = Indices::outside(program, script, functions, segments);
     let first = indices.replaced;
     let references: Vec<u32> = script.references.iter().map(|index| indices.function(*index)).collect();
     let made = Functions::of(program, script, check, indices);
@@ -148,20 +148,26 @@ fn host(program: &Program, script: &Script, used: &Used, check: bool) -> Result<
     let mut data = DataSection::new();
     data.passive(script.bytes.iter().copied());
 
+    let types_of_host = Items::encoded(&replaced)
+        .append(&Items::encoded(&made.types_of_others))
+        .append(&Items::encoded(&made.types));
+
     let mut out = Module::new();
     module::put(&mut out, 1, &types(program, &made.added_types));
     out.section(&imports_of_host(program, used)?);
-    module::put(&mut out, 3, &Items::encoded(&replaced).append(&Items::encoded(&made.types)));
+    module::put(&mut out, 3, &types_of_host);
     let tags: Vec<u32> = made.added_tags.iter().map(|(_, ty)| *ty).collect();
     module::put(&mut out, 13, &Items::encoded(&module::tags(&tags)));
-    out.section(&module::globals(program, script));
+    out.section(&module::globals(script));
     out.section(&exports);
     if let Some(function_index) = made.restore {
         out.section(&StartSection { function_index });
     }
     out.section(&elements);
     out.section(&DataCountSection { count: 1 });
-    let code = Items::encoded(&made.replaced).append(&Items::encoded(&made.bodies));
+    let code = Items::encoded(&made.replaced)
+        .append(&Items::encoded(&made.others))
+        .append(&Items::encoded(&made.bodies));
     out.section(&RawSection { id: 10, data: &code.section() });
     out.section(&data);
     Ok(out.finish())

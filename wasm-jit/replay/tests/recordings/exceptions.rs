@@ -520,7 +520,7 @@ fn what_cannot_be_recorded_of_exceptions_is_refused() {
     let module = Module::new(&engine, module).unwrap();
     let mut store = Store::new(&engine, ());
     let tag = Tag::new(&mut store, &TagType::new(FuncType::new([ValType::FUNCREF], []))).unwrap();
-    let foreign = Func::wrap(&mut store, || {}).unwrap();
+    let foreign = Func::new(&mut store, FuncType::new([ValType::EXNREF], []), |_, _, _| Ok(())).unwrap();
     let mut linker: Linker<()> = Linker::new(&engine);
     linker.define(&store, "h", "e", tag).unwrap();
     let throws = move |mut caller: Caller<'_, ()>| -> Result<(), EngineError> {

@@ -11,6 +11,7 @@ mod objects;
 mod random;
 mod random_exceptions;
 mod record;
+mod references;
 mod replay;
 mod several;
 mod slice;

@@ -310,54 +310,6 @@ fn each_instance_has_a_trace() {
     assert_eq!(sums[0], sums[1]);
 }
 
-/// What nobody can record is an error of the call that would not be in the trace.
-#[test]
-fn direct_calls_and_foreign_functions_are_refused() {
-    #[track_caller]
-    fn refused<T: std::fmt::Debug>(result: Result<T, impl std::fmt::Display>, expected: &str) {
-        let error = result.unwrap_err().to_string();
-        assert_eq!(error, format!("cannot be recorded: {expected}"));
-    }
-    let direct = "a call by another instance through a reference";
-    let foreign = "a reference (funcref) to what is not the module's";
-    let engine = Engine::default();
-    let library = Module::new(&engine, LIBRARY_OF_OTHERS).unwrap();
-    let recorded = || {
-        let mut store = Store::new(&engine, Vec::new());
-        let linker = linker(&mut store);
-        let recorder = Recorder::new(&library, Vec::new()).unwrap();
-        let instance = recorder.instantiate(&mut store, &linker).unwrap();
-        (store, linker, recorder, instance)
-    };
-    // Through a table.
-    let (mut store, mut linker_, recorder, instance) = recorded();
-    linker_.instance(&store, "lib", instance).unwrap();
-    let calls = r#"(module (import "lib" "table" (table 1 funcref))
-        (func (export "main") (param i32) (result i32) (call_indirect (result i32) (local.get 0))))"#;
-    let main = linker_.instantiate(&mut store, &Module::new(&engine, calls).unwrap()).unwrap();
-    let table = instance.get_table(&store, "table").unwrap();
-    let one = instance.get_func(&store, "one").unwrap();
-    table.set(&mut store, 1, Val::FuncRef(Some(one))).unwrap();
-    refused(call(&mut store, main, "main", 1), direct);
-    // It is not refused when the host calls, or after the recording.
-    assert_eq!(one.call(&mut store, &[], &mut [Val::I32(0)]).map_err(|error| error.to_string()), Ok(()));
-    recorder.stop(&mut store).unwrap();
-    assert_eq!(call(&mut store, main, "main", 1).unwrap(), 1);
-    // A function of another module in the table: by a segment, and by code.
-    for text in [
-        r#"(module (import "lib" "table" (table 1 funcref)) (func $f) (elem (i32.const 0) func $f))"#,
-        r#"(module (import "lib" "table" (table 1 funcref)) (func $f)
-            (elem declare func $f)
-            (func $start (table.set (i32.const 0) (ref.func $f))) (start $start))"#,
-    ] {
-        let (mut store, mut linker_, _recorder, instance) = recorded();
-        linker_.instance(&store, "lib", instance).unwrap();
-        linker_.instantiate(&mut store, &Module::new(&engine, text).unwrap()).unwrap();
-        let one = instance.get_typed_func::<(), i32>(&store, "one").unwrap();
-        refused(one.call(&mut store, ()), foreign);
-    }
-}
-
 /// In a replay, they would be two.
 #[test]
 fn one_item_that_is_imported_twice_is_refused() {

@@ -1,6 +1,6 @@
-//! Several instances that call each other and share memories, tables and globals, recorded in one
-//! run: a trace of each, which replays alone, and equals that of a run in which only it is
-//! recorded.
+//! Several instances that call each other, also through references, and share memories, tables and
+//! globals, recorded in one run: a trace of each, which replays alone, and equals that of a run in
+//! which only it is recorded.
 
 use std::io::Cursor;
 use std::num::NonZeroU64;
@@ -34,9 +34,39 @@ const STATE: &str = r#"
         (if (i32.eqz (i32.and (call $at) (i32.const 63))) (then (drop (memory.grow $m (i32.const 1)))))
         (if (i32.eqz (i32.and (call $at) (i32.const 63)))
             (then (drop (table.grow $t (ref.null func) (i32.const 1))))))
+    (type $v (func (param i32) (result i32)))
+    (table $kept 1 funcref)
+    (elem declare func $visited $back)
+    ;; Others call it through references.
+    (func $visited (type $v)
+        (call $mix (i64.extend_i32_u (local.get 0)))
+        (call $look)
+        (call $change)
+        (call $look)
+        (i32.wrap_i64 (global.get $s)))
+    (func $in_table (param $slot i32) (result i32)
+        (if (ref.is_null (table.get $t (local.get $slot))) (then (return (i32.const 1))))
+        (return_call_indirect $t (type $v) (i32.wrap_i64 (global.get $s)) (local.get $slot)))
+    (func $visit
+        (call $mix (i64.extend_i32_u (call $in_table (i32.and (call $at) (i32.const 1)))))
+        (call $look)
+        (if (i32.eqz (ref.is_null (table.get $kept (i32.const 0))))
+            (then (call $mix (i64.extend_i32_u
+                (call_indirect $kept (type $v) (i32.wrap_i64 (global.get $s)) (i32.const 0))))
+            (call $look)))
+        (table.set $kept (i32.const 0) (table.get $t (i32.and (call $at) (i32.const 1))))
+        (if (i32.eqz (i32.and (call $at) (i32.const 3)))
+            (then (table.set $kept (i32.const 0) (global.get $ref))))
+        (if (i32.eqz (i32.and (call $at) (i32.const 3)))
+            (then (global.set $ref (table.get $t (i32.and (call $at) (i32.const 1))))))
+        (if (i32.eqz (i32.and (call $at) (i32.const 1)))
+            (then (table.set $t (i32.and (call $at) (i32.const 1)) (ref.func $visited))))
+        (if (i32.eqz (i32.and (call $at) (i32.const 15)))
+            (then (table.set $t (i32.and (call $at) (i32.const 1)) (ref.func $back)))))
     (func $step (param $n i32)
         (call $look)
         (call $change)
+        (call $visit)
         (call $mix (i64.extend_i32_u (call $back (local.get $n))))
         (call $look))
 "#;
@@ -45,6 +75,7 @@ const STATE: &str = r#"
 const LIBRARY: &str = r#"(module
     (import "h" "back" (func $back (param i32) (result i32)))
     (import "h" "count" (global $count (mut i64)))
+    (import "h" "ref" (global $ref (mut funcref)))
     (tag $e (export "e") (param i32))
     (memory $m (export "memory") 1 9)
     (table $t (export "table") 2 40 funcref)
@@ -54,6 +85,9 @@ const LIBRARY: &str = r#"(module
         (call $step (local.get $n))
         THROW
         (i32.wrap_i64 (global.get $s)))
+    (func (export "swap") (param funcref) (result funcref)
+        (table.get $kept (i32.const 0))
+        (table.set $kept (i32.const 0) (local.get 0)))
     (func (export "tail") (param $n i32) (result i32)
         (call $look)
         (return_call $back (i32.add (local.get $n) (i32.const 1)))))"#;
@@ -65,13 +99,16 @@ const PROGRAM: &str = r#"(module
     (import "lib" "e" (tag $e (param i32)))
     (import "lib" "memory" (memory $m 1))
     (import "h" "count" (global $count (mut i64)))
+    (import "h" "ref" (global $ref (mut funcref)))
     (import "lib" "tail" (func $tail (param i32) (result i32)))
+    (import "lib" "swap" (func $swap (param funcref) (result funcref)))
     (import "lib" "table" (table $t 2 funcref))
     (table $f 2 funcref)
     (elem (table $f) (i32.const 0) func $tail $work)
     STATE
     (func $round (param $n i32)
         (call $step (local.get $n))
+        (table.set $t (i32.and (call $at) (i32.const 1)) (call $swap (ref.func $visited)))
         (call $mix (i64.extend_i32_u CALL))
         (call $look))
     (func (export "run") (param $n i32) (result i32)
@@ -89,6 +126,7 @@ const PLUGIN: &str = r#"(module
     (import "lib" "memory" (memory $m 1))
     (import "lib" "table" (table $t 2 funcref))
     (import "h" "count" (global $count (mut i64)))
+    (import "h" "ref" (global $ref (mut funcref)))
     (import "h" "back" (func $back (param i32) (result i32)))
     STATE
     (func $round (param $n i32)
@@ -191,6 +229,9 @@ impl Group {
         let count = GlobalType::new(ValType::I64, Mutability::Var);
         let count = Global::new(&mut store, count, Val::I64(5)).unwrap();
         linker.define(&store, "h", "count", count).unwrap();
+        let reference = GlobalType::new(ValType::FUNCREF, Mutability::Var);
+        let reference = Global::new(&mut store, reference, Val::FuncRef(None)).unwrap();
+        linker.define(&store, "h", "ref", reference).unwrap();
         Self { modules, store, linker, instances: Vec::new() }
     }
 
@@ -423,40 +464,4 @@ fn replays_of_a_functions_calls_between_others_equal_their_recordings() {
             assert_eq!(group.store.data().notes, unrecorded.store.data().notes);
         }
     }
-}
-
-/// What nobody is notified of: the library calls the program through their table.
-#[test]
-fn calls_through_references_are_refused() {
-    let direct = "cannot be recorded: a call by another instance through a reference";
-    let engine = Engine::default();
-    let library = r#"(module (table (export "table") 2 funcref)
-        (func (export "f") (result i32) (call_indirect (result i32) (i32.const 1))))"#;
-    let program = r#"(module (import "lib" "table" (table 2 funcref)) (import "lib" "f" (func $f (result i32)))
-        (func $one (result i32) (i32.const 1))
-        (elem (i32.const 1) func $one)
-        (func $run (export "run") (result i32) (call $f)))"#;
-    let [library, program] = [library, program].map(|text| Module::new(&engine, text).unwrap());
-    let mut store = Store::new(&engine, ());
-    let mut linker = Linker::new(&engine);
-    let lib = linker.instantiate(&mut store, &library).unwrap();
-    linker.instance(&store, "lib", lib).unwrap();
-    let main = linker.instantiate(&mut store, &program).unwrap();
-    let run = main.get_typed_func::<(), i32>(&store, "run").unwrap();
-    // A recording of the run ends with the call, one of some calls leaves the program alone.
-    let recorder = Recorder::new(&program, Vec::new()).unwrap();
-    recorder.attach(&mut store, main).unwrap();
-    let error = run.call(&mut store, ()).unwrap_err().to_string();
-    assert_eq!(error.lines().next(), Some(direct));
-    recorder.stop(&mut store).unwrap();
-    let calls = Calls { function: 2, skipped: 0, number: NonZeroU64::MIN };
-    let recorder = CallRecorder::start::<()>(&program, calls, Vec::new()).unwrap();
-    assert_eq!(run.call(&mut store, ()).unwrap(), 1);
-    assert_eq!(recorder.stop().unwrap_err().to_string(), direct);
-    assert_eq!(run.call(&mut store, ()).unwrap(), 1);
-    assert!(!store.as_context_mut().is_observed());
-    // The library has a reference to a function that is not its own.
-    let attached = Recorder::new(&library, Vec::new()).unwrap().attach(&mut store, lib);
-    let error = attached.unwrap_err().to_string();
-    assert_eq!(error, "cannot be recorded: the reference in element 1 of table 0");
 }

@@ -6,9 +6,11 @@
 use std::io::Read;
 
 use serde_json::{Value as Json, json};
+use wasm_encoder::{EntityType, ExportKind, ExportSection, ImportSection, Module, TypeSection};
 use wasm_jit::wasmparser as wp;
 
 use super::exports::{self, Used};
+use super::functions::encoded;
 use super::program::Program;
 use super::script::Script;
 use crate::error::{Error, unsupported};
@@ -49,7 +51,7 @@ pub fn javascript(program: &[u8], trace: impl Read) -> Result<JavaScript, Error>
     let original = Program::parse(program)?;
     let (mut used, mut events) = (Used::default(), Vec::new());
     let script = Script::read(program, &original, trace, |event| {
-        used.add(event);
+        used.add(event, &original);
         event.encode(&mut events);
         check(event)
     })?;
@@ -73,12 +75,32 @@ fn host(program: &Program, script: &Script) -> Result<String, Error> {
         ("IMPORTS", Json::from(imports(program)?)),
         ("MEMORIES", Json::from(memories)),
         ("OTHER_TAGS", other_tags.collect()),
+        ("OTHER_FUNCTIONS", other_functions(program, script).into()),
     ];
     Ok(lists.into_iter().fold(REPLAY.to_owned(), |host, (name, list)| {
         let empty = format!("const {name} = [];");
         assert!(host.contains(&empty), "the host has a list of this name");
         host.replace(&empty, &format!("const {name} = {list};"))
     }))
+}
+
+/// A module that imports the functions that the program does not have, and exports them: so
+/// functions of JavaScript get types, and can be elements of tables. Empty if there are none.
+fn other_functions(program: &Program, script: &Script) -> Vec<u8> {
+    if script.others.is_empty() {
+        return Vec::new();
+    }
+    let (mut types, mut imports, mut exports) =
+        (TypeSection::new(), ImportSection::new(), ExportSection::new());
+    for (index, ty) in (0..).zip(&script.others) {
+        let number = (program.functions.len() as u32 + index).to_string();
+        types.ty().function(encoded(ty.params()), encoded(ty.results()));
+        imports.import(exports::IMPORTS, &number, EntityType::Function(index));
+        exports.export(&number, ExportKind::Func, index);
+    }
+    let mut module = Module::new();
+    module.section(&types).section(&imports).section(&exports);
+    module.finish()
 }
 
 /// The part of a memory's type that is about addresses.

@@ -20,6 +20,9 @@ const MEMORIES = [];
 /** The tags of exceptions that it does not have, and the types of their values. */
 const OTHER_TAGS = [];
 
+/** A module that imports functions that the program does not have, and exports them. */
+const OTHER_FUNCTIONS = [];
+
 /** What the program does is not what was recorded. */
 export class Difference extends Error {
     /**
@@ -45,6 +48,7 @@ class Events {
     }
 
     get isAtEnd() {
+        this.skipFunctions();
         return this.at === this.bytes.length;
     }
 
@@ -104,12 +108,27 @@ class Events {
         return Array.from({ length: this.integer() }, () => this.value());
     }
 
+    types() {
+        return Array.from({ length: this.integer() }, () => this.bytes[this.at++]);
+    }
+
+    /** Functions that the program does not have need nothing when they become known. */
+    skipFunctions() {
+        while (KINDS[this.bytes[this.at]] === 'function') this.read();
+    }
+
     /** Whether the next event is of this kind. */
     is(kind) {
+        this.skipFunctions();
         return KINDS[this.bytes[this.at]] === kind;
     }
 
     next() {
+        this.skipFunctions();
+        return this.read();
+    }
+
+    read() {
         this.number++;
         const kind = KINDS[this.bytes[this.at++]];
         switch (kind) {
@@ -143,6 +162,8 @@ class Events {
             case 'drop data':
             case 'drop elements':
                 return { kind, index: this.integer() };
+            case 'function':
+                return { kind, index: this.integer(), parameters: this.types(), results: this.types() };
             case 'fail':
             case 'snapshot':
                 return { kind };
@@ -156,7 +177,7 @@ class Events {
 const KINDS = [
     'start', 'enter', 'call', 'grow', 'write', 'set global', 'return', 'leave', 'fail', 'grow table',
     'set element', 'import memory', 'import global', 'import table', 'snapshot', 'drop data', 'drop elements',
-    'throw',
+    'throw', 'function',
 ];
 
 class Replay {
@@ -165,6 +186,16 @@ class Replay {
         this.check = check;
         this.otherTags = new Map(OTHER_TAGS.map(([tag, parameters]) => [tag, new WebAssembly.Tag({ parameters })]));
         this.exports = undefined;
+        this.others = {};
+    }
+
+    /** Makes the functions that the program does not have. */
+    async makeOthers() {
+        if (OTHER_FUNCTIONS.length === 0) return;
+        const module = await WebAssembly.compile(new Uint8Array(OTHER_FUNCTIONS));
+        const numbers = WebAssembly.Module.imports(module).map(({ name }) => Number(name));
+        const imports = Object.fromEntries(numbers.map((number) => [number, (...values) => this.called(number, values)]));
+        this.others = (await WebAssembly.instantiate(module, { imports })).exports;
     }
 
     /** What the program imports, of the sizes and values that were recorded. */
@@ -188,7 +219,7 @@ class Replay {
     }
 
     function(index) {
-        return this.exports[`replay.func.${index}`];
+        return this.exports[`replay.func.${index}`] ?? this.others[index];
     }
 
     tag(index) {
@@ -214,7 +245,7 @@ class Replay {
         if (events.isAtEnd) throw new HostFailed();
         const event = events.next();
         if (event.kind !== 'call' || event.index !== index) {
-            throw new Difference(events.number, `a call of the imported function ${index} instead of: ${event.kind}`);
+            throw new Difference(events.number, `a call of function ${index}, of the host, instead of: ${event.kind}`);
         }
         this.compare(events.number, values, event.values);
         const { kind, index: tag, values: results } = this.act();
@@ -313,6 +344,7 @@ class Replay {
 
     async run(program) {
         this.events.next();
+        await this.makeOthers();
         const { instance } = await WebAssembly.instantiate(program, this.imports());
         this.exports = instance.exports;
         try {

@@ -1,0 +1,154 @@
+//! [`Functions`]: functions that the recorded module does not have, as they are in a trace.
+//!
+//! References to functions reach an instance as arguments and results, in tables and in globals.
+//! One to a function that its module neither defines nor imports, such as one of another instance,
+//! has a number that is no index of the module's functions. Before it is used, an
+//! [`Event::Function`] says its type. The program calls it as it calls an import. In a replay, it
+//! is a function of the host.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use wasm_jit::{AsContext, AsContextMut, Func, FuncId, FuncType, Global, Instance, Module, Val};
+
+use super::error::{Error, unsupported};
+use super::event::Event;
+use super::trace::Writer;
+use super::value::{Type, Value};
+
+/// The functions that a trace has besides those of the module. A clone is the same list.
+#[derive(Clone, Debug)]
+pub(crate) struct Functions(Arc<Mutex<Others>>);
+
+#[derive(Debug)]
+struct Others {
+    /// How many functions the module has, imported ones included.
+    own: u32,
+    numbers: HashMap<FuncId, u32>,
+    /// Events for those that have no event yet.
+    undeclared: Vec<Event>,
+}
+
+impl Functions {
+    pub(crate) fn new(module: &Module) -> Self {
+        let own = module.functions().len() as u32;
+        Self(Arc::new(Mutex::new(Others { own, numbers: HashMap::new(), undeclared: Vec::new() })))
+    }
+
+    /// How many functions the module has.
+    pub(crate) fn own(&self) -> u32 {
+        self.lock().own
+    }
+
+    /// The number of a function in the trace; the next one, if it is new. `None` if it has a type
+    /// that traces do not have.
+    pub(crate) fn number(&self, func: &Func, instance: Instance, store: impl AsContext) -> Option<u32> {
+        let store = store.as_context();
+        let own = instance.func_index(store, func).or_else(|| instance.import_index(store, func));
+        if own.is_some() {
+            return own;
+        }
+        let (id, mut others) = (func.id(store), self.lock());
+        if let Some(number) = others.numbers.get(&id) {
+            return Some(*number);
+        }
+        let ty = func.ty(store);
+        let parameters: Vec<Type> = ty.params().map(Type::of).collect::<Option<_>>()?;
+        let results: Vec<Type> = ty.results().map(Type::of).collect::<Option<_>>()?;
+        if !func.is_of_type(store, &function_type(&parameters, &results)) {
+            return None;
+        }
+        let function = others.own + others.numbers.len() as u32;
+        others.numbers.insert(id, function);
+        others.undeclared.push(Event::Function { function, parameters, results });
+        Some(function)
+    }
+
+    /// A replay has made the function with this number.
+    pub(crate) fn made(&self, number: u32, func: &Func, store: impl AsContext) {
+        self.lock().numbers.insert(func.id(store), number);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Others> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The function type with these parameters and results.
+pub(crate) fn function_type(parameters: &[Type], results: &[Type]) -> FuncType {
+    FuncType::new(parameters.iter().map(|ty| ty.engine()), results.iter().map(|ty| ty.engine()))
+}
+
+/// The recorded value of an instance; as [`Value::of`].
+pub(crate) fn in_instance(
+    value: &Val,
+    instance: Instance,
+    functions: &Functions,
+    store: impl AsContext,
+) -> Option<Value> {
+    Value::of(value, |func| functions.number(func, instance, store))
+}
+
+/// The value of a global, if it has a recorded form.
+pub(crate) fn of_global(
+    mut store: impl AsContextMut,
+    instance: Instance,
+    functions: &Functions,
+    global: Global,
+) -> Option<Value> {
+    let value = global.get(store.as_context_mut());
+    in_instance(&value, instance, functions, store)
+}
+
+/// Arguments or results as they are recorded.
+///
+/// # Errors
+/// Those of [`recorded`].
+pub(crate) fn all_recorded(
+    values: &[Val],
+    instance: Instance,
+    functions: &Functions,
+    store: impl AsContext,
+) -> Result<Vec<Value>, Error> {
+    values.iter().map(|value| recorded(value, instance, functions, &store)).collect()
+}
+
+/// A value of a program as it is recorded.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a reference that has no recorded form.
+pub(crate) fn recorded(
+    value: &Val,
+    instance: Instance,
+    functions: &Functions,
+    store: impl AsContext,
+) -> Result<Value, Error> {
+    in_instance(value, instance, functions, store).ok_or_else(|| match value {
+        Val::FuncRef(_) => unsupported("a reference to a function of another module, of a type of its own"),
+        _ => unsupported(format!("a reference ({}) to what is not the module's", value.ty())),
+    })
+}
+
+/// Writes a trace, in which functions are declared before they are used.
+#[derive(Debug)]
+pub(crate) struct Output {
+    writer: Writer,
+    pub(crate) functions: Functions,
+}
+
+impl Output {
+    pub(crate) fn new(module: &Module, out: impl Write + Send + 'static) -> Result<Self, Error> {
+        Ok(Self { writer: Writer::new(out)?, functions: Functions::new(module) })
+    }
+
+    pub(crate) fn write(&mut self, event: &Event) -> Result<(), Error> {
+        let undeclared = std::mem::take(&mut self.functions.lock().undeclared);
+        undeclared.iter().try_for_each(|function| self.writer.write(function))?;
+        self.writer.write(event)
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        self.writer.flush()
+    }
+}
