@@ -6,7 +6,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::state::{Frames, NO_PERIOD};
+use super::frames::Frames;
+use super::state::NO_PERIOD;
 use super::tree::{Node, Tree, add};
 use super::{Measure, REST, ROOT, Shared};
 

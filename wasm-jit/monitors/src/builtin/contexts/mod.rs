@@ -34,6 +34,7 @@
 mod calibration;
 mod estimate;
 mod events;
+mod frames;
 mod local;
 mod merged;
 mod sampler;

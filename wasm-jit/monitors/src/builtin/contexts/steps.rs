@@ -16,7 +16,8 @@ use std::mem::offset_of;
 
 use wasm_jit::probes::{Operand, Quadword, Relation, Shortcut, Step, Temp};
 
-use super::state::{FRAME, Frame, State};
+use super::frames::{FRAME, Frame};
+use super::state::State;
 use super::tree::{Node, WAYS, Way};
 use super::{Measure, Shared};
 
