@@ -16,8 +16,8 @@ use super::NativeFn;
 /// A call of a function takes some ten instructions besides its own, and more to find the state of
 /// its thread; steps are one instruction or two each. They have four registers, the values that the
 /// function gets as arguments, and memory: what belongs to the running thread is found by a
-/// [`ThreadWord`]. An [interrupt](crate::Store::interrupt_handle) may leave the program between any
-/// two steps that are not [together](Step::Together).
+/// [`ThreadWord`](super::ThreadWord). An [interrupt](crate::Store::interrupt_handle) may leave the
+/// program between any two steps that are not [together](Step::Together).
 ///
 /// Where the code has too few registers free, the stub calls the function always. So the function
 /// must do everything that the steps do.
