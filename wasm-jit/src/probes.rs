@@ -4,9 +4,10 @@
 //! switched on and off at any time, from any thread, while other threads run the code. It
 //! [counts](Kind::Count), also [how branches go](Kind::CountBranch), appends a
 //! [record](Kind::Record) of values of the frame to a buffer, calls a [closure](Kind::Callback), a
-//! [native function](Kind::Native) or a [function of WebAssembly](Kind::Wasm) with values of the
-//! frame, or a [closure that sees the whole frame](Kind::Generic), or does [nothing](Kind::Empty).
-//! A place can also be a probe of fastinst ([`Module::probe_id`]).
+//! [native function](Kind::Native), perhaps only where [a few instructions](Kind::Shortcut) do not
+//! do, or a [function of WebAssembly](Kind::Wasm) with values of the frame, or a [closure that sees
+//! the whole frame](Kind::Generic), or does [nothing](Kind::Empty). A place can also be a probe of
+//! fastinst ([`Module::probe_id`]).
 //!
 //! # When a probe fires
 //! When control is about to execute its instruction. A `loop` is executed when it is entered, and
@@ -143,6 +144,8 @@ mod items;
 mod native;
 mod recorder;
 mod running;
+mod shortcut;
+mod thread_word;
 mod unwound;
 mod values;
 mod wasm;
@@ -157,6 +160,8 @@ pub use generic::{FuelThreshold, GenericFn};
 pub use global::GlobalProbe;
 pub use native::{NativeFn, NativeFunction};
 pub use recorder::Recorder;
+pub use shortcut::{Operand, Quadword, Relation, Shortcut, Step, Temp};
+pub use thread_word::ThreadWord;
 pub use unwound::{UnwoundException, UnwoundFrame, UnwoundWatch};
 pub use values::{Bound, Lane, NO_FUNCTION, OTHER_FUNCTION, Values};
 pub use wasm::WasmFn;
@@ -240,6 +245,15 @@ pub enum Kind {
         /// Its arguments, one for each of its parameters.
         values: Values,
     },
+    /// Executes a few steps, or calls a function of the host where these do not do.
+    Shortcut {
+        /// The steps.
+        shortcut: Shortcut,
+        /// The function.
+        function: NativeFn,
+        /// Its arguments, one for each of its parameters.
+        values: Values,
+    },
     /// Calls a function of WebAssembly, in the instances of its store only.
     Wasm {
         /// The function.
@@ -271,6 +285,7 @@ impl Kind {
     fn values(&self) -> &[Bound] {
         match self {
             Self::Native { values, .. }
+            | Self::Shortcut { values, .. }
             | Self::Wasm { values, .. }
             | Self::Callback { values, .. }
             | Self::Record { values, .. } => values.as_slice(),
@@ -705,7 +720,12 @@ fn requested(
         Kind::Count => RequestedKind::Count,
         Kind::CountBranch => RequestedKind::CountChoice,
         Kind::Generic(function) => function.request(),
-        Kind::Native { function, values } => body.call(*function, values, location, position)?,
+        Kind::Native { function, values } => {
+            body.call(*function, function.callee(), values, location, position)?
+        }
+        Kind::Shortcut { shortcut, function, values } => {
+            body.call(*function, shortcut.callee(*function), values, location, position)?
+        }
         Kind::Wasm { function, values } => body.call_wasm(function, values, location, position)?,
         Kind::Callback { function, values } => body.call_back(function, values, location, position)?,
         Kind::Record { recorder, values } => body.record(recorder, values, location, position)?,

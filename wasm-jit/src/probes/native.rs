@@ -66,6 +66,10 @@ impl NativeFn {
         self.parameters
     }
 
+    pub(super) fn address(self) -> usize {
+        self.address
+    }
+
     pub(super) fn callee(self) -> Callee {
         Callee::Native(self.address)
     }

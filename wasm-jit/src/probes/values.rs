@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use wasm_jit_codegen::Lane;
-use wasm_jit_codegen::{Access, Ty, Value, Wanted, access};
+use wasm_jit_codegen::{Access, Callee, Ty, Value, Wanted, access};
 use wasmparser::Operator;
 
 use super::native::NativeFn;
@@ -148,13 +148,14 @@ impl<'a> Body<'a> {
     pub(super) fn call(
         &mut self,
         native: NativeFn,
+        callee: Callee,
         values: &Values,
         location: Location,
         position: u32,
     ) -> Result<RequestedKind, ProbeError> {
         check_count(native.parameters(), values)?;
         let arguments = values.0.iter().map(|value| self.argument(*value, location, position, Takes::Word));
-        Ok(RequestedKind::Call { callee: native.callee(), arguments: arguments.collect::<Result<_, _>>()? })
+        Ok(RequestedKind::Call { callee, arguments: arguments.collect::<Result<_, _>>()? })
     }
 
     /// The request for a probe that calls a function of WebAssembly.

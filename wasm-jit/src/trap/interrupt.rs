@@ -15,6 +15,10 @@
 //!   probe's stub ends ([`INTERRUPT_CHECK`](crate::vmctx::INTERRUPT_CHECK)), or at the next signal,
 //!   a few milliseconds later: a separate thread repeats it until the request was met or withdrawn.
 //!
+//! Nor is there an effect between steps of probes that are executed
+//! [together](crate::probes::Step::Together): the next signal most likely finds the thread
+//! elsewhere.
+//!
 //! A request stays pending until the outermost call has returned, so a host function that calls the
 //! program and continues after an interrupt does not hide it from its own caller. Only the
 //! activation of that outermost call ends the request. If nothing is running, the next call into

@@ -10,7 +10,8 @@
 //!    [`raise_by_signal`]; for an interrupt also, if the store's interrupt was requested.
 //! 2. Otherwise, a SIGILL where a frame is transferred to another version of its function: the
 //!    thread continues there ([`CodeImage::transfer`]).
-//! 3. Otherwise, an interrupt of ours that arrived at another point: ignored, it will be repeated.
+//! 3. Otherwise, an interrupt of ours that arrived at another point, or in a stub between steps
+//!    that are executed together: ignored, it will be repeated.
 //! 4. Otherwise, the signal is not ours: it is passed to the previous handler. If the previous
 //!    action was the default, it is restored and the handler returns, so that the instruction
 //!    faults again and the process ends as it would have without us.
@@ -164,7 +165,7 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         let is_ours = if is_check {
             true
         } else if is_interrupt {
-            acknowledge()
+            !image.is_uninterrupted_at(pc) && acknowledge()
         } else if was_sent(info_ref) {
             false
         } else {

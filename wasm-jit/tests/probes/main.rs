@@ -21,6 +21,7 @@ mod programs;
 mod reclaim;
 mod records;
 mod rewrite;
+mod shortcuts;
 mod tail_calls;
 mod threads;
 mod values;
@@ -93,6 +94,7 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     native::test_with_counters();
     plain::test_all();
     records::test_all();
+    shortcuts::test_all();
     tail_calls::test_all();
     threads::test_all();
     waiting::test_all();

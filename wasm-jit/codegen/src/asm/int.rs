@@ -141,6 +141,11 @@ impl Assembler<'_> {
         self.instruction(op((what as u8) << 3 | 3), width, dst.0, src.into());
     }
 
+    /// `alu [dst], src`
+    pub(crate) fn alu_memory(&mut self, what: Alu, width: Width, dst: Mem, src: Reg) {
+        self.instruction(op((what as u8) << 3 | 1), width, src.0, dst.into());
+    }
+
     /// `alu dst, imm`, sign-extended.
     pub(crate) fn alu_imm(&mut self, what: Alu, width: Width, dst: impl Into<Rm>, imm: i32) {
         match i8::try_from(imm) {
@@ -176,6 +181,11 @@ impl Assembler<'_> {
         self.bytes(&[0x0f, 0xae, 0xf0]);
     }
 
+    /// Reads the time-stamp counter into `edx` and `eax`.
+    pub(crate) fn rdtsc(&mut self) {
+        self.bytes(&[0x0f, 0x31]);
+    }
+
     pub(crate) fn test(&mut self, width: Width, a: impl Into<Rm>, b: Reg) {
         self.instruction(op(0x85), width, b.0, a.into());
     }
@@ -187,6 +197,13 @@ impl Assembler<'_> {
     /// MOV between registers or from memory; a 32-bit MOV clears the upper half.
     pub(crate) fn mov(&mut self, width: Width, dst: Reg, src: impl Into<Rm>) {
         self.instruction(op(0x8b), width, dst.0, src.into());
+    }
+
+    /// `mov dst, fs:[offset]`
+    pub(crate) fn mov_of_thread(&mut self, dst: Reg, offset: i32) {
+        // FS, REX.W and R, the opcode, and mod 00 with a SIB byte of neither base nor index.
+        self.bytes(&[0x64, 0x48 | dst.number() >> 3 << 2, 0x8b, (dst.number() & 7) << 3 | 4, 0x25]);
+        self.bytes(&offset.to_le_bytes());
     }
 
     pub(crate) fn mov_store(&mut self, size: Size, dst: Mem, src: Reg) {

@@ -226,6 +226,29 @@ fn alu_with_immediates_in_their_shortest_form() {
     }
 }
 
+#[test]
+fn alu_to_memory() {
+    for (what, mnemonic) in ALU {
+        for width in WIDTHS {
+            check_store(mnemonic, int(width), |asm, mem, reg| asm.alu_memory(what, width, mem, reg));
+        }
+    }
+}
+
+#[test]
+fn loads_relative_to_the_thread_pointer() {
+    for reg in Kind::Int(8).registers() {
+        for disp in [-8, i32::MIN, i32::MAX, 0] {
+            let mem =
+                Op::Mem { base: Register::None, index: Register::None, scale: 1, disp: disp.into(), size: 8 };
+            let expected = (Mnemonic::Mov, &[Kind::Int(8).reg(reg), mem][..]);
+            let instruction = check(expected, |asm| asm.mov_of_thread(reg, disp));
+            assert_eq!(instruction.memory_segment(), Register::FS);
+        }
+    }
+    check((Mnemonic::Rdtsc, &[]), |asm| asm.rdtsc());
+}
+
 /// Bytes of an instruction's immediate.
 fn decode_constant_size(instruction: &Instruction) -> usize {
     match instruction.op_kind(instruction.op_count() - 1) {

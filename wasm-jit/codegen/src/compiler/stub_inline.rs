@@ -193,7 +193,7 @@ impl Fast<'_> {
         }
         asm.bind(overflow);
         asm.ud2(TrapCode::StackOverflow as u8);
-        Ok(ListStub { code, back, generic: Vec::new() })
+        Ok(ListStub { code, back, uninterrupted: 0..0, generic: Vec::new() })
     }
 }
 

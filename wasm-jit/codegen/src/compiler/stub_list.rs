@@ -103,13 +103,16 @@
 //! handler there applies. The check makes interrupts take effect when a function has returned,
 //! however much of the time is spent in functions, where signals have no effect.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::abi::{ArgPlace, ArgPlaces, CONTEXT, INT_TEMPS, MEMORY, SCRATCH, Ty, argument_bytes};
 use super::cached_locals::bits;
 use super::inlined::Inlined;
+use super::interrupt_check::InterruptCheck;
 use super::plain::MAX_PLAIN_OPERANDS;
 use super::settle::SETTLED;
+use super::shortcut::Shortcut;
 use super::site_frame::SiteFrame;
 use super::state::Flag;
 use super::stub_inline::inline_stub;
@@ -117,8 +120,8 @@ use super::stub_record::{Record, record_stub};
 use super::values::{Lane, Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size, VectorImmOp, Width};
 use crate::vmctx::{
-    COUNTERS, EXIT_FP, EXIT_SP, FUEL, FUNC_REF_CODE, FUNC_REF_CONTEXT, INSTANCE_NUMBER, INTERRUPT_CHECK,
-    INTERRUPT_REQUESTS, LIBCALLS, Libcall, MEMORY0, RESULTS, STACK_LIMIT, STORE, STORE_NUMBER, TrapCode,
+    COUNTERS, EXIT_FP, EXIT_SP, FUEL, FUNC_REF_CODE, FUNC_REF_CONTEXT, INSTANCE_NUMBER, LIBCALLS, Libcall,
+    MEMORY0, RESULTS, STACK_LIMIT, STORE, STORE_NUMBER, TrapCode,
 };
 
 /// Arguments of the C convention that are in registers.
@@ -211,6 +214,13 @@ pub enum Only {
 pub enum Callee {
     /// One of the C convention, with at most [`MAX_ARGUMENTS`] integers, at this address.
     Native(usize),
+    /// The same, where a stub calls it only if it cannot do with the shortcut.
+    Shortcut {
+        /// The address of the function.
+        function: usize,
+        /// The shortcut.
+        shortcut: Arc<Shortcut>,
+    },
     /// One of compiled code, without results. It is called in the instances of its store only.
     Wasm {
         /// The number of the store.
@@ -245,6 +255,8 @@ pub struct ListStub {
     pub code: Vec<u8>,
     /// The offset.
     pub back: u32,
+    /// The offsets at which an interrupt has no effect.
+    pub uninterrupted: Range<u32>,
     /// The actions that see the frame, in order.
     pub generic: Vec<GenericPart>,
 }
@@ -414,12 +426,8 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
             Action::Call { callee, arguments, only } => {
                 let next = skip_other_instances(only, asm);
                 match callee {
-                    Callee::Native(function) => {
-                        for (register, value) in ARGUMENTS.into_iter().zip(arguments) {
-                            argument(register, *value, &saved, site, asm);
-                        }
-                        asm.mov_imm(Reg::RAX, *function as u64);
-                        asm.call_reg(Reg::RAX);
+                    Callee::Native(function) | Callee::Shortcut { function, .. } => {
+                        call_native(*function, arguments, &saved, site, asm);
                     }
                     Callee::Wasm { store, func_ref, is_host, parameters, .. } => {
                         skip_other_stores(*store, next, asm);
@@ -517,7 +525,22 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
         asm.bind(raise);
         call_raise(asm);
     }
-    ListStub { code, back, generic }
+    ListStub { code, back, uninterrupted: 0..0, generic }
+}
+
+/// Calls a native function, in a stub that has saved the registers of its site.
+pub(super) fn call_native(
+    function: usize,
+    arguments: &[Value],
+    saved: &Saved,
+    site: usize,
+    asm: &mut Assembler<'_>,
+) {
+    for (register, value) in ARGUMENTS.into_iter().zip(arguments) {
+        argument(register, *value, saved, site, asm);
+    }
+    asm.mov_imm(Reg::RAX, function as u64);
+    asm.call_reg(Reg::RAX);
 }
 
 /// Leaves the activation, for the reason that a function has recorded.
@@ -525,32 +548,6 @@ pub(super) fn call_raise(asm: &mut Assembler<'_>) {
     asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, LIBCALLS));
     asm.call_mem(Mem::base(SCRATCH, 8 * Libcall::Raise as i32));
     asm.ud2(TrapCode::Unreachable as u8);
-}
-
-/// After functions: is an interrupt requested?
-pub(super) struct InterruptCheck {
-    interrupt: Label,
-    go_on: Label,
-}
-
-impl InterruptCheck {
-    /// The code that follows is executed if there is no interrupt.
-    pub(super) fn begin(asm: &mut Assembler<'_>) -> Self {
-        asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
-        asm.mov(Width::W64, SCRATCH, Mem::base(SCRATCH, INTERRUPT_REQUESTS));
-        asm.alu_imm(Alu::Cmp, Width::W32, Mem::base(SCRATCH, 0), 0);
-        let (interrupt, go_on) = (asm.new_label(), asm.new_label());
-        asm.jcc(Cond::NotEqual, interrupt);
-        asm.bind(go_on);
-        Self { interrupt, go_on }
-    }
-
-    /// Raises the interrupt, or continues if it has been withdrawn.
-    pub(super) fn end(self, asm: &mut Assembler<'_>) {
-        asm.bind(self.interrupt);
-        asm.ud2(INTERRUPT_CHECK);
-        asm.jmp(self.go_on);
-    }
 }
 
 /// Loads a register that was saved. Changes no flags.

@@ -40,6 +40,8 @@
 //!     jmp retry
 //! ```
 //!
+//! Native functions with a [shortcut](super::shortcut) may be in the list as well.
+//!
 //! Where that does not do (the flags are needed, or there are functions in the list), records are
 //! appended by a stub that has saved everything ([`Record::append`]).
 //!
@@ -48,11 +50,12 @@
 
 use super::abi::{CONTEXT, FLOAT_SCRATCH, INT_TEMPS, SCRATCH};
 use super::cached_locals::bits;
+use super::interrupt_check::InterruptCheck;
 use super::settle::SETTLED;
 use super::stub::increment;
 use super::stub_list::{
-    Action, InterruptCheck, ListStub, Only, Saved, SiteState, argument, call_raise, skip_other_instances,
-    store_context,
+    Action, Callee, ListStub, Only, Saved, SiteState, argument, call_native, call_raise,
+    skip_other_instances, store_context,
 };
 use super::values::{Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size, Width};
@@ -122,14 +125,15 @@ fn words(record: Reg) -> impl Iterator<Item = Mem> {
     (0..).map(move |word| Mem::base(record, 8 * word))
 }
 
-/// A stub for the site at address `site` that appends records and counts, if it can do this with
-/// the scratch registers and one more.
+/// A stub for the site at address `site` that appends records, counts and takes shortcuts, if it
+/// can do this with the scratch registers, one more for records, and those that are free for
+/// shortcuts.
 pub(super) fn record_stub(state: &SiteState, actions: &[Action<'_>], site: usize) -> Option<ListStub> {
     let temporary = temporary(state, actions)?;
     let is_live = state.live & temporary.bit() != 0;
     let mut code = Vec::new();
     let asm = &mut Assembler::new(&mut code);
-    let (leave, mut rest) = (asm.new_label(), Vec::new());
+    let (leave, mut rest, mut uninterrupted) = (asm.new_label(), Vec::new(), 0..0);
     store_context(asm);
     for action in actions {
         match action {
@@ -153,25 +157,47 @@ pub(super) fn record_stub(state: &SiteState, actions: &[Action<'_>], site: usize
                     asm.float_to_bits(Width::W64, temporary, FLOAT_SCRATCH);
                 }
                 asm.bind(next);
-                rest.push((record, retry, full));
+                rest.push(Rest::Full { record, retry, full });
+            }
+            Action::Call { callee: Callee::Shortcut { function, shortcut }, arguments, only } => {
+                let next = skip_other_instances(*only, asm);
+                let call = asm.new_label();
+                shortcut.at_site(state.live, arguments)?.emit(call, &mut uninterrupted, asm);
+                asm.bind(next);
+                rest.push(Rest::Call { function: *function, arguments, call, next });
             }
             _ => unreachable!("there is no temporary for others"),
         }
     }
     let back = asm.jmp_to_link();
     let saved = Saved::of(state, &[]);
-    for (record, retry, full) in rest {
-        asm.bind(full);
+    for part in rest {
+        let (begin, go_on) = match part {
+            Rest::Full { full, retry, .. } => (full, retry),
+            Rest::Call { call, next, .. } => (call, next),
+        };
+        asm.bind(begin);
         saved.save(state, asm);
-        record.make_room(leave, asm);
+        match part {
+            Rest::Full { record, .. } => record.make_room(leave, asm),
+            Rest::Call { function, arguments, .. } => call_native(function, arguments, &saved, site, asm),
+        }
         let check = InterruptCheck::begin(asm);
         saved.restore(state, asm);
-        asm.jmp(retry);
+        asm.jmp(go_on);
         check.end(asm);
     }
     asm.bind(leave);
     call_raise(asm);
-    Some(ListStub { code, back, generic: Vec::new() })
+    Some(ListStub { code, back, uninterrupted, generic: Vec::new() })
+}
+
+/// What a stub does less often, behind its jump back.
+enum Rest<'a> {
+    /// There is no room for a record: makes some, and tries again.
+    Full { record: &'a Record<'a>, retry: Label, full: Label },
+    /// A shortcut does not do: calls the function.
+    Call { function: usize, arguments: &'a [Value], call: Label, next: Label },
 }
 
 /// The general register that a stub without saved registers uses for values: none of those that the
@@ -189,6 +215,10 @@ fn temporary(state: &SiteState, actions: &[Action<'_>]) -> Option<Reg> {
                     used |= source(value)?;
                 }
             }
+            // Its function gets values from where they were saved.
+            Action::Call {
+                callee: Callee::Shortcut { .. }, only: None | Some(Only::Instance(_)), ..
+            } => {}
             _ => return None,
         }
     }

@@ -45,6 +45,11 @@ impl Clock {
         if self.has_counter { tsc::now() } else { self.started.elapsed().as_nanos() as u64 }
     }
 
+    /// Whether it is the processor's counter.
+    pub(super) fn is_counter(&self) -> bool {
+        self.has_counter
+    }
+
     /// The time since the first use of the clock. Increases.
     pub(super) fn elapsed(&self) -> Duration {
         self.started.elapsed()

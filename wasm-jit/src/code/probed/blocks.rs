@@ -39,6 +39,8 @@ pub(super) struct Block {
     pub version: usize,
     /// The position of the instruction, if the block is the stub of a list of probes.
     pub stub: Option<u32>,
+    /// From which byte to which one interrupts have no effect.
+    pub uninterrupted: [u32; 2],
 }
 
 /// The blocks of an arena, in ascending order: a table that only grows. It has room for all blocks
@@ -58,6 +60,7 @@ struct Entry {
     version: AtomicU32,
     /// The position of a stub's instruction, or 0, where no instruction is.
     stub: AtomicU32,
+    uninterrupted: [AtomicU32; 2],
 }
 
 impl Entry {
@@ -72,6 +75,7 @@ impl Entry {
             function: small(&self.function),
             version: small(&self.version) as usize,
             stub,
+            uninterrupted: self.uninterrupted.each_ref().map(small),
         }
     }
 
@@ -80,6 +84,9 @@ impl Entry {
         self.length.store((block.end - block.start) as u32, Ordering::Relaxed);
         self.function.store(block.function, Ordering::Relaxed);
         self.version.store(block.version as u32, Ordering::Relaxed);
+        for (at, offset) in self.uninterrupted.iter().zip(block.uninterrupted) {
+            at.store(offset, Ordering::Relaxed);
+        }
         self.stub.store(block.stub.unwrap_or(0), Ordering::Release);
     }
 }

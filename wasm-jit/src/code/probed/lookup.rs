@@ -23,6 +23,14 @@ impl CodeImage {
         self.sited_at(pc).map(|(block, version)| (block.function, version))
     }
 
+    /// Whether an interrupt has no effect at this address. Atomics only.
+    pub(crate) fn is_uninterrupted_at(&self, pc: usize) -> bool {
+        self.sited_at(pc).is_some_and(|(block, _)| {
+            let [start, end] = block.uninterrupted.map(|offset| block.start + offset as usize);
+            (start..end).contains(&pc)
+        })
+    }
+
     /// The end of the mapped code that contains the address.
     pub(crate) fn code_end(&self, pc: usize) -> usize {
         let pages = self.pages();

@@ -58,7 +58,9 @@ impl CodeImage {
         let place = original.place_of_code(index);
         let _ = function.versions[0].set(Box::new(original));
         let end = start + code.len();
-        self.probed().blocks.push(Block { start, end, function: index, version: 0, stub: None });
+        let (version, stub, uninterrupted) = (0, None, [0; 2]);
+        let block = Block { start, end, function: index, version, stub, uninterrupted };
+        self.probed().blocks.push(block);
         self.shown.version_made(&place);
         Ok(())
     }

@@ -442,7 +442,9 @@ pub(super) fn make_stub(
     }
     stub.code[stub.back as usize..][..4].copy_from_slice(&(back.wrapping_sub(next) as u32).to_le_bytes());
     let end = start + length;
-    let block = Block { start, end, function, version: version.number, stub: Some(place.position) };
+    let uninterrupted = [stub.uninterrupted.start, stub.uninterrupted.end];
+    let stub_of = Some(place.position);
+    let block = Block { start, end, function, version: version.number, stub: stub_of, uninterrupted };
     let arena = arenas.of_mut(start).expect("all stubs are in arenas");
     if freed.is_some() {
         // SAFETY: the block was freed because no thread was in it, nor a forked child, and nothing

@@ -402,7 +402,7 @@ impl Version {
     /// The block of a version with sites.
     pub(super) fn block(&self, function: u32) -> Block {
         let end = self.at(self.stubs_end);
-        Block { start: self.base, end, function, version: self.number, stub: None }
+        Block { start: self.base, end, function, version: self.number, stub: None, uninterrupted: [0; 2] }
     }
 
     /// The number of the transfer point at the address; of several, the last.

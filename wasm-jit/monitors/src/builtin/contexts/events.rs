@@ -30,7 +30,7 @@ impl Events {
         // - it takes any values, at any time, on any thread: a number that is no monitor's, or no
         //   longer, does nothing; it is part of the program, and refers to no other object;
         // - it returns; Rust aborts when a panic would leave an `extern "C"` function;
-        // - it keeps 8 KiB on the stack at most (`Local::new`), far less than 128;
+        // - it keeps some hundred bytes on the stack, far less than 128 KiB;
         // - it uses no store.
         unsafe {
             Self {

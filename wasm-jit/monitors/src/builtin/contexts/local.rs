@@ -6,6 +6,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use super::frames::Frames;
+use super::state::NO_PERIOD;
 use super::tree::{Node, Tree, add};
 use super::{Measure, REST, ROOT, Shared};
 
@@ -17,49 +19,22 @@ pub(super) struct Local {
     tree: Arc<Tree>,
     /// The nodes of the tree.
     nodes: Vec<Arc<Node>>,
-    /// Calls that were made recently, each at one place. Most calls are found here.
-    recent: Box<[Call; RECENT]>,
-    /// All calls, by caller and callee.
+    /// The numbers of all calls, by caller and callee.
     calls: HashMap<u64, u32, BuildHasherDefault<Mixer>>,
-    frames: Vec<Frame>,
-    /// With exact times: the node whose function runs.
-    top: u32,
+    frames: Frames,
     /// The node that has made a tail call, whose callee has not begun.
     tail: Option<u32>,
-    last: u64,
     period: u64,
-}
-
-/// The size of a direct-mapped cache of calls: 8 KiB for each thread.
-const RECENT: usize = 512;
-
-/// A call, by the nodes of the tree.
-#[derive(Clone, Copy, Debug)]
-struct Call {
-    /// The caller's node and the callee.
-    key: u64,
-    /// The node at which it is counted.
-    node: u32,
-    /// The node to which it leads.
-    target: u32,
-}
-
-impl Call {
-    /// No node has this number.
-    const NONE: Self = Self { key: u64::MAX, node: ROOT, target: ROOT };
-}
-
-/// A frame that was entered and not left, or a call of the host by one.
-#[derive(Clone, Copy, Debug)]
-struct Frame {
-    /// Of the frame that calls the host.
-    address: u64,
-    node: u32,
-    is_host: bool,
 }
 
 thread_local! {
     static LOCALS: RefCell<Vec<Local>> = const { RefCell::new(Vec::new()) };
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Number of events that the steps of probes have not handled.
+    pub(super) static EVENTS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 /// Of keys that are a few bits in each half.
@@ -85,6 +60,8 @@ impl Hasher for Mixer {
 /// are ending do not observe, nor does anything for a monitor that no longer exists.
 #[inline(always)]
 pub(super) fn with(number: u64, function: impl FnOnce(&mut Local)) {
+    #[cfg(test)]
+    EVENTS.set(EVENTS.get() + 1);
     let _ = LOCALS.try_with(|locals| {
         let Ok(mut locals) = locals.try_borrow_mut() else { return };
         let is_first = locals.first().is_some_and(|local| local.number == number);
@@ -94,6 +71,7 @@ pub(super) fn with(number: u64, function: impl FnOnce(&mut Local)) {
             local.restart();
         }
         function(local);
+        local.let_steps_apply();
     });
 }
 
@@ -142,16 +120,16 @@ impl Local {
     fn new(shared: Arc<Shared>) -> Self {
         let tree = Tree::new();
         let nodes = tree.nodes().clone();
+        if shared.measure == Measure::ExactTimes {
+            tree.state.last.store(shared.clock.now(), Ordering::Relaxed);
+        }
         Self {
             number: shared.number,
+            frames: Frames::new(&nodes[ROOT as usize], &tree.state),
             tree,
             nodes,
-            recent: Box::new([Call::NONE; RECENT]),
             calls: HashMap::default(),
-            frames: Vec::new(),
-            top: ROOT,
             tail: None,
-            last: shared.clock.now(),
             // There is none before the first.
             period: 0,
             shared,
@@ -170,50 +148,72 @@ impl Local {
         path
     }
 
+    /// The steps of probes find the state, and apply unless a tail call is pending.
+    #[inline(always)]
+    fn let_steps_apply(&self) {
+        let Some(word) = &self.shared.word else { return };
+        word.set(self.address());
+        let period = if self.tail.is_none() { self.period } else { NO_PERIOD };
+        self.tree.state.applies.store(period, Ordering::Relaxed);
+    }
+
+    fn address(&self) -> u64 {
+        (&raw const self.tree.state).expose_provenance() as u64
+    }
+
     /// Ends a period in which some events may have been missed.
     #[cold]
     fn restart(&mut self) {
         if self.shared.measure == Measure::ExactTimes {
-            let now = self.shared.clock.now();
-            let ended = self.shared.ended.load(Ordering::Relaxed).clamp(self.last, now.max(self.last));
+            let (now, last) = (self.shared.clock.now(), self.last());
+            let ended = self.shared.ended.load(Ordering::Relaxed).clamp(last, now.max(last));
             self.advance(ROOT, ended);
-            self.last = now;
+            self.tree.state.last.store(now, Ordering::Release);
         }
         self.tail = None;
-        self.frames.clear();
+        self.frames.clear(&self.tree.state);
         self.period = self.shared.period.load(Ordering::Relaxed);
-        self.tree.begin(self.period);
+        self.tree.begin(self.period, self.nodes[ROOT as usize].address());
+    }
+
+    fn last(&self) -> u64 {
+        self.tree.state.last.load(Ordering::Relaxed)
     }
 
     /// Another function runs from now on.
     #[inline(always)]
     fn switch(&mut self, node: u32) {
         if self.shared.measure != Measure::ExactTimes {
-            self.tree.publish(node);
-        } else if node != self.top {
+            self.publish(node);
+        } else if node != self.tree.published() {
             let now = self.shared.clock.now();
             self.advance(node, now);
         }
     }
 
+    #[inline(always)]
+    fn publish(&self, node: u32) {
+        self.tree.publish(node, self.nodes[node as usize].address());
+    }
+
     #[inline]
     fn advance(&mut self, node: u32, now: u64) {
-        self.tree.last.store(0, Ordering::Relaxed);
+        let state = &self.tree.state;
+        let last = state.last.load(Ordering::Relaxed);
+        state.last.store(0, Ordering::Relaxed);
         // With the fence of `Tree::read`.
         fence(Ordering::Release);
         // Counters of different processors may differ by some ticks.
-        add(&self.nodes[self.top as usize].ticks, now.saturating_sub(self.last));
-        self.tree.publish(node);
-        self.tree.last.store(now, Ordering::Release);
-        self.top = node;
-        self.last = now;
+        add(&self.nodes[self.tree.published() as usize].ticks, now.saturating_sub(last));
+        self.publish(node);
+        state.last.store(now, Ordering::Release);
     }
 
     /// No function runs for a while. Returns the node of the one that did.
     fn suspend(&mut self) -> u32 {
         let node = self.tree.published();
         if self.shared.measure == Measure::SampledTimes {
-            self.tree.publish(ROOT);
+            self.publish(ROOT);
         }
         node
     }
@@ -223,12 +223,12 @@ impl Local {
         let now = self.shared.clock.now();
         let mut delay = now.saturating_sub(begun);
         if self.shared.measure == Measure::ExactTimes {
-            let last = (self.last + delay).min(now.max(self.last));
-            delay = last - self.last;
-            self.last = last;
-            self.tree.last.store(last, Ordering::Release);
+            let before = self.last();
+            let last = (before + delay).min(now.max(before));
+            delay = last - before;
+            self.tree.state.last.store(last, Ordering::Release);
         } else {
-            self.tree.publish(node);
+            self.publish(node);
         }
         self.shared.delays.fetch_add(delay, Ordering::Relaxed);
     }
@@ -236,29 +236,34 @@ impl Local {
     /// Counts a call, and returns the node to which it leads.
     #[inline(always)]
     fn call(&mut self, caller: u32, callee: u32) -> u32 {
-        let key = u64::from(caller) << 32 | u64::from(callee);
-        // The callees of one caller have different places, and so do most others.
-        let place = (caller.wrapping_mul(9) ^ callee) as usize % RECENT;
-        let known = &self.recent[place];
-        // Not the call as a value, which would pass through the stack.
-        let (node, target) =
-            if known.key == key { (known.node, known.target) } else { self.find(key, place) };
-        add(&self.nodes[node as usize].calls, 1);
-        target
+        let way = &self.nodes[caller as usize].ways[Node::way_of(callee)];
+        let is_known = way.callee.load(Ordering::Relaxed) == u64::from(callee);
+        let call =
+            if is_known { way.call_number.load(Ordering::Relaxed) as u32 } else { self.find(caller, callee) };
+        let node = &self.nodes[call as usize];
+        add(&node.calls, 1);
+        node.target
     }
 
+    /// The number of a call, which the caller's node knows from now on.
     #[inline(never)]
-    fn find(&mut self, key: u64, place: usize) -> (u32, u32) {
-        let (caller, callee) = ((key >> 32) as u32, key as u32);
-        let node = match self.calls.get(&key) {
+    fn find(&mut self, caller: u32, callee: u32) -> u32 {
+        let key = u64::from(caller) << 32 | u64::from(callee);
+        let number = match self.calls.get(&key) {
             Some(call) => *call,
             // It stays so: there is never more memory.
             None if caller == REST || self.nodes.len() >= self.shared.limit => REST,
             None => self.add(key, caller, callee),
         };
-        let target = self.nodes[node as usize].target;
-        self.recent[place] = Call { key, node, target };
-        (node, target)
+        let call = &self.nodes[number as usize];
+        let target = &self.nodes[call.target as usize];
+        let way = &self.nodes[caller as usize].ways[Node::way_of(callee)];
+        way.callee.store(callee.into(), Ordering::Relaxed);
+        way.call.store(call.address(), Ordering::Relaxed);
+        way.call_number.store(number.into(), Ordering::Relaxed);
+        way.target.store(target.address(), Ordering::Relaxed);
+        way.target_number.store(call.target.into(), Ordering::Relaxed);
+        number
     }
 
     #[cold]
@@ -275,80 +280,77 @@ impl Local {
         call
     }
 
-    /// Forgets frames that have ended, and returns the node of the innermost one.
+    /// Forgets frames with keys below this one, which have ended, and returns the node of the
+    /// innermost one that is left.
     #[inline(always)]
-    fn innermost(&mut self, has_ended: impl Fn(Frame) -> bool) -> u32 {
-        while let Some(frame) = self.frames.last()
-            && has_ended(*frame)
-        {
-            self.frames.pop();
-        }
-        self.frames.last().map_or(ROOT, |frame| frame.node)
+    fn innermost(&self, key: u64) -> u32 {
+        self.frames.pop_below(key, &self.tree.state);
+        self.frames.innermost(&self.tree.state)
+    }
+
+    #[inline(always)]
+    fn push(&mut self, key: u64, node: u32) {
+        self.frames.push(key, (node, &self.nodes[node as usize]), &self.tree.state);
+        self.switch(node);
     }
 
     /// A function is entered.
     #[inline(always)]
     pub(super) fn enter(&mut self, function: u32, address: u64) {
-        let innermost = self.innermost(|frame| frame.address <= address);
+        // A frame at this address has ended as well.
+        let innermost = self.innermost(address.saturating_add(1));
         let caller = self.tail.take().unwrap_or(innermost);
         let node = self.call(caller, function);
-        self.frames.push(Frame { address, node, is_host: false });
-        self.switch(node);
+        self.push(address, node);
     }
 
     /// A function is left.
     #[inline(always)]
     pub(super) fn leave(&mut self, address: u64) {
         self.tail = None;
-        let is_own = |frame: &Frame| frame.address == address && !frame.is_host;
-        if !self.frames.last().is_some_and(is_own) {
-            self.innermost(|frame| frame.address < address || frame.address == address && frame.is_host);
-        }
-        // Otherwise, it was entered before it was observed.
-        if self.frames.last().is_some_and(|frame| frame.address == address) {
-            self.frames.pop();
-        }
-        let node = self.frames.last().map_or(ROOT, |frame| frame.node);
+        // One that was entered before it was observed has no frame.
+        let node = self.innermost(address.saturating_add(1));
         self.switch(node);
     }
 
     /// A function is about to call another one, which is observed, in its place.
     pub(super) fn tail_call(&mut self, address: u64) {
-        let node =
-            self.innermost(|frame| frame.address < address || frame.address == address && frame.is_host);
-        self.frames.pop_if(|frame| frame.address == address);
+        let node = self.innermost(address);
+        self.frames.pop_below(address.saturating_add(1), &self.tree.state);
         self.tail = Some(node);
     }
 
     /// A function is about to call the host.
     pub(super) fn enter_host(&mut self, function: u32, address: u64) {
         self.tail = None;
-        let caller =
-            self.innermost(|frame| frame.address < address || frame.address == address && frame.is_host);
+        let caller = self.innermost(address);
         let node = self.call(caller, function);
-        self.frames.push(Frame { address, node, is_host: true });
-        self.switch(node);
+        self.push(Frames::host_key(address), node);
     }
 
     /// A function continues, perhaps after a call of the host.
     pub(super) fn leave_host(&mut self, address: u64) {
-        let is_host = |frame: Frame| frame.address < address || frame.address == address && frame.is_host;
-        let node = self.innermost(is_host);
+        let node = self.innermost(address);
         self.switch(node);
     }
 
     /// A frame is left by a trap or an exception.
     pub(super) fn unwind(&mut self, address: u64) {
         self.tail = None;
-        let node = self.innermost(|frame| frame.address <= address);
+        let node = self.innermost(address.saturating_add(1));
         self.switch(node);
     }
 }
 
 impl Drop for Local {
-    /// The thread ends: its tree is added to those of others that have ended.
+    /// The thread ends, or the monitor has: its tree is added to those of others that have ended.
     fn drop(&mut self) {
-        self.frames.clear();
+        if let Some(word) = &self.shared.word
+            && word.get() == self.address()
+        {
+            word.set(0);
+        }
+        self.frames.clear(&self.tree.state);
         self.switch(ROOT);
         self.shared.threads().end(&self.tree, &self.shared);
     }

@@ -20,6 +20,9 @@
 //!   stamps.
 //! * [Sampled](sampler): another thread looks from time to time whose function runs.
 //!
+//! The stubs of probes do the most of this by themselves ([`steps`]): most calls are made on a path
+//! and from a function that has made them before.
+//!
 //! Frames are known by their addresses: those that are deeper than the one of an event have ended,
 //! however they were left. Traps and exceptions are also reported at once, when they happen.
 //!
@@ -31,10 +34,13 @@
 mod calibration;
 mod estimate;
 mod events;
+mod frames;
 mod local;
 mod merged;
 mod sampler;
 mod sites;
+mod state;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -44,7 +50,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use wasm_jit::probes::{ProbeSpec, UnwoundWatch};
+use wasm_jit::probes::{ProbeSpec, ThreadWord, UnwoundWatch};
 use wasm_jit::{FunctionInfo, Module};
 
 use self::calibration::Costs;
@@ -75,7 +81,7 @@ const CONTEXTS: usize = 1_000_000;
 pub(super) const CONTEXTS_OPTION: OptionInfo = OptionInfo {
     name: "contexts",
     value: "N",
-    help: "keeps at most this many calling contexts of a thread, of about 150 bytes [default: 1000000]",
+    help: "keeps at most this many calling contexts of a thread, of about 280 bytes [default: 1000000]",
 };
 
 /// An option of monitors that show times.
@@ -136,8 +142,12 @@ struct Shared {
     limit: usize,
     clock: Clock,
     is_active: AtomicBool,
-    /// Incremented when it is switched on: older frames may have ended unobserved.
-    period: AtomicU64,
+    /// Changed when it is switched on: older frames may have ended unobserved. The periods of all
+    /// monitors are different; the first one of each is 0, in which nothing is observed.
+    period: Arc<AtomicU64>,
+    /// In each thread, the address of its [`State`](state::State), if it has one. The monitor has
+    /// no such word if too many others do.
+    word: Option<ThreadWord>,
     /// When it was last switched off.
     ended: AtomicU64,
     /// Number of ticks that threads have spent on making probes, which belong to no function.
@@ -215,7 +225,9 @@ impl Contexts {
     /// Without samples, which a test takes itself.
     fn observe(&self) -> Result<(), Error> {
         if !self.shared.is_active.load(Ordering::Relaxed) {
-            self.shared.period.fetch_add(1, Ordering::Relaxed);
+            static PERIODS: AtomicU64 = AtomicU64::new(1);
+            let period = PERIODS.fetch_add(1, Ordering::Relaxed);
+            self.shared.period.store(period, Ordering::Relaxed);
             self.shared.is_active.store(true, Ordering::Relaxed);
         }
         self.probes.switch(true)
@@ -345,7 +357,8 @@ impl Shared {
             limit: limit.clamp(8, HOST as usize / 2),
             clock: Clock::get(),
             is_active: AtomicBool::new(false),
-            period: AtomicU64::new(0),
+            period: Arc::default(),
+            word: ThreadWord::new(),
             ended: AtomicU64::new(0),
             delays: AtomicU64::new(0),
             threads: Mutex::default(),

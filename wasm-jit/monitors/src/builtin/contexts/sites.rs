@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use wasm_jit::probes::{
-    Bound, Callback, Kind, Location, NO_FUNCTION, NativeFn, OTHER_FUNCTION, Place, ProbeSpec, Values,
+    Bound, Callback, Kind, Location, NO_FUNCTION, NativeFn, OTHER_FUNCTION, Place, ProbeSpec, Shortcut,
+    Values,
 };
 use wasm_jit::wasmparser::{ElementItems, ExternalKind, Operator, Parser, Payload, TypeRef};
 use wasm_jit::{FunctionInfo, Module};
 
 use super::events::Events;
 use super::local::with;
+use super::steps::Shortcuts;
 use super::{FOREIGN, Shared};
 
 /// The observed places of each function.
@@ -22,6 +24,7 @@ pub(super) struct Sites {
     /// The number of the monitor.
     number: u64,
     events: Events,
+    shortcuts: Option<Shortcuts>,
     tail_call_indirect: Callback,
     enter_host_indirect: Callback,
 }
@@ -56,6 +59,7 @@ impl Sites {
             host_in_tables: host_in_tables(module, imported),
             number,
             events: Events::get(),
+            shortcuts: Shortcuts::new(shared),
             tail_call_indirect,
             enter_host_indirect,
         }
@@ -75,11 +79,19 @@ impl Sites {
             .collect();
         let mut add = |place, kind| specs.push(ProbeSpec { location: Location { function, place }, kind });
         let events = self.events;
-        let native = |function: NativeFn, values: &[Bound]| {
+        let with_shortcut = |function: NativeFn, values: &[Bound], shortcut: Option<&Shortcut>| {
             let values: Vec<Bound> =
                 std::iter::once(Bound::Const(self.number)).chain(values.iter().copied()).collect();
-            Kind::Native { function, values: Values::from(&values[..]) }
+            let values = Values::from(&values[..]);
+            match shortcut {
+                Some(shortcut) => Kind::Shortcut { shortcut: shortcut.clone(), function, values },
+                None => Kind::Native { function, values },
+            }
         };
+        let native = |function, values: &[Bound]| with_shortcut(function, values, None);
+        let shortcuts = self.shortcuts.as_ref();
+        let leave =
+            || with_shortcut(events.leave, &[Bound::Frame], shortcuts.map(|shortcuts| &shortcuts.leave));
         let callback = |function: &Callback, values: &[Bound]| Kind::Callback {
             function: function.clone(),
             values: Values::from(values),
@@ -90,14 +102,15 @@ impl Sites {
         for offset in self.after_host(&instructions) {
             add(at(offset), native(events.leave_host, &[Bound::Frame]));
         }
-        add(Place::Entry, native(events.enter, &[callee(function), Bound::Frame]));
-        add(Place::Exit, native(events.leave, &[Bound::Frame]));
+        let enter = shortcuts.map(|shortcuts| shortcuts.enter(function));
+        add(Place::Entry, with_shortcut(events.enter, &[callee(function), Bound::Frame], enter));
+        add(Place::Exit, leave());
         for (offset, operator) in &instructions {
             match operator {
                 Operator::ReturnCall { function_index } if self.chosen.contains(function_index) => {
                     add(at(*offset), native(events.tail_call, &[Bound::Frame]));
                 }
-                Operator::ReturnCall { .. } => add(at(*offset), native(events.leave, &[Bound::Frame])),
+                Operator::ReturnCall { .. } => add(at(*offset), leave()),
                 Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. } => {
                     add(at(*offset), callback(&self.tail_call_indirect, &[Bound::Callee, Bound::Frame]));
                 }

@@ -4,33 +4,76 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::sampler::Samples;
+use super::state::State;
 use super::{HOST, LEFT_OUT, REST, ROOT, Shared};
 
 /// The tree of a thread.
 pub(super) struct Tree {
     /// The owner appends; what is there does not change.
     nodes: Mutex<Vec<Arc<Node>>>,
-    /// When the last event was; 0 while one is being recorded, and unless times are exact.
-    pub(super) last: AtomicU64,
-    /// The number of the node whose function runs.
-    top: AtomicU64,
+    pub(super) state: State,
     /// The period in which the last event was.
     period: AtomicU64,
 }
 
 /// A node of the tree, or a call that leads back to one.
+#[repr(C)]
 pub(super) struct Node {
+    pub(super) calls: AtomicU64,
+    pub(super) ticks: AtomicU64,
+    /// Calls of this node's function that were made recently: most calls are found here. The place
+    /// of a callee is that of [`Node::way_of`]. Only the owner of the tree uses them.
+    pub(super) ways: [Way; WAYS],
     pub(super) function: u32,
     pub(super) parent: u32,
     /// The node of the call: itself, or one on its path.
     pub(super) target: u32,
-    pub(super) calls: AtomicU64,
-    pub(super) ticks: AtomicU64,
+}
+
+/// How many ways a node has: 160 bytes. With one, a function that calls two others in turn would
+/// find neither.
+pub(super) const WAYS: usize = 4;
+
+/// A call from a node.
+#[repr(C)]
+pub(super) struct Way {
+    /// The function, or [`NO_CALLEE`].
+    pub(super) callee: AtomicU64,
+    /// The address of the node at which the call is counted, and its number.
+    pub(super) call: AtomicU64,
+    pub(super) call_number: AtomicU64,
+    /// The address of the node to which it leads, and its number.
+    pub(super) target: AtomicU64,
+    pub(super) target_number: AtomicU64,
+}
+
+const NO_CALLEE: u64 = u64::MAX;
+
+impl Way {
+    fn new() -> Self {
+        let [callee, call, call_number, target, target_number] = [NO_CALLEE, 0, 0, 0, 0].map(AtomicU64::new);
+        Self { callee, call, call_number, target, target_number }
+    }
 }
 
 impl Node {
     fn new(function: u32, parent: u32, target: u32) -> Arc<Self> {
-        Arc::new(Self { function, parent, target, calls: AtomicU64::new(0), ticks: AtomicU64::new(0) })
+        let [calls, ticks] = [0, 0].map(AtomicU64::new);
+        let ways = std::array::from_fn(|_| Way::new());
+        Arc::new(Self { calls, ticks, ways, function, parent, target })
+    }
+
+    /// Its address, for machine code.
+    #[inline(always)]
+    pub(super) fn address(&self) -> u64 {
+        std::ptr::from_ref(self).expose_provenance() as u64
+    }
+
+    /// The place of a callee among the ways: the callees of one caller, which are often neighbours,
+    /// have different ones.
+    #[inline(always)]
+    pub(super) const fn way_of(callee: u32) -> usize {
+        callee as usize % WAYS
     }
 }
 
@@ -57,8 +100,9 @@ pub(super) struct Figures {
 impl Tree {
     pub(super) fn new() -> Arc<Self> {
         let nodes = vec![Node::new(HOST, ROOT, ROOT), Node::new(LEFT_OUT, ROOT, REST)];
-        let [last, top, period] = [0, ROOT.into(), 0].map(AtomicU64::new);
-        Arc::new(Self { nodes: Mutex::new(nodes), last, top, period })
+        let state = State::new();
+        state.top_node.store(nodes[ROOT as usize].address(), Ordering::Relaxed);
+        Arc::new(Self { nodes: Mutex::new(nodes), state, period: AtomicU64::new(0) })
     }
 
     /// Appends a node, of which the owner has the number.
@@ -72,23 +116,24 @@ impl Tree {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The function of this node runs from now on.
+    /// The function of this node, which is at this address, runs from now on.
     ///
     /// Release: who reads the number then finds the node. It was appended before, and a report
     /// that has the number from the sampler takes the lock of the nodes after that.
     #[inline]
-    pub(super) fn publish(&self, node: u32) {
-        self.top.store(node.into(), Ordering::Release);
+    pub(super) fn publish(&self, node: u32, address: u64) {
+        self.state.top_node.store(address, Ordering::Relaxed);
+        self.state.top.store(node.into(), Ordering::Release);
     }
 
     /// The number of the node whose function runs.
     pub(super) fn published(&self) -> u32 {
-        self.top.load(Ordering::Acquire) as u32
+        self.state.top.load(Ordering::Acquire) as u32
     }
 
     /// A period begins, outside of all functions.
-    pub(super) fn begin(&self, period: u64) {
-        self.publish(ROOT);
+    pub(super) fn begin(&self, period: u64, root: u64) {
+        self.publish(ROOT, root);
         // Release, for `published_in`: who reads this period reads no older node.
         self.period.store(period, Ordering::Release);
     }
@@ -102,7 +147,7 @@ impl Tree {
     /// Reads it, with the time that has passed since the last event and with the samples of each
     /// node.
     pub(super) fn read(&self, shared: &Shared, samples: &[Samples]) -> Snapshot {
-        let last = self.last.load(Ordering::Acquire);
+        let last = self.state.last.load(Ordering::Acquire);
         let top = self.published() as usize;
         let nodes: Vec<Arc<Node>> = self.nodes().clone();
         let read = |(at, node): (usize, &Arc<Node>)| Figures {
@@ -115,7 +160,7 @@ impl Tree {
         // this reads another time.
         fence(Ordering::Acquire);
         let until = self.until(shared);
-        if last != 0 && self.last.load(Ordering::Relaxed) == last && top < figures.len() {
+        if last != 0 && self.state.last.load(Ordering::Relaxed) == last && top < figures.len() {
             figures[top].ticks += until.saturating_sub(last);
         }
         Snapshot { nodes, figures }
