@@ -97,10 +97,16 @@ impl Drop for ThreadWord {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
+
+    /// Held by a test, since one of them takes all words.
+    static ALONE: Mutex<()> = Mutex::new(());
 
     #[test]
     fn each_thread_has_its_own_and_each_word_is_another() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let [first, second] = [(); 2].map(|()| ThreadWord::new().unwrap());
         first.set(7);
         second.set(u64::MAX);
@@ -118,14 +124,11 @@ mod tests {
 
     #[test]
     fn a_word_that_was_dropped_is_used_again() {
-        let mut all = Vec::new();
-        while let Some(word) = ThreadWord::new() {
-            all.push(word);
-        }
-        assert!(!all.is_empty());
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<ThreadWord> = std::iter::from_fn(ThreadWord::new).collect();
+        assert_eq!(all.len(), WORDS as usize);
         all.pop();
-        // Another test may be faster.
-        drop(all);
-        assert!(ThreadWord::new().is_some());
+        let offset = ThreadWord::new().expect("one is free").offset();
+        assert!(all.iter().all(|word| word.offset() != offset));
     }
 }

@@ -183,10 +183,11 @@ impl InterruptHandle {
     /// Requests that the store's program be stopped: the call that runs it returns the trap
     /// [`Trap::Interrupt`](super::Trap::Interrupt), and so do the enclosing calls, if host
     /// functions called the program in turn. The request ends when the outermost call has returned.
-    /// Returns immediately. Compiled code stops within some ten microseconds; a host function
-    /// continues, but a system call in which it waits fails with `EINTR`, and the program stops
-    /// when the function returns. If nothing runs in the store, the next call is stopped before it
-    /// begins. Not for signal handlers.
+    /// Returns immediately. Compiled code stops within some ten microseconds, or within
+    /// milliseconds if the signal finds it in a probe's stub; a host function continues, but a
+    /// system call in which it waits fails with `EINTR`, and the program stops when the function
+    /// returns. If nothing runs in the store, the next call is stopped before it begins. Not for
+    /// signal handlers.
     pub fn interrupt(&self) {
         self.interruption.requests.by_handle();
         self.interruption.poke();
