@@ -8,8 +8,17 @@
 //! the time in which it is ready. Under the assumption that threads are preempted independently,
 //! all of them are preempted for p^n of the time; if n is below 1, one is ready and preempted for n
 //! p of the time.
+//!
+//! Threads of a program that has more of them than there are processors wait for each other, not
+//! independently. If it uses nearly all processors, its threads take them from each other: then the
+//! part of the time for which it does not use all of them is the most for which nobody runs.
+//! Otherwise other processes take them, and windows ([`crate::policy`]) open more often than
+//! elsewhere where the program has just lost its processor, which has the opposite effect on the
+//! estimates; measured on two processors beside two busy loops, both cancel out.
 
+use nix::sched::{CpuSet, sched_getaffinity};
 use nix::time::ClockId;
+use nix::unistd::Pid;
 
 use crate::governor;
 use crate::thread::Seen;
@@ -20,6 +29,9 @@ const MEMORY: f64 = 0.2e9;
 
 /// The minimum time between measurements, in nanoseconds: a scheduler's time slice.
 const MIN_INTERVAL: f64 = 3e6;
+
+/// The part of the processors that a program leaves to others, at most, if it uses nearly all.
+const FEW: f64 = 0.2;
 
 /// The minimum of the program's own part.
 const MIN_PART: f64 = 0.02;
@@ -45,17 +57,21 @@ impl Times {
         }
     }
 
-    /// The part of the elapsed time that is the program's own, if it has this number of threads.
-    fn own(&self, threads: f64) -> f64 {
+    /// The part of the elapsed time that is the program's own, if it has this number of threads,
+    /// and may use this number of processors.
+    fn own(&self, threads: f64, processors: f64) -> f64 {
         if self.seen <= 0.0 || self.passed <= 0.0 {
             return 1.0;
         }
         let preempted = threads * (self.preempted / self.seen).min(1.0);
-        let ready = self.processor / self.passed + preempted;
+        let running = self.processor / self.passed;
+        let ready = running + preempted;
         if ready <= 0.0 {
             return 1.0;
         }
-        let nobody_runs = if ready < 1.0 { preempted } else { (preempted / ready).powf(ready) };
+        let independent = if ready < 1.0 { preempted } else { (preempted / ready).powf(ready) };
+        let unused = (1.0 - running / processors.max(1.0)).max(0.0);
+        let nobody_runs = if unused < FEW { independent.min(unused) } else { independent };
         (1.0 - nobody_runs).clamp(MIN_PART, 1.0)
     }
 }
@@ -66,12 +82,20 @@ pub(crate) struct OwnPart {
     last: Times,
     recent: Times,
     threads: f64,
+    processors: f64,
+}
+
+/// The number of processors that the calling thread may use; 1 if that is not known.
+fn processors() -> f64 {
+    let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return 1.0 };
+    (0..CpuSet::count()).filter(|processor| set.is_set(*processor).unwrap_or(false)).count().max(1) as f64
 }
 
 impl OwnPart {
     /// What threads did before does not count.
     pub(crate) fn begin(&mut self, seen: Seen) {
         self.last = Times::now(0.0, seen);
+        self.processors = processors();
     }
 
     /// Reads the clocks. For the service thread.
@@ -99,7 +123,7 @@ impl OwnPart {
 
     /// The part, from 0 to 1.
     pub(crate) fn get(&self) -> f64 {
-        self.recent.own(self.threads)
+        self.recent.own(self.threads, self.processors)
     }
 }
 
@@ -118,7 +142,7 @@ mod tests {
         let [processor, preempted] = [processor, preempted].map(|seconds| seconds * 1e9);
         // The last probe was a while ago.
         let times = Times { passed: 1e9, processor, seen: 0.8e9 * threads, preempted: 0.8 * preempted };
-        let own = times.own(threads);
+        let own = times.own(threads, 2.0);
         assert!((own - expected).abs() < 1e-9, "{own}");
     }
 
@@ -130,9 +154,15 @@ mod tests {
         // half of the rest.
         check(1.0, 0.5, 0.5, 0.5);
         check(1.0, 0.25, 0.25, 0.75);
-        // Four threads on two processors, and eight more that wait.
-        check(4.0, 2.0, 2.0, 1.0 - 0.0625);
-        check(12.0, 2.0, 2.0, 1.0 - 0.0625);
+        // Two threads on two processors, of which others take half.
+        check(2.0, 1.0, 1.0, 0.75);
+        // Four threads on two processors, alone; with eight more that wait; and with others, which
+        // take a third.
+        check(4.0, 2.0, 2.0, 1.0);
+        check(12.0, 2.0, 2.0, 1.0);
+        check(4.0, 4.0 / 3.0, 8.0 / 3.0, 1.0 - (2.0_f64 / 3.0).powi(4));
+        // They use nearly all of both.
+        check(4.0, 1.9, 2.1, 0.95);
         check(1.0, 0.0, 1.0, MIN_PART);
     }
 

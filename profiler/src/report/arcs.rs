@@ -197,7 +197,7 @@ Tree::insert  >=100          -           -
         check(
             "leaf",
             Direction::Callers,
-            "callers of leaf: 3.00M ±3% calls, 30.0ms ±100% in all\nno call was observed\n",
+            "callers of leaf: 3.00M ±3% calls, <=60.0ms in all\nno call was observed\n",
         );
     }
 

@@ -335,13 +335,13 @@ profiling cost 1.00% ±0.12% processor time, budget 1% (probes 8.00ms, service 5
 total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 off-cpu: how long timed calls waited for a processor, and how many of them; not part of latencies
 
-function      object             calls           total   share            self  share    mean     p50     p90     p99     max     off-cpu
-─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-main          app                1         2.10s         98.1%     910ms ±12%   42.5%   2.10s   2.10s   2.10s   2.10s   2.10s           0
-hash          libhash.so.1   12.3M ±9%     1.19s ±10%    55.4%     1.19s ±10%   55.4%  96.0ns  92.5ns   120ns   410ns  81.2us  12.4ms (3)
-Tree::insert  app           >=5000      <=20.0ms        <=0.9%  >=12.0us          >0%  1.50us  1.23us  2.00us  10.0us  12.0us           -
-leaf          app            3.00M ±3%    30.0ms ±100%    1.4%    30.0ms ±100%   1.4%   <20ns   <20ns   <20ns   <20ns  25.0ns           -
-fini          app                1             -             -         -            -       -       -       -       -       -           -
+function      object             calls          total   share           self   share    mean     p50       p90       p99     max     off-cpu
+────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+main          app                1         2.10s        98.1%     910ms ±12%   42.5%   2.10s   2.10s     2.10s     2.10s   2.10s           0
+hash          libhash.so.1   12.3M ±9%     1.19s ±10%   55.4%     1.19s ±10%   55.4%  96.0ns  92.5ns     120ns     410ns  81.2us  12.4ms (3)
+Tree::insert  app           >=5000      <=20.0ms       <=0.9%  >=12.0us          >0%  1.50us  1.23us    2.00us    10.0us  12.0us           -
+leaf          app            3.00M ±3%  <=60.0ms       <=2.8%  <=60.0ms       <=2.8%   <20ns   <20ns  <=22.0ns  <=28.0ns  25.0ns           -
+fini          app                1             -            -         -            -       -       -         -         -       -           -
 ",
         );
     }
@@ -363,12 +363,12 @@ fastinst: ./app --size 10 (pid 4242 and 19 more processes), 2.13s
 profiling cost 1.00% processor time, no budget (probes 8.00ms, service 5.00ms, toggles 4.00ms, start-up 3.00ms), and 2.35MB of memory
 total includes callees; shares are of the 2.14s that the program's threads lived; ±, >=, <= and a-b are 95% intervals
 
-function           calls           total   share            self  share    mean     p50     p90     p99     max
-───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-leaf           3.00M ±3%    30.0ms ±100%    1.4%    30.0ms ±100%   1.4%   <20ns   <20ns   <20ns   <20ns  25.0ns
-Tree::insert  >=5000      <=20.0ms        <=0.9%  >=12.0us          >0%  1.50us  1.23us  2.00us  10.0us  12.0us
-fini               1             -             -         -            -       -       -       -       -       -
-main               1         2.10s         98.1%     910ms ±12%   42.5%   2.10s   2.10s   2.10s   2.10s   2.10s
+function           calls     total   share           self   share    mean     p50       p90       p99     max
+─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+leaf           3.00M ±3%  <=60.0ms  <=2.8%  <=60.0ms       <=2.8%   <20ns   <20ns  <=22.0ns  <=28.0ns  25.0ns
+Tree::insert  >=5000      <=20.0ms  <=0.9%  >=12.0us          >0%  1.50us  1.23us    2.00us    10.0us  12.0us
+fini               1             -       -         -            -       -       -         -         -       -
+main               1         2.10s   98.1%     910ms ±12%   42.5%   2.10s   2.10s     2.10s     2.10s   2.10s
 ",
         );
     }

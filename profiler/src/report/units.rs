@@ -69,11 +69,12 @@ pub(super) enum Certainty {
 const NEGLIGIBLE: f64 = 0.05;
 
 impl Certainty {
-    /// Of an interval that is wider than the value, the bounds are shown.
+    /// Of an interval that is wider than the value, or begins at zero, the bounds are shown.
     pub(super) fn of(estimate: &Estimate) -> Certainty {
         match (estimate.high, estimate.relative_error()) {
             _ if estimate.is_exact() => Certainty::Exact(estimate.value),
             (None, _) => Certainty::AtLeast(estimate.low),
+            (Some(high), _) if estimate.low <= 0.0 => Certainty::AtMost(high),
             (_, Some(error)) if error <= 1.0 => Certainty::About(estimate.value, error),
             (Some(high), _) if estimate.low <= NEGLIGIBLE * high => Certainty::AtMost(high),
             (Some(high), _) => Certainty::Between(estimate.low, high),
@@ -202,7 +203,8 @@ mod tests {
         check(Estimate::within(1e5, 99_990.0, 1e5), "100us", "±<0.1%");
         check(Estimate::within(1e3, 996.0, 1002.0), "1.00us", "±0.4%");
         check(Estimate::within(1e3, 900.0, 1083.0), "1.00us", "±10%");
-        check(Estimate::within(1e3, 0.0, 2000.0), "1.00us", "±100%");
+        check(Estimate::within(1e3, 50.0, 1900.0), "1.00us", "±95%");
+        check(Estimate::within(1e3, 0.0, 2000.0), "<=2.00us", "");
         check(Estimate::within(1e3, 500.0, 50e3), "<=50.0us", "");
         check(Estimate::within(4e3, 3e3, 50e3), "3.00us-50.0us", "");
         check(Estimate::within(1e3, 0.0, 50e3), "<=50.0us", "");
