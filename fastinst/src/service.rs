@@ -128,12 +128,17 @@ pub fn start(tick: Option<Tick>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says that a new thread has made all system calls that the program might forbid.
+/// Says that a new thread has made all system calls that the program might forbid, when it is
+/// dropped.
 pub struct Begun(Arc<AtomicU32>);
 
 impl Begun {
     /// The thread that has created this one continues.
-    pub fn now(self) {
+    pub fn now(self) {}
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
         self.0.store(1, Ordering::Release);
         wake(&self.0);
     }

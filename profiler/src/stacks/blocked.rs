@@ -19,8 +19,8 @@
 //!
 //! The companion has descriptors of its own (close_range(2), `CLOSE_RANGE_UNSHARE`): the program
 //! cannot close them, and finds its own ones as if there were no profiler. Once the program has
-//! forbidden system calls (seccomp(2)), the companion opens nothing any more, and does not see
-//! threads that are created from then on.
+//! forbidden system calls for all of its threads (seccomp(2)), the companion opens nothing any
+//! more, and does not see threads that are created from then on.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -192,12 +192,14 @@ struct Threads {
     folder: File,
     memory: File,
     status: File,
+    /// The restrictions of system calls at the start, as those of a container.
+    restrictions: String,
     watched: Vec<Watched>,
     /// The number of threads when the folder was read last.
     known: u64,
     /// Threads that are not watched.
     others: usize,
-    /// Whether a watched thread has ended since.
+    /// Whether a watched thread has ended since: there may be a new one in its place.
     has_ended: bool,
     /// What threads that have ended had waited without being seen then, in nanoseconds.
     unseen: f64,
@@ -216,6 +218,16 @@ struct Watched {
     since: Option<(Instant, f64)>,
     /// What it has waited since then, in nanoseconds.
     waited: f64,
+    has_ended: bool,
+}
+
+/// The restrictions of system calls that a file says a thread has.
+fn restrictions(status: &File) -> String {
+    let mut text = [0; 4096];
+    let length = status.read_at(&mut text, 0).unwrap_or(0);
+    let text = String::from_utf8_lossy(&text[..length]);
+    // `Seccomp`, and from Linux 5.9 on `Seccomp_filters`, their number.
+    text.lines().filter(|line| line.starts_with("Seccomp")).collect()
 }
 
 const TASKS: &str = "/proc/self/task";
@@ -226,6 +238,7 @@ impl Threads {
             folder: File::open(TASKS)?,
             memory: File::open("/proc/self/mem")?,
             status: File::open("/proc/thread-self/status")?,
+            restrictions: String::new(),
             watched: Vec::new(),
             known: 0,
             others: 0,
@@ -234,6 +247,7 @@ impl Threads {
             ended: Vec::new(),
             buffer: vec![0; STACK as usize],
         };
+        threads.restrictions = restrictions(&threads.status);
         threads.follow();
         Ok(threads)
     }
@@ -247,7 +261,7 @@ impl Threads {
         }
         let own = service::own_threads();
         self.known = number;
-        if self.is_restricted() {
+        if restrictions(&self.status) != self.restrictions {
             self.others = (number as usize).saturating_sub(self.watched.len() + own.len());
             return;
         }
@@ -256,14 +270,8 @@ impl Threads {
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
             .filter(|id| !own.contains(id))
             .collect();
-        self.watched.retain(|thread| {
-            let is_present = present.contains(&thread.id);
-            if !is_present {
-                self.unseen += thread.waited;
-                self.ended.push(thread.id);
-            }
-            is_present
-        });
+        self.watched.iter_mut().for_each(|thread| thread.has_ended |= !present.contains(&thread.id));
+        self.remove_ended();
         self.others = 0;
         for id in present {
             if self.watched.iter().any(|thread| thread.id == id) {
@@ -277,14 +285,11 @@ impl Threads {
         }
     }
 
-    /// Whether the program has restricted the system calls of all threads.
-    fn is_restricted(&self) -> bool {
-        let mut status = [0; 4096];
-        let length = self.status.read_at(&mut status, 0).unwrap_or(0);
-        let status = String::from_utf8_lossy(&status[..length]);
-        let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
-        // A kernel without seccomp has no such line.
-        mode.is_some_and(|mode| mode.trim() != "0")
+    fn remove_ended(&mut self) {
+        for thread in self.watched.extract_if(.., |thread| thread.has_ended) {
+            self.unseen += thread.waited;
+            self.ended.push(thread.id);
+        }
     }
 
     /// Looks at `most` of the threads, and at all new ones, some time after the snapshot before.
@@ -309,9 +314,10 @@ impl Threads {
             let thread = &mut self.watched[at];
             match thread.look(span, &self.memory, &mut self.buffer) {
                 Some(blocked) => snapshot.stacks.extend(blocked),
-                None => self.has_ended = true,
+                None => (thread.has_ended, self.has_ended) = (true, true),
             }
         }
+        self.remove_ended();
         snapshot.unseen += self.watched.iter().map(|thread| thread.waited).sum::<f64>();
         snapshot
     }
@@ -321,7 +327,7 @@ impl Watched {
     fn open(id: u32) -> io::Result<Self> {
         let state = File::open(format!("{TASKS}/{id}/syscall"))?;
         let times = File::open(format!("{TASKS}/{id}/schedstat"))?;
-        Ok(Self { id, state, times, since: None, waited: 0.0 })
+        Ok(Self { id, state, times, since: None, waited: 0.0, has_ended: false })
     }
 
     /// The stack, if the thread waits, where the last snapshot was `span` nanoseconds ago. `None`
@@ -459,6 +465,30 @@ mod tests {
         }
         threads.follow();
         assert!(threads.watched.iter().all(|thread| thread.id != id), "it has ended");
+    }
+
+    /// As in a container: what was forbidden before the start does not matter.
+    #[test]
+    fn new_threads_are_seen_unless_system_calls_were_forbidden_since() {
+        let mut threads = Threads::open().expect("there is /proc");
+        let (go_on, until) = std::sync::mpsc::channel::<()>();
+        let (send, receive) = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            send.send(nix::unistd::gettid().as_raw() as u32).expect("the test waits for it");
+            until.recv().expect("the test sends it");
+        });
+        let id = receive.recv().expect("the thread sends it");
+        let is_seen = |threads: &Threads| threads.watched.iter().any(|thread| thread.id == id);
+        let now = mem::replace(&mut threads.restrictions, "Seccomp:\t1".into());
+        threads.has_ended = true;
+        threads.follow();
+        assert!(!is_seen(&threads));
+        threads.restrictions = now;
+        threads.has_ended = true;
+        threads.follow();
+        assert!(is_seen(&threads));
+        go_on.send(()).expect("the thread waits for it");
+        waiter.join().expect("the thread ends");
     }
 
     /// What a thread has waited between two looks is attributed to the stack in which it is seen.
