@@ -243,14 +243,18 @@ fn program_time() -> Duration {
     all.saturating_sub(processor_time() + companion_time())
 }
 
+/// The number of threads of the process whose `/proc/PID/task` this is: the directory has two
+/// links, and one for each directory in it.
+pub fn number_of_threads(task: &std::fs::Metadata) -> u64 {
+    task.nlink().saturating_sub(2)
+}
+
 /// Whether the calling thread is the only one left, except for its companion: `main` has ended by
 /// `pthread_exit`, and so have the others. The service thread must not keep the process alive; when
 /// it returns, the C library ends the process, as it does after any last thread.
 fn is_last_thread() -> bool {
-    // The number of links of the directory is 2 plus one per subdirectory, that is, per thread. The
-    // main thread remains as a zombie.
-    let threads =
-        std::fs::metadata("/proc/self/task").map_or(u64::MAX, |task| task.nlink().saturating_sub(2));
+    // The main thread remains as a zombie.
+    let threads = std::fs::metadata("/proc/self/task").map_or(u64::MAX, |task| number_of_threads(&task));
     let own = own_threads().iter().filter(|id| **id != 0).count() as u64;
     threads <= 1 + own
         && std::fs::read_to_string("/proc/self/stat").is_ok_and(|stat| {

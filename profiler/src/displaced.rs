@@ -78,11 +78,17 @@ pub(crate) fn spin(nanoseconds: f64) {
 /// several.
 fn processors() -> Option<&'static CpuSet> {
     static PROCESSORS: OnceLock<Option<CpuSet>> = OnceLock::new();
-    let several = |processors: &CpuSet| {
-        let has = |processor: &usize| processors.is_set(*processor).unwrap_or(false);
-        (0..CpuSet::count()).filter(has).nth(1).is_some()
-    };
+    let several = |processors: &CpuSet| number(processors) > 1;
     PROCESSORS.get_or_init(|| sched_getaffinity(Pid::from_raw(0)).ok().filter(several)).as_ref()
+}
+
+/// Their number; 1 if it is not known.
+pub(crate) fn number_of_processors() -> usize {
+    processors().map_or(1, number)
+}
+
+fn number(processors: &CpuSet) -> usize {
+    (0..CpuSet::count()).filter(|processor| processors.is_set(*processor).unwrap_or(false)).count()
 }
 
 /// The processor of a thread that runs or is ready to run (proc_pid_stat(5), fields 3 and 39).

@@ -16,10 +16,9 @@
 //! elsewhere where the program has just lost its processor, which has the opposite effect on the
 //! estimates; measured on two processors beside two busy loops, both cancel out.
 
-use nix::sched::{CpuSet, sched_getaffinity};
 use nix::time::ClockId;
-use nix::unistd::Pid;
 
+use crate::displaced::number_of_processors;
 use crate::governor;
 use crate::thread::Seen;
 
@@ -70,7 +69,7 @@ impl Times {
             return 1.0;
         }
         let independent = if ready < 1.0 { preempted } else { (preempted / ready).powf(ready) };
-        let unused = (1.0 - running / processors.max(1.0)).max(0.0);
+        let unused = (1.0 - running / processors).max(0.0);
         let nobody_runs = if unused < FEW { independent.min(unused) } else { independent };
         (1.0 - nobody_runs).clamp(MIN_PART, 1.0)
     }
@@ -82,20 +81,12 @@ pub(crate) struct OwnPart {
     last: Times,
     recent: Times,
     threads: f64,
-    processors: f64,
-}
-
-/// The number of processors that the calling thread may use; 1 if that is not known.
-fn processors() -> f64 {
-    let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return 1.0 };
-    (0..CpuSet::count()).filter(|processor| set.is_set(*processor).unwrap_or(false)).count().max(1) as f64
 }
 
 impl OwnPart {
     /// What threads did before does not count.
     pub(crate) fn begin(&mut self, seen: Seen) {
         self.last = Times::now(0.0, seen);
-        self.processors = processors();
     }
 
     /// Reads the clocks. For the service thread.
@@ -123,7 +114,7 @@ impl OwnPart {
 
     /// The part, from 0 to 1.
     pub(crate) fn get(&self) -> f64 {
-        self.recent.own(self.threads, self.processors)
+        self.recent.own(self.threads, number_of_processors() as f64)
     }
 }
 

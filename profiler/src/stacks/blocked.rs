@@ -23,7 +23,7 @@
 //! more, and does not see threads that are created from then on.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -36,6 +36,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::events::{RawSample, STACK};
+use super::waiting::ran_and_queued;
 
 /// What a snapshot costs, and each thread in it, unwinding included, in nanoseconds: assumed, to
 /// choose how often it is done.
@@ -254,8 +255,7 @@ impl Threads {
 
     /// Watches new threads, and no longer those that have ended.
     fn follow(&mut self) {
-        // A folder has two links and one for each folder in it.
-        let number = self.folder.metadata().map_or(0, |folder| folder.nlink().saturating_sub(2));
+        let number = self.folder.metadata().map_or(0, |folder| service::number_of_threads(&folder));
         if number == self.known && !mem::take(&mut self.has_ended) {
             return;
         }
@@ -364,9 +364,8 @@ impl Watched {
 fn awake(times: &File) -> Option<f64> {
     let mut line = [0; 128];
     let length = times.read_at(&mut line, 0).ok()?;
-    let line = String::from_utf8_lossy(&line[..length]);
-    let mut figures = line.split_ascii_whitespace().map(|figure| figure.parse::<f64>().ok());
-    Some(figures.next()?? + figures.next()??)
+    let (ran, queued) = ran_and_queued(&String::from_utf8_lossy(&line[..length]))?;
+    Some(ran + queued)
 }
 
 /// What a thread does.
@@ -432,17 +431,36 @@ mod tests {
         assert_eq!(plan(100, 0.0001), (PERIODS.1, 1));
     }
 
+    /// A thread that reads from a pipe.
+    struct Waiter {
+        id: u32,
+        writer: io::PipeWriter,
+        thread: JoinHandle<()>,
+    }
+
+    impl Waiter {
+        fn new() -> Self {
+            let (mut reader, writer) = io::pipe().expect("a pipe can be made");
+            let (send, receive) = std::sync::mpsc::channel();
+            let thread = std::thread::spawn(move || {
+                send.send(nix::unistd::gettid().as_raw() as u32).expect("the test waits for it");
+                reader.read_exact(&mut [0]).expect("a byte is written");
+            });
+            Self { id: receive.recv().expect("the thread sends it"), writer, thread }
+        }
+
+        fn end(mut self) {
+            self.writer.write_all(&[1]).expect("the thread reads it");
+            self.thread.join().expect("the thread ends");
+        }
+    }
+
     /// A thread that reads from a pipe is found there until it gets something, and has waited for
     /// the time in between.
     #[test]
     fn a_thread_that_waits_is_seen_with_its_stack() {
-        let (mut reader, mut writer) = io::pipe().expect("a pipe can be made");
-        let (send, receive) = std::sync::mpsc::channel();
-        let waiter = std::thread::spawn(move || {
-            send.send(nix::unistd::gettid().as_raw() as u32).expect("the test waits for it");
-            reader.read_exact(&mut [0]).expect("a byte is written");
-        });
-        let id = receive.recv().expect("the thread sends it");
+        let waiter = Waiter::new();
+        let id = waiter.id;
         let mut threads = Threads::open().expect("there is /proc");
         threads.watched.retain(|thread| thread.id == id);
         let mut random = SmallRng::seed_from_u64(1);
@@ -457,8 +475,7 @@ mod tests {
         }
         let all = start.elapsed().as_nanos() as f64;
         assert!(waited.iter().sum::<f64>() <= all, "{waited:?} of {all}");
-        writer.write_all(&[1]).expect("the thread reads it");
-        waiter.join().expect("the thread ends");
+        waiter.end();
         while !threads.has_ended {
             assert!(!is_late(), "its end is not seen");
             threads.look(1, &mut last, &mut random);
@@ -471,14 +488,8 @@ mod tests {
     #[test]
     fn new_threads_are_seen_unless_system_calls_were_forbidden_since() {
         let mut threads = Threads::open().expect("there is /proc");
-        let (go_on, until) = std::sync::mpsc::channel::<()>();
-        let (send, receive) = std::sync::mpsc::channel();
-        let waiter = std::thread::spawn(move || {
-            send.send(nix::unistd::gettid().as_raw() as u32).expect("the test waits for it");
-            until.recv().expect("the test sends it");
-        });
-        let id = receive.recv().expect("the thread sends it");
-        let is_seen = |threads: &Threads| threads.watched.iter().any(|thread| thread.id == id);
+        let waiter = Waiter::new();
+        let is_seen = |threads: &Threads| threads.watched.iter().any(|thread| thread.id == waiter.id);
         let now = mem::replace(&mut threads.restrictions, "Seccomp:\t1".into());
         threads.has_ended = true;
         threads.follow();
@@ -487,22 +498,15 @@ mod tests {
         threads.has_ended = true;
         threads.follow();
         assert!(is_seen(&threads));
-        go_on.send(()).expect("the thread waits for it");
-        waiter.join().expect("the thread ends");
+        waiter.end();
     }
 
     /// What a thread has waited between two looks is attributed to the stack in which it is seen.
     #[test]
     fn time_that_was_waited_unseen_is_not_lost() {
-        let (send, receive) = std::sync::mpsc::channel();
-        let (go_on, until) = std::sync::mpsc::channel::<()>();
-        let waiter = std::thread::spawn(move || {
-            send.send(nix::unistd::gettid().as_raw() as u32).expect("the test waits for it");
-            until.recv().expect("the test sends it");
-        });
-        let id = receive.recv().expect("the thread sends it");
+        let waiter = Waiter::new();
         let mut threads = Threads::open().expect("there is /proc");
-        threads.watched.retain(|thread| thread.id == id);
+        threads.watched.retain(|thread| thread.id == waiter.id);
         let mut random = SmallRng::seed_from_u64(1);
         // The last snapshot was a moment ago.
         let mut next = |threads: &mut Threads| {
@@ -518,7 +522,6 @@ mod tests {
         let waited = next(&mut threads);
         assert!(waited >= 29e6, "{waited}: it has waited for 30 ms");
         assert!(waited <= between.elapsed().as_nanos() as f64 + 5e6, "{waited}");
-        go_on.send(()).expect("the thread waits for it");
-        waiter.join().expect("the thread ends");
+        waiter.end();
     }
 }

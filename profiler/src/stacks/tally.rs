@@ -67,20 +67,26 @@ pub(super) struct Functions {
 }
 
 impl Functions {
+    /// Whether some are not known.
+    pub(super) fn are_incomplete(&self) -> bool {
+        self.is_partial || self.is_headless
+    }
+
     /// Calls these for each function, and whether it is the innermost one, and for each arc: once
     /// in a recursion.
     pub(super) fn each(&self, mut function: impl FnMut(u32, bool), mut arc: impl FnMut((Option<u32>, u32))) {
-        let is_partial = self.is_partial || self.is_headless;
+        let is_partial = self.are_incomplete();
         let caller_of = |at: usize| self.chain.get(at).copied().or((!is_partial).then_some(None));
-        let inner = |at: usize| self.chain[..at].iter().copied().enumerate();
         let mut is_innermost = !self.is_headless;
         for (at, called) in self.chain.iter().enumerate() {
             let Some(called) = *called else { continue };
-            if !inner(at).any(|(_, inner)| inner == Some(called)) {
+            if !self.chain[..at].contains(&Some(called)) {
                 function(called, std::mem::take(&mut is_innermost));
             }
             let Some(caller) = caller_of(at + 1) else { continue };
-            if !inner(at).any(|(at, inner)| inner == Some(called) && caller_of(at + 1) == Some(caller)) {
+            let is_same =
+                |inner: usize| self.chain[inner] == Some(called) && caller_of(inner + 1) == Some(caller);
+            if !(0..at).any(is_same) {
                 arc((caller, called));
             }
         }
@@ -90,7 +96,7 @@ impl Functions {
 impl Tally {
     pub(super) fn add(&mut self, functions: &Functions) {
         let Self { all, partial, headless, functions: by_function, arcs, .. } = self;
-        let is_partial = functions.is_partial || functions.is_headless;
+        let is_partial = functions.are_incomplete();
         *all += 1;
         *partial += u64::from(is_partial);
         *headless += u64::from(functions.is_headless);

@@ -30,7 +30,15 @@ pub(crate) fn time(lived: f64, running: f64, preempted: Preempted, live: impl It
 /// The time for which a thread was ready and had no processor, in nanoseconds.
 fn queued(thread: u32) -> Option<f64> {
     let statistics = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
-    statistics.split_ascii_whitespace().nth(1)?.parse().ok()
+    let (_, queued) = ran_and_queued(&statistics)?;
+    Some(queued)
+}
+
+/// For how long a thread has run, and was ready without a processor, in nanoseconds, from its
+/// `schedstat`.
+pub(super) fn ran_and_queued(statistics: &str) -> Option<(f64, f64)> {
+    let mut figures = statistics.split_ascii_whitespace().map(|figure| figure.parse().ok());
+    Some((figures.next()??, figures.next()??))
 }
 
 #[cfg(test)]

@@ -234,7 +234,7 @@ impl Waits {
 
 /// What a stack with these functions says, in order.
 fn places(functions: &Functions) -> Vec<Place> {
-    let is_partial = functions.is_partial || functions.is_headless;
+    let is_partial = functions.are_incomplete();
     let mut places = Vec::new();
     let mut arcs = Vec::new();
     functions.each(

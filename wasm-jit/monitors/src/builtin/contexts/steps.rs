@@ -275,7 +275,8 @@ mod tests {
         }
     }
 
-    /// Callees at the same place of their caller's ways are told apart.
+    /// A node remembers one callee for each of its [`Way`]s. Others that belong there are counted,
+    /// too.
     #[test]
     fn callees_of_one_caller_in_turn() {
         let functions: String = (0..2 * WAYS + 1).map(|at| format!("(func $f{at})")).collect();
