@@ -287,7 +287,8 @@ fn calls_between_instances_go_through_the_host_while_they_are_observed() {
         lines.take()
     };
     for round in 0..2 {
-        let [one, two] = [0; 2].map(|_| store.observe_calls(Arc::new(Callers(lines.clone()))).unwrap());
+        let [one, two] =
+            [0; 2].map(|_| store.observe_calls(Arc::new(HostCalls(lines.clone(), caller_of))).unwrap());
         store.remove_observer(two);
         // One that is made meanwhile, and imports a function that the first one imports.
         let imports = exports(&store, ["again", "tails"], first);
@@ -316,10 +317,13 @@ fn calls_between_instances_go_through_the_host_while_they_are_observed() {
     }
 }
 
-/// Writes the instances that call the host.
-struct Callers(Log);
+/// Writes something of each call of the host.
+struct HostCalls<F>(Log, F);
 
-impl CallObserver<Option<Instance>> for Callers {
+impl<F> CallObserver<Option<Instance>> for HostCalls<F>
+where
+    F: Fn(&Caller<'_, Option<Instance>>, &Func) -> String + Send + Sync,
+{
     fn enter(&self, _: StoreContextMut<'_, Option<Instance>>, _: &Func, _: &[Val]) -> Result<(), Error> {
         Ok(())
     }
@@ -334,11 +338,16 @@ impl CallObserver<Option<Instance>> for Callers {
     }
 
     fn enter_host(&self, caller: Caller<'_, Option<Instance>>, func: &Func, _: &[Val]) -> Result<(), Error> {
-        let instance = caller.instance().unwrap();
-        assert!(instance.import_index(&caller, func).is_some());
-        self.0.add(format!("{instance:?}"));
+        self.0.add((self.1)(&caller, func));
         Ok(())
     }
+}
+
+/// The instance that calls an import of its own.
+fn caller_of(caller: &Caller<'_, Option<Instance>>, func: &Func) -> String {
+    let instance = caller.instance().unwrap();
+    assert!(instance.import_index(caller, func).is_some());
+    format!("{instance:?}")
 }
 
 /// Two instances of it call each other, and themselves, through the table that they share.
@@ -386,7 +395,14 @@ fn calls_through_references_are_observed_between_instances_only() {
         });
         let log = Log::default();
         for is_observed in [true, false, true] {
-            let functions = Arc::new(Functions(log.clone(), [one, two]));
+            // The function of another instance that an instance calls.
+            let callee = move |caller: &Caller<'_, Option<Instance>>, func: &Func| {
+                assert_eq!(caller.instance().unwrap().func_index(caller, func), None);
+                let found = [one, two].into_iter().find_map(|of| Some((of, of.func_index(caller, func)?)));
+                let (instance, function) = found.unwrap();
+                format!("{instance:?} {function}")
+            };
+            let functions = Arc::new(HostCalls(log.clone(), callee));
             let observer = is_observed.then(|| store.observe_calls(functions).unwrap());
             let mut check = |of: Instance, name: &str, n: i32, at: i32, expected: Option<i32>| {
                 let func = of.get_typed_func::<(i32, i32), i32>(&store, name).unwrap();
@@ -424,33 +440,6 @@ fn calls_through_references_are_observed_between_instances_only() {
     }
 }
 
-/// Writes which functions of others an instance calls.
-struct Functions(Log, [Instance; 2]);
-
-impl CallObserver<Option<Instance>> for Functions {
-    fn enter(&self, _: StoreContextMut<'_, Option<Instance>>, _: &Func, _: &[Val]) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn leave(
-        &self,
-        _: StoreContextMut<'_, Option<Instance>>,
-        _: &Func,
-        _: Result<&[Val], &Error>,
-    ) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn enter_host(&self, caller: Caller<'_, Option<Instance>>, func: &Func, _: &[Val]) -> Result<(), Error> {
-        let caller_of = caller.instance().unwrap();
-        assert_eq!(caller_of.func_index(&caller, func), None);
-        let found = self.1.iter().find_map(|of| Some((of, of.func_index(&caller, func)?)));
-        let (instance, function) = found.unwrap();
-        self.0.add(format!("{instance:?} {function}"));
-        Ok(())
-    }
-}
-
 /// An exception and a trap pass through two instances, which are observed.
 #[test]
 fn exceptions_and_traps_pass_through_instances_that_are_observed() {
@@ -476,7 +465,8 @@ fn exceptions_and_traps_pass_through_instances_that_are_observed() {
     let outer = make(&mut store, catching, &[f, tag]);
     for is_observed in [false, true, false] {
         let lines = Log::default();
-        let observer = is_observed.then(|| store.observe_calls(Arc::new(Callers(lines.clone()))).unwrap());
+        let observer =
+            is_observed.then(|| store.observe_calls(Arc::new(HostCalls(lines.clone(), caller_of))).unwrap());
         assert_eq!(call(&mut store, outer, "f", 7).unwrap(), 7);
         let trap = call(&mut store, outer, "f", 0).unwrap_err();
         assert_eq!(trap.trap(), Some(wasm_jit::Trap::UnreachableCodeReached), "{trap}");
