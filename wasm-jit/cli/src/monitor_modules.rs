@@ -6,14 +6,15 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
-use wasm_jit::{Linker, Module, Store};
+use wasm_jit::{Engine, Error, Linker, Module, Store};
 use wasm_jit_monitors::Program;
 use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 use wasm_jit_whamm::lang::{Script, ScriptReport};
-use wasm_jit_whamm::monitor_module::{Attached, MonitorModule};
+use wasm_jit_whamm::monitor_module::{Attached, MonitorModule, Unfit};
 
 use super::Failure;
 use super::host::Host;
+use super::script_report;
 use super::whamm::{Source, library_name};
 
 /// A monitor module, as on the command line: `FILE[+LIBRARY]...`.
@@ -64,7 +65,8 @@ impl Files {
                 (super::load(engine, &self.monitor)?, None, libraries)
             };
         let monitor = MonitorModule::new(module, libraries).map_err(|error| failed(&error))?;
-        if monitor.rules().len() == 0 {
+        // A script may be about the beginning and the end only, or about nothing.
+        if script.is_none() && monitor.rules().len() == 0 {
             return Err(failed(&"none of its exports is a rule, so that it would observe nothing"));
         }
         Ok((monitor, script))
@@ -78,13 +80,35 @@ pub(super) struct MonitorModules(Vec<Monitor>);
 #[derive(Debug)]
 struct Monitor {
     file: PathBuf,
+    names: Names,
     attached: Attached,
     script: Option<Script>,
 }
 
-/// What scripts have found, by their files.
+/// The names of what a monitor reports: no other monitor has them.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    /// Of a script's report.
+    pub(super) report: String,
+    /// Of the file for what a module prints.
+    printed: String,
+}
+
+impl Names {
+    /// The names of the next monitor.
+    pub(super) fn of<'a>(file: &Path, others: impl Iterator<Item = &'a Self> + Clone) -> Self {
+        let is_used = |of: fn(&Self) -> &str, name: &str| others.clone().any(|other| of(other) == name);
+        let report = file.file_name().unwrap_or_default().to_string_lossy();
+        let report = script_report::unused(&report, |name| is_used(|other| &other.report, name));
+        let printed = file.file_stem().unwrap_or_default().to_string_lossy();
+        let printed = script_report::unused(&printed, |name| is_used(|other| &other.printed, name));
+        Self { report, printed }
+    }
+}
+
+/// What scripts have found, by the names of their reports.
 #[derive(Debug, Default)]
-pub(super) struct Finished(Vec<(PathBuf, ScriptReport)>);
+pub(super) struct Finished(Vec<(String, ScriptReport)>);
 
 impl MonitorModules {
     /// Attaches them in order.
@@ -94,27 +118,41 @@ impl MonitorModules {
         store: &mut Store<Host>,
         program: &Module,
     ) -> Result<Self, Failure> {
-        let mut attached = Vec::new();
+        let mut attached: Vec<Monitor> = Vec::new();
         for files in files {
             let failed = |error: &dyn std::fmt::Display| Failure::of_file(&files.monitor, error);
             let (monitor, script) = files.load(program)?;
             // A script's report is read from its memory. Its libraries may print.
             let directory = directory.filter(|_| script.is_none());
-            store.data_mut().monitors.push(context(&files.monitor, directory)?);
+            let names = Names::of(&files.monitor, attached.iter().map(|other| &other.names));
+            store.data_mut().monitors.push(context(&names, directory)?);
             let number = store.data().monitors.len() - 1;
-            let mut linker = Linker::new(program.engine());
-            wasm_jit_wasi::add_to_linker(&mut linker, move |host: &mut Host| &mut host.monitors[number])
-                .map_err(|error| failed(&error))?;
+            let mut linker =
+                linker(program.engine(), &files.monitor, move |host: &mut Host| &mut host.monitors[number])
+                    .map_err(|error| failed(&error))?;
             let probes = monitor.attach(store, &mut linker, program).map_err(|error| failed(&error))?;
-            attached.push(Monitor { file: files.monitor.clone(), attached: probes, script });
+            if script.is_none() {
+                note_unfit(&files.monitor, probes.unfit());
+            }
+            attached.push(Monitor { file: files.monitor.clone(), names, attached: probes, script });
         }
         Ok(Self(attached))
+    }
+
+    /// The file of the monitor in which an error has happened, if it was in one.
+    pub(super) fn culprit(&self, error: &Error, store: &mut Store<Host>) -> Option<&Path> {
+        let instance = error.backtrace()?.frames().first()?.instance();
+        let is_there = |monitor: &&Monitor| {
+            let of_monitor = *monitor.attached.instance(&mut *store);
+            of_monitor.id(&*store) == instance
+        };
+        self.0.iter().find(is_there).map(|monitor| monitor.file.as_path())
     }
 
     /// Calls their functions of the end, and reads the reports of scripts.
     pub(super) fn finish(&mut self, store: &mut Store<Host>) -> Finished {
         let mut finished = Finished::default();
-        for Monitor { file, attached, script } in &mut self.0 {
+        for Monitor { file, names, attached, script } in &mut self.0 {
             if let Err(error) = attached.finish(store) {
                 // The program's exit code holds.
                 Failure::of_file(file, error).report();
@@ -123,7 +161,7 @@ impl MonitorModules {
             match script.as_ref().map(|script| script.report(&*store, instance)) {
                 // One that reports by functions of libraries has nothing for the others.
                 Some(Ok(report)) if report.variables.is_empty() && report.rules.is_empty() => {}
-                Some(Ok(report)) => finished.0.push((file.clone(), report)),
+                Some(Ok(report)) => finished.0.push((names.report.clone(), report)),
                 Some(Err(error)) => _ = Failure::of_file(file, error).report(),
                 None => {}
             }
@@ -139,11 +177,8 @@ impl Finished {
             return;
         }
         let program = Program::new(program);
-        let reports: Vec<_> = self
-            .0
-            .iter()
-            .map(|(file, report)| super::script_report::report(file, report, &program))
-            .collect();
+        let reports: Vec<_> =
+            self.0.iter().map(|(name, report)| script_report::report(name, report, &program)).collect();
         let written = arguments.output().and_then(|output| output.write(&reports).map_err(Failure::new));
         if let Err(failure) = written {
             failure.about("monitors").report();
@@ -151,17 +186,55 @@ impl Finished {
     }
 }
 
+/// A monitor has called `proc_exit`.
+#[derive(Debug)]
+struct AskedForExit(PathBuf);
+
+impl std::fmt::Display for AskedForExit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the monitor {} called `proc_exit`: a monitor cannot end the program", self.0.display())
+    }
+}
+
+impl std::error::Error for AskedForExit {}
+
+/// What a monitor may import: WASI, but not the end of the process, which is the program's.
+pub(super) fn linker<T: 'static>(
+    engine: &Engine,
+    file: &Path,
+    context: impl Fn(&mut T) -> &mut WasiCtx + Copy + Send + Sync + 'static,
+) -> Result<Linker<T>, Error> {
+    let mut linker = Linker::new(engine);
+    wasm_jit_wasi::add_to_linker(&mut linker, context)?;
+    let file = file.to_owned();
+    let exit = move |_: i32| -> Result<(), Error> { Err(Error::host(AskedForExit(file.clone()))) };
+    for module in ["wasi_snapshot_preview1", "wasi_unstable"] {
+        linker.allow_shadowing(true).func_wrap(module, "proc_exit", exit.clone())?;
+    }
+    linker.allow_shadowing(false);
+    Ok(linker)
+}
+
+/// Says which rules of a monitor module observe nothing because of their types.
+pub(super) fn note_unfit(file: &Path, unfit: &[Unfit]) {
+    for Unfit { export, places } in unfit {
+        let message = format!(
+            "`{export}` observes nothing: it matches {places} places, but none with its values in the types of the function's parameters"
+        );
+        Failure::of_file(file, message).report();
+    }
+}
+
 /// What a monitor sees of the host: standard output and error. The former is standard error, as for
 /// other reports, or a file in the directory of reports. Whamm's library writes to it if this
 /// variable is set, otherwise to a file of its own.
-pub(super) fn context(monitor: &Path, directory: Option<&Path>) -> Result<WasiCtx, Failure> {
+pub(super) fn context(names: &Names, directory: Option<&Path>) -> Result<WasiCtx, Failure> {
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stderr().env("TO_CONSOLE", "true");
     match directory {
         None => builder.stdout(std::io::stderr()),
         Some(directory) => {
-            let name = monitor.with_extension("txt");
-            let path = directory.join(name.file_name().unwrap_or_default());
+            let path = directory.join(format!("{}.txt", names.printed));
             let file = File::create(&path).map_err(|error| Failure::of_file(&path, error))?;
             builder.stdout(BufWriter::new(file))
         }

@@ -80,7 +80,7 @@ impl Observers {
             port.ended(execution::outcome(&done));
         }
         let has_timed_out = timeout.is_some_and(|timeout| timeout.has_fired());
-        exit_code(arguments, done, has_timed_out).map(ExitCode::from)
+        exit_code(arguments, done, has_timed_out, None).map(ExitCode::from)
     }
 
     fn run(self, arguments: &Run) -> Result<ExitCode, Failure> {
@@ -113,6 +113,10 @@ impl Observers {
             .map_err(Stop::Error)
             .and_then(|instance| execution::execute(arguments, &mut store, &instance));
         counts.print();
+        let culprit = match &done {
+            Err(Stop::Error(error)) => modules.culprit(error, &mut store).map(Path::to_owned),
+            _ => None,
+        };
         let finished = modules.finish(&mut store);
         monitors.finish();
         finished.report(&module, &arguments.monitors);
@@ -121,7 +125,7 @@ impl Observers {
         }
         let has_timed_out = timeout.is_some_and(|timeout| timeout.has_fired());
         let recorded = recording.map_or(Ok(()), |recording| recording.finish(arguments.file()));
-        let code = exit_code(arguments, done, has_timed_out);
+        let code = exit_code(arguments, done, has_timed_out, culprit.as_deref());
         match (code, recorded) {
             (Ok(0), Err(failure)) => Err(failure),
             (code, Err(failure)) => {
@@ -134,8 +138,13 @@ impl Observers {
     }
 }
 
-/// The exit code of a program.
-fn exit_code(arguments: &Run, done: Result<(), Stop>, has_timed_out: bool) -> Result<u8, Failure> {
+/// The exit code of a program. `culprit` is the file of the monitor that has ended it, if one has.
+fn exit_code(
+    arguments: &Run,
+    done: Result<(), Stop>,
+    has_timed_out: bool,
+    culprit: Option<&Path>,
+) -> Result<u8, Failure> {
     match done {
         Ok(()) => Ok(0),
         Err(Stop::Failure(failure)) => Err(failure),
@@ -143,6 +152,10 @@ fn exit_code(arguments: &Run, done: Result<(), Stop>, has_timed_out: bool) -> Re
             let ended = execution::ended(&error).map_err(|failure| match arguments.timeout {
                 Some(time) if has_timed_out => failure.about(format_args!("timed out after {time:?}")),
                 _ => failure,
+            });
+            let ended = ended.map_err(|failure| match culprit {
+                Some(monitor) => failure.about(format_args!("in the monitor {}", monitor.display())),
+                None => failure,
             });
             ended.map_err(|failure| failure.about(arguments.file().display()))
         }

@@ -8,19 +8,20 @@
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
-use std::path::Path;
 
 use wasm_jit_monitors::{Cell, Program, Report, Table};
 use wasm_jit_whamm::lang::{ReportedValue, RuleReport, ScriptReport, SiteReport, Value, histogram};
 
-/// The name of the report of a script in this file.
-pub(super) fn name(file: &Path) -> String {
-    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+/// The name, or with a number if it is used.
+pub(super) fn unused(name: &str, is_used: impl Fn(&str) -> bool) -> String {
+    let numbered = (2..).map(|number| format!("{name}_{number}"));
+    let mut all = std::iter::once(name.to_owned()).chain(numbered);
+    all.find(|name| !is_used(name)).expect("there are enough numbers")
 }
 
-/// The report of a script in this file.
-pub(super) fn report(file: &Path, found: &ScriptReport, program: &Program<'_>) -> Report {
-    let mut report = Report::new(&name(file));
+/// The report of a script, by its name.
+pub(super) fn report(name: &str, found: &ScriptReport, program: &Program<'_>) -> Report {
+    let mut report = Report::new(name);
     fill(&mut report, found, program);
     report
 }
@@ -56,9 +57,9 @@ impl Names {
 
     /// The name, or with a number if it is taken.
     fn unique(&mut self, name: &str) -> String {
-        let numbered = (2..).map(|number| format!("{name}_{number}"));
-        let mut all = std::iter::once(name.to_owned()).chain(numbered);
-        all.find(|name| self.0.insert(name.clone())).expect("there are enough numbers")
+        let unique = unused(name, |name| self.0.contains(name));
+        self.0.insert(unique.clone());
+        unique
     }
 }
 

@@ -4,14 +4,14 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wasm_jit::{Linker, Module, Store};
+use wasm_jit::{Module, Store};
 use wasm_jit_monitors::{Error, Monitor, Program, Report, Session, Setup};
 use wasm_jit_wasi::WasiCtx;
 use wasm_jit_whamm::lang::Script;
 use wasm_jit_whamm::monitor_module::{MonitorError, SharedMonitor};
 
 use super::Failure;
-use super::monitor_modules::{Files, context};
+use super::monitor_modules::{Files, Names, context, linker, note_unfit};
 use super::script_report;
 
 /// Whether a program may start threads.
@@ -26,8 +26,7 @@ pub(super) struct SharedMonitors(Arc<Mutex<Vec<Arc<Shared>>>>);
 #[derive(Debug)]
 struct Shared {
     files: Files,
-    /// Of its report.
-    name: String,
+    names: Names,
     monitor: SharedMonitor<WasiCtx>,
     script: Option<Script>,
 }
@@ -41,10 +40,12 @@ impl SharedMonitors {
         let (all, directory) = (self.clone(), directory.map(Path::to_owned));
         session.with_others(move |name, setup| {
             let files = Files::of(name)?;
-            let opened = Shared::open(files, directory.as_deref(), setup).map(Arc::new);
+            let mut all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let names = Names::of(files.monitor(), all.iter().map(|other| &other.names));
+            let opened = Shared::open(files, names, directory.as_deref(), setup).map(Arc::new);
             Some(match opened {
                 Ok(shared) => {
-                    all.0.lock().unwrap_or_else(PoisonError::into_inner).push(shared.clone());
+                    all.push(shared.clone());
                     Ok(Box::new(Handle(shared)))
                 }
                 Err(reason) => Err(Error::Other { name: name.to_owned(), reason }),
@@ -64,7 +65,7 @@ impl SharedMonitors {
 }
 
 impl Shared {
-    fn open(files: Files, directory: Option<&Path>, setup: &Setup<'_>) -> Result<Self, String> {
+    fn open(files: Files, names: Names, directory: Option<&Path>, setup: &Setup<'_>) -> Result<Self, String> {
         let without_file = |failure: Failure| {
             let file = format!("{}: ", files.monitor().display());
             failure.message.strip_prefix(&file).unwrap_or(&failure.message).to_owned()
@@ -72,10 +73,9 @@ impl Shared {
         let (module, script) = files.load(setup.module).map_err(without_file)?;
         // A script's report is read from its memory. Its libraries may print.
         let directory = directory.filter(|_| script.is_none());
-        let context = context(files.monitor(), directory).map_err(without_file)?;
+        let context = context(&names, directory).map_err(without_file)?;
         let engine = setup.module.engine();
-        let mut linker = Linker::new(engine);
-        wasm_jit_wasi::add_to_linker(&mut linker, |context: &mut WasiCtx| context)
+        let mut linker = linker(engine, files.monitor(), |context: &mut WasiCtx| context)
             .map_err(|error| error.to_string())?;
         let mut store = Store::new(engine, context);
         // Only the program's fuel is limited.
@@ -84,9 +84,11 @@ impl Shared {
             Err(error) => return Err(error.to_string()),
         }
         let shared = module.share(store, &mut linker, setup.module);
-        let (monitor, name) =
-            (shared.map_err(|error| error.to_string())?, script_report::name(files.monitor()));
-        Ok(Self { files, name, monitor, script })
+        let monitor = shared.map_err(|error| error.to_string())?;
+        if script.is_none() {
+            note_unfit(files.monitor(), monitor.unfit());
+        }
+        Ok(Self { files, names, monitor, script })
     }
 
     fn error(&self, error: &MonitorError) -> Error {
@@ -104,7 +106,7 @@ impl Monitor for Handle {
     }
 
     fn report_name(&self) -> Option<&str> {
-        Some(&self.0.name)
+        Some(&self.0.names.report)
     }
 
     /// A module prints its report when the program ends, and so does a script that reports by

@@ -492,6 +492,71 @@ by
     assert!(text(&ended.stdout).contains("taken"), "{}", text(&ended.stdout));
 }
 
+#[test]
+fn scripts_need_no_rules_and_have_names_of_their_own() {
+    let directory = with_module("(module (func (export \"_start\") (nop)))");
+    for folder in ["one", "two"] {
+        std::fs::create_dir(directory.path().join(folder)).unwrap();
+    }
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    write("one/ends.mm", "report var n: u32; wasm:begin { n = 5; } wasm:end { n++; }");
+    write("two/ends.mm", "report var n: u32; wasm:begin { n = 7; }");
+    write("never.mm", "wasm:opcode:nop:before / false / { report var n: u32; n++; }");
+    write("empty.mm", "");
+    write("module.wat", "(module (func (export \"f\")))");
+    let monitors = "--monitors=one/ends.mm,two/ends.mm,./never.mm,./empty.mm";
+    for more in [&[][..], &["--control"]] {
+        let ended =
+            run(&directory, &[&["run", monitors, "--monitor-format=json"], more, &["app.wat"]].concat());
+        let expected = "{\"monitor\":\"ends.mm\",\"n\":6}\n{\"monitor\":\"ends.mm_2\",\"n\":7}\n";
+        let (code, printed) = (ended.status.code(), text(&ended.stderr));
+        assert!(code == Some(0) && printed.starts_with(expected), "{code:?} {printed}");
+    }
+    let ended = run(&directory, &["run", monitors, "--monitor-out=found", "app.wat"]);
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), ""));
+    let found = |name: &str| std::fs::read_to_string(directory.path().join("found").join(name)).unwrap();
+    assert_eq!([found("ends.mm.csv"), found("ends.mm_2.csv")], ["name,value\nn,6\n", "name,value\nn,7\n"]);
+    let ended = run(&directory, &["run", "--monitors=./module.wat", "app.wat"]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(text(&ended.stderr).contains("none of its exports is a rule"), "{}", text(&ended.stderr));
+}
+
+#[test]
+fn a_monitor_that_fails_is_named() {
+    let directory = with_module(
+        r#"(module (global $n (mut i32) (i32.const 0))
+            (func (export "_start") (global.set $n (i32.add (global.get $n) (i32.const 1)))))"#,
+    );
+    let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+    write("ratio.mm", "report var n: i32;\nwasm:opcode:i32.add:before { n++; n = 1 / (n - n); }");
+    write("trap.wat", "(module (func (export \"wasm:opcode:i32.add\") unreachable))");
+    write(
+        "exit.wat",
+        r#"(module (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
+            (func (export "wasm:opcode:i32.add") (call $exit (i32.const 42))))"#,
+    );
+    write("wide.wat", "(module (func (export \"wasm:opcode:i32.add (arg0)\") (param i64)))");
+    let check = |monitor: &str, code: i32, expected: &str| {
+        let ended = run(&directory, &["run", &format!("--monitors=./{monitor}"), "app.wat"]);
+        let printed = text(&ended.stderr);
+        assert!(ended.status.code() == Some(code) && printed.starts_with(expected), "{printed}");
+    };
+    // The program goes on, and the report has what was counted before.
+    check(
+        "ratio.mm",
+        0,
+        "wasm-jit: ./ratio.mm: `wasm:opcode:i32.add:before (line 2)` failed, after which nothing was observed: \
+         an integer was divided by zero\nratio.mm\n  n  1\n",
+    );
+    check("trap.wat", 134, "wasm-jit: app.wat: in the monitor ./trap.wat: wasm trap: ");
+    check("exit.wat", 1, "wasm-jit: app.wat: the monitor ./exit.wat called `proc_exit`: ");
+    check(
+        "wide.wat",
+        0,
+        "wasm-jit: ./wide.wat: `wasm:opcode:i32.add (arg0)` observes nothing: it matches 1 place",
+    );
+}
+
 /// Starts, by a thread for each, `spin` in a loop without end, and three calls of `work` in the
 /// main thread and in four others, which are waited for.
 const THREADS: &str = r#"(module

@@ -25,6 +25,7 @@ use std::collections::HashMap;
 
 use wasm_jit::{Caller, Config, Engine, Error, Instance, Linker, Module, NumericFunc, Store, Val, ValType};
 
+use crate::failure;
 use crate::lang::{FAILURES, FRAME_BLOCK, Script, ScriptReport, THREAD_BLOCK};
 use crate::monitor_module::{
     Buffer, Call, Event, MonitorError, OFF, OfCall, PAUSE, PROBES, Parameter, Rule, Static, parse_native,
@@ -168,7 +169,9 @@ impl NativeMonitor {
         let mut linker = Linker::new(&engine);
         let (library, name) = FAILURES;
         linker
-            .func_wrap(library, name, |reason: u32| -> Result<(), Error> { Err(failure(reason)) })
+            .func_wrap(library, name, |reason: u32| -> Result<(), Error> {
+                Err(Error::host(failure::reason(reason)))
+            })
             .map_err(failed)?;
         let finish =
             |mut caller: Caller<'_, Said>, place: u32| caller.data_mut().finished.push(PlaceId(place));
@@ -504,16 +507,6 @@ impl std::fmt::Debug for NativeMonitor {
             .field("rules", &self.rules().collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
-}
-
-/// Why a rule has ended: the numbers are those of `runtime.wat`.
-fn failure(reason: u32) -> Error {
-    Error::host(match reason {
-        0 => "the script has no memory left for its maps",
-        1 => "an integer was divided by zero",
-        2 => "the quotient of two integers is out of range",
-        _ => "the rule has taken more than 2^24 steps",
-    })
 }
 
 /// A static value that is a number.

@@ -43,10 +43,14 @@ pub(super) const NAMED: &[(&str, &str)] = &[
     ("stack", "open calls of the observed functions in the thread, with this one"),
 ];
 
+/// Names that a number follows, in native programs.
+pub(super) const NATIVE_NUMBERED: &[(&str, &str)] =
+    &[("arg", "argument of the function, from the first"), ("res", "result of the function")];
+
 /// Names that a number follows.
 pub(super) const NUMBERED: &[(&str, &str)] = &[
-    ("arg", "operand, from the top of the stack; argument of a native function, from the first"),
-    ("res", "result, from the top of the stack; result of a native function"),
+    ("arg", "operand, from the top of the stack"),
+    ("res", "result, from the top of the stack"),
     ("imm", "immediate"),
     ("local", "local variable of the function"),
 ];

@@ -19,7 +19,7 @@
 //! Events of native programs are in [`native`](super::native).
 
 use super::ast;
-use super::bound::{Bound, NAMED, NUMBERED, numbered, of_opcode, results};
+use super::bound::{Bound, NAMED, NATIVE_NUMBERED, NUMBERED, numbered, of_opcode, results};
 use super::ir::Typed;
 use super::native::{self, Provider};
 use super::opcodes::{OPCODES, Opcode};
@@ -53,6 +53,9 @@ const REPLACEABLE: [&str; 5] = ["call", "call_indirect", "call_ref", "select", "
 
 /// Blocks that `block_alt` replaces.
 const REPLACEABLE_BLOCKS: [&str; 3] = ["block", "loop", "if"];
+
+/// How many of the variables with numbers are described by themselves.
+const DESCRIBED: usize = 4;
 
 /// Instructions that begin a block.
 pub(super) const BLOCKS: [&str; 5] = ["block", "loop", "if", "try", "try_table"];
@@ -223,25 +226,28 @@ impl Event {
     /// The variables that it binds.
     pub(super) fn describe(&self) -> Vec<Description> {
         let mut all = Vec::new();
-        let mut add = |name: String, help: &'static str| {
+        let mut add = |name: String, more: &str, help: &'static str| {
             let (ty, is_static) = match self.bound(&name, &[]) {
                 Bound::Value(value) => (value.ty.to_string(), super::split::is_static(&value)),
                 Bound::NeedsType => ("by type bound".to_owned(), name.starts_with("imm")),
                 Bound::Callee(callee) => (callee.ty().to_string(), false),
                 Bound::Unknown | Bound::Unsupported(_) => return,
             };
-            all.push(Description { name, ty, is_static, help });
+            all.push(Description { name: name + more, ty, is_static, help });
         };
         for (name, help) in NAMED {
-            add((*name).to_owned(), help);
+            add((*name).to_owned(), "", help);
         }
-        for (prefix, help) in NUMBERED {
-            for index in 0..4 {
-                add(format!("{prefix}{index}"), help);
+        let is_native = matches!(self, Self::NativeEntry | Self::NativeExit);
+        for (prefix, help) in if is_native { NATIVE_NUMBERED } else { NUMBERED } {
+            for index in 0..DESCRIBED {
+                add(format!("{prefix}{index}"), "", help);
             }
+            // The others as one.
+            add(format!("{prefix}{DESCRIBED}"), " ..", help);
         }
-        if matches!(self, Self::NativeEntry | Self::NativeExit) {
-            add("args.NAME".to_owned(), "argument of a native function, by its name");
+        if is_native {
+            add("args.NAME".to_owned(), "", "argument of a native function, by its name");
         }
         all
     }

@@ -8,7 +8,7 @@ use wasm_encoder::ValType;
 use super::ast::{BinaryOp, UnaryOp};
 use super::events::Mode;
 use super::types::{Buckets, Type};
-use crate::monitor_module::{CALLEE, PROBES, SWITCH};
+use crate::monitor_module::{CALLEE, FAILED, PROBES, SWITCH};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Const {
@@ -372,6 +372,8 @@ pub(super) enum Statement {
 pub(super) struct Body {
     pub(super) locals: Vec<ValType>,
     pub(super) statements: Vec<Statement>,
+    /// The rule that they are, if they are executed at the beginning or the end.
+    pub(super) rule: Option<usize>,
 }
 
 /// A function of the script.
@@ -406,6 +408,11 @@ impl Import {
     /// Returns the number of the function that is about to be called.
     pub(super) fn callee() -> Self {
         Self::of_probes(CALLEE, &[], &[ValType::I32])
+    }
+
+    /// Ends a rule that has failed, and what the monitor observes.
+    pub(super) fn failed() -> Self {
+        Self::of_probes(FAILED, &[ValType::I32; 3], &[])
     }
 
     /// Switches a group of probes.
@@ -450,6 +457,19 @@ pub(super) struct Probe {
     pub(super) alternatives: Vec<u32>,
 }
 
+/// What a rule does that fails: because of a division by zero, too many steps, or a lack of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Failing {
+    /// It traps. Steps are not counted.
+    #[default]
+    Traps,
+    /// It calls [`FAILURES`], which ends it.
+    Calls,
+    /// It throws an exception, which the function of the rule catches; this calls the host
+    /// ([`Import::failed`]).
+    Throws,
+}
+
 /// The module and the name of the host's function that ends a rule.
 pub(crate) const FAILURES: (&str, &str) = ("wasm_jit:script", "fail");
 
@@ -457,9 +477,10 @@ pub(crate) const FAILURES: (&str, &str) = ("wasm_jit:script", "fail");
 #[derive(Debug, Default)]
 pub(super) struct Program {
     pub(super) functions: Vec<Function>,
-    /// Rules end by a call of [`FAILURES`] when they fail, not by a trap, and when they take too
-    /// many steps.
-    pub(super) is_bounded: bool,
+    /// What rules do that fail.
+    pub(super) failing: Failing,
+    /// The rules for messages, by their numbers.
+    pub(super) rules: Vec<String>,
     /// Functions of libraries that are called.
     pub(super) imports: Vec<Import>,
     pub(super) probes: Vec<Probe>,

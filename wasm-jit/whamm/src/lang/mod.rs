@@ -94,8 +94,8 @@ fn text<'a>(name: &str, source: &'a [u8]) -> Result<&'a str, ScriptError> {
 
 /// A script that is compiled to a monitor module, to observe a program in this process.
 ///
-/// Its module imports nothing but the functions of libraries that the script calls, and does not
-/// print the report: [`Script::report`] reads it.
+/// Its module imports nothing but the functions of libraries that the script calls and those that
+/// this engine has for monitors, and does not print the report: [`Script::report`] reads it.
 #[derive(Clone, Debug)]
 pub struct Script {
     module: Vec<u8>,
@@ -198,11 +198,30 @@ fn emit(
         error(vec![Problem::new(ProblemKind::Name, 0..0, message)])
     })?;
     let mut program = check::check(&script, &libraries, target).map_err(error)?;
+    program.rules = rules(&script, source);
     if target == Target::Here {
         toggled::add(&mut program);
     }
     let (module, layout) = emit::emit(&program, target.prints()).map_err(error)?;
     Ok((module, layout, program.alternatives))
+}
+
+/// The rules of a script for messages: what they match, and their lines.
+fn rules(script: &ast::Script, source: &str) -> Vec<String> {
+    let (mut line, mut at) = (1, 0);
+    let mut name = |rule: &ast::Rule| {
+        // Rules are in the order of the text.
+        let start = rule.span.start.max(at);
+        line += source.as_bytes()[at..start].iter().filter(|byte| **byte == b'\n').count();
+        at = start;
+        let parts: Vec<&str> = rule.parts.iter().map(|part| part.name.as_str()).collect();
+        format!("{} (line {line})", parts.join(":"))
+    };
+    let rules = script.items.iter().filter_map(|item| match item {
+        ast::Item::Rule(rule) => Some(name(rule)),
+        _ => None,
+    });
+    rules.collect()
 }
 
 /// The names of the libraries that a script uses, in its order.

@@ -52,6 +52,18 @@ pub(super) fn split(predicate: Option<&Typed>) -> Vec<Part> {
     rests.into_iter().map(part).collect()
 }
 
+/// Whether a predicate is false at every place, as far as its constants show: names of instructions
+/// are constants.
+pub(super) fn never_holds(predicate: &Typed) -> bool {
+    match &predicate.kind {
+        Kind::Binary(BinaryOp::And, left, right) => {
+            never_holds(left) || never_holds(right) && has_no_effects(left)
+        }
+        Kind::Binary(BinaryOp::Or, left, right) => never_holds(left) && never_holds(right),
+        _ => predicate.as_bool() == Some(false),
+    }
+}
+
 /// Collects the largest static conditions that are not constants.
 fn collect(expr: &Typed, conditions: &mut Vec<Typed>) {
     if expr.ty == Type::Bool && is_pure(expr) && is_static(expr) {
@@ -163,13 +175,15 @@ pub(super) fn has_request(expr: &Typed) -> bool {
 
 /// Whether an expression can be evaluated where it would not have been.
 pub(super) fn is_pure(expr: &Typed) -> bool {
-    let may_trap = match &expr.kind {
-        Kind::Binary(BinaryOp::Div | BinaryOp::Rem, left, right) if left.ty.is_integer() => {
-            !matches!(right.kind, Kind::Const(Const::Int(divisor)) if divisor > 0)
-        }
-        _ => false,
-    };
-    !may_trap && expr.children().into_iter().all(is_pure)
+    let traps = matches!(&expr.kind, Kind::Binary(op, left, right) if may_trap(*op, left, right));
+    !traps && expr.children().into_iter().all(is_pure)
+}
+
+/// Whether an operation may trap.
+pub(super) fn may_trap(op: BinaryOp, left: &Typed, right: &Typed) -> bool {
+    matches!(op, BinaryOp::Div | BinaryOp::Rem)
+        && left.ty.is_integer()
+        && !matches!(right.kind, Kind::Const(Const::Int(divisor)) if divisor > 0)
 }
 
 /// Whether an expression need not be evaluated.

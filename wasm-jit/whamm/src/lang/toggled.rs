@@ -154,7 +154,7 @@ pub(super) fn add(program: &mut Program) {
             follow(&mut body.statements, &of, &update);
         }
         // The initial values, when all of them are set.
-        program.begin.push(Body { locals: Vec::new(), statements: vec![update] });
+        program.begin.push(Body { statements: vec![update], ..Body::default() });
     }
     program.groups = groups;
 }

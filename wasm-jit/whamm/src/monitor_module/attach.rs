@@ -12,7 +12,9 @@ use super::load::MonitorModule;
 use super::made::{Callee, Maker, Probes, Switches};
 use super::matching::Matching;
 use super::names::Event;
+use super::operands::Functions;
 use super::strings::Buffer;
+use super::time_limit::TimeLimit;
 
 /// A monitor that observes a module. Its probes end when it is dropped.
 #[derive(Debug)]
@@ -20,6 +22,7 @@ pub struct Attached {
     instance: Instance,
     probes: Probes,
     last: Last,
+    unfit: Vec<Unfit>,
 }
 
 impl Attached {
@@ -47,13 +50,20 @@ impl Attached {
         self.probes.count().1
     }
 
+    /// The rules that observe nothing, because their types are not those of any place.
+    pub fn unfit(&self) -> &[Unfit] {
+        &self.unfit
+    }
+
     /// Calls the functions of the rules `wasm:end`, then `wasm:exit`. They are called once, however
     /// often this is called.
     ///
     /// # Errors
+    /// [`MonitorError::Failed`]: a rule of a script has failed, and none of them is called.
     /// [`MonitorError::Run`]: the rest of them is not called. [`MonitorError::Incomplete`]: all of
     /// them were called, but a rule was not observed in a function that was called.
     pub fn finish<T: 'static>(&mut self, store: &mut Store<T>) -> Result<(), MonitorError> {
+        self.probes.end()?;
         self.instance(&mut *store);
         for (export, arguments) in std::mem::take(&mut self.last) {
             run(store, &self.instance, &export, &arguments)?;
@@ -84,6 +94,17 @@ pub(crate) struct Matched {
     pub(crate) functions: Vec<WasmFn>,
     pub(crate) last: Last,
     pub(super) switches: Switches,
+    pub(super) unfit: Vec<Unfit>,
+}
+
+/// A rule that observes nothing, because the places that its event has do not have the values that
+/// it binds, or have them in other types than those of its function's parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// The name of the rule.
+    pub export: String,
+    /// The number of places.
+    pub places: usize,
 }
 
 impl MonitorModule {
@@ -94,7 +115,9 @@ impl MonitorModule {
     /// The linker has what the libraries and the monitor import, such as WASI. The libraries'
     /// exports are added to it.
     ///
-    /// A function of the monitor that traps ends the program's call with this trap.
+    /// A rule of a [script](crate::lang::Script) that fails, by a division by zero for instance,
+    /// ends what the monitor observes, and the program goes on. A function of another monitor that
+    /// traps ends the program's call with this trap.
     ///
     /// # Errors
     /// The errors of instantiation, of functions that are called at match time, and of making
@@ -108,18 +131,28 @@ impl MonitorModule {
         linker: &mut Linker<T>,
         program: &Module,
     ) -> Result<Attached, MonitorError> {
-        let Matched { instance, found, functions, last, switches } = self.matched(store, linker, program)?;
+        let Matched { instance, found, functions, last, switches, unfit } =
+            self.matched(store, linker, program)?;
         let callees = functions.into_iter().map(Callee::Function).collect();
         let scope = Scope::Store(store.id());
         let maker = Maker { program: program.clone(), scope, exports: self.names(), callees };
-        let probes = Probes::new(maker, found, &switches);
+        let probes = Probes::new(maker, found, &switches, true);
         probes.switch(true)?;
-        Ok(Attached { instance, probes, last })
+        Ok(Attached { instance, probes, last, unfit })
     }
 
     /// The names of the rules.
     pub(crate) fn names(&self) -> Vec<String> {
         self.rules.iter().map(|(export, _)| export.clone()).collect()
+    }
+
+    /// The rules that match places, but none with their values, and the numbers of these places.
+    fn unfit(&self, found: &[RuleMatch], unfit: &[usize]) -> Vec<Unfit> {
+        let mut matches = vec![false; self.rules.len()];
+        found.iter().for_each(|found| matches[found.rule] = true);
+        let all = self.rules.iter().zip(unfit).zip(matches);
+        let nothing = all.filter(|((_, places), matches)| **places > 0 && !matches);
+        nothing.map(|(((export, _), places), _)| Unfit { export: export.clone(), places: *places }).collect()
     }
 
     /// Instantiates the monitor and its libraries, and matches the rules with a program.
@@ -129,8 +162,10 @@ impl MonitorModule {
         linker: &mut Linker<T>,
         program: &Module,
     ) -> Result<Matched, MonitorError> {
+        let mut limit = TimeLimit::new(store.interrupt_handle(), self.call_limit);
         for (name, library) in &self.libraries {
             let failed = |source| instantiate_error(name, source);
+            limit.renew();
             let instance = start(store, linker, library).map_err(failed)?;
             linker.instance(&mut *store, name, instance).map_err(failed)?;
         }
@@ -139,6 +174,7 @@ impl MonitorModule {
         // Each monitor has its own.
         let mut own = linker.clone();
         switches.define(own.allow_shadowing(true), &self.clock).map_err(failed)?;
+        limit.renew();
         let instance = start(store, &own, &self.module).map_err(failed)?;
         let buffer = self.has_strings.then(|| Buffer::of(store, &instance)).transpose()?;
         let functions = self.rules.iter().map(|(export, _)| {
@@ -155,12 +191,17 @@ impl MonitorModule {
             functions,
             opcodes: HashMap::new(),
             found: Vec::new(),
+            unfit: vec![0; self.rules.len()],
+            limit,
         };
+        let mut operands = Functions::of(program, self.rules.iter().map(|(_, rule)| rule));
         matching.once(&Event::Begin, |matching, export, arguments| {
+            matching.limit.renew();
             run(matching.store, matching.instance, export, &arguments)
         })?;
         for function in program.functions() {
-            matching.function(program, function)?;
+            let operands = operands.as_mut().and_then(|all| all.operands(function.index()));
+            matching.function(program, function, operands.as_ref())?;
         }
         let mut last = Vec::new();
         for event in [Event::End, Event::LastEnd] {
@@ -169,7 +210,8 @@ impl MonitorModule {
                 Ok(())
             })?;
         }
-        let Matching { mut found, functions, .. } = matching;
+        let Matching { mut found, functions, unfit, .. } = matching;
+        let unfit = self.unfit(&found, &unfit);
         let mut contents = Contents::of(&self.module, &instance, &mut *store);
         let indices = self.rules.iter().map(|(export, _)| contents.exported(export));
         let functions: Vec<_> = functions.into_iter().zip(indices).collect();
@@ -179,7 +221,7 @@ impl MonitorModule {
             choose(&mut found, &functions, &mut contents);
         }
         let functions = functions.into_iter().map(|(function, _)| function).collect();
-        Ok(Matched { instance, found, functions, last, switches })
+        Ok(Matched { instance, found, functions, last, switches, unfit })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Errors of monitor modules.
 
+use std::time::Duration;
+
 use wasm_jit::Error;
 use wasm_jit::probes::ProbeError;
 
@@ -38,6 +40,18 @@ pub enum MonitorError {
         offset: u32,
         /// The cause.
         source: Box<Error>,
+    },
+    /// A function that is called at match time took too long.
+    #[error(
+        "the export `{export}`: `{call}` was ended after {limit:?}: it is called when the rule is matched"
+    )]
+    TooSlow {
+        /// The name of the rule.
+        export: String,
+        /// The name of the function.
+        call: String,
+        /// The time that a call may take.
+        limit: Duration,
     },
     /// There is no probe at a place.
     #[error("the export `{export}`: {source}")]

@@ -1,6 +1,7 @@
 //! [`MonitorModule`]: a module with the rules that its exports are, checked against its functions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use wasm_jit::{ExternType, FuncType, Module, ValType};
 
@@ -19,7 +20,11 @@ pub struct MonitorModule {
     pub(super) has_strings: bool,
     pub(super) always_calls: bool,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) call_limit: Duration,
 }
+
+/// The time that a call at match time may take.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
 
 impl MonitorModule {
     /// Reads the rules of a module, and checks that its functions fit.
@@ -69,12 +74,19 @@ impl MonitorModule {
             rules.push((name.to_owned(), rule));
         }
         let clock = Arc::new(SystemClock::default());
-        Ok(Self { module, libraries, rules, has_strings, always_calls: false, clock })
+        Ok(Self { module, libraries, rules, has_strings, always_calls: false, clock, call_limit: CALL_LIMIT })
     }
 
     /// Uses another clock than the system's for rules that are sampled by time.
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// Limits the time that each function may take which is called while the monitor is attached;
+    /// 10 s otherwise.
+    pub fn with_call_limit(mut self, limit: Duration) -> Self {
+        self.call_limit = limit;
         self
     }
 

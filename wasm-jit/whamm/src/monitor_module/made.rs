@@ -21,6 +21,7 @@
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -28,12 +29,13 @@ use wasm_jit::probes::{
     Bound, Callback, FirstCallWatch, Kind, NO_FUNCTION, OTHER_FUNCTION, Place, Probe, ProbeError, ProbeSpec,
     Scope, ValueError, WasmFn, activate_all, deactivate_all,
 };
-use wasm_jit::{AsContextMut, Error, Instance, Linker, Module};
+use wasm_jit::{AsContextMut, Caller, Error, Extern, Instance, Linker, Module};
 
 use super::clock::Clock;
 use super::counted::{Counting, RuleMatch};
 use super::error::MonitorError;
 use super::evaluate::Adds;
+use crate::failure::{self, RuleFailure};
 
 /// The module from which monitors import functions that change their probes.
 pub(crate) const PROBES: &str = "wasm_jit:probe";
@@ -56,6 +58,10 @@ thread_local! {
     /// the rule that asks for it: functions of monitors cannot have it as an argument.
     static CALLED: Cell<u64> = const { Cell::new(NO_FUNCTION) };
 }
+
+/// The function that says that a rule has failed: the reason, and the address and length of the
+/// rule's name in the memory of the monitor.
+pub(crate) const FAILED: &str = "failed";
 
 /// The function that switches the probes of a group off until a time.
 pub(crate) const PAUSE: &str = "pause";
@@ -95,6 +101,8 @@ pub(super) struct Probes {
 struct Shared {
     maker: Maker,
     made: Mutex<MadeProbes>,
+    /// The program goes on if a rule fails; otherwise the call of the rule's function ends.
+    goes_on: AtomicBool,
 }
 
 /// Probes that are switched together.
@@ -125,6 +133,8 @@ struct MadeProbes {
     groups: HashMap<u32, Group>,
     /// The first of the probes that could not be made.
     refused: Option<MonitorError>,
+    /// The first rule that has failed while the program went on.
+    failure: Option<RuleFailure>,
 }
 
 /// A probe that calls a function.
@@ -197,6 +207,22 @@ impl Switches {
             OTHER_FUNCTION => -2,
             function => function as i32,
         })?;
+        let this = self.clone();
+        let failed = move |mut caller: Caller<'_, T>, reason: u32, address: u32, length: u32| {
+            let memory = caller.get_export("memory").and_then(Extern::into_memory);
+            let range = address as usize..(address as usize).saturating_add(length as usize);
+            let name = memory.as_ref().and_then(|memory| memory.data(&caller).get(range));
+            let rule = String::from_utf8_lossy(name.unwrap_or_default()).into_owned();
+            let failure = RuleFailure { rule, reason: failure::reason(reason) };
+            match this.probes().filter(|shared| shared.goes_on.load(Ordering::Relaxed)) {
+                Some(shared) => {
+                    shared.failed(failure);
+                    Ok(())
+                }
+                None => Err(Error::host(failure)),
+            }
+        };
+        linker.func_wrap(PROBES, FAILED, failed)?;
         let now = clock.clone();
         linker.func_wrap(PROBES, NOW, move || now.now() as i64)?;
         let (this, clock) = (self.clone(), clock.clone());
@@ -235,7 +261,8 @@ fn separate(found: &mut [RuleMatch]) {
 }
 
 impl Probes {
-    pub(super) fn new(maker: Maker, mut found: Vec<RuleMatch>, switches: &Switches) -> Self {
+    /// `goes_on` says whether the program goes on if a rule of a script fails, without the monitor.
+    pub(super) fn new(maker: Maker, mut found: Vec<RuleMatch>, switches: &Switches, goes_on: bool) -> Self {
         separate(&mut found);
         let mut made = MadeProbes::default();
         for group in lock(&switches.0.early).drain() {
@@ -244,7 +271,7 @@ impl Probes {
         for (number, found) in found.into_iter().enumerate() {
             made.waiting.entry(found.location.function).or_default().push((number, found));
         }
-        let shared = Arc::new(Shared { maker, made: Mutex::new(made) });
+        let shared = Arc::new(Shared { maker, made: Mutex::new(made), goes_on: goes_on.into() });
         // There is one for each.
         let _ = switches.0.probes.set(Arc::downgrade(&shared));
         Self { shared, watch: Mutex::default() }
@@ -304,6 +331,18 @@ impl Probes {
         Counting::settle(&mut lock(&self.shared.made).counting, instance, store);
     }
 
+    /// The program has ended: rules that fail do not go on.
+    ///
+    /// # Errors
+    /// [`MonitorError::Failed`]: a rule has failed before.
+    pub(super) fn end(&self) -> Result<(), MonitorError> {
+        self.shared.goes_on.store(false, Ordering::Relaxed);
+        let failure = lock(&self.shared.made).failure.clone();
+        failure.map_or(Ok(()), |RuleFailure { rule, reason }| {
+            Err(MonitorError::Failed { export: rule, reason: reason.to_owned() })
+        })
+    }
+
     /// The reason why what was observed is incomplete, if it is; once.
     pub(super) fn take_refused(&self) -> Option<MonitorError> {
         lock(&self.shared.made).refused.take()
@@ -355,6 +394,15 @@ impl Shared {
         calling.has_ended = true;
         // The monitor must not depend on it: another thread may still call the function.
         let _ = deactivate_all([&calling.probe]);
+    }
+
+    /// A rule has failed: nothing more is observed.
+    fn failed(&self, failure: RuleFailure) {
+        let mut made = lock(&self.made);
+        made.failure.get_or_insert(failure);
+        made.is_on = false;
+        // An error leaves some on, which observe more than the message says.
+        let _ = made.switch(false);
     }
 
     /// Switches a group.

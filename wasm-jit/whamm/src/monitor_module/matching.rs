@@ -15,7 +15,9 @@ use super::instructions::{Immediate, access, immediates, name};
 use super::load::MonitorModule;
 use super::modes::{Continuations, results};
 use super::names::{Call, Event, Parameter, Static};
+use super::operands::Operands;
 use super::strings::Buffer;
+use super::time_limit::TimeLimit;
 
 /// A place that an event has.
 #[derive(Clone, Copy)]
@@ -29,6 +31,8 @@ struct Match<'m> {
     instruction: Option<(&'m Operator<'m>, &'m [u8])>,
     /// The places where control continues, if a rule needs them.
     continuations: Option<&'m Continuations>,
+    /// The operands and locals of the function, if a rule needs them.
+    operands: Option<&'m Operands>,
     /// Of the block that ends.
     count: Option<usize>,
 }
@@ -53,6 +57,9 @@ pub(super) struct Matching<'a, T: 'static> {
     /// The rules for instructions, by their names, as far as they were needed.
     pub(super) opcodes: HashMap<String, Vec<usize>>,
     pub(super) found: Vec<RuleMatch>,
+    /// By rule: the places that do not have its values, or have them in other types.
+    pub(super) unfit: Vec<usize>,
+    pub(super) limit: TimeLimit,
 }
 
 impl<T: 'static> Matching<'_, T> {
@@ -80,6 +87,7 @@ impl<T: 'static> Matching<'_, T> {
         &mut self,
         program: &Module,
         function: FunctionInfo<'_>,
+        operands: Option<&Operands>,
     ) -> Result<(), MonitorError> {
         let entry = Match {
             program,
@@ -90,6 +98,7 @@ impl<T: 'static> Matching<'_, T> {
             is_last: false,
             instruction: None,
             continuations: None,
+            operands,
             count: None,
         };
         self.known(&entry)?;
@@ -196,6 +205,12 @@ impl<T: 'static> Matching<'_, T> {
             return Ok(());
         }
         let (export, rule) = &self.monitor.rules[number];
+        let instruction = place.instruction.map(|_| place.index);
+        let fit = |operands: &Operands| operands.fit(rule, self.functions[number].parameters(), instruction);
+        if !place.operands.is_none_or(fit) {
+            self.unfit[number] += 1;
+            return Ok(());
+        }
         if !self.predicate(export, rule.predicate.as_ref(), Some(place))? {
             return Ok(());
         }
@@ -216,7 +231,10 @@ impl<T: 'static> Matching<'_, T> {
                 Parameter::Replaced(_) | Parameter::Alternative(_) => Bound::Const(0),
                 Parameter::Static(_) | Parameter::Call(_) => {
                     let of_value = self.arguments(export, std::slice::from_ref(value), &[ty], Some(place))?;
-                    let Some(of_value) = of_value else { return Ok(()) };
+                    let Some(of_value) = of_value else {
+                        self.unfit[number] += 1;
+                        return Ok(());
+                    };
                     Bound::Const(bits(&of_value[0]))
                 }
             });
@@ -261,13 +279,16 @@ impl<T: 'static> Matching<'_, T> {
             return Ok(None);
         };
         let mut result = [Val::I32(0)];
+        self.limit.renew();
         let done = function.call(&mut *self.store, &arguments, &mut result);
-        done.map_err(|source| MonitorError::Call {
-            export: export.to_owned(),
-            call: call.name.clone(),
-            function: place.map_or(0, |place| place.function.index()),
-            offset: place.map_or(0, |place| place.offset),
-            source: Box::new(source),
+        done.map_err(|source| {
+            let (export, call) = (export.to_owned(), call.name.clone());
+            if self.limit.has_passed() {
+                return MonitorError::TooSlow { export, call, limit: self.monitor.call_limit };
+            }
+            let function = place.map_or(0, |place| place.function.index());
+            let offset = place.map_or(0, |place| place.offset);
+            MonitorError::Call { export, call, function, offset, source: Box::new(source) }
         })?;
         let [result] = result;
         Ok(Some(result))

@@ -126,18 +126,25 @@
 //!   their tail calls), in a rule with the value `callee`, the index of the function that is about
 //!   to be called; -1 if there is none, and -2 if the program does not know it by an index,
 //! * `now`, whose result is an i64: the time in nanoseconds since some start,
+//! * `failed`, with three parameters of the type i32: a rule of a [script](crate::lang::Script) has
+//!   failed; a number for the reason, and the address and length of the rule's name in the memory
+//!   that the monitor exports. In a monitor that is [attached](MonitorModule::attach), all probes
+//!   are switched off, and the function returns; otherwise the call of the monitor's function ends,
 //! * `pause`, with a group and a time as parameters, an i32 and an i64: the group's probes are
 //!   switched off, and on again at this time.
 //!
 //! # Match time
-//! When a monitor is attached, each place of the program that an event has is a match. First the
+//! When a monitor is attached, each place of the program that an event has, and that has the
+//! operands and locals of the rule in the types of its function's parameters, is a match. First the
 //! predicate between the slashes is called: if its result, an i32, is 0, there is no probe. Then
 //! the calls among the parameters are made, from left to right, once. Their results become
 //! constants in the code of the probe. Only static values can be passed: no `argN`, `refN`,
 //! `localN` or `frame`, and strings can be passed to no others.
 //!
-//! A place that does not have a value that the rule wants, or has it in another type, is no match
-//! for it. In this way, types of operands choose among instructions.
+//! A place that does not have an immediate that the rule wants, or has it in another type, is no
+//! match for it either. In this way, types choose among instructions; a rule of which nothing is
+//! left is [unfit](Attached::unfit). A call that does not end within [a
+//! time](MonitorModule::with_call_limit) is ended, and the monitor is refused.
 //!
 //! Calls at match time are made in the order of the program's functions and their instructions;
 //! code that control cannot reach matches, too, but has no probe.
@@ -180,19 +187,21 @@ mod matching;
 mod modes;
 mod names;
 mod numbers;
+mod operands;
 mod reach;
 mod shared;
 mod strings;
+mod time_limit;
 
 #[cfg(test)]
 pub(crate) use self::instructions::names_of;
-pub use attach::Attached;
 pub(crate) use attach::Matched;
+pub use attach::{Attached, Unfit};
 pub use clock::{Alarm, Clock};
 pub(crate) use counted::RuleMatch;
 pub use error::{MonitorError, NameError, SignatureError};
 pub use load::MonitorModule;
-pub(crate) use made::{CALLEE, NOW, OFF, PAUSE, PROBES, SWITCH};
+pub(crate) use made::{CALLEE, FAILED, NOW, OFF, PAUSE, PROBES, SWITCH};
 pub(crate) use names::{Call, Event, OfCall, Parameter, Replaced, Replacement, Rule, Static, parse_native};
 pub use shared::SharedMonitor;
 pub(crate) use strings::Buffer;

@@ -32,11 +32,12 @@ use std::time::Duration;
 use wasm_jit::probes::{Callback, Scope};
 use wasm_jit::{Func, Global, Instance, InterruptHandle, Linker, Module, Store, Val, ValType};
 
-use super::attach::{Last, Matched, run};
+use super::attach::{Last, Matched, Unfit, run};
 use super::error::MonitorError;
 use super::load::MonitorModule;
 use super::made::{Callee, Maker, Probes};
 use super::names::{Parameter, Static};
+use crate::failure::RuleFailure;
 
 /// Globals that a module exports if it keeps stacks for threads: for each stack its address, the
 /// number of its entries, and how many it has room for. All are 0 in a new thread.
@@ -64,6 +65,7 @@ pub struct SharedMonitor<T: 'static> {
     interrupt: InterruptHandle,
     probes: Probes,
     last: Mutex<Last>,
+    unfit: Vec<Unfit>,
 }
 
 impl MonitorModule {
@@ -115,7 +117,7 @@ impl MonitorModule {
         linker: &mut Linker<T>,
         program: &Module,
     ) -> Result<SharedMonitor<T>, MonitorError> {
-        let Matched { instance, found, functions, last, switches } =
+        let Matched { instance, found, functions, last, switches, unfit } =
             self.matched(&mut store, linker, program)?;
         let exports = self.names();
         let function = |export: &String| instance.get_func(&store, export).expect("its type was checked");
@@ -141,10 +143,11 @@ impl MonitorModule {
         let callees = types.into_iter().enumerate().map(closure).collect();
         let maker = Maker { program: program.clone(), scope: Scope::Module, exports, callees };
         Ok(SharedMonitor {
-            probes: Probes::new(maker, found, &switches),
+            probes: Probes::new(maker, found, &switches, false),
             caller,
             interrupt,
             last: Mutex::new(last),
+            unfit,
         })
     }
 
@@ -228,6 +231,11 @@ impl<T: 'static> SharedMonitor<T> {
         self.probes.take_refused().map_or(Ok(()), Err)
     }
 
+    /// The rules that observe nothing, because their types are not those of any place.
+    pub fn unfit(&self) -> &[Unfit] {
+        &self.unfit
+    }
+
     /// The number of places at which functions of the monitor are called, or the engine counts for
     /// them, in functions whose probes were made so far.
     pub fn probes(&self) -> usize {
@@ -293,22 +301,28 @@ impl<T: 'static> Caller<T> {
             return;
         }
         let mut inner = self.lock();
-        if let Err(reason) = inner.call(rule, values) {
-            let export = inner.rules[rule].export.clone();
-            inner.failure.get_or_insert((export, reason));
+        if let Err(failure) = inner.call(rule, values) {
+            inner.failure.get_or_insert(failure);
             self.has_failed.store(true, Ordering::Relaxed);
         }
     }
 }
 
 impl<T: 'static> Inner<T> {
-    fn call(&mut self, rule: usize, values: &[u64]) -> Result<(), String> {
-        self.threads.switch_to(this_thread(), &mut self.store)?;
-        let Rule { function, types, .. } = &self.rules[rule];
+    /// Calls the function of a rule. An error is the name of the rule, and the reason.
+    fn call(&mut self, rule: usize, values: &[u64]) -> Result<(), (String, String)> {
+        let Rule { export, function, types } = &self.rules[rule];
+        let switched = self.threads.switch_to(this_thread(), &mut self.store);
+        switched.map_err(|reason| (export.clone(), reason))?;
         self.arguments.clear();
         self.arguments.extend(types.iter().zip(values).map(|(ty, bits)| value(*ty, *bits)));
         let called = function.call(&mut self.store, &self.arguments, &mut []);
-        called.map_err(|error| error.to_string())
+        called.map_err(|error| match (error.downcast_ref::<RuleFailure>(), error.trap()) {
+            (Some(failure), _) => (failure.rule.clone(), failure.reason.to_owned()),
+            // Without the backtrace.
+            (None, Some(trap)) => (export.clone(), trap.to_string()),
+            (None, None) => (export.clone(), error.to_string()),
+        })
     }
 
     fn check(&self) -> Result<(), MonitorError> {

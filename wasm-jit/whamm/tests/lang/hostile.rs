@@ -62,6 +62,17 @@ fn ten_thousand_rules() {
     // One export with a function that calls each.
     let same = format!("var n: u32;\n{}", "wasm:opcode:*:before { n++; }\n".repeat(10_000));
     assert_eq!(exports(&compile(&same)).len(), 1);
+    // Names of instructions are known: one kind of events for each rule, in whatever order.
+    let mut selective = String::new();
+    for number in 0..400 {
+        let _ = writeln!(
+            selective,
+            "wasm:opcode:*:before / fid == {number} && opname == \"i32.add\" / {{ report unshared var n: u32; n++; }}
+            wasm:opcode:*:before / category_name == \"load\" && opname == \"i32.load\" && fid == {number} /
+                {{ report unshared var n: u32; n++; }}"
+        );
+    }
+    assert_eq!(exports(&compile(&selective)).len(), 801);
     let wide = "wasm:opcode:*:before { report var n: u32; n++; }\n".repeat(10_000);
     refused(wide.as_bytes(), ProblemKind::Limit);
 }

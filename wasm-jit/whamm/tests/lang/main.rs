@@ -2,6 +2,7 @@
 //! functions of a module compute, called as an engine would.
 
 mod behaviour;
+mod bounds;
 mod callees;
 mod engine;
 mod frames;

@@ -57,6 +57,11 @@ fn syntax() {
 fn names_and_rules() {
     use ProblemKind::{Name, Rule, Syntax, Unsupported};
     check("wasm:opcode:call:before { «count»++; }", Name, "no variable `count`");
+    check(
+        "wasm:opcode:nop|unreachable(«arg0»: i32):before { }",
+        Rule,
+        "`wasm:opcode:unreachable:before` has no `arg0`",
+    );
     check("var x: i32; var «x»: i32;", Name, "declared twice");
     check("fn f() { } fn «f»() { }", Name, "defined twice");
     check("wasm:begin { «f»(); }", Name, "no function `f`");

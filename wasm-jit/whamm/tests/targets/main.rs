@@ -3,6 +3,7 @@
 
 mod alternatives;
 mod counted;
+mod failures;
 mod monitor_modules;
 mod native;
 #[path = "../lang/printing.rs"]

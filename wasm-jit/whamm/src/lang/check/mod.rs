@@ -24,15 +24,19 @@ use super::bound;
 use super::diagnostics::{Problem, ProblemKind, Span};
 use super::events::{self, Event, Matched};
 use super::ir::{
-    Body, FAILURES, Function, Import, Place, Probe, Program, Report, SITE_HEADER, SiteReports, Statement,
-    Typed,
+    Body, FAILURES, Failing, Function, Import, Place, Probe, Program, Report, SITE_HEADER, SiteReports,
+    Statement, Typed,
 };
 use super::libraries::Libraries;
 use super::native;
+use super::split;
 use super::types::Type;
 
 /// Pairs of rules and events in a script.
 const MAX_PROBES: usize = 100_000;
+
+/// Pairs of rules and events that are checked: the predicates of most may not hold.
+const MAX_CHECKED: usize = 3_000_000;
 
 /// Arguments and results of native functions for which one rule asks.
 const MAX_ARGUMENTS: usize = 12;
@@ -106,6 +110,8 @@ struct Checker<'a> {
     alternatives: Vec<u32>,
     /// Rules that are sampled by time, with when each of them acts again.
     sampled: Vec<(usize, Place)>,
+    /// The number of pairs of rules and events so far.
+    checked: usize,
 }
 
 /// Checks a script, whose module is for this target.
@@ -137,12 +143,17 @@ pub(super) fn check(
         generator: None,
         alternatives: Vec::new(),
         sampled: Vec::new(),
+        checked: 0,
     };
     if target == Target::Native {
-        checker.program.is_bounded = true;
+        checker.program.failing = Failing::Calls;
         checker.program.has_frame_blocks = true;
         let (library, name) = (FAILURES.0.to_owned(), FAILURES.1.to_owned());
         checker.program.import(Import { library, name, parameters: vec![ValType::I32], results: Vec::new() });
+    }
+    if target == Target::Here {
+        checker.program.failing = Failing::Throws;
+        checker.program.import(Import::failed());
     }
     checker.script(script);
     if target == Target::Native {
@@ -286,27 +297,25 @@ impl Checker<'_> {
         }
         let mut matched = false;
         let is_single = events.len() == 1;
+        // The first event without a value that has a bound, and that bound.
+        let mut lacking = None;
+        let mut has_all = false;
         for event in events {
-            let mut admitted = true;
-            for (name, ty) in &bounds {
-                admitted &= match event.admits(name, ty) {
-                    Some(admitted) => admitted,
-                    None => {
-                        let bound = rule.bounds.iter().find(|bound| bound.name.name == *name);
-                        let span = bound.map_or(rule.span.clone(), |bound| bound.name.span.clone());
-                        let message = format!("`{}` has no `{name}` that could have a type", event.text());
-                        self.problem(ProblemKind::Rule, &span, message);
-                        return;
-                    }
-                };
+            let lacks = |(name, ty): &(String, Type)| event.admits(name, ty).is_none();
+            if let Some(bound) = bounds.iter().position(lacks) {
+                lacking.get_or_insert((event, bound));
+                continue;
             }
-            if !admitted {
+            has_all = true;
+            if !bounds.iter().all(|(name, ty)| event.admits(name, ty) == Some(true)) {
                 continue;
             }
             matched = true;
-            if self.program.probes.len() >= MAX_PROBES {
-                let message =
-                    format!("the rules of this script match more than {MAX_PROBES} kinds of events");
+            self.checked += 1;
+            if self.program.probes.len() >= MAX_PROBES || self.checked > MAX_CHECKED {
+                let is_full = self.program.probes.len() >= MAX_PROBES;
+                let limit = if is_full { MAX_PROBES } else { MAX_CHECKED };
+                let message = format!("the rules of this script match more than {limit} kinds of events");
                 self.problem(ProblemKind::Limit, &rule.span, message);
                 return;
             }
@@ -322,6 +331,14 @@ impl Checker<'_> {
                 }
                 return;
             }
+        }
+        if let (Some((event, bound)), false) = (lacking, has_all) {
+            // Bounds are those of the rule, in the same order.
+            let bound = &rule.bounds[bound].name;
+            let message = format!("`{}` has no `{}` that could have a type", event.text(), bound.name);
+            let help = (!is_single).then(|| "none of the events that the rule matches has it".to_owned());
+            self.problem(ProblemKind::Rule, &bound.span.clone(), message).help = help;
+            return;
         }
         if !matched {
             let help =
@@ -363,6 +380,7 @@ impl Checker<'_> {
                     let yes = std::mem::take(&mut body.statements);
                     body.statements.push(Statement::If { condition, yes, no: Vec::new() });
                 }
+                body.rule = Some(index);
                 match event {
                     Event::Begin => self.program.begin.push(body),
                     Event::End => self.program.end.push(body),
@@ -406,7 +424,10 @@ impl Checker<'_> {
                     alternatives,
                 };
                 self.check_toggle(&rule.selection, &probe);
-                self.program.probes.push(probe);
+                // Nothing is left of one whose predicate never holds.
+                if !probe.predicate.as_ref().is_some_and(split::never_holds) {
+                    self.program.probes.push(probe);
+                }
             }
         }
     }

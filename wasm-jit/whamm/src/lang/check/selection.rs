@@ -170,7 +170,7 @@ impl Checker<'_> {
             let switch = self.program.import(Import::switch());
             let arguments = vec![Typed::int(Type::U32, i128::from(group)), Typed::int(Type::U32, 1)];
             let on = Statement::Call(Typed::new(Type::UNIT, Kind::Library(switch, arguments)));
-            self.program.begin.push(Body { locals: Vec::new(), statements: vec![on] });
+            self.program.begin.push(Body { statements: vec![on], ..Body::default() });
         }
         due
     }
@@ -190,7 +190,7 @@ impl Checker<'_> {
         let state = Place::Absolute(self.program.static_size);
         self.program.static_size += Type::U64.size();
         let seed = Statement::Set { place: state, component: 0, value: Typed::int(Type::U64, SEED) };
-        self.program.begin.insert(0, Body { locals: Vec::new(), statements: vec![seed] });
+        self.program.begin.insert(0, Body { statements: vec![seed], ..Body::default() });
         self.generator = Some(state);
         state
     }

@@ -1,14 +1,17 @@
 //! Code of one function: statements and expressions to instructions.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
-use wasm_encoder::{BlockType, Function, Instruction, MemArg, MemArgTarget, ValType};
+use wasm_encoder::{BlockType, Catch, Function, Instruction, MemArg, MemArgTarget, ValType};
 
 use super::super::ast::{BinaryOp, UnaryOp};
-use super::super::ir::{Body, Const, Kind, Place, REPLACEMENT, Statement, TextOp, Typed};
+use super::super::ir::{Body, Const, Failing, Kind, Place, REPLACEMENT, Statement, TextOp, Typed};
+use super::super::split::may_trap;
 use super::super::types::{Buckets, Type};
 use super::Strings;
-use super::runtime::{KEY, Runtime};
+use super::effort::Effort;
+use super::runtime::{FAILING, KEY, Runtime};
 
 /// Fixed facts of the module.
 #[derive(Clone, Copy)]
@@ -20,9 +23,22 @@ pub(super) struct Layout<'r> {
     pub(super) functions: u32,
     /// Number of the function that returns the block of a frame, if there are variables of frames.
     pub(super) frame: Option<u32>,
-    /// Rules fail without a trap, and cannot run without end.
-    pub(super) is_bounded: bool,
+    /// What rules do that fail. If they do not trap, they cannot run without end.
+    pub(super) failing: Failing,
+    /// The number of the function that ends a rule that has failed, if it is an import.
+    pub(super) failed: Option<u32>,
+    /// Of the script's functions.
+    pub(super) efforts: &'r [Effort],
 }
+
+/// The tag of the exceptions that rules throw.
+const FAILURE: u32 = 0;
+
+/// The exception is caught by the block around.
+const CATCHES: [Catch; 1] = [Catch::One { tag: FAILURE, label: 0 }];
+
+/// Words of the stack that a call of a function takes at least.
+const CALL_WORDS: u32 = 64;
 
 /// A function whose code is being emitted.
 pub(super) struct Code<'a> {
@@ -44,6 +60,13 @@ pub(super) struct Code<'a> {
     block: u32,
     frame: u32,
     thread: u32,
+    /// Where steps are counted from, if they need to be.
+    start: Option<usize>,
+    takes_steps: bool,
+    /// The constants that are the size of the function's frame.
+    frame_sizes: Vec<usize>,
+    is_recursive: bool,
+    may_fail: bool,
 }
 
 pub(super) fn memarg(offset: u32) -> MemArg {
@@ -74,6 +97,11 @@ impl<'a> Code<'a> {
             block: 0,
             frame: 0,
             thread: 0,
+            start: None,
+            takes_steps: false,
+            frame_sizes: Vec::new(),
+            is_recursive: false,
+            may_fail: false,
         }
     }
 
@@ -103,44 +131,47 @@ impl<'a> Code<'a> {
         self.close();
     }
 
-    /// Counts the steps of a rule from here on.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.layout.failing != Failing::Traps
+    }
+
+    /// Counts the steps of a rule from here on, if it takes any.
     pub(super) fn begin_steps(&mut self) {
-        if self.layout.is_bounded {
-            self.call("begin_steps");
-        }
+        self.start = Some(self.code.len());
     }
 
     /// A step of those that a rule can take.
-    pub(super) fn step(&mut self) {
-        if self.layout.is_bounded {
+    fn step(&mut self) {
+        if self.is_bounded() {
+            self.takes_steps = true;
             self.call("step");
         }
     }
 
-    /// Ends the rule if a division of the operands on the stack would trap.
-    fn check_division(&mut self, ty: &Type) {
-        use Instruction as I;
-        let Some(scalar) = ty.scalar().filter(|_| self.layout.is_bounded && ty.is_integer()) else { return };
-        let (dividend, divisor) = (self.local(scalar), self.local(scalar));
-        self.emit(I::LocalSet(divisor));
-        self.emit(I::LocalSet(dividend));
-        let wide = if ty.is_signed() { Type::I64 } else { Type::U64 };
-        if ty.is_signed() {
-            self.emit(I::LocalGet(dividend));
-            self.cast(ty, &wide);
+    /// Begins a function of the script: counts its calls, and how deeply they are nested, if they
+    /// may have no end.
+    pub(super) fn begin_call(&mut self, effort: Effort) {
+        self.is_recursive = effort.is_recursive && self.is_bounded();
+        if effort.is_counted {
+            self.step();
         }
-        self.emit(I::LocalGet(divisor));
-        self.cast(ty, &wide);
-        if ty.is_signed() {
-            let least = if scalar == ValType::I64 { i64::MIN } else { i64::from(i32::MIN) };
-            self.emit(I::I64Const(least));
-        }
-        self.call(if ty.is_signed() { "check_s64" } else { "check_u64" });
-        self.emit(I::LocalGet(dividend));
-        self.emit(I::LocalGet(divisor));
+        self.nesting("enter_call");
     }
 
-    fn emit(&mut self, instruction: Instruction<'static>) {
+    /// Ends a function of the script, whose results are on the stack.
+    pub(super) fn end_call(&mut self) {
+        self.nesting("leave_call");
+    }
+
+    fn nesting(&mut self, name: &str) {
+        if self.is_recursive {
+            self.frame_sizes.push(self.code.len());
+            self.int(0);
+            self.call(name);
+        }
+    }
+
+    pub(super) fn emit(&mut self, instruction: Instruction<'static>) {
         self.code.push(instruction);
     }
 
@@ -149,6 +180,7 @@ impl<'a> Code<'a> {
     }
 
     pub(super) fn call(&mut self, name: &str) {
+        self.may_fail |= FAILING.contains(&name);
         self.emit(Instruction::Call(self.layout.runtime.function(name)));
     }
 
@@ -156,6 +188,7 @@ impl<'a> Code<'a> {
     pub(super) fn frame(&mut self, parameter: u32) {
         let Some(accessor) = self.layout.frame else { return };
         self.frame = self.local(ValType::I32);
+        self.may_fail = true;
         self.emit(Instruction::LocalGet(parameter));
         self.emit(Instruction::Call(accessor));
         self.emit(Instruction::LocalSet(self.frame));
@@ -177,7 +210,51 @@ impl<'a> Code<'a> {
         (self.parameters.len() + self.locals.len() - 1) as u32
     }
 
-    pub(super) fn finish(self) -> (Vec<ValType>, Vec<ValType>, Vec<u8>) {
+    /// As [`finish`](Self::finish), of a function that the engine calls for a rule. If the rule
+    /// fails, by an exception, the function says so and returns, or else traps:
+    ///
+    /// ```text
+    /// block (result i32)
+    ///     try_table (catch $failure 0)
+    ///         ..
+    ///     end
+    ///     return
+    /// end
+    /// i32.const RULE  i32.const LENGTH  call $failed
+    /// ```
+    pub(super) fn finish_rule(mut self, rule: &str) -> super::Function {
+        use Instruction as I;
+        let Some(failed) = self.layout.failed.filter(|_| self.may_fail) else { return self.finish() };
+        self.insert_start();
+        let ty = self.results.first().map_or(BlockType::Empty, |result| BlockType::Result(*result));
+        let mut code =
+            vec![I::Block(BlockType::Result(ValType::I32)), I::TryTable(ty, Cow::Borrowed(&CATCHES))];
+        code.append(&mut self.code);
+        code.extend([I::End, I::Return, I::End]);
+        self.code = code;
+        self.string(rule);
+        self.emit(I::Call(failed));
+        if !self.results.is_empty() {
+            self.emit(I::Unreachable);
+        }
+        self.finish()
+    }
+
+    /// Counts the steps of the rule from its start on, if it takes any.
+    fn insert_start(&mut self) {
+        if let Some(start) = self.start.take()
+            && self.takes_steps
+        {
+            self.code.insert(start, Instruction::Call(self.layout.runtime.function("begin_steps")));
+        }
+    }
+
+    pub(super) fn finish(mut self) -> super::Function {
+        self.insert_start();
+        let words = CALL_WORDS + (self.parameters.len() + self.locals.len()) as u32;
+        for at in &self.frame_sizes {
+            self.code[*at] = Instruction::I32Const(words.cast_signed());
+        }
         let mut runs: Vec<(u32, ValType)> = Vec::new();
         for ty in self.locals {
             match runs.last_mut() {
@@ -244,6 +321,7 @@ impl<'a> Code<'a> {
                 if let Some(value) = value {
                     self.expr(value);
                 }
+                self.end_call();
                 self.emit(Instruction::Return);
             }
             Statement::If { condition, yes, no } => {
@@ -454,6 +532,11 @@ impl<'a> Code<'a> {
                 for argument in arguments {
                     self.expr(argument);
                 }
+                if self.is_bounded() {
+                    let Effort { takes_steps, may_fail, .. } = self.layout.efforts[*function];
+                    self.takes_steps |= takes_steps;
+                    self.may_fail |= may_fail;
+                }
                 self.emit(Instruction::Call(self.layout.functions + *function as u32));
             }
             Kind::Library(function, arguments) => {
@@ -551,7 +634,7 @@ impl<'a> Code<'a> {
         }
     }
 
-    fn zero(&mut self, ty: ValType) {
+    pub(super) fn zero(&mut self, ty: ValType) {
         self.emit(match ty {
             ValType::I64 => Instruction::I64Const(0),
             ValType::F32 => Instruction::F32Const(0.0_f32.into()),
@@ -642,6 +725,9 @@ impl<'a> Code<'a> {
             }
             _ => {
                 self.expr(right);
+                if may_trap(op, left, right) {
+                    self.check_division(&left.ty);
+                }
                 self.operation(op, &left.ty);
             }
         }
@@ -661,185 +747,6 @@ impl<'a> Code<'a> {
         self.emit(Instruction::LocalGet(other_length));
         self.emit(Instruction::I32Eq);
         self.emit(Instruction::I32And);
-    }
-
-    /// An operation on two operands that are on the stack.
-    fn operation(&mut self, op: BinaryOp, ty: &Type) {
-        use Instruction as I;
-        if matches!(op, BinaryOp::Div | BinaryOp::Rem) {
-            self.check_division(ty);
-        }
-        let signed = ty.is_signed();
-        let pick = |yes: I<'static>, no: I<'static>| if signed { yes } else { no };
-        let instruction = match (ty.scalar(), op) {
-            (Some(ValType::I64), op) => match op {
-                BinaryOp::Eq => I::I64Eq,
-                BinaryOp::Ne => I::I64Ne,
-                BinaryOp::Ge => pick(I::I64GeS, I::I64GeU),
-                BinaryOp::Gt => pick(I::I64GtS, I::I64GtU),
-                BinaryOp::Le => pick(I::I64LeS, I::I64LeU),
-                BinaryOp::Lt => pick(I::I64LtS, I::I64LtU),
-                BinaryOp::Add => I::I64Add,
-                BinaryOp::Sub => I::I64Sub,
-                BinaryOp::Mul => I::I64Mul,
-                BinaryOp::Div => pick(I::I64DivS, I::I64DivU),
-                BinaryOp::Rem => pick(I::I64RemS, I::I64RemU),
-                BinaryOp::Shl => I::I64Shl,
-                BinaryOp::Shr => pick(I::I64ShrS, I::I64ShrU),
-                BinaryOp::BitOr | BinaryOp::Or => I::I64Or,
-                BinaryOp::BitXor => I::I64Xor,
-                BinaryOp::BitAnd | BinaryOp::And => I::I64And,
-            },
-            (Some(ValType::F32), op) => match op {
-                BinaryOp::Eq => I::F32Eq,
-                BinaryOp::Ne => I::F32Ne,
-                BinaryOp::Ge => I::F32Ge,
-                BinaryOp::Gt => I::F32Gt,
-                BinaryOp::Le => I::F32Le,
-                BinaryOp::Lt => I::F32Lt,
-                BinaryOp::Sub => I::F32Sub,
-                BinaryOp::Mul => I::F32Mul,
-                BinaryOp::Div => I::F32Div,
-                // Others have no meaning for these types, and are refused.
-                _ => I::F32Add,
-            },
-            (Some(ValType::F64), op) => match op {
-                BinaryOp::Eq => I::F64Eq,
-                BinaryOp::Ne => I::F64Ne,
-                BinaryOp::Ge => I::F64Ge,
-                BinaryOp::Gt => I::F64Gt,
-                BinaryOp::Le => I::F64Le,
-                BinaryOp::Lt => I::F64Lt,
-                BinaryOp::Sub => I::F64Sub,
-                BinaryOp::Mul => I::F64Mul,
-                BinaryOp::Div => I::F64Div,
-                _ => I::F64Add,
-            },
-            (_, op) => match op {
-                BinaryOp::Eq => I::I32Eq,
-                BinaryOp::Ne => I::I32Ne,
-                BinaryOp::Ge => pick(I::I32GeS, I::I32GeU),
-                BinaryOp::Gt => pick(I::I32GtS, I::I32GtU),
-                BinaryOp::Le => pick(I::I32LeS, I::I32LeU),
-                BinaryOp::Lt => pick(I::I32LtS, I::I32LtU),
-                BinaryOp::Add => I::I32Add,
-                BinaryOp::Sub => I::I32Sub,
-                BinaryOp::Mul => I::I32Mul,
-                BinaryOp::Div => pick(I::I32DivS, I::I32DivU),
-                BinaryOp::Rem => pick(I::I32RemS, I::I32RemU),
-                BinaryOp::Shl => I::I32Shl,
-                BinaryOp::Shr => pick(I::I32ShrS, I::I32ShrU),
-                BinaryOp::BitOr | BinaryOp::Or => I::I32Or,
-                BinaryOp::BitXor => I::I32Xor,
-                BinaryOp::BitAnd | BinaryOp::And => I::I32And,
-            },
-        };
-        self.emit(instruction);
-        if !op.is_comparison() {
-            self.narrow(ty);
-        }
-    }
-
-    /// Wraps a result to the bits of a narrow integer.
-    fn narrow(&mut self, ty: &Type) {
-        let mask = match ty {
-            Type::I8 => return self.emit(Instruction::I32Extend8S),
-            Type::I16 => return self.emit(Instruction::I32Extend16S),
-            Type::U8 => 0xff,
-            Type::U16 => 0xffff,
-            _ => return,
-        };
-        self.int(mask);
-        self.emit(Instruction::I32And);
-    }
-
-    fn cast(&mut self, from: &Type, to: &Type) {
-        use Instruction as I;
-        use ValType::{F32, F64, I32, I64};
-        let (Some(source), Some(target)) = (from.scalar(), to.scalar()) else { return };
-        if *to == Type::Bool {
-            self.zero(source);
-            self.emit(match source {
-                I64 => I::I64Ne,
-                F32 => I::F32Ne,
-                F64 => I::F64Ne,
-                _ => I::I32Ne,
-            });
-            return;
-        }
-        let (of_signed, to_signed) = (from.is_signed(), to.is_signed());
-        // Narrow integers are converted by way of 32 bits, and then wrap.
-        let instruction = match (source, target) {
-            (I32, I64) => {
-                if of_signed {
-                    I::I64ExtendI32S
-                } else {
-                    I::I64ExtendI32U
-                }
-            }
-            (I32, F32) => {
-                if of_signed {
-                    I::F32ConvertI32S
-                } else {
-                    I::F32ConvertI32U
-                }
-            }
-            (I32, F64) => {
-                if of_signed {
-                    I::F64ConvertI32S
-                } else {
-                    I::F64ConvertI32U
-                }
-            }
-            (I64, I32) => I::I32WrapI64,
-            (I64, F32) => {
-                if of_signed {
-                    I::F32ConvertI64S
-                } else {
-                    I::F32ConvertI64U
-                }
-            }
-            (I64, F64) => {
-                if of_signed {
-                    I::F64ConvertI64S
-                } else {
-                    I::F64ConvertI64U
-                }
-            }
-            (F32, I32) => {
-                if to_signed {
-                    I::I32TruncSatF32S
-                } else {
-                    I::I32TruncSatF32U
-                }
-            }
-            (F32, I64) => {
-                if to_signed {
-                    I::I64TruncSatF32S
-                } else {
-                    I::I64TruncSatF32U
-                }
-            }
-            (F32, F64) => I::F64PromoteF32,
-            (F64, I32) => {
-                if to_signed {
-                    I::I32TruncSatF64S
-                } else {
-                    I::I32TruncSatF64U
-                }
-            }
-            (F64, I64) => {
-                if to_signed {
-                    I::I64TruncSatF64S
-                } else {
-                    I::I64TruncSatF64U
-                }
-            }
-            (F64, F32) => I::F32DemoteF64,
-            _ => return self.narrow(to),
-        };
-        self.emit(instruction);
-        self.narrow(to);
     }
 
     /// Sets the initial values of a site, whose block is on the stack, and pushes the block again.

@@ -31,7 +31,9 @@
 //! function does nothing unless it finds the note, which it removes.
 
 mod code;
+mod effort;
 mod module;
+mod operators;
 mod probes;
 mod report;
 mod requests;
@@ -42,12 +44,13 @@ use std::collections::HashMap;
 use wasm_encoder::{Instruction as I, ValType};
 
 use self::code::{Code, Layout};
+use self::effort::Effort;
 use self::report::Reporter;
 pub(super) use self::requests::any;
 use self::requests::key;
 use self::runtime::{END, Runtime};
 use super::diagnostics::{Problem, ProblemKind};
-use super::ir::{FRAME_BLOCK, Program, THREAD_BLOCK};
+use super::ir::{FRAME_BLOCK, Import, Program, THREAD_BLOCK};
 use super::report::Layout as ReportLayout;
 use super::split::split;
 use super::types::Type;
@@ -111,6 +114,8 @@ struct Emitter<'a> {
     layout: Layout<'a>,
     /// Whether the module prints the report itself.
     prints: bool,
+    /// The rule that is emitted, for messages.
+    rule: String,
     /// The function that keeps strings, if there are any.
     intern: Option<u32>,
     /// Addresses of the lists of sites, by rule.
@@ -126,15 +131,23 @@ struct Emitter<'a> {
 /// report itself.
 pub(super) fn emit(program: &Program, prints: bool) -> Result<(Vec<u8>, ReportLayout), Vec<Problem>> {
     let runtime: &Runtime = &Runtime::of(&program.imports, prints);
+    let efforts = effort::of(&program.functions);
     // Variables come after the strings, whose size is known at the end: a first pass over the
     // program finds it.
-    let first = Emitter::new(program, runtime, END, prints).run()?;
+    let first = Emitter::new(program, runtime, &efforts, END, prints).run()?;
     let variables = (END + first.strings.bytes.len() as u32).next_multiple_of(8);
-    Emitter::new(program, runtime, variables, prints).run()?.module(variables)
+    Emitter::new(program, runtime, &efforts, variables, prints).run()?.module(variables)
 }
 
 impl<'a> Emitter<'a> {
-    fn new(program: &'a Program, runtime: &'a Runtime, variables: u32, prints: bool) -> Self {
+    fn new(
+        program: &'a Program,
+        runtime: &'a Runtime,
+        efforts: &'a [Effort],
+        variables: u32,
+        prints: bool,
+    ) -> Self {
+        let failed = program.imports.iter().position(|import| *import == Import::failed());
         Self {
             program,
             strings: Strings::default(),
@@ -144,8 +157,11 @@ impl<'a> Emitter<'a> {
                 variables,
                 functions: runtime.count(),
                 frame: None,
-                is_bounded: program.is_bounded,
+                failing: program.failing,
+                failed: failed.map(|number| number as u32),
+                efforts,
             },
+            rule: String::new(),
             prints,
             intern: None,
             lists: HashMap::new(),
@@ -157,14 +173,16 @@ impl<'a> Emitter<'a> {
 
     fn run(mut self) -> Result<Self, Vec<Problem>> {
         let program = self.program;
-        for function in &program.functions {
+        for (number, function) in program.functions.iter().enumerate() {
             let parameters = function.parameters.iter().flat_map(Type::components).collect();
             let mut code =
                 Code::new(self.layout, &mut self.strings, parameters, function.result.components());
             code.parameters_are_locals();
-            code.step();
+            code.begin_call(self.layout.efforts[number]);
             code.body(&function.body);
-            if function.result != Type::UNIT {
+            if function.result == Type::UNIT {
+                code.end_call();
+            } else {
                 // Every path returns.
                 code.raw([wasm_encoder::Instruction::Unreachable]);
             }
@@ -189,6 +207,7 @@ impl<'a> Emitter<'a> {
             self.names(names);
         }
         for probe in &program.probes {
+            self.rule = self.name_of(Some(probe.rule), &probe.event);
             for part in split(probe.predicate.as_ref()) {
                 self.probe(probe, &part);
             }
@@ -206,6 +225,7 @@ impl<'a> Emitter<'a> {
         let size = 8 + self.program.frame_size;
         let mut code = Code::new(self.layout, &mut self.strings, vec![ValType::I64], vec![ValType::I32]);
         let block = code.local(ValType::I32);
+        code.begin_steps();
         code.raw([I::LocalGet(0)]);
         code.int(size);
         code.call("frame");
@@ -232,6 +252,7 @@ impl<'a> Emitter<'a> {
     fn frame_block(&mut self) {
         let size = self.program.frame_size;
         let mut code = Code::new(self.layout, &mut self.strings, vec![ValType::I32], vec![ValType::I32]);
+        code.begin_steps();
         code.raw([I::LocalGet(0), I::I32Eqz, I::If(wasm_encoder::BlockType::Empty)]);
         code.int(size);
         code.call("alloc");
@@ -249,6 +270,7 @@ impl<'a> Emitter<'a> {
     /// The function that makes the block of a thread, in a list at an address.
     fn thread_block(&mut self, size: u32, list: u32) {
         let mut code = Code::new(self.layout, &mut self.strings, vec![ValType::I32], vec![ValType::I32]);
+        code.begin_steps();
         code.int(list);
         code.int(size);
         code.raw([I::LocalGet(0)]);
@@ -261,6 +283,12 @@ impl<'a> Emitter<'a> {
         let number = self.functions.append(code.finish());
         self.export(THREAD_BLOCK.to_owned(), number);
         self.threads = Some(list);
+    }
+
+    /// A rule for messages; what is no rule is known by its event.
+    fn name_of(&self, rule: Option<usize>, event: &str) -> String {
+        let rule = rule.and_then(|rule| self.program.rules.get(rule));
+        rule.cloned().unwrap_or_else(|| event.to_owned())
     }
 
     fn export(&mut self, name: String, function: u32) {
@@ -283,12 +311,14 @@ impl<'a> Emitter<'a> {
     fn exit(&mut self) {
         let program = self.program;
         let mut calls = Vec::new();
-        let reports = if program.report.is_empty() { &[][..] } else { &program.report };
-        for body in program.end.iter().chain(reports).filter(|body| !body.is_empty()) {
+        let bodies = program.end.iter().map(|body| (body, "wasm:end"));
+        let reports = program.report.iter().map(|body| (body, "wasm:report"));
+        for (body, event) in bodies.chain(reports).filter(|(body, _)| !body.is_empty()) {
+            let rule = self.name_of(body.rule, event);
             let mut code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
             code.begin_steps();
             code.body(body);
-            calls.push(self.functions.add(code.finish()));
+            calls.push(self.functions.add(code.finish_rule(&rule)));
         }
         let is_reported = !program.reported.is_empty() || !program.reported_sites.is_empty();
         if is_reported && program.report.is_empty() && self.prints {
@@ -301,8 +331,9 @@ impl<'a> Emitter<'a> {
             calls.push(self.functions.add(code.finish()));
             // A function for each rule: there may be many.
             for sites in &program.reported_sites {
+                // None if nothing of the rule is left, because its predicate never holds.
+                let Some(list) = self.lists.get(&sites.rule).copied() else { continue };
                 let mut code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
-                let list = self.lists[&sites.rule];
                 Reporter { code: &mut code, layout: self.layout }.sites(&sites.reports, list);
                 calls.push(self.functions.add(code.finish()));
             }

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use wasm_encoder::{
     CodeSection, ConstExpr, DataSection, EntityType, ExportKind, ExportSection, FunctionSection,
     GlobalSection, GlobalType, ImportSection, Instruction as I, MemorySection, MemoryType, Module,
-    StartSection, TypeSection, ValType,
+    StartSection, TagKind, TagSection, TagType, TypeSection, ValType,
 };
 
 use super::super::diagnostics::Problem;
-use super::super::ir::Place;
+use super::super::ir::{Failing, Place};
 use super::super::report::{Layout as ReportLayout, Once, Sites};
 use super::code::Code;
 use super::runtime::END;
@@ -61,10 +61,11 @@ impl Emitter<'_> {
         let begin: Vec<_> = self.program.begin.iter().filter(|body| !body.is_empty()).collect();
         let mut calls = Vec::new();
         for body in begin {
+            let rule = self.name_of(body.rule, "wasm:begin");
             let mut code = Code::new(self.layout, &mut self.strings, Vec::new(), Vec::new());
             code.begin_steps();
             code.body(body);
-            calls.push(self.functions.add(code.finish()));
+            calls.push(self.functions.add(code.finish_rule(&rule)));
         }
         if self.intern.is_some() {
             // First, but with the strings of the others.
@@ -74,7 +75,8 @@ impl Emitter<'_> {
         if END + self.strings.bytes.len() as u32 > variables {
             // Initial values have strings that nothing else has: once more, with room for them.
             let variables = (END + self.strings.bytes.len() as u32).next_multiple_of(8);
-            return Emitter::new(self.program, runtime, variables, self.prints).run()?.module(variables);
+            let again = Emitter::new(self.program, runtime, self.layout.efforts, variables, self.prints);
+            return again.run()?.module(variables);
         }
         let exports = std::mem::take(&mut self.exports);
         let mut export_section = ExportSection::new();
@@ -127,11 +129,17 @@ impl Emitter<'_> {
         let mut memories = MemorySection::new();
         memories.memory(MemoryType {
             minimum: u64::from(heap.div_ceil(1 << 16)),
-            maximum: self.program.is_bounded.then_some(MAX_PAGES),
+            maximum: (self.program.failing == Failing::Calls).then_some(MAX_PAGES),
             memory64: false,
             shared: false,
             page_size_log2: None,
         });
+        let mut tags = TagSection::new();
+        if self.program.failing == Failing::Throws {
+            // The runtime has it.
+            let func_type_idx = known[&(vec![ValType::I32], Vec::new())];
+            tags.tag(TagType { kind: TagKind::Exception, func_type_idx });
+        }
         let mut globals = GlobalSection::new();
         let ty = GlobalType { val_type: ValType::I32, mutable: true, shared: false };
         for number in 0..runtime.globals {
@@ -146,12 +154,11 @@ impl Emitter<'_> {
         let mut data = DataSection::new();
         data.active(0, &ConstExpr::i32_const(END.cast_signed()), self.strings.bytes.iter().copied());
         let mut module = Module::new();
-        module
-            .section(&types)
-            .section(&imports)
-            .section(&function_section)
-            .section(&memories)
-            .section(&globals);
+        module.section(&types).section(&imports).section(&function_section).section(&memories);
+        if !tags.is_empty() {
+            module.section(&tags);
+        }
+        module.section(&globals);
         module.section(&export_section);
         if let Some(function_index) = start {
             module.section(&StartSection { function_index });

@@ -41,7 +41,7 @@ impl Emitter<'_> {
         let mut code = Code::new(self.layout, &mut self.strings, parameters, vec![ValType::I32]);
         code.raw([I::LocalGet(0), I::LocalGet(1)]);
         code.call("intern");
-        let number = self.functions.append(code.finish());
+        let number = self.functions.append(code.finish_rule("names"));
         self.export(format!("${number}"), number);
         self.intern = Some(number);
         number
@@ -62,7 +62,7 @@ impl Emitter<'_> {
             code.request(requested.key(), index);
         }
         emit(&mut code);
-        let number = self.functions.add(code.finish());
+        let number = self.functions.add(code.finish_rule(&self.rule));
         // A name of its own, as the interface has them.
         let name = format!("${number}");
         self.export(name.clone(), number);
@@ -82,7 +82,8 @@ impl Emitter<'_> {
     pub(super) fn names(&mut self, map: Place) {
         let requested = [Requested::Value("fid".to_owned(), Type::U32), Requested::Text("fname".to_owned())];
         let (key, value) = (Typed::request(Type::U32, "fid"), Typed::request(Type::Str, "fname"));
-        let keep = Body { locals: Vec::new(), statements: vec![Statement::SetMap { map, key, value }] };
+        let keep = Body { statements: vec![Statement::SetMap { map, key, value }], ..Body::default() };
+        self.rule = "names of functions".to_owned();
         let call = self.at_match(&requested, None, |code| {
             code.body(&keep);
             code.int(0);
@@ -204,10 +205,10 @@ impl Emitter<'_> {
         let guarded = condition.map(|condition| {
             let yes = probe.body.statements.clone();
             let statement = Statement::If { condition: condition.clone(), yes, no: Vec::new() };
-            Body { locals: probe.body.locals.clone(), statements: vec![statement] }
+            Body { locals: probe.body.locals.clone(), statements: vec![statement], rule: None }
         });
         code.body(guarded.as_ref().unwrap_or(&probe.body));
-        let number = self.functions.add(code.finish());
+        let number = self.functions.add(code.finish_rule(&self.rule));
         if !of_engine.is_empty() {
             arguments.push(of_engine);
         }
@@ -229,7 +230,7 @@ impl Emitter<'_> {
         code.raw([I::LocalGet(0), I::LocalGet(1)]);
         code.int(probe.rule as u32);
         code.call("begin");
-        let number = self.functions.add(code.finish());
+        let number = self.functions.add(code.finish_rule(&self.rule));
         self.export(name, number);
     }
 }

@@ -16,6 +16,21 @@ pub(super) const KEY: u32 = 64;
 /// Address of the first byte that is not the runtime's.
 pub(super) const END: u32 = 9216;
 
+/// The functions that may fail.
+pub(super) const FAILING: [&str; 11] = [
+    "alloc",
+    "begin",
+    "check_s64",
+    "check_u64",
+    "enter_call",
+    "frame",
+    "intern",
+    "keep_string",
+    "site",
+    "slot",
+    "step",
+];
+
 /// The parts of the runtime that an emitted module contains.
 #[derive(Clone, Debug)]
 pub(super) struct Runtime {
@@ -53,6 +68,9 @@ static PRINTING: LazyLock<Runtime> = LazyLock::new(|| Runtime::assemble(&[], tru
 /// The runtime of modules that do not print and have no libraries.
 static SILENT: LazyLock<Runtime> = LazyLock::new(|| Runtime::assemble(&[], false));
 
+/// The runtime of scripts in this engine, which have nothing else to import.
+static HERE: LazyLock<Runtime> = LazyLock::new(|| Runtime::assemble(&[Import::failed()], false));
+
 /// After this line, functions of libraries are imported: functions that a module imports come
 /// first.
 const IMPORTS: &str = "  ;; Libraries.\n";
@@ -66,12 +84,16 @@ const NO_WRITE: &str = "  (func $fd_write (param i32 i32 i32 i32) (result i32) i
 /// The line with the function that ends a rule by a trap.
 const FAIL: &str = "  (func $fail (export \"fail\") (param i32) unreachable)\n";
 
+/// The same, by an exception, which has the reason.
+const FAIL_BY_EXCEPTION: &str = "  (tag $failure (param i32))\n  (func $fail (export \"fail\") (param i32) (throw $failure (local.get 0)))\n";
+
 impl Runtime {
     /// The runtime of a module that imports these functions of libraries, as its first functions.
     pub(super) fn of(imports: &[Import], prints: bool) -> Cow<'static, Self> {
         match (imports, prints) {
             ([], true) => Cow::Borrowed(&PRINTING),
             ([], false) => Cow::Borrowed(&SILENT),
+            ([import], false) if *import == Import::failed() => Cow::Borrowed(&HERE),
             // Bodies contain the numbers of the functions that they call.
             _ => Cow::Owned(Self::assemble(imports, prints)),
         }
@@ -91,17 +113,16 @@ impl Runtime {
         }
         text.push_str(if prints { WRITE } else { NO_WRITE });
         let is_fail = |import: &Import| (import.library.as_str(), import.name.as_str()) == FAILURES;
-        match imports.iter().position(is_fail) {
+        let fail = match imports.iter().position(is_fail) {
             // The host ends it.
-            Some(number) => {
-                let (before, after) = after.split_once(FAIL).expect("it has this line");
-                let call = format!("local.get 0 call {number} unreachable");
-                text.push_str(before);
-                text.push_str(&FAIL.replace("unreachable", &call));
-                text.push_str(after);
-            }
-            None => text.push_str(after),
-        }
+            Some(number) => FAIL.replace("unreachable", &format!("local.get 0 call {number} unreachable")),
+            None if imports.contains(&Import::failed()) => FAIL_BY_EXCEPTION.to_owned(),
+            None => FAIL.to_owned(),
+        };
+        let (before, after) = after.split_once(FAIL).expect("it has this line");
+        text.push_str(before);
+        text.push_str(&fail);
+        text.push_str(after);
         let binary = wat::parse_str(&text).expect("the runtime is valid text");
         read(&binary).expect("the runtime is a valid module")
     }

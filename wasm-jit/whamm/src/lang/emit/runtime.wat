@@ -9,7 +9,7 @@
   ;; Libraries.
   (import "wasi_snapshot_preview1" "fd_write" (func $fd_write (param i32 i32 i32 i32) (result i32)))
   ;; Ends the rule: the memory is full (0), an integer was divided by zero (1), the quotient is out of
-  ;; range (2), the rule has taken too many steps (3).
+  ;; range (2), the rule has taken too many steps (3), calls are nested too deeply (4).
   (func $fail (export "fail") (param i32) unreachable)
   (memory 1)
   (global $heap (export "heap") (mut i32) (i32.const 0))
@@ -28,11 +28,35 @@
   (global $string_count (mut i32) (i32.const 0))
   (global $string_room (mut i32) (i32.const 0))
 
-  ;; Steps of the rule, where they are counted.
+  ;; Steps of the rule, where they are counted, and words of the stack that functions of the script
+  ;; take.
   (global $steps (mut i32) (i32.const 0))
+  (global $nesting (mut i32) (i32.const 0))
   (func (export "begin_steps")
     i32.const 0
-    global.set $steps)
+    global.set $steps
+    i32.const 0
+    global.set $nesting)
+
+  ;; A call of a function begins that may call itself, and ends. A stack of 512 KiB is enough.
+  (func (export "enter_call") (param $words i32)
+    global.get $nesting
+    local.get $words
+    i32.add
+    global.set $nesting
+    global.get $nesting
+    i32.const 0x10000
+    i32.gt_u
+    if
+      i32.const 4
+      call $fail
+    end)
+
+  (func (export "leave_call") (param $words i32)
+    global.get $nesting
+    local.get $words
+    i32.sub
+    global.set $nesting)
 
   ;; A step: an iteration of a loop, or a call. 2^24 of them take a few hundredths of a second.
   (func (export "step")

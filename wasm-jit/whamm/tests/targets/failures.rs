@@ -1,0 +1,121 @@
+//! Rules that fail, or do not end: the program goes on without its monitor.
+
+use std::time::Duration;
+
+use wasm_jit::{Engine, Instance, Linker, Module, Store};
+use wasm_jit_whamm::lang::{ReportedValue, Script, ScriptReport, Value};
+use wasm_jit_whamm::monitor_module::{MonitorError, MonitorModule};
+
+/// Ten additions.
+const PROGRAM: &str = r#"(module (func $step (param i32) (result i32) (i32.add (local.get 0) (i32.const 1)))
+    (func (export "run") (result i32) (local i32)
+        (loop (br_if 0 (i32.lt_u (local.tee 0 (call $step (local.get 0))) (i32.const 10))))
+        (local.get 0)))"#;
+
+/// The monitor of a script, with the script, and a program.
+fn load(source: &str) -> (MonitorModule, Script, Module) {
+    let engine = Engine::default();
+    let script = Script::new("test.mm", source.as_bytes(), &[]).unwrap_or_else(|error| panic!("{error}"));
+    let features = wasmparser::WasmFeatures::default();
+    wasmparser::Validator::new_with_features(features).validate_all(script.module()).unwrap();
+    let monitor = Module::from_binary(&engine, script.module()).unwrap();
+    (MonitorModule::new(monitor, Vec::new()).unwrap(), script, Module::new(&engine, PROGRAM).unwrap())
+}
+
+fn run(store: &mut Store<()>, program: &Module) -> i32 {
+    let instance = Instance::new(&mut *store, program, &[]).unwrap();
+    instance.get_typed_func::<(), i32>(&mut *store, "run").unwrap().call(store, ()).unwrap()
+}
+
+fn number(report: &ScriptReport, name: &str) -> i128 {
+    let variable = report.variables.iter().find(|variable| variable.name == name).unwrap();
+    match variable.value {
+        ReportedValue::Value(Value::Int(number)) => number,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+/// The program runs to its end, and the script sees the first `seen` events, in the program's store
+/// and in one of its own.
+#[track_caller]
+fn check(source: &str, seen: i128, rule: &str, reason: &str) {
+    let expected = |error: MonitorError| match error {
+        MonitorError::Failed { export, reason: why } => {
+            assert_eq!((export.as_str(), why.as_str()), (rule, reason))
+        }
+        other => panic!("{other}"),
+    };
+    let (monitor, script, program) = load(source);
+    let engine = program.engine();
+    let mut store = Store::new(engine, ());
+    let mut attached = monitor.attach(&mut store, &mut Linker::new(engine), &program).unwrap();
+    assert_eq!(run(&mut store, &program), 10);
+    expected(attached.finish(&mut store).unwrap_err());
+    let instance = attached.instance(&mut store);
+    assert_eq!(number(&script.report(&store, instance).unwrap(), "seen"), seen);
+
+    let shared = monitor.share(Store::new(engine, ()), &mut Linker::new(engine), &program).unwrap();
+    shared.activate().unwrap();
+    assert_eq!(run(&mut Store::new(engine, ()), &program), 10);
+    expected(shared.finish().unwrap_err());
+}
+
+#[test]
+fn a_rule_that_fails_ends_the_monitor() {
+    let rule = "wasm:opcode:i32.add:before (line 3)";
+    let script = |statement: &str| {
+        format!(
+            "report var seen: u64; var n: i32; wasm:end {{ seen = 100; }}
+            fn down(n: i32) -> i32 {{ return n == 0 ? 0 : down(n - 1) + 1; }}
+            wasm:opcode:i32.add:before {{ seen++; if (seen == 3) {{ {statement} }} }}"
+        )
+    };
+    check(&script("n = 1 / (n - n);"), 3, rule, "an integer was divided by zero");
+    check(&script("n = -2147483648 / (n - 1);"), 3, rule, "the quotient of two integers is out of range");
+    check(&script("while (true) { n++; }"), 3, rule, "the rule has taken more than 2^24 steps");
+    check(&script("n = down(-1);"), 3, rule, "calls of the script's functions are nested too deeply");
+}
+
+#[test]
+fn steps_and_nesting_are_counted_for_each_event() {
+    // Each event takes more than a hundredth of the steps, and most of the nesting.
+    let (monitor, script, program) = load(
+        "report var sum: i32; fn down(n: i32) -> i32 { return n == 0 ? 0 : down(n - 1) + 1; }
+        @once wasm:opcode:i32.add:before / down(7) == 7 / { sum = sum + 1000; }
+        wasm:opcode:i32.add:before { var i: i32; while (i < 200) { i++; sum = sum + down(700) - 699; } }",
+    );
+    let engine = program.engine();
+    let mut store = Store::new(engine, ());
+    let mut attached = monitor.attach(&mut store, &mut Linker::new(engine), &program).unwrap();
+    assert_eq!(run(&mut store, &program), 10);
+    attached.finish(&mut store).unwrap();
+    let instance = attached.instance(&mut store);
+    assert_eq!(number(&script.report(&store, instance).unwrap(), "sum"), 1000 + 200 * 10);
+}
+
+/// A monitor that cannot be attached, in either store.
+#[track_caller]
+fn refused(monitor: &MonitorModule, program: &Module) -> String {
+    let engine = program.engine();
+    let attached = monitor.attach(&mut Store::new(engine, ()), &mut Linker::new(engine), program);
+    let shared = monitor.share(Store::new(engine, ()), &mut Linker::new(engine), program);
+    let (attached, shared) = (attached.unwrap_err().to_string(), shared.unwrap_err().to_string());
+    assert_eq!(attached, shared);
+    attached
+}
+
+#[test]
+fn what_does_not_end_at_match_time_is_refused() {
+    let (monitor, _, program) = load("var n: i32;\nwasm:begin { while (true) { n++; } }");
+    let expected = "monitor: wasm:begin (line 2): the rule has taken more than 2^24 steps";
+    assert_eq!(refused(&monitor, &program), expected);
+    let module = r#"(module
+        (func (export "$holds") (result i32) (loop (br 0)) (i32.const 1))
+        (func (export "wasm:opcode:i32.add / $holds() /")))"#;
+    let module = Module::new(program.engine(), module).unwrap();
+    let monitor = MonitorModule::new(module, Vec::new()).unwrap();
+    let monitor = monitor.with_call_limit(Duration::from_millis(20));
+    let expected = "the export `wasm:opcode:i32.add / $holds() /`: `$holds` was ended after 20ms: \
+                    it is called when the rule is matched";
+    assert_eq!(refused(&monitor, &program), expected);
+}
