@@ -212,7 +212,10 @@ impl Switches {
             let memory = caller.get_export("memory").and_then(Extern::into_memory);
             let range = address as usize..(address as usize).saturating_add(length as usize);
             let name = memory.as_ref().and_then(|memory| memory.data(&caller).get(range));
-            let rule = String::from_utf8_lossy(name.unwrap_or_default()).into_owned();
+            let rule = match name.unwrap_or_default() {
+                [] => "a map of the script".to_owned(),
+                name => String::from_utf8_lossy(name).into_owned(),
+            };
             let failure = RuleFailure { rule, reason: failure::reason(reason) };
             match this.probes().filter(|shared| shared.goes_on.load(Ordering::Relaxed)) {
                 Some(shared) => {
@@ -399,7 +402,10 @@ impl Shared {
     /// A rule has failed: nothing more is observed.
     fn failed(&self, failure: RuleFailure) {
         let mut made = lock(&self.made);
-        made.failure.get_or_insert(failure);
+        if made.failure.is_some() {
+            return;
+        }
+        made.failure = Some(failure);
         made.is_on = false;
         // An error leaves some on, which observe more than the message says.
         let _ = made.switch(false);

@@ -128,8 +128,9 @@
 //! * `now`, whose result is an i64: the time in nanoseconds since some start,
 //! * `failed`, with three parameters of the type i32: a rule of a [script](crate::lang::Script) has
 //!   failed; a number for the reason, and the address and length of the rule's name in the memory
-//!   that the monitor exports. In a monitor that is [attached](MonitorModule::attach), all probes
-//!   are switched off, and the function returns; otherwise the call of the monitor's function ends,
+//!   that the monitor exports, or zeros. In a monitor that is [attached](MonitorModule::attach),
+//!   all probes are switched off, and the function returns; otherwise the call of the monitor's
+//!   function ends,
 //! * `pause`, with a group and a time as parameters, an i32 and an i64: the group's probes are
 //!   switched off, and on again at this time.
 //!

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wasm_jit::{Engine, Instance, Linker, Module, Store};
+use wasm_jit::{Engine, Instance, Linker, Module, Store, StoreLimits};
 use wasm_jit_whamm::lang::{ReportedValue, Script, ScriptReport, Value};
 use wasm_jit_whamm::monitor_module::{MonitorError, MonitorModule};
 
@@ -48,13 +48,16 @@ fn check(source: &str, seen: i128, rule: &str, reason: &str) {
     let (monitor, script, program) = load(source);
     let engine = program.engine();
     let mut store = Store::new(engine, ());
+    store.set_limits(StoreLimits::new().memory_size(1 << 20));
     let mut attached = monitor.attach(&mut store, &mut Linker::new(engine), &program).unwrap();
     assert_eq!(run(&mut store, &program), 10);
     expected(attached.finish(&mut store).unwrap_err());
     let instance = attached.instance(&mut store);
     assert_eq!(number(&script.report(&store, instance).unwrap(), "seen"), seen);
 
-    let shared = monitor.share(Store::new(engine, ()), &mut Linker::new(engine), &program).unwrap();
+    let mut store = Store::new(engine, ());
+    store.set_limits(StoreLimits::new().memory_size(1 << 20));
+    let shared = monitor.share(store, &mut Linker::new(engine), &program).unwrap();
     shared.activate().unwrap();
     assert_eq!(run(&mut Store::new(engine, ()), &program), 10);
     expected(shared.finish().unwrap_err());
@@ -65,7 +68,7 @@ fn a_rule_that_fails_ends_the_monitor() {
     let rule = "wasm:opcode:i32.add:before (line 3)";
     let script = |statement: &str| {
         format!(
-            "report var seen: u64; var n: i32; wasm:end {{ seen = 100; }}
+            "report var seen: u64; var n: i32; var m: map<i32, i32>; wasm:end {{ seen = 100; }}
             fn down(n: i32) -> i32 {{ return n == 0 ? 0 : down(n - 1) + 1; }}
             wasm:opcode:i32.add:before {{ seen++; if (seen == 3) {{ {statement} }} }}"
         )
@@ -74,6 +77,8 @@ fn a_rule_that_fails_ends_the_monitor() {
     check(&script("n = -2147483648 / (n - 1);"), 3, rule, "the quotient of two integers is out of range");
     check(&script("while (true) { n++; }"), 3, rule, "the rule has taken more than 2^24 steps");
     check(&script("n = down(-1);"), 3, rule, "calls of the script's functions are nested too deeply");
+    let full = "while (n < 100000) { m[n]++; n++; }";
+    check(&script(full), 3, "a map of the script", "the script has no memory left for its maps");
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub(super) struct Layout<'r> {
     pub(super) functions: u32,
     /// Number of the function that returns the block of a frame, if there are variables of frames.
     pub(super) frame: Option<u32>,
+    /// Whether this function may fail, because of initial values.
+    pub(super) frame_fails: bool,
     /// What rules do that fail. If they do not trap, they cannot run without end.
     pub(super) failing: Failing,
     /// The number of the function that ends a rule that has failed, if it is an import.
@@ -66,7 +68,7 @@ pub(super) struct Code<'a> {
     /// The constants that are the size of the function's frame.
     frame_sizes: Vec<usize>,
     is_recursive: bool,
-    may_fail: bool,
+    pub(super) may_fail: bool,
 }
 
 pub(super) fn memarg(offset: u32) -> MemArg {
@@ -188,7 +190,7 @@ impl<'a> Code<'a> {
     pub(super) fn frame(&mut self, parameter: u32) {
         let Some(accessor) = self.layout.frame else { return };
         self.frame = self.local(ValType::I32);
-        self.may_fail = true;
+        self.may_fail |= self.layout.frame_fails;
         self.emit(Instruction::LocalGet(parameter));
         self.emit(Instruction::Call(accessor));
         self.emit(Instruction::LocalSet(self.frame));

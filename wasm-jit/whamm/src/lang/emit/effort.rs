@@ -78,7 +78,6 @@ fn of_statements(statements: &[Statement], own: &mut Own) {
         match statement {
             Statement::Set { value, .. } | Statement::Call(value) => of_value(value, own),
             Statement::SetMap { key, value, .. } | Statement::AddMap { key, amount: value, .. } => {
-                own.may_fail = true;
                 of_value(key, own);
                 of_value(value, own);
             }

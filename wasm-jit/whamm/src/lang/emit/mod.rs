@@ -157,6 +157,7 @@ impl<'a> Emitter<'a> {
                 variables,
                 functions: runtime.count(),
                 frame: None,
+                frame_fails: false,
                 failing: program.failing,
                 failed: failed.map(|number| number as u32),
                 efforts,
@@ -238,7 +239,9 @@ impl<'a> Emitter<'a> {
             code.raw([I::End]);
         }
         code.raw([I::LocalGet(block)]);
+        let fails = code.may_fail;
         self.layout.frame = Some(self.functions.append(code.finish()));
+        self.layout.frame_fails = fails;
         let mut code = Code::new(self.layout, &mut self.strings, vec![ValType::I64], Vec::new());
         code.raw([I::LocalGet(0)]);
         code.int(size);

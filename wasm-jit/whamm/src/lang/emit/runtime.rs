@@ -16,20 +16,10 @@ pub(super) const KEY: u32 = 64;
 /// Address of the first byte that is not the runtime's.
 pub(super) const END: u32 = 9216;
 
-/// The functions that may fail.
-pub(super) const FAILING: [&str; 11] = [
-    "alloc",
-    "begin",
-    "check_s64",
-    "check_u64",
-    "enter_call",
-    "frame",
-    "intern",
-    "keep_string",
-    "site",
-    "slot",
-    "step",
-];
+/// The functions that may fail. Those for frames also fail if there is no memory, but a stack is
+/// not large enough for that.
+pub(super) const FAILING: [&str; 8] =
+    ["alloc", "check_s64", "check_u64", "enter_call", "intern", "keep_string", "site", "step"];
 
 /// The parts of the runtime that an emitted module contains.
 #[derive(Clone, Debug)]
@@ -87,6 +77,11 @@ const FAIL: &str = "  (func $fail (export \"fail\") (param i32) unreachable)\n";
 /// The same, by an exception, which has the reason.
 const FAIL_BY_EXCEPTION: &str = "  (tag $failure (param i32))\n  (func $fail (export \"fail\") (param i32) (throw $failure (local.get 0)))\n";
 
+/// What makes room for an entry of a map, and the line after it. If it fails, by an exception, the
+/// host is told, without the name of a rule.
+const MAKE_ROOM: &str = "(call $grow (local.get $map) (local.get $words) (local.get $entry_size))";
+const ROOM_MADE: &str = "\n    (i32.const 1)";
+
 impl Runtime {
     /// The runtime of a module that imports these functions of libraries, as its first functions.
     pub(super) fn of(imports: &[Import], prints: bool) -> Cow<'static, Self> {
@@ -113,16 +108,33 @@ impl Runtime {
         }
         text.push_str(if prints { WRITE } else { NO_WRITE });
         let is_fail = |import: &Import| (import.library.as_str(), import.name.as_str()) == FAILURES;
+        let failed = imports.iter().position(|import| *import == Import::failed());
         let fail = match imports.iter().position(is_fail) {
             // The host ends it.
             Some(number) => FAIL.replace("unreachable", &format!("local.get 0 call {number} unreachable")),
-            None if imports.contains(&Import::failed()) => FAIL_BY_EXCEPTION.to_owned(),
+            None if failed.is_some() => FAIL_BY_EXCEPTION.to_owned(),
             None => FAIL.to_owned(),
         };
         let (before, after) = after.split_once(FAIL).expect("it has this line");
         text.push_str(before);
         text.push_str(&fail);
-        text.push_str(after);
+        match failed {
+            Some(number) => {
+                let (before, after) = after.split_once(MAKE_ROOM).expect("it has these lines");
+                let catching = format!(
+                    "(call {number}
+                        (block $caught (result i32)
+                            (try_table (catch $failure $caught) {MAKE_ROOM})
+                            (return (i32.const 1)))
+                        (i32.const 0) (i32.const 0))
+                    (i32.const 0)"
+                );
+                text.push_str(before);
+                text.push_str(&catching);
+                text.push_str(after.strip_prefix(ROOM_MADE).expect("it has this line"));
+            }
+            None => text.push_str(after),
+        }
         let binary = wat::parse_str(&text).expect("the runtime is valid text");
         read(&binary).expect("the runtime is a valid module")
     }

@@ -3,7 +3,7 @@
 ;; names for the compiler. Block types have at most one result: bodies are copied as they are.
 ;;
 ;; Memory: 0 arguments of fd_write, 32 digits, 64 the key of a map access, 512 what replaces an
-;; instruction and its results, 1024 output, 9216 strings and variables of the script, the engine's
+;; instruction and its results, or a value that has no place in a map, 1024 output, 9216 strings and variables of the script, the engine's
 ;; buffer for strings if there is one, then the heap, which is never freed.
 (module
   ;; Libraries.
@@ -437,6 +437,12 @@
       end
     end)
 
+  ;; Makes room for an entry. If there is no memory, the rule goes on with a value that is not in the
+  ;; map, and the script has failed: so rules that use maps need not catch anything.
+  (func $make_room (param $map i32) (param $words i32) (param $entry_size i32) (result i32)
+    (call $grow (local.get $map) (local.get $words) (local.get $entry_size))
+    (i32.const 1))
+
   ;; The address of a key's value, which is zero if there was none.
   (func (export "slot") (param $map i32) (param $words i32) (param $entry_size i32) (result i32)
     (local $value i32) (local $entry i32)
@@ -458,7 +464,16 @@
       local.get $map
       local.get $words
       local.get $entry_size
-      call $grow
+      call $make_room
+      i32.eqz
+      if
+        i32.const 512
+        i32.const 0
+        i32.const 256
+        memory.fill
+        i32.const 512
+        return
+      end
     end
     local.get $map
     i32.load offset=12
