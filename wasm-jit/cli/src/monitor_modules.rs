@@ -139,12 +139,14 @@ impl MonitorModules {
         Ok(Self(attached))
     }
 
-    /// The file of the monitor in which an error has happened, if it was in one.
+    /// The file of the monitor in which an error has happened, or in a function that it called, if
+    /// it was in one.
     pub(super) fn culprit(&self, error: &Error, store: &mut Store<Host>) -> Option<&Path> {
-        let instance = error.backtrace()?.frames().first()?.instance();
+        let frames = error.backtrace()?.frames();
         let is_there = |monitor: &&Monitor| {
-            let of_monitor = *monitor.attached.instance(&mut *store);
-            of_monitor.id(&*store) == instance
+            let instance = *monitor.attached.instance(&mut *store);
+            let instance = instance.id(&*store);
+            frames.iter().any(|frame| frame.instance() == instance)
         };
         self.0.iter().find(is_there).map(|monitor| monitor.file.as_path())
     }
