@@ -79,9 +79,11 @@ const LENGTHEN: f64 = 3.0;
 const UNIMPORTANT: f64 = 0.3;
 
 /// A function may be on at this multiple of the calls that its windows would observe, and at
-/// [`MIN_REFILL`] calls per nanosecond (100 a second) in any case.
+/// [`Intensity::rare`] in any case.
 const ON_FOR_SAMPLED: f64 = 10.0;
-const MIN_REFILL: f64 = 1e-7;
+
+/// The largest [`Intensity::rare`]: 100 calls a second.
+pub(crate) const RARE: f64 = 1e-7;
 
 /// A function is switched on again if it would use this part of its allowance: after one that is
 /// used up, it is unobserved until the next tick.
@@ -106,13 +108,15 @@ pub(crate) struct Intensity {
     pub(crate) allowance: f64,
     /// Calls that are added to the allowance for each nanosecond in calls of the function.
     pub(crate) earned: f64,
+    /// A function that is called less often is on all the time, in calls per nanosecond.
+    pub(crate) rare: f64,
 }
 
 impl Intensity {
     /// Calls per nanosecond at which an allowance is refilled: more than windows would observe,
     /// since a function that is on needs no toggles and is known exactly.
     pub(crate) fn refill(&self) -> f64 {
-        (ON_FOR_SAMPLED * self.calls / self.stratum).max(MIN_REFILL)
+        (ON_FOR_SAMPLED * self.calls / self.stratum).max(self.rare)
     }
 }
 
@@ -297,7 +301,8 @@ mod tests {
 
     use super::*;
 
-    const INTENSITY: Intensity = Intensity { calls: 50.0, stratum: 10e6, allowance: 1000.0, earned: 1e-5 };
+    const INTENSITY: Intensity =
+        Intensity { calls: 50.0, stratum: 10e6, allowance: 1000.0, earned: 1e-5, rare: RARE };
 
     #[test]
     fn a_window_lies_in_its_stratum_and_holds_the_calls_that_are_wanted() {

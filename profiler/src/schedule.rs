@@ -99,6 +99,8 @@ pub(crate) struct Schedule {
     postponed: u32,
     /// Functions to be turned on as soon as no thread is switching their probes off.
     waiting: Vec<u32>,
+    /// The functions that are observed in windows, and some that were: few of a large program's.
+    sampled: Vec<u32>,
 }
 
 impl Schedule {
@@ -118,6 +120,7 @@ impl Schedule {
             opening: Vec::new(),
             postponed: 0,
             waiting: Vec::new(),
+            sampled: Vec::new(),
         }
     }
 
@@ -142,11 +145,12 @@ impl Schedule {
     /// Takes the samples that the threads have made.
     pub(crate) fn drain(&mut self) {
         thread::find_a_stack();
-        let functions = &mut self.functions;
+        let (functions, timed) = (&mut self.functions, &mut self.demand.timed);
         let empty = fire::empty();
         let often_timed = &mut self.often_timed;
         let (least, most) = KEPT_OF_ONE.into_inner();
         thread::drain(|sample| {
+            *timed += 1;
             if let Some(measured) = functions.get_mut(sample.function as usize) {
                 let observed = measured.observed_mut();
                 let is_often_timed = |observed: &Observed| observed.samples() >= least as u64;
@@ -235,19 +239,26 @@ impl Schedule {
     /// Functions that take more of the program's time are observed more. This is decided from the
     /// past, as everything is.
     fn weigh(&mut self) {
-        let sampled =
-            |measured: &&mut Measured| measured.stage.is_sampled() && measured.observed().value.is_some();
+        let functions = &mut self.functions;
+        self.sampled.sort_unstable();
+        self.sampled.dedup();
+        self.sampled.retain(|index| functions[*index as usize].stage.is_sampled());
         let (mut sum, mut count) = (0.0, 0.0);
-        for measured in self.functions.iter_mut().filter(sampled) {
-            sum += measured.observed().value.unwrap_or(0.0);
-            count += 1.0;
+        for index in &self.sampled {
+            if let Some(value) = functions[*index as usize].observed().value {
+                sum += value;
+                count += 1.0;
+            }
         }
         self.mean_value = sum / f64::max(count, 1.0);
         self.demand.importance = 0.0;
-        for measured in self.functions.iter_mut().filter(sampled) {
-            let importance = importance(measured.observed().value, self.mean_value);
-            measured.observed_mut().pace.matters(importance);
-            self.demand.importance += importance;
+        for index in &self.sampled {
+            let observed = functions[*index as usize].observed_mut();
+            if observed.value.is_some() {
+                let importance = importance(observed.value, self.mean_value);
+                observed.pace.matters(importance);
+                self.demand.importance += importance;
+            }
         }
     }
 
@@ -299,6 +310,9 @@ impl Schedule {
             Next::Window(planned) => {
                 let counted_from = Self::is_counted(observed).then(counting::own_time);
                 let planned = Planned { counted_from, ..planned };
+                if !measured.stage.is_sampled() {
+                    self.sampled.push(index);
+                }
                 measured.stage = Stage::Planned(planned);
                 if planned.opens <= self.now() {
                     self.open(index, &planned);
