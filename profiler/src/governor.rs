@@ -24,6 +24,11 @@
 //! is planned long before it opens, and a phase in which new functions are called is expensive only
 //! for a moment. If the scale followed such moments, strata would become so long that few windows
 //! represent the rest of the run.
+//!
+//! Windows are not all of the cost: ticks, samples of stacks, snapshots of threads that wait, and
+//! functions that are on have shares of the budget. On a busy machine, where the caches hold other
+//! data after each pause, all of these cost more than was assumed. While too much was spent, each
+//! keeps to the same [`part`] of its share.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;

@@ -8,7 +8,8 @@
 //! any number of functions.
 //!
 //! # How
-//! 1. The kernel takes the samples ([`events`]), and the service thread reads them in each tick.
+//! 1. The kernel takes the samples ([`events`]), and the service thread reads them in each tick. If
+//!    unwinding them costs more than it may, it leaves some of them out ([`thinning`]).
 //! 2. [`unwinding`] finds the frames, by the unwind tables of the objects' files ([`contents`]).
 //! 3. [`contexts`] knows which functions have been entered and not left at each address, inlined
 //!    ones included. Samples wait for [`DELAY`], until the probes of code that was executed for the

@@ -13,9 +13,9 @@
 //!    other function: they are part of the upper limit of all that were not seen in them.
 //! 3. **Time without samples** is part of every upper limit: that of threads which ended before
 //!    their first period was over; that in the kernel, if the process may not observe it.
-//! 4. **Thinning.** While unwinding costs too much, a part of the samples is left out at random, and
-//!    each of the others weighs more ([`super::thinning`]). The interval is then that of as many
-//!    equal samples as would have the same variance, which is that of a ratio of weighted sums
+//! 4. **Thinning.** While unwinding costs too much, a part of the samples is left out at random,
+//!    and each of the others weighs more ([`super::thinning`]). The interval is then that of as
+//!    many equal samples as would have the same variance, which is that of a ratio of weighted sums
 //!    (Särndal, Swensson and Wretman 1992, section 5.6).
 //! 5. **Waits** belong to the latency of whatever waits, and are estimated from snapshots of their
 //!    own ([`super::waits`]). Without these, the time of all threads that waited is part of every

@@ -1,10 +1,11 @@
 //! Leaves out samples while unwinding them costs more than it may.
 //!
-//! The kernel's period cannot be changed for threads that exist. On a busy machine, where the caches
-//! hold other data, unwinding takes twice as long as otherwise; and if the budget was exceeded, for
-//! other reasons too, less may be spent. Which samples are left out is drawn at random, with a
-//! probability that is decided from what earlier ones have cost, so what the program does has no
-//! influence on it. Each of the others represents as many as it was probable to be kept.
+//! The kernel's period cannot be changed for threads that exist. On a busy machine, where the
+//! caches hold other data, unwinding takes twice as long as otherwise; and if the budget was
+//! exceeded, for other reasons too, less may be spent. Which samples are left out is drawn at
+//! random, with a probability that is decided from what earlier ones have cost, so what the program
+//! does has no influence on it. Each of the others represents as many as it was probable to be
+//! kept.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
