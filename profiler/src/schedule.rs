@@ -20,7 +20,7 @@ use crate::function::{Exceeded, FUNCTIONS, Function, PATIENT, REFILL, Window, ta
 use crate::governor::{self, Demand};
 use crate::measured::{CountedStratum, Measured, ON, Observed, Selection, Stage, Unobserved};
 use crate::options::Counts;
-use crate::own_time::OwnPart;
+use crate::own_time::{OwnPart, Queued};
 use crate::policy::{CAP, Next, Open, Pace, Planned};
 use crate::probe_type::ProbeType;
 use crate::strata::Strata;
@@ -101,6 +101,9 @@ pub(crate) struct Schedule {
     waiting: Vec<u32>,
     /// The functions that are observed in windows, and some that were: few of a large program's.
     sampled: Vec<u32>,
+    /// See [`Schedule::queued`], and the tick in which it was read.
+    queued: Option<Queued>,
+    queued_in: u32,
 }
 
 impl Schedule {
@@ -121,6 +124,8 @@ impl Schedule {
             postponed: 0,
             waiting: Vec::new(),
             sampled: Vec::new(),
+            queued: None,
+            queued_in: 0,
         }
     }
 
@@ -236,6 +241,14 @@ impl Schedule {
         Duration::from_nanos((mean * self.random.random_range(0.5..1.5)) as u64)
     }
 
+    /// What the program's only thread has waited for a processor, as of this tick.
+    fn queued(&mut self) -> Option<Queued> {
+        if self.queued_in != self.ticks {
+            (self.queued_in, self.queued) = (self.ticks, Queued::read(self.now()));
+        }
+        self.queued
+    }
+
     /// Functions that take more of the program's time are observed more. This is decided from the
     /// past, as everything is.
     fn weigh(&mut self) {
@@ -295,7 +308,7 @@ impl Schedule {
     /// Plans what comes next, from `start` on, for a function whose mean call takes `mean`
     /// nanoseconds.
     fn plan(&mut self, index: u32, start: f64, mean: f64) {
-        let now = self.now();
+        let (now, queued) = (self.now(), self.queued());
         let measured = &mut self.functions[index as usize];
         let observed = measured.observed_mut();
         observed.value = value(index as usize, observed, now);
@@ -309,7 +322,7 @@ impl Schedule {
             }
             Next::Window(planned) => {
                 let counted_from = Self::is_counted(observed).then(counting::own_time);
-                let planned = Planned { counted_from, ..planned };
+                let planned = Planned { counted_from, queued, ..planned };
                 if !measured.stage.is_sampled() {
                     self.sampled.push(index);
                 }
@@ -455,6 +468,7 @@ impl Schedule {
                 self.due.push(Reverse(((self.now() + BUSY) as u64, index)));
             }
             Stage::Open(open) => {
+                let open = open.measured(self.queued());
                 let (closed, now) = (self.closed(function, &open, open.length), self.now());
                 let observed = self.functions[index as usize].observed_mut();
                 if closed.cut_off > 0.0 {
@@ -568,6 +582,7 @@ impl Schedule {
                     strata.unobserved(now - open.start, measured.observed().pace.rate());
                     return strata;
                 }
+                let open = open.measured(Queued::read(now));
                 let part = Open { length: passed * open.length, end: now.min(open.end), ..open };
                 let closed = self.closed(function, &part, part.length);
                 strata.resize_last(part.end - part.start, part.weight());

@@ -7,7 +7,8 @@
 //! `__tls_get_addr`, which may allocate. Blocks are never unmapped. The service thread reuses those
 //! of threads that have ended.
 
-use std::cell::UnsafeCell;
+mod ring;
+
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
 };
@@ -15,18 +16,12 @@ use std::sync::atomic::{
 use fastinst_sigsafe::blocks::{Block, Blocks};
 use wordpatch::tsc;
 
+use self::ring::Ring;
 use crate::function::{FUNCTIONS, OwnTime, WindowNumber};
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
 use crate::stack::Stack;
-use crate::{governor, own_process, waking};
-
-/// Number of samples in a ring: more than a thread should make between two ticks of the service
-/// thread. Unused pages are never allocated.
-const RING: usize = 8192;
-
-/// The service thread is woken when a ring is this full.
-const HALF: usize = RING / 2;
+use crate::{governor, own_process};
 
 /// A probe that took longer, in ticks, was preempted: about 0.1 ms.
 const MAX_PROBE_TIME: u64 = 250_000;
@@ -64,15 +59,6 @@ pub(crate) struct Limits {
     was_cut_off: bool,
 }
 
-/// A ring with one writer, the thread, and one reader, the service thread.
-struct Ring {
-    samples: [UnsafeCell<Sample>; RING],
-    /// Written by the thread.
-    written: AtomicUsize,
-    /// Written by the service thread.
-    read: AtomicUsize,
-}
-
 /// A thread's block. Mapped zeroed; all zero is its initial state.
 pub(crate) struct Thread {
     /// Kernel id of the thread that owns the block; 0 if it is free.
@@ -87,6 +73,8 @@ pub(crate) struct Thread {
     paused: AtomicU64,
     /// When its last probe ended, in ticks.
     seen: AtomicU64,
+    /// When it was last found alive otherwise, in ticks.
+    alive: AtomicU64,
     /// Samples lost because the ring was full, and entries lost because the stack was full.
     lost: AtomicU64,
     /// When the thread got the block, in ticks.
@@ -195,6 +183,7 @@ impl Thread {
         let now = tsc::now();
         block.attached.store(now, Ordering::Relaxed);
         block.seen.store(now, Ordering::Relaxed);
+        block.alive.store(now, Ordering::Relaxed);
         block.begins_at(governor::of_thread() as u64);
         block.preemption.forget();
         block.notes.iter().for_each(|note| note.at.store(0, Ordering::Relaxed));
@@ -335,29 +324,9 @@ impl Thread {
     /// Passes a sample to the service thread. Called by the owning thread only.
     #[inline(always)]
     pub(crate) fn record(&self, sample: Sample) {
-        let Ring { samples, written, read } = &self.ring;
-        let at = written.load(Ordering::Relaxed);
-        // Acquire: pairs with the service thread's Release; the slot was read before it is written
-        // again.
-        match at.wrapping_sub(read.load(Ordering::Acquire)) {
-            RING => return self.lose(),
-            HALF => waking::notify(),
-            _ => {}
+        if !self.ring.push(sample) {
+            self.lose();
         }
-        // SAFETY: the service thread does not read this slot before `written` is advanced.
-        unsafe { *samples[at % RING].get() = sample };
-        // Release: pairs with the Acquire in `drain`.
-        written.store(at.wrapping_add(1), Ordering::Release);
-    }
-
-    fn drain(&self, take: &mut impl FnMut(Sample)) {
-        let Ring { samples, written, read } = &self.ring;
-        let (from, to) = (read.load(Ordering::Relaxed), written.load(Ordering::Acquire));
-        for index in 0..to.wrapping_sub(from) {
-            // SAFETY: between `read` and `written` the slots belong to the service thread.
-            take(unsafe { *samples[from.wrapping_add(index) % RING].get() });
-        }
-        read.store(to, Ordering::Release);
     }
 }
 
@@ -496,7 +465,7 @@ impl OwnTime for Thread {
 
 /// Calls `take` with every recorded sample. For the service thread.
 pub(crate) fn drain(mut take: impl FnMut(Sample)) {
-    blocks().for_each(|block| block.drain(&mut take));
+    blocks().for_each(|block| block.ring.drain(&mut take));
 }
 
 /// Time of threads that have ended, in ticks.
@@ -640,6 +609,8 @@ pub(crate) fn lost() -> u64 {
 }
 
 /// Frees the blocks of threads that have ended, after they were drained. For the service thread.
+/// When a thread has ended is not known: it counts until its last probe, or until it was last found
+/// alive here.
 pub(crate) fn reclaim() {
     let process = std::process::id();
     for block in blocks() {
@@ -648,12 +619,12 @@ pub(crate) fn reclaim() {
         let has_ended = owner != 0
             && unsafe { libc::syscall(libc::SYS_tgkill, process, owner, 0) } != 0
             && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-        if has_ended {
-            // It ended soon after it left its outermost function; some time ago, if that was open.
-            let is_inside = block.entries.look().next().is_some();
-            let end = if is_inside { tsc::now() } else { block.seen.load(Ordering::Relaxed) };
+        if !has_ended {
+            block.alive.store(tsc::now(), Ordering::Relaxed);
+        } else {
             block.entries.own().clear(|entry| block.ended_unseen(entry, block.preemption.known()));
-            release(block, end);
+            let [probed, alive] = [&block.seen, &block.alive].map(|time| time.load(Ordering::Relaxed));
+            release(block, probed.max(alive));
         }
     }
 }
@@ -686,7 +657,7 @@ fn release(block: &Thread, end: u64) {
 pub(crate) fn after_fork_in_child() {
     let own = Thread::current().map(std::ptr::from_ref);
     for block in blocks() {
-        block.drain(&mut |_| {});
+        block.ring.drain(&mut |_| {});
         block.lost.store(0, Ordering::Relaxed);
         block.overhead.store(0, Ordering::Relaxed);
         block.paused.store(0, Ordering::Relaxed);
@@ -755,9 +726,9 @@ mod tests {
         std::thread::spawn(move || {
             let thread = Thread::current().unwrap();
             let recorded = |entry: &Entry| {
-                let before = thread.ring.written.load(Ordering::Relaxed);
+                let before = thread.ring.written();
                 thread.discarded(entry);
-                thread.ring.written.load(Ordering::Relaxed) - before
+                thread.ring.written() - before
             };
             let local = 0_u8;
             thread.enter(std::ptr::from_ref(&local).addr(), |_| {});

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastinst::provider::{self, Extent};
 use fastinst::service::{self, Tick, Wake};
@@ -33,15 +33,13 @@ use crate::governor::Governor;
 use crate::locations::Locations;
 use crate::options::{Discovery, Options, Output, RunId};
 use crate::output::Identity;
+use crate::reclaiming::Reclaiming;
 use crate::retry::Retries;
 use crate::schedule::Schedule;
 use crate::settings::Settings;
 use crate::stacks::Stacks;
 use crate::stderr::stderr;
 use crate::{fire, governor, preemption, thread};
-
-/// Interval between two checks for threads that have ended.
-pub(crate) const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
 /// Probes of programs with no more functions than this are made at the start, in at most some 50
 /// ms.
@@ -76,7 +74,7 @@ struct Session {
     /// The number of early calls whose functions are not known: any function may have made them.
     unassigned_calls: u64,
     bodies: Bodies,
-    last_reclaim: Instant,
+    reclaiming: Reclaiming,
     retries: Retries,
     toggles_before: u64,
     written: Option<PathBuf>,
@@ -181,7 +179,7 @@ impl Session {
             early_calls: HashMap::new(),
             unassigned_calls: 0,
             bodies: Bodies::default(),
-            last_reclaim: Instant::now(),
+            reclaiming: Reclaiming::new(),
             retries: Retries::new(),
             toggles_before: 0,
             written: None,
@@ -229,10 +227,7 @@ impl Session {
         self.drain_stacks();
         let is_busy = self.schedule.tick();
         self.governor.adapt(self.schedule.demand());
-        if self.last_reclaim.elapsed() >= RECLAIM_EVERY {
-            self.last_reclaim = Instant::now();
-            thread::reclaim();
-        }
+        self.reclaiming.tick();
         let mean = self.governor.ticked(begin, is_busy);
         let pause = self.schedule.pause(mean);
         let pause = self.retries.end_tick(&mut self.schedule, &mut self.governor, pause);
@@ -311,7 +306,7 @@ pub(crate) fn restart_in_child() {
     TEXT_IS_SHARED.store(true, Ordering::Release);
     let is_running = with_session(|session| {
         session.clock = Clock::start();
-        session.last_reclaim = Instant::now();
+        session.reclaiming = Reclaiming::new();
         session.toggles_before = fastinst::toggle_count();
         session.written = None;
         session.early_calls.clear();
