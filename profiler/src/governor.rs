@@ -32,7 +32,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
@@ -121,6 +121,7 @@ const ALLOWANCES: RangeInclusive<f64> = 40.0..=2000.0;
 static STRATUM: AtomicU64 = AtomicU64::new(0);
 static ALLOWANCE: AtomicU64 = AtomicU64::new(0);
 static EARNED: AtomicU64 = AtomicU64::new(0);
+static IS_EXACT: AtomicBool = AtomicBool::new(false);
 static PART: AtomicU64 = AtomicU64::new(1.0_f64.to_bits());
 static TICKS_PER_NS: AtomicU64 = AtomicU64::new(0);
 
@@ -157,6 +158,11 @@ fn set(intensity: Intensity) {
 /// The TSC's rate that the policy uses: constant, and good to a thousandth.
 pub(crate) fn ticks_per_ns() -> f64 {
     f64::from_bits(TICKS_PER_NS.load(Relaxed))
+}
+
+/// Whether every call is to be timed, whatever that costs.
+pub(crate) fn is_exact() -> bool {
+    IS_EXACT.load(Relaxed)
 }
 
 /// A span of time.
@@ -390,6 +396,7 @@ impl Governor {
 
     fn publish_for(&self, exact: bool) {
         PART.store(1.0_f64.to_bits(), Relaxed);
+        IS_EXACT.store(exact, Relaxed);
         if exact {
             set(Intensity { allowance: f64::from(u32::MAX), stratum: 1.0, ..FULL });
         } else {

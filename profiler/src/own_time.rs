@@ -134,8 +134,8 @@ pub(crate) struct Queued {
 }
 
 impl Queued {
-    /// Reads it, at the time `at`; `None` if several threads execute probes, or without /proc. Takes
-    /// some microseconds.
+    /// Reads it, at the time `at`; `None` if several threads execute probes, or without /proc.
+    /// Takes some microseconds.
     pub(crate) fn read(at: f64) -> Option<Self> {
         let mut threads = thread::live();
         let only = threads.next().filter(|_| threads.next().is_none())?;

@@ -263,8 +263,8 @@ impl Own<'_> {
         Some(height - 1 - above)
     }
 
-    /// Removes entries that no exit can match any more from a full stack, and returns its height. In
-    /// a deep recursion there are none, and looking at all entries for each new one would take a
+    /// Removes entries that no exit can match any more from a full stack, and returns its height.
+    /// In a deep recursion there are none, and looking at all entries for each new one would take a
     /// thousand times as long as the call: it is done for one of [`DEPTH`].
     #[cold]
     fn make_space(&mut self, is_open: impl Fn(&Entry) -> bool) -> usize {

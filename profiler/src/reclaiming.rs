@@ -1,5 +1,5 @@
-//! When the memory of threads that have ended is freed: every second, and earlier if many threads have
-//! begun since. A program may start thousands of threads a second, each with some calls.
+//! When the memory of threads that have ended is freed: every second, and earlier if many threads
+//! have begun since. A program may start thousands of threads a second, each with some calls.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use crate::thread;
 /// The longest time between two times.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// It is done earlier if there are twice as many threads as were left the last time, and these more.
+/// It is done earlier if there are twice as many threads as were left the last time, and these
+/// more.
 const FEW: usize = 8;
 
 /// When it was done last, and how many threads were left.

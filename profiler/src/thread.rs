@@ -321,11 +321,25 @@ impl Thread {
         }
     }
 
+    /// As [`Thread::record`], of a thread whose ring is full: if every call is to be timed, the
+    /// probe waits for the service thread, shorter than one that was preempted takes.
+    #[cold]
+    fn record_later(&self, sample: Sample) {
+        let end = tsc::now() + MAX_PROBE_TIME / 2;
+        while governor::is_exact() && tsc::now() < end {
+            std::hint::spin_loop();
+            if self.ring.push(sample) {
+                return;
+            }
+        }
+        self.lose();
+    }
+
     /// Passes a sample to the service thread. Called by the owning thread only.
     #[inline(always)]
     pub(crate) fn record(&self, sample: Sample) {
         if !self.ring.push(sample) {
-            self.lose();
+            self.record_later(sample);
         }
     }
 }

@@ -19,7 +19,8 @@ const AHEAD: usize = 256;
 
 const PAGE: usize = 4096;
 
-/// A ring with one writer, the thread, and one reader, the service thread. All zero is an empty one.
+/// A ring with one writer, the thread, and one reader, the service thread. All zero is an empty
+/// one.
 pub(super) struct Ring {
     samples: [UnsafeCell<Sample>; RING],
     /// Written by the thread.
@@ -69,9 +70,9 @@ impl Ring {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// A probe that is the first one to write to a page waits for it, some microseconds, and tens in
-    /// a virtual machine. That is part of the time of probes, which programs that wait for a point
-    /// in time make up for: the calls of a window would be too many.
+    /// A probe that is the first one to write to a page waits for it, some microseconds, and tens
+    /// in a virtual machine. That is part of the time of probes, which programs that wait for a
+    /// point in time make up for: the calls of a window would be too many.
     fn populate(&self, written: usize) {
         let from = self.populated.load(Ordering::Relaxed);
         let until = written.saturating_add(AHEAD).min(RING);
@@ -81,8 +82,8 @@ impl Ring {
         let page = |slot: usize| (self.samples.as_ptr().addr() + slot * size_of::<Sample>()) & !(PAGE - 1);
         let (begin, end) = (page(from), page(until - 1) + PAGE);
         let pages = ptr::with_exposed_provenance_mut(begin);
-        // SAFETY: pages of this ring, and of what is next to it in its block, whose contents stay as
-        // they are. Before Linux 5.14 this fails, and has no effect.
+        // SAFETY: pages of this ring, and of what is next to it in its block, whose contents stay
+        // as they are. Before Linux 5.14 this fails, and has no effect.
         unsafe { libc::madvise(pages, end - begin, libc::MADV_POPULATE_WRITE) };
         self.populated.store(until, Ordering::Relaxed);
     }
