@@ -25,8 +25,8 @@
 //! for a moment. If the scale followed such moments, strata would become so long that few windows
 //! represent the rest of the run.
 //!
-//! Windows are not all of the cost: ticks, samples of stacks, snapshots of threads that wait, and
-//! functions that are on have shares of the budget. On a busy machine, where the caches hold other
+//! Windows are not all of the cost: ticks, samples of stacks, and functions that are on have shares
+//! of the budget. On a busy machine, where the caches hold other
 //! data after each pause, all of these cost more than was assumed. While too much was spent, each
 //! keeps to the same [`part`] of its share.
 

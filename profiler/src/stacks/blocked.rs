@@ -32,13 +32,11 @@ use std::{io, mem};
 
 use fastinst::service::{self, Begun};
 use fastinst_sigsafe::futex;
-use nix::time::ClockId;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::events::{RawSample, STACK};
 use super::waiting::ran_and_queued;
-use crate::governor;
 
 /// What a snapshot costs, and each thread in it, unwinding included, in nanoseconds: assumed, to
 /// choose how often it is done.
@@ -46,13 +44,10 @@ const COST_OF_SNAPSHOT: f64 = 20_000.0;
 const COST_OF_THREAD: f64 = 15_000.0;
 
 /// The part of the budget for it.
-const SHARE: f64 = 0.1;
+const SHARE: f64 = 0.15;
 
 /// Nanoseconds between two snapshots, on average.
 const PERIODS: (f64, f64) = (5e6, 5e7);
-
-/// The number of snapshots after which one counts for 1/e in [`Price`].
-const RECENT: f64 = 20.0;
 
 /// The distance between two snapshots, relative to the average one: a program that waits in step
 /// with them does so at the same moments only for some.
@@ -152,10 +147,9 @@ fn run(shared: &Shared, budget: f64, begun: Begun) -> io::Result<()> {
     let mut threads = Threads::open()?;
     begun.now();
     let mut random = SmallRng::from_rng(&mut rand::rng());
-    let (mut last, mut price) = (Instant::now(), Price::now());
+    let mut last = Instant::now();
     loop {
-        let affordable = budget * governor::part() * price.affordable();
-        let (period, most) = plan(threads.watched.len(), affordable);
+        let (period, most) = plan(threads.watched.len(), budget);
         let pause = Duration::from_nanos((period * random.random_range(JITTER)) as u64);
         let until = Instant::now() + pause;
         while shared.stop.load(Ordering::Acquire) == 0 && Instant::now() < until {
@@ -166,7 +160,6 @@ fn run(shared: &Shared, budget: f64, begun: Begun) -> io::Result<()> {
         }
         threads.follow();
         let mut snapshot = threads.look(most, &mut last, &mut random);
-        price.add(COST_OF_SNAPSHOT + most as f64 * COST_OF_THREAD, Readings::now());
         let mut snapshots = shared.snapshots.lock().unwrap_or_else(|e| e.into_inner());
         let room = MAX_STACKS.saturating_sub(snapshots.iter().map(|snapshot| snapshot.stacks.len()).sum());
         for dropped in snapshot.stacks.drain(room.min(snapshot.stacks.len())..) {
@@ -184,62 +177,6 @@ fn plan(threads: usize, budget: f64) -> (f64, usize) {
     let period = all.clamp(PERIODS.0, PERIODS.1);
     let most = (period * SHARE * budget - COST_OF_SNAPSHOT) / COST_OF_THREAD;
     (period, (most as usize).clamp(1, threads))
-}
-
-/// What the clocks say, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default)]
-struct Readings {
-    time: f64,
-    /// Processor time of the companion, and of all other threads.
-    own: f64,
-    others: f64,
-}
-
-impl Readings {
-    fn now() -> Self {
-        let own = governor::of_thread();
-        let time = governor::processor_time(ClockId::CLOCK_MONOTONIC);
-        Self { time, own, others: (governor::of_process() - own).max(0.0) }
-    }
-}
-
-/// What snapshots have cost recently, compared with what was assumed. They cost more on a busy
-/// machine, where the caches hold other data after each pause; and the budget is a part of the
-/// program's processor time, of which it then has less.
-#[derive(Debug)]
-struct Price {
-    last: Readings,
-    /// Sums that decay, in nanoseconds.
-    assumed: f64,
-    own: f64,
-    time: f64,
-    others: f64,
-}
-
-impl Price {
-    /// As assumed, and one thread runs all the time.
-    fn now() -> Self {
-        let (assumed, time) = (RECENT * (COST_OF_SNAPSHOT + COST_OF_THREAD), RECENT * PERIODS.0);
-        Self { last: Readings::now(), assumed, own: assumed, time, others: time }
-    }
-
-    /// Adds a snapshot that was assumed to cost this, after which the clocks say that.
-    fn add(&mut self, assumed: f64, now: Readings) {
-        let left = 1.0 - 1.0 / RECENT;
-        let since = |now: f64, then: f64| (now - then).max(0.0);
-        self.assumed = left * self.assumed + assumed;
-        self.own = left * self.own + since(now.own, self.last.own);
-        self.time = left * self.time + since(now.time, self.last.time);
-        self.others = left * self.others + since(now.others, self.last.others);
-        self.last = now;
-    }
-
-    /// How much less can be afforded than if snapshots cost what is assumed, and one thread ran all
-    /// the time; or how much more.
-    fn affordable(&self) -> f64 {
-        let running = self.others / self.time.max(1.0);
-        running * self.assumed / self.own.max(1.0)
-    }
 }
 
 /// Leaves the descriptors of the process, and has none at first.
@@ -486,36 +423,12 @@ mod tests {
 
     #[test]
     fn few_threads_are_looked_at_often_and_a_part_of_many_seldom() {
-        let (period, most) = plan(2, 0.03);
+        let (period, most) = plan(2, 0.02);
         assert!((1.6e7..1.7e7).contains(&period) && most == 2, "{period} {most}");
-        assert_eq!(plan(0, 0.03), plan(1, 0.03));
-        assert_eq!(plan(1, 0.15), (PERIODS.0, 1));
-        assert_eq!(plan(100, 0.075), (PERIODS.1, 23));
+        assert_eq!(plan(0, 0.02), plan(1, 0.02));
+        assert_eq!(plan(1, 0.1), (PERIODS.0, 1));
+        assert_eq!(plan(100, 0.05), (PERIODS.1, 23));
         assert_eq!(plan(100, 0.0001), (PERIODS.1, 1));
-    }
-
-    /// The period follows what a snapshot costs, and what the program runs.
-    #[test]
-    fn what_snapshots_cost_is_a_part_of_what_the_program_runs() {
-        let (share, budget, threads) = (SHARE, 0.05, 3);
-        for (running, dear) in [(1.0, 1.0), (0.5, 1.0), (0.6, 2.5), (1.2, 0.8)] {
-            let mut price = Price::now();
-            let (mut now, mut spent, mut ran) = (price.last, 0.0, 0.0);
-            for number in 0..400 {
-                let (period, most) = plan(threads, budget * price.affordable());
-                let assumed = COST_OF_SNAPSHOT + most as f64 * COST_OF_THREAD;
-                now.time += period;
-                now.own += dear * assumed;
-                now.others += running * period;
-                if number >= 200 {
-                    spent += dear * assumed;
-                    ran += running * period;
-                }
-                price.add(assumed, now);
-            }
-            let part = spent / ran / (share * budget);
-            assert!((0.7..=1.05).contains(&part), "running {running}, dear {dear}: {part} of the share");
-        }
     }
 
     /// A thread that reads from a pipe.
