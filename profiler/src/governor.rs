@@ -165,6 +165,11 @@ pub(crate) fn is_exact() -> bool {
     IS_EXACT.load(Relaxed)
 }
 
+/// Says whether every call is to be timed.
+pub(crate) fn time_every_call(is_exact: bool) {
+    IS_EXACT.store(is_exact, Relaxed);
+}
+
 /// A span of time.
 pub(crate) fn nanoseconds(ticks: u64) -> f64 {
     ticks as f64 / ticks_per_ns()
@@ -396,7 +401,7 @@ impl Governor {
 
     fn publish_for(&self, exact: bool) {
         PART.store(1.0_f64.to_bits(), Relaxed);
-        IS_EXACT.store(exact, Relaxed);
+        time_every_call(exact);
         if exact {
             set(Intensity { allowance: f64::from(u32::MAX), stratum: 1.0, ..FULL });
         } else {

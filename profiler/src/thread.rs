@@ -637,8 +637,7 @@ pub(crate) fn reclaim() {
             block.alive.store(tsc::now(), Ordering::Relaxed);
         } else {
             block.entries.own().clear(|entry| block.ended_unseen(entry, block.preemption.known()));
-            let [probed, alive] = [&block.seen, &block.alive].map(|time| time.load(Ordering::Relaxed));
-            release(block, probed.max(alive));
+            release(block, block.ended());
         }
     }
 }
@@ -648,6 +647,12 @@ impl Thread {
     /// of a millisecond. For the service thread.
     pub(crate) fn has_one_stack(&self) -> bool {
         self.owner.load(Ordering::Relaxed) != 0 && self.stack.is_only_now()
+    }
+
+    /// When the thread, which has ended, was last known to be alive.
+    fn ended(&self) -> u64 {
+        let [probed, alive] = [&self.seen, &self.alive].map(|time| time.load(Ordering::Relaxed));
+        probed.max(alive)
     }
 
     fn processor_since_attached(&self) -> u64 {
@@ -725,6 +730,43 @@ mod tests {
             }
         });
         assert_eq!(seen, [SAMPLES; THREADS as usize]);
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_lives_until_it_was_last_seen() {
+        let (block, end) = std::thread::spawn(|| {
+            let block = Thread::current().unwrap();
+            block.spend(1, tsc::now());
+            (block, tsc::now())
+        })
+        .join()
+        .expect("it does not panic");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(block.ended() <= end);
+        // Another test may find it alive until then.
+        assert!(block.ended() >= block.seen.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_probe_waits_for_space_if_every_call_is_to_be_timed() {
+        let waits = std::thread::spawn(|| {
+            let block = Thread::current().unwrap();
+            while block.lost.load(Ordering::Relaxed) == 0 {
+                block.record(Sample::default());
+            }
+            let waits = |_: &u32| {
+                // Other tests may change it.
+                governor::time_every_call(true);
+                let begin = tsc::now();
+                block.record(Sample::default());
+                tsc::now() - begin >= MAX_PROBE_TIME / 2
+            };
+            let number = (0..40).filter(waits).count();
+            governor::time_every_call(false);
+            block.ring.drain(&mut |_| {});
+            number
+        });
+        assert!(waits.join().expect("it does not panic") >= 20);
     }
 
     #[test]
