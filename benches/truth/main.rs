@@ -223,7 +223,8 @@ impl Tables {
                      least {CALLS_FOR_PERCENTILES} calls. Intervals that hold the truth (the range of two runs, widened by the noise: {NOISE_IN_DIFFERENCES} times the median of what \
                      the two differ by, at least {:.0} %), in percent; of functions whose calls take longer than the oracle's two readings \
                      of the clock. off, confident: totals. p90 in 20 %: of those of {COMPARABLE_NS} ns and \
-                     more. rank: Spearman's rank correlation of the {TOP} largest totals, median of the runs; totals within 2 % share a rank.",
+                     more. rank: Spearman's rank correlation of the {TOP} largest totals, median of the runs; totals within 2 % share a rank; \
+                     of the oracle: of two runs in which it times every call.",
                     100.0 * NOISE
                 ),
                 &[
@@ -239,6 +240,7 @@ impl Tables {
                     "confident",
                     "p90 in 20 %",
                     "rank",
+                    "of the oracle",
                 ],
             ),
             functions: Table::new(
@@ -318,6 +320,8 @@ fn build_oracle(folder: &Path) -> PathBuf {
 struct Known {
     /// Every call timed: disturbed, but for all functions.
     everything: Oracle,
+    /// The correlation of its ranks with those of another such run.
+    rank: f64,
     calls: HashMap<u64, Range>,
     /// One function at a time.
     alone: Vec<(u64, [Truth; 2])>,
@@ -353,6 +357,9 @@ fn ask_oracle(bench: &Bench, built: &Built) -> Known {
         |oracle: &Oracle, address: &u64| oracle.functions.get(address).map_or(0.0, |truth| truth.calls);
     let addresses: BTreeSet<u64> =
         everything.functions.keys().chain(counted.functions.keys()).copied().collect();
+    let (_, again) = bench.oracle(built, &[]);
+    let rank =
+        score::top_of(&everything, TOP, |address| again.functions.get(&address).map(|truth| truth.total));
     let range = |address: &u64| Range::of([calls_of(&everything, address), calls_of(&counted, address)]);
     let calls = addresses.iter().map(|address| (*address, range(address))).collect();
 
@@ -374,7 +381,7 @@ fn ask_oracle(bench: &Bench, built: &Built) -> Known {
         .map(|(address, (a, b))| (*address, [a, b]))
         .collect();
     let noise = noise(&alone);
-    Known { everything, calls, alone, hides_inlined: built.hides_inlined(), noise }
+    Known { everything, rank, calls, alone, hides_inlined: built.hides_inlined(), noise }
 }
 
 /// Results for totals, means and percentiles of functions that were timed alone.
@@ -526,6 +533,7 @@ fn compare(bench: &Bench, program: &Program, built: &Built, tables: &mut Tables)
         times.confident.into(),
         format!("{} of {}", times.near.hits, times.near.of).into(),
         median(ranks).into(),
+        known.rank.into(),
     ]);
     let confident = |row: &Row| row.calls.stated_error().is_some_and(|error| error < 0.5);
     let mut wrong: Vec<_> = known

@@ -34,6 +34,7 @@ use crate::governor::{self, Governor, Spent};
 use crate::measured::Units;
 use crate::output::Identity;
 pub use crate::probe_type::EntryProbe;
+use crate::reclaiming::Reclaiming;
 use crate::report::{Arc as CallArc, Caller, Cost, FunctionRef, FunctionReport, Report};
 use crate::retry::Retries;
 use crate::schedule::Schedule;
@@ -193,7 +194,7 @@ struct Running {
     clock: Clock,
     schedule: Schedule,
     governor: Governor,
-    last_reclaim: Instant,
+    reclaiming: Reclaiming,
     retries: Retries,
     toggles_before: u64,
     lost_before: u64,
@@ -320,7 +321,7 @@ impl Profiler {
             clock,
             schedule: Schedule::of_engine(self.count),
             governor,
-            last_reclaim: Instant::now(),
+            reclaiming: Reclaiming::new(),
             retries: Retries::new(),
             toggles_before: fastinst::toggle_count(),
             lost_before: thread::lost(),
@@ -476,10 +477,7 @@ impl Running {
         let begin = governor::of_thread();
         let is_busy = self.schedule.tick();
         self.governor.adapt(self.schedule.demand());
-        if self.last_reclaim.elapsed() >= session::RECLAIM_EVERY {
-            self.last_reclaim = Instant::now();
-            thread::reclaim();
-        }
+        self.reclaiming.tick();
         let mean = self.governor.ticked(begin, is_busy);
         let pause = self.schedule.pause(mean);
         self.retries.end_tick(&mut self.schedule, &mut self.governor, pause)

@@ -24,15 +24,20 @@
 //! is planned long before it opens, and a phase in which new functions are called is expensive only
 //! for a moment. If the scale followed such moments, strata would become so long that few windows
 //! represent the rest of the run.
+//!
+//! Windows are not all of the cost: ticks, samples of stacks, and functions that are on have shares
+//! of the budget. On a busy machine, where the caches hold other
+//! data after each pause, all of these cost more than was assumed. While too much was spent, each
+//! keeps to the same [`part`] of its share.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::policy::Intensity;
+use crate::policy::{Intensity, RARE};
 use crate::{counting, waking};
 
 /// Assumed indirect cost of a toggle, in ticks: some line transfers and a pipeline restart.
@@ -74,18 +79,20 @@ const SCALE: RangeInclusive<f64> = 0.001..=4.0;
 const FIRST_SCALE: f64 = 0.1;
 
 /// At a scale of 1.
-const FULL: Intensity = Intensity { calls: 40.0, stratum: 10e6, allowance: 500.0, earned: 0.0 };
+const FULL: Intensity = Intensity { calls: 40.0, stratum: 10e6, allowance: 500.0, earned: 0.0, rare: RARE };
 
-/// The part of the budget that a function may cost for the time that its calls take, and what a
-/// call costs, in nanoseconds. Calls of several functions are open at the same time, but these are
-/// not all at this limit.
+/// The part of the budget that a function may cost for the time that its calls take. Calls of
+/// several functions are open at the same time, but these are not all at this limit.
 const FOR_LONG_CALLS: f64 = 0.05;
-const COST_OF_CALL: f64 = 100.0;
+
+/// What the probes of a call cost at least, and at most, in nanoseconds: it depends on the
+/// processor's caches.
+const COST_OF_CALL: RangeInclusive<f64> = 100.0..=1000.0;
 
 /// The part of the budget that may be spent on ticks in which nothing is due: on waking the service
 /// thread up, and on looking at what there is to do. Both take longer on a busy machine, where the
 /// caches hold other data after each pause.
-const FOR_TICKS: f64 = 0.2;
+const FOR_TICKS: f64 = 0.15;
 
 /// The maximum mean time between two ticks, as a part of a stratum: windows open at ticks.
 const STRATUM_OF_TICKS: f64 = 0.5;
@@ -114,6 +121,8 @@ const ALLOWANCES: RangeInclusive<f64> = 40.0..=2000.0;
 static STRATUM: AtomicU64 = AtomicU64::new(0);
 static ALLOWANCE: AtomicU64 = AtomicU64::new(0);
 static EARNED: AtomicU64 = AtomicU64::new(0);
+static IS_EXACT: AtomicBool = AtomicBool::new(false);
+static PART: AtomicU64 = AtomicU64::new(1.0_f64.to_bits());
 static TICKS_PER_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the service thread is woken for a function that has used its allowance up: one of the
@@ -130,7 +139,14 @@ const WAIT: u8 = 2;
 /// How much is observed.
 pub(crate) fn intensity() -> Intensity {
     let get = |place: &AtomicU64| f64::from_bits(place.load(Relaxed));
-    Intensity { calls: FULL.calls, stratum: get(&STRATUM), allowance: get(&ALLOWANCE), earned: get(&EARNED) }
+    let (stratum, allowance, earned) = (get(&STRATUM), get(&ALLOWANCE), get(&EARNED));
+    Intensity { calls: FULL.calls, stratum, allowance, earned, rare: part() * FULL.rare }
+}
+
+/// What may be spent at present, as a part of the budget: less than 1 while too much was spent. All
+/// that has a share of the budget keeps to this part of it.
+pub(crate) fn part() -> f64 {
+    f64::from_bits(PART.load(Relaxed))
 }
 
 fn set(intensity: Intensity) {
@@ -142,6 +158,16 @@ fn set(intensity: Intensity) {
 /// The TSC's rate that the policy uses: constant, and good to a thousandth.
 pub(crate) fn ticks_per_ns() -> f64 {
     f64::from_bits(TICKS_PER_NS.load(Relaxed))
+}
+
+/// Whether every call is to be timed, whatever that costs.
+pub(crate) fn is_exact() -> bool {
+    IS_EXACT.load(Relaxed)
+}
+
+/// Says whether every call is to be timed.
+pub(crate) fn time_every_call(is_exact: bool) {
+    IS_EXACT.store(is_exact, Relaxed);
 }
 
 /// A span of time.
@@ -227,6 +253,8 @@ impl Spent {
 pub(crate) struct Demand {
     /// Number of windows opened so far.
     pub(crate) windows: u64,
+    /// Number of calls timed so far.
+    pub(crate) timed: u64,
     /// The sum of the importance of all sampled functions.
     pub(crate) importance: f64,
 }
@@ -321,9 +349,9 @@ pub(crate) struct Governor {
     /// What the process had used, and probes, when this began.
     process_before: f64,
     probes_before: f64,
-    /// Ticks so far, and the processor time that was spent in them: the rest of the service
-    /// thread's was spent on waking it up.
-    ticks: f64,
+    /// How often the service thread was woken, and the processor time that it has spent in its
+    /// work: the rest of it was spent on waking it up.
+    wakes: f64,
     in_ticks: f64,
     idle: IdleTicks,
     /// What samples of stacks have cost: the program's threads, and the service thread in its
@@ -334,6 +362,8 @@ pub(crate) struct Governor {
     discovery_before: Duration,
     /// Processor time that the program takes in a nanosecond of time.
     load: f64,
+    /// The mean cost of a timed call's probes, in nanoseconds.
+    cost_of_call: f64,
     last_change: Instant,
 }
 
@@ -354,7 +384,7 @@ impl Governor {
             toggles_before: fastinst::toggle_count(),
             process_before: 0.0,
             probes_before: 0.0,
-            ticks: 0.0,
+            wakes: 0.0,
             in_ticks: 0.0,
             idle: IdleTicks::default(),
             stacks: 0.0,
@@ -362,6 +392,7 @@ impl Governor {
             unwinding_now: 0.0,
             discovery_before: fastinst::service::discovery_time(),
             load: 1.0,
+            cost_of_call: *COST_OF_CALL.start(),
             last_change: Instant::now(),
         };
         governor.publish_for(exact);
@@ -369,6 +400,8 @@ impl Governor {
     }
 
     fn publish_for(&self, exact: bool) {
+        PART.store(1.0_f64.to_bits(), Relaxed);
+        time_every_call(exact);
         if exact {
             set(Intensity { allowance: f64::from(u32::MAX), stratum: 1.0, ..FULL });
         } else {
@@ -418,7 +451,7 @@ impl Governor {
 
     fn publish(&self) {
         let allowance = (FULL.allowance * self.scale).clamp(*ALLOWANCES.start(), *ALLOWANCES.end());
-        let earned = self.budget.unwrap_or(1.0) * FOR_LONG_CALLS / COST_OF_CALL;
+        let earned = part() * self.budget.unwrap_or(1.0) * FOR_LONG_CALLS / self.cost_of_call;
         set(Intensity { stratum: FULL.stratum / self.scale, allowance, earned, ..FULL });
     }
 
@@ -443,6 +476,14 @@ impl Governor {
         self.unwinding += self.unwinding_now;
     }
 
+    /// The service thread was woken between two ticks, and has worked since it had the processor
+    /// time `begin`.
+    pub(crate) fn worked_apart(&mut self, begin: f64) {
+        self.wakes += 1.0;
+        self.in_ticks += of_thread() - begin;
+        self.unwinding_now = 0.0;
+    }
+
     fn discovery(&self) -> f64 {
         (fastinst::service::discovery_time() - self.discovery_before).as_nanos() as f64
     }
@@ -455,12 +496,13 @@ impl Governor {
         let can_hurry = self.scale > ENOUGH_TO_HURRY;
         WAKING.store(if is_busy || !can_hurry { WAIT } else { WAKE }, Relaxed);
         let now = of_thread();
-        self.ticks += 1.0;
+        self.wakes += 1.0;
         self.in_ticks += now - begin;
         let idle = self.idle.add(now - begin - std::mem::take(&mut self.unwinding_now));
-        let waking = self.waking(now - self.discovery()) / self.ticks;
-        let tick =
-            self.budget.map_or(*TICKS.start(), |budget| (waking + idle) / (FOR_TICKS * budget * self.load));
+        let waking = self.waking(now - self.discovery()) / self.wakes;
+        let tick = self
+            .budget
+            .map_or(*TICKS.start(), |budget| (waking + idle) / (part() * FOR_TICKS * budget * self.load));
         let longest = (STRATUM_OF_TICKS * FULL.stratum / self.scale).min(*TICKS.end());
         let tick = tick.min(longest).max(*TICKS.start());
         if is_busy && can_hurry { (tick * BUSY).max(*TICKS.start()) } else { tick }
@@ -491,6 +533,8 @@ impl Governor {
         let elapsed = self.last_change.elapsed().as_nanos() as f64;
         self.last_change = Instant::now();
         self.load = (since.own / elapsed.max(1.0)).max(MIN_RUNNING);
+        self.cost_of_call =
+            (now.probes / demand.timed.max(1) as f64).clamp(*COST_OF_CALL.start(), *COST_OF_CALL.end());
         self.adapt_to(budget, &now, &since, demand.importance);
         self.publish();
     }
@@ -520,6 +564,7 @@ impl Governor {
         }
         let left = (self.entitled(budget, now) - self.cost(now)) / HORIZON;
         let wanted = (budget + left).clamp(MIN_BUDGET * budget, 2.0 * budget);
+        PART.store((wanted / budget).min(1.0).to_bits(), Relaxed);
         let scale = self.recent.scale(wanted, importance).unwrap_or_else(|| {
             // All functions are on.
             self.scale * wanted * since.own / (since.fixed + since.rest).max(1.0)

@@ -88,6 +88,7 @@ mod preemption;
 mod probe_type;
 pub mod process;
 mod quantiles;
+mod reclaiming;
 pub mod report;
 mod retry;
 mod schedule;

@@ -19,8 +19,9 @@
 use nix::time::ClockId;
 
 use crate::displaced::number_of_processors;
-use crate::governor;
+use crate::stacks::waiting::queued;
 use crate::thread::Seen;
+use crate::{governor, thread};
 
 /// The time constant of the exponential average, in nanoseconds: older measurements have less than
 /// 1/e of the weight.
@@ -118,6 +119,37 @@ impl OwnPart {
     }
 }
 
+/// For how long the program's only thread had been ready without a processor, at some time, in
+/// nanoseconds.
+///
+/// The kernel adds a span to it when it ends. From such figures at the ends of strata, their own
+/// parts are known, where the average of recent time says little: the shares of processes that
+/// compete change within milliseconds. The own parts of all strata together are as exact as the
+/// kernel's figures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Queued {
+    thread: u32,
+    at: f64,
+    queued: f64,
+}
+
+impl Queued {
+    /// Reads it, at the time `at`; `None` if several threads execute probes, or without /proc.
+    /// Takes some microseconds.
+    pub(crate) fn read(at: f64) -> Option<Self> {
+        let mut threads = thread::live();
+        let only = threads.next().filter(|_| threads.next().is_none())?;
+        Some(Self { thread: only, at, queued: queued(only)? })
+    }
+
+    /// The program's own part of the time until then; `None` if it has another thread now.
+    pub(crate) fn own_part_until(&self, then: &Self) -> Option<f64> {
+        let passed = then.at - self.at;
+        let is_same = self.thread == then.thread && passed > 0.0;
+        is_same.then(|| (1.0 - (then.queued - self.queued) / passed).clamp(MIN_PART, 1.0))
+    }
+}
+
 /// The processor time of the program's threads, in nanoseconds. Called by the service thread; its
 /// time, and that of its companion, is subtracted.
 pub(crate) fn processor_time() -> f64 {
@@ -155,6 +187,18 @@ mod tests {
         // They use nearly all of both.
         check(4.0, 1.9, 2.1, 0.95);
         check(1.0, 0.0, 1.0, MIN_PART);
+    }
+
+    #[test]
+    fn own_part_between_two_readings_of_one_thread() {
+        let reading = |thread, at, queued| Queued { thread, at, queued };
+        let first = reading(1, 100.0, 50.0);
+        assert_eq!(first.own_part_until(&reading(1, 200.0, 80.0)), Some(0.7));
+        assert_eq!(first.own_part_until(&reading(1, 200.0, 50.0)), Some(1.0));
+        // It got a processor after a long time.
+        assert_eq!(first.own_part_until(&reading(1, 200.0, 900.0)), Some(MIN_PART));
+        assert_eq!(first.own_part_until(&reading(2, 200.0, 80.0)), None);
+        assert_eq!(first.own_part_until(&first), None);
     }
 
     #[test]

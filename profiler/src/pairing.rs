@@ -148,6 +148,9 @@ impl Slot {
 pub(crate) struct EntryStack {
     slots: [Slot; DEPTH],
     height: AtomicUsize,
+    /// Entries that found no space since all of the stack was last found to be open, and one more;
+    /// or 0.
+    refused: AtomicUsize,
 }
 
 /// What [`Entry::stack_pointer`] is.
@@ -241,7 +244,7 @@ impl Own<'_> {
             self.cut(height, &mut discarded);
         }
         if height == DEPTH {
-            height = self.squeeze(is_open);
+            height = self.make_space(is_open);
         }
         self.0.slots.get(height)?;
         Some(height)
@@ -260,7 +263,23 @@ impl Own<'_> {
         Some(height - 1 - above)
     }
 
+    /// Removes entries that no exit can match any more from a full stack, and returns its height.
+    /// In a deep recursion there are none, and looking at all entries for each new one would take a
+    /// thousand times as long as the call: it is done for one of [`DEPTH`].
     #[cold]
+    fn make_space(&mut self, is_open: impl Fn(&Entry) -> bool) -> usize {
+        let refused = self.0.refused.load(Relaxed);
+        let is_full = (1..DEPTH).contains(&refused);
+        let height = if is_full { DEPTH } else { self.squeeze(is_open) };
+        let refused = match height {
+            DEPTH if is_full => refused + 1,
+            DEPTH => 1,
+            _ => 0,
+        };
+        self.0.refused.store(refused, Relaxed);
+        height
+    }
+
     fn squeeze(&mut self, is_open: impl Fn(&Entry) -> bool) -> usize {
         let mut kept = 0;
         for index in 0..DEPTH {
@@ -356,8 +375,11 @@ mod tests {
     }
 
     fn stack(entries: &[(u32, u32, usize, usize)]) -> EntryStack {
-        let stack =
-            EntryStack { slots: std::array::from_fn(|_| Slot::default()), height: AtomicUsize::new(0) };
+        let stack = EntryStack {
+            slots: std::array::from_fn(|_| Slot::default()),
+            height: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
+        };
         for (function, observation, call_site, stack_pointer) in entries.iter().copied() {
             assert!(push(&stack, exit(function, observation, call_site, stack_pointer), |_| true));
         }
@@ -512,7 +534,12 @@ mod tests {
         let full = stack(&entries);
         let one_more = Entry { stack_pointer: 1, ..Entry::default() };
         assert!(!push(&full, one_more, |_| true));
-        assert!(push(&full, one_more, |entry| entry.stack_pointer % 2 == 0));
+        // All entries are looked at for one of so many that find no space.
+        let looks = std::cell::Cell::new(0);
+        let is_open = |_: &Entry| looks.replace(looks.get() + 1) >= 0;
+        assert!((0..4 * DEPTH).all(|_| !push(&full, one_more, is_open)));
+        assert!(looks.get() <= 5 * DEPTH as i32, "{} looks", looks.get());
+        assert!((0..DEPTH).any(|_| push(&full, one_more, |entry| entry.stack_pointer % 2 == 0)));
         assert_eq!(full.height.load(Relaxed), DEPTH / 2 + 1);
     }
 

@@ -59,6 +59,8 @@
 
 use rand::{Rng, RngExt};
 
+use crate::own_time::Queued;
+
 /// Calls in a window, as a multiple of the expected number, after which it is cut short.
 pub(crate) const CAP: u32 = 20;
 
@@ -79,9 +81,11 @@ const LENGTHEN: f64 = 3.0;
 const UNIMPORTANT: f64 = 0.3;
 
 /// A function may be on at this multiple of the calls that its windows would observe, and at
-/// [`MIN_REFILL`] calls per nanosecond (100 a second) in any case.
+/// [`Intensity::rare`] in any case.
 const ON_FOR_SAMPLED: f64 = 10.0;
-const MIN_REFILL: f64 = 1e-7;
+
+/// The largest [`Intensity::rare`]: 100 calls a second.
+pub(crate) const RARE: f64 = 1e-7;
 
 /// A function is switched on again if it would use this part of its allowance: after one that is
 /// used up, it is unobserved until the next tick.
@@ -106,13 +110,15 @@ pub(crate) struct Intensity {
     pub(crate) allowance: f64,
     /// Calls that are added to the allowance for each nanosecond in calls of the function.
     pub(crate) earned: f64,
+    /// A function that is called less often is on all the time, in calls per nanosecond.
+    pub(crate) rare: f64,
 }
 
 impl Intensity {
     /// Calls per nanosecond at which an allowance is refilled: more than windows would observe,
     /// since a function that is on needs no toggles and is known exactly.
     pub(crate) fn refill(&self) -> f64 {
-        (ON_FOR_SAMPLED * self.calls / self.stratum).max(MIN_REFILL)
+        (ON_FOR_SAMPLED * self.calls / self.stratum).max(self.rare)
     }
 }
 
@@ -147,6 +153,8 @@ pub(crate) struct Planned {
     /// If calls are counted and timed in separate windows,
     /// [`counting::own_time`](crate::counting::own_time) at the start.
     pub(crate) counted_from: Option<f64>,
+    /// At the start, if the program has one thread.
+    pub(crate) queued: Option<Queued>,
 }
 
 /// A stratum and the window in it, from its opening on.
@@ -160,6 +168,8 @@ pub(crate) struct Open {
     pub(crate) running: f64,
     /// The processor time that the program had taken, without probes, when the window was begun.
     pub(crate) own_time: f64,
+    /// See [`Planned::queued`].
+    pub(crate) queued: Option<Queued>,
 }
 
 impl Planned {
@@ -179,11 +189,17 @@ impl Planned {
     pub(crate) fn open(&self, now: f64, running: f64, own_time: f64) -> Open {
         let length = (self.length * running).max(MIN_WINDOW.min(self.length));
         let end = self.end.max(self.opens.max(now) + length / running);
-        Open { start: self.start, end, length, running, own_time }
+        Open { start: self.start, end, length, running, own_time, queued: self.queued }
     }
 }
 
 impl Open {
+    /// With the program's own part of the time until `now`, if it is known.
+    pub(crate) fn measured(self, now: Option<Queued>) -> Self {
+        let running = self.queued.zip(now).and_then(|(then, now)| then.own_part_until(&now));
+        Self { running: running.unwrap_or(self.running), ..self }
+    }
+
     /// How many calls each observed one stands for.
     pub(crate) fn weight(&self) -> f64 {
         ((self.end - self.start) * self.running / self.length.max(1.0)).max(1.0)
@@ -286,7 +302,14 @@ impl Pace {
         }
         let window = (intensity.calls / self.rate).max(MIN_WINDOW).min(length);
         let opens = start + (length - window) * random.random_range(0.0..1.0);
-        Next::Window(Planned { start, end: start + length, opens, length: window, counted_from: None })
+        Next::Window(Planned {
+            start,
+            end: start + length,
+            opens,
+            length: window,
+            counted_from: None,
+            queued: None,
+        })
     }
 }
 
@@ -297,7 +320,8 @@ mod tests {
 
     use super::*;
 
-    const INTENSITY: Intensity = Intensity { calls: 50.0, stratum: 10e6, allowance: 1000.0, earned: 1e-5 };
+    const INTENSITY: Intensity =
+        Intensity { calls: 50.0, stratum: 10e6, allowance: 1000.0, earned: 1e-5, rare: RARE };
 
     #[test]
     fn a_window_lies_in_its_stratum_and_holds_the_calls_that_are_wanted() {
@@ -321,9 +345,16 @@ mod tests {
 
     #[test]
     fn a_window_that_opens_late_makes_its_stratum_longer() {
-        let planned = Planned { start: 100.0, end: 200.0, opens: 150.0, length: 40.0, counted_from: None };
+        let planned = Planned {
+            start: 100.0,
+            end: 200.0,
+            opens: 150.0,
+            length: 40.0,
+            counted_from: None,
+            queued: None,
+        };
         let at = |now: f64, running: f64| planned.open(now, running, 7.0);
-        let open = Open { start: 100.0, end: 200.0, length: 40.0, running: 1.0, own_time: 7.0 };
+        let open = Open { start: 100.0, end: 200.0, length: 40.0, running: 1.0, own_time: 7.0, queued: None };
         assert_eq!((at(0.0, 1.0), open.weight()), (open, 2.5));
         assert_eq!(at(180.0, 1.0), Open { end: 220.0, ..open });
         let half = Open { end: 260.0, running: 0.5, ..open };

@@ -40,10 +40,15 @@ impl Retries {
         until_next(schedule, pause)
     }
 
+    /// Time until the next complete tick; `None` if it is due.
+    pub(crate) fn until_tick(&self) -> Option<Duration> {
+        self.next_tick.checked_duration_since(Instant::now())
+    }
+
     /// In place of a complete tick, if none is due: opens windows that have waited. Returns the
     /// time for which the thread sleeps.
     pub(crate) fn retry(&self, schedule: &mut Schedule, governor: &mut Governor) -> Option<Duration> {
-        let remaining = self.next_tick.checked_duration_since(Instant::now())?;
+        let remaining = self.until_tick()?;
         if schedule.attempts() == 0 || governor::is_woken() {
             return None;
         }

@@ -20,7 +20,7 @@ use crate::function::{Exceeded, FUNCTIONS, Function, PATIENT, REFILL, Window, ta
 use crate::governor::{self, Demand};
 use crate::measured::{CountedStratum, Measured, ON, Observed, Selection, Stage, Unobserved};
 use crate::options::Counts;
-use crate::own_time::OwnPart;
+use crate::own_time::{OwnPart, Queued};
 use crate::policy::{CAP, Next, Open, Pace, Planned};
 use crate::probe_type::ProbeType;
 use crate::strata::Strata;
@@ -99,6 +99,11 @@ pub(crate) struct Schedule {
     postponed: u32,
     /// Functions to be turned on as soon as no thread is switching their probes off.
     waiting: Vec<u32>,
+    /// The functions that are observed in windows, and some that were: few of a large program's.
+    sampled: Vec<u32>,
+    /// See [`Schedule::queued`], and the tick in which it was read.
+    queued: Option<Queued>,
+    queued_in: u32,
 }
 
 impl Schedule {
@@ -118,6 +123,9 @@ impl Schedule {
             opening: Vec::new(),
             postponed: 0,
             waiting: Vec::new(),
+            sampled: Vec::new(),
+            queued: None,
+            queued_in: 0,
         }
     }
 
@@ -142,11 +150,12 @@ impl Schedule {
     /// Takes the samples that the threads have made.
     pub(crate) fn drain(&mut self) {
         thread::find_a_stack();
-        let functions = &mut self.functions;
+        let (functions, timed) = (&mut self.functions, &mut self.demand.timed);
         let empty = fire::empty();
         let often_timed = &mut self.often_timed;
         let (least, most) = KEPT_OF_ONE.into_inner();
         thread::drain(|sample| {
+            *timed += 1;
             if let Some(measured) = functions.get_mut(sample.function as usize) {
                 let observed = measured.observed_mut();
                 let is_often_timed = |observed: &Observed| observed.samples() >= least as u64;
@@ -232,22 +241,37 @@ impl Schedule {
         Duration::from_nanos((mean * self.random.random_range(0.5..1.5)) as u64)
     }
 
+    /// What the program's only thread has waited for a processor, as of this tick.
+    fn queued(&mut self) -> Option<Queued> {
+        if self.queued_in != self.ticks {
+            (self.queued_in, self.queued) = (self.ticks, Queued::read(self.now()));
+        }
+        self.queued
+    }
+
     /// Functions that take more of the program's time are observed more. This is decided from the
     /// past, as everything is.
     fn weigh(&mut self) {
-        let sampled =
-            |measured: &&mut Measured| measured.stage.is_sampled() && measured.observed().value.is_some();
+        let functions = &mut self.functions;
+        self.sampled.sort_unstable();
+        self.sampled.dedup();
+        self.sampled.retain(|index| functions[*index as usize].stage.is_sampled());
         let (mut sum, mut count) = (0.0, 0.0);
-        for measured in self.functions.iter_mut().filter(sampled) {
-            sum += measured.observed().value.unwrap_or(0.0);
-            count += 1.0;
+        for index in &self.sampled {
+            if let Some(value) = functions[*index as usize].observed().value {
+                sum += value;
+                count += 1.0;
+            }
         }
         self.mean_value = sum / f64::max(count, 1.0);
         self.demand.importance = 0.0;
-        for measured in self.functions.iter_mut().filter(sampled) {
-            let importance = importance(measured.observed().value, self.mean_value);
-            measured.observed_mut().pace.matters(importance);
-            self.demand.importance += importance;
+        for index in &self.sampled {
+            let observed = functions[*index as usize].observed_mut();
+            if observed.value.is_some() {
+                let importance = importance(observed.value, self.mean_value);
+                observed.pace.matters(importance);
+                self.demand.importance += importance;
+            }
         }
     }
 
@@ -284,7 +308,7 @@ impl Schedule {
     /// Plans what comes next, from `start` on, for a function whose mean call takes `mean`
     /// nanoseconds.
     fn plan(&mut self, index: u32, start: f64, mean: f64) {
-        let now = self.now();
+        let (now, queued) = (self.now(), self.queued());
         let measured = &mut self.functions[index as usize];
         let observed = measured.observed_mut();
         observed.value = value(index as usize, observed, now);
@@ -298,7 +322,10 @@ impl Schedule {
             }
             Next::Window(planned) => {
                 let counted_from = Self::is_counted(observed).then(counting::own_time);
-                let planned = Planned { counted_from, ..planned };
+                let planned = Planned { counted_from, queued, ..planned };
+                if !measured.stage.is_sampled() {
+                    self.sampled.push(index);
+                }
                 measured.stage = Stage::Planned(planned);
                 if planned.opens <= self.now() {
                     self.open(index, &planned);
@@ -441,6 +468,7 @@ impl Schedule {
                 self.due.push(Reverse(((self.now() + BUSY) as u64, index)));
             }
             Stage::Open(open) => {
+                let open = open.measured(self.queued());
                 let (closed, now) = (self.closed(function, &open, open.length), self.now());
                 let observed = self.functions[index as usize].observed_mut();
                 if closed.cut_off > 0.0 {
@@ -554,6 +582,7 @@ impl Schedule {
                     strata.unobserved(now - open.start, measured.observed().pace.rate());
                     return strata;
                 }
+                let open = open.measured(Queued::read(now));
                 let part = Open { length: passed * open.length, end: now.min(open.end), ..open };
                 let closed = self.closed(function, &part, part.length);
                 strata.resize_last(part.end - part.start, part.weight());

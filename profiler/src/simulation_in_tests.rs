@@ -4,7 +4,7 @@
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 
-use crate::policy::{Allowance, CAP, Intensity, Next, Pace};
+use crate::policy::{Allowance, CAP, Intensity, Next, Pace, RARE};
 use crate::report::Estimate;
 use crate::strata::Strata;
 
@@ -14,7 +14,8 @@ const TICK: f64 = 1e6;
 /// Time that the service thread takes to wake up when an allowance is used up.
 const WAKE: f64 = 1e5;
 
-const INTENSITY: Intensity = Intensity { calls: 50.0, stratum: 10e6, allowance: 1000.0, earned: 0.0 };
+const INTENSITY: Intensity =
+    Intensity { calls: 50.0, stratum: 10e6, allowance: 1000.0, earned: 0.0, rare: RARE };
 
 /// One run: the profiler's estimate of a function whose entries are at `times`, in order, in
 /// nanoseconds.

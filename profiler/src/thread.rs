@@ -7,7 +7,8 @@
 //! `__tls_get_addr`, which may allocate. Blocks are never unmapped. The service thread reuses those
 //! of threads that have ended.
 
-use std::cell::UnsafeCell;
+mod ring;
+
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
 };
@@ -15,18 +16,12 @@ use std::sync::atomic::{
 use fastinst_sigsafe::blocks::{Block, Blocks};
 use wordpatch::tsc;
 
+use self::ring::Ring;
 use crate::function::{FUNCTIONS, OwnTime, WindowNumber};
 use crate::pairing::{Entry, EntryStack};
 use crate::preemption::{self, Preemption};
 use crate::stack::Stack;
-use crate::{governor, own_process, waking};
-
-/// Number of samples in a ring: more than a thread should make between two ticks of the service
-/// thread. Unused pages are never allocated.
-const RING: usize = 8192;
-
-/// The service thread is woken when a ring is this full.
-const HALF: usize = RING / 2;
+use crate::{governor, own_process};
 
 /// A probe that took longer, in ticks, was preempted: about 0.1 ms.
 const MAX_PROBE_TIME: u64 = 250_000;
@@ -64,15 +59,6 @@ pub(crate) struct Limits {
     was_cut_off: bool,
 }
 
-/// A ring with one writer, the thread, and one reader, the service thread.
-struct Ring {
-    samples: [UnsafeCell<Sample>; RING],
-    /// Written by the thread.
-    written: AtomicUsize,
-    /// Written by the service thread.
-    read: AtomicUsize,
-}
-
 /// A thread's block. Mapped zeroed; all zero is its initial state.
 pub(crate) struct Thread {
     /// Kernel id of the thread that owns the block; 0 if it is free.
@@ -87,6 +73,8 @@ pub(crate) struct Thread {
     paused: AtomicU64,
     /// When its last probe ended, in ticks.
     seen: AtomicU64,
+    /// When it was last found alive otherwise, in ticks.
+    alive: AtomicU64,
     /// Samples lost because the ring was full, and entries lost because the stack was full.
     lost: AtomicU64,
     /// When the thread got the block, in ticks.
@@ -195,6 +183,7 @@ impl Thread {
         let now = tsc::now();
         block.attached.store(now, Ordering::Relaxed);
         block.seen.store(now, Ordering::Relaxed);
+        block.alive.store(now, Ordering::Relaxed);
         block.begins_at(governor::of_thread() as u64);
         block.preemption.forget();
         block.notes.iter().for_each(|note| note.at.store(0, Ordering::Relaxed));
@@ -332,32 +321,26 @@ impl Thread {
         }
     }
 
+    /// As [`Thread::record`], of a thread whose ring is full: if every call is to be timed, the
+    /// probe waits for the service thread, shorter than one that was preempted takes.
+    #[cold]
+    fn record_later(&self, sample: Sample) {
+        let end = tsc::now() + MAX_PROBE_TIME / 2;
+        while governor::is_exact() && tsc::now() < end {
+            std::hint::spin_loop();
+            if self.ring.push(sample) {
+                return;
+            }
+        }
+        self.lose();
+    }
+
     /// Passes a sample to the service thread. Called by the owning thread only.
     #[inline(always)]
     pub(crate) fn record(&self, sample: Sample) {
-        let Ring { samples, written, read } = &self.ring;
-        let at = written.load(Ordering::Relaxed);
-        // Acquire: pairs with the service thread's Release; the slot was read before it is written
-        // again.
-        match at.wrapping_sub(read.load(Ordering::Acquire)) {
-            RING => return self.lose(),
-            HALF => waking::notify(),
-            _ => {}
+        if !self.ring.push(sample) {
+            self.record_later(sample);
         }
-        // SAFETY: the service thread does not read this slot before `written` is advanced.
-        unsafe { *samples[at % RING].get() = sample };
-        // Release: pairs with the Acquire in `drain`.
-        written.store(at.wrapping_add(1), Ordering::Release);
-    }
-
-    fn drain(&self, take: &mut impl FnMut(Sample)) {
-        let Ring { samples, written, read } = &self.ring;
-        let (from, to) = (read.load(Ordering::Relaxed), written.load(Ordering::Acquire));
-        for index in 0..to.wrapping_sub(from) {
-            // SAFETY: between `read` and `written` the slots belong to the service thread.
-            take(unsafe { *samples[from.wrapping_add(index) % RING].get() });
-        }
-        read.store(to, Ordering::Release);
     }
 }
 
@@ -496,7 +479,7 @@ impl OwnTime for Thread {
 
 /// Calls `take` with every recorded sample. For the service thread.
 pub(crate) fn drain(mut take: impl FnMut(Sample)) {
-    blocks().for_each(|block| block.drain(&mut take));
+    blocks().for_each(|block| block.ring.drain(&mut take));
 }
 
 /// Time of threads that have ended, in ticks.
@@ -640,6 +623,8 @@ pub(crate) fn lost() -> u64 {
 }
 
 /// Frees the blocks of threads that have ended, after they were drained. For the service thread.
+/// When a thread has ended is not known: it counts until its last probe, or until it was last found
+/// alive here.
 pub(crate) fn reclaim() {
     let process = std::process::id();
     for block in blocks() {
@@ -648,12 +633,11 @@ pub(crate) fn reclaim() {
         let has_ended = owner != 0
             && unsafe { libc::syscall(libc::SYS_tgkill, process, owner, 0) } != 0
             && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-        if has_ended {
-            // It ended soon after it left its outermost function; some time ago, if that was open.
-            let is_inside = block.entries.look().next().is_some();
-            let end = if is_inside { tsc::now() } else { block.seen.load(Ordering::Relaxed) };
+        if !has_ended {
+            block.alive.store(tsc::now(), Ordering::Relaxed);
+        } else {
             block.entries.own().clear(|entry| block.ended_unseen(entry, block.preemption.known()));
-            release(block, end);
+            release(block, block.ended());
         }
     }
 }
@@ -663,6 +647,12 @@ impl Thread {
     /// of a millisecond. For the service thread.
     pub(crate) fn has_one_stack(&self) -> bool {
         self.owner.load(Ordering::Relaxed) != 0 && self.stack.is_only_now()
+    }
+
+    /// When the thread, which has ended, was last known to be alive.
+    fn ended(&self) -> u64 {
+        let [probed, alive] = [&self.seen, &self.alive].map(|time| time.load(Ordering::Relaxed));
+        probed.max(alive)
     }
 
     fn processor_since_attached(&self) -> u64 {
@@ -686,7 +676,7 @@ fn release(block: &Thread, end: u64) {
 pub(crate) fn after_fork_in_child() {
     let own = Thread::current().map(std::ptr::from_ref);
     for block in blocks() {
-        block.drain(&mut |_| {});
+        block.ring.drain(&mut |_| {});
         block.lost.store(0, Ordering::Relaxed);
         block.overhead.store(0, Ordering::Relaxed);
         block.paused.store(0, Ordering::Relaxed);
@@ -743,6 +733,43 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_has_ended_lives_until_it_was_last_seen() {
+        let (block, end) = std::thread::spawn(|| {
+            let block = Thread::current().unwrap();
+            block.spend(1, tsc::now());
+            (block, tsc::now())
+        })
+        .join()
+        .expect("it does not panic");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(block.ended() <= end);
+        // Another test may find it alive until then.
+        assert!(block.ended() >= block.seen.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_probe_waits_for_space_if_every_call_is_to_be_timed() {
+        let waits = std::thread::spawn(|| {
+            let block = Thread::current().unwrap();
+            while block.lost.load(Ordering::Relaxed) == 0 {
+                block.record(Sample::default());
+            }
+            let waits = |_: &u32| {
+                // Other tests may change it.
+                governor::time_every_call(true);
+                let begin = tsc::now();
+                block.record(Sample::default());
+                tsc::now() - begin >= MAX_PROBE_TIME / 2
+            };
+            let number = (0..40).filter(waits).count();
+            governor::time_every_call(false);
+            block.ring.drain(&mut |_| {});
+            number
+        });
+        assert!(waits.join().expect("it does not panic") >= 20);
+    }
+
+    #[test]
     fn missed_exits_have_limits_only_in_a_thread_with_one_stack() {
         let function = FUNCTIONS.push_with(|_| Function::default()).unwrap();
         let window = Window { delay: 0, length: None, limit: 1, weight: 1.0, spent: 0, is_patient: false };
@@ -755,9 +782,9 @@ mod tests {
         std::thread::spawn(move || {
             let thread = Thread::current().unwrap();
             let recorded = |entry: &Entry| {
-                let before = thread.ring.written.load(Ordering::Relaxed);
+                let before = thread.ring.written();
                 thread.discarded(entry);
-                thread.ring.written.load(Ordering::Relaxed) - before
+                thread.ring.written() - before
             };
             let local = 0_u8;
             thread.enter(std::ptr::from_ref(&local).addr(), |_| {});

@@ -165,7 +165,8 @@ fn the_example_in_the_readme_prints_what_it_computes() {
 }
 
 /// The programs of `wasm_c_api/`.
-const PROGRAMS: [&str; 6] = ["deletion", "kinds", "misuse", "reentrance", "references", "traps"];
+const PROGRAMS: [&str; 7] =
+    ["configuration", "deletion", "kinds", "misuse", "reentrance", "references", "traps"];
 
 fn source(name: &str) -> PathBuf {
     repo_root().join("tests/wasm_c_api").join(name)
@@ -182,6 +183,22 @@ fn modules(folder: &Path) {
                 .expect("a module can be written");
         }
     }
+    let too_large = wat::parse_str(too_large()).expect("a module");
+    fs::write(folder.join("too_large.wasm"), too_large).expect("a module can be written");
+}
+
+/// A module with a function whose code would exceed the limit, since it passes a thousand values to
+/// each of many calls.
+fn too_large() -> String {
+    let types = "i32 ".repeat(1000);
+    let (values, calls, sum) = ("(local.get 0)".repeat(1000), "call 2 ".repeat(500), "i32.add ".repeat(999));
+    let results: String = (0..1000).rev().map(|value| format!("(local.get {value})")).collect();
+    format!(
+        r#"(module
+            (func (export "answer") (result i32) (i32.const 42))
+            (func (param i32) (result i32) {values} {calls} {sum})
+            (func (param {types}) (result {types}) {results}))"#
+    )
 }
 
 /// Runs a program, built with these compilers; prints nothing.

@@ -119,12 +119,18 @@ pub fn rank_correlation(pairs: &[(f64, f64)]) -> f64 {
 
 /// The rank correlation of the functions with the largest true totals.
 pub fn top_by_total(report: &Report, oracle: &Oracle, number: usize) -> f64 {
+    top_of(oracle, number, |address| Some(report.rows.get(&address)?.total_ns?.value))
+}
+
+/// As [`top_by_total`], of totals by address.
+pub fn top_of(oracle: &Oracle, number: usize, total: impl Fn(u64) -> Option<f64>) -> f64 {
     let mut order: Vec<_> = oracle.functions.iter().collect();
     order.sort_by(|a, b| b.1.total.total_cmp(&a.1.total).then(a.0.cmp(b.0)));
-    let estimate =
-        |address| report.rows.get(address).and_then(|row| row.total_ns).map_or(0.0, |total| total.value);
-    let pairs: Vec<_> =
-        order.iter().take(number).map(|(address, truth)| (truth.total, estimate(address))).collect();
+    let pairs: Vec<_> = order
+        .iter()
+        .take(number)
+        .map(|(address, truth)| (truth.total, total(**address).unwrap_or(0.0)))
+        .collect();
     rank_correlation(&pairs)
 }
 

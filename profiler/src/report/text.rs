@@ -259,9 +259,15 @@ pub(super) fn with_error(estimate: Option<&Estimate>, unit: &dyn Fn(f64) -> Stri
 }
 
 /// A share. Its error is that of the time before it.
+/// A part of a whole, which it does not exceed, though its estimate may.
 pub(super) fn share(estimate: Option<&Estimate>, whole: u64) -> [String; 2] {
-    let shown =
-        estimate.filter(|_| whole > 0).map(|part| Certainty::of(part).show(|part| units::share(part, whole)));
+    let most = |value: f64| value.min(whole as f64);
+    let part = estimate.filter(|_| whole > 0).map(|part| Estimate {
+        value: most(part.value),
+        low: most(part.low),
+        high: part.high.map(most),
+    });
+    let shown = part.map(|part| Certainty::of(&part).show(|part| units::share(part, whole)));
     [shown.unwrap_or("-".to_owned()), String::new()]
 }
 

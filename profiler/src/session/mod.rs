@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastinst::provider::{self, Extent};
 use fastinst::service::{self, Tick, Wake};
@@ -33,15 +33,13 @@ use crate::governor::Governor;
 use crate::locations::Locations;
 use crate::options::{Discovery, Options, Output, RunId};
 use crate::output::Identity;
+use crate::reclaiming::Reclaiming;
 use crate::retry::Retries;
 use crate::schedule::Schedule;
 use crate::settings::Settings;
 use crate::stacks::Stacks;
 use crate::stderr::stderr;
 use crate::{fire, governor, preemption, thread};
-
-/// Interval between two checks for threads that have ended.
-pub(crate) const RECLAIM_EVERY: Duration = Duration::from_secs(1);
 
 /// Probes of programs with no more functions than this are made at the start, in at most some 50
 /// ms.
@@ -76,7 +74,7 @@ struct Session {
     /// The number of early calls whose functions are not known: any function may have made them.
     unassigned_calls: u64,
     bodies: Bodies,
-    last_reclaim: Instant,
+    reclaiming: Reclaiming,
     retries: Retries,
     toggles_before: u64,
     written: Option<PathBuf>,
@@ -181,7 +179,7 @@ impl Session {
             early_calls: HashMap::new(),
             unassigned_calls: 0,
             bodies: Bodies::default(),
-            last_reclaim: Instant::now(),
+            reclaiming: Reclaiming::new(),
             retries: Retries::new(),
             toggles_before: 0,
             written: None,
@@ -189,31 +187,51 @@ impl Session {
         }
     }
 
-    /// In place of a complete tick, if none is due and there are no new settings.
-    fn retry(&mut self) -> Option<Duration> {
-        if self.change.is_some() {
+    /// In place of a complete tick, if none is due and there are no new settings: opens windows
+    /// that have waited, and reads samples of stacks before their memory is full.
+    fn part_of_tick(&mut self) -> Option<Duration> {
+        if self.change.is_some() || governor::is_woken() {
             return None;
         }
-        self.retries.retry(&mut self.schedule, &mut self.governor)
+        let until_tick = self.retries.until_tick()?;
+        let are_stacks_due = self.stacks.until_drain().is_some_and(|until| until.is_zero());
+        if !are_stacks_due && self.schedule.attempts() == 0 {
+            return None;
+        }
+        let begin = governor::of_thread();
+        // Perhaps a thread's memory for samples is half full.
+        self.schedule.drain();
+        if are_stacks_due {
+            self.drain_stacks();
+        }
+        self.governor.worked_apart(begin);
+        let next = self.retries.retry(&mut self.schedule, &mut self.governor).unwrap_or(until_tick);
+        Some(self.until_stacks(next))
+    }
+
+    fn drain_stacks(&mut self) {
+        let begin = governor::of_thread();
+        self.stacks.drain();
+        self.governor.unwound(begin, self.stacks.cost());
+    }
+
+    /// The time for which the thread sleeps, if stacks need not be read earlier.
+    fn until_stacks(&self, pause: Duration) -> Duration {
+        self.stacks.until_drain().map_or(pause, |until| pause.min(until))
     }
 
     fn tick(&mut self) -> Duration {
         let begin = governor::of_thread();
         self.take_new_settings();
         self.take_early_calls();
-        let unwinding = governor::of_thread();
-        self.stacks.drain();
-        self.governor.unwound(unwinding, self.stacks.cost());
+        self.drain_stacks();
         let is_busy = self.schedule.tick();
         self.governor.adapt(self.schedule.demand());
-        if self.last_reclaim.elapsed() >= RECLAIM_EVERY {
-            self.last_reclaim = Instant::now();
-            thread::reclaim();
-        }
+        self.reclaiming.tick();
         let mean = self.governor.ticked(begin, is_busy);
         let pause = self.schedule.pause(mean);
-        let pause = self.stacks.max_pause().map_or(pause, |longest| pause.min(longest));
-        self.retries.end_tick(&mut self.schedule, &mut self.governor, pause)
+        let pause = self.retries.end_tick(&mut self.schedule, &mut self.governor, pause);
+        self.until_stacks(pause)
     }
 }
 
@@ -232,9 +250,9 @@ fn tick(wake: Wake) -> Duration {
     // In a forked child, most of which call exec before their first tick; and if instrumented code
     // was loaded after the start.
     sample_stacks();
-    let may_be_retry = requested.is_none() && wake == Wake::Work;
+    let may_be_part = requested.is_none() && wake == Wake::Work;
     let next = with_session(|session| {
-        if may_be_retry && let Some(next) = session.retry() {
+        if may_be_part && let Some(next) = session.part_of_tick() {
             return next;
         }
         let next = session.tick();
@@ -288,7 +306,7 @@ pub(crate) fn restart_in_child() {
     TEXT_IS_SHARED.store(true, Ordering::Release);
     let is_running = with_session(|session| {
         session.clock = Clock::start();
-        session.last_reclaim = Instant::now();
+        session.reclaiming = Reclaiming::new();
         session.toggles_before = fastinst::toggle_count();
         session.written = None;
         session.early_calls.clear();

@@ -8,7 +8,8 @@
 //! any number of functions.
 //!
 //! # How
-//! 1. The kernel takes the samples ([`events`]), and the service thread reads them in each tick.
+//! 1. The kernel takes the samples ([`events`]), and the service thread reads them in each tick. If
+//!    unwinding them costs more than it may, it leaves some of them out ([`thinning`]).
 //! 2. [`unwinding`] finds the frames, by the unwind tables of the objects' files ([`contents`]).
 //! 3. [`contexts`] knows which functions have been entered and not left at each address, inlined
 //!    ones included. Samples wait for [`DELAY`], until the probes of code that was executed for the
@@ -25,6 +26,7 @@ mod contents;
 mod contexts;
 mod events;
 mod tally;
+mod thinning;
 mod unwinding;
 pub(crate) mod waiting;
 mod waits;
@@ -39,6 +41,7 @@ use blocked::{Companion, Snapshot};
 use contexts::{Contexts, FrameState};
 use events::{Events, RawSample, Record};
 use tally::{Functions, Tally};
+use thinning::Thinning;
 use unwinding::{End, Unwinder};
 use waits::Waits;
 
@@ -46,8 +49,8 @@ use waits::Waits;
 pub(crate) use tally::tests::of_chains;
 pub(crate) use tally::{FunctionTime, Times};
 
-use crate::own_time;
 use crate::probe_type::ProbeType;
+use crate::{governor, own_time};
 
 /// How long a sample waits until its functions are looked up.
 const DELAY: Duration = Duration::from_millis(500);
@@ -64,6 +67,11 @@ const SHARE: f64 = 0.4;
 /// Nanoseconds between two samples of a thread.
 const PERIODS: RangeInclusive<f64> = 5e5..=1e7;
 
+/// Samples are read again before a thread that runs all the time can have filled this part of its
+/// processor's memory: the larger one if the last samples have filled less than a quarter.
+const ROOM: f64 = 0.5;
+const ROOM_IF_SELDOM: f64 = 0.9;
+
 /// By how much the period differs from run to run: a program that repeats itself in step with it
 /// does not do so in the next run.
 const JITTER: Range<f64> = 0.9..1.1;
@@ -78,8 +86,8 @@ struct Sample {
 /// What a sample is of.
 #[derive(Debug)]
 enum Of {
-    /// A thread that ran.
-    Running(Frames),
+    /// A thread that ran, and how many samples it represents.
+    Running(Frames, f64),
     /// A snapshot of the threads that wait; each with its number, and what it has waited.
     Waiting { span: f64, stacks: Vec<(u32, Frames, f64)>, unknown: f64, unseen: f64, ended: Vec<u32> },
 }
@@ -102,6 +110,10 @@ pub(crate) struct Stacks {
     refusal: Option<String>,
     /// Nanoseconds.
     period: f64,
+    /// When the samples were last read, and the time from then until they are read again.
+    drained: Instant,
+    pause: Duration,
+    thinning: Thinning,
     unwinder: Unwinder,
     contexts: Contexts,
     /// Samples whose functions were not looked up yet.
@@ -132,6 +144,9 @@ impl Stacks {
             has_started: false,
             refusal: None,
             period: 0.0,
+            drained: Instant::now(),
+            pause: Duration::ZERO,
+            thinning: Thinning::new(),
             unwinder: Unwinder::new(),
             contexts: Contexts::default(),
             delayed: VecDeque::new(),
@@ -163,6 +178,7 @@ impl Stacks {
         match Events::open(self.period as u64) {
             Ok(events) => {
                 self.events = Some(events);
+                self.thinning.begin(SHARE * budget * self.period - COST_OF_SAMPLE, COST_OF_UNWINDING);
                 // Without it, all that is waited may belong to any function.
                 self.companion = Companion::start(budget).ok();
             }
@@ -185,7 +201,10 @@ impl Stacks {
         let Some(events) = &mut self.events else { return };
         let (unwinder, contexts, frames, tally, delayed) =
             (&mut self.unwinder, &mut self.contexts, &mut self.frames, &mut self.tally, &mut self.delayed);
+        let (thinning, begin, mut unwound) = (&mut self.thinning, governor::of_thread(), 0);
+        let (capacity, mut taken) = (events.capacity(), 0);
         let at = Instant::now();
+        self.drained = at;
         let mut refresh = |unwinder: &mut Unwinder| {
             unwinder.refresh().iter().for_each(|range| contexts.remove(range));
         };
@@ -202,10 +221,15 @@ impl Stacks {
             (end != End::Profiler).then(|| Frames { frames: frames.as_slice().into(), end })
         };
         events.drain(|record| match record {
-            Record::Sample(sample) => match unwind(&sample) {
-                Some(frames) => delayed.push_back(Sample { at, of: Of::Running(frames) }),
-                None => tally.profiler += 1,
-            },
+            Record::Sample(sample) => {
+                taken += 1;
+                let Some(weight) = thinning.weight() else { return };
+                unwound += 1;
+                match unwind(&sample) {
+                    Some(frames) => delayed.push_back(Sample { at, of: Of::Running(frames, weight) }),
+                    None => tally.add_of_profiler(weight),
+                }
+            }
             Record::Unreadable => tally.add_unreadable(),
             Record::Lost(number) => tally.lost += number,
         });
@@ -214,6 +238,7 @@ impl Stacks {
             // A thread in the profiler's code waits because of that.
             let stacks = stacks
                 .iter()
+                .inspect(|_| unwound += 1)
                 .filter_map(|blocked| Some((blocked.thread, unwind(&blocked.sample())?, blocked.waited)));
             let of = Of::Waiting { span, stacks: stacks.collect(), unknown, unseen, ended };
             delayed.push_back(Sample { at, of });
@@ -221,13 +246,16 @@ impl Stacks {
         while let Some(sample) = self.delayed.pop_front_if(|sample| at.duration_since(sample.at) > DELAY) {
             self.count(&sample.of);
         }
+        self.thinning.has_cost(governor::of_thread() - begin, unwound);
+        let part = if taken * 4 < capacity { ROOM_IF_SELDOM } else { ROOM };
+        self.pause = Duration::from_nanos((part * capacity as f64 * self.period) as u64);
     }
 
     fn count(&mut self, sample: &Of) {
         match sample {
-            Of::Running(frames) => {
+            Of::Running(frames, weight) => {
                 let functions = self.functions(frames);
-                self.tally.add(&functions);
+                self.tally.add(&functions, *weight);
             }
             Of::Waiting { span, stacks, unknown, unseen, ended } => {
                 // Before another thread has the same number.
@@ -263,10 +291,10 @@ impl Stacks {
         functions
     }
 
-    /// The longest time between two calls of [`Stacks::drain`] in which no sample is lost.
-    pub(crate) fn max_pause(&self) -> Option<Duration> {
-        let events = self.events.as_ref()?;
-        Some(Duration::from_nanos((events.capacity() as f64 * self.period / 2.0) as u64))
+    /// The time until the next call of [`Stacks::drain`], so that no sample is lost.
+    pub(crate) fn until_drain(&self) -> Option<Duration> {
+        self.events.as_ref()?;
+        Some(self.pause.saturating_sub(self.drained.elapsed()))
     }
 
     /// Counts all samples that have been taken.
@@ -293,13 +321,13 @@ impl Stacks {
 
     /// The number of samples of threads that ran.
     pub(crate) fn taken(&self) -> u64 {
-        let delayed = self.delayed.iter().filter(|sample| matches!(sample.of, Of::Running(_)));
+        let delayed = self.delayed.iter().filter(|sample| matches!(sample.of, Of::Running(..)));
         self.tally.taken() + delayed.count() as u64
     }
 
     /// What they have cost the program's threads, in nanoseconds.
     pub(crate) fn cost(&self) -> f64 {
-        self.taken() as f64 * COST_OF_SAMPLE
+        (self.taken() + self.thinning.left_out()) as f64 * COST_OF_SAMPLE
     }
 
     /// Why no samples are taken, if they are not.
@@ -328,6 +356,7 @@ impl Stacks {
         self.delayed.clear();
         self.tally = Tally::default();
         self.waits = Waits::default();
+        self.thinning = Thinning::new();
         self.refusal = None;
         self.has_started = false;
     }

@@ -13,7 +13,11 @@
 //!    other function: they are part of the upper limit of all that were not seen in them.
 //! 3. **Time without samples** is part of every upper limit: that of threads which ended before
 //!    their first period was over; that in the kernel, if the process may not observe it.
-//! 4. **Waits** belong to the latency of whatever waits, and are estimated from snapshots of their
+//! 4. **Thinning.** While unwinding costs too much, a part of the samples is left out at random,
+//!    and each of the others weighs more ([`super::thinning`]). The interval is then that of as
+//!    many equal samples as would have the same variance, which is that of a ratio of weighted sums
+//!    (Särndal, Swensson and Wretman 1992, section 5.6).
+//! 5. **Waits** belong to the latency of whatever waits, and are estimated from snapshots of their
 //!    own ([`super::waits`]). Without these, the time of all threads that waited is part of every
 //!    upper limit.
 //!
@@ -30,29 +34,68 @@ const Z: f64 = 2.1;
 /// With fewer samples than this, nothing is estimated.
 const FEW: u64 = 20;
 
+/// Samples, each of which represents several.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Weight {
+    /// The sum of their weights, and that of the squares.
+    sum: f64,
+    squares: f64,
+}
+
+impl Weight {
+    fn add(&mut self, weight: f64) {
+        self.sum += weight;
+        self.squares += weight * weight;
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self { sum: self.sum + other.sum, squares: self.squares + other.squares }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self { sum: self.sum - other.sum, squares: self.squares - other.squares }
+    }
+
+    /// Limits of the sum that was to be expected, of `all`.
+    fn limits(self, all: Self) -> (f64, f64) {
+        let share = (self.sum / all.sum).clamp(0.0, 1.0);
+        let variance = (self.squares * (1.0 - 2.0 * share) + share * share * all.squares) / all.sum.powi(2);
+        let equal = match share * (1.0 - share) {
+            0.0 => all.sum * all.sum / all.squares,
+            of_one => of_one / variance,
+        };
+        let (low, high) = limits(share * equal, equal);
+        let scale = all.sum / equal;
+        (low * scale, high * scale)
+    }
+}
+
 /// The samples of one function.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Count {
-    total: u64,
-    own: u64,
+    total: Weight,
+    own: Weight,
     /// Of `total`, those whose other functions are not all known.
-    partial: u64,
+    partial: Weight,
 }
 
 /// The samples so far.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     functions: HashMap<u32, Count>,
-    arcs: HashMap<(Option<u32>, u32), u64>,
-    all: u64,
-    /// In the profiler's own code.
-    pub(super) profiler: u64,
+    arcs: HashMap<(Option<u32>, u32), Weight>,
+    /// All samples, and their number.
+    all: Weight,
+    number: u64,
+    /// The weight of those in the profiler's own code, and their number.
+    profiler: f64,
+    of_profiler: u64,
     /// Dropped by the kernel.
     pub(super) lost: u64,
     /// Samples whose functions are not all known.
-    partial: u64,
+    partial: Weight,
     /// Samples whose innermost function is not known.
-    headless: u64,
+    headless: Weight,
 }
 
 /// The functions of a sample.
@@ -94,37 +137,46 @@ impl Functions {
 }
 
 impl Tally {
-    pub(super) fn add(&mut self, functions: &Functions) {
-        let Self { all, partial, headless, functions: by_function, arcs, .. } = self;
+    /// Adds a sample that represents this number.
+    pub(super) fn add(&mut self, functions: &Functions, weight: f64) {
+        let Self { partial, headless, functions: by_function, arcs, .. } = self;
         let is_partial = functions.are_incomplete();
-        *all += 1;
-        *partial += u64::from(is_partial);
-        *headless += u64::from(functions.is_headless);
+        let weight_if = |is: bool| if is { weight } else { 0.0 };
+        self.number += 1;
+        self.all.add(weight);
+        partial.add(weight_if(is_partial));
+        headless.add(weight_if(functions.is_headless));
         functions.each(
             |function, is_own| {
                 let count = by_function.entry(function).or_default();
-                count.total += 1;
-                count.partial += u64::from(is_partial);
-                count.own += u64::from(is_own);
+                count.total.add(weight);
+                count.partial.add(weight_if(is_partial));
+                count.own.add(weight_if(is_own));
             },
-            |arc| *arcs.entry(arc).or_default() += 1,
+            |arc| arcs.entry(arc).or_default().add(weight),
         );
     }
 
     /// A sample without a stack.
     pub(super) fn add_unreadable(&mut self) {
-        self.add(&Functions { is_headless: true, ..Functions::default() });
+        self.add(&Functions { is_headless: true, ..Functions::default() }, 1.0);
     }
 
-    /// Samples that were taken.
+    /// A sample in the profiler's own code.
+    pub(super) fn add_of_profiler(&mut self, weight: f64) {
+        self.profiler += weight;
+        self.of_profiler += 1;
+    }
+
+    /// The number of samples.
     pub(crate) fn taken(&self) -> u64 {
-        self.all + self.profiler
+        self.number + self.of_profiler
     }
 
     /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
         self.functions.capacity() * size_of::<(u32, Count)>()
-            + self.arcs.capacity() * size_of::<((Option<u32>, u32), u64)>()
+            + self.arcs.capacity() * size_of::<((Option<u32>, u32), Weight)>()
     }
 }
 
@@ -160,10 +212,10 @@ impl<'a> Times<'a> {
         running: f64,
         waiting: f64,
     ) -> Option<Self> {
-        if tally.all < FEW {
+        if tally.number < FEW {
             return None;
         }
-        let taken = tally.taken() as f64;
+        let taken = tally.all.sum + tally.profiler;
         let sampled = period * (taken + tally.lost as f64);
         let waits = waits.filter(|waits| waits.are_known());
         let unsampled = (running - sampled).max(0.0) + waits.map_or(waiting, Waits::unseen);
@@ -175,14 +227,14 @@ impl<'a> Times<'a> {
         let tally = self.tally;
         let count = tally.functions.get(&function).copied().unwrap_or_default();
         FunctionTime {
-            total: self.estimate(count.total, tally.partial - count.partial, |waits| waits.of(function)),
+            total: self.estimate(count.total, tally.partial.minus(count.partial), |waits| waits.of(function)),
             own: self.estimate(count.own, tally.headless, |waits| waits.of_own(function)),
         }
     }
 
     /// The time of the calls of `callee` that `caller` made; `None` stands for code without probes.
     pub(crate) fn of_arc(&self, caller: Option<u32>, callee: u32) -> Estimate {
-        let seen = self.tally.arcs.get(&(caller, callee)).copied().unwrap_or(0);
+        let seen = self.tally.arcs.get(&(caller, callee)).copied().unwrap_or_default();
         self.estimate(seen, self.tally.partial, |waits| waits.of_arc((caller, callee)))
     }
 
@@ -191,26 +243,26 @@ impl<'a> Times<'a> {
         self.tally.arcs.keys().copied().chain(self.waits.into_iter().flat_map(Waits::arcs))
     }
 
-    /// The time of what was seen in `seen` samples, and may have been in `unknown` others, and that
-    /// has waited for a time.
-    fn estimate(&self, seen: u64, unknown: u64, waited: impl FnOnce(&Waits) -> Estimate) -> Estimate {
-        let (low, _) = limits(seen, self.tally.all);
-        let (_, high) = limits(seen + unknown, self.tally.all);
+    /// The time of what was seen in the samples `seen`, and may have been in others, `unknown`, and
+    /// that has waited for a time.
+    fn estimate(&self, seen: Weight, unknown: Weight, waited: impl FnOnce(&Waits) -> Estimate) -> Estimate {
+        let (low, _) = seen.limits(self.tally.all);
+        let (_, high) = seen.plus(unknown).limits(self.tally.all);
         let time = |samples: f64| samples * self.period;
-        let ran = Estimate::within(time(seen as f64), time(low), time(high));
+        let ran = Estimate::within(time(seen.sum), time(low), time(high));
         let both = self.waits.map_or(ran, |waits| ran.plus(&waited(waits)));
         Estimate { high: both.high.map(|high| high + self.unsampled), ..both }
     }
 }
 
 /// Wilson's limits for the expected number of `seen` among `all` samples.
-pub(super) fn limits(seen: u64, all: u64) -> (f64, f64) {
-    let (seen, all) = (seen as f64, (all as f64).max(1.0));
+pub(super) fn limits(seen: f64, all: f64) -> (f64, f64) {
+    let all = all.max(1.0);
     let (share, z) = ((seen / all).min(1.0), Z * Z / all);
     let middle = (share + z / 2.0) / (1.0 + z);
     let half = (share * (1.0 - share) * z + z * z / 4.0).sqrt() / (1.0 + z);
     let low = if seen == 0.0 { 0.0 } else { all * (middle - half).max(0.0) };
-    let high = if seen == all { all } else { all * (middle + half).min(1.0) };
+    let high = if seen >= all { all } else { all * (middle + half).min(1.0) };
     (low, high)
 }
 
@@ -236,7 +288,7 @@ pub(super) mod tests {
     fn added(samples: &[(Functions, u64)]) -> Tally {
         let mut tally = Tally::default();
         for (functions, number) in samples {
-            (0..*number).for_each(|_| tally.add(functions));
+            (0..*number).for_each(|_| tally.add(functions, 1.0));
         }
         tally
     }
@@ -302,14 +354,41 @@ pub(super) mod tests {
         for (share, all) in [(0.5, 40), (0.02, 400), (0.002, 1000), (0.97, 200), (0.1, 100)] {
             let runs = 4000;
             let holds = (0..runs).filter(|_| {
-                let seen = (0..all).filter(|_| random.random_bool(share)).count() as u64;
-                let (low, high) = limits(seen, all);
-                (low..=high).contains(&(share * all as f64))
+                let seen = (0..all).filter(|_| random.random_bool(share)).count() as f64;
+                let (low, high) = limits(seen, f64::from(all));
+                (low..=high).contains(&(share * f64::from(all)))
             });
             let part = holds.count() as f64 / f64::from(runs);
             assert!(part > 0.94, "{share} of {all}: {part}");
         }
-        assert_eq!(limits(0, 100).0, 0.0);
-        assert_eq!(limits(100, 100).1, 100.0);
+        assert_eq!(limits(0.0, 100.0).0, 0.0);
+        assert_eq!(limits(100.0, 100.0).1, 100.0);
+    }
+
+    /// Of 2,000 samples, those of the second half of the time are thinned to a tenth; function 1
+    /// runs in 10 % of the first half, and in half of the second.
+    #[test]
+    fn intervals_of_thinned_samples_hold_the_truth() {
+        let mut random = SmallRng::seed_from_u64(8);
+        let truth = 1000.0 * 0.1 + 1000.0 * 0.5;
+        let (mut holds, mut sum, runs) = (0, 0.0, 1000);
+        for _ in 0..runs {
+            let mut tally = Tally::default();
+            for number in 0..2000 {
+                let (share, kept) = if number < 1000 { (0.1, 1.0) } else { (0.5, 0.1) };
+                let function = if random.random_bool(share) { 1 } else { 2 };
+                if random.random_bool(kept) {
+                    tally.add(&chain(&[function]), 1.0 / kept);
+                }
+            }
+            // The time of all samples is known.
+            let times = Times::new(&tally, None, 1.0, 2000.0, 0.0).unwrap();
+            let total = times.of(1).total;
+            sum += total.value;
+            holds += u32::from(total.low <= truth && total.high.is_none_or(|high| high >= truth));
+        }
+        let (mean, part) = (sum / f64::from(runs), f64::from(holds) / f64::from(runs));
+        assert!((0.98 * truth..1.02 * truth).contains(&mean), "{mean} of {truth}");
+        assert!(part > 0.93, "{part}");
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn time(lived: f64, running: f64, preempted: Preempted, live: impl It
 }
 
 /// The time for which a thread was ready and had no processor, in nanoseconds.
-fn queued(thread: u32) -> Option<f64> {
+pub(crate) fn queued(thread: u32) -> Option<f64> {
     let statistics = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
     let (_, queued) = ran_and_queued(&statistics)?;
     Some(queued)

@@ -223,7 +223,7 @@ impl Waits {
         let half = student(degrees) * (series.squares / 2.0).sqrt();
         let (mut low, mut high) = (series.time - half, series.time + half);
         if series.seen < FEW_SEEN {
-            let (least, most) = limits(series.seen, self.snapshots);
+            let (least, most) = limits(series.seen as f64, self.snapshots as f64);
             let of_one = series.time / series.seen as f64;
             low = low.min(of_one * least);
             high = high.max(of_one * most);

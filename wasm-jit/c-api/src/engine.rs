@@ -1,6 +1,9 @@
-//! `wasm_config_t` and `wasm_engine_t`.
+//! `wasm_config_t` and `wasm_engine_t`, and the settings of `wasm_jit.h`.
 
-use wasm_jit::{Config, Engine};
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+
+use wasm_jit::{Cache, Config, Engine};
 
 use crate::last_error::failed;
 
@@ -11,6 +14,39 @@ extern "C" fn wasm_config_new() -> Box<Config> {
 
 #[unsafe(no_mangle)]
 extern "C" fn wasm_config_delete(_: Option<Box<Config>>) {}
+
+#[unsafe(no_mangle)]
+extern "C" fn wasm_jit_config_set_lazy_compilation(config: Option<&mut Config>, lazy: bool) {
+    if let Some(config) = config {
+        config.lazy_compilation(lazy);
+    }
+}
+
+/// # Safety
+/// `folder` is null, or a null-terminated text.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn wasm_jit_config_set_cache(
+    config: Option<&mut Config>,
+    folder: *const c_char,
+    max_bytes: u64,
+) -> bool {
+    let (Some(config), false) = (config, folder.is_null()) else {
+        failed("a null pointer instead of a configuration or a folder");
+        return false;
+    };
+    // SAFETY: it is not null; the rest is the caller's promise.
+    let folder = unsafe { CStr::from_ptr(folder) };
+    match Cache::new(OsStr::from_bytes(folder.to_bytes()), max_bytes) {
+        Ok(cache) => {
+            config.cache(cache);
+            true
+        }
+        Err(error) => {
+            failed(error);
+            false
+        }
+    }
+}
 
 /// Null on a processor that the engine does not support.
 #[unsafe(no_mangle)]

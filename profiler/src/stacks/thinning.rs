@@ -1,0 +1,99 @@
+//! Leaves out samples while unwinding them costs more than it may.
+//!
+//! The kernel's period cannot be changed for threads that exist. On a busy machine, where the
+//! caches hold other data, unwinding takes twice as long as otherwise; and if the budget was
+//! exceeded, for other reasons too, less may be spent. Which samples are left out is drawn at
+//! random, with a probability that is decided from what earlier ones have cost, so what the program
+//! does has no influence on it. Each of the others represents as many as it was probable to be
+//! kept.
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::governor;
+
+/// The smallest part of its share that unwinding may cost while the budget is exceeded: times of
+/// functions are worth more than the windows that it is exceeded for.
+const MIN_PART: f64 = 0.5;
+
+/// The smallest part of the samples that is kept.
+const MIN_KEPT: f64 = 0.1;
+
+/// What counts is the cost of about this number of samples.
+const RECENT: f64 = 100.0;
+
+/// Decides which samples are kept.
+pub(super) struct Thinning {
+    random: SmallRng,
+    /// What unwinding may cost for each sample that is taken, in nanoseconds.
+    affordable: f64,
+    /// What it costs for one that is kept.
+    cost: f64,
+    kept: f64,
+    left_out: u64,
+}
+
+impl Thinning {
+    /// Keeps all samples.
+    pub(super) fn new() -> Self {
+        let random = SmallRng::from_rng(&mut rand::rng());
+        Self { random, affordable: f64::INFINITY, cost: 0.0, kept: 1.0, left_out: 0 }
+    }
+
+    /// From now on, unwinding may cost `affordable` nanoseconds for each sample that is taken; one
+    /// that is kept is assumed to cost `cost` at first.
+    pub(super) fn begin(&mut self, affordable: f64, cost: f64) {
+        (self.affordable, self.cost) = (affordable.max(0.0), cost);
+    }
+
+    /// The number of samples that the next one represents; `None` if it is left out.
+    pub(super) fn weight(&mut self) -> Option<f64> {
+        if self.random.random_bool(self.kept) {
+            return Some(1.0 / self.kept);
+        }
+        self.left_out += 1;
+        None
+    }
+
+    /// The last `samples` that were kept have cost this, in nanoseconds of processor time.
+    pub(super) fn has_cost(&mut self, cost: f64, samples: u32) {
+        if samples > 0 {
+            let (cost, samples) = (cost.max(0.0), f64::from(samples));
+            self.cost = (RECENT * self.cost + cost) / (RECENT + samples);
+        }
+        self.kept =
+            (governor::part().max(MIN_PART) * self.affordable / self.cost.max(1.0)).clamp(MIN_KEPT, 1.0);
+    }
+
+    /// The number of samples that were left out.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_others_represent_those_that_are_left_out_and_the_cost_is_what_it_may_be() {
+        let mut thinning = Thinning::new();
+        thinning.begin(10_000.0, 10_000.0);
+        let (mut weights, mut kept, taken) = (0.0, 0, 20_000);
+        for _ in 0..taken {
+            let weight = thinning.weight();
+            kept += u64::from(weight.is_some());
+            weights += weight.unwrap_or(0.0);
+            // Each costs three times what was assumed.
+            thinning.has_cost(weight.map_or(0.0, |_| 30_000.0), weight.is_some().into());
+        }
+        assert!((0.97..1.03).contains(&(weights / f64::from(taken))), "{weights} of {taken}");
+        assert_eq!(kept + thinning.left_out(), taken as u64);
+        let part = kept as f64 / f64::from(taken) * 3.0;
+        // Other tests may change the part of the budget.
+        assert!(part < 1.1, "{part} of what it may cost");
+        thinning.begin(0.0, 10_000.0);
+        thinning.has_cost(0.0, 0);
+        assert!((0..10_000).any(|_| thinning.weight().is_some()), "some are always kept");
+    }
+}

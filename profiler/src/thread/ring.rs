@@ -1,0 +1,90 @@
+//! A thread's samples on their way to the service thread.
+
+use std::cell::UnsafeCell;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::Sample;
+use crate::waking;
+
+/// Number of samples in a ring: more than a thread should make between two ticks of the service
+/// thread. Unused pages are never allocated.
+const RING: usize = 8192;
+
+/// The service thread is woken when a ring is this full.
+const HALF: usize = RING / 2;
+
+/// The number of slots behind the last written one that have memory: several windows of calls.
+const AHEAD: usize = 256;
+
+const PAGE: usize = 4096;
+
+/// A ring with one writer, the thread, and one reader, the service thread. All zero is an empty
+/// one.
+pub(super) struct Ring {
+    samples: [UnsafeCell<Sample>; RING],
+    /// Written by the thread.
+    written: AtomicUsize,
+    /// Written by the service thread.
+    read: AtomicUsize,
+    /// The slots before this one have memory. For the service thread.
+    populated: AtomicUsize,
+}
+
+impl Ring {
+    /// Appends a sample, unless the ring is full. Called by the owning thread only.
+    #[inline(always)]
+    pub(super) fn push(&self, sample: Sample) -> bool {
+        let at = self.written.load(Ordering::Relaxed);
+        // Acquire: pairs with the service thread's Release; the slot was read before it is written
+        // again.
+        match at.wrapping_sub(self.read.load(Ordering::Acquire)) {
+            RING => return false,
+            HALF => waking::notify(),
+            _ => {}
+        }
+        // SAFETY: the service thread does not read this slot before `written` is advanced.
+        unsafe { *self.samples[at % RING].get() = sample };
+        // Release: pairs with the Acquire in `drain`.
+        self.written.store(at.wrapping_add(1), Ordering::Release);
+        true
+    }
+
+    /// Calls `take` with every sample, and provides memory for the next ones. For the service
+    /// thread.
+    pub(super) fn drain(&self, take: &mut impl FnMut(Sample)) {
+        let (from, to) = (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Acquire));
+        for index in 0..to.wrapping_sub(from) {
+            // SAFETY: between `read` and `written` the slots belong to the service thread.
+            take(unsafe { *self.samples[from.wrapping_add(index) % RING].get() });
+        }
+        self.read.store(to, Ordering::Release);
+        if from != to {
+            self.populate(to);
+        }
+    }
+
+    /// The number of samples so far.
+    #[cfg(test)]
+    pub(super) fn written(&self) -> usize {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// A probe that is the first one to write to a page waits for it, some microseconds, and tens
+    /// in a virtual machine. That is part of the time of probes, which programs that wait for a
+    /// point in time make up for: the calls of a window would be too many.
+    fn populate(&self, written: usize) {
+        let from = self.populated.load(Ordering::Relaxed);
+        let until = written.saturating_add(AHEAD).min(RING);
+        if until <= from {
+            return;
+        }
+        let page = |slot: usize| (self.samples.as_ptr().addr() + slot * size_of::<Sample>()) & !(PAGE - 1);
+        let (begin, end) = (page(from), page(until - 1) + PAGE);
+        let pages = ptr::with_exposed_provenance_mut(begin);
+        // SAFETY: pages of this ring, and of what is next to it in its block, whose contents stay
+        // as they are. Before Linux 5.14 this fails, and has no effect.
+        unsafe { libc::madvise(pages, end - begin, libc::MADV_POPULATE_WRITE) };
+        self.populated.store(until, Ordering::Relaxed);
+    }
+}
