@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use wasm_jit::{Error, Module, StoreLimits, Trap};
 use wasm_jit_debug::Killed;
-use wasm_jit_replay::{Ended, Error as ReplayError, HostFailed, Replay, Snapshots};
+use wasm_jit_replay::{Ended, Error as ReplayError, HostFailed, Reason, Replay, Snapshots};
 use wasm_jit_wasi::Exit;
 
 use super::Failure;
-use super::execution::{Run, Stop};
+use super::execution::{Run, Stop, TRAPPED};
 use super::replay;
 
 /// A recorded run before its start, with this much fuel.
@@ -20,7 +20,7 @@ pub(super) fn open(arguments: &Run, module: &Module, trace: &Path, fuel: u64) ->
         Ok(()) | Err(Error::NoFuel) => {}
         Err(error) => return Err(Failure::new(error)),
     }
-    if let Some(heap) = arguments.limits().heap {
+    if let Some(heap) = arguments.limits.of_threads().heap {
         replay.set_limits(StoreLimits::new().heap_size(heap));
     }
     Ok(replay)
@@ -45,6 +45,14 @@ pub(super) fn run(arguments: &Run, trace: &Path, replay: &mut Replay) -> Result<
     match replay.run() {
         Ok(Ended::Returned) => Ok(()),
         Ok(Ended::Failed(error)) => Err(Stop::Error(exit(&error).unwrap_or(error))),
+        Ok(Ended::Stopped(reason)) => {
+            let again = match reason {
+                Reason::Fuel(amount) => format!("; with --fuel {amount}, the replay ends there as well"),
+                _ => String::new(),
+            };
+            let message = format!("the recorded run was stopped after this: {reason}{again}");
+            Err(Stop::Failure(Failure { code: TRAPPED, ..Failure::of_file(trace, message) }))
+        }
         Ok(_) => {
             let message = "the recording ends here, before the program does";
             Err(Stop::Failure(Failure::of_file(trace, message)))

@@ -26,6 +26,7 @@ use super::error::{Error, unsupported};
 use super::event::Event;
 use super::exception;
 use super::functions::{Functions, in_instance, of_global};
+use super::limits::Limits;
 use super::objects;
 use super::rerun::{Observer, Run, rerun};
 use super::trace::Writer;
@@ -55,6 +56,20 @@ pub fn slice(
     trace: impl Read + 'static,
     out: impl Write + Send + 'static,
 ) -> Result<u64, Error> {
+    slice_within(&Limits::default(), module, function, trace, out)
+}
+
+/// As [`slice()`], with limits of the program.
+///
+/// # Errors
+/// Those of [`slice()`]. [`Error::Failed`] also if the program reaches a limit.
+pub fn slice_within(
+    limits: &Limits,
+    module: &Module,
+    function: u32,
+    trace: impl Read + 'static,
+    out: impl Write + Send + 'static,
+) -> Result<u64, Error> {
     let found = accesses::delimited(module, function)?;
     let slice = Shared(Arc::new(Mutex::new(Slice::new(module, function, Writer::new(out)?))));
     slice.lock(|slice| {
@@ -63,7 +78,7 @@ pub fn slice(
             length: module.bytes().len() as u64,
         })
     })?;
-    let result = run(module, &found, trace, &slice);
+    let result = run(limits, module, &found, trace, &slice);
     slice.lock(|slice| {
         // The reason why the run has failed.
         slice.failed.take().map_or(result, Err)?;
@@ -76,6 +91,7 @@ pub fn slice(
 }
 
 fn run<R: Read + 'static>(
+    limits: &Limits,
     module: &Module,
     function: &FunctionInfo<'_>,
     trace: R,
@@ -121,7 +137,7 @@ fn run<R: Read + 'static>(
         }));
         specs
     })?;
-    rerun(module, trace, slice.clone(), |store, instance| {
+    rerun(module, trace, slice.clone(), limits, |store, instance| {
         let functions = store.data().functions().clone();
         slice.lock(|slice| slice.begin(store, instance, functions))
     })?;

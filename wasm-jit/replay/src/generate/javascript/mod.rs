@@ -52,7 +52,11 @@ pub fn javascript(program: &[u8], trace: impl Read) -> Result<JavaScript, Error>
     let (mut used, mut events) = (Used::default(), Vec::new());
     let script = Script::read(program, &original, trace, |event| {
         used.add(event, &original);
-        event.encode(&mut events);
+        match event {
+            // It tells nobody the reason.
+            Event::Fail { .. } => Event::Fail { reason: None }.encode(&mut events),
+            event => event.encode(&mut events),
+        }
         check(event)
     })?;
     let host = host(&original, &script)?;
