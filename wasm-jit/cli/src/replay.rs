@@ -338,9 +338,10 @@ pub(super) fn open(trace: &Path) -> Result<BufReader<File>, Failure> {
 /// Names the file that an error is about.
 pub(super) fn about(error: Error, trace: &Path, program: &Path) -> Failure {
     match error {
-        Error::Module(_) | Error::Unsupported { .. } | Error::NotCalled { .. } => {
-            Failure::of_file(program, error)
-        }
+        Error::Module(_)
+        | Error::Unsupported { .. }
+        | Error::NotGenerated { .. }
+        | Error::NotCalled { .. } => Failure::of_file(program, error),
         error => Failure::of_file(trace, error),
     }
 }

@@ -109,10 +109,13 @@ impl Observers {
         let timeout = timeout.transpose().map_err(Failure::new)?;
         let (files, directory) = (arguments.monitors.modules(&module), arguments.monitors.directory());
         let mut modules = MonitorModules::attach(&files, directory, &mut store, &module)?;
-        let done = program
-            .instantiate(&mut store)
+        let started = program.instantiate(&mut store);
+        let instance = started.as_ref().ok().copied();
+        let done = started
             .map_err(Stop::Error)
             .and_then(|instance| execution::execute(arguments, &mut store, &instance));
+        let replayed = instance.filter(|_| matches!(done, Err(Stop::Error(_))));
+        let replayed = replayed.and_then(|instance| replayed::outcome_of_module(&mut store, instance));
         counts.print();
         let finished = modules.finish(&mut store);
         monitors.finish();
@@ -128,6 +131,9 @@ impl Observers {
             Failure::new(message).report();
         }
         let code = exit_code(arguments, done, has_timed_out);
+        if let Some(message) = replayed {
+            Failure::new(message).about(arguments.file().display()).report();
+        }
         match (code, recorded) {
             (Ok(0), Err(failure)) => Err(failure),
             (code, Err(failure)) => {

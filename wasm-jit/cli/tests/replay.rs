@@ -109,7 +109,42 @@ fn a_run_is_recorded_reduced_and_replayed() {
     // The run has ended by exit, which is a trap of the replay.
     let replayed = place.run(&["run", "check.wasm"]);
     assert_eq!(replayed.status.code(), Some(134), "{}", text(&replayed.stderr));
+    let ended = "wasm-jit: check.wasm: the replay has ended as the recorded run did\n";
+    assert!(text(&replayed.stderr).starts_with(ended), "{}", text(&replayed.stderr));
     assert_eq!(place.files(), ["app.trace", "app.wat", "check.wasm"]);
+}
+
+/// The first difference is named, by the module and by `run --replay`.
+#[test]
+fn a_difference_is_named() {
+    let place = Place::new();
+    let trace = fs::File::open(place.path("app.trace")).unwrap();
+    let events: Vec<_> = wasm_jit_replay::Reader::new(trace).map(Result::unwrap).collect();
+    let mut changed = wasm_jit_replay::Writer::new(fs::File::create(place.path("x.trace")).unwrap()).unwrap();
+    for mut event in events {
+        if let wasm_jit_replay::Event::Call { import: 1, arguments } = &mut event {
+            arguments[0] = wasm_jit_replay::Value::I32(8);
+        }
+        changed.write(&event).unwrap();
+    }
+    changed.close().unwrap();
+    let line = place.fail(&["run", "--replay", "x.trace", "app.wat"]);
+    assert!(line.contains(": `call import=1 i32:7` instead of `call import=1 i32:8`"), "{line}");
+    place.print(&["replay-gen", "--check", "x.trace", "app.wat", "-o", "check.wasm"]);
+    place.print(&["replay-gen", "--separate", "--check", "x.trace", "app.wat", "-o", "parts"]);
+    let parts = ["--preload", "imports=parts/imports.wasm", "--preload", "program=parts/program.wasm"];
+    for arguments in [&["run", "check.wasm"][..], &[&["run"], &parts[..], &["parts/host.wasm"]].concat()] {
+        let run = place.run(arguments);
+        assert_eq!(run.status.code(), Some(134));
+        let text = text(&run.stderr);
+        assert!(text.contains("differs from the recorded run at event 8 of the trace\n"), "{text}");
+    }
+    // What is recorded, and replayed in this engine only.
+    let wide = "(module (table i64 1 funcref) (func (export \"_start\")))";
+    fs::write(place.path("wide.wat"), wide).unwrap();
+    place.print(&["record", "-o", "wide.trace", "wide.wat"]);
+    let line = place.fail(&["replay-gen", "wide.trace", "wide.wat", "-o", "wide.wasm"]);
+    assert!(line.contains("wide.wat: cannot be replayed as a module: a table of 64 bits"), "{line}");
 }
 
 /// A preloaded module is a part of the host: its writes to a memory that it shares with the program

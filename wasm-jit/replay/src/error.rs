@@ -14,6 +14,13 @@ pub enum Error {
         /// What it is.
         what: String,
     },
+    /// What is recorded of the program can be replayed in this engine, but not by a module or a
+    /// host in JavaScript.
+    #[error("cannot be replayed as a module: {what}")]
+    NotGenerated {
+        /// What it is.
+        what: String,
+    },
     /// The trace is damaged or not complete.
     #[error("the trace is damaged at byte {offset}: {what}")]
     Damaged {
@@ -105,4 +112,8 @@ fn of(values: &Option<Box<Difference>>) -> String {
 
 pub(crate) fn unsupported(what: impl Into<String>) -> Error {
     Error::Unsupported { what: what.into() }
+}
+
+pub(crate) fn not_generated(what: impl Into<String>) -> Error {
+    Error::NotGenerated { what: what.into() }
 }

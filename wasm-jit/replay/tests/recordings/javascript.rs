@@ -352,5 +352,5 @@ fn what_javascript_does_not_have_is_refused() {
     let instance = recorder.instantiate(&mut store, &linker).unwrap();
     instance.get_typed_func::<(), ()>(&mut store, "run").unwrap().call(&mut store, ()).unwrap();
     let error = javascript(module.bytes(), &trace.bytes()[..]).unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(matches!(error, Error::NotGenerated { .. }), "{error}");
 }
