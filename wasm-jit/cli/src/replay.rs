@@ -217,9 +217,8 @@ Examples:
 #[command(before_help = REDUCE_EXAMPLES, help_template = super::TEMPLATE)]
 pub(super) struct Reduce {
     /// Keeps only the calls of this function, given by its name or its index: in the new trace, the
-    /// host calls it, with the memories and globals that it found. Recursive calls are part of the
-    /// outermost one. The program runs twice. A program that changes tables outside of the calls is
-    /// refused
+    /// host calls it, with the memories, tables and globals that it found. Recursive calls are part
+    /// of the outermost one. The program runs twice
     #[arg(long, value_name = "FUNCTION")]
     slice: Option<String>,
 

@@ -234,6 +234,11 @@ impl Event {
         matches!(self, Self::ImportMemory { .. } | Self::ImportTable { .. } | Self::ImportGlobal { .. })
     }
 
+    /// Whether it changes a table.
+    pub(crate) fn is_of_table(&self) -> bool {
+        matches!(self, Self::GrowTable { .. } | Self::SetElement { .. })
+    }
+
     /// Whether it is a function that the module does not have.
     pub(crate) fn is_function(&self) -> bool {
         matches!(self, Self::Function { .. })

@@ -81,7 +81,7 @@ fn failures_have_reasons() {
     ];
     let fails = all.map(|reason| Event::Fail { reason });
     let start = Event::Start { module: 1, length: 2 };
-    assert_eq!(events(&trace_of(&[&[start.clone()], &fails[..]].concat()))[1..], fails);
+    assert_eq!(events(&trace_of(&[std::slice::from_ref(&start), &fails[..]].concat()))[1..], fails);
     // It is not read, as is one that is no text.
     let long = Event::Fail { reason: Some(Reason::Host("x".repeat(1001))) };
     let read: Result<Vec<Event>, _> = wasm_jit_replay::Reader::new(&trace_of(&[start, long])[..]).collect();
