@@ -661,3 +661,26 @@ fn an_input_is_not_overwritten_by_a_trace() {
     assert_ne!(place.run(&preloaded).status.code(), Some(0));
     assert_eq!(fs::read_to_string(place.path("app.wat")).unwrap(), PROGRAM);
 }
+
+/// As on a disk that is full: the limit of the size of files is reached. The call that was to be
+/// written fails with this error; what was written before can be read.
+#[test]
+fn a_trace_that_cannot_be_written_ends_the_program() {
+    let place = Place::new();
+    let program = r#"(module
+        (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+        (memory (export "memory") 1)
+        (func (export "_start") (loop (drop (call $random (i32.const 0) (i32.const 65536))) (br 0))))"#;
+    fs::write(place.path("app.wat"), program).unwrap();
+    let command = "trap '' XFSZ; ulimit -f 16384; exec \"$0\" record -o full.trace app.wat";
+    let shell = Command::new("sh")
+        .args(["-c", command, env!("CARGO_BIN_EXE_wasm-jit")])
+        .current_dir(place.0.path())
+        .output()
+        .unwrap();
+    let text = text(&shell.stderr);
+    assert_eq!(shell.status.code(), Some(1), "{text}");
+    assert_eq!(text.matches("File too large").count(), 1, "{text}");
+    let lines = place.print(&["trace", "dump", "full.trace"]);
+    assert!(lines.matches(" return ").count() > 50, "{} bytes", lines.len());
+}

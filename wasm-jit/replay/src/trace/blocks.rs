@@ -66,8 +66,10 @@ struct Chunk {
 }
 
 pub(super) struct FileWriter {
-    /// `None` after an error, and when it is closed.
+    /// `None` after an error.
     slot: Option<Slot>,
+    /// The error, which each call returns from there on.
+    failed: Option<(io::ErrorKind, String)>,
     chunk: Vec<u8>,
     /// How much of the chunk the slot has.
     flushed: usize,
@@ -104,6 +106,7 @@ impl FileWriter {
         slot.begin(0);
         Ok(Some(Self {
             slot: Some(slot),
+            failed: None,
             chunk: Vec::new(),
             flushed: 0,
             checksum: crc32fast::Hasher::new(),
@@ -128,7 +131,7 @@ impl FileWriter {
     }
 
     pub(super) fn flush(&mut self) -> Result<(), Error> {
-        let slot = self.slot.as_mut().ok_or_else(closed)?;
+        let Some(slot) = &mut self.slot else { return Err(self.failure()) };
         let new = &self.chunk[self.flushed..];
         if !new.is_empty() {
             slot.write(self.flushed, new);
@@ -146,6 +149,7 @@ impl FileWriter {
             Ok(free) => free,
             Err(error) => {
                 self.blocks = Writing::Ended;
+                self.failed = Some((error.kind(), error.to_string()));
                 return Err(error.into());
             }
         };
@@ -158,13 +162,21 @@ impl FileWriter {
     fn take_chunk(&mut self) -> Result<Chunk, Error> {
         // A later chunk would be of no use without all of this one.
         self.flush()?;
-        let slot = self.slot.take().ok_or_else(closed)?;
+        let Some(slot) = self.slot.take() else { return Err(self.failure()) };
         let checksum = std::mem::take(&mut self.checksum).finalize();
         self.flushed = 0;
         Ok(Chunk { slot, bytes: std::mem::take(&mut self.chunk), checksum })
     }
 
+    fn failure(&self) -> Error {
+        self.failed.clone().map_or_else(closed, |(kind, text)| io::Error::new(kind, text).into())
+    }
+
+    /// Nothing, if an error was returned before.
     pub(super) fn close(&mut self) -> Result<(), Error> {
+        if self.slot.is_none() {
+            return Ok(());
+        }
         let last = self.take_chunk()?;
         let mut blocks = std::mem::replace(&mut self.blocks, Writing::Ended).end()?;
         if !last.bytes.is_empty() {
