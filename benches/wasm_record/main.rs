@@ -1,10 +1,11 @@
 //! What recording costs, how large traces are, and what replays are like.
 //!
 //! Real WASI programs run with and without `wasm-jit record` in turns; then the trace is reduced,
-//! and the module that replays it runs. The least times of the turns count. Then recordings that
-//! begin and end in the middle of a run (`middle.rs`), and other ways to find what the host changes
-//! (`effects.rs`).
+//! and the module that replays it runs. The least times of the turns count. Then programs that do
+//! nothing but call their host (`calls.rs`), recordings that begin and end in the middle of a run
+//! (`middle.rs`), and other ways to find what the host changes (`effects.rs`).
 
+mod calls;
 mod effects;
 mod middle;
 
@@ -59,6 +60,7 @@ fn main() {
             "reduced",
             "program KiB",
             "module",
+            "generated s",
             "bytes",
             "read by the program",
         ],
@@ -70,6 +72,7 @@ fn main() {
     }
     let mut report = Report::new("What does it cost to record a program of WebAssembly?");
     report.push(table);
+    report.push(calls::costs(&options));
     report.push(effects::ways(&options));
     report.push(middle::speed(&options));
     report.push(middle::snapshots(&options));
@@ -158,6 +161,7 @@ fn measure(program: &Program, folder: &Path, options: &Options, table: &mut Tabl
         size(&reduced).into(),
         size(&file).into(),
         size(&module).into(),
+        made.elapsed.as_secs_f64().into(),
         count("bytes", 0).into(),
         count("bytes", 1).into(),
     ]);

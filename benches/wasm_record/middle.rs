@@ -63,7 +63,8 @@ impl Program {
     }
 
     fn recorder(&self) -> Recorder {
-        Recorder::new(&self.module, std::io::sink()).expect("it can be recorded")
+        let file = tempfile::tempfile().expect("a temporary file can be made");
+        Recorder::to_file(&self.module, file).expect("it can be recorded")
     }
 
     fn calls(&self, number: u64) -> CallRecorder {

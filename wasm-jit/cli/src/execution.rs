@@ -4,7 +4,6 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Args;
 use wasm_jit::{Config, Engine, Error, ExternType, Func, Instance, Module, Store};
@@ -13,13 +12,14 @@ use wasm_jit_wasi::{WasiCtx, WasiCtxBuilder};
 
 use super::code_settings::CodeSettings;
 use super::host::Host;
+use super::limits::ProgramLimits;
 use super::loading::Loading;
-use super::program::{Imports, Limits};
+use super::program::Imports;
 use super::recordings::Recorded;
-use super::{Failure, units, values};
+use super::{Failure, values};
 
 /// Exit code of a program that trapped: the code that a shell reports for an aborted process.
-const TRAPPED: u8 = 134;
+pub(super) const TRAPPED: u8 = 134;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,23 +61,8 @@ pub(super) struct Run {
     #[arg(long, value_name = "NAME")]
     pub(super) invoke: Option<String>,
 
-    /// Stops the program with a trap after this time: 10s, 500ms, 2m [default: never]
-    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
-    pub(super) timeout: Option<Duration>,
-
-    /// Stops each thread of the program with a trap after N units of fuel: 1 for each instruction,
-    /// and 1 for each call of a function; at the same instruction in every run [default: unlimited]
-    #[arg(long, value_name = "N")]
-    pub(super) fuel: Option<u64>,
-
-    /// Stack size of the program; deeper recursion traps: 512K, 8M
-    #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = units::bytes)]
-    pub(super) max_stack: usize,
-
-    /// Memory of each thread's garbage-collected heap: 64M, 1G; a program that needs more fails
-    /// [default: unlimited]
-    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
-    max_heap: Option<usize>,
+    #[command(flatten)]
+    pub(super) limits: ProgramLimits,
 
     /// Instantiates this module first, and defines its exports for imports from NAME; may be
     /// repeated
@@ -146,14 +131,9 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// What each thread of the program may use.
-    pub(super) fn limits(&self) -> Limits {
-        Limits { stack: self.max_stack, fuel: self.fuel, heap: self.max_heap.map(|bytes| bytes as u64) }
-    }
-
     /// The fuel of a run: as much as compiled code counts, if it is not limited.
     pub(super) fn given_fuel(&self) -> u64 {
-        self.fuel.unwrap_or(i64::MAX as u64)
+        self.limits.fuel.unwrap_or(i64::MAX as u64)
     }
 
     /// What the program can import besides WASI and the functions of `wasm:js-string`.
@@ -173,6 +153,11 @@ impl Run {
         Path::new(&self.program[0])
     }
 
+    /// The files of the modules.
+    pub(super) fn inputs(&self) -> Vec<&Path> {
+        self.preloads.iter().map(|(_, file)| file.as_path()).chain([self.file()]).collect()
+    }
+
     fn arguments(&self) -> &[OsString] {
         &self.program[1..]
     }
@@ -180,7 +165,10 @@ impl Run {
     /// Compiles the program.
     pub(super) fn load(&self) -> Result<Module, Failure> {
         let mut config = Config::new();
-        config.max_wasm_stack(self.max_stack).consume_fuel(self.fuel.is_some() || self.goes_back);
+        self.limits.apply(&mut config);
+        if self.goes_back {
+            config.consume_fuel(true);
+        }
         self.code.apply(&mut config);
         self.loading.apply(&mut config)?;
         let engine = Engine::new(&config).map_err(Failure::new)?;

@@ -13,6 +13,7 @@ mod debug;
 mod execution;
 mod folders;
 mod host;
+mod limits;
 mod loading;
 mod monitor_modules;
 mod monitors;
@@ -102,6 +103,12 @@ impl Failure {
         Self { message: format!("{what}: {}", self.message), ..self }
     }
 
+    /// The same without further lines.
+    fn in_one_line(mut self) -> Self {
+        self.message.truncate(self.message.lines().next().map_or(0, str::len));
+        self
+    }
+
     /// Prints the message; returns the exit code.
     fn report(&self) -> u8 {
         // The exit code is valid even if the message cannot be written.
@@ -132,8 +139,8 @@ fn main() -> ExitCode {
         Verb::Debug(arguments) => debug::run(arguments),
         Verb::Whamm(arguments) => whamm::run(&arguments),
         Verb::Record(arguments) => record::record(arguments),
-        Verb::Trace(arguments) => replay::trace(&arguments),
-        Verb::Reduce(arguments) => replay::reduce(&arguments),
+        Verb::Trace(arguments) => replay::trace(arguments),
+        Verb::Reduce(arguments) => replay::reduce(arguments),
         Verb::ReplayGen(arguments) => replay::generate(&arguments),
         Verb::Generate(what) => generate(&what),
     };

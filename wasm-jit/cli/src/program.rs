@@ -200,6 +200,14 @@ fn instantiate(
     })
 }
 
+/// Runs this on a thread on which a program has a stack of this size.
+pub(super) fn run_with_stack<R: Send + 'static>(
+    bytes: usize,
+    run: impl FnOnce() -> Result<R, Failure> + Send + 'static,
+) -> Result<R, Failure> {
+    with_stack(bytes, run)?.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// Starts a thread on which a program has a stack of this size.
 pub(super) fn with_stack<R: Send + 'static>(
     bytes: usize,

@@ -1,14 +1,14 @@
 //! Recordings of complete runs, and of calls in the middle of a run, from its start on or requested
 //! by another process.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::num::NonZeroU64;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
-use wasm_jit::Module;
+use wasm_jit::{Module, Store};
 use wasm_jit_replay::{CallRecorder, Calls, Recorder};
 
 use super::Failure;
@@ -25,6 +25,13 @@ pub(super) struct Recorded {
 }
 
 impl Recorded {
+    /// What is reported if fewer calls were recorded than were wanted.
+    pub(super) fn missing(&self, recorded: u64) -> Option<String> {
+        let wanted = self.calls.calls.get();
+        let message = || format!("{}: {recorded} of {wanted} calls were recorded", self.output.display());
+        (recorded < wanted).then(message)
+    }
+
     /// The traces of the preloaded modules.
     fn of_preloads(&self, preloads: &[(String, Module)]) -> Result<Vec<Recorder>, Failure> {
         let mut names = vec![PROGRAM];
@@ -41,6 +48,12 @@ impl Recorded {
         fs::create_dir_all(&self.output).map_err(|error| Failure::of_file(&self.output, error))?;
         let recorder = |(name, module): &(String, Module)| record(module, &self.trace(name));
         preloads.iter().map(recorder).collect()
+    }
+
+    /// All of them, if each module has one.
+    fn traces(&self, preloads: &[(String, Module)]) -> Vec<PathBuf> {
+        let names = preloads.iter().map(|(name, _)| name.as_str());
+        names.chain([PROGRAM]).map(|name| self.trace(name)).collect()
     }
 
     /// That of a module, if each has one.
@@ -107,13 +120,21 @@ pub(super) enum Recording {
 }
 
 impl Recording {
-    /// Records to files. They are overwritten, unless a module cannot be recorded.
+    /// Records to files. They are overwritten, unless a module cannot be recorded or they are among
+    /// the inputs.
     pub(super) fn start(
         module: &Module,
-        program: &Path,
+        (program, inputs): (&Path, &[&Path]),
         preloads: &[(String, Module)],
         recorded: &Recorded,
     ) -> Result<Self, Failure> {
+        let outputs = match recorded.each {
+            true => recorded.traces(preloads),
+            false => vec![recorded.output.clone()],
+        };
+        for output in outputs {
+            refuse_inputs(&output, inputs.iter().copied())?;
+        }
         let about = |failure: Failure| failure.about(program.display());
         if let Some(calls) = recorded.calls.of(module).map_err(about)? {
             return record_calls(module, calls, &recorded.output).map(Self::Calls).map_err(about);
@@ -134,30 +155,64 @@ impl Recording {
         }
     }
 
-    /// After the end of the program.
-    pub(super) fn finish(self, program: &Path) -> Result<(), Failure> {
-        match self {
-            Self::Run(_) => Ok(()),
-            Self::Calls(recorder) => {
-                recorder.stop().map(drop).map_err(|error| Failure::of_file(program, error))
+    /// After the end of the program. Returns the number of recorded calls, if some of a function
+    /// are recorded.
+    pub(super) fn finish(self, store: &mut Store<Host>, program: &Path) -> Result<Option<u64>, Failure> {
+        let stopped = match self {
+            Self::Run(Recorders { program, preloads }) => {
+                let mut all = std::iter::once(&program).chain(&preloads);
+                all.try_for_each(|recorder| recorder.stop(&mut *store)).map(|()| None)
             }
-        }
+            Self::Calls(recorder) => recorder.stop().map(Some),
+        };
+        stopped.map_err(|error| Failure::of_file(program, error))
     }
 }
 
 /// Records a run of a module to a file.
 fn record(module: &Module, trace: &Path) -> Result<Recorder, Failure> {
-    Recorder::new(module, create(trace)?).map_err(Failure::new)
+    Recorder::to_file(module, create(trace)?).map_err(Failure::new)
 }
 
 /// Records calls to a file.
 fn record_calls(module: &Module, calls: Calls, trace: &Path) -> Result<CallRecorder, Failure> {
     CallRecorder::check(module, calls).map_err(Failure::new)?;
-    CallRecorder::start::<Host>(module, calls, create(trace)?).map_err(Failure::new)
+    CallRecorder::start_to_file::<Host>(module, calls, create(trace)?).map_err(Failure::new)
 }
 
+/// Opens a trace that is written. Another recording to it would end this process when it truncates
+/// the file.
 fn create(trace: &Path) -> Result<File, Failure> {
-    File::create(trace).map_err(|error| Failure::of_file(trace, error))
+    let is_special = trace.metadata().is_ok_and(|file| !file.is_file());
+    let opened = match is_special {
+        true => File::create(trace),
+        // A part of it is mapped, which needs to read.
+        false => OpenOptions::new().read(true).write(true).create(true).truncate(false).open(trace),
+    };
+    let file = opened.map_err(|error| Failure::of_file(trace, error))?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) if !is_special => {
+            Err(Failure::of_file(trace, "another recording writes to it"))
+        }
+        // Not every file system has locks.
+        _ => Ok(file),
+    }
+}
+
+/// Refuses an output that is one of these inputs, which it would overwrite.
+pub(super) fn refuse_inputs<'a>(
+    output: &Path,
+    inputs: impl IntoIterator<Item = &'a Path>,
+) -> Result<(), Failure> {
+    let file = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino(), file.is_file()));
+    let Ok(written @ (_, _, true)) = file(output) else { return Ok(()) };
+    match inputs.into_iter().find(|input| file(input).is_ok_and(|input| input == written)) {
+        Some(input) => {
+            let message = format!("{}: it would overwrite the input {}", output.display(), input.display());
+            Err(Failure { code: 2, message })
+        }
+        None => Ok(()),
+    }
 }
 
 /// A recording of a program that runs, which others request.
@@ -202,7 +257,6 @@ impl AttachedRecording {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::OpenOptions;
     use std::os::unix::fs::OpenOptionsExt;
 
     use nix::sys::stat::Mode;

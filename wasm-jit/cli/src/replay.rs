@@ -9,10 +9,11 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tempfile::{NamedTempFile, PersistError};
-use wasm_jit::{Engine, Module};
+use wasm_jit::{Config, Engine, Module};
 use wasm_jit_replay::{Error, Event, Reader, Reduced};
 
-use super::Failure;
+use super::limits::ProgramLimits;
+use super::{Failure, program, recordings};
 
 const TRACE_EXAMPLES: &str = "\
 Examples:
@@ -65,6 +66,9 @@ struct Import {
     #[arg(value_name = "TEXT")]
     text: PathBuf,
 
+    #[command(flatten)]
+    limits: ProgramLimits,
+
     /// The program that was recorded (.wasm or .wat), without instrumentation
     #[arg(value_name = "PROGRAM")]
     program: PathBuf,
@@ -78,18 +82,21 @@ struct Numbered {
     event: Event,
 }
 
-pub(super) fn trace(arguments: &Trace) -> Result<ExitCode, Failure> {
-    match &arguments.verb {
-        Verb::Dump(arguments) => dump(arguments),
-        Verb::Import(arguments) => import(arguments),
+pub(super) fn trace(arguments: Trace) -> Result<ExitCode, Failure> {
+    match arguments.verb {
+        Verb::Dump(arguments) => dump(&arguments),
+        Verb::Import(arguments) => {
+            program::run_with_stack(arguments.limits.max_stack, move || import(&arguments))
+        }
     }
 }
 
-fn import(Import { output, text, program }: &Import) -> Result<ExitCode, Failure> {
-    let module = load(program)?;
+fn import(Import { output, text, limits, program }: &Import) -> Result<ExitCode, Failure> {
+    recordings::refuse_inputs(output, [program.as_path()])?;
+    let module = load_to_run(program, limits)?;
     let new = Output::new(output)?;
-    let imported = wasm_jit_replay::import(&module, open(text)?, new.file()?);
-    imported.map_err(|error| about(error, text, program))?;
+    let imported = wasm_jit_replay::import_within(&limits.of_replay(), &module, open(text)?, new.file()?);
+    imported.map_err(|error| about(error, text, program).in_one_line())?;
     new.finish()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -210,9 +217,8 @@ Examples:
 #[command(before_help = REDUCE_EXAMPLES, help_template = super::TEMPLATE)]
 pub(super) struct Reduce {
     /// Keeps only the calls of this function, given by its name or its index: in the new trace, the
-    /// host calls it, with the memories and globals that it found. Recursive calls are part of the
-    /// outermost one. The program runs twice. A program that changes tables outside of the calls is
-    /// refused
+    /// host calls it, with the memories, tables and globals that it found. Recursive calls are part
+    /// of the outermost one. The program runs twice
     #[arg(long, value_name = "FUNCTION")]
     slice: Option<String>,
 
@@ -220,6 +226,9 @@ pub(super) struct Reduce {
     /// slice
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    limits: ProgramLimits,
 
     /// The new trace
     #[arg(short, long, value_name = "FILE")]
@@ -243,9 +252,15 @@ struct Figures {
     calls: Option<u64>,
 }
 
-pub(super) fn reduce(arguments: &Reduce) -> Result<ExitCode, Failure> {
-    let module = load(&arguments.program)?;
-    let about = |error| about(error, &arguments.trace, &arguments.program);
+pub(super) fn reduce(arguments: Reduce) -> Result<ExitCode, Failure> {
+    program::run_with_stack(arguments.limits.max_stack, move || reduce_here(&arguments))
+}
+
+fn reduce_here(arguments: &Reduce) -> Result<ExitCode, Failure> {
+    recordings::refuse_inputs(&arguments.output, [arguments.program.as_path()])?;
+    let module = load_to_run(&arguments.program, &arguments.limits)?;
+    let limits = arguments.limits.of_replay();
+    let about = |error| about(error, &arguments.trace, &arguments.program).in_one_line();
     let new = Output::new(&arguments.output)?;
     let mut trace = open(&arguments.trace)?;
     let mut calls = None;
@@ -257,11 +272,11 @@ pub(super) fn reduce(arguments: &Reduce) -> Result<ExitCode, Failure> {
         let failed = |error| Failure::new(error).about("a temporary file");
         let mut slice = tempfile::tempfile().map_err(failed)?;
         let out = slice.try_clone().map_err(failed)?;
-        calls = Some(wasm_jit_replay::slice(&module, function, trace, out).map_err(about)?);
+        calls = Some(wasm_jit_replay::slice_within(&limits, &module, function, trace, out).map_err(about)?);
         slice.rewind().map_err(failed)?;
         trace = BufReader::new(slice);
     }
-    let reduced = wasm_jit_replay::reduce(&module, trace, new.file()?).map_err(about)?;
+    let reduced = wasm_jit_replay::reduce_within(&limits, &module, trace, new.file()?).map_err(about)?;
     new.finish()?;
     let ([before, after], [bytes, needed]) = (reduced.events, reduced.bytes);
     super::print(|out| {
@@ -304,6 +319,13 @@ impl<'a> Output<'a> {
     }
 }
 
+/// Loads a program that runs with these limits.
+fn load_to_run(program: &Path, limits: &ProgramLimits) -> Result<Module, Failure> {
+    let mut config = Config::new();
+    limits.apply(&mut config);
+    super::load(&Engine::new(&config).map_err(Failure::new)?, program)
+}
+
 fn load(program: &Path) -> Result<Module, Failure> {
     super::load(&Engine::default(), program)
 }
@@ -315,9 +337,10 @@ pub(super) fn open(trace: &Path) -> Result<BufReader<File>, Failure> {
 /// Names the file that an error is about.
 pub(super) fn about(error: Error, trace: &Path, program: &Path) -> Failure {
     match error {
-        Error::Module(_) | Error::Unsupported { .. } | Error::NotCalled { .. } => {
-            Failure::of_file(program, error)
-        }
+        Error::Module(_)
+        | Error::Unsupported { .. }
+        | Error::NotGenerated { .. }
+        | Error::NotCalled { .. } => Failure::of_file(program, error),
         error => Failure::of_file(trace, error),
     }
 }

@@ -3,13 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use wasm_jit::{Error, Module, StoreLimits, Trap};
+use wasm_jit::{Error, Instance, Module, Store, StoreLimits, Trap, Val};
 use wasm_jit_debug::Killed;
-use wasm_jit_replay::{Ended, Error as ReplayError, HostFailed, Replay, Snapshots};
+use wasm_jit_replay::{
+    DIFFERENCE, Ended, Error as ReplayError, HostFailed, LAST, POSITION, Reason, Replay, Snapshots,
+};
 use wasm_jit_wasi::Exit;
 
 use super::Failure;
-use super::execution::{Run, Stop};
+use super::execution::{Run, Stop, TRAPPED};
+use super::host::Host;
 use super::replay;
 
 /// A recorded run before its start, with this much fuel.
@@ -20,7 +23,7 @@ pub(super) fn open(arguments: &Run, module: &Module, trace: &Path, fuel: u64) ->
         Ok(()) | Err(Error::NoFuel) => {}
         Err(error) => return Err(Failure::new(error)),
     }
-    if let Some(heap) = arguments.limits().heap {
+    if let Some(heap) = arguments.limits.of_threads().heap {
         replay.set_limits(StoreLimits::new().heap_size(heap));
     }
     Ok(replay)
@@ -45,6 +48,14 @@ pub(super) fn run(arguments: &Run, trace: &Path, replay: &mut Replay) -> Result<
     match replay.run() {
         Ok(Ended::Returned) => Ok(()),
         Ok(Ended::Failed(error)) => Err(Stop::Error(exit(&error).unwrap_or(error))),
+        Ok(Ended::Stopped(reason)) => {
+            let again = match reason {
+                Reason::Fuel(amount) => format!("; with --fuel {amount}, the replay ends there as well"),
+                _ => String::new(),
+            };
+            let message = format!("the recorded run was stopped after this: {reason}{again}");
+            Err(Stop::Failure(Failure { code: TRAPPED, ..Failure::of_file(trace, message) }))
+        }
         Ok(_) => {
             let message = "the recording ends here, before the program does";
             Err(Stop::Failure(Failure::of_file(trace, message)))
@@ -52,6 +63,21 @@ pub(super) fn run(arguments: &Run, trace: &Path, replay: &mut Replay) -> Result<
         // It was ended, or its limits were others when it was recorded.
         Err(ReplayError::Failed { source, .. }) if is_ended(&source) => Err(Stop::Error(source)),
         Err(error) => Err(Stop::Failure(replay::about(error, trace, arguments.file()))),
+    }
+}
+
+/// How the replay ended that a module of `replay-gen` is, if it is one and says so.
+pub(super) fn outcome_of_module(store: &mut Store<Host>, instance: Instance) -> Option<String> {
+    let mut value = |name| match instance.get_global(&mut *store, name)?.get(&mut *store) {
+        Val::I32(value) => Some(value),
+        _ => None,
+    };
+    let [difference, position, last] = [value(DIFFERENCE)?, value(POSITION)?, value(LAST)?];
+    match difference {
+        // Modules without checks have no position.
+        0 if position == last => Some("the replay has ended as the recorded run did".to_owned()),
+        0 => None,
+        event => Some(format!("the replay differs from the recorded run at event {event} of the trace")),
     }
 }
 

@@ -23,8 +23,8 @@ pub(super) fn run(mut arguments: Run) -> Result<ExitCode, Failure> {
     let requests = arguments.monitors.requests()?;
     // Before there are threads: they must not get the signals.
     let signals = arguments.monitors.block_signals();
-    let running = program::with_stack(arguments.max_stack, move || run_here(&arguments, requests, signals))?;
-    running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    let stack = arguments.limits.max_stack;
+    program::run_with_stack(stack, move || run_here(&arguments, requests, signals))
 }
 
 fn run_here(
@@ -71,7 +71,7 @@ impl Observers {
         if let Some(port) = &debug_port {
             port.add_thread(replay.interrupt_handle());
         }
-        let timeout = arguments.timeout.map(|time| replay.interrupt_handle().interrupt_after(time));
+        let timeout = arguments.limits.timeout.map(|time| replay.interrupt_handle().interrupt_after(time));
         let timeout = timeout.transpose().map_err(Failure::new)?;
         let done = replayed::run(arguments, trace, &mut replay);
         counts.print();
@@ -93,25 +93,29 @@ impl Observers {
         };
         let imports = arguments.imports(module.engine())?;
         let recording = arguments.recorded.as_ref();
-        let recording = recording
-            .map(|recorded| Recording::start(&module, arguments.file(), &imports.preloads, recorded));
+        let recording = recording.map(|recorded| {
+            Recording::start(&module, (arguments.file(), &arguments.inputs()), &imports.preloads, recorded)
+        });
         let recording = recording.transpose()?;
         let recorders = recording.as_ref().and_then(Recording::of_run);
-        let (imported, limits) = ((wasi, imports), arguments.limits());
+        let (imported, limits) = ((wasi, imports), arguments.limits.of_threads());
         let program = Program::new(module.clone(), imported, monitors.clone(), recorders, limits, of_thread);
         let program = program.map_err(|error| Failure::of_file(arguments.file(), error))?;
         let mut store = program.store().map_err(Failure::new)?;
         if let Some(port) = &debug_port {
             port.add_thread(store.interrupt_handle());
         }
-        let timeout = arguments.timeout.map(|time| store.interrupt_handle().interrupt_after(time));
+        let timeout = arguments.limits.timeout.map(|time| store.interrupt_handle().interrupt_after(time));
         let timeout = timeout.transpose().map_err(Failure::new)?;
         let (files, directory) = (arguments.monitors.modules(&module), arguments.monitors.directory());
         let mut modules = MonitorModules::attach(&files, directory, &mut store, &module)?;
-        let done = program
-            .instantiate(&mut store)
+        let started = program.instantiate(&mut store);
+        let instance = started.as_ref().ok().copied();
+        let done = started
             .map_err(Stop::Error)
             .and_then(|instance| execution::execute(arguments, &mut store, &instance));
+        let replayed = instance.filter(|_| matches!(done, Err(Stop::Error(_))));
+        let replayed = replayed.and_then(|instance| replayed::outcome_of_module(&mut store, instance));
         counts.print();
         let culprit = match &done {
             Err(Stop::Error(error)) => modules.culprit(error, &mut store).map(Path::to_owned),
@@ -124,8 +128,16 @@ impl Observers {
             port.ended(execution::outcome(&done));
         }
         let has_timed_out = timeout.is_some_and(|timeout| timeout.has_fired());
-        let recorded = recording.map_or(Ok(()), |recording| recording.finish(arguments.file()));
+        let recorded = recording.map_or(Ok(None), |recording| recording.finish(&mut store, arguments.file()));
+        if let (Ok(Some(calls)), Some(wanted)) = (&recorded, &arguments.recorded)
+            && let Some(message) = wanted.missing(*calls)
+        {
+            Failure::new(message).report();
+        }
         let code = exit_code(arguments, done, has_timed_out, culprit.as_deref());
+        if let Some(message) = replayed {
+            Failure::new(message).about(arguments.file().display()).report();
+        }
         match (code, recorded) {
             (Ok(0), Err(failure)) => Err(failure),
             (code, Err(failure)) => {
@@ -133,7 +145,7 @@ impl Observers {
                 failure.report();
                 code.map(ExitCode::from)
             }
-            (code, Ok(())) => code.map(ExitCode::from),
+            (code, Ok(_)) => code.map(ExitCode::from),
         }
     }
 }
@@ -149,7 +161,7 @@ fn exit_code(
         Ok(()) => Ok(0),
         Err(Stop::Failure(failure)) => Err(failure),
         Err(Stop::Error(error)) => {
-            let ended = execution::ended(&error).map_err(|failure| match arguments.timeout {
+            let ended = execution::ended(&error).map_err(|failure| match arguments.limits.timeout {
                 Some(time) if has_timed_out => failure.about(format_args!("timed out after {time:?}")),
                 _ => failure,
             });

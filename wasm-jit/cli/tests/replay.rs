@@ -109,7 +109,42 @@ fn a_run_is_recorded_reduced_and_replayed() {
     // The run has ended by exit, which is a trap of the replay.
     let replayed = place.run(&["run", "check.wasm"]);
     assert_eq!(replayed.status.code(), Some(134), "{}", text(&replayed.stderr));
+    let ended = "wasm-jit: check.wasm: the replay has ended as the recorded run did\n";
+    assert!(text(&replayed.stderr).starts_with(ended), "{}", text(&replayed.stderr));
     assert_eq!(place.files(), ["app.trace", "app.wat", "check.wasm"]);
+}
+
+/// The first difference is named, by the module and by `run --replay`.
+#[test]
+fn a_difference_is_named() {
+    let place = Place::new();
+    let trace = fs::File::open(place.path("app.trace")).unwrap();
+    let events: Vec<_> = wasm_jit_replay::Reader::new(trace).map(Result::unwrap).collect();
+    let mut changed = wasm_jit_replay::Writer::new(fs::File::create(place.path("x.trace")).unwrap()).unwrap();
+    for mut event in events {
+        if let wasm_jit_replay::Event::Call { import: 1, arguments } = &mut event {
+            arguments[0] = wasm_jit_replay::Value::I32(8);
+        }
+        changed.write(&event).unwrap();
+    }
+    changed.close().unwrap();
+    let line = place.fail(&["run", "--replay", "x.trace", "app.wat"]);
+    assert!(line.contains(": `call import=1 i32:7` instead of `call import=1 i32:8`"), "{line}");
+    place.print(&["replay-gen", "--check", "x.trace", "app.wat", "-o", "check.wasm"]);
+    place.print(&["replay-gen", "--separate", "--check", "x.trace", "app.wat", "-o", "parts"]);
+    let parts = ["--preload", "imports=parts/imports.wasm", "--preload", "program=parts/program.wasm"];
+    for arguments in [&["run", "check.wasm"][..], &[&["run"], &parts[..], &["parts/host.wasm"]].concat()] {
+        let run = place.run(arguments);
+        assert_eq!(run.status.code(), Some(134));
+        let text = text(&run.stderr);
+        assert!(text.contains("differs from the recorded run at event 8 of the trace\n"), "{text}");
+    }
+    // What is recorded, and replayed in this engine only.
+    let wide = "(module (table i64 1 funcref) (func (export \"_start\")))";
+    fs::write(place.path("wide.wat"), wide).unwrap();
+    place.print(&["record", "-o", "wide.trace", "wide.wat"]);
+    let line = place.fail(&["replay-gen", "wide.trace", "wide.wat", "-o", "wide.wasm"]);
+    assert!(line.contains("wide.wat: cannot be replayed as a module: a table of 64 bits"), "{line}");
 }
 
 /// A preloaded module is a part of the host: its writes to a memory that it shares with the program
@@ -345,7 +380,7 @@ fn failures_leave_files_as_they_are() {
     let line = place.fail(&["reduce", "none.trace", "app.wat", "-o", "kept"]);
     assert!(line.contains("none.trace: the trace is damaged at byte 0: this is not a trace"), "{line}");
     let cut = place.run(&["trace", "dump", "cut.trace"]);
-    assert!(text(&cut.stdout).starts_with("0 start "), "what is before the damage");
+    assert!(text(&cut.stderr).contains("cut.trace: the trace is damaged"), "{}", text(&cut.stderr));
     let missing = place.fail(&["trace", "dump", "missing.trace"]);
     assert!(missing.contains("missing.trace: "), "{missing}");
     assert_eq!(fs::read_to_string(place.path("kept")).unwrap(), "kept");
@@ -410,7 +445,9 @@ fn calls_in_the_middle_of_a_run_are_recorded() {
     let two = [&one[..], &["write", "enter", "leave"]].concat();
     record(&["--from", "sum:1", "--calls", "2"], &two);
     // Fewer calls than are wanted.
-    record(&["--from", "sum", "--calls", "20"], &two);
+    let few = place.run(&["record", "--from", "sum", "--calls", "20", "-o", "sum.trace", "app.wat"]);
+    assert_eq!(few.status.code(), Some(0));
+    assert_eq!(text(&few.stderr), "wasm-jit: sum.trace: 2 of 20 calls were recorded\n");
 
     let line = place.fail(&["record", "--from", "sum:3", "-o", "none.trace", "app.wat"]);
     assert!(line.contains("app.wat: function 2 is not called in this run"), "{line}");
@@ -453,12 +490,27 @@ fn a_trace_of_wasm_r3_is_imported() {
 #[test]
 fn a_killed_program_leaves_its_trace() {
     let place = Place::new();
-    let text = PROGRAM.replace("(call $exit (i32.const 7))", "(loop (br 0))");
-    fs::write(place.path("app.wat"), text).unwrap();
+    let endless = PROGRAM.replace("(call $exit (i32.const 7))", "(loop (br 0))");
+    fs::write(place.path("app.wat"), endless).unwrap();
     let run = place.run(&["record", "--timeout", "500ms", "-o", "endless.trace", "app.wat"]);
     assert_eq!(run.status.code(), Some(134));
     let recorded = place.print(&["trace", "dump", "endless.trace"]);
-    assert!(recorded.ends_with(" fail\n"), "a run that was ended is a failure: {recorded}");
+    assert!(recorded.ends_with(" fail interrupted\n"), "a run that was ended is a failure: {recorded}");
+    // It would run without end: what is made of it ends where the host was active last.
+    place.print(&["reduce", "endless.trace", "app.wat", "-o", "small.trace"]);
+    place.print(&["replay-gen", "--check", "small.trace", "app.wat", "-o", "endless.wasm"]);
+    assert_eq!(place.run(&["run", "endless.wasm"]).status.code(), Some(134));
+    let replayed = place.run(&["run", "--replay", "endless.trace", "app.wat"]);
+    let expected = "wasm-jit: endless.trace: the recorded run was stopped after this: interrupted\n";
+    assert_eq!((replayed.status.code(), text(&replayed.stderr)), (Some(134), expected.to_owned()));
+    // With as much fuel, it ends at the same instruction.
+    let run = place.run(&["record", "--fuel", "10000", "-o", "fuel.trace", "app.wat"]);
+    assert_eq!(run.status.code(), Some(134));
+    let replayed = place.run(&["run", "--replay", "fuel.trace", "app.wat"]);
+    assert_eq!(replayed.status.code(), Some(134));
+    assert!(text(&replayed.stderr).contains("all fuel consumed, 10000 units; with --fuel 10000, the replay"));
+    let replayed = place.run(&["run", "--replay", "fuel.trace", "--fuel", "10000", "app.wat"]);
+    assert_eq!((replayed.status.code(), text(&replayed.stderr)), (Some(134), text(&run.stderr)));
 
     let mut child = Command::new(env!("CARGO_BIN_EXE_wasm-jit"))
         .args(["record", "-o", "killed.trace", "app.wat"])
@@ -474,4 +526,161 @@ fn a_killed_program_leaves_its_trace() {
     child.wait().unwrap();
     assert_eq!(returns(&dump()), 2);
     place.print(&["replay-gen", "killed.trace", "app.wat", "-o", "killed.wasm"]);
+}
+
+/// The host is entered at the deepest place of a recursion, which needs some MiB of stack.
+const DEEP: &str = r#"(module
+    (import "wasi_snapshot_preview1" "sched_yield" (func $yield (result i32)))
+    (memory (export "memory") 1)
+    (func $down (param i32) (result i32)
+        (if (result i32) (i32.eqz (local.get 0))
+            (then (call $yield))
+            (else (i32.add (call $down (i32.sub (local.get 0) (i32.const 1))) (i32.const 1)))))
+    (func (export "_start") (drop (call $down (i32.const 50000))))
+    (func (export "run") (call 2)))"#;
+
+/// What runs the program once more gives it the same stack as `record`, and can limit it.
+#[test]
+fn reductions_and_imports_have_the_limits_of_a_run() {
+    let place = Place::new();
+    fs::write(place.path("deep.wat"), DEEP).unwrap();
+    fs::write(place.path("deep.r3"), "EC;2;_start;\nIC;0\nIR;0;0\nER").unwrap();
+    place.print(&["record", "-o", "deep.trace", "deep.wat"]);
+    place.print(&["run", "--replay", "deep.trace", "deep.wat"]);
+    let reduce = ["reduce", "deep.trace", "deep.wat", "-o", "small.trace"];
+    let slice = ["reduce", "--slice", "down", "deep.trace", "deep.wat", "-o", "slice.trace"];
+    let import = ["trace", "import", "deep.r3", "deep.wat", "-o", "imported.trace"];
+    for arguments in [&reduce[..], &slice, &import] {
+        place.print(arguments);
+        let small = place.fail(&[arguments, &["--max-stack", "64K"]].concat());
+        assert!(small.contains("call stack exhausted"), "{small}");
+        let short = place.fail(&[arguments, &["--fuel", "1000"]].concat());
+        assert!(short.contains("all fuel consumed"), "{short}");
+    }
+    // It would run without end.
+    fs::write(place.path("endless.wat"), DEEP.replace("(call $yield))", "(loop (br 0)) (i32.const 0))"))
+        .unwrap();
+    fs::write(place.path("endless.r3"), "EC;2;_start;\n").unwrap();
+    let line =
+        place.fail(&["trace", "import", "--timeout", "100ms", "endless.r3", "endless.wat", "-o", "x.trace"]);
+    assert!(line.contains("interrupt"), "{line}");
+}
+
+/// The trace has the call of the host in which the process was killed. A replay says that it ends
+/// there.
+#[test]
+fn the_call_in_which_a_program_is_killed_is_recorded() {
+    let place = Place::new();
+    let program = r#"(module
+        (import "wasi_snapshot_preview1" "fd_read" (func $read (param i32 i32 i32 i32) (result i32)))
+        (memory (export "memory") 1)
+        (data (i32.const 0) "\10\00\00\00\08\00\00\00")
+        (func (export "_start") (drop (call $read (i32.const 0) (i32.const 0) (i32.const 1) (i32.const 8)))))"#;
+    fs::write(place.path("app.wat"), program).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_wasm-jit"))
+        .args(["record", "-o", "killed.trace", "app.wat"])
+        .stdin(std::process::Stdio::piped())
+        .current_dir(place.0.path())
+        .spawn()
+        .unwrap();
+    let dump = || text(&place.run(&["trace", "dump", "killed.trace"]).stdout);
+    while !dump().ends_with("\n2 call import=0 i32:0 i32:0 i32:1 i32:8\n") {
+        assert!(child.try_wait().unwrap().is_none(), "it waits for input: {}", dump());
+    }
+    // Nobody else writes to it meanwhile.
+    let second = place.fail(&["record", "-o", "killed.trace", "app.wat"]);
+    assert_eq!(second, "wasm-jit: killed.trace: another recording writes to it\n");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let line = place.fail(&["run", "--replay", "killed.trace", "app.wat"]);
+    assert!(line.contains("killed.trace: the recording ends here, before the program does"), "{line}");
+    let debugged =
+        place.run(&["debug", "--replay", "killed.trace", "--command", "run", "--batch", "app.wat"]);
+    let debugged = text(&debugged.stdout) + &text(&debugged.stderr);
+    assert!(debugged.contains("the recording ends here"), "{debugged}");
+}
+
+/// Whenever it is killed: the trace has each line that the program has written, and more than one
+/// block of the file is needed for it.
+#[test]
+fn a_trace_is_readable_whenever_its_process_is_killed() {
+    use std::io::Read;
+    let place = Place::new();
+    let program = r#"(module
+        (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+        (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+        (memory (export "memory") 1)
+        (data (i32.const 0) "\10\00\00\00\01\00\00\00x")
+        (data (i32.const 16) "x")
+        (func (export "_start")
+            (loop
+                (drop (call $random (i32.const 1000) (i32.const 4096)))
+                (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))
+                (br 0))))"#;
+    fs::write(place.path("app.wat"), program).unwrap();
+    for round in 0..12 {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_wasm-jit"))
+            .args(["record", "-o", "killed.trace", "app.wat"])
+            .stdout(std::process::Stdio::piped())
+            .current_dir(place.0.path())
+            .spawn()
+            .unwrap();
+        let mut out = child.stdout.take().unwrap();
+        // Then it goes on, up to the capacity of the pipe.
+        out.read_exact(&mut vec![0; 1 + 97 * round]).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut rest = Vec::new();
+        out.read_to_end(&mut rest).unwrap();
+        let written = 1 + 97 * round + rest.len();
+        let lines = place.print(&["trace", "dump", "killed.trace"]);
+        let calls = lines.matches(" call import=1 ").count();
+        assert!((written..=written + 1).contains(&calls), "{calls} calls, {written} lines");
+    }
+}
+
+#[test]
+fn an_input_is_not_overwritten_by_a_trace() {
+    let place = Place::new();
+    let refused = |arguments: &[&str], expected: &str| {
+        let output = place.run(arguments);
+        assert_eq!(
+            (output.status.code(), text(&output.stderr)),
+            (Some(2), format!("wasm-jit: {expected}\n"))
+        );
+        assert_eq!(fs::read_to_string(place.path("app.wat")).unwrap(), PROGRAM);
+    };
+    std::os::unix::fs::symlink("app.wat", place.path("link")).unwrap();
+    refused(&["record", "-o", "app.wat", "app.wat"], "app.wat: it would overwrite the input app.wat");
+    refused(&["record", "-o", "link", "app.wat"], "link: it would overwrite the input app.wat");
+    refused(
+        &["reduce", "-o", "app.wat", "app.trace", "app.wat"],
+        "app.wat: it would overwrite the input app.wat",
+    );
+    let preloaded = ["record", "-o", "app.wat", "--preload", "lib=app.wat", "app.trace"];
+    assert_ne!(place.run(&preloaded).status.code(), Some(0));
+    assert_eq!(fs::read_to_string(place.path("app.wat")).unwrap(), PROGRAM);
+}
+
+/// As on a disk that is full: the limit of the size of files is reached. The call that was to be
+/// written fails with this error; what was written before can be read.
+#[test]
+fn a_trace_that_cannot_be_written_ends_the_program() {
+    let place = Place::new();
+    let program = r#"(module
+        (import "wasi_snapshot_preview1" "random_get" (func $random (param i32 i32) (result i32)))
+        (memory (export "memory") 1)
+        (func (export "_start") (loop (drop (call $random (i32.const 0) (i32.const 65536))) (br 0))))"#;
+    fs::write(place.path("app.wat"), program).unwrap();
+    let command = "trap '' XFSZ; ulimit -f 16384; exec \"$0\" record -o full.trace app.wat";
+    let shell = Command::new("sh")
+        .args(["-c", command, env!("CARGO_BIN_EXE_wasm-jit")])
+        .current_dir(place.0.path())
+        .output()
+        .unwrap();
+    let text = text(&shell.stderr);
+    assert_eq!(shell.status.code(), Some(1), "{text}");
+    assert_eq!(text.matches("File too large").count(), 1, "{text}");
+    let lines = place.print(&["trace", "dump", "full.trace"]);
+    assert!(lines.matches(" return ").count() > 50, "{} bytes", lines.len());
 }

@@ -18,6 +18,7 @@
 //! An error ends the recording, and not the program.
 
 use std::fmt;
+use std::fs::File;
 use std::io::Write;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,6 +40,7 @@ use super::exception;
 use super::functions::all_recorded;
 use super::recording::Recording;
 use super::state::{State, write_snapshot};
+use super::trace::Writer;
 
 /// The calls of a function that are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +82,24 @@ impl CallRecorder {
         calls: Calls,
         out: impl Write + Send + 'static,
     ) -> Result<Self, Error> {
+        Self::start_with::<T>(module, calls, || Writer::new(out))
+    }
+
+    /// As [`CallRecorder::start`], to a file: see [`Writer::to_file`].
+    ///
+    /// # Errors
+    /// As [`CallRecorder::start`].
+    pub fn start_to_file<T: 'static>(module: &Module, calls: Calls, file: File) -> Result<Self, Error> {
+        Self::start_with::<T>(module, calls, || Writer::to_file(file))
+    }
+
+    fn start_with<T: 'static>(
+        module: &Module,
+        calls: Calls,
+        writer: impl FnOnce() -> Result<Writer, Error>,
+    ) -> Result<Self, Error> {
         let function = checked(module, calls)?;
-        let shared = Shared(Arc::new(Mutex::new(Recorded::new(calls, Recording::new(module, out)?))));
+        let shared = Shared(Arc::new(Mutex::new(Recorded::new(calls, Recording::new(module, writer()?)?))));
         let left = shared.clone();
         let watch = module.watch_unwound(move |frame| {
             if frame.function == calls.function {
@@ -181,7 +199,7 @@ impl Recorded {
     /// Writes an end of the trace that can be read. Nothing happens if it has ended.
     fn finish(&mut self) {
         if let Some(mut recording) = self.recording.take()
-            && let Err(error) = recording.out.flush()
+            && let Err(error) = recording.out.close()
         {
             self.failed.get_or_insert(error);
         }
@@ -228,7 +246,8 @@ impl Recorded {
         recording.out.write(&Event::Enter { function: self.calls.function, arguments })?;
         self.instance = Some(instance);
         self.entered += 1;
-        recording.begin(store, instance)
+        recording.begin(store, instance)?;
+        recording.out.flush()
     }
 
     /// Calls of a store are not observed any more.

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use super::event::Event;
+
 /// The reason why a program cannot be recorded or replayed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -9,6 +11,13 @@ pub enum Error {
     /// The module uses something that cannot be recorded.
     #[error("cannot be recorded: {what}")]
     Unsupported {
+        /// What it is.
+        what: String,
+    },
+    /// What is recorded of the program can be replayed in this engine, but not by a module or a
+    /// host in JavaScript.
+    #[error("cannot be replayed as a module: {what}")]
+    NotGenerated {
         /// What it is.
         what: String,
     },
@@ -35,12 +44,14 @@ pub enum Error {
     #[error("the trace was recorded with another module")]
     OtherModule,
     /// The events do not form a run of the module.
-    #[error("event {number} of the trace does not fit the module: {what}")]
+    #[error("event {number} of the trace does not fit the module: {what}{}", of(values))]
     Mismatch {
         /// Number of the event; the first is 0.
         number: u64,
         /// What does not fit.
         what: &'static str,
+        /// What the program does, and what it should do.
+        values: Option<Box<Difference>>,
     },
     /// The program fails, and did not when it was recorded.
     #[error("the program fails, instead of event {number} of the trace: {source}")]
@@ -75,6 +86,34 @@ pub enum Error {
     Engine(#[from] wasm_jit::Error),
 }
 
+/// A program does something else than was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// What it does, as an event.
+    pub found: Event,
+    /// The event of the trace.
+    pub recorded: Event,
+}
+
+/// The most characters of an event in a message: a write may have 64 KiB.
+const MAX_SHOWN: usize = 200;
+
+fn of(values: &Option<Box<Difference>>) -> String {
+    let Some(values) = values else { return String::new() };
+    let [found, recorded] = [&values.found, &values.recorded].map(|event| {
+        let text = event.to_string();
+        match text.floor_char_boundary(MAX_SHOWN) {
+            all if all == text.len() => text,
+            some => format!("{} ...", &text[..some]),
+        }
+    });
+    format!(": `{found}` instead of `{recorded}`")
+}
+
 pub(crate) fn unsupported(what: impl Into<String>) -> Error {
     Error::Unsupported { what: what.into() }
+}
+
+pub(crate) fn not_generated(what: impl Into<String>) -> Error {
+    Error::NotGenerated { what: what.into() }
 }

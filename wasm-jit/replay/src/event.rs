@@ -146,7 +146,61 @@ pub enum Event {
     /// it, or the host got it from the function that it called.
     Throw(Exception),
     /// The innermost call, of either kind, ended with another error.
-    Fail,
+    Fail {
+        /// The error; `None` in traces up to version 4 of the format, and if it is not known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<Reason>,
+    },
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The program trapped: the text.
+    Trap(String),
+    /// The program had consumed all fuel, of which it had this much when the recording began. Only
+    /// with as much does a replay end at the same instruction.
+    Fuel(u64),
+    /// The program was interrupted, as by a timeout: no replay knows at which instruction.
+    Interrupted,
+    /// An error of the host: the first line of its text.
+    Host(String),
+}
+
+/// Maximum length of a text.
+const MAX_TEXT: usize = 1000;
+
+impl Reason {
+    /// That of a call that ended with this error, in a recording that began with so much fuel.
+    pub(crate) fn of(error: &wasm_jit::Error, fuel: Option<u64>) -> Self {
+        match error.trap() {
+            Some(wasm_jit::Trap::OutOfFuel) => Self::Fuel(fuel.unwrap_or(0)),
+            Some(wasm_jit::Trap::Interrupt) => Self::Interrupted,
+            Some(trap) => Self::Trap(trap.to_string()),
+            None => {
+                let text = error.to_string();
+                let line = text.lines().next().unwrap_or_default();
+                Self::Host(line[..line.floor_char_boundary(MAX_TEXT)].to_owned())
+            }
+        }
+    }
+
+    /// Whether something from outside has ended the run, which would have gone on.
+    pub(crate) fn is_stop(&self) -> bool {
+        matches!(self, Self::Fuel(_) | Self::Interrupted)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Trap(text) => f.write_str(text),
+            Self::Fuel(amount) => write!(f, "all fuel consumed, {amount} units"),
+            Self::Interrupted => f.write_str("interrupted"),
+            Self::Host(text) => write!(f, "host: {text}"),
+        }
+    }
 }
 
 /// An exception that is thrown by a function of the host, or that the host got from the program.
@@ -178,6 +232,11 @@ impl Event {
     /// Whether it is the state of an import.
     pub(crate) fn is_import(&self) -> bool {
         matches!(self, Self::ImportMemory { .. } | Self::ImportTable { .. } | Self::ImportGlobal { .. })
+    }
+
+    /// Whether it changes a table.
+    pub(crate) fn is_of_table(&self) -> bool {
+        matches!(self, Self::GrowTable { .. } | Self::SetElement { .. })
     }
 
     /// Whether it is a function that the module does not have.
@@ -228,7 +287,11 @@ impl Event {
                 out.push(7);
                 put_values(out, results);
             }
-            Self::Fail => out.push(8),
+            Self::Fail { reason: None } => out.push(8),
+            Self::Fail { reason: Some(reason) } => {
+                out.push(19);
+                put_reason(out, reason);
+            }
             Self::GrowTable { table, elements } => {
                 out.push(9);
                 put(out, (*table).into());
@@ -298,7 +361,8 @@ impl Event {
             5 => Self::SetGlobal { global: rest.u32()?, value: rest.value()? },
             6 => Self::Return { results: rest.values()? },
             7 => Self::Leave { results: rest.values()? },
-            8 => Self::Fail,
+            8 => Self::Fail { reason: None },
+            19 => Self::Fail { reason: Some(rest.reason()?) },
             9 => Self::GrowTable { table: rest.u32()?, elements: rest.u64()? },
             10 => Self::SetElement { table: rest.u32()?, element: rest.u64()?, value: rest.value()? },
             11 => Self::ImportMemory { memory: rest.u32()?, pages: rest.u64()?, maximum: rest.maximum()? },
@@ -353,7 +417,8 @@ impl fmt::Display for Event {
             Self::Return { results } => write!(f, "return{}", List(results)),
             Self::Leave { results } => write!(f, "leave{}", List(results)),
             Self::Throw(Exception { tag, values }) => write!(f, "throw tag={tag}{}", List(values)),
-            Self::Fail => f.write_str("fail"),
+            Self::Fail { reason: None } => f.write_str("fail"),
+            Self::Fail { reason: Some(reason) } => write!(f, "fail {}", reason.to_string().escape_debug()),
         }
     }
 }
@@ -444,6 +509,25 @@ fn put_value(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
+/// A number for the kind, and the text or amount.
+fn put_reason(out: &mut Vec<u8>, reason: &Reason) {
+    match reason {
+        Reason::Trap(text) => put_text(out, 0, text),
+        Reason::Fuel(amount) => {
+            out.push(1);
+            put(out, *amount);
+        }
+        Reason::Interrupted => out.push(2),
+        Reason::Host(text) => put_text(out, 3, text),
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, kind: u8, text: &str) {
+    out.push(kind);
+    put(out, text.len() as u64);
+    out.extend(text.as_bytes());
+}
+
 struct Encoded<'a, 'b>(&'b mut &'a [u8]);
 
 impl<'a> Encoded<'a, '_> {
@@ -504,6 +588,22 @@ impl<'a> Encoded<'a, '_> {
             6 => Value::NullExtern,
             _ => return Err("an unknown type of value"),
         })
+    }
+
+    fn reason(&mut self) -> Result<Reason, &'static str> {
+        Ok(match self.byte()? {
+            0 => Reason::Trap(self.text()?),
+            1 => Reason::Fuel(self.u64()?),
+            2 => Reason::Interrupted,
+            3 => Reason::Host(self.text()?),
+            _ => return Err("an unknown reason of a failure"),
+        })
+    }
+
+    fn text(&mut self) -> Result<String, &'static str> {
+        let length = usize::try_from(self.u64()?).ok().filter(|length| *length <= MAX_TEXT);
+        let bytes = self.take(length.ok_or("a text that is too long")?)?;
+        String::from_utf8(bytes.to_vec()).map_err(|_| "a text that is not UTF-8")
     }
 
     fn types(&mut self) -> Result<Vec<Type>, &'static str> {

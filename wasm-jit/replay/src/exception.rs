@@ -15,7 +15,7 @@ use super::value::Value;
 /// not known there: the module does not have its tag, or it carries a reference that is not null.
 /// The trace must end then.
 pub(crate) fn unwound(exception: Option<UnwoundException>) -> Option<Event> {
-    let Some(exception) = exception else { return Some(Event::Fail) };
+    let Some(exception) = exception else { return Some(Event::Fail { reason: None }) };
     let value = |field: Option<_>| Value::of(&field?, |_| None);
     let values = exception.fields.into_iter().map(value).collect::<Option<_>>()?;
     Some(Event::Throw(Exception { tag: exception.tag?, values }))

@@ -7,7 +7,6 @@
 //! is a function of the host.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wasm_jit::{AsContext, AsContextMut, Func, FuncId, FuncType, Global, Instance, Module, Val};
@@ -111,7 +110,15 @@ pub(crate) fn all_recorded(
     functions: &Functions,
     store: impl AsContext,
 ) -> Result<Vec<Value>, Error> {
-    values.iter().map(|value| recorded(value, instance, functions, &store)).collect()
+    let mut all = Vec::with_capacity(values.len());
+    for value in values {
+        // Nearly all are numbers.
+        all.push(match Value::of_number(value) {
+            Some(number) => number,
+            None => recorded(value, instance, functions, &store)?,
+        });
+    }
+    Ok(all)
 }
 
 /// A value of a program as it is recorded.
@@ -138,8 +145,8 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn new(module: &Module, out: impl Write + Send + 'static) -> Result<Self, Error> {
-        Ok(Self { writer: Writer::new(out)?, functions: Functions::new(module) })
+    pub(crate) fn new(module: &Module, writer: Writer) -> Self {
+        Self { writer, functions: Functions::new(module) }
     }
 
     pub(crate) fn write(&mut self, event: &Event) -> Result<(), Error> {
@@ -150,5 +157,9 @@ impl Output {
 
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         self.writer.flush()
+    }
+
+    pub(crate) fn close(&mut self) -> Result<(), Error> {
+        self.writer.close()
     }
 }

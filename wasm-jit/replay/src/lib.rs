@@ -8,8 +8,9 @@
 //!    globals before the program continues. A trace of an instance that ran before begins with its
 //!    state (`state.rs`). A [`CallRecorder`] does the same for some calls of one function, within a
 //!    call that runs already (`calls.rs`).
-//! 2. A trace is a sequence of [`Event`]s (`event.rs`) in a compressed file (`trace.rs`): one whose
-//!    writer crashed is readable up to the last call that ended. All values are stored as bits.
+//! 2. A trace is a sequence of [`Event`]s (`event.rs`) in a compressed file (`trace/`): one whose
+//!    writer was killed is readable up to the last call in either direction, or its end. All values
+//!    are stored as bits.
 //! 3. [`generate`] makes a standalone module from the program and the trace (`generate/`): the
 //!    imported functions are replaced by functions that do what the host did; `_start` repeats the
 //!    calls of the host. The code of the original functions is copied byte by byte. With
@@ -137,6 +138,7 @@ mod functions;
 mod generate;
 mod import;
 mod imported;
+mod limits;
 mod linked;
 mod objects;
 mod record;
@@ -147,20 +149,22 @@ mod rerun;
 mod slice;
 mod snapshot;
 mod state;
+mod stops;
 mod trace;
 mod value;
 mod writes;
 
 pub use calls::{CallRecorder, Calls};
-pub use error::Error;
-pub use event::{Event, Exception};
+pub use error::{Difference, Error};
+pub use event::{Event, Exception, Reason};
 pub use generate::{DIFFERENCE, JavaScript, LAST, POSITION, Separate, generate, javascript, separate};
-pub use import::import;
+pub use import::{import, import_within};
+pub use limits::Limits;
 pub use record::Recorder;
-pub use reduce::{Reduced, reduce};
+pub use reduce::{Reduced, reduce, reduce_within};
 pub use replay::Replay;
 pub use rerun::{Ended, HostFailed};
-pub use slice::slice;
+pub use slice::{slice, slice_within};
 pub use snapshot::Snapshots;
 pub use trace::{Reader, Writer};
 pub use value::{Type, Value};

@@ -1,7 +1,6 @@
 //! [`Recording`]: writes what happens between the host and an instance.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 
 use wasm_jit::{
     AsContext, AsContextMut, ChangedElements, Func, Global, Instance, Memory, Module, Table, Val, WriteLog,
@@ -9,10 +8,11 @@ use wasm_jit::{
 
 use super::check::{Shared, check_imports};
 use super::error::{Error, unsupported};
-use super::event::Event;
+use super::event::{Event, Reason};
 use super::exception::Tags;
 use super::functions::{Functions, Output, all_recorded, recorded};
 use super::linked::Copies;
+use super::trace::Writer;
 use super::value::{Value, mutable_globals};
 use super::writes;
 
@@ -33,6 +33,8 @@ struct Recorded {
     others: u32,
     /// What they may change, since the program left off or since one was called.
     copies: Option<Copies>,
+    /// How much there was at the beginning, if it is limited.
+    fuel: Option<u64>,
 }
 
 impl Recorded {
@@ -159,7 +161,7 @@ impl Recorded {
             wasm_jit::Error::Exception(exception) => {
                 Event::Throw(tags.recorded(store, self.instance, &self.functions, exception)?)
             }
-            _ => Event::Fail,
+            error => Event::Fail { reason: Some(Reason::of(error, self.fuel)) },
         })
     }
 }
@@ -173,8 +175,8 @@ pub(crate) struct Recording {
 
 impl Recording {
     /// A new trace of a module.
-    pub(crate) fn new(module: &Module, out: impl Write + Send + 'static) -> Result<Self, Error> {
-        let mut out = Output::new(module, out)?;
+    pub(crate) fn new(module: &Module, writer: Writer) -> Result<Self, Error> {
+        let mut out = Output::new(module, writer);
         let (bytes, length) = (module.bytes(), module.bytes().len() as u64);
         out.write(&Event::Start { module: crc32fast::hash(bytes), length })?;
         out.flush()?;
@@ -193,6 +195,7 @@ impl Recording {
         let globals = globals.filter(|(index, _)| shared.globals.contains(index));
         let globals = globals.map(|(index, global)| (index, global, None)).collect();
         let log = WriteLog::start(&mut store);
+        let fuel = store.as_context().fuel().ok();
         self.recorded = Some(Recorded {
             instance,
             memories,
@@ -203,6 +206,7 @@ impl Recording {
             functions: self.out.functions.clone(),
             others: 0,
             copies: None,
+            fuel,
         });
         Ok(())
     }
@@ -231,7 +235,8 @@ impl Recording {
         };
         let arguments = recorded.values(arguments, store.as_context())?;
         recorded.end_host(&mut store, out)?;
-        out.write(&Event::Enter { function, arguments })
+        out.write(&Event::Enter { function, arguments })?;
+        out.flush()
     }
 
     /// The function returns to the host.
@@ -271,7 +276,9 @@ impl Recording {
         let import = import.ok_or_else(|| unsupported("a call of a function of a type of its own"))?;
         let arguments = recorded.values(arguments, store.as_context())?;
         out.write(&Event::Call { import, arguments })?;
-        recorded.begin_host(&mut store)
+        recorded.begin_host(&mut store)?;
+        // The host may not return.
+        out.flush()
     }
 
     /// The host function returns.

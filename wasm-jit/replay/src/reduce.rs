@@ -17,6 +17,7 @@ use wasm_jit::Module;
 use super::accesses::{self, Access, Probed};
 use super::error::Error;
 use super::event::Event;
+use super::limits::Limits;
 use super::rerun::{Observer, rerun};
 use super::trace::{Reader, Writer};
 use super::writes;
@@ -39,6 +40,19 @@ pub struct Reduced {
 /// repeat.
 pub fn reduce(
     module: &Module,
+    trace: impl Read + Seek + Send + 'static,
+    out: impl Write + Send + 'static,
+) -> Result<Reduced, Error> {
+    reduce_within(&Limits::default(), module, trace, out)
+}
+
+/// As [`reduce`], with limits of the program.
+///
+/// # Errors
+/// Those of [`reduce`]. [`Error::Failed`] also if the program reaches a limit.
+pub fn reduce_within(
+    limits: &Limits,
+    module: &Module,
     mut trace: impl Read + Seek + Send + 'static,
     out: impl Write + Send + 'static,
 ) -> Result<Reduced, Error> {
@@ -48,7 +62,7 @@ pub fn reduce(
     let observed = shadow.clone();
     let callback = accesses::callback(move |access| observed.lock(|shadow| shadow.access(access)));
     let probed = Probed::new(module, move |function| accesses::specs(function, &callback, |_| true))?;
-    rerun(module, Handle(trace.clone()), shadow.clone(), |_, _| Ok(()))?;
+    rerun(module, Handle(trace.clone()), shadow.clone(), limits, |_, _| Ok(()))?;
     probed.is_complete()?;
     let mut trace = Handle(trace);
     trace.0.lock().unwrap_or_else(PoisonError::into_inner).seek(SeekFrom::Start(start))?;

@@ -95,12 +95,15 @@ impl Replay {
         self.store.set_limits(limits);
     }
 
-    /// Gives the program fuel: see [`Store::set_fuel`].
+    /// Gives the program fuel: see [`Store::set_fuel`]. If the recorded run had as much and
+    /// consumed it, the replay ends at the same instruction.
     ///
     /// # Errors
     /// [`wasm_jit::Error::NoFuel`].
     pub fn set_fuel(&mut self, fuel: u64) -> Result<(), wasm_jit::Error> {
-        self.store.set_fuel(fuel)
+        self.store.set_fuel(fuel)?;
+        self.store.data_mut().set_fuel(fuel);
+        Ok(())
     }
 
     /// The fuel that is left.

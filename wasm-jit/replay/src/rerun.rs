@@ -9,12 +9,13 @@ use wasm_jit::{
 };
 
 use super::check::has_recorded_form;
-use super::error::Error;
-use super::event::{Event, Exception};
+use super::error::{Difference, Error};
+use super::event::{Event, Exception, Reason};
 use super::exception::Tags;
 use super::functions::{Functions, function_type, in_instance};
+use super::limits::Limits;
 use super::snapshot::{Snapshot, Taking};
-use super::trace::Reader;
+use super::stops::Events;
 use super::value::Value;
 
 /// Is notified of what happens in the run.
@@ -30,7 +31,7 @@ pub(crate) trait Observer: 'static {
 
 /// The state of the run.
 pub(crate) struct Run<R, O> {
-    events: Reader<R>,
+    events: Events<R>,
     /// Number of the event that is read next.
     number: u64,
     instance: Option<Instance>,
@@ -58,13 +59,17 @@ pub enum Ended {
     /// The program failed, as in the recorded run: it trapped, or did not catch an exception; or it
     /// called a host function that failed ([`HostFailed`]), such as one that ends the program.
     Failed(wasm_jit::Error),
+    /// The recorded run was stopped while the program ran, by an interrupt, or since all fuel was
+    /// consumed, of which the replay does not have the same amount. The replay ends where the host
+    /// was active last.
+    Stopped(Reason),
     /// The trace ends before the program does: the recording was ended, or its process was.
     TraceEnded,
 }
 
 /// The error of a host function that failed in the recorded run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the host function {module}.{name} failed when it was recorded")]
+#[error("the host function {module}.{name} failed when it was recorded{}", after_colon(reason))]
 #[non_exhaustive]
 pub struct HostFailed {
     /// The module of the import; `another module` for a function that the program does not import.
@@ -73,6 +78,12 @@ pub struct HostFailed {
     pub name: String,
     /// The arguments of the call.
     pub arguments: Vec<Value>,
+    /// The error, if it is known.
+    pub reason: Option<Reason>,
+}
+
+fn after_colon(reason: &Option<Reason>) -> String {
+    reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
 /// In place of the module from which a function is imported.
@@ -110,13 +121,24 @@ impl<R: Read, O: Observer> Run<R, O> {
         Ok(event)
     }
 
+    /// The program has this much fuel.
+    pub(crate) fn set_fuel(&mut self, fuel: u64) {
+        self.events.set_fuel(fuel);
+    }
+
     pub(crate) fn functions(&self) -> &Functions {
         &self.functions
     }
 
     /// The event that was read last does not fit.
     fn mismatch(&self, what: &'static str) -> Error {
-        Error::Mismatch { number: self.number - 1, what }
+        Error::Mismatch { number: self.number - 1, what, values: None }
+    }
+
+    /// The same, with what the program does, if traces can have it.
+    fn differs(&self, what: &'static str, found: Option<Event>, recorded: Event) -> Error {
+        let values = found.map(|found| Box::new(Difference { found, recorded }));
+        Error::Mismatch { number: self.number - 1, what, values }
     }
 
     /// Begins with a snapshot: the events before it do not happen.
@@ -142,13 +164,13 @@ impl<R: Read, O: Observer> Run<R, O> {
 
 /// How the host's part ended.
 enum HostEnded {
-    /// With these results.
+    /// With these results; of the host itself, after its last call, without any.
     Returned(Vec<Value>),
     /// With this exception.
     Threw(ExnRef),
-    /// It failed, or what it called did.
-    Failed,
-    /// So does the trace.
+    /// It failed, for this reason if it is known, or what it called did.
+    Failed(Option<Reason>),
+    /// The trace ended before: the recording was ended, or its process was.
     Trace,
 }
 
@@ -156,15 +178,20 @@ enum HostEnded {
 /// before it runs.
 ///
 /// # Errors
-/// Those of [`instantiate`] and [`run`], and those of `begin`.
+/// Those of [`instantiate`], [`Limits`] and [`run`], and those of `begin`.
 pub(crate) fn rerun<R: Read + 'static, O: Observer>(
     module: &Module,
     trace: R,
     observer: O,
+    limits: &Limits,
     begin: impl FnOnce(&mut Store<Run<R, O>>, Instance) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut store = instantiate(module, trace, observer)?;
     let instance = store.data().instance();
+    let _timeout = limits.apply(&mut store)?;
+    if let Some(fuel) = limits.fuel {
+        store.data_mut().set_fuel(fuel);
+    }
     begin(&mut store, instance)?;
     run(&mut store).map(drop)
 }
@@ -178,7 +205,7 @@ pub(crate) fn instantiate<R: Read + 'static, O: Observer>(
     trace: R,
     observer: O,
 ) -> Result<Store<Run<R, O>>, Error> {
-    let (events, tags, functions) = (Reader::new(trace), Tags::default(), Functions::new(module));
+    let (events, tags, functions) = (Events::new(trace), Tags::default(), Functions::new(module));
     let run = Run {
         events,
         number: 0,
@@ -225,11 +252,12 @@ pub(crate) fn instantiate<R: Read + 'static, O: Observer>(
 /// Those of [`Reader`], [`Error::Mismatch`], [`Error::Failed`].
 pub(crate) fn run<R: Read + 'static, O: Observer>(store: &mut Store<Run<R, O>>) -> Result<Ended, Error> {
     let ended = act(&mut store.as_context_mut(), None);
+    let cut = store.data().events.stopped().cloned().map_or(Ended::TraceEnded, Ended::Stopped);
     if let Some(stopped) = store.data_mut().stopped.take() {
-        return stopped.map(|()| Ended::TraceEnded);
+        return stopped.map(|()| cut);
     }
     match ended? {
-        HostEnded::Failed => match store.data_mut().next()? {
+        HostEnded::Failed(_) => match store.data_mut().next()? {
             None => {
                 let failure = store.data_mut().failure.take();
                 Ok(Ended::Failed(failure.expect("a call has failed")))
@@ -237,7 +265,10 @@ pub(crate) fn run<R: Read + 'static, O: Observer>(store: &mut Store<Run<R, O>>) 
             Some(_) => Err(store.data().mismatch("the run continues after a failure")),
         },
         HostEnded::Threw(exception) => Ok(Ended::Failed(wasm_jit::Error::Exception(exception))),
-        HostEnded::Returned(_) | HostEnded::Trace => Ok(Ended::Returned),
+        // Before a call that was stopped.
+        HostEnded::Returned(_) if matches!(cut, Ended::Stopped(_)) => Ok(cut),
+        HostEnded::Returned(_) => Ok(Ended::Returned),
+        HostEnded::Trace => Ok(cut),
     }
 }
 
@@ -293,10 +324,10 @@ fn host_function<R: Read + 'static, O: Observer>(
 ) -> Result<Func, Error> {
     let host = move |mut caller: Caller<'_, Run<R, O>>, arguments: &[Val], results: &mut [Val]| {
         let store = &mut caller.as_context_mut();
-        let failed = |store: &StoreContextMut<'_, Run<R, O>>| {
+        let failed = |store: &StoreContextMut<'_, Run<R, O>>, reason| {
             let arguments = values(store, arguments).unwrap_or_default();
             let (module, name) = (module.clone(), name.clone());
-            wasm_jit::Error::host(HostFailed { module, name, arguments })
+            wasm_jit::Error::host(HostFailed { module, name, arguments, reason })
         };
         let ended = called(store, import, arguments).and_then(|()| act(store, Some(import)));
         let stopped = match ended {
@@ -305,13 +336,13 @@ fn host_function<R: Read + 'static, O: Observer>(
                 Err(error) => Err(error),
             },
             Ok(HostEnded::Threw(exception)) => return Err(wasm_jit::Error::Exception(exception)),
-            Ok(HostEnded::Failed) => return Err(failed(store)),
+            Ok(HostEnded::Failed(reason)) => return Err(failed(store, reason)),
             Ok(HostEnded::Trace) => Ok(()),
             Err(error) => Err(error),
         };
         // A call that was nested in this one may have found why.
         store.data_mut().stopped.get_or_insert(stopped);
-        Err(failed(store))
+        Err(failed(store, None))
     };
     Ok(Func::new(store.as_context_mut(), ty, host)?)
 }
@@ -346,11 +377,16 @@ fn called<R: Read, O: Observer>(
         }
         // A run that was killed.
         None => Ok(()),
-        Some(_) => Err(store.data().mismatch("the program calls something else, or with other arguments")),
+        Some(recorded) => {
+            let found = now.map(|arguments| Event::Call { import, arguments });
+            let what = "the program calls something else, or with other arguments";
+            Err(store.data().differs(what, found, recorded))
+        }
     }
 }
 
-/// Does what the host does until it returns; the host itself never does.
+/// Does what the host does until it returns; the host itself, to the end of the trace. A trace
+/// without a call of the program ends before the program does.
 fn act<R: Read + 'static, O: Observer>(
     store: &mut StoreContextMut<'_, Run<R, O>>,
     import: Option<u32>,
@@ -359,10 +395,15 @@ fn act<R: Read + 'static, O: Observer>(
     let mut is_first = import.is_none();
     // The exception with which the last call of the program ended.
     let mut caught = None;
+    let mut has_called = false;
     loop {
         let before = caught.take().filter(|_| import.is_none());
         let Some(event) = store.data_mut().next()? else {
-            return Ok(before.map_or(HostEnded::Trace, HostEnded::Threw));
+            return Ok(match before {
+                Some(exception) => HostEnded::Threw(exception),
+                None if has_called && import.is_none() => HostEnded::Returned(Vec::new()),
+                None => HostEnded::Trace,
+            });
         };
         let was_first = std::mem::take(&mut is_first);
         match event {
@@ -402,16 +443,17 @@ fn act<R: Read + 'static, O: Observer>(
                 if import.is_none() {
                     take_snapshot(store, instance)?;
                 }
+                has_called = true;
                 match enter(store, function, arguments)? {
                     Entered::Returned => {}
                     Entered::Threw(exception) => caught = Some(exception),
                     // The host passes the failure on.
                     Entered::Failed if import.is_some() => match store.data_mut().next()? {
-                        Some(Event::Fail) => return Ok(HostEnded::Failed),
+                        Some(Event::Fail { .. }) => return Ok(HostEnded::Failed(None)),
                         None => return Ok(HostEnded::Trace),
                         Some(_) => return Err(store.data().mismatch("the run continues after a failure")),
                     },
-                    Entered::Failed => return Ok(HostEnded::Failed),
+                    Entered::Failed => return Ok(HostEnded::Failed(None)),
                     Entered::Trace => return Ok(HostEnded::Trace),
                 }
             }
@@ -419,7 +461,7 @@ fn act<R: Read + 'static, O: Observer>(
             Event::Throw(exception) if import.is_some() => {
                 return thrown(store, &exception).map(HostEnded::Threw);
             }
-            Event::Fail if import.is_some() => return Ok(HostEnded::Failed),
+            Event::Fail { reason } if import.is_some() => return Ok(HostEnded::Failed(reason)),
             _ => return Err(store.data().mismatch("the program runs, and the host does something else")),
         }
     }
@@ -501,14 +543,17 @@ fn enter<R: Read + 'static, O: Observer>(
             compare(store, &exception, &recorded)?;
             Ok(Entered::Threw(exception))
         }
-        (Some(Event::Fail), Err(error)) if !matches!(error, wasm_jit::Error::Exception(_)) => {
+        (Some(Event::Fail { .. }), Err(error)) if !matches!(error, wasm_jit::Error::Exception(_)) => {
             // What a call in this one has failed with is the cause.
             store.data_mut().failure.get_or_insert(error);
             Ok(Entered::Failed)
         }
         (None, _) => Ok(Entered::Trace),
         (Some(_), Err(source)) => Err(Error::Failed { number: store.data().number - 1, source }),
-        (Some(_), _) => Err(store.data().mismatch("the program returns something else, or not at all")),
+        (Some(recorded), _) => {
+            let found = now.map(|results| Event::Leave { results });
+            Err(store.data().differs("the program returns something else, or not at all", found, recorded))
+        }
     }
 }
 
@@ -522,12 +567,13 @@ fn compare<R: Read + 'static, O: Observer>(
     let mut tags = std::mem::take(&mut store.data_mut().tags);
     let now = tags.recorded(&mut *store, instance, &functions, exception);
     store.data_mut().tags = tags;
-    let what = match now {
-        Ok(now) if now == *recorded => return Ok(()),
+    let what = match &now {
+        Ok(now) if *now == *recorded => return Ok(()),
         Ok(now) if now.tag != recorded.tag => "the program throws an exception of another tag",
         _ => "the program throws an exception with other values",
     };
-    Err(store.data().mismatch(what))
+    let found = now.ok().map(Event::Throw);
+    Err(store.data().differs(what, found, Event::Throw(recorded.clone())))
 }
 
 /// The exception that the host throws.

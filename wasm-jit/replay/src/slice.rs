@@ -4,18 +4,17 @@
 //!    watch of frames that are left otherwise, delimit its outermost calls.
 //! 2. What happens inside of such a call is copied: the events of the trace, also calls by the host
 //!    and recursive calls.
-//! 3. Outside, everything counts as the host's. A copy of the memories and mutable globals is kept
-//!    as they are when the slice is replayed; at the next entry, what differs becomes events, which
-//!    are followed by one for the call. Only blocks of memory that were written are compared:
-//!    probes at all stores know them ([`Dirty`]).
-//!
-//! Tables are not compared: a program that changes one outside of the calls is refused.
+//! 3. Outside, everything counts as the host's. A copy of the memories, tables and mutable globals
+//!    is kept as they are when the slice is replayed; at the next entry, what differs becomes
+//!    events, which are followed by one for the call. Only blocks of memory that were written are
+//!    compared: probes at all stores know them ([`Dirty`]). Tables are compared if probes at the
+//!    instructions that change tables have fired, or the host has changed one.
 
 use std::io::{Read, Write};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wasm_jit::probes::{Bound, Callback, GenericFn, Kind, Location, Place, ProbeSpec};
+use wasm_jit::probes::{Callback, GenericFn, Kind, Location, Place, ProbeSpec};
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{AsContext, AsContextMut, FunctionInfo, Instance, Module, Val};
 use wasm_jit_hooks::{AccessKind, FunctionEventKind, functions};
@@ -26,8 +25,10 @@ use super::error::{Error, unsupported};
 use super::event::Event;
 use super::exception;
 use super::functions::{Functions, in_instance, of_global};
+use super::limits::Limits;
 use super::objects;
 use super::rerun::{Observer, Run, rerun};
+use super::state::Elements;
 use super::trace::Writer;
 use super::value::{Value, mutable_globals};
 use super::writes;
@@ -36,7 +37,8 @@ use super::writes;
 const PAGE: u64 = 1 << 16;
 
 /// Writes a trace in which the host calls only this function, as often as it was called from
-/// outside of itself in the recorded run, and with the memories and globals that it found then.
+/// outside of itself in the recorded run, and with the memories, tables and globals that it found
+/// then.
 /// Returns the number of calls. Runs the program, on this thread, several times slower than usual;
 /// takes memory for a copy of its memories. No other instance of the module may run meanwhile.
 ///
@@ -46,10 +48,24 @@ const PAGE: u64 = 1 << 16;
 /// # Errors
 /// Those of [`generate`](super::generate) for the trace; [`Error::Mismatch`] names the first event
 /// that does not repeat. [`Error::NotCalled`]. [`Error::Unsupported`] if the function is imported
-/// or ends in tail calls, if a table is changed outside of the calls, if a global contains a
+/// or ends in tail calls, if a global, or a table that is changed outside of the calls, contains a
 /// reference to something that is not the module's, and if the function is called again after a
 /// trap or an exception has left it.
 pub fn slice(
+    module: &Module,
+    function: u32,
+    trace: impl Read + 'static,
+    out: impl Write + Send + 'static,
+) -> Result<u64, Error> {
+    slice_within(&Limits::default(), module, function, trace, out)
+}
+
+/// As [`slice()`], with limits of the program.
+///
+/// # Errors
+/// Those of [`slice()`]. [`Error::Failed`] also if the program reaches a limit.
+pub fn slice_within(
+    limits: &Limits,
     module: &Module,
     function: u32,
     trace: impl Read + 'static,
@@ -63,7 +79,7 @@ pub fn slice(
             length: module.bytes().len() as u64,
         })
     })?;
-    let result = run(module, &found, trace, &slice);
+    let result = run(limits, module, &found, trace, &slice);
     slice.lock(|slice| {
         // The reason why the run has failed.
         slice.failed.take().map_or(result, Err)?;
@@ -76,6 +92,7 @@ pub fn slice(
 }
 
 fn run<R: Read + 'static>(
+    limits: &Limits,
     module: &Module,
     function: &FunctionInfo<'_>,
     trace: R,
@@ -106,22 +123,19 @@ fn run<R: Read + 'static>(
     let observed = slice.clone();
     let stored = accesses::callback(move |access| observed.lock(|slice| slice.stores(access)));
     let observed = slice.clone();
-    let table_changes = Callback::new(move |values| {
-        observed.lock(|slice| slice.changes_table(|| format!("function {}", values[0])));
-    });
+    let table_changes = Callback::new(move |_| observed.lock(|slice| slice.are_tables_dirty = true));
     let probed = Probed::new(module, move |function| {
         let mut specs = accesses::specs(function, &stored, |kind| {
             matches!(kind, AccessKind::Store | AccessKind::ReadModifyWrite)
         });
         let changes = accesses::instructions(function).filter(|(_, operator)| changes_table(operator));
         specs.extend(changes.map(|(place, _)| {
-            let values = [Bound::Const(function.index().into())].into();
-            let kind = Kind::Callback { function: table_changes.clone(), values };
+            let kind = Kind::Callback { function: table_changes.clone(), values: [].into() };
             ProbeSpec { location: Location { function: function.index(), place }, kind }
         }));
         specs
     })?;
-    rerun(module, trace, slice.clone(), |store, instance| {
+    rerun(module, trace, slice.clone(), limits, |store, instance| {
         let functions = store.data().functions().clone();
         slice.lock(|slice| slice.begin(store, instance, functions))
     })?;
@@ -184,8 +198,6 @@ impl Memory {
 struct Slice {
     function: u32,
     out: Writer,
-    /// Whether any function was called.
-    has_begun: bool,
     /// Number of frames of the function.
     depth: u32,
     /// Whether one of its calls is being copied.
@@ -196,8 +208,10 @@ struct Slice {
     globals: Vec<(u32, Option<Value>)>,
     /// Those of the replay, as soon as it has begun.
     functions: Functions,
-    /// Who has changed a table outside of the calls.
-    table_changed: Option<String>,
+    /// As they are when the slice is replayed, unless they are dirty.
+    tables: Vec<Elements>,
+    /// Whether a table may have changed.
+    are_tables_dirty: bool,
     /// The event for what leaves a frame of the function.
     left_by: Option<Event>,
     /// Whether a call was left by a failure or an exception.
@@ -213,13 +227,13 @@ impl Slice {
         Self {
             function,
             out,
-            has_begun: false,
             depth: 0,
             is_inside: false,
             memories: Vec::new(),
             globals: Vec::new(),
             functions: Functions::new(module),
-            table_changed: None,
+            tables: Vec::new(),
+            are_tables_dirty: false,
             left_by: None,
             has_failed: false,
             has_ended: false,
@@ -240,6 +254,7 @@ impl Slice {
         let memories = (0..).map_while(|index| instance.memory(store.as_context(), index));
         let known = memories.map(|memory| memory.data(store.as_context()).to_vec());
         self.memories = known.map(|known| Memory { known, dirty: Dirty::default() }).collect();
+        self.tables = Elements::of_all(&mut store, instance, &self.functions);
         for (index, global) in mutable_globals(store.as_context(), instance) {
             self.globals.push((index, of_global(&mut store, instance, &self.functions, global)));
         }
@@ -250,12 +265,6 @@ impl Slice {
     fn stores(&mut self, access: Access) {
         if let Some(memory) = self.memories.get_mut(access.memory as usize) {
             memory.dirty.insert(access.address, access.size);
-        }
-    }
-
-    fn changes_table(&mut self, by: impl FnOnce() -> String) {
-        if !self.is_inside {
-            self.table_changed.get_or_insert_with(by);
         }
     }
 
@@ -273,9 +282,6 @@ impl Slice {
         if self.has_failed {
             let what = format!("function {function}, which is called again after it has failed");
             return Err(unsupported(what));
-        }
-        if let Some(by) = &self.table_changed {
-            return Err(unsupported(format!("a table that {by} changes outside of the calls")));
         }
         let arguments = self.values(&store, instance, arguments)?;
         self.changed_outside(&mut store, instance)?;
@@ -304,6 +310,13 @@ impl Slice {
                 known.copy_from_slice(now);
             }
         }
+        if self.are_tables_dirty {
+            for (index, known) in (0..).zip(&self.tables) {
+                let out = &mut |event| self.out.write(&event);
+                known.write_changes(index, &mut store, instance, &self.functions, out)?;
+            }
+            self.take_tables(&mut store, instance);
+        }
         for (global, known) in &mut self.globals {
             let now = global_of(&mut store, instance, &self.functions, *global);
             let value = now.ok_or_else(|| unsupported(format!("the reference in global {global}")))?;
@@ -313,6 +326,12 @@ impl Slice {
             }
         }
         Ok(())
+    }
+
+    /// The tables are known as they are now.
+    fn take_tables(&mut self, store: impl AsContextMut, instance: Instance) {
+        self.tables = Elements::of_all(store, instance, &self.functions);
+        self.are_tables_dirty = false;
     }
 
     /// The function returns.
@@ -335,6 +354,9 @@ impl Slice {
             for range in memory.take_dirty(now.len()) {
                 memory.known[range.clone()].copy_from_slice(&now[range]);
             }
+        }
+        if self.are_tables_dirty {
+            self.take_tables(&mut store, instance);
         }
         for (global, known) in &mut self.globals {
             *known = global_of(&mut store, instance, &self.functions, *global);
@@ -371,22 +393,17 @@ impl Slice {
         match event {
             None => self.has_ended = true,
             Some(event) if event.is_import() || event.is_function() || self.is_inside => {
+                self.are_tables_dirty |= event.is_of_table();
                 self.out.write(event)?;
             }
             Some(Event::Snapshot) => {
                 self.out.write(&Event::Snapshot)?;
                 self.memories.iter_mut().for_each(|memory| memory.known.fill(0));
+                self.tables.iter_mut().for_each(Elements::clear);
+                self.are_tables_dirty = true;
             }
             Some(event @ (Event::DropData { .. } | Event::DropElements { .. })) => self.out.write(event)?,
-            // The slice begins with the same instance.
-            Some(event @ (Event::GrowTable { .. } | Event::SetElement { .. })) if !self.has_begun => {
-                self.out.write(event)?;
-            }
-            Some(Event::GrowTable { .. } | Event::SetElement { .. }) => {
-                self.changes_table(|| "the host".to_owned());
-            }
-            Some(Event::Enter { .. }) => self.has_begun = true,
-            Some(_) => {}
+            Some(event) => self.are_tables_dirty |= event.is_of_table(),
         }
         Ok(())
     }

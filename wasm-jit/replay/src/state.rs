@@ -33,7 +33,7 @@ struct Bytes {
 }
 
 /// A table.
-struct Elements {
+pub(crate) struct Elements {
     size: u64,
     /// `None` if it has no recorded form. What follows is null.
     elements: Vec<Option<Value>>,
@@ -92,11 +92,7 @@ impl State {
             let found = instance.memory(store.as_context(), index).expect("it has this memory");
             memory.bytes = found.data(store.as_context()).to_vec();
         }
-        for (index, table) in (0..).zip(&mut this.tables) {
-            let found = instance.table(store.as_context(), index).expect("it has this table");
-            let elements = (0..table.size).map(|at| element(&mut store, instance, functions, found, at));
-            table.elements = elements.collect();
-        }
+        this.tables = Elements::of_all(&mut store, instance, functions);
         for ((_, value), (_, global)) in this.globals.iter_mut().zip(mutable_globals(&store, instance)) {
             *value = of_global(&mut store, instance, functions, global);
         }
@@ -146,7 +142,28 @@ impl State {
 }
 
 impl Elements {
-    fn write_changes(
+    /// Those of all tables of an instance now.
+    pub(crate) fn of_all(
+        mut store: impl AsContextMut,
+        instance: Instance,
+        functions: &Functions,
+    ) -> Vec<Self> {
+        let tables: Vec<Table> = (0..).map_while(|index| instance.table(store.as_context(), index)).collect();
+        let of = |table: Table| {
+            let size = table.size(store.as_context());
+            let elements = (0..size).map(|at| element(&mut store, instance, functions, table, at));
+            Self { size, elements: elements.collect() }
+        };
+        tables.into_iter().map(of).collect()
+    }
+
+    /// All elements are null.
+    pub(crate) fn clear(&mut self) {
+        self.elements.clear();
+    }
+
+    /// Writes what the table with this index has now that this does not.
+    pub(crate) fn write_changes(
         &self,
         index: u32,
         mut store: impl AsContextMut,

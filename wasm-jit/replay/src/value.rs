@@ -99,15 +99,22 @@ impl Value {
     /// The recorded value; `None` for a reference to a value of the host, to an exception, or to a
     /// function without a number.
     pub(crate) fn of(value: &Val, index: impl FnOnce(&wasm_jit::Func) -> Option<u32>) -> Option<Self> {
+        match value {
+            Val::FuncRef(None) => Some(Self::Func(None)),
+            Val::FuncRef(Some(func)) => Some(Self::Func(Some(index(func)?))),
+            Val::ExternRef(None) => Some(Self::NullExtern),
+            value => Self::of_number(value),
+        }
+    }
+
+    /// That of a number or a vector.
+    pub(crate) fn of_number(value: &Val) -> Option<Self> {
         Some(match value {
             Val::I32(value) => Self::I32(*value),
             Val::I64(value) => Self::I64(*value),
             Val::F32(bits) => Self::F32(*bits),
             Val::F64(bits) => Self::F64(*bits),
             Val::V128(bits) => Self::V128(*bits),
-            Val::FuncRef(None) => Self::Func(None),
-            Val::FuncRef(Some(func)) => Self::Func(Some(index(func)?)),
-            Val::ExternRef(None) => Self::NullExtern,
             _ => return None,
         })
     }

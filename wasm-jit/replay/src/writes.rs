@@ -5,30 +5,64 @@ use super::event::MAX_WRITE;
 /// Number of bytes that are compared at once.
 const BLOCK: usize = 256;
 
+/// Bytes that are compared at once in a block that differs.
+const WORD: usize = 8;
+
 /// Ranges that are nearer to each other are one: an event takes about as many bytes.
 const GAP: usize = 8;
 
 /// The ranges that contain these positions, which are in order; each of at most [`MAX_WRITE`]
 /// bytes.
 pub(crate) fn runs(positions: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for here in positions {
-        match runs.last_mut() {
-            Some((start, end)) if here - *end < GAP && here - *start < MAX_WRITE => *end = here + 1,
-            _ => runs.push((here, here + 1)),
+    let mut runs = Vec::new();
+    positions.for_each(|here| add(&mut runs, here));
+    runs
+}
+
+/// Adds a position.
+fn add(runs: &mut Vec<(usize, usize)>, here: usize) {
+    match runs.last_mut() {
+        Some((start, end)) if here - *end < GAP && here - *start < MAX_WRITE => *end = here + 1,
+        _ => runs.push((here, here + 1)),
+    }
+}
+
+/// The ranges that contain all differences of two slices of equal length.
+pub(crate) fn changed(before: &[u8], now: &[u8]) -> Vec<(usize, usize)> {
+    let mut runs = Vec::new();
+    for (block, (old, new)) in before.chunks(BLOCK).zip(now.chunks(BLOCK)).enumerate() {
+        if old != new {
+            add_changed(&mut runs, block * BLOCK, old, new);
         }
     }
     runs
 }
 
-/// The ranges that contain all differences of two slices of equal length.
-pub(crate) fn changed(before: &[u8], now: &[u8]) -> Vec<(usize, usize)> {
-    let blocks = before.chunks(BLOCK).zip(now.chunks(BLOCK)).enumerate();
-    let different = blocks.filter(|(_, (old, new))| old != new);
-    runs(different.flat_map(|(block, (old, new))| {
-        let differs = move |byte: &usize| old[*byte] != new[*byte];
-        (0..new.len()).filter(differs).map(move |byte| block * BLOCK + byte)
-    }))
+/// Adds the differences of two slices, of which this is the position, eight bytes at a time.
+fn add_changed(runs: &mut Vec<(usize, usize)>, position: usize, before: &[u8], now: &[u8]) {
+    // The bytes of a word are near to each other.
+    const { assert!(WORD <= GAP) };
+    let ((old, old_rest), (new, new_rest)) = (before.as_chunks::<WORD>(), now.as_chunks::<WORD>());
+    for (at, (old, new)) in (position..).step_by(WORD).zip(old.iter().zip(new)) {
+        let different = u64::from_le_bytes(*old) ^ u64::from_le_bytes(*new);
+        if different == 0 {
+            continue;
+        }
+        let first = at + different.trailing_zeros() as usize / 8;
+        let last = at + WORD - different.leading_zeros() as usize / 8;
+        match runs.last_mut() {
+            Some((_, end)) if first - *end >= GAP => runs.push((first, last)),
+            None => runs.push((first, last)),
+            Some((start, end)) if last - *start <= MAX_WRITE => *end = last,
+            // It has to be divided here.
+            _ => (at..at + WORD)
+                .filter(|byte| old[byte - at] != new[byte - at])
+                .for_each(|byte| add(runs, byte)),
+        }
+    }
+    let rest = position + WORD * old.len();
+    let differs = |byte: &usize| old_rest[*byte] != new_rest[*byte];
+    (0..new_rest.len()).filter(differs).for_each(|byte| add(runs, rest + byte));
 }
 
 /// Zeros to compare with.
@@ -68,6 +102,25 @@ mod tests {
         let mut now = before.clone();
         positions.iter().for_each(|position| now[*position] ^= 0x80);
         assert_eq!(changed(&before, &now), expected, "{positions:?} of {length}");
+    }
+
+    /// As if each byte was compared.
+    #[test]
+    fn words_are_compared_as_bytes_are() {
+        let mut state = 1_u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for round in 0..200 {
+            let length = if round < 190 { random(600) } else { 2 * MAX_WRITE as u64 + random(600) } as usize;
+            let before: Vec<u8> = (0..length).map(|_| random(2) as u8).collect();
+            // Rare differences, or nearly all bytes.
+            let rarity = 1 + random(30) * random(2);
+            let now: Vec<u8> = before.iter().map(|byte| byte ^ u8::from(random(rarity) == 0)).collect();
+            let expected = runs((0..length).filter(|byte| before[*byte] != now[*byte]));
+            assert_eq!(changed(&before, &now), expected, "round {round}");
+        }
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub(super) fn run(mut arguments: Debug) -> Result<ExitCode, Failure> {
     if let Some(address) = &arguments.connect {
         return remote::connect(&address.parse()?);
     }
-    if arguments.run.timeout.is_some() {
+    if arguments.run.limits.timeout.is_some() {
         let message = "debug: the time in which a program is stopped would count for --timeout";
         return Err(Failure { code: 2, message: message.to_owned() });
     }

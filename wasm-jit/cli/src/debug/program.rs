@@ -77,7 +77,7 @@ impl Launcher {
             monitors.write();
             debugger.ended(outcome);
         };
-        program::with_stack(self.arguments.max_stack, run).map(|_| ())
+        program::with_stack(self.arguments.limits.max_stack, run).map(|_| ())
     }
 }
 
@@ -100,7 +100,7 @@ fn start_recorded(
 ) -> Result<(), Failure> {
     let snapshots = snapshots.clone();
     let (arguments, module, debugger) = (arguments.clone(), module.clone(), debugger.clone());
-    let stack = arguments.max_stack;
+    let stack = arguments.limits.max_stack;
     let run = move || {
         let from = (&snapshots, unobserved);
         let outcome = run_recorded(&arguments, &module, &debugger, fuel, from);
@@ -137,7 +137,8 @@ fn run(arguments: &Run, module: Module, monitors: &Monitors, debugger: &Arc<Debu
             Err(failure) => failure.report(),
         };
         let imported = (wasi, arguments.imports(module.engine()).map_err(Stop::Failure)?);
-        let program = Program::new(module, imported, monitors.clone(), None, arguments.limits(), of_thread)?;
+        let program =
+            Program::new(module, imported, monitors.clone(), None, arguments.limits.of_threads(), of_thread)?;
         let mut store = program.store()?;
         debugger.add_thread(store.interrupt_handle());
         let instance = program.instantiate(&mut store)?;

@@ -20,7 +20,7 @@ use super::initializers;
 use super::module::{self, export_kind, put};
 use super::program::{DATA, Items, Program};
 use super::script::Script;
-use crate::error::{Error, unsupported};
+use crate::error::{Error, not_generated};
 use crate::event::Event;
 use crate::value::Value;
 
@@ -137,7 +137,7 @@ fn imports(section: &Items) -> Result<ImportSection, Error> {
     let reader = wp::ImportSectionReader::new(wp::BinaryReader::new(&section, 0))?;
     for (number, import) in reader.into_imports().enumerate() {
         let ty = EntityType::try_from(import?.ty);
-        let ty = ty.map_err(|error| unsupported(format!("the type of an import: {error}")))?;
+        let ty = ty.map_err(|error| not_generated(format!("the type of an import: {error}")))?;
         imports.import(IMPORTS, &number.to_string(), ty);
     }
     Ok(imports)

@@ -17,7 +17,7 @@ use wasm_jit::wasmparser as wp;
 
 use super::functions::constant;
 use super::program::{DATA, ELEMENTS, GLOBALS, Items, TABLES};
-use crate::error::{Error, unsupported};
+use crate::error::{Error, not_generated};
 use crate::value::Value;
 
 /// Replaces the reads of imported globals, which have these values, in the sections that have
@@ -67,7 +67,7 @@ pub(super) fn resolve(
 
 /// The error of what cannot be encoded.
 pub(super) fn unknown(error: reencode::Error<Infallible>) -> Error {
-    unsupported(format!("an initializer, or the type of an import: {error}"))
+    not_generated(format!("an initializer, or the type of an import: {error}"))
 }
 
 /// Copies initializers.

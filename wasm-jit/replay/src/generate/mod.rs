@@ -59,7 +59,8 @@ pub const LAST: &str = "replay.last";
 ///
 /// # Errors
 /// [`Error::Damaged`], [`Error::OtherModule`], [`Error::Mismatch`], [`Error::Module`],
-/// [`Error::Unsupported`] for a program that cannot have been recorded.
+/// [`Error::NotGenerated`] for a program that only this engine can replay, as one with a table of
+/// 64 bits.
 pub fn generate(program: &[u8], trace: impl Read, check: bool) -> Result<Vec<u8>, Error> {
     let original = Program::parse(program)?;
     let script = Script::read(program, &original, trace, |_| Ok(()))?;

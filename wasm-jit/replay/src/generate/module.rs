@@ -14,7 +14,7 @@ use super::initializers;
 use super::program::{Items, Program};
 use super::script::{ImportedSize, Script};
 use super::{DIFFERENCE, LAST, POSITION};
-use crate::error::{Error, unsupported};
+use crate::error::{Error, not_generated};
 
 /// The program, with these functions and without imports.
 pub(super) fn assemble(
@@ -101,7 +101,7 @@ pub(super) fn imported_tables(program: &Program, script: &Script) -> Result<Tabl
     let mut tables = TableSection::new();
     for (ty, ImportedSize { size, maximum }) in program.imported_tables.iter().zip(&script.tables) {
         if ![wp::RefType::FUNCREF, wp::RefType::EXTERNREF].contains(&ty.element_type) {
-            return Err(unsupported("an imported table of this type"));
+            return Err(not_generated("an imported table of this type"));
         }
         let ty = TableType::try_from(*ty).map_err(initializers::unknown)?;
         tables.table(TableType { minimum: *size, maximum: *maximum, ..ty });

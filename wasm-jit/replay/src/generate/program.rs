@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use wasm_encoder::Encode;
 use wasm_jit::wasmparser as wp;
 
-use crate::error::{Error, unsupported};
+use crate::error::{Error, not_generated};
 
 /// A section: the number of its items, and their encoding.
 #[derive(Clone, Debug, Default)]
@@ -137,7 +137,7 @@ impl Program {
                             wp::ExternalKind::Tag
                         }
                         wp::TypeRef::FuncExact(_) => {
-                            return Err(unsupported("an import of a function of an exact type"));
+                            return Err(not_generated("an import of a function of an exact type"));
                         }
                     };
                     self.imported.push(kind);
@@ -189,7 +189,7 @@ impl Program {
 
     fn add_table(&mut self, ty: &wp::TableType) -> Result<(), Error> {
         if ty.table64 {
-            return Err(unsupported("a table of 64 bits"));
+            return Err(not_generated("a table of 64 bits"));
         }
         self.tables.push(ty.element_type);
         Ok(())

@@ -9,7 +9,7 @@ use wasm_jit::wasmparser as wp;
 use super::program::{DATA, ELEMENTS, Program};
 use crate::error::Error;
 use crate::event::{Event, Exception};
-use crate::trace::Reader;
+use crate::stops::Events;
 use crate::value::{Type, Value};
 
 /// Something that the host does.
@@ -128,7 +128,7 @@ enum Running {
 }
 
 /// Reads a trace.
-struct Events<'a> {
+struct Reading<'a> {
     program: &'a Program,
     script: Script,
     running: Vec<Running>,
@@ -151,8 +151,8 @@ impl Script {
         let mut script = Self::default();
         script.calls.resize_with(program.imports as usize, Vec::new);
         let (running, known, hasher) = Default::default();
-        let mut events = Events { program, script, running, known, hasher, has_run: false, failed: false };
-        for event in Reader::new(trace) {
+        let mut events = Reading { program, script, running, known, hasher, has_run: false, failed: false };
+        for event in Events::new(trace) {
             let (event, number) = (event?, events.script.events);
             if let Event::Start { module, length } = event
                 && (module, length) != (crc32fast::hash(binary), binary.len() as u64)
@@ -160,7 +160,7 @@ impl Script {
                 return Err(Error::OtherModule);
             }
             also(&event)?;
-            events.event(event).map_err(|what| Error::Mismatch { number, what })?;
+            events.event(event).map_err(|what| Error::Mismatch { number, what, values: None })?;
             events.script.events += 1;
         }
         let Script { memories, tables, globals, events: number, .. } = &events.script;
@@ -169,7 +169,7 @@ impl Script {
             != (imported_memories.len(), imported_tables.len(), *imported_globals as usize)
         {
             let what = "it does not have the state of all imports";
-            return Err(Error::Mismatch { number: *number, what });
+            return Err(Error::Mismatch { number: *number, what, values: None });
         }
         // The trace of a process that was killed: it is replayed as far as it goes.
         let end = events.script.events;
@@ -186,13 +186,13 @@ impl Script {
     }
 }
 
-impl Events<'_> {
+impl Reading<'_> {
     fn event(&mut self, event: Event) -> Result<(), &'static str> {
         let number = self.script.events;
         if number > i32::MAX as u64 {
             return Err("it has more events than can be numbered");
         }
-        if self.failed && event != Event::Fail {
+        if self.failed && !matches!(event, Event::Fail { .. }) {
             return Err("the run continues after a failure, which cannot be replayed");
         }
         match event {
@@ -283,7 +283,7 @@ impl Events<'_> {
                 }
                 self.script.last = number;
             }
-            Event::Fail => {
+            Event::Fail { .. } => {
                 let is_first = !std::mem::replace(&mut self.failed, true);
                 match self.running.pop() {
                     Some(Running::Program(enter)) => {

@@ -12,10 +12,11 @@ use std::vec::IntoIter;
 
 use wasm_jit::{
     AsContext, AsContextMut, Caller, Extern, ExternType, Func, Instance, Linker, Module, Store,
-    StoreContextMut, Val, ValType,
+    StoreContextMut, Trap, Val, ValType,
 };
 
 use super::error::{Error, unsupported};
+use super::limits::Limits;
 use super::record::Recorder;
 use text::{Change, Effect, Kind, Step};
 
@@ -42,6 +43,20 @@ impl Host {
 /// [`Error::Text`] names the line that cannot be read, or that does not fit to the program;
 /// [`Error::Unsupported`] for a module that cannot be recorded; [`Error::Engine`], [`Error::Io`].
 pub fn import(module: &Module, text: impl BufRead, out: impl Write + Send + 'static) -> Result<(), Error> {
+    import_within(&Limits::default(), module, text, out)
+}
+
+/// As [`import()`], with limits of the program.
+///
+/// # Errors
+/// Those of [`import()`]. [`Error::Engine`] if the program is interrupted or has no fuel left at
+/// the end of the text.
+pub fn import_within(
+    limits: &Limits,
+    module: &Module,
+    text: impl BufRead,
+    out: impl Write + Send + 'static,
+) -> Result<(), Error> {
     if module.start_function().is_some() {
         // The text does not have the calls that it made.
         return Err(unsupported("a start function"));
@@ -52,6 +67,7 @@ pub fn import(module: &Module, text: impl BufRead, out: impl Write + Send + 'sta
     let recorder = Recorder::new(module, out)?;
     let host = Host { steps: text::steps(text)?.into_iter().peekable(), instance: None, failed: None };
     let mut store = Store::new(module.engine(), host);
+    let _timeout = limits.apply(&mut store)?;
     let linker = linker(module)?;
     let instance = recorder.instantiate(&mut store, &linker)?;
     store.data_mut().instance = Some(instance);
@@ -155,7 +171,12 @@ fn enter(
     match (done, host.steps.peek()) {
         (Ok(()), _) => Ok(true),
         (Err(_), _) if host.failed.is_some() => Ok(false),
-        (Err(_), None) => Ok(false),
+        (Err(error), None) => {
+            if matches!(error.trap(), Some(Trap::Interrupt | Trap::OutOfFuel)) {
+                host.failed = Some(error.into());
+            }
+            Ok(false)
+        }
         (Err(error), Some(next)) => {
             // What follows is a backtrace.
             let error = error.to_string().lines().next().unwrap_or_default().to_owned();

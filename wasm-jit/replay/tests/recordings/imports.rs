@@ -176,7 +176,7 @@ fn wrong_imports_are_errors() {
         (2, Event::ImportGlobal { global: 0, value: Value::I64(16) }),
         (2, Event::ImportGlobal { global: 0, value: Value::Func(Some(0)) }),
         (4, Event::ImportGlobal { global: 2, value: Value::I64(16) }),
-        (4, Event::Fail),
+        (4, Event::Fail { reason: None }),
         (5, Event::ImportTable { table: 0, elements: 1, maximum: Some(6) }),
         (5, Event::ImportTable { table: 0, elements: 7, maximum: Some(6) }),
         (5, Event::ImportTable { table: 0, elements: 1 << 33, maximum: None }),

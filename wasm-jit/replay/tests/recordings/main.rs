@@ -1,6 +1,7 @@
 //! Recordings, their replays, and what is made of them: each file is one subject.
 
 mod exceptions;
+mod files;
 mod import;
 mod imports;
 mod javascript;
@@ -16,4 +17,5 @@ mod replay;
 mod several;
 mod slice;
 mod snapshots;
+mod stops;
 mod support;

@@ -200,7 +200,7 @@ fn exceptions(events: &[Event]) -> Vec<(usize, &Exception, bool)> {
         match event {
             Event::Enter { .. } => running.push(true),
             Event::Call { .. } => running.push(false),
-            Event::Leave { .. } | Event::Return { .. } | Event::Fail => _ = running.pop(),
+            Event::Leave { .. } | Event::Return { .. } | Event::Fail { .. } => _ = running.pop(),
             Event::Throw(exception) => found.push((number, exception, running.pop().unwrap())),
             _ => {}
         }
@@ -212,7 +212,7 @@ fn exceptions(events: &[Event]) -> Vec<(usize, &Exception, bool)> {
 fn depth(event: &Event) -> i32 {
     match event {
         Event::Enter { .. } | Event::Call { .. } => 1,
-        Event::Leave { .. } | Event::Return { .. } | Event::Fail | Event::Throw(_) => -1,
+        Event::Leave { .. } | Event::Return { .. } | Event::Fail { .. } | Event::Throw(_) => -1,
         _ => 0,
     }
 }

@@ -120,6 +120,22 @@ fn a_trace_that_was_cut_off_ends_the_replay() {
     let (ended, executed) = replay(&trace_of(&all[..=cut]));
     assert!(matches!(ended, Ok(Ended::TraceEnded)), "{ended:?}");
     assert!(!executed.is_empty());
+    // Wherever it ends while a call of the program runs, or before there is one.
+    let mut depth = 0;
+    for length in 1..all.len() {
+        match all[length - 1] {
+            Event::Enter { .. } => depth += 1,
+            Event::Leave { .. } => depth -= 1,
+            _ => {}
+        }
+        let is_complete =
+            depth == 0 && all[..length].iter().any(|event| matches!(event, Event::Enter { .. }));
+        match replay(&trace_of(&all[..length])).0 {
+            Ok(Ended::Returned) => assert!(is_complete, "{length} events"),
+            Ok(Ended::TraceEnded) => assert!(!is_complete, "{length} events"),
+            other => panic!("{length} events: {other:?}"),
+        }
+    }
 }
 
 #[test]

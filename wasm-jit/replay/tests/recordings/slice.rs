@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use crate::support::{Replayed, Trace, events, replay, replay_in_wasmi, trace_of};
 use wasm_jit::{Caller, Engine, Extern, Func, Instance, Linker, Module, Store, Val};
-use wasm_jit_replay::{Error, Event, Recorder, Value, generate, reduce, slice};
+use wasm_jit_replay::{Ended, Error, Event, Recorder, Replay, Value, generate, reduce, slice};
 
 /// A run of `run`, whose host mixes its argument into the byte at 3000, and calls `back`.
 fn recorded(text: &str, argument: i32) -> (Module, Vec<u8>) {
@@ -205,7 +205,7 @@ fn a_slice_of_a_run_that_was_cut_or_failed() {
             Ok((_, slice)) => {
                 let bench = generate(module.bytes(), &slice[..], true).unwrap();
                 assert!(matches!(replay(&bench), Replayed::Complete { .. }), "{length}");
-                assert!(!events(&slice).contains(&Event::Fail), "{length}");
+                assert!(!events(&slice).iter().any(|event| matches!(event, Event::Fail { .. })), "{length}");
             }
             Err(error) => assert!(matches!(error, Error::NotCalled { function: 4 }), "{length}: {error}"),
         }
@@ -229,8 +229,46 @@ fn a_slice_of_a_run_that_was_cut_or_failed() {
     ] {
         let (module, trace) = recorded(&text(body), 0);
         let events = check(&module, &trace, 3, 2, Replayed::Complete { returned: false });
-        assert_eq!(events.last(), Some(&Event::Fail), "{events:?}");
+        assert_eq!(events.last(), Some(&Event::Fail { reason: None }), "{events:?}");
     }
+}
+
+/// Inside of the calls and outside, by the program and by its host, before the first call and
+/// between two of them.
+#[test]
+fn changes_of_tables_are_in_a_slice() {
+    let text = r#"(module
+        (import "h" "f" (func $f (param i32) (result i32)))
+        (type $number (func (result i32)))
+        (table $t (export "t") 2 20 funcref)
+        (elem (table $t) (i32.const 0) func $one)
+        (elem $two func $two $one)
+        (func $one (export "one") (type $number) (i32.const 1))
+        (func $two (export "two") (type $number) (i32.const 2))
+        (func $sum (param $at i32) (result i32)
+            (table.set $t (i32.const 0) (ref.func $two))
+            (i32.add (table.size $t)
+                (i32.add (i32.mul (ref.is_null (table.get $t (i32.const 1))) (i32.const 100))
+                    (call_indirect $t (type $number) (local.get $at)))))
+        (func (export "run") (param i32) (result i32) (local $x i32)
+            (drop (call $f (i32.const 1)))
+            (local.set $x (call $sum (i32.const 0)))
+            (table.init $t $two (i32.const 0) (i32.const 1) (i32.const 1))
+            (drop (table.grow $t (ref.func $two) (i32.const 1)))
+            (local.set $x (i32.add (local.get $x) (call $sum (i32.const 2))))
+            (table.set $t (i32.const 1) (ref.func $one))
+            (i32.add (local.get $x) (call $sum (i32.const 1)))))"#;
+    let (module, trace) = recorded(text, 2);
+    let (calls, slice) = sliced(&module, &trace, 3).unwrap();
+    assert_eq!(calls, 6);
+    let all = events(&slice);
+    let elements = all.iter().filter(|event| matches!(event, Event::SetElement { .. })).count();
+    assert!((4..20).contains(&elements), "{all:?}");
+    assert!(all.iter().any(|event| matches!(event, Event::GrowTable { table: 0, elements: 1 })), "{all:?}");
+    let bench = generate(module.bytes(), &slice[..], true).unwrap();
+    assert_eq!(replay(&bench), Replayed::Complete { returned: true });
+    let mut replayed = Replay::new(&module, Cursor::new(slice)).unwrap();
+    assert!(matches!(replayed.run(), Ok(Ended::Returned)));
 }
 
 #[test]
@@ -255,14 +293,6 @@ fn what_cannot_be_sliced_is_refused() {
         "(module {run} (call $g (local.get 0))) (func $g (param i32) (result i32) (return_call $h (local.get 0))) (func $h (param i32) (result i32) (local.get 0)))"
     );
     check(&text, 1, "cannot be recorded: function 1, which ends in tail calls");
-    let text = format!(
-        "(module (table $t 1 funcref) {run} (table.set $t (i32.const 0) (ref.func $g)) (call $g) (local.get 0)) (func $g) (elem declare func $g))"
-    );
-    check(&text, 1, "cannot be recorded: a table that function 0 changes outside of the calls");
-    let text = format!(
-        "(module {import} (table (export \"t\") 1 funcref) {run} (drop (call $f (i32.const 1))) (call $g) (local.get 0)) (func $g))"
-    );
-    check(&text, 2, "cannot be recorded: a table that the host changes outside of the calls");
     let text = format!(
         "(module (tag $e) {run} (block $caught (try_table (catch $e $caught) (call $g))) (block $again (try_table (catch $e $again) (call $g))) (local.get 0)) (func $g (throw $e)))"
     );

@@ -13,7 +13,7 @@ use super::exports::{self, Used};
 use super::functions::encoded;
 use super::program::Program;
 use super::script::Script;
-use crate::error::{Error, unsupported};
+use crate::error::{Error, not_generated};
 use crate::event::Event;
 use crate::value::Value;
 
@@ -45,14 +45,18 @@ impl JavaScript {
 /// behaviour depends on them, the replay may differ.
 ///
 /// # Errors
-/// As [`generate`](super::generate); [`Error::Unsupported`] also for vectors that are arguments,
+/// As [`generate`](super::generate); [`Error::NotGenerated`] also for vectors that are arguments,
 /// results or values of globals, which JavaScript does not have.
 pub fn javascript(program: &[u8], trace: impl Read) -> Result<JavaScript, Error> {
     let original = Program::parse(program)?;
     let (mut used, mut events) = (Used::default(), Vec::new());
     let script = Script::read(program, &original, trace, |event| {
         used.add(event, &original);
-        event.encode(&mut events);
+        match event {
+            // It tells nobody the reason.
+            Event::Fail { .. } => Event::Fail { reason: None }.encode(&mut events),
+            event => event.encode(&mut events),
+        }
         check(event)
     })?;
     let host = host(&original, &script)?;
@@ -61,7 +65,7 @@ pub fn javascript(program: &[u8], trace: impl Read) -> Result<JavaScript, Error>
 
 fn check(event: &Event) -> Result<(), Error> {
     let has_vector = event.values().iter().any(|value| matches!(value, Value::V128(_)));
-    if has_vector { Err(unsupported("a vector, which JavaScript does not have,")) } else { Ok(()) }
+    if has_vector { Err(not_generated("a vector, which JavaScript does not have,")) } else { Ok(()) }
 }
 
 /// The host of a program.
@@ -113,7 +117,7 @@ fn imports(program: &Program) -> Result<Vec<Json>, Error> {
     let (mut memories, mut tables) = (program.memories.iter(), program.tables.iter());
     let (mut globals, mut tags) = (program.globals.iter(), 0..);
     let imported = program.imported.iter().map(|kind| {
-        let missing = || unsupported("an import that is not declared");
+        let missing = || not_generated("an import that is not declared");
         Ok(match kind {
             wp::ExternalKind::Func | wp::ExternalKind::FuncExact => json!({ "kind": "function" }),
             wp::ExternalKind::Memory => {
@@ -167,6 +171,6 @@ fn reference(ty: wp::RefType) -> Result<&'static str, Error> {
     match ty {
         wp::RefType::FUNCREF => Ok("anyfunc"),
         wp::RefType::EXTERNREF => Ok("externref"),
-        _ => Err(unsupported("an import of this type")),
+        _ => Err(not_generated("an import of this type")),
     }
 }

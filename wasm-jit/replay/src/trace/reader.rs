@@ -1,0 +1,259 @@
+//! [`Reader`].
+
+use std::collections::VecDeque;
+use std::io::{self, BufReader, Read};
+
+use flate2::read::DeflateDecoder;
+use flate2::{Decompress, FlushDecompress, Status};
+
+use super::blocks::{BLOCK_HEAD, MAX_TAIL};
+use super::slot::{CAPACITY, CHUNK, COMMITTED, MARK, NUMBER, SLOT};
+use super::{BLOCKS, FRAME, HEAD, MAGIC, STREAM, VERSION};
+use crate::error::Error;
+use crate::event::{Event, MAX_WRITE};
+
+/// Maximum length of a payload, so that a damaged length allocates little memory.
+const MAX_PAYLOAD: usize = FRAME + 2 * MAX_WRITE;
+
+/// Reads the events of a trace. Buffers one frame, or the last blocks. After an error it ends.
+#[derive(Debug)]
+pub struct Reader<R> {
+    from: DeflateDecoder<BufReader<R>>,
+    body: Body,
+    /// Offset of the frame that is read next, in the decompressed stream, or of the block.
+    offset: u64,
+    events: VecDeque<Event>,
+    /// Whether there was an event.
+    begun: bool,
+    ended: bool,
+}
+
+/// What is read next.
+#[derive(Debug)]
+enum Body {
+    Head,
+    Stream,
+    /// The block with this number; they end there.
+    Blocks {
+        end: u64,
+        number: u64,
+    },
+    /// What slots have.
+    Slots(VecDeque<Vec<u8>>),
+}
+
+impl<R: Read> Reader<R> {
+    /// A reader from the beginning of a trace.
+    pub fn new(from: R) -> Self {
+        let from = DeflateDecoder::new(BufReader::new(from));
+        Self { from, body: Body::Head, offset: 0, events: VecDeque::new(), begun: false, ended: false }
+    }
+
+    fn event(&mut self) -> Result<Option<Event>, Error> {
+        if matches!(self.body, Body::Head) {
+            self.body = self.head()?;
+        }
+        while self.events.is_empty() {
+            let Some(payload) = self.payload()? else {
+                return if self.begun { Ok(None) } else { Err(self.damaged("it has no events")) };
+            };
+            self.decode(&payload)?;
+        }
+        Ok(self.events.pop_front())
+    }
+
+    fn damaged(&self, what: &'static str) -> Error {
+        Error::Damaged { offset: self.offset, what }
+    }
+
+    fn head(&mut self) -> Result<Body, Error> {
+        let head = self.raw(12)?;
+        let version = match head.split_first_chunk::<8>() {
+            Some((magic, version)) if *magic == MAGIC => match version.try_into().map(u32::from_le_bytes) {
+                Ok(version) => version,
+                Err(_) => return Err(self.damaged("it ends before the version of its format")),
+            },
+            _ => return Err(self.damaged("this is not a trace")),
+        };
+        match version {
+            0 => Err(self.damaged("there is no version 0 of the format")),
+            1..=4 => Ok(Body::Stream),
+            5..=VERSION => {
+                let Ok(rest) = <[u8; HEAD as usize - 12]>::try_from(self.raw(HEAD - 12)?) else {
+                    return Err(self.damaged("it ends in its head"));
+                };
+                let kind = u32::from_le_bytes(std::array::from_fn(|byte| rest[byte]));
+                let end = u64::from_le_bytes(std::array::from_fn(|byte| rest[4 + byte]));
+                match kind {
+                    STREAM => Ok(Body::Stream),
+                    BLOCKS if end >= HEAD => {
+                        self.offset = HEAD;
+                        Ok(Body::Blocks { end, number: 0 })
+                    }
+                    BLOCKS => Err(self.damaged("blocks that end before they begin")),
+                    _ => Err(self.damaged("an unknown kind of trace")),
+                }
+            }
+            version => Err(Error::Version { version, known: VERSION }),
+        }
+    }
+
+    /// The encoded events of the next frame, block or slot.
+    fn payload(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        match &mut self.body {
+            Body::Head => Ok(None),
+            Body::Stream => self.frame(),
+            Body::Blocks { end, .. } if self.offset < *end => self.block().map(Some),
+            Body::Blocks { end, number } => {
+                let (end, number) = (*end, *number);
+                self.body = Body::Slots(self.slots(end, number)?);
+                self.payload()
+            }
+            Body::Slots(chunks) => Ok(chunks.pop_front()),
+        }
+    }
+
+    fn decode(&mut self, payload: &[u8]) -> Result<(), Error> {
+        let mut rest = payload;
+        while !rest.is_empty() {
+            let event = Event::decode(&mut rest).map_err(|what| self.damaged(what))?;
+            if self.begun == matches!(event, Event::Start { .. }) {
+                return Err(self.damaged("not exactly one start, at the beginning"));
+            }
+            self.begun = true;
+            self.events.push_back(event);
+        }
+        Ok(())
+    }
+
+    /// The next frame of a stream, if there is one.
+    fn frame(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        let head = self.bytes(8)?;
+        if head.is_empty() {
+            return Ok(None);
+        }
+        let Ok(head) = <[u8; 8]>::try_from(head) else { return Err(self.damaged("it ends in a frame")) };
+        let [length, checksum] =
+            [0, 4].map(|at| u32::from_le_bytes(std::array::from_fn(|byte| head[at + byte])));
+        let length = length as usize;
+        if length == 0 || length > MAX_PAYLOAD {
+            return Err(self.damaged("a frame of an impossible length"));
+        }
+        let payload = self.bytes(length)?;
+        if payload.len() < length {
+            return Err(self.damaged("it ends in a frame"));
+        }
+        self.check(&payload, checksum)?;
+        self.offset += 8 + length as u64;
+        Ok(Some(payload))
+    }
+
+    fn check(&self, payload: &[u8], checksum: u32) -> Result<(), Error> {
+        if crc32fast::hash(payload) != checksum {
+            return Err(self.damaged("the checksum differs"));
+        }
+        Ok(())
+    }
+
+    /// The next block.
+    fn block(&mut self) -> Result<Vec<u8>, Error> {
+        let head = self.raw(BLOCK_HEAD as u64)?;
+        let Ok(head) = <[u8; BLOCK_HEAD]>::try_from(head) else {
+            return Err(self.damaged("it ends in a block"));
+        };
+        let [stored, length, checksum] =
+            [0, 4, 8].map(|at| u32::from_le_bytes(std::array::from_fn(|byte| head[at + byte])));
+        if length == 0 || length as usize > CAPACITY || stored > length {
+            return Err(self.damaged("a block of an impossible length"));
+        }
+        let bytes = self.raw(stored.into())?;
+        if bytes.len() < stored as usize {
+            return Err(self.damaged("it ends in a block"));
+        }
+        let payload = match stored < length {
+            true => inflated(&bytes, length as usize)
+                .ok_or_else(|| self.damaged("it is not compressed as it must be"))?,
+            false => bytes,
+        };
+        self.check(&payload, checksum)?;
+        self.offset += BLOCK_HEAD as u64 + u64::from(stored);
+        if let Body::Blocks { end, number } = &mut self.body {
+            *number += 1;
+            if self.offset > *end {
+                return Err(self.damaged("a block beyond the end of the blocks"));
+            }
+        }
+        Ok(payload)
+    }
+
+    /// The chunks that are in slots and not in blocks, of which there are so many.
+    fn slots(&mut self, end: u64, blocks: u64) -> Result<VecDeque<Vec<u8>>, Error> {
+        let rest = self.raw(MAX_TAIL)?;
+        let mut chunks = Vec::new();
+        let first = (end.next_multiple_of(SLOT as u64) - end) as usize;
+        for slot in (first..rest.len()).step_by(SLOT).map(|at| &rest[at..]) {
+            let Some((head, chunk)) = slot.split_first_chunk::<CHUNK>() else { continue };
+            let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| head[at + byte]));
+            let (number, committed) = (field(NUMBER), field(COMMITTED));
+            if head[..8] != MARK || number < blocks {
+                continue;
+            }
+            let (length, checksum) = (committed as u32 as usize, (committed >> 32) as u32);
+            if length > 0 {
+                let chunk = chunk.get(..length).filter(|_| length <= CAPACITY);
+                let chunk = chunk.ok_or_else(|| self.damaged("it ends in a slot"))?;
+                self.check(chunk, checksum)?;
+                chunks.push((number, chunk.to_vec()));
+            }
+        }
+        chunks.sort();
+        if (blocks..).zip(&chunks).any(|(expected, (number, _))| *number != expected) {
+            return Err(self.damaged("a part is missing"));
+        }
+        Ok(chunks.into_iter().map(|(_, chunk)| chunk).collect())
+    }
+
+    /// As many bytes of the stream, or fewer at its end.
+    fn bytes(&mut self, number: usize) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        let read = (&mut self.from).take(number as u64).read_to_end(&mut bytes);
+        match read {
+            Ok(_) => Ok(bytes),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) =>
+            {
+                Err(self.damaged("it is not compressed as it must be"))
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(bytes),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// As many bytes of the file, or fewer at its end; before a stream has begun.
+    fn raw(&mut self, number: u64) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        self.from.get_mut().take(number).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// What this was, if it had this length.
+fn inflated(bytes: &[u8], length: usize) -> Option<Vec<u8>> {
+    let mut out = vec![0; length];
+    let mut inflate = Decompress::new(false);
+    let ended = inflate.decompress(bytes, &mut out, FlushDecompress::Finish).ok()?;
+    (ended == Status::StreamEnd && inflate.total_out() == length as u64).then_some(out)
+}
+
+impl<R: Read> Iterator for Reader<R> {
+    type Item = Result<Event, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let event = self.event();
+        self.ended = !matches!(event, Ok(Some(_)));
+        event.transpose()
+    }
+}

@@ -1,0 +1,116 @@
+//! Runs that were stopped, for want of fuel or by an interrupt, and reasons of other failures.
+
+use std::io::Cursor;
+use std::time::Duration;
+
+use crate::support::{Replayed, Trace, events, replay, trace_of};
+use wasm_jit::{Caller, Config, Engine, Error as EngineError, Linker, Module, Store, Trap};
+use wasm_jit_replay::{Ended, Event, Reason, Recorder, Replay, generate, reduce};
+
+/// Executes a hundred thousand instructions, or as many as an argument wants, after a call of the
+/// host.
+const PROGRAM: &str = r#"(module
+    (import "h" "f" (func $f (param i32) (result i32)))
+    (func (export "run") (param $n i32) (result i32)
+        (local.set $n (call $f (local.get $n)))
+        (loop $again (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+        (i32.div_u (i32.const 1) (local.get $n))))"#;
+
+const ITERATIONS: i32 = 25_000;
+
+fn engine(has_fuel: bool) -> Engine {
+    Engine::new(Config::new().consume_fuel(has_fuel)).unwrap()
+}
+
+/// The trace of a run.
+fn recorded(fuel: Option<u64>, argument: i32, is_interrupted: bool) -> Vec<u8> {
+    let engine = engine(fuel.is_some());
+    let module = Module::new(&engine, PROGRAM).unwrap();
+    let mut linker: Linker<()> = Linker::new(&engine);
+    let f = |_: Caller<'_, ()>, n: i32| match n {
+        -1 => Err(EngineError::host("the disk\nis full")),
+        n => Ok(n),
+    };
+    linker.func_wrap("h", "f", f).unwrap();
+    let mut store = Store::new(&engine, ());
+    if let Some(fuel) = fuel {
+        store.set_fuel(fuel).unwrap();
+    }
+    let trace = Trace::default();
+    let recorder = Recorder::new(&module, trace.clone()).unwrap();
+    let instance = recorder.instantiate(&mut store, &linker).unwrap();
+    let run = instance.get_typed_func::<i32, i32>(&mut store, "run").unwrap();
+    let timeout = is_interrupted.then(|| store.interrupt_handle().interrupt_after(Duration::from_millis(20)));
+    run.call(&mut store, argument).unwrap_err();
+    drop(timeout);
+    trace.bytes()
+}
+
+fn replayed(trace: &[u8], fuel: Option<u64>) -> Ended {
+    let module = Module::new(&engine(fuel.is_some()), PROGRAM).unwrap();
+    let mut replay = Replay::new(&module, Cursor::new(trace.to_vec())).unwrap();
+    if let Some(fuel) = fuel {
+        replay.set_fuel(fuel).unwrap();
+    }
+    replay.run().unwrap()
+}
+
+fn reason(trace: &[u8]) -> Reason {
+    match events(trace).pop() {
+        Some(Event::Fail { reason: Some(reason) }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn failures_have_reasons() {
+    let divided = recorded(None, ITERATIONS, false);
+    assert_eq!(reason(&divided), Reason::Trap("wasm trap: integer divide by zero".to_owned()));
+    let Ended::Failed(error) = replayed(&divided, None) else { panic!("it has trapped") };
+    assert_eq!(error.trap(), Some(Trap::IntegerDivisionByZero));
+    let failed = recorded(None, -1, false);
+    assert_eq!(reason(&failed), Reason::Host("the disk".to_owned()));
+    let Ended::Failed(error) = replayed(&failed, None) else { panic!("the host has failed") };
+    assert_eq!(error.to_string(), "the host function h.f failed when it was recorded: host: the disk");
+    let all = [
+        Some(Reason::Trap(String::new())),
+        Some(Reason::Fuel(u64::MAX)),
+        Some(Reason::Interrupted),
+        Some(Reason::Host("ä".repeat(500))),
+        None,
+    ];
+    let fails = all.map(|reason| Event::Fail { reason });
+    let start = Event::Start { module: 1, length: 2 };
+    assert_eq!(events(&trace_of(&[std::slice::from_ref(&start), &fails[..]].concat()))[1..], fails);
+    // It is not read, as is one that is no text.
+    let long = Event::Fail { reason: Some(Reason::Host("x".repeat(1001))) };
+    let read: Result<Vec<Event>, _> = wasm_jit_replay::Reader::new(&trace_of(&[start, long])[..]).collect();
+    assert!(read.unwrap_err().to_string().contains("a text that is too long"));
+}
+
+/// It would have gone on: what gave control to the program is not replayed, unless the replay stops
+/// by itself.
+#[test]
+fn a_run_that_was_stopped_ends_where_the_host_was_active_last() {
+    let short = recorded(Some(1000), ITERATIONS, false);
+    assert_eq!(reason(&short), Reason::Fuel(1000));
+    let interrupted = recorded(None, i32::MIN, true);
+    assert_eq!(reason(&interrupted), Reason::Interrupted);
+    for trace in [&short, &interrupted] {
+        let Ended::Stopped(found) = replayed(trace, None) else { panic!("it was stopped") };
+        assert_eq!(found, reason(trace));
+        let module = Module::new(&engine(false), PROGRAM).unwrap();
+        let small = Trace::default();
+        reduce(&module, Cursor::new(trace.clone()), small.clone()).unwrap();
+        assert_eq!(events(&small.bytes()), events(trace));
+        let bench = generate(module.bytes(), &trace[..], true).unwrap();
+        assert_eq!(replay(&bench), Replayed::Complete { returned: false });
+    }
+    let Ended::Failed(error) = replayed(&short, Some(1000)) else { panic!("it has as much fuel") };
+    assert_eq!(error.trap(), Some(Trap::OutOfFuel));
+    assert!(matches!(replayed(&short, Some(1001)), Ended::Stopped(Reason::Fuel(1000))));
+    // It was stopped before it called the host.
+    let first = recorded(Some(2), ITERATIONS, false);
+    assert_eq!(events(&first).len(), 3);
+    assert!(matches!(replayed(&first, None), Ended::Stopped(Reason::Fuel(2))));
+}
