@@ -1,8 +1,9 @@
 //! Probes in WebAssembly: four threads run the same functions, each in a store of its own, while a
-//! fifth switches probes at all instructions and entries as fast as it can. Some of them count,
-//! some call closures, which count, with values or with the frame. A sixth loads modules, runs them
-//! with all probes on, and drops them. Engines differ in the places for probes that functions have
-//! from the start, and in whether functions with many counters count by themselves.
+//! fifth switches probes at all instructions and entries as fast as it can. Some of them count;
+//! others append records, or call closures, with values or with the frame, native functions, or a
+//! function of WebAssembly in one of the stores, all of which count. A sixth loads modules, runs
+//! them with all probes on, and drops them. Engines differ in the places for probes that functions
+//! have from the start, and in whether functions with many counters count by themselves.
 //!
 //! After [`ROUND`] switches the fifth thread pauses. With all probes on, each executor makes some
 //! calls, and every count must grow by what a module counts that counts by itself; with all probes
@@ -20,10 +21,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use wasm_jit::probes::{
-    Bound, Callback, GenericFn, Kind as ProbeKind, Location, Place, Probe, ProbeSpec, activate_all,
-    deactivate_all,
+    Bound, Callback, GenericFn, Kind as ProbeKind, Location, NativeFn, Place, Probe, ProbeSpec, Recorder,
+    WasmFn, activate_all, deactivate_all,
 };
-use wasm_jit::{Config, Engine, Instance, Module, ProbeSites, Store, TypedFunc, Val};
+use wasm_jit::{
+    Config, Engine, Instance, MemoryType, Module, ProbeSites, SharedMemory, Store, TypedFunc, Val,
+};
 
 use crate::options::Defect;
 use crate::run::{Kind, Run, Worker};
@@ -35,6 +38,15 @@ const ROUND: usize = 5_000;
 const CALLS: u64 = 3;
 /// Random programs, besides those of the files.
 const RANDOM: usize = 3;
+
+/// Pages of the memory in which functions of WebAssembly count.
+const PAGES: u32 = 16;
+/// Counts in the quadword of a number. Stubs may execute it themselves.
+const MONITOR: &str = r#"(module
+    (import "host" "counts" (memory 16 16 shared))
+    (func (export "count") (param i32) (local i32)
+        (local.set 1 (i32.shl (local.get 0) (i32.const 3)))
+        (i64.store (local.get 1) (i64.add (i64.load (local.get 1)) (i64.const 1)))))"#;
 
 const HOT: &str = include_str!("../../wasm-jit/tests/probes/hot.wat");
 const SHAPES: &str = include_str!("../../wasm-jit/tests/probes/shapes.wat");
@@ -98,51 +110,119 @@ impl Program {
     }
 
     /// Probes at these places, as far as control can come there, each with the number of its place.
-    fn probes(&self, module: &Module, numbers: impl Iterator<Item = usize>) -> Vec<(usize, Counter)> {
+    fn probes(
+        &self,
+        module: &Module,
+        numbers: impl Iterator<Item = usize>,
+        counts: &Arc<Counts>,
+    ) -> Vec<(usize, Counter)> {
         let start = |function| {
             let body = module.function(function).and_then(|function| function.body());
             body.expect("the module has the function").range().start as u32
         };
         let numbers: Vec<usize> = numbers.collect();
-        let fired: Vec<Option<Arc<AtomicU64>>> =
-            numbers.iter().map(|number| (number % 4 < 2).then(Arc::default)).collect();
-        let specs = numbers.iter().zip(&fired).map(|(number, fired)| {
+        let specs = numbers.iter().map(|number| {
             let (function, at) = self.places[*number];
             let place = match at {
                 None => Place::Entry,
                 Some(at) => Place::Instruction { offset: at - start(function) },
             };
-            let kind = match fired.clone() {
-                None => ProbeKind::Count,
-                Some(fired) if number % 4 == 0 => ProbeKind::Callback {
-                    function: Callback::new(move |values| {
-                        fired.fetch_add(values[0], Ordering::Relaxed);
-                    }),
-                    values: [Bound::Const(1)].into(),
-                },
-                Some(fired) => ProbeKind::Generic(GenericFn::new(move |frame| {
-                    fired.fetch_add(u64::from(frame.depth() < 1 << 20), Ordering::Relaxed);
-                    Ok(())
-                })),
-            };
-            ProbeSpec { location: Location { function, place }, kind }
+            ProbeSpec { location: Location { function, place }, kind: counts.kind(*number) }
         });
         let made = module.probes(&specs.collect::<Vec<_>>());
-        let made = numbers.into_iter().zip(made).zip(fired);
-        made.filter_map(|((number, probe), fired)| Some((number, Counter { probe: probe.ok()?, fired })))
-            .collect()
+        let counter = |number, probe| Some((number, Counter { probe, number, counts: Arc::clone(counts) }));
+        numbers.into_iter().zip(made).filter_map(|(number, probe)| counter(number, probe.ok()?)).collect()
     }
 }
 
-/// A probe that counts, by itself or by its closure.
+/// What the functions of a module's probes have counted, by the numbers of their places.
+struct Counts {
+    by_functions: Arc<[AtomicU64]>,
+    recorder: Recorder,
+    /// Of the store of one instance.
+    function: WasmFn,
+    by_wasm: SharedMemory,
+}
+
+impl Counts {
+    /// For a module of this many places; one kind of probe counts in this store only.
+    fn new(places: usize, running: &mut Running) -> Arc<Self> {
+        assert!(8 * places <= (PAGES as usize) << 16, "a quadword for each place");
+        let by_functions: Arc<[AtomicU64]> = (0..places).map(|_| AtomicU64::new(0)).collect();
+        let of_recorder = by_functions.clone();
+        let recorder = Recorder::new(move |_, records: &[[u64; 1]]| {
+            for [number] in records {
+                of_recorder[*number as usize].fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let by_wasm = SharedMemory::new(MemoryType::shared(PAGES, PAGES)).expect("a memory");
+        let store = &mut running.store;
+        let monitor = Module::new(store.engine(), MONITOR).expect("a valid module");
+        let monitor = Instance::new(&mut *store, &monitor, &[by_wasm.clone().into()]).expect("an instance");
+        let function = monitor.get_func(&mut *store, "count").expect("it is exported");
+        let function = WasmFn::new(&*store, function).expect("it has no results");
+        Arc::new(Self { by_functions, recorder: recorder.expect("there are few"), function, by_wasm })
+    }
+
+    /// The kind of the probe of a place.
+    fn kind(&self, number: usize) -> ProbeKind {
+        let (counts, slot) = (self.by_functions.clone(), Bound::Const(number as u64));
+        match number % 8 {
+            0 => ProbeKind::Callback {
+                function: Callback::new(move |values| {
+                    counts[values[0] as usize].fetch_add(1, Ordering::Relaxed);
+                }),
+                values: [slot].into(),
+            },
+            1 => ProbeKind::Generic(GenericFn::new(move |frame| {
+                counts[number].fetch_add(u64::from(frame.depth() < 1 << 20), Ordering::Relaxed);
+                Ok(())
+            })),
+            2 => {
+                let count = std::ptr::from_ref(&counts[number]).expose_provenance();
+                // SAFETY: the function does not unwind, and is part of the program.
+                let function = unsafe { NativeFn::new(count_at as extern "C" fn(u64)) };
+                ProbeKind::Native { function, values: [Bound::Const(count as u64)].into() }
+            }
+            3 => ProbeKind::Record { recorder: self.recorder.clone(), values: [slot].into() },
+            4 => ProbeKind::Wasm { function: self.function.clone(), values: [slot].into() },
+            _ => ProbeKind::Count,
+        }
+    }
+}
+
+/// Counts at an address.
+extern "C" fn count_at(address: u64) {
+    let count = std::ptr::with_exposed_provenance::<AtomicU64>(address as usize);
+    // SAFETY: probes pass the addresses of counts that are kept until the programs which execute
+    // them have ended.
+    unsafe { (*count).fetch_add(1, Ordering::Relaxed) };
+}
+
+/// A probe that counts, by itself or by its function.
 struct Counter {
     probe: Probe,
-    fired: Option<Arc<AtomicU64>>,
+    number: usize,
+    counts: Arc<Counts>,
 }
 
 impl Counter {
+    /// All records have been flushed.
     fn count(&self) -> u64 {
-        self.fired.as_ref().map_or_else(|| self.probe.count(), |fired| fired.load(Ordering::Relaxed))
+        match self.probe.spec().kind {
+            ProbeKind::Count => self.probe.count(),
+            ProbeKind::Wasm { .. } => {
+                let mut count = [0; 8];
+                self.counts.by_wasm.read(8 * self.number, &mut count).expect("inside the memory");
+                u64::from_le_bytes(count)
+            }
+            _ => self.counts.by_functions[self.number].load(Ordering::Relaxed),
+        }
+    }
+
+    /// In how many of the stores it counts.
+    fn stores(&self, all: u64) -> u64 {
+        if matches!(self.probe.spec().kind, ProbeKind::Wasm { .. }) { 1 } else { all }
     }
 }
 
@@ -195,19 +275,23 @@ impl Running {
 }
 
 fn counts(probes: &[(usize, Counter)]) -> Vec<u64> {
+    if let Some((_, counter)) = probes.first() {
+        counter.counts.recorder.flush();
+    }
     probes.iter().map(|(_, probe)| probe.count()).collect()
 }
 
-/// Checks what probes have counted since `before`, in `times` calls of their program.
+/// Checks what probes have counted since `before`, in so many calls of their program in each store.
 fn check_counts(
     worker: &Worker<'_>,
     program: &Program,
     probes: &[(usize, Counter)],
     before: &[u64],
-    times: u64,
+    (calls, stores): (u64, u64),
 ) {
-    for ((number, probe), before) in probes.iter().zip(before) {
-        let (counted, expected) = (probe.count() - before, times * program.counts[*number]);
+    for (((number, probe), before), now) in probes.iter().zip(before).zip(counts(probes)) {
+        let times = calls * probe.stores(stores);
+        let (counted, expected) = (now - before, times * program.counts[*number]);
         worker.check(counted == expected, Kind::Lost, || {
             format!("{counted} executions of {:x?} were counted, not {expected}", program.places[*number])
         });
@@ -221,13 +305,14 @@ fn load(run: &Run, engines: &[Engine], programs: &[Program]) {
         let program = &programs[worker.random.below(programs.len())];
         let module = program.load(&engines[worker.random.below(engines.len())]);
         let chosen = worker.random.some_of(&(0..program.places.len()).collect::<Vec<_>>());
-        let probes = program.probes(&module, chosen.into_iter());
+        let mut running = Running::new(&module);
+        let of_probes = Counts::new(program.places.len(), &mut running);
+        let probes = program.probes(&module, chosen.into_iter(), &of_probes);
         let on = activate_all(probes.iter().map(|(_, counter)| &counter.probe));
         worker.check(on.iter().all(Result::is_ok), Kind::Lost, || format!("{on:?}"));
         worker.toggled(on.len() as u64);
-        let mut running = Running::new(&module);
         running.execute(&worker, program);
-        check_counts(&worker, program, &probes, &vec![0; probes.len()], 1);
+        check_counts(&worker, program, &probes, &vec![0; probes.len()], (1, 1));
         match worker.random.below(3) {
             0 => drop(probes),
             1 => drop(running),
@@ -261,7 +346,8 @@ fn round(switcher: &mut Worker<'_>, executors: &mut [Worker<'_>], engine: &Engin
     let module = program.load(engine);
     // One instance is older than the probes.
     let mut running = vec![Running::new(&module)];
-    let mut probes = program.probes(&module, 0..program.places.len());
+    let of_probes = Counts::new(program.places.len(), &mut running[0]);
+    let mut probes = program.probes(&module, 0..program.places.len(), &of_probes);
     running.resize_with(EXECUTORS, || Running::new(&module));
     let is_quiet = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -288,7 +374,7 @@ fn round(switcher: &mut Worker<'_>, executors: &mut [Worker<'_>], engine: &Engin
     }
     let before = counts(&probes);
     call_all(executors, &mut running);
-    check_counts(switcher, program, &probes, &before, CALLS * EXECUTORS as u64);
+    check_counts(switcher, program, &probes, &before, (CALLS, EXECUTORS as u64));
     let off = match switcher.random.coin() {
         true => deactivate_all(probes.iter().map(|(_, counter)| &counter.probe)),
         false => probes.iter().map(|(_, counter)| counter.probe.deactivate()).collect(),
@@ -297,7 +383,7 @@ fn round(switcher: &mut Worker<'_>, executors: &mut [Worker<'_>], engine: &Engin
     switcher.toggled(off.len() as u64);
     let before = counts(&probes);
     call_all(executors, &mut running);
-    check_counts(switcher, program, &probes, &before, 0);
+    check_counts(switcher, program, &probes, &before, (0, 0));
     if switcher.run.defect == Some(Defect::Leak) {
         std::mem::forget(module);
     }
@@ -316,7 +402,7 @@ fn switch_at_random(
         let (number, counter) = &mut probes[chosen];
         let switched = match (worker.random.below(1000), are_on[chosen]) {
             (0, _) => {
-                let remade = program.probes(module, [*number].into_iter()).pop();
+                let remade = program.probes(module, [*number].into_iter(), &counter.counts).pop();
                 *counter = remade.expect("there was one").1;
                 are_on[chosen] = false;
                 continue;

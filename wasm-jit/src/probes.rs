@@ -53,24 +53,29 @@
 //! elsewhere need one as above. Or the first version of a function has sites at all instructions.
 //!
 //! A version takes as much memory as the function's code, and for each site 5 to 12 bytes and a
-//! stub of 17 to 35 bytes; the engine stores some 100 bytes about each site and each probe. A stub
-//! that calls functions takes about 100 to 200 bytes for the first and 20 to 130 for each further
-//! one; with functions that it executes itself, about 200 to 400 for each; with closures, 200 to
-//! 450 and about 90. One that only records takes about 150 to 300 for each record. A generic probe
-//! takes 24 bytes for each local and operand at its place. Such stubs are limited to 16 MiB and 32
-//! times the module's code ([`ProbeError::StubMemory`]). They are kept while their probes exist.
-//! Those of probes that were removed are freed, and their closures dropped, when others need the
-//! memory and no thread is in them: making a probe may for this purpose signal the threads that run
-//! the module (the signal of [`Config::interrupt_signal`](crate::Config::interrupt_signal), so that
-//! a system call of a host function may fail with `EINTR`) and wait for them up to 100 ms. A
-//! process that has forked keeps them. Each instance has a counter of 8 bytes for each site, and
-//! reserves addresses for as many as the module can have (24 bytes for each byte of its functions)
-//! from the module's first probe on. A version that counts by itself has 20 bytes for each
-//! instruction in tables, and no stubs for counters. The plain version, which a function gets when
-//! a [generic probe](Frame) changes a value that the code has in no place, has sites at all
-//! instructions, and several times the function's code. All the rest is freed with the module's
-//! code. Addresses for all of it are reserved after that code (64 times its size, and 48 MiB), so
-//! that probes can be made whatever else the process maps.
+//! stub of 17 to 35 bytes; the engine stores some 60 bytes about each site and, with its handle,
+//! some 200 about each probe; a process whose probes are at all of very many instructions was
+//! measured to take 950 bytes for each that counts, and up to 2,800 for each that calls a closure,
+//! at its peak. A stub that calls functions takes about 100 to 200 bytes for the first and 20 to
+//! 130 for each further one; with functions that it executes itself, about 200 to 400 for each;
+//! with closures, 200 to 450 and about 90. One that only records takes about 150 to 300 for each
+//! record. A generic probe takes 24 bytes for each local and operand at its place. Such stubs are
+//! limited to 16 MiB, 32 times the module's code, and 512 bytes for each place that has or had such
+//! a probe ([`ProbeError::StubMemory`]): so every instruction of a module can have one with a few
+//! values, and larger stubs, further versions and lists share the rest. They are kept while their
+//! probes exist. Those of probes that were removed are freed, and their closures dropped, when
+//! others need the memory and no thread is in them: making a probe may for this purpose signal the
+//! threads that run the module (the signal of
+//! [`Config::interrupt_signal`](crate::Config::interrupt_signal), so that a system call of a host
+//! function may fail with `EINTR`) and wait for them up to 100 ms. A process that has forked keeps
+//! them. Each instance has a counter of 8 bytes for each site, and reserves addresses for as many
+//! as the module can have (24 bytes for each byte of its functions) from the module's first probe
+//! on. A version that counts by itself has 20 bytes for each instruction in tables, and no stubs
+//! for counters. The plain version, which a function gets when a [generic probe](Frame) changes a
+//! value that the code has in no place, has sites at all instructions, and several times the
+//! function's code. All the rest is freed with the module's code. Addresses for all of it are
+//! reserved after that code (64 times its size, and 48 MiB), so that probes can be made whatever
+//! else the process maps.
 //!
 //! # Consistency
 //! - A thread sees a change of a site within the time that the processor needs to see a store of
@@ -390,7 +395,7 @@ pub enum ProbeError {
     },
     /// The instruction is none of those whose choices can be counted.
     #[error(
-        "the instruction at offset {offset:#x} of the body of function {function} is not br_if, if, br_table, select, br_on_null or br_on_non_null"
+        "the instruction at offset {offset:#x} of the body of function {function} is none of br_if, if, br_table, select, br_on_null, br_on_non_null, br_on_cast and br_on_cast_fail"
     )]
     NoBranch {
         /// The function.

@@ -1,5 +1,6 @@
-//! The programs with small workloads under probes: with places for probes at all instructions,
-//! with a counter at every instruction that is executed, and with a thread that makes probes and
+//! The programs with small workloads under probes: with `ProbeSites::All` (places for probes at the
+//! entries of functions; those at all instructions come with a function's first probe), with a
+//! counter at every instruction that is executed, and with a thread that makes probes and
 //! switches them at random all the time. Output and exit code are those without probes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -139,7 +140,7 @@ fn check(workload: &Workload) {
     let name = workload.step.program;
     let plain = run(workload, &compile(workload, ProbeSites::None));
     let module = compile(workload, ProbeSites::All);
-    assert_eq!(run(workload, &module), plain, "{name} with places for probes");
+    assert_eq!(run(workload, &module), plain, "{name} with places for probes at entries");
 
     let global = module.global_probe(Kind::Count).expect("counters everywhere");
     global.activate().expect("code can be patched");

@@ -16,7 +16,7 @@ use crate::position::Point;
 use crate::reverse::Reverse;
 use crate::shared::{Command, Look, Present, Repeats, Report, Shared, State};
 use crate::step::Resume;
-use crate::stop::{Breakpoint, Event, Outcome};
+use crate::stop::{Breakpoint, Event, Outcome, Unwatched};
 use crate::watch::{Watch, WatchedFrame};
 
 /// Maximum time of one attempt to find a thread in compiled code.
@@ -164,6 +164,12 @@ impl Debugger {
         Ok(number)
     }
 
+    /// What the watchpoints do not observe, as far as it is known: functions are found to be such
+    /// when they are called. Stops and ends [report](crate::Stop::unwatched) it, too.
+    pub fn unwatched(&self) -> Option<Unwatched> {
+        self.shared.state().unseen()
+    }
+
     /// All breakpoints and watchpoints, by their numbers.
     pub fn breakpoints(&self) -> Vec<Breakpoint> {
         self.shared.state().breakpoints.values().cloned().collect()
@@ -220,7 +226,8 @@ impl Debugger {
         Ok(())
     }
 
-    /// Changes the condition of a breakpoint.
+    /// Changes the condition of a breakpoint, or of a watchpoint: that is evaluated where the
+    /// watched expression is, after the instruction that has changed its value.
     ///
     /// # Errors
     /// [`Error::NoBreakpoint`].
@@ -360,6 +367,7 @@ impl Debugger {
         {
             let state = &mut *self.shared.state();
             state.end_plans();
+            outcome.unwatched = state.unseen();
             if let Some(back) = &state.back {
                 // Nobody waits for it if the debugger ends.
                 let _ = back.ends.send(outcome);

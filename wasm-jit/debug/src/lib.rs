@@ -28,7 +28,9 @@
 //! # Watchpoints
 //! A [global probe](wasm_jit::probes::GlobalProbe) evaluates the expressions before each
 //! instruction: of all stores, calls of the host, and other threads' writes that this thread meets.
-//! This is slow, and it ends with the watchpoint.
+//! This is slow, and it ends with the watchpoint. Functions of tens of thousands of instructions
+//! may need more memory for that than [probes get](wasm_jit::probes::ProbeError::StubMemory): they
+//! are not watched, and each stop and the end [say so](Stop::unwatched).
 //!
 //! # Going back
 //! If every run of the program executes the same instructions, as one that was recorded does, the
@@ -92,5 +94,5 @@ pub use pass::Repetition;
 pub use reverse::Reverse;
 pub use shared::Killed;
 pub use step::Resume;
-pub use stop::{Breakpoint, Event, Outcome, Reason, Stop};
+pub use stop::{Breakpoint, Event, Outcome, Reason, Stop, Unwatched};
 pub use value::Value;

@@ -273,14 +273,15 @@ impl Journey<'_> {
         let outcome = started.and_then(|()| Ok(self.ended.recv().map_err(|_| Error::Running)?));
         let state = &mut *self.shared.state();
         let ended = state.end_pass(&self.shared.code, self.shared.hit());
+        let unseen = state.unseen();
         state.see_none();
         let outcome = outcome?;
         ended?;
         if let Some(request) = state.back.as_ref().and_then(|back| back.request) {
             return Err(Halt::Requested(request));
         }
-        if let Some(error) = state.unseen() {
-            return Err(Error::from(error).into());
+        if let Some(unseen) = unseen {
+            return Err(Error::Value(unseen.text(&self.shared.code)).into());
         }
         if pass.until.is_some() && fuel == self.repeats.fuel && !pass.progress().is_complete {
             return Err(Error::NotRepeated { outcome: outcome.text }.into());

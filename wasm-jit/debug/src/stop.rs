@@ -5,6 +5,7 @@ use std::sync::Arc;
 use wasm_jit::Val;
 use wasm_jit::probes::Location;
 
+use crate::code::Code;
 use crate::expression::Expression;
 use crate::value::Value;
 
@@ -30,6 +31,32 @@ pub struct Stop {
     pub reasons: Vec<Reason>,
     /// A number of the thread, from 1, in the order in which threads have stopped first.
     pub thread: u32,
+    /// What the watchpoints did not observe until now, if they observed anything.
+    pub unwatched: Option<Unwatched>,
+}
+
+/// Functions that run, or were probed, but whose instructions cannot be observed. A value that they
+/// change stops the thread later, at the next instruction of another function, or not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unwatched {
+    /// Their indices, in ascending order; at least one.
+    pub functions: Vec<u32>,
+    /// Why the first of them cannot.
+    pub reason: String,
+}
+
+impl Unwatched {
+    /// In one line, with the names of functions.
+    pub fn text(&self, code: &Code) -> String {
+        let first = self.functions.first().map(|function| code.name(*function)).unwrap_or_default();
+        let others = match self.functions.len() {
+            0 | 1 => String::new(),
+            2 => " and 1 other function".to_owned(),
+            count => format!(" and {} other functions", count - 1),
+        };
+        format!("not watched: {first}{others}: {}", self.reason)
+    }
 }
 
 /// Why a thread has stopped.
@@ -56,6 +83,8 @@ pub enum Reason {
         old: Result<Value, String>,
         /// The value now.
         new: Result<Value, String>,
+        /// Why its condition has no value, if it has none.
+        problem: Option<String>,
     },
     /// The frame of a watchpoint's expression has ended, or does not exist yet if the program goes
     /// back: the watchpoint is deleted.
@@ -107,22 +136,24 @@ pub struct Outcome {
     pub code: u8,
     /// The fuel that its store has left, if its run repeats.
     pub fuel: Option<u64>,
+    /// As of a [`Stop`].
+    pub unwatched: Option<Unwatched>,
 }
 
 impl Outcome {
     /// It has returned.
     pub fn returned(text: impl Into<String>) -> Self {
-        Self { text: text.into(), has_failed: false, code: 0, fuel: None }
+        Self { text: text.into(), has_failed: false, code: 0, fuel: None, unwatched: None }
     }
 
     /// It has exited with this code.
     pub fn exited(code: u8) -> Self {
-        Self { text: format!("exit code {code}"), has_failed: false, code, fuel: None }
+        Self { text: format!("exit code {code}"), has_failed: false, code, fuel: None, unwatched: None }
     }
 
     /// It has failed.
     pub fn failed(text: impl Into<String>, code: u8) -> Self {
-        Self { text: text.into(), has_failed: true, code, fuel: None }
+        Self { text: text.into(), has_failed: true, code, fuel: None, unwatched: None }
     }
 
     /// With the fuel that its store has left: see
@@ -144,7 +175,7 @@ pub struct Breakpoint {
     pub is_watch: bool,
     /// The locations at which it stops; empty for a watchpoint.
     pub locations: Vec<Location>,
-    /// It stops only if this is not 0.
+    /// It stops only if this is not 0; a watchpoint, after the value has changed.
     pub condition: Option<Arc<Expression>>,
     /// Whether it is deleted when it has stopped the program.
     pub once: bool,

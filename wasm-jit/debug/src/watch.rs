@@ -5,7 +5,6 @@ use std::thread::ThreadId;
 
 use wasm_jit::probes::{Frame, FrameAccessor};
 
-use crate::Error;
 use crate::code::Code;
 use crate::expression::Expression;
 use crate::frames::Scope;
@@ -90,11 +89,16 @@ impl Watch {
         *lock(&self.last) = None;
     }
 
-    /// Whether the thread is to stop: the value has changed, or the frame has ended.
-    pub(crate) fn check(&self, frame: &mut Frame<'_>, code: &Code) -> Option<Reason> {
-        let expression = || self.expression.text().to_owned();
-        let new: Result<Value, Error> = match &self.frame {
-            None => self.expression.evaluate(&mut Scope::innermost(frame, code)),
+    /// Whether the thread is to stop: the value has changed and the condition, evaluated where the
+    /// expression is, holds or has no value; or the frame has ended.
+    pub(crate) fn check(
+        &self,
+        frame: &mut Frame<'_>,
+        code: &Code,
+        condition: Option<&Expression>,
+    ) -> Option<Reason> {
+        let accessor = match &self.frame {
+            None => None,
             Some(of) => {
                 let (thread, accessor) = of.now()?;
                 if thread != std::thread::current().id() {
@@ -103,12 +107,30 @@ impl Watch {
                 if !accessor.is_alive(frame) {
                     return Some(self.out_of_scope());
                 }
-                Scope::of(frame, code, accessor).and_then(|mut scope| self.expression.evaluate(&mut scope))
+                Some(accessor)
             }
         };
-        let new = new.map_err(|error| error.to_string());
+        let mut evaluate = |expression: &Expression| -> Current {
+            let value = match accessor {
+                None => expression.evaluate(&mut Scope::innermost(frame, code)),
+                Some(accessor) => {
+                    Scope::of(frame, code, accessor).and_then(|mut scope| expression.evaluate(&mut scope))
+                }
+            };
+            value.map_err(|error| error.to_string())
+        };
+        let new = evaluate(&self.expression);
         let old = lock(&self.last).replace(new.clone())?;
-        (old != new).then(|| Reason::Watch { number: self.number, expression: expression(), old, new })
+        if old == new {
+            return None;
+        }
+        let problem = match condition.map(evaluate) {
+            Some(Ok(value)) if !value.is_true() => return None,
+            Some(Err(problem)) => Some(problem),
+            _ => None,
+        };
+        let expression = self.expression.text().to_owned();
+        Some(Reason::Watch { number: self.number, expression, old, new, problem })
     }
 
     /// Its frame does not exist.

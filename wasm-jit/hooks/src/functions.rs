@@ -20,7 +20,8 @@ pub enum FunctionEventKind {
     Entry,
     /// It returns: by `return`, after its last instruction, or by a branch to its outermost block.
     Return,
-    /// It is about to call another function instead of returning.
+    /// It is about to call another function instead of returning. If this call traps because there
+    /// is no callee, or one of another type, there is no other event of the frame.
     TailCall,
     /// A trap, an exception, an interrupt or a failure of a host function leaves it.
     Unwound,

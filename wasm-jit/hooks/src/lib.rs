@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | [`functions`] | entries and exits of functions: returns, tail calls, and frames that a trap, an exception or an interrupt leaves |
 //! | [`memory`] | loads, stores, atomic and bulk operations: address, size, value |
-//! | [`branches`] | `br_if`, `if`, `br_table`, `select`, `br_on_null`, `br_on_non_null`: the decision, and where control continues |
+//! | [`branches`] | `br_if`, `if`, `br_table`, `select`, `br_on_null`, `br_on_non_null`, `br_on_cast`, `br_on_cast_fail`: the decision, and where control continues |
 //! | [`calls`] | calls, tail calls, indirect calls with the function that they call |
 //! | [`blocks`] | `block`, `loop` (each iteration), `if`, `try` |
 //! | [`after`] | the completion of any instruction |

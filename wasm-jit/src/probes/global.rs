@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use super::values::Body;
 use super::{Bound, Kind, Location, Place, ProbeError, ValueError, requested};
 use crate::code::CodeImage;
-use crate::code::probed::Request;
 use crate::code::probed::enter::{self, Enters};
+use crate::code::probed::{MakeError, Request};
 use crate::engine::{Engine, WatchesImages};
 use crate::module::Module;
 
@@ -27,10 +27,13 @@ use crate::module::Module;
 /// when the probe is switched on.
 ///
 /// # Memory
-/// For each function of the module some 200 bytes; for each instruction of those functions that
-/// were entered some 200 bytes for [`Kind::Empty`] and [`Kind::Count`], and some 600 for the
-/// others, whose stubs are [limited](ProbeError::StubMemory). Functions beyond that limit are
-/// [refused](GlobalProbe::refused). All of it is kept until the module's code is freed.
+/// For each function of the module some 200 bytes. For each instruction of those functions that
+/// were entered, measured as the peak of a process that runs a function of 264,000 instructions,
+/// and including what is needed only while the probes are made: 950 bytes for [`Kind::Count`], and
+/// 2,600 to 2,800 for [`Kind::Callback`] and [`Kind::Generic`]. Stubs of kinds that call functions
+/// are [limited](ProbeError::StubMemory). Functions beyond that limit are
+/// [refused](GlobalProbe::refused), and tried again whenever the probe is switched on. All of it is
+/// kept until the module's code is freed.
 ///
 /// # Example
 /// ```
@@ -72,7 +75,7 @@ struct State {
 /// The probes in a module.
 struct OfImage {
     image: Weak<CodeImage>,
-    /// Probes by function, by their numbers; none for those that were refused.
+    /// Probes by function, by their numbers.
     functions: HashMap<u32, Vec<usize>>,
 }
 
@@ -135,6 +138,7 @@ impl GlobalProbe {
             return Ok(());
         }
         state.is_active = true;
+        state.refused.clear();
         for index in 0..state.images.len() {
             let Some(image) = state.images[index].image.upgrade() else { continue };
             if let Err(error) = global.start(&image, &mut state, index) {
@@ -187,7 +191,11 @@ impl GlobalProbe {
         alive.flat_map(|of| of.functions.values()).filter(|probes| !probes.is_empty()).count()
     }
 
-    /// Functions in which there can be no probes, and why, since this was last called.
+    /// Functions that have no probes, because they need too much memory or cannot be compiled with
+    /// them, and why, since this was last called or the probe was switched on. Their instructions
+    /// are not observed. Whoever relies on all of them must look here from time to time: a function
+    /// is refused when it is entered. It is tried again when the probe has been switched off and
+    /// on.
     pub fn refused(&self) -> Vec<(u32, ProbeError)> {
         std::mem::take(&mut self.0.state().refused)
     }
@@ -230,9 +238,18 @@ impl Global {
         state: &mut State,
         index: usize,
     ) -> Result<(), ProbeError> {
-        let of = &state.images[index];
-        for probe in of.functions.values().flatten() {
-            image.activate_probe(*probe)?;
+        let of = &mut state.images[index];
+        let mut without_memory = Vec::new();
+        for (function, probes) in &of.functions {
+            match probes.iter().try_for_each(|probe| image.activate_probe(*probe)) {
+                Ok(()) => {}
+                Err(MakeError::StubMemory { .. }) => without_memory.push(*function),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // They are tried once more below.
+        for probes in without_memory.iter().filter_map(|function| of.functions.remove(function)) {
+            probes.into_iter().for_each(|probe| image.remove_probe(probe));
         }
         let who: Arc<dyn Enters> = self.clone();
         let is_done = |function| of.functions.contains_key(&function);
@@ -248,12 +265,14 @@ impl Global {
         if of.functions.contains_key(&function) {
             return;
         }
-        let (probes, error) = self.probes_in(image, function);
-        of.functions.insert(function, probes);
-        state.refused.extend(error.map(|error| (function, error)));
+        match self.probes_in(image, function) {
+            Ok(probes) => _ = of.functions.insert(function, probes),
+            // It is tried again when this is switched on the next time.
+            Err(error) => state.refused.push((function, error)),
+        }
     }
 
-    fn probes_in(&self, image: &Arc<CodeImage>, function: u32) -> (Vec<usize>, Option<ProbeError>) {
+    fn probes_in(&self, image: &Arc<CodeImage>, function: u32) -> Result<Vec<usize>, ProbeError> {
         let range = image.body_range(function);
         let mut body = Body::of(image, function);
         let operators = image.body(function).get_operators_reader().into_iter();
@@ -263,23 +282,16 @@ impl Global {
             let position = at as u32;
             let location =
                 Location { function, place: Place::Instruction { offset: position - range.start } };
-            match requested(&mut body, &self.kind, location, position) {
-                Ok(what) => requests.push(Request { position, what, only: None }),
-                Err(error) => return (Vec::new(), Some(error)),
-            }
+            let what = requested(&mut body, &self.kind, location, position)?;
+            requests.push(Request { position, what, only: None });
         }
-        let made = match image.make_probes(function, &requests) {
-            // Those that cannot be reached have none.
-            Ok(made) => made.into_iter().flatten().collect::<Vec<usize>>(),
-            Err(error) => return (Vec::new(), Some(error.into())),
-        };
-        for probe in &made {
-            if let Err(error) = image.activate_probe(*probe) {
-                made.iter().for_each(|probe| image.remove_probe(*probe));
-                return (Vec::new(), Some(error.into()));
-            }
+        // Instructions that cannot be reached have none.
+        let made: Vec<usize> = image.make_probes(function, &requests)?.into_iter().flatten().collect();
+        if let Err(error) = made.iter().try_for_each(|probe| image.activate_probe(*probe)) {
+            made.iter().for_each(|probe| image.remove_probe(*probe));
+            return Err(error.into());
         }
-        (made, None)
+        Ok(made)
     }
 }
 

@@ -13,6 +13,7 @@ mod fuel;
 mod global;
 mod inlined;
 mod items;
+mod limits;
 mod native;
 mod originals;
 mod plain;

@@ -4,13 +4,13 @@
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_jit::Module;
 use wasm_jit::probes::{
-    Bound, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec, Values, activate_all,
+    Bound, GlobalProbe, Kind, Location, NativeFn, Place, Probe, ProbeError, ProbeSpec, Values, activate_all,
 };
 
 /// The probes of this many modules are kept; those of older ones are dropped while their programs
@@ -27,6 +27,8 @@ enum Mode {
     Native,
     /// Half count and half call a function; a thread switches them at random.
     Toggle,
+    /// A global probe of the engine counts all instructions, from before the first module.
+    Global,
 }
 
 static MODE: LazyLock<Option<Mode>> = LazyLock::new(|| {
@@ -35,12 +37,16 @@ static MODE: LazyLock<Option<Mode>> = LazyLock::new(|| {
             "count" => Mode::Count,
             "native" => Mode::Native,
             "toggle" => Mode::Toggle,
-            other => panic!("--probes={other}: known are count, native and toggle"),
+            "global" => Mode::Global,
+            other => panic!("--probes={other}: known are count, native, toggle and global"),
         })
     })
 });
 
 static KEPT: Mutex<VecDeque<Vec<Probe>>> = Mutex::new(VecDeque::new());
+static GLOBAL: OnceLock<GlobalProbe> = OnceLock::new();
+/// The last modules that the global probe observes: their counts end with them.
+static KEPT_MODULES: Mutex<VecDeque<Module>> = Mutex::new(VecDeque::new());
 static MADE: AtomicU64 = AtomicU64::new(0);
 static TOGGLES: AtomicU64 = AtomicU64::new(0);
 
@@ -75,6 +81,9 @@ fn native(values: usize) -> Kind {
 /// Gives a module its probes.
 pub(crate) fn attach(module: &Module) {
     let Some(mode) = *MODE else { return };
+    if mode == Mode::Global {
+        return count_all(module);
+    }
     let mut specs = Vec::new();
     for function in module.functions() {
         let Some(body) = function.body() else { continue };
@@ -82,6 +91,7 @@ pub(crate) fn attach(module: &Module) {
             let calls = match mode {
                 Mode::Count => false,
                 Mode::Native => true,
+                Mode::Global => unreachable!("the engine has the probe"),
                 Mode::Toggle => specs.len() % 2 == 0,
             };
             let location = Location { function: function.index(), place };
@@ -124,6 +134,23 @@ pub(crate) fn attach(module: &Module) {
     }
 }
 
+/// Counts all instructions of the modules of an engine, and keeps the last of them.
+fn count_all(module: &Module) {
+    let global = GLOBAL.get_or_init(|| {
+        let global = module.engine().global_probe(Kind::Count).expect("counters everywhere");
+        global.activate().expect("a probe can be switched on");
+        global
+    });
+    if let Some((function, error)) = global.refused().pop() {
+        panic!("function {function}: {error}");
+    }
+    let mut kept = KEPT_MODULES.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.push_back(module.clone());
+    let old = (kept.len() > MODULES).then(|| kept.pop_front());
+    drop(kept);
+    drop(old);
+}
+
 /// Switches random probes of those that are kept, of which there are some, until the process ends.
 fn toggle() {
     let mut random = SmallRng::seed_from_u64(1);
@@ -142,6 +169,12 @@ fn toggle() {
 /// What was done, if there were probes.
 pub(crate) fn summary() -> Option<String> {
     let toggles = TOGGLES.load(Ordering::Relaxed);
-    (*MODE)?;
-    Some(format!("{} probes, {toggles} changes by another thread", MADE.load(Ordering::Relaxed)))
+    Some(match (*MODE)? {
+        Mode::Global => {
+            let global = GLOBAL.get()?;
+            assert!(global.refused().is_empty() && global.count() > 0);
+            format!("{} instructions were counted in the last {MODULES} modules", global.count())
+        }
+        _ => format!("{} probes, {toggles} changes by another thread", MADE.load(Ordering::Relaxed)),
+    })
 }

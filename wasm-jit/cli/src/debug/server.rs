@@ -23,18 +23,22 @@ pub(super) fn serve_one(debugger: &Debugger, launcher: &Launcher, port: u16) -> 
     }
     launcher.start()?;
     match wasm_jit_debug::serve(debugger, connection) {
-        Ok(GdbEnd::Ended(outcome)) => end(&outcome),
+        Ok(GdbEnd::Ended(outcome)) => end(debugger, &outcome),
         Ok(GdbEnd::Killed) => Ok(ExitCode::SUCCESS),
         Ok(_) => loop {
             if let Event::Ended(outcome) = debugger.wait() {
-                return end(&outcome);
+                return end(debugger, &outcome);
             }
         },
         Err(error) => Err(about(error)),
     }
 }
 
-fn end(outcome: &Outcome) -> Result<ExitCode, Failure> {
+fn end(debugger: &Debugger, outcome: &Outcome) -> Result<ExitCode, Failure> {
+    if let Some(unwatched) = &outcome.unwatched {
+        // The reader may have gone.
+        let _ = writeln!(io::stderr(), "wasm-jit: {}", unwatched.text(debugger.code()));
+    }
     match outcome.has_failed {
         true => Err(Failure { code: outcome.code, message: outcome.text.clone() }),
         false => Ok(ExitCode::from(outcome.code)),

@@ -6,7 +6,7 @@ use std::fs;
 
 use wasm_jit::Val;
 use wasm_jit::probes::Location;
-use wasm_jit_debug::{Code, Outcome, Reason, Stop, Stopped, Value};
+use wasm_jit_debug::{Code, Outcome, Reason, Stop, Stopped, Unwatched, Value};
 
 /// The lines of source files that were read; `None` of those that cannot be.
 #[derive(Debug, Default)]
@@ -54,7 +54,10 @@ pub(super) fn reasons(stop: &Stop) -> String {
                 }
                 write!(text, "{kind} {number}, ")
             }
-            Reason::Watch { number, expression, old, new } => {
+            Reason::Watch { number, expression, old, new, problem } => {
+                if let Some(problem) = problem {
+                    let _ = writeln!(text, "The condition of watchpoint {number} has no value: {problem}");
+                }
                 let shown = |value: &Result<Value, String>| match value {
                     Ok(value) => value.to_string(),
                     Err(problem) => format!("<{problem}>"),
@@ -81,11 +84,17 @@ pub(super) fn reasons(stop: &Stop) -> String {
     text
 }
 
-pub(super) fn outcome(outcome: &Outcome) -> String {
+pub(super) fn outcome(code: &Code, outcome: &Outcome) -> String {
+    let unwatched = unwatched(code, outcome.unwatched.as_ref());
     match outcome.has_failed {
-        true => format!("The program has failed: {}\n", outcome.text),
-        false => format!("The program has ended: {}\n", outcome.text),
+        true => format!("{unwatched}The program has failed: {}\n", outcome.text),
+        false => format!("{unwatched}The program has ended: {}\n", outcome.text),
     }
+}
+
+/// A line about what watchpoints do not observe, if there is anything.
+pub(super) fn unwatched(code: &Code, unwatched: Option<&Unwatched>) -> String {
+    unwatched.map(|unwatched| format!("{}\n", unwatched.text(code))).unwrap_or_default()
 }
 
 /// A value of WebAssembly.

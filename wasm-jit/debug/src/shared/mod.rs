@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::ThreadId;
 
 use wasm_jit::InterruptHandle;
-use wasm_jit::probes::{Frame, FuelThreshold, GenericFn, GlobalProbe, Kind, Location, ProbeError};
+use wasm_jit::probes::{Frame, FuelThreshold, GenericFn, GlobalProbe, Kind, Location};
 
 use crate::Error;
 use crate::code::Code;
@@ -19,7 +19,7 @@ use crate::pass::{From, Pass, Repetition, Request};
 use crate::places::Places;
 use crate::position::{Point, Position};
 use crate::step::{Found, Plan, Resume, Site};
-use crate::stop::{Breakpoint, Outcome, Reason, Stop};
+use crate::stop::{Breakpoint, Outcome, Reason, Stop, Unwatched};
 use crate::trail::Trail;
 use crate::watch::{Watch, WatchedFrame};
 
@@ -92,6 +92,8 @@ pub(crate) struct State {
     pub watches: BTreeMap<u32, Arc<Watch>>,
     /// Sees all instructions, while something is watched or a pass needs them.
     everywhere: Option<GlobalProbe>,
+    /// The functions in which it is not, and why, since it was switched on.
+    unseen: BTreeMap<u32, String>,
     last_number: u32,
     pub plan: Option<Plan>,
     /// The places at which threads stop because of a requested pause.
@@ -262,10 +264,23 @@ impl Shared {
 
     /// The watchpoints that are on.
     fn watches(&self) -> Vec<Arc<Watch>> {
+        self.watches_and_conditions().into_iter().map(|(watch, _)| watch).collect()
+    }
+
+    /// Likewise, with their conditions.
+    fn watches_and_conditions(&self) -> Vec<(Arc<Watch>, Option<Arc<Expression>>)> {
         let state = self.state();
-        let is_enabled = |number: &u32| state.breakpoints.get(number).is_some_and(|of| of.is_enabled);
-        let enabled = state.watches.iter().filter(|(number, _)| is_enabled(number));
-        enabled.map(|(_, watch)| watch.clone()).collect()
+        let enabled = state.watches.iter().filter_map(|(number, watch)| {
+            let of = state.breakpoints.get(number).filter(|of| of.is_enabled)?;
+            Some((watch.clone(), of.condition.clone()))
+        });
+        enabled.collect()
+    }
+
+    /// What the watchpoints stop the thread for.
+    fn changes(&self, frame: &mut Frame<'_>) -> Vec<Reason> {
+        let all = self.watches_and_conditions().into_iter();
+        all.filter_map(|(watch, condition)| watch.check(frame, &self.code, condition.as_deref())).collect()
     }
 
     /// A thread is about to execute an instruction while all are seen.
@@ -273,9 +288,7 @@ impl Shared {
         if let Some(pass) = self.pass()? {
             return self.see_in_pass(&pass, frame);
         }
-        let watches = self.watches();
-        let reasons: Vec<Reason> =
-            watches.iter().filter_map(|watch| watch.check(frame, &self.code)).collect();
+        let reasons = self.changes(frame);
         if reasons.is_empty() {
             return Ok(());
         }
@@ -283,14 +296,10 @@ impl Shared {
         {
             let state = &mut *self.state();
             for reason in &reasons {
-                match reason {
-                    Reason::Watch { number, .. } => {
-                        if let Some(breakpoint) = state.breakpoints.get_mut(number) {
-                            breakpoint.hits += 1;
-                        }
-                    }
-                    Reason::OutOfScope { number, .. } => state.delete(*number),
-                    _ => {}
+                if let Reason::Watch { number, .. } = reason
+                    && let Some(breakpoint) = state.breakpoints.get_mut(number)
+                {
+                    breakpoint.hits += 1;
                 }
             }
         }
@@ -307,11 +316,15 @@ impl Shared {
     ) -> Result<(), wasm_jit::Error> {
         let (sender, commands) = channel();
         let locations = frame.locations();
-        let (number, thread) = {
+        let (number, thread, unwatched) = {
             let state = &mut *self.state();
+            // Before what has stopped the thread ends the watching.
+            let unwatched = state.unseen();
             state.end_plans();
             for reason in &reasons {
-                if let Reason::Breakpoint { number, once: true, .. } = reason {
+                if let Reason::Breakpoint { number, once: true, .. } | Reason::OutOfScope { number, .. } =
+                    reason
+                {
                     state.delete(*number);
                 }
             }
@@ -327,10 +340,10 @@ impl Shared {
                 state.threads.push(id);
                 state.threads.len() - 1
             });
-            (state.stops, thread as u32 + 1)
+            (state.stops, thread as u32 + 1, unwatched)
         };
         let depth = locations.len().saturating_sub(1);
-        let stop = Stop { location, depth, reasons, thread };
+        let stop = Stop { location, depth, reasons, thread, unwatched };
         // There is no receiver: the debugger is being dropped.
         if self.reports.send(Report::Stopped(number, stop)).is_err() {
             return Ok(());
@@ -397,16 +410,21 @@ impl State {
     }
 
     /// Switches off the probe of all instructions.
-    pub(crate) fn see_none(&self) {
+    pub(crate) fn see_none(&mut self) {
+        self.unseen.clear();
         if let Some(probe) = &self.everywhere {
             // If code cannot be patched, as in a forked child, its probes fire without effect.
             let _ = probe.deactivate();
+            let _ = probe.refused();
         }
     }
 
-    /// Why not all instructions were seen, if so.
-    pub(crate) fn unseen(&self) -> Option<ProbeError> {
-        self.everywhere.as_ref().and_then(|probe| probe.refused().pop()).map(|(_, error)| error)
+    /// Which of the instructions that were to be seen are not, if any.
+    pub(crate) fn unseen(&mut self) -> Option<Unwatched> {
+        let refused = self.everywhere.as_ref().map(GlobalProbe::refused).unwrap_or_default();
+        self.unseen.extend(refused.into_iter().map(|(function, error)| (function, error.to_string())));
+        let (_, reason) = self.unseen.first_key_value()?;
+        Some(Unwatched { functions: self.unseen.keys().copied().collect(), reason: reason.clone() })
     }
 
     /// Switches the probes of breakpoints off, or on again, which a pass does not need.

@@ -158,10 +158,10 @@ impl Shared {
     /// Notes where watched values have changed: before the last instruction.
     fn check_watches(&self, pass: &Pass, frame: &mut Frame<'_>) {
         let mut reasons = Vec::new();
-        for watch in self.watches() {
+        for reason in self.changes(frame) {
             // As seen backwards.
-            if let Some(Reason::Watch { number, expression, old, new }) = watch.check(frame, &self.code) {
-                reasons.push(Reason::Watch { number, expression, old: new, new: old });
+            if let Reason::Watch { number, expression, old, new, problem } = reason {
+                reasons.push(Reason::Watch { number, expression, old: new, new: old, problem });
             }
         }
         let progress = &mut *pass.progress();
@@ -236,7 +236,7 @@ impl Shared {
         let watches = self.watches();
         for watch in &watches {
             watch.forget();
-            let _ = watch.check(frame, &self.code);
+            let _ = watch.check(frame, &self.code, None);
         }
         if !watches.is_empty() {
             self.prepare(&frame.locations())?;

@@ -1,5 +1,7 @@
 //! Watchpoints.
 
+use wasm_jit::Module;
+use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeSpec, Values, activate_all};
 use wasm_jit_debug::{Expression, Reason, Resume, Stop};
 
 use super::Debugged;
@@ -108,4 +110,76 @@ fn what_has_no_value_is_not_watched() {
     assert!(debugged.debugger.add_watch(parse("1"), 5).is_err());
     let other = Debugged::new(STORES);
     assert!(other.debugger.add_watch(parse("$y"), 0).is_err(), "there is no frame");
+}
+
+#[test]
+fn conditions_of_watchpoints_are_evaluated_where_the_expression_is() {
+    let (mut debugged, _) = Debugged::begin(STORES, "bump", &[]);
+    let number = watch(&debugged, "$y", 0);
+    let condition = |text| Some(Expression::parse(text).unwrap());
+    debugged.debugger.set_condition(number, condition("$y == 22 && $x == 10")).unwrap();
+    assert_eq!(changed(&debugged.go(Resume::Continue), number), ("11".into(), "22".into()));
+    debugged.debugger.delete(number).unwrap();
+    let number = watch(&debugged, "$g", 0);
+    debugged.debugger.set_condition(number, condition("$g == 3")).unwrap();
+    assert_eq!(debugged.finish().text, "42");
+    let (debugged, _) = Debugged::begin(STORES, "main", &[]);
+    let number = watch(&debugged, "i32[32]", 0);
+    debugged.debugger.set_condition(number, condition("$nothing")).unwrap();
+    let stop = debugged.go(Resume::Continue);
+    assert!(matches!(&stop.reasons[..], [Reason::Watch { problem: Some(_), .. }]), "{stop:?}");
+}
+
+/// Probes of a function that use the memory for stubs up.
+fn use_memory_up(module: &Module, function: u32) -> Vec<Probe> {
+    let info = module.function(function).unwrap();
+    let body = info.body().unwrap();
+    let start = body.range().start;
+    let offsets: Vec<u32> = body.instructions().map(|at| (at.offset() - start) as u32).collect();
+    let mut all = Vec::new();
+    // Large stubs, and small ones for the rest.
+    for count in [1000, 0] {
+        let values = Values::from(&vec![Bound::Const(u64::MAX / 3); count][..]);
+        let kind = Kind::Callback { function: Callback::new(|_| ()), values };
+        let location = |offset| Location { function, place: Place::Instruction { offset } };
+        let spec = |offset: &u32| ProbeSpec { location: location(*offset), kind: kind.clone() };
+        let specs: Vec<ProbeSpec> = offsets.iter().map(spec).collect();
+        let probes: Vec<Probe> = module.probes(&specs).into_iter().map(Result::unwrap).collect();
+        assert!(activate_all(&probes).iter().any(Result::is_err), "more probes are needed");
+        all.extend(probes);
+    }
+    all
+}
+
+#[test]
+fn stops_and_ends_say_what_is_not_watched() {
+    let additions = "(local.set 0 (i32.add (local.get 0) (i32.const 1)))".repeat(600);
+    let text =
+        STORES.replacen("(func $main", &format!("(func $long (param i32) {additions}) (func $main"), 1);
+    let begin = |watched| {
+        let (debugged, stop) = Debugged::begin(&text, "main", &[]);
+        assert_eq!(stop.unwatched, None);
+        let (long, main) = (stop.location.function - 1, stop.location.function);
+        let probes = use_memory_up(debugged.debugger.code().module(), long);
+        let number = watch(&debugged, watched, 0);
+        let unwatched = debugged.debugger.unwatched().unwrap();
+        assert_eq!(unwatched.functions, [long, main], "those that were probed");
+        let line = unwatched.text(debugged.debugger.code());
+        let expected = "not watched: long and 1 other function: the stubs of the module's probes";
+        assert!(line.starts_with(expected), "{line}");
+        (debugged, probes, number, [long, main])
+    };
+    let (mut debugged, _probes, _, not_watched) = begin("i32[1000]");
+    let outcome = debugged.finish();
+    assert_eq!((outcome.text.as_str(), outcome.unwatched.unwrap().functions), ("42", not_watched.to_vec()));
+    // When there is memory, functions are watched again.
+    let (mut debugged, probes, number, _) = begin("i32[32]");
+    drop(probes);
+    debugged.debugger.enable(number, false).unwrap();
+    assert_eq!(debugged.debugger.unwatched(), None);
+    debugged.debugger.enable(number, true).unwrap();
+    assert_eq!(debugged.debugger.unwatched(), None);
+    assert_eq!(changed(&debugged.go(Resume::Continue), number), ("0".into(), "5".into()));
+    debugged.debugger.delete(number).unwrap();
+    assert_eq!(debugged.finish().unwatched, None);
 }

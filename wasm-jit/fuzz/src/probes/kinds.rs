@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use wasm_jit::probes::{
     AccessError, Bound, Callback, Frame, FrameAccessor, GenericFn, GlobalProbe, Kind, Lane, Location,
-    NativeFn, Place, Values,
+    NativeFn, Operand, Place, Quadword, Recorder, Shortcut, Step, StoreId, Temp, Values,
 };
 use wasm_jit::{Module, Val, ValType};
 
@@ -39,21 +39,26 @@ pub(super) enum Sort {
     Count,
     CountBranch,
     Native,
+    /// A step, which the function does where there is no register for it.
+    Shortcut,
     Callback,
     Generic,
+    Record,
     /// Calls a function of another instance.
     Wasm,
     /// Calls a function of the host by the same means.
     Host,
 }
 
-const SORTS: [Sort; 8] = [
+const SORTS: [Sort; 10] = [
     Sort::Empty,
     Sort::Count,
     Sort::CountBranch,
     Sort::Native,
+    Sort::Shortcut,
     Sort::Callback,
     Sort::Generic,
+    Sort::Record,
     Sort::Wasm,
     Sort::Host,
 ];
@@ -66,6 +71,8 @@ pub(super) struct Making<'a> {
     /// Whether it fires after those of smaller numbers when all are on.
     pub is_ordered: bool,
     pub counters: &'a Arc<[AtomicU64]>,
+    /// For records of a slot and a value.
+    pub recorder: &'a Recorder,
     /// Of the store that runs.
     pub functions: Option<&'a Functions>,
 }
@@ -105,6 +112,12 @@ impl Sort {
                 let with_random = [&[counter], &values(site, random, more)[..]].concat();
                 vec![kind(with_random), kind(vec![counter])]
             }
+            Self::Shortcut => vec![shortcut(making)],
+            Self::Record => {
+                let kind =
+                    |value| Kind::Record { recorder: making.recorder.clone(), values: [slot, value].into() };
+                vec![kind(values(site, random, 1)[0]), kind(Bound::Offset)]
+            }
             Self::Callback => {
                 let more = random.choose(&[0, 1, 2, 5, 12]);
                 let with_random = values(site, random, more);
@@ -121,7 +134,8 @@ impl Sort {
                     let values = Values::from(&all[..function.parameters().len()]);
                     kinds.push(Kind::Wasm { function, values });
                 }
-                kinds.push(Kind::Wasm { function: functions.with(None).clone(), values: [slot].into() });
+                let function = if random.one_in(2) { &functions.short } else { functions.with(None) };
+                kinds.push(Kind::Wasm { function: function.clone(), values: [slot].into() });
                 kinds
             }
             Self::Host => {
@@ -192,6 +206,31 @@ fn native(values: usize) -> NativeFn {
             _ => NativeFn::new(native_6 as extern "C" fn(u64, u64, u64, u64, u64, u64)),
         }
     }
+}
+
+/// Counts by a step; where the code has no register for it, by the function.
+fn shortcut(making: &Making<'_>) -> Kind {
+    let counters = Arc::clone(making.counters);
+    let counter = ptr::from_ref(&counters[making.number]).expose_provenance() as u64;
+    let count = Step::AddTo(Quadword { base: Temp::A, offset: 0 }, Operand::Const(1));
+    let steps = [Step::SetConst(Temp::A, counter), count];
+    // SAFETY: the shortcut keeps the counters, which only threads change that run a case, and one
+    // case is run by one thread; the function is as those of `native`.
+    let shortcut = unsafe { Shortcut::new(steps, counters) };
+    let shortcut = shortcut.expect("there are instructions for these steps");
+    Kind::Shortcut { shortcut, function: native(1), values: [Bound::Const(counter)].into() }
+}
+
+/// Where records of a slot and a value are counted.
+pub(super) fn recorder(counters: &Arc<[AtomicU64]>) -> Result<Recorder, String> {
+    let counters = Arc::clone(counters);
+    let counted = move |_: StoreId, records: &[[u64; 2]]| {
+        for [slot, _] in records {
+            counters[*slot as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        change_sometimes();
+    };
+    Recorder::new(counted).map_err(|error| error.to_string())
 }
 
 /// What a closure has got.

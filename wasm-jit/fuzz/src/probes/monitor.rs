@@ -20,6 +20,9 @@ const TEXT: &str = r#"(module
         (global.set $sum (f64.add
             (f64.mul (f64.convert_i64_s (local.get 4)) (f64.convert_i64_s (local.get 3)))
             (f64.sub (f64.convert_i64_s (local.get 2)) (global.get $sum)))))
+    (func (export "short") (param i32) (local i32)
+        (local.set 1 (i32.shl (local.get 0) (i32.const 3)))
+        (i64.store (local.get 1) (i64.add (i64.load (local.get 1)) (i64.const 1))))
     (func (export "none") (param i32) (call $count (local.get 0)))
     (func (export "i32") (param i32 i32) (call $count (local.get 0)))
     (func (export "i64") (param i32 i64) (call $count (local.get 0)))
@@ -45,6 +48,8 @@ pub(super) fn module(engine: &Engine) -> Result<Module, String> {
 pub(super) struct Functions {
     /// By the type of the second argument; the last one has none.
     wasm: [WasmFn; 6],
+    /// Without a second argument and calls, so that stubs may execute it themselves.
+    pub short: WasmFn,
     /// Of the host, without a second argument.
     pub host: WasmFn,
 }
@@ -65,6 +70,7 @@ impl Functions {
         };
         let [i32, i64, f32, f64] = [function("i32")?, function("i64")?, function("f32")?, function("f64")?];
         let wasm = [i32, i64, f32, f64, function("v128")?, function("none")?];
+        let short = function("short")?;
         let counters = counters.clone();
         let host = Func::wrap(&mut *store, move |slot: i32| {
             counters[slot as usize].fetch_add(1, Ordering::Relaxed);
@@ -72,7 +78,7 @@ impl Functions {
         })
         .map_err(|error| error.to_string())?;
         let host = WasmFn::new(&*store, host).map_err(|error| error.to_string())?;
-        Ok(Self { wasm, host })
+        Ok(Self { wasm, short, host })
     }
 
     /// The function with a second argument of this type; without one for other types.

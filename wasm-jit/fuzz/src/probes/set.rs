@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wasm_jit::probes::{
-    GlobalProbe, Location, Place, Probe, ProbeError, ProbeSpec, Scope, StoreId, activate_all, deactivate_all,
+    GlobalProbe, Location, Place, Probe, ProbeError, ProbeSpec, Recorder, Scope, StoreId, activate_all,
+    deactivate_all,
 };
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Module, SharedMemory, Store, ValType};
 
 use super::expected::Expected;
-use super::kinds::{Making, Site, Sort, forget, global};
+use super::kinds::{Making, Site, Sort, forget, global, recorder};
 use super::monitor::{self, Functions};
 use crate::random::Random;
 
@@ -39,6 +40,7 @@ pub(crate) struct Set {
     global: Option<GlobalProbe>,
     /// For each slot, how often its function was called.
     counters: Arc<[AtomicU64]>,
+    recorder: Recorder,
     /// The same for functions of WebAssembly.
     memory: SharedMemory,
     monitor: Module,
@@ -119,6 +121,7 @@ impl Set {
             module: module.clone(),
             slots,
             global,
+            recorder: recorder(&counters)?,
             counters,
             memory: monitor::memory()?,
             monitor: monitor::module(module.engine())?,
@@ -185,7 +188,8 @@ impl Set {
     fn making<'a>(&'a self, number: usize, functions: Option<&'a Functions>) -> Making<'a> {
         let slot = &self.slots[number];
         let is_ordered = !slot.is_of_store;
-        Making { number, site: &slot.site, is_ordered, counters: &self.counters, functions }
+        let (site, counters, recorder) = (&slot.site, &self.counters, &self.recorder);
+        Making { number, site, is_ordered, counters, recorder, functions }
     }
 
     fn describe(&self, number: usize, problem: &dyn std::fmt::Display) -> String {
@@ -344,6 +348,7 @@ impl Set {
     pub(crate) fn counts(&self) -> Result<Vec<u64>, String> {
         let mut shared = vec![0; 8 * self.slots.len()];
         self.memory.read(0, &mut shared).map_err(|error| error.to_string())?;
+        self.recorder.flush();
         let called = |number: usize| self.counters[number].load(Ordering::Relaxed);
         let of_slot = |(number, slot): (usize, &Slot)| match slot.sort {
             Sort::Empty => 0,
@@ -351,7 +356,9 @@ impl Set {
                 let now = slot.probe().map_or(0, |probe| probe.count());
                 slot.earlier.load(Ordering::Relaxed) + now
             }
-            Sort::Native | Sort::Callback | Sort::Generic | Sort::Host => called(number),
+            Sort::Native | Sort::Shortcut | Sort::Callback | Sort::Generic | Sort::Record | Sort::Host => {
+                called(number)
+            }
             Sort::Wasm => {
                 u64::from_le_bytes(shared[8 * number..8 * number + 8].try_into().expect("eight bytes"))
             }

@@ -1,5 +1,6 @@
 //! Versions of functions, as listings show them, and debuggers and profilers name them.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -145,16 +146,35 @@ impl Version {
         });
         let sites: Vec<ListedSite> = sites.collect();
         // The site of the exit is in the epilogue, which has its position.
-        for site in sites.iter().filter(|site| site.wasm != body.start && site.wasm != body.end) {
-            let position = Position { code: site.code, wasm: site.wasm };
-            let first = positions.iter().position(|other| other.wasm == site.wasm);
-            // In front of the instruction, or in the code of a loop.
-            let at = match first.filter(|first| positions[*first].code >= site.code) {
-                Some(first) => first,
-                None => positions.partition_point(|other| other.code <= site.code),
-            };
-            positions.insert(at, position);
-        }
+        let of_instructions = sites.iter().filter(|site| site.wasm != body.start && site.wasm != body.end);
+        let positions = with_sites(positions, of_instructions.map(|site| (site.code, site.wasm)));
         Listed { base: self.base, code, entry: self.entry, end: self.end, positions, sites }
     }
+}
+
+/// Positions, in code order, and those of sites among them, which are given in code order.
+fn with_sites(positions: Vec<Position>, sites: impl Iterator<Item = (u32, u32)>) -> Vec<Position> {
+    // The last of them that is entered is the first of its instruction.
+    let first: HashMap<u32, usize> =
+        positions.iter().enumerate().rev().map(|(at, position)| (position.wasm, at)).collect();
+    // With the number of the position in front of which each comes.
+    let mut placed: Vec<(usize, Position)> = sites
+        .map(|(code, wasm)| {
+            // In front of the instruction, or in the code of a loop.
+            let at = match first.get(&wasm).filter(|first| positions[**first].code >= code) {
+                Some(first) => *first,
+                None => positions.partition_point(|other| other.code <= code),
+            };
+            (at, Position { code, wasm })
+        })
+        .collect();
+    placed.sort_by_key(|(at, _)| *at);
+    let mut placed = placed.into_iter().peekable();
+    let mut all = Vec::with_capacity(positions.len() + placed.len());
+    for (number, position) in positions.into_iter().enumerate() {
+        all.extend(std::iter::from_fn(|| placed.next_if(|(at, _)| *at <= number)).map(|(_, site)| site));
+        all.push(position);
+    }
+    all.extend(placed.map(|(_, site)| site));
+    all
 }

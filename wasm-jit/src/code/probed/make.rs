@@ -96,7 +96,10 @@ impl CodeImage {
         let mut add = |made: Result<(&Request, ProbeAction), NoProbe>| {
             let (&Request { position, only, .. }, what) = made?;
             if let Some((state, _)) = seen.found.get(&position) {
-                changes.site(index, position).more_mut().state = Some(*state);
+                let is_new = changes.site(index, position).more_mut().state.replace(*state).is_none();
+                if is_new {
+                    changes.stubs.add_place();
+                }
             }
             if let Some(Some(located)) = seen.located.get(&position) {
                 changes.site(index, position).more_mut().located = Some(located.clone());
@@ -108,7 +111,6 @@ impl CodeImage {
                 cells.for_each(|cell| self.counters.watch(only, cell));
             }
             let number = changes.free.pop().unwrap_or(changes.probes.len());
-            changes.state(index).probes.insert(number);
             let tallies = vec![Tally::default(); what.counts().saturating_sub(1)].into();
             let (active, tally) = (false, Tally::default());
             let probe = ProbeState { function: index, position, what, only, active, tally, tallies };
@@ -118,7 +120,14 @@ impl CodeImage {
             changes.probes[number] = Some(probe);
             Ok(number)
         };
-        Ok(made.into_iter().map(&mut add).collect())
+        let made: Vec<Result<usize, NoProbe>> = made.into_iter().map(&mut add).collect();
+        let mut numbers = made.iter().flatten().copied().peekable();
+        if numbers.peek().is_some() {
+            let probes = &mut changes.state(index).probes;
+            // What is filled at once has full nodes.
+            if probes.is_empty() { *probes = numbers.collect() } else { probes.extend(numbers) }
+        }
+        Ok(made)
     }
 
     /// Makes a version that has what these places need, unless the last one has it.
@@ -251,14 +260,19 @@ impl CodeImage {
         places: &BTreeMap<u32, Needs>,
         original: &Observations,
     ) {
+        let new = |position| {
+            let cell = self.counters.add(1);
+            let versions = function.versions.iter().filter_map(OnceLock::get);
+            let counting = versions.filter_map(|version| version.runs.as_ref());
+            counting.for_each(|runs| runs.add_site(position, cell));
+            Site::new(cell)
+        };
+        if state.sites.is_empty() {
+            // What is filled at once has full nodes.
+            state.sites = places.keys().map(|position| (*position, new(*position))).collect();
+        }
         for (&position, &Needs { choice, .. }) in places {
-            let site = state.sites.entry(position).or_insert_with(|| {
-                let cell = self.counters.add(1);
-                let versions = function.versions.iter().filter_map(OnceLock::get);
-                let counting = versions.filter_map(|version| version.runs.as_ref());
-                counting.for_each(|runs| runs.add_site(position, cell));
-                Site::new(cell)
-            });
+            let site = state.sites.entry(position).or_insert_with(|| new(position));
             let Some(choice) = choice else { continue };
             let more = site.more_mut();
             more.next = original.next(position);

@@ -240,6 +240,8 @@ struct Changes {
     functions: FunctionStates,
     probes: Vec<Option<ProbeState>>,
     free: Vec<usize>,
+    /// Lists that no site had when they were added, and whose stubs there still are.
+    idle: Vec<ListAt>,
     /// Lists that were freed.
     dropped: Vec<List>,
 }
@@ -410,7 +412,8 @@ impl Changes {
         }
         let versions = || function.versions.iter().filter_map(OnceLock::get);
         for version in versions() {
-            self.make_stub(image, (index, version), position, new, is_activation)?;
+            let made = self.make_stub(image, (index, version), position, new, is_activation);
+            made.inspect_err(|_| self.leave((index, position), new))?;
         }
         let site = self.functions.site(index, position).expect("the site was made");
         let site_at = |position| self.functions.site(index, position).expect("the site was made");
@@ -428,10 +431,19 @@ impl Changes {
             if store(new, old).is_err() {
                 self.site(index, position).pin(new);
             }
+            self.leave((index, position), new);
             return Err(error.into());
         }
         self.site(index, position).form = new;
+        self.leave((index, position), old);
         Ok(())
+    }
+
+    /// A site does not have this form any more, or could not get it.
+    fn leave(&mut self, (function, position): (u32, u32), form: Form) {
+        if let Form::List(number) = form {
+            self.add_idle(ListAt { function, position, number });
+        }
     }
 
     /// Makes the stub of a form in a version, if it is one of a list.
@@ -455,9 +467,15 @@ impl Changes {
             stubs::make_stub(image, (index, version), place, (site, list), is_activation, memory)
         };
         let mut made = make(self);
-        if matches!(made, Err(MakeError::StubMemory { .. })) {
-            self.reclaim(image, Unneeded::Off, of);
-            made = make(self);
+        if matches!(made, Err(MakeError::StubMemory { .. }))
+            && !self.idle.is_empty()
+            && self.stubs.may_reclaim()
+        {
+            let has_freed = self.reclaim(image, Unneeded::Off, of);
+            self.stubs.tried(has_freed);
+            if has_freed {
+                made = make(self);
+            }
         }
         if made.is_err() {
             self.site(index, position).more_mut().forget_if_without_stubs(list);

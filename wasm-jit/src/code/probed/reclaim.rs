@@ -11,6 +11,12 @@
 //!    list's probes has been removed; or the limit is reached, and probes that are off get new
 //!    stubs when they are switched on.
 //!
+//! Lists that sites have left are remembered as *idle* ([`Changes::add_idle`]). A pass looks at
+//! them only, so its time is proportional to their number, however many sites there are. At the
+//! limit, there is no pass without an idle list, and passes that free nothing, because threads are
+//! in the stubs, become rarer ([`StubMemory::may_reclaim`](super::stub_memory::StubMemory)): a
+//! refused probe takes constant time.
+//!
 //! The table of blocks keeps an entry for the freed block, without a length. Caches that are keyed
 //! by return addresses in the stub forget these. A backtrace has no address of a stub, but the
 //! instruction's position ([`WasmBacktrace`](crate::WasmBacktrace)). What the list owns (closures)
@@ -45,10 +51,20 @@ pub(super) struct ListAt {
 }
 
 impl Changes {
+    /// A site has left a list, or never got it: its stubs may be freed when memory is needed.
+    pub(super) fn add_idle(&mut self, at: ListAt) {
+        if let Some(list) = self.site(at.function, at.position).find_list_mut(at.number)
+            && !std::mem::replace(&mut list.is_idle, true)
+        {
+            self.idle.push(at);
+            self.stubs.list_is_idle();
+        }
+    }
+
     /// Frees the stubs of lists that are not needed and in which no thread is, but not those of the
-    /// list `keep`.
-    pub(super) fn reclaim(&mut self, image: &Arc<CodeImage>, unneeded: Unneeded, keep: ListAt) {
-        let lists = self.unneeded_lists(image, unneeded, keep);
+    /// list `keep`. Returns whether any were freed.
+    pub(super) fn reclaim(&mut self, image: &Arc<CodeImage>, unneeded: Unneeded, keep: ListAt) -> bool {
+        let lists = self.unneeded_lists(unneeded, keep);
         let mut stubs: Vec<(Range<usize>, usize)> = Vec::new();
         for (number, at) in lists.iter().enumerate() {
             let starts = self.site(at.function, at.position).list(at.number).stubs;
@@ -57,55 +73,69 @@ impl Changes {
         }
         stubs.sort_unstable_by_key(|(stub, _)| stub.start);
         let (stubs, list_of): (Vec<Range<usize>>, Vec<usize>) = stubs.into_iter().unzip();
-        if stubs.is_empty() {
-            return self.stubs.reclaimed();
-        }
         let used = text::without_forks(|| {
             // SAFETY: no site jumps to the stubs, whose lists no site has, and a stub ends with a
             // jump.
-            unsafe { image.counters.code_in_use(&stubs) }
+            if stubs.is_empty() { Some(Vec::new()) } else { unsafe { image.counters.code_in_use(&stubs) } }
         });
+        let mut is_used = vec![false; lists.len()];
         // Whoever forked before it answered has been seen here.
-        if let Some(used) = used
-            && !text::is_shared_with_parent()
-            && !text::may_have_children()
-        {
-            let mut is_used = vec![false; lists.len()];
-            list_of.iter().zip(used).for_each(|(list, used)| is_used[*list] |= used);
-            let all = stubs.into_iter().zip(list_of);
-            let freed: Vec<Range<usize>> =
-                all.filter(|(_, list)| !is_used[*list]).map(|(stub, _)| stub).collect();
-            freed.iter().for_each(|stub| self.stubs.give_back(image, stub.start));
-            forget_continuations(image, &freed);
-            for (at, _) in lists.iter().zip(is_used).filter(|(_, is_used)| !is_used) {
+        let may_free = !text::is_shared_with_parent() && !text::may_have_children();
+        match used.filter(|_| may_free) {
+            Some(used) => list_of.iter().zip(used).for_each(|(list, used)| is_used[*list] |= used),
+            None => is_used.fill(true),
+        }
+        let all = stubs.into_iter().zip(list_of);
+        let freed: Vec<Range<usize>> =
+            all.filter(|(_, list)| !is_used[*list]).map(|(stub, _)| stub).collect();
+        freed.iter().for_each(|stub| self.stubs.give_back(image, stub.start));
+        forget_continuations(image, &freed);
+        for (at, is_used) in lists.into_iter().zip(is_used) {
+            if is_used {
+                self.idle.push(at);
+            } else {
                 let list = self.site(at.function, at.position).more_mut().take_list(at.number);
                 self.dropped.extend(list);
             }
         }
         self.stubs.reclaimed();
+        !freed.is_empty()
     }
 
-    /// The lists that no site has and that are not needed.
-    fn unneeded_lists(&self, image: &CodeImage, unneeded: Unneeded, keep: ListAt) -> Vec<ListAt> {
+    /// Takes the lists that no site has and that are not needed from those that are idle.
+    fn unneeded_lists(&mut self, unneeded: Unneeded, keep: ListAt) -> Vec<ListAt> {
+        let mut idle = std::mem::take(&mut self.idle);
+        let Self { functions, probes, .. } = self;
         let mut lists = Vec::new();
-        for function in image.indices() {
-            let Some(state) = self.functions.get(function) else { continue };
-            let present = present(state, &self.probes);
-            for (&position, site) in &state.sites {
-                let is_present = |item: &ProbeAction| {
-                    let present = present.get(&position);
-                    *item == ProbeAction::Count || present.is_some_and(|actions| actions.contains(&item))
-                };
-                for (number, list) in site.lists() {
-                    let at = ListAt { function, position, number };
-                    let is_in_use = site.form == Form::List(number) || at == keep || list.is_pinned;
-                    let is_needed = || unneeded == Unneeded::Removed && list.items().iter().all(is_present);
-                    if !is_in_use && !is_needed() {
-                        lists.push(at);
-                    }
-                }
+        // The actions of the probes of the function whose lists are being looked at.
+        let mut known: Option<(u32, HashMap<u32, Vec<&ProbeAction>>)> = None;
+        idle.sort_unstable_by_key(|at| at.function);
+        idle.retain(|at| {
+            if unneeded == Unneeded::Removed && known.as_ref().is_none_or(|(of, _)| *of != at.function) {
+                let state = functions.get(at.function).expect("it has sites");
+                known = Some((at.function, present(state, probes)));
             }
-        }
+            let site = functions.site_mut(at.function, at.position).expect("a site is never removed");
+            let is_at_site = site.form == Form::List(at.number);
+            // Its number may have been given to another list since.
+            let Some(list) = site.find_list_mut(at.number).filter(|list| list.is_idle) else { return false };
+            if is_at_site || list.is_pinned {
+                list.is_idle = false;
+                return false;
+            }
+            let present = known.as_ref().map(|(_, present)| present.get(&at.position));
+            let is_present = |item: &ProbeAction| {
+                let present = present.flatten();
+                *item == ProbeAction::Count || present.is_some_and(|actions| actions.contains(&item))
+            };
+            let is_needed = || unneeded == Unneeded::Removed && list.items().iter().all(is_present);
+            if *at == keep || is_needed() {
+                return true;
+            }
+            lists.push(*at);
+            false
+        });
+        self.idle = idle;
         lists
     }
 }
@@ -130,4 +160,149 @@ fn present<'a>(
         present.entry(probe.position).or_default().push(&probe.what);
     }
     present
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use crate::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeError, ProbeSpec, activate_all};
+    use crate::{Engine, Instance, Module, Store};
+
+    const ADDITIONS: usize = 500;
+
+    /// A module whose function `f` has many instructions, and whose stubs get little memory.
+    fn module() -> Module {
+        let additions = "(local.set 0 (i32.add (local.get 0) (i32.const 1)))".repeat(ADDITIONS);
+        let text =
+            format!("(module (func (export \"f\") (param i32) (result i32) {additions} (local.get 0)))");
+        let module = Module::new(&Engine::default(), text).unwrap();
+        module.code().changes().stubs.limit = Some(64 << 10);
+        module
+    }
+
+    fn attempts(module: &Module) -> u32 {
+        module.code().changes().stubs.attempts
+    }
+
+    /// Probes at all instructions, off.
+    fn probes(module: &Module, function: &Callback) -> Vec<Probe> {
+        let info = module.functions().next().unwrap();
+        let body = info.body().unwrap();
+        let spec = |offset| ProbeSpec {
+            location: Location { function: 0, place: Place::Instruction { offset } },
+            kind: Kind::Callback { function: function.clone(), values: [Bound::Offset].into() },
+        };
+        let start = body.range().start;
+        let specs: Vec<ProbeSpec> =
+            body.instructions().map(|instruction| spec((instruction.offset() - start) as u32)).collect();
+        module.probes(&specs).into_iter().map(Result::unwrap).collect()
+    }
+
+    fn call(module: &Module) -> i32 {
+        let mut store = Store::new(module.engine(), ());
+        let instance = Instance::new(&mut store, module, &[]).unwrap();
+        instance.get_typed_func::<i32, i32>(&mut store, "f").unwrap().call(&mut store, 1).unwrap()
+    }
+
+    /// Switches all on as far as they can be, and returns how many are.
+    fn on(probes: &[Probe]) -> usize {
+        on_or_refused(probes).0.len()
+    }
+
+    /// Likewise; returns the numbers of those that are, and of the others.
+    fn on_or_refused(probes: &[Probe]) -> (Vec<usize>, Vec<usize>) {
+        let results = activate_all(probes);
+        let refused = |result: &Result<(), ProbeError>| matches!(result, Err(ProbeError::StubMemory { .. }));
+        assert!(results.iter().all(|result| result.is_ok() || refused(result)), "{results:?}");
+        (0..probes.len()).partition(|number| results[*number].is_ok())
+    }
+
+    /// What is refused at the limit does not look for memory, unless a list has become idle.
+    #[test]
+    fn probes_beyond_the_limit_are_refused_without_attempts_to_free_stubs() {
+        let module = module();
+        let fired = Arc::new(AtomicUsize::new(0));
+        let of_closure = fired.clone();
+        let probes = probes(&module, &Callback::new(move |_| _ = of_closure.fetch_add(1, Ordering::Relaxed)));
+        let (are_on, refused) = on_or_refused(&probes);
+        assert!((50..probes.len() / 2).contains(&are_on.len()), "{are_on:?}");
+        assert_eq!(attempts(&module), 0);
+        assert_eq!(call(&module), 1 + ADDITIONS as i32);
+        assert_eq!(fired.load(Ordering::Relaxed), are_on.len());
+        // Two that are switched off make room for another one.
+        for (number, off) in are_on.chunks(2).take(10).enumerate() {
+            off.iter().for_each(|off| probes[*off].deactivate().unwrap());
+            probes[refused[refused.len() - 20 + number]].activate().unwrap();
+            assert!((1..number as u32 + 2).contains(&attempts(&module)));
+        }
+        let are_on_now = on(&probes);
+        assert!(attempts(&module) <= 11, "{}", attempts(&module));
+        fired.store(0, Ordering::Relaxed);
+        assert_eq!(call(&module), 1 + ADDITIONS as i32);
+        assert_eq!(fired.load(Ordering::Relaxed), are_on_now);
+    }
+
+    /// The thread in a stub does not leave it while the others are refused.
+    #[test]
+    fn attempts_that_free_nothing_become_rarer() {
+        let module = module();
+        let all: Arc<Mutex<Vec<Probe>>> = Arc::default();
+        let (of_closure, its_module) = (all.clone(), module.clone());
+        let is_first = AtomicBool::new(true);
+        let probes = probes(
+            &module,
+            &Callback::new(move |_| {
+                if is_first.swap(false, Ordering::Relaxed) {
+                    let probes = of_closure.lock().unwrap();
+                    let before = attempts(&its_module);
+                    probes[0].deactivate().unwrap();
+                    let refused = probes.len() - on(&probes[1..]);
+                    assert!(refused > 1000);
+                    let attempts = attempts(&its_module) - before;
+                    assert!((1..30).contains(&attempts), "{attempts} for {refused}");
+                }
+            }),
+        );
+        on(&probes);
+        *all.lock().unwrap() = probes;
+        assert_eq!(call(&module), 1 + ADDITIONS as i32);
+        // Now nobody is there.
+        let probes = std::mem::take(&mut *all.lock().unwrap());
+        probes[1].deactivate().unwrap();
+        assert!(probes[0].activate().is_ok());
+    }
+
+    /// A global probe tries functions again that were refused.
+    #[test]
+    fn global_probes_try_functions_again() {
+        let module = module();
+        let fired = Arc::new(AtomicUsize::new(0));
+        let of_closure = fired.clone();
+        let function = Callback::new(move |_| _ = of_closure.fetch_add(1, Ordering::Relaxed));
+        let global =
+            module.global_probe(Kind::Callback { function, values: [Bound::Offset].into() }).unwrap();
+        let others = probes(&module, &Callback::new(|_| ()));
+        for round in 1..3 {
+            global.activate().unwrap();
+            assert_eq!(call(&module), 1 + ADDITIONS as i32);
+            let refused = global.refused();
+            assert!(matches!(refused[..], [(0, ProbeError::StubMemory { .. })]), "{round}: {refused:?}");
+            assert_eq!((global.functions(), fired.load(Ordering::Relaxed)), (0, 0));
+            global.deactivate().unwrap();
+        }
+        module.code().changes().stubs.limit = Some(1 << 20);
+        global.activate().unwrap();
+        assert_eq!(call(&module), 1 + ADDITIONS as i32);
+        assert_eq!(fired.load(Ordering::Relaxed), 4 * ADDITIONS + 2);
+        global.deactivate().unwrap();
+        // Others use the memory: it is refused as a function, and does not fail.
+        module.code().changes().stubs.limit = Some(64 << 10);
+        assert!(on(&others) > 0);
+        global.activate().unwrap();
+        assert_eq!(call(&module), 1 + ADDITIONS as i32);
+        assert_eq!(global.refused().len(), 1);
+        assert_eq!(fired.load(Ordering::Relaxed), 4 * ADDITIONS + 2);
+    }
 }

@@ -11,6 +11,11 @@ use crate::code::CodeImage;
 
 /// Bytes in use below which nothing is freed.
 const MINIMUM: usize = 512 << 10;
+/// The part of the limit that each place adds: enough for one probe of any kind.
+const BYTES_OF_PLACE: usize = 512;
+/// Attempts to free stubs that may free nothing before further ones become rarer.
+const SOON_FAILURES: u32 = 8;
+const MAX_DOUBLINGS: u32 = 20;
 
 #[derive(Debug, Default)]
 pub(super) struct StubMemory {
@@ -24,6 +29,18 @@ pub(super) struct StubMemory {
     sizes: HashMap<usize, usize>,
     /// Bytes in use at which stubs are freed that nobody needs, if more than [`MINIMUM`].
     reclaim_at: usize,
+    /// Places that have or had probes which call functions.
+    places: usize,
+    /// How many stubs that do not fit are refused without another attempt to free some.
+    skipped: u32,
+    /// Attempts that have freed nothing since the last one that has freed something.
+    failures: u32,
+    /// For tests: the limit.
+    #[cfg(test)]
+    pub limit: Option<usize>,
+    /// For tests: number of attempts.
+    #[cfg(test)]
+    pub attempts: u32,
 }
 
 fn size_of(length: usize) -> usize {
@@ -32,8 +49,17 @@ fn size_of(length: usize) -> usize {
 
 impl StubMemory {
     /// The limit for probes that are switched on.
-    fn limit(image: &CodeImage) -> usize {
-        (16 << 20) + 32 * image.code_length()
+    fn limit(&self, image: &CodeImage) -> usize {
+        #[cfg(test)]
+        if let Some(limit) = self.limit {
+            return limit;
+        }
+        (16 << 20) + 32 * image.code_length() + BYTES_OF_PLACE * self.places
+    }
+
+    /// There is one more place with probes that call functions.
+    pub(super) fn add_place(&mut self) {
+        self.places += 1;
     }
 
     fn in_use(&self) -> usize {
@@ -45,9 +71,33 @@ impl StubMemory {
         self.in_use() >= self.reclaim_at.max(MINIMUM)
     }
 
+    /// Whether stubs should be freed for one that does not fit. After some attempts that have freed
+    /// nothing, there are none for ever longer: each may wait for threads that do not answer.
+    pub(super) fn may_reclaim(&mut self) -> bool {
+        let is_next = self.skipped == 0;
+        self.skipped = self.skipped.saturating_sub(1);
+        is_next
+    }
+
+    /// Whether an attempt to free stubs for one that does not fit has freed some.
+    pub(super) fn tried(&mut self, has_freed: bool) {
+        #[cfg(test)]
+        {
+            self.attempts += 1;
+        }
+        self.failures = if has_freed { 0 } else { self.failures.saturating_add(1) };
+        let doublings = self.failures.saturating_sub(SOON_FAILURES).min(MAX_DOUBLINGS);
+        self.skipped = (1 << doublings) - 1;
+    }
+
     /// Stubs were freed, as far as possible.
     pub(super) fn reclaimed(&mut self) {
         self.reclaim_at = 2 * self.in_use();
+    }
+
+    /// There is one more list whose stubs may be freed.
+    pub(super) fn list_is_idle(&mut self) {
+        self.skipped = 0;
     }
 
     /// A freed block for `length` bytes, at most half of which are left.
@@ -74,7 +124,7 @@ impl StubMemory {
         image: &CodeImage,
         is_activation: bool,
     ) -> Result<(), MakeError> {
-        let limit = Self::limit(image);
+        let limit = self.limit(image);
         let may_use = if is_activation { limit } else { 2 * limit };
         let (in_use, appended) = (self.in_use() + size_of(length), self.appended + size_of(length));
         if in_use > may_use || appended > 4 * may_use {

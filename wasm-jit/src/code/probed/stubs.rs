@@ -149,6 +149,8 @@ pub(super) struct List {
     pub stubs: [usize; VERSIONS],
     /// A site may lead to its stubs, although its form is another one: it could not be patched.
     pub is_pinned: bool,
+    /// Whether it is among the idle lists ([`reclaim`](super::reclaim)).
+    pub is_idle: bool,
 }
 
 impl List {
@@ -265,6 +267,11 @@ impl Site {
         (0..).zip(lists).filter_map(|(number, list)| Some((number, list.as_ref()?)))
     }
 
+    /// A list by its number, if there still is one.
+    pub(super) fn find_list_mut(&mut self, number: u32) -> Option<&mut List> {
+        self.more.as_mut()?.lists.get_mut(number as usize)?.as_mut()
+    }
+
     /// The site may lead to the stubs of a form for ever.
     pub(super) fn pin(&mut self, form: Form) {
         if let Form::List(number) = form {
@@ -323,7 +330,8 @@ impl RareParts {
             self.lists.len() as u32 - 1
         });
         self.numbers.insert(items.clone(), number);
-        self.lists[number as usize] = Some(List { items, stubs: [0; VERSIONS], is_pinned: false });
+        self.lists[number as usize] =
+            Some(List { items, stubs: [0; VERSIONS], is_pinned: false, is_idle: false });
         number
     }
 

@@ -13,12 +13,17 @@ fn numbers(text: &str) -> Result<Vec<u32>, String> {
     text.split_whitespace().map(number).collect()
 }
 
+/// The text before ` if `, and the condition after it.
+fn with_condition(arguments: &str) -> Result<(&str, Option<Expression>), String> {
+    Ok(match arguments.split_once(" if ") {
+        Some((what, condition)) => (what.trim(), Some(Expression::parse(condition).map_err(message)?)),
+        None => (arguments, None),
+    })
+}
+
 impl Session {
     pub(super) fn add_breakpoint(&mut self, arguments: &str, once: bool) -> Done {
-        let (place, condition) = match arguments.split_once(" if ") {
-            Some((place, condition)) => (place.trim(), Some(Expression::parse(condition).map_err(message)?)),
-            None => (arguments, None),
-        };
+        let (place, condition) = with_condition(arguments)?;
         let number = match (place, &self.stop) {
             ("", None) => return Err(format!("break PLACE: {PLACES}")),
             ("", Some(stop)) => {
@@ -39,10 +44,15 @@ impl Session {
     }
 
     pub(super) fn watch(&mut self, arguments: &str) -> Done {
-        let expression = Expression::parse(arguments).map_err(message)?;
+        let (what, condition) = with_condition(arguments)?;
+        let expression = Expression::parse(what).map_err(message)?;
         let text = expression.text().to_owned();
         let number = self.debugger.add_watch(expression, self.level).map_err(message)?;
-        say(format!("Watchpoint {number}: {text}\n"))
+        if condition.is_some() {
+            self.debugger.set_condition(number, condition).map_err(message)?;
+        }
+        let unwatched = show::unwatched(self.debugger.code(), self.debugger.unwatched().as_ref());
+        say(format!("Watchpoint {number}: {text}\n{unwatched}"))
     }
 
     fn chosen(&self, arguments: &str) -> Result<Vec<u32>, String> {

@@ -54,7 +54,14 @@ pub(super) const COMMANDS: &[Command] = &[
         |s, a| s.add_breakpoint(a, true),
         false
     ),
-    command!("watch", ["w"], "EXPRESSION", "stops when its value has changed; slow", Session::watch, false),
+    command!(
+        "watch",
+        ["w"],
+        "EXPRESSION [if CONDITION]",
+        "stops when its value has changed; slow",
+        Session::watch,
+        false
+    ),
     command!(
         "delete",
         ["d"],
@@ -375,7 +382,7 @@ impl Session {
             }
             Event::Ended(outcome) => {
                 self.is_running = false;
-                say(show::outcome(&outcome))
+                say(show::outcome(self.debugger.code(), &outcome))
             }
             _ => say(""),
         }
@@ -383,7 +390,7 @@ impl Session {
 
     fn stopped(&mut self, stop: &Stop) -> String {
         let code = self.debugger.code();
-        let reasons = show::reasons(stop);
+        let reasons = show::unwatched(code, stop.unwatched.as_ref()) + &show::reasons(stop);
         let next = show::next(code, stop.location, &mut self.sources);
         format!("{reasons}{}\n{next}", show::place(code, stop.location))
     }
