@@ -52,8 +52,10 @@ const MIN_RUNNING: f64 = 0.25;
 /// what the probe does. Measured on AMD Zen 4 with a call every 1.7 ns: 1.4.
 const DELAY: f64 = 0.5;
 
-/// Relative errors of [`cost`], and of that in a program with several threads.
-const COUNTING_ERROR: f64 = 2.0;
+/// Relative errors of [`cost`], and of that in a program with several threads. Beside builds of
+/// software that used both processors, the number of calls every 40 ns came out 27 to 38 % too low
+/// in five runs in a row, which is ten times the cost; otherwise 11 % at most.
+const COUNTING_ERROR: f64 = 5.0;
 const SHARED_ERROR: f64 = 20.0;
 
 /// Maximum number of threads whose processor time is read, which takes about half a microsecond for

@@ -245,6 +245,8 @@ impl Own<'_> {
         }
         if height == DEPTH {
             height = self.make_space(is_open);
+        } else if height < DEPTH / 2 && self.0.refused.load(Relaxed) > 0 {
+            self.0.refused.store(0, Relaxed);
         }
         self.0.slots.get(height)?;
         Some(height)
@@ -541,6 +543,14 @@ mod tests {
         assert!(looks.get() <= 5 * DEPTH as i32, "{} looks", looks.get());
         assert!((0..DEPTH).any(|_| push(&full, one_more, |entry| entry.stack_pointer % 2 == 0)));
         assert_eq!(full.height.load(Relaxed), DEPTH / 2 + 1);
+        // After the recursion is over, the next full stack is looked through at once.
+        let again = stack(&entries);
+        assert!(!push(&again, one_more, |_| true));
+        again.own().clear(|_| {});
+        entries.iter().for_each(|&(function, observation, call_site, stack_pointer)| {
+            assert!(push(&again, exit(function, observation, call_site, stack_pointer), |_| true));
+        });
+        assert!(push(&again, one_more, |entry| entry.stack_pointer % 2 == 0));
     }
 
     #[test]

@@ -17,6 +17,9 @@ const HALF: usize = RING / 2;
 /// The number of slots behind the last written one that have memory: several windows of calls.
 const AHEAD: usize = 256;
 
+/// Slots are given back after so many samples.
+const BETWEEN: usize = 64;
+
 const PAGE: usize = 4096;
 
 /// A ring with one writer, the thread, and one reader, the service thread. All zero is an empty
@@ -54,9 +57,14 @@ impl Ring {
     /// thread.
     pub(super) fn drain(&self, take: &mut impl FnMut(Sample)) {
         let (from, to) = (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Acquire));
-        for index in 0..to.wrapping_sub(from) {
+        for number in 0..to.wrapping_sub(from) {
+            let at = from.wrapping_add(number);
             // SAFETY: between `read` and `written` the slots belong to the service thread.
-            take(unsafe { *self.samples[from.wrapping_add(index) % RING].get() });
+            take(unsafe { *self.samples[at % RING].get() });
+            // A probe may wait for space.
+            if number % BETWEEN == 0 {
+                self.read.store(at.wrapping_add(1), Ordering::Release);
+            }
         }
         self.read.store(to, Ordering::Release);
         if from != to {

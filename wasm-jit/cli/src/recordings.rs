@@ -189,6 +189,10 @@ fn create(trace: &Path) -> Result<File, Failure> {
         // A part of it is mapped, which needs to read.
         false => OpenOptions::new().read(true).write(true).create(true).truncate(false).open(trace),
     };
+    let opened = opened.or_else(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => OpenOptions::new().write(true).open(trace),
+        _ => Err(error),
+    });
     let file = opened.map_err(|error| Failure::of_file(trace, error))?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) if !is_special => {

@@ -545,7 +545,7 @@ fn a_monitor_that_fails_is_named() {
     check(
         "ratio.mm",
         0,
-        "wasm-jit: ./ratio.mm: `wasm:opcode:i32.add:before (line 2)` failed, after which nothing was observed: \
+        "wasm-jit: ./ratio.mm: `wasm:opcode:i32.add:before (line 2)` failed, and later events were not observed: \
          an integer was divided by zero\nratio.mm\n  n  1\n",
     );
     check("trap.wat", 134, "wasm-jit: app.wat: in the monitor ./trap.wat: wasm trap: ");

@@ -417,11 +417,6 @@ impl SwBreakpoint for Client<'_> {
         let Some(location) = self.location(address) else { return Ok(false) };
         let text = format!("*{:#x}", self.debugger.code().module_offset(location));
         match self.debugger.add_breakpoint_at(&text, vec![location], None, false) {
-            // The client cannot be told that it may miss changes.
-            Ok(number) if self.debugger.unwatched().is_some() => {
-                let _ = self.debugger.delete(number);
-                Ok(false)
-            }
             Ok(number) => {
                 let before = self.breakpoints.insert(address, number);
                 before.into_iter().for_each(|before| _ = self.debugger.delete(before));

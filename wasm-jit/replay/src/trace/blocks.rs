@@ -28,6 +28,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use flate2::{Compress, Compression, FlushCompress, Status};
+use nix::sys::resource::{Resource, getrlimit};
 
 use super::slot::{CAPACITY, SLOT, Slot};
 use super::{BLOCKS, HEAD, MAX_EVENT, closed, head, too_large};
@@ -42,6 +43,9 @@ const RESERVE: u64 = (SLOTS * SLOT) as u64;
 
 /// The most that follows the blocks: a slot is less than [`SLOTS`] places beyond [`RESERVE`].
 pub(super) const MAX_TAIL: u64 = RESERVE + ((SLOTS + 2) * SLOT) as u64;
+
+/// With a smaller limit for the size of files, a trace is a stream.
+const MIN_FILE_SIZE: u64 = 4 << 20;
 
 /// Bytes before the contents of a block.
 pub(super) const BLOCK_HEAD: usize = 12;
@@ -98,11 +102,9 @@ impl FileWriter {
     pub(super) fn new(file: File) -> io::Result<Option<Self>> {
         file.write_all_at(&head(BLOCKS, HEAD), 0)?;
         let mut blocks = Blocks::new(file);
-        let mut slot = match blocks.new_slot() {
-            Ok(slot) => slot,
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(error),
-            Err(_) => return Ok(None),
-        };
+        // A process that writes beyond its limit of a file's size would be ended.
+        let has_room = getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(most, _)| most >= MIN_FILE_SIZE);
+        let Some(mut slot) = has_room.then(|| blocks.new_slot().ok()).flatten() else { return Ok(None) };
         slot.begin(0);
         Ok(Some(Self {
             slot: Some(slot),

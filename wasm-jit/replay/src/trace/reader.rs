@@ -207,10 +207,10 @@ impl<R: Read> Reader<R> {
             }
         }
         chunks.sort();
-        if (blocks..).zip(&chunks).any(|(expected, (number, _))| *number != expected) {
-            return Err(self.damaged("a part is missing"));
-        }
-        Ok(chunks.into_iter().map(|(_, chunk)| chunk).collect())
+        // While the trace is being written, a chunk may have become a block since the head was
+        // read, and another one has its slot: what is complete ends there.
+        let complete = (blocks..).zip(chunks).take_while(|(expected, (number, _))| number == expected);
+        Ok(complete.map(|(_, (_, chunk))| chunk).collect())
     }
 
     /// As many bytes of the stream, or fewer at its end.

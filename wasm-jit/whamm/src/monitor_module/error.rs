@@ -77,7 +77,7 @@ pub enum MonitorError {
     Switch(#[source] ProbeError),
     /// A function of a rule failed in a monitor with a store of its own. The monitor observes
     /// nothing more.
-    #[error("`{export}` failed, after which nothing was observed: {reason}")]
+    #[error("`{export}` failed, and later events were not observed: {reason}")]
     Failed {
         /// The name of the rule.
         export: String,
