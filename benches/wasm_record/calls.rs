@@ -9,6 +9,8 @@ use benches::host;
 use benches::options::Options;
 use benches::report::Table;
 
+use super::middle::Contents;
+
 /// A kernel, the loop that it executes with `$n` from a number down to 1, and these numbers.
 struct Kernel {
     name: &'static str,
@@ -78,12 +80,8 @@ pub(super) fn costs(options: &Options) -> Table {
         &["calls", "number", "run s", "record", "elapsed", "trace KiB"],
     );
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let mut state = 1_u64;
-    let random = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    });
-    let bytes: Vec<u8> = random.take(options.either(100 << 20, 1 << 20)).collect();
+    let mut bytes = vec![0; options.either(100 << 20, 1 << 20)];
+    Contents::Random.fill(&mut bytes);
     fs::write(folder.path().join("data"), bytes).expect("the file can be written");
     let mut logarithms = 0.0;
     for kernel in &KERNELS {

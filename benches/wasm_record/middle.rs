@@ -109,7 +109,7 @@ pub(super) fn speed(options: &Options) -> Table {
 
 /// What is in the memory.
 #[derive(Clone, Copy)]
-enum Contents {
+pub(super) enum Contents {
     Zeros,
     /// Small numbers of 32 bits.
     Numbers,
@@ -117,7 +117,7 @@ enum Contents {
 }
 
 impl Contents {
-    fn fill(self, bytes: &mut [u8]) {
+    pub(super) fn fill(self, bytes: &mut [u8]) {
         let mut state = 1_u64;
         for (number, word) in bytes.chunks_exact_mut(4).enumerate() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -26,9 +26,9 @@
 //! represent the rest of the run.
 //!
 //! Windows are not all of the cost: ticks, samples of stacks, and functions that are on have shares
-//! of the budget. On a busy machine, where the caches hold other
-//! data after each pause, all of these cost more than was assumed. While too much was spent, each
-//! keeps to the same [`part`] of its share.
+//! of the budget. On a busy machine, where the caches hold other data after each pause, all of
+//! these cost more than was assumed. While too much was spent, each keeps to the same [`part`] of
+//! its share.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;

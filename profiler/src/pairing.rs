@@ -536,7 +536,7 @@ mod tests {
         let full = stack(&entries);
         let one_more = Entry { stack_pointer: 1, ..Entry::default() };
         assert!(!push(&full, one_more, |_| true));
-        // All entries are looked at for one of so many that find no space.
+        // All entries are looked at once for every DEPTH pushes that find no space.
         let looks = std::cell::Cell::new(0);
         let is_open = |_: &Entry| looks.replace(looks.get() + 1) >= 0;
         assert!((0..4 * DEPTH).all(|_| !push(&full, one_more, is_open)));

@@ -281,7 +281,8 @@ fn counts(probes: &[(usize, Counter)]) -> Vec<u64> {
     probes.iter().map(|(_, probe)| probe.count()).collect()
 }
 
-/// Checks what probes have counted since `before`, in so many calls of their program in each store.
+/// Checks what probes have counted since `before`, while each of `stores` stores has called their
+/// program `calls` times.
 fn check_counts(
     worker: &Worker<'_>,
     program: &Program,

@@ -14,10 +14,11 @@ const RING: usize = 8192;
 /// The service thread is woken when a ring is this full.
 const HALF: usize = RING / 2;
 
-/// The number of slots behind the last written one that have memory: several windows of calls.
+/// How many slots after the last written one get their memory ahead of time: those of several
+/// windows.
 const AHEAD: usize = 256;
 
-/// Slots are given back after so many samples.
+/// While samples are read, their slots are given back to the thread in groups of this size.
 const BETWEEN: usize = 64;
 
 const PAGE: usize = 4096;

@@ -192,7 +192,7 @@ pub(super) fn record_stub(state: &SiteState, actions: &[Action<'_>], site: usize
     Some(ListStub { code, back, uninterrupted, generic: Vec::new() })
 }
 
-/// Code of a stub that is seldom executed, and stands behind the jump back to the program.
+/// Rarely executed code of a stub, placed after its jump back to the program.
 enum Rest<'a> {
     /// There is no room for a record: makes some, and tries again.
     Full { record: &'a Record<'a>, retry: Label, full: Label },

@@ -13,7 +13,7 @@
 //!
 //! A process that is killed at any time leaves the blocks up to the end that the head has, and each
 //! later chunk in a slot. This holds since a slot is never nearer to the end of the blocks than
-//! [`RESERVE`] when it is taken into use: a chunk has become a block before so many blocks were
+//! [`RESERVE`] when it is taken into use: its chunk has become a block before so many bytes were
 //! written. A slot that is nearer is given up, for one further on.
 //!
 //! If chunks come faster than they are compressed, some are stored as they are; if they come faster

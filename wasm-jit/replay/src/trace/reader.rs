@@ -186,7 +186,8 @@ impl<R: Read> Reader<R> {
         Ok(payload)
     }
 
-    /// The chunks that are in slots and not in blocks, of which there are so many.
+    /// The chunks that are in slots only: those that follow the `blocks` blocks, which end at
+    /// `end`.
     fn slots(&mut self, end: u64, blocks: u64) -> Result<VecDeque<Vec<u8>>, Error> {
         let rest = self.raw(MAX_TAIL)?;
         let mut chunks = Vec::new();

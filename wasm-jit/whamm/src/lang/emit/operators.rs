@@ -132,73 +132,20 @@ impl Code<'_> {
             return;
         }
         let (of_signed, to_signed) = (from.is_signed(), to.is_signed());
+        let either = |is_signed, signed, unsigned| if is_signed { signed } else { unsigned };
         // Narrow integers are converted by way of 32 bits, and then wrap.
         let instruction = match (source, target) {
-            (I32, I64) => {
-                if of_signed {
-                    I::I64ExtendI32S
-                } else {
-                    I::I64ExtendI32U
-                }
-            }
-            (I32, F32) => {
-                if of_signed {
-                    I::F32ConvertI32S
-                } else {
-                    I::F32ConvertI32U
-                }
-            }
-            (I32, F64) => {
-                if of_signed {
-                    I::F64ConvertI32S
-                } else {
-                    I::F64ConvertI32U
-                }
-            }
+            (I32, I64) => either(of_signed, I::I64ExtendI32S, I::I64ExtendI32U),
+            (I32, F32) => either(of_signed, I::F32ConvertI32S, I::F32ConvertI32U),
+            (I32, F64) => either(of_signed, I::F64ConvertI32S, I::F64ConvertI32U),
             (I64, I32) => I::I32WrapI64,
-            (I64, F32) => {
-                if of_signed {
-                    I::F32ConvertI64S
-                } else {
-                    I::F32ConvertI64U
-                }
-            }
-            (I64, F64) => {
-                if of_signed {
-                    I::F64ConvertI64S
-                } else {
-                    I::F64ConvertI64U
-                }
-            }
-            (F32, I32) => {
-                if to_signed {
-                    I::I32TruncSatF32S
-                } else {
-                    I::I32TruncSatF32U
-                }
-            }
-            (F32, I64) => {
-                if to_signed {
-                    I::I64TruncSatF32S
-                } else {
-                    I::I64TruncSatF32U
-                }
-            }
+            (I64, F32) => either(of_signed, I::F32ConvertI64S, I::F32ConvertI64U),
+            (I64, F64) => either(of_signed, I::F64ConvertI64S, I::F64ConvertI64U),
+            (F32, I32) => either(to_signed, I::I32TruncSatF32S, I::I32TruncSatF32U),
+            (F32, I64) => either(to_signed, I::I64TruncSatF32S, I::I64TruncSatF32U),
             (F32, F64) => I::F64PromoteF32,
-            (F64, I32) => {
-                if to_signed {
-                    I::I32TruncSatF64S
-                } else {
-                    I::I32TruncSatF64U
-                }
-            }
-            (F64, I64) => {
-                if to_signed {
-                    I::I64TruncSatF64S
-                } else {
-                    I::I64TruncSatF64U
-                }
-            }
+            (F64, I32) => either(to_signed, I::I32TruncSatF64S, I::I32TruncSatF64U),
+            (F64, I64) => either(to_signed, I::I64TruncSatF64S, I::I64TruncSatF64U),
             (F64, F32) => I::F32DemoteF64,
             _ => return self.narrow(to),
         };
