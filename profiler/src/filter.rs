@@ -48,7 +48,8 @@ impl Patterns {
     /// Parses `PATTERN[,PATTERN]...`.
     ///
     /// # Errors
-    /// [`Error::BadValue`] for an empty pattern; `key` names the option in it.
+    /// [`Error::BadValue`] for an empty pattern, and one with another prefix; `key` names the option
+    /// in it.
     pub fn parse(key: &'static str, text: &str) -> Result<Patterns, Error> {
         let pattern = |text: &str| {
             let (part, glob) = if let Some(glob) = text.strip_prefix("object:") {
@@ -58,7 +59,8 @@ impl Patterns {
             } else {
                 (Part::Name, text)
             };
-            (!glob.is_empty()).then(|| Pattern { part, glob: WildMatch::new(glob) })
+            let misspelt = part == Part::Name && has_other_prefix(text);
+            (!glob.is_empty() && !misspelt).then(|| Pattern { part, glob: WildMatch::new(glob) })
         };
         let parsed: Option<Vec<Pattern>> = text.split(',').map(pattern).collect();
         parsed.map(Patterns).ok_or_else(|| Error::BadValue {
@@ -97,6 +99,13 @@ impl Patterns {
     fn match_any<F: FnOnce() -> Option<String>>(&self, function: &mut LazyFunction<'_, F>) -> bool {
         self.0.iter().any(|pattern| pattern.matches(function))
     }
+}
+
+/// Whether a pattern begins as `lib:` does: no name of a function has a single colon.
+fn has_other_prefix(pattern: &str) -> bool {
+    pattern.split_once(':').is_some_and(|(prefix, rest)| {
+        !rest.starts_with(':') && prefix.chars().all(|char| char.is_ascii_alphanumeric())
+    })
 }
 
 impl fmt::Display for Patterns {
@@ -270,7 +279,8 @@ mod tests {
         for text in ["a", "a*,object:l?b,file:src/*.c"] {
             assert_eq!(Patterns::parse("only", text).unwrap().to_string(), text);
         }
-        for text in ["", "a,", "object:", "a,file:,b"] {
+        assert!(Patterns::parse("only", "a::b(c::d),::e").is_ok());
+        for text in ["", "a,", "object:", "a,file:,b", "lib:a", "a,source:b.c", ":a"] {
             let error = Patterns::parse("skip", text).unwrap_err().to_string();
             assert!(error.starts_with(&format!("skip={text}: expected patterns")), "{error}");
         }

@@ -61,7 +61,12 @@ pub fn render(report: &Report, view: &View) -> String {
     let mut text = heading(report);
     let functions = view.functions(report);
     if functions.is_empty() {
-        let why = if report.functions.is_empty() { "was called" } else { "matches the filter" };
+        let selected = ["only=", "skip="].iter().any(|option| report.settings.contains(option));
+        let why = match (report.functions.is_empty(), selected) {
+            (true, false) => "was called",
+            (true, true) => "that only= and skip= select was called",
+            (false, _) => "matches the filter",
+        };
         writeln!(text, "no instrumented function {why}").expect("a string takes any text");
         return text;
     }
@@ -438,6 +443,9 @@ fastinst: ./app --size 10 (pid 4242), 0ns
 no instrumented function was called
 ",
         );
+        let selected = Report { settings: "budget=1%:only=nosuch".to_owned(), ..report };
+        let text = render(&selected, &View::default());
+        assert!(text.ends_with("\nno instrumented function that only= and skip= select was called\n"), "{text}");
         let filter = Patterns::parse("filter", "nothing").unwrap();
         let text = render(&example(), &View { filter, ..View::default() });
         assert!(text.ends_with("\nno instrumented function matches the filter\n"), "{text}");
