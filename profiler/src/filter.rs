@@ -48,8 +48,8 @@ impl Patterns {
     /// Parses `PATTERN[,PATTERN]...`.
     ///
     /// # Errors
-    /// [`Error::BadValue`] for an empty pattern, and one with another prefix; `key` names the option
-    /// in it.
+    /// [`Error::BadValue`] for an empty pattern, and one with another prefix; `key` names the
+    /// option in it.
     pub fn parse(key: &'static str, text: &str) -> Result<Patterns, Error> {
         let pattern = |text: &str| {
             let (part, glob) = if let Some(glob) = text.strip_prefix("object:") {

@@ -445,7 +445,10 @@ no instrumented function was called
         );
         let selected = Report { settings: "budget=1%:only=nosuch".to_owned(), ..report };
         let text = render(&selected, &View::default());
-        assert!(text.ends_with("\nno instrumented function that only= and skip= select was called\n"), "{text}");
+        assert!(
+            text.ends_with("\nno instrumented function that only= and skip= select was called\n"),
+            "{text}"
+        );
         let filter = Patterns::parse("filter", "nothing").unwrap();
         let text = render(&example(), &View { filter, ..View::default() });
         assert!(text.ends_with("\nno instrumented function matches the filter\n"), "{text}");
