@@ -33,6 +33,7 @@ use wasm_jit::{
 };
 
 use super::accesses;
+use super::any_store::AnyStore;
 use super::check::check;
 use super::error::{Error, unsupported};
 use super::event::Event;
@@ -229,18 +230,18 @@ impl Recorded {
     /// The function is entered from outside of itself.
     fn enter(
         &mut self,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         instance: Instance,
         arguments: &[Val],
     ) -> Result<(), Error> {
         let Some(recording) = &mut self.recording else { return Ok(()) };
         let functions = recording.out.functions.clone();
-        let arguments = all_recorded(arguments, instance, &functions, store.as_context())?;
+        let arguments = all_recorded(arguments, instance, &functions, store)?;
         match self.known.take() {
-            None => write_snapshot(&mut store, instance, &mut recording.out)?,
+            None => write_snapshot(store, instance, &mut recording.out)?,
             Some(known) => {
                 let out = &mut recording.out;
-                known.write_changes(&mut store, instance, &functions, &mut |event| out.write(&event))?;
+                known.write_changes(store, instance, &functions, &mut |event| out.write(&event))?;
             }
         }
         recording.out.write(&Event::Enter { function: self.calls.function, arguments })?;
@@ -275,7 +276,7 @@ impl Recorded {
         if self.entered == self.calls.number.get() {
             self.finish();
         } else {
-            self.known = Some(State::of(store, instance, &functions));
+            self.known = Some(State::of(&mut store, instance, &functions));
         }
         Ok(())
     }

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use wasm_jit::wasmparser::{ExternalKind, Parser, Payload};
-use wasm_jit::{AsContext, ExternType, Instance, Module, Mutability, RefType};
+use wasm_jit::{ExternType, Instance, Module, Mutability, RefType};
 
+use super::any_store::AnyStore;
 use super::error::{Error, unsupported};
 
 /// Refuses a module that cannot be recorded.
@@ -39,34 +40,34 @@ pub(crate) fn check(module: &Module) -> Result<(), Error> {
 
 /// Refuses an instance two of whose imports are the same: in a replay they would be two. The store
 /// is observed, so that each import of another instance's function is a function of its own.
-pub(crate) fn check_imports(store: impl AsContext, instance: Instance) -> Result<(), Error> {
-    let store = store.as_context();
-    let module = instance.module(store).clone();
+pub(crate) fn check_imports(store: &dyn AnyStore, instance: Instance) -> Result<(), Error> {
+    let store = store;
+    let module = store.module(instance).clone();
     let (mut memories, mut tables, mut globals, mut tags) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut functions = 0..;
     for import in module.imports() {
         let what = match import.ty() {
             ExternType::Func(_) => {
                 let index = functions.next().expect("an index");
-                let func = instance.func(store, index).expect("an instance has its imports");
-                match instance.import_index(store, &func) {
+                let func = store.func(instance, index).expect("an instance has its imports");
+                match store.import_index(instance, &func) {
                     first if first != Some(index) => "the same function as an import before",
                     _ => continue,
                 }
             }
-            ExternType::Memory(_) if repeats(&mut memories, |index| instance.memory(store, index)) => {
+            ExternType::Memory(_) if repeats(&mut memories, |index| store.memory(instance, index)) => {
                 "the same memory as an import before"
             }
-            ExternType::Table(_) if repeats(&mut tables, |index| instance.table(store, index)) => {
+            ExternType::Table(_) if repeats(&mut tables, |index| store.table(instance, index)) => {
                 "the same table as an import before"
             }
             ExternType::Global(ty)
-                if repeats(&mut globals, |index| instance.global(store, index))
+                if repeats(&mut globals, |index| store.global(instance, index))
                     && ty.mutability() == Mutability::Var =>
             {
                 "the same global as an import before"
             }
-            ExternType::Tag(_) if repeats(&mut tags, |index| instance.tag(store, index)) => {
+            ExternType::Tag(_) if repeats(&mut tags, |index| store.tag(instance, index)) => {
                 "the same tag as an import before"
             }
             _ => continue,

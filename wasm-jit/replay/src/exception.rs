@@ -4,8 +4,9 @@
 //! it: in a trace, their tags have numbers that are no indices, and a replay makes tags for them.
 
 use wasm_jit::probes::UnwoundException;
-use wasm_jit::{AsContext, AsContextMut, ExnRef, FuncType, Instance, Tag, TagType};
+use wasm_jit::{ExnRef, FuncType, Instance, Tag, TagType};
 
+use super::any_store::AnyStore;
 use super::error::{Error, unsupported};
 use super::event::{Event, Exception};
 use super::functions::{Functions, all_recorded};
@@ -34,22 +35,22 @@ impl Tags {
     /// [`Error::Unsupported`] if it carries a reference to what is not the module's.
     pub(crate) fn recorded(
         &mut self,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         instance: Instance,
         functions: &Functions,
         exception: &ExnRef,
     ) -> Result<Exception, Error> {
-        let fields = exception.fields(store.as_context_mut());
-        let values = all_recorded(&fields, instance, functions, store.as_context())
+        let fields = store.fields(exception);
+        let values = all_recorded(&fields, instance, functions, store)
             .map_err(|_| unsupported("an exception with a reference to what is not the module's"))?;
-        let tag = self.number(store.as_context(), instance, exception.tag(store.as_context()));
+        let tag = self.number(store, instance, store.tag_of(exception));
         Ok(Exception { tag, values })
     }
 
     /// The number of a tag; one that is neither the instance's nor known gets the next one.
-    fn number(&mut self, store: impl AsContext, instance: Instance, tag: Tag) -> u32 {
+    fn number(&mut self, store: &dyn AnyStore, instance: Instance, tag: Tag) -> u32 {
         let known = || self.others.iter().find(|(_, other)| *other == tag).map(|(number, _)| *number);
-        instance.tag_index(store.as_context(), &tag).or_else(known).unwrap_or_else(|| {
+        store.tag_index(instance, tag).or_else(known).unwrap_or_else(|| {
             let number = number_of_tags(store, instance) + self.others.len() as u32;
             self.others.push((number, tag));
             number
@@ -63,22 +64,22 @@ impl Tags {
     /// Those of [`Tag::new`].
     pub(crate) fn tag(
         &mut self,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         instance: Instance,
         Exception { tag, values }: &Exception,
     ) -> Result<Tag, wasm_jit::Error> {
         let known = || self.others.iter().find(|(number, _)| number == tag).map(|(_, other)| *other);
-        if let Some(known) = instance.tag(store.as_context(), *tag).or_else(known) {
+        if let Some(known) = store.tag(instance, *tag).or_else(known) {
             return Ok(known);
         }
         let ty = TagType::new(FuncType::new(values.iter().map(|value| value.ty().engine()), []));
-        let made = Tag::new(store.as_context_mut(), &ty)?;
+        let made = store.make_tag(&ty)?;
         self.others.push((*tag, made));
         Ok(made)
     }
 }
 
 /// Imported ones included.
-fn number_of_tags(store: impl AsContext, instance: Instance) -> u32 {
-    (0..).take_while(|index| instance.tag(store.as_context(), *index).is_some()).count() as u32
+fn number_of_tags(store: &dyn AnyStore, instance: Instance) -> u32 {
+    (0..).take_while(|index| store.tag(instance, *index).is_some()).count() as u32
 }

@@ -9,8 +9,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wasm_jit::{AsContext, AsContextMut, Func, FuncId, FuncType, Global, Instance, Module, Val};
+use wasm_jit::{Func, FuncId, FuncType, Global, Instance, Module, Val};
 
+use super::any_store::AnyStore;
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::trace::Writer;
@@ -42,20 +43,20 @@ impl Functions {
 
     /// The number of a function in the trace; the next one, if it is new. `None` if it has a type
     /// that traces do not have.
-    pub(crate) fn number(&self, func: &Func, instance: Instance, store: impl AsContext) -> Option<u32> {
-        let store = store.as_context();
-        let own = instance.func_index(store, func).or_else(|| instance.import_index(store, func));
+    pub(crate) fn number(&self, func: &Func, instance: Instance, store: &dyn AnyStore) -> Option<u32> {
+        let store = store;
+        let own = store.func_index(instance, func).or_else(|| store.import_index(instance, func));
         if own.is_some() {
             return own;
         }
-        let (id, mut others) = (func.id(store), self.lock());
+        let (id, mut others) = (store.func_id(func), self.lock());
         if let Some(number) = others.numbers.get(&id) {
             return Some(*number);
         }
-        let ty = func.ty(store);
+        let ty = store.func_type(func);
         let parameters: Vec<Type> = ty.params().map(Type::of).collect::<Option<_>>()?;
         let results: Vec<Type> = ty.results().map(Type::of).collect::<Option<_>>()?;
-        if !func.is_of_type(store, &function_type(&parameters, &results)) {
+        if !store.is_func_of_type(func, &function_type(&parameters, &results)) {
             return None;
         }
         let function = others.own + others.numbers.len() as u32;
@@ -65,8 +66,8 @@ impl Functions {
     }
 
     /// A replay has made the function with this number.
-    pub(crate) fn made(&self, number: u32, func: &Func, store: impl AsContext) {
-        self.lock().numbers.insert(func.id(store), number);
+    pub(crate) fn made(&self, number: u32, func: &Func, store: &dyn AnyStore) {
+        self.lock().numbers.insert(store.func_id(func), number);
     }
 
     fn lock(&self) -> MutexGuard<'_, Others> {
@@ -84,19 +85,19 @@ pub(crate) fn in_instance(
     value: &Val,
     instance: Instance,
     functions: &Functions,
-    store: impl AsContext,
+    store: &dyn AnyStore,
 ) -> Option<Value> {
     Value::of(value, |func| functions.number(func, instance, store))
 }
 
 /// The value of a global, if it has a recorded form.
 pub(crate) fn of_global(
-    mut store: impl AsContextMut,
+    store: &mut dyn AnyStore,
     instance: Instance,
     functions: &Functions,
     global: Global,
 ) -> Option<Value> {
-    let value = global.get(store.as_context_mut());
+    let value = store.value(global);
     in_instance(&value, instance, functions, store)
 }
 
@@ -108,14 +109,14 @@ pub(crate) fn all_recorded(
     values: &[Val],
     instance: Instance,
     functions: &Functions,
-    store: impl AsContext,
+    store: &dyn AnyStore,
 ) -> Result<Vec<Value>, Error> {
     let mut all = Vec::with_capacity(values.len());
     for value in values {
         // Nearly all are numbers.
         all.push(match Value::of_number(value) {
             Some(number) => number,
-            None => recorded(value, instance, functions, &store)?,
+            None => recorded(value, instance, functions, store)?,
         });
     }
     Ok(all)
@@ -129,7 +130,7 @@ pub(crate) fn recorded(
     value: &Val,
     instance: Instance,
     functions: &Functions,
-    store: impl AsContext,
+    store: &dyn AnyStore,
 ) -> Result<Value, Error> {
     in_instance(value, instance, functions, store).ok_or_else(|| match value {
         Val::FuncRef(_) => unsupported("a reference to a function of another module, of a type of its own"),

@@ -9,8 +9,9 @@
 //! From then on, changes of them are recorded as those of exported ones, also those by other
 //! instances that have them (`linked.rs`).
 
-use wasm_jit::{AsContextMut, ExternType, Instance, Memory, Mutability, Table};
+use wasm_jit::{ExternType, Instance, Memory, Mutability, Table};
 
+use super::any_store::AnyStore;
 use super::error::{Error, unsupported};
 use super::event::Event;
 use super::functions::{Functions, Output, recorded};
@@ -26,32 +27,30 @@ pub(crate) struct Imported {
 
 /// Writes the sizes of imported memories and tables, and the values of imported globals.
 pub(crate) fn write(
-    mut store: impl AsContextMut,
+    store: &mut dyn AnyStore,
     instance: Instance,
     out: &mut Output,
 ) -> Result<Imported, Error> {
     let (mut memories, mut tables, mut globals) = (Vec::new(), Vec::new(), 0);
-    let module = instance.module(store.as_context()).clone();
+    let module = store.module(instance).clone();
     for import in module.imports() {
         match import.ty() {
             ExternType::Memory(_) => {
                 let index = memories.len() as u32;
-                let memory = instance.memory(store.as_context(), index).expect("an instance has its imports");
-                let (pages, maximum) =
-                    (memory.size(store.as_context()), memory.ty(store.as_context()).maximum());
+                let memory = store.memory(instance, index).expect("an instance has its imports");
+                let (pages, maximum) = (store.pages(memory), store.memory_type(memory).maximum());
                 out.write(&Event::ImportMemory { memory: index, pages, maximum })?;
                 memories.push(memory);
             }
             ExternType::Global(ty) => {
-                let value = global(&mut store, instance, &out.functions, globals, ty.mutability())?;
+                let value = global(store, instance, &out.functions, globals, ty.mutability())?;
                 out.write(&Event::ImportGlobal { global: globals, value })?;
                 globals += 1;
             }
             ExternType::Table(_) => {
                 let index = tables.len() as u32;
-                let table = instance.table(store.as_context(), index).expect("an instance has its imports");
-                let (elements, maximum) =
-                    (table.size(store.as_context()), table.ty(store.as_context()).maximum());
+                let table = store.table(instance, index).expect("an instance has its imports");
+                let (elements, maximum) = (store.elements(table), store.table_type(table).maximum());
                 out.write(&Event::ImportTable { table: index, elements, maximum })?;
                 tables.push(table);
             }
@@ -64,15 +63,15 @@ pub(crate) fn write(
 /// The value of an imported global. A replay has no functions yet when it reads it: a mutable one
 /// with a function is null at first.
 fn global(
-    mut store: impl AsContextMut,
+    store: &mut dyn AnyStore,
     instance: Instance,
     functions: &Functions,
     index: u32,
     mutability: Mutability,
 ) -> Result<Value, Error> {
-    let global = instance.global(store.as_context(), index).expect("an instance has its imports");
-    let value = global.get(store.as_context_mut());
-    match recorded(&value, instance, functions, store.as_context())? {
+    let global = store.global(instance, index).expect("an instance has its imports");
+    let value = store.value(global);
+    match recorded(&value, instance, functions, store)? {
         Value::Func(Some(_)) if mutability == Mutability::Var => Ok(Value::Func(None)),
         Value::Func(Some(_)) => Err(unsupported(format!("the imported global {index}, a constant function"))),
         value => Ok(value),
@@ -82,13 +81,13 @@ fn global(
 /// Writes what is in the imported memories and tables of a new instance, whose start function has
 /// not run, and the functions in imported globals.
 pub(crate) fn write_contents(
-    mut store: impl AsContextMut,
+    store: &mut dyn AnyStore,
     instance: Instance,
     imported: Imported,
     out: &mut Output,
 ) -> Result<(), Error> {
     for (index, memory) in (0..).zip(imported.memories) {
-        let bytes = memory.data(store.as_context());
+        let bytes = store.bytes(memory);
         let is_set = |at: &usize| bytes[*at] != 0;
         for (from, to) in writes::runs((0..bytes.len()).filter(is_set)) {
             let (address, bytes) = (from as u64, bytes[from..to].to_vec());
@@ -96,18 +95,18 @@ pub(crate) fn write_contents(
         }
     }
     for (index, table) in (0..).zip(imported.tables) {
-        for element in 0..table.size(store.as_context()) {
-            let value = table.get(store.as_context_mut(), element).expect("it is in the table");
-            let value = recorded(&value, instance, &out.functions, store.as_context())?;
+        for element in 0..store.elements(table) {
+            let value = store.element(table, element).expect("it is in the table");
+            let value = recorded(&value, instance, &out.functions, store)?;
             if !value.is_null() {
                 out.write(&Event::SetElement { table: index, element, value })?;
             }
         }
     }
-    let globals = mutable_globals(store.as_context(), instance).into_iter();
+    let globals = mutable_globals(store, instance).into_iter();
     for (index, global) in globals.take_while(|(index, _)| *index < imported.globals) {
-        let value = global.get(store.as_context_mut());
-        let value = recorded(&value, instance, &out.functions, store.as_context())?;
+        let value = store.value(global);
+        let value = recorded(&value, instance, &out.functions, store)?;
         if let Value::Func(Some(_)) = value {
             out.write(&Event::SetGlobal { global: index, value })?;
         }

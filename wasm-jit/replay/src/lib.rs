@@ -128,6 +128,7 @@
 //! that the host uses by their indices in the module, and other functions by their numbers.
 
 mod accesses;
+mod any_store;
 mod calls;
 mod check;
 mod dirty;

@@ -12,8 +12,9 @@
 
 use std::collections::BTreeSet;
 
-use wasm_jit::{AsContext, AsContextMut, Instance, Memory, Table};
+use wasm_jit::{Instance, Memory, Table};
 
+use super::any_store::AnyStore;
 use super::functions::Functions;
 use super::state::element;
 use super::value::Value;
@@ -27,21 +28,21 @@ pub(crate) struct Copies {
 
 impl Copies {
     pub(crate) fn of(
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         instance: Instance,
         functions: &Functions,
         memories: &BTreeSet<u32>,
         tables: &BTreeSet<u32>,
     ) -> Self {
         let memories = memories.iter().filter_map(|index| {
-            let memory = instance.memory(store.as_context(), *index)?;
-            Some((*index, memory.data(store.as_context()).to_vec()))
+            let memory = store.memory(instance, *index)?;
+            Some((*index, store.bytes(memory).to_vec()))
         });
         let memories = memories.collect();
         let tables = tables.iter().filter_map(|index| {
-            let table = instance.table(store.as_context(), *index)?;
-            let elements = 0..table.size(store.as_context());
-            Some((*index, elements.map(|at| element(&mut store, instance, functions, table, at)).collect()))
+            let table = store.table(instance, *index)?;
+            let elements = 0..store.elements(table);
+            Some((*index, elements.map(|at| element(store, instance, functions, table, at)).collect()))
         });
         Self { memories, tables: tables.collect() }
     }
@@ -51,10 +52,10 @@ impl Copies {
         &self,
         index: u32,
         memory: Memory,
-        store: impl AsContext,
+        store: &dyn AnyStore,
     ) -> Vec<(usize, usize)> {
         let Some((_, before)) = self.memories.iter().find(|(of, _)| *of == index) else { return Vec::new() };
-        let (now, added) = memory.data(store.as_context()).split_at(before.len());
+        let (now, added) = store.bytes(memory).split_at(before.len());
         let mut changed = writes::changed(before, now);
         // New pages are zero.
         let added = writes::runs((0..added.len()).filter(|at| added[*at] != 0)).into_iter();
@@ -69,12 +70,12 @@ impl Copies {
         instance: Instance,
         functions: &Functions,
         table: Table,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
     ) -> Vec<u64> {
         let Some((_, before)) = self.tables.iter().find(|(of, _)| *of == index) else { return Vec::new() };
-        let elements = 0..table.size(store.as_context());
+        let elements = 0..store.elements(table);
         let is_changed = |at: &u64| {
-            match (before.get(*at as usize), element(&mut store, instance, functions, table, *at)) {
+            match (before.get(*at as usize), element(store, instance, functions, table, *at)) {
                 // Without a recorded form: it is refused.
                 (_, None) => true,
                 (Some(before), now) => *before != now,

@@ -5,22 +5,23 @@
 //! do, a replay would find objects as initializers have made them.
 
 use wasm_jit::wasmparser::{ConstExpr, ElementItems, Operator, Parser, Payload, TableInit};
-use wasm_jit::{AsContextMut, Instance, Mutability, Val};
+use wasm_jit::{Instance, Mutability, Val};
 
+use super::any_store::AnyStore;
 use super::error::{Error, unsupported};
 
 /// Refuses an instance with objects in constant globals, or made by the initializers of its tables
 /// and element segments. Those in mutable globals, and in tables that the program changes, are
 /// found when their values are recorded.
-pub(crate) fn refuse(mut store: impl AsContextMut, instance: Instance) -> Result<(), Error> {
+pub(crate) fn refuse(store: &mut dyn AnyStore, instance: Instance) -> Result<(), Error> {
     for index in 0.. {
-        let Some(global) = instance.global(store.as_context(), index) else { break };
-        let is_constant = global.ty(store.as_context()).mutability() == Mutability::Const;
-        if is_constant && is_object(&global.get(store.as_context_mut())) {
+        let Some(global) = store.global(instance, index) else { break };
+        let is_constant = store.global_type(global).mutability() == Mutability::Const;
+        if is_constant && is_object(&store.value(global)) {
             return Err(unsupported(format!("global {index}, an object that the program may have changed")));
         }
     }
-    let module = instance.module(store.as_context());
+    let module = store.module(instance);
     for payload in Parser::new(0).parse_all(module.bytes()) {
         match payload? {
             Payload::TableSection(tables) => {

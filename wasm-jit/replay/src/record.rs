@@ -15,6 +15,7 @@ use wasm_jit::{
     Val,
 };
 
+use super::any_store::AnyStore;
 use super::check::check;
 use super::error::{Error, unsupported};
 use super::imported;
@@ -104,7 +105,7 @@ impl Recorder {
         }
         let instance = Instance::new_unstarted(&mut *store, &self.module, &imports)?;
         self.begin(store, instance, |store, recording| {
-            let imported = imported::write(&mut *store, instance, &mut recording.out)?;
+            let imported = imported::write(store, instance, &mut recording.out)?;
             imported::write_contents(store, instance, imported, &mut recording.out)
         })?;
         instance.start(&mut *store)?;
@@ -135,7 +136,7 @@ impl Recorder {
         &self,
         store: &mut Store<T>,
         instance: Instance,
-        write: impl FnOnce(&mut Store<T>, &mut Recording) -> Result<(), Error>,
+        write: impl FnOnce(&mut dyn AnyStore, &mut Recording) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut trace = self.lock();
         if std::mem::replace(&mut trace.has_begun, true) {
@@ -144,9 +145,10 @@ impl Recorder {
         // From here on, imports that are functions of other instances are functions of the host.
         let observer = store.observe_calls(Arc::new(self.clone()))?;
         let recording = &mut trace.recording;
-        let begun = write(store, recording)
-            .and_then(|()| recording.begin(&mut *store, instance))
-            .and_then(|()| recording.begin_host(&mut *store))
+        let any = &mut store.as_context_mut();
+        let begun = write(any, recording)
+            .and_then(|()| recording.begin(any, instance))
+            .and_then(|()| recording.begin_host(any))
             .and_then(|()| recording.out.flush());
         match begun {
             Ok(()) => trace.observer = Some(observer),
@@ -184,40 +186,42 @@ impl Recorder {
 impl<T: 'static> CallObserver<T> for Recorder {
     fn enter(
         &self,
-        store: StoreContextMut<'_, T>,
+        mut store: StoreContextMut<'_, T>,
         func: &Func,
         arguments: &[Val],
     ) -> Result<(), wasm_jit::Error> {
-        self.lock().recording.enter(store, func, arguments).map_err(into_engine)
+        self.lock().recording.enter(&mut store, func, arguments).map_err(into_engine)
     }
 
     fn leave(
         &self,
-        store: StoreContextMut<'_, T>,
+        mut store: StoreContextMut<'_, T>,
         func: &Func,
         results: Result<&[Val], &wasm_jit::Error>,
     ) -> Result<(), wasm_jit::Error> {
-        self.lock().recording.leave(store, func, results).map_err(into_engine)
+        self.lock().recording.leave(&mut store, func, results).map_err(into_engine)
     }
 
     fn enter_host(
         &self,
-        caller: Caller<'_, T>,
+        mut caller: Caller<'_, T>,
         func: &Func,
         arguments: &[Val],
     ) -> Result<(), wasm_jit::Error> {
         let instance = caller.instance();
-        self.lock().recording.enter_host(caller, instance, func, arguments).map_err(into_engine)
+        let store = &mut caller.as_context_mut();
+        self.lock().recording.enter_host(store, instance, func, arguments).map_err(into_engine)
     }
 
     fn leave_host(
         &self,
-        caller: Caller<'_, T>,
+        mut caller: Caller<'_, T>,
         _: &Func,
         results: Result<&[Val], &wasm_jit::Error>,
     ) -> Result<(), wasm_jit::Error> {
         let instance = caller.instance();
-        self.lock().recording.leave_host(caller, instance, results).map_err(into_engine)
+        let store = &mut caller.as_context_mut();
+        self.lock().recording.leave_host(store, instance, results).map_err(into_engine)
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use wasm_jit::{
-    AsContext, AsContextMut, ChangedElements, Func, Global, Instance, Memory, Module, Table, Val, WriteLog,
-};
+use wasm_jit::{ChangedElements, Func, Global, Instance, Memory, Module, Table, Val, WriteLog};
 
+use super::any_store::AnyStore;
 use super::check::{Shared, check_imports};
 use super::error::{Error, unsupported};
 use super::event::{Event, Reason};
@@ -39,32 +38,32 @@ struct Recorded {
 
 impl Recorded {
     /// The host runs from now on.
-    fn begin_host(&mut self, mut store: impl AsContextMut) -> Result<(), Error> {
+    fn begin_host(&mut self, store: &mut dyn AnyStore) -> Result<(), Error> {
         self.copies = None;
         if self.others > 0 {
-            self.copy(&mut store);
+            self.copy(store);
         }
-        self.log.restart(store.as_context());
+        store.restart_log(&mut self.log);
         for (memory, pages) in &mut self.memories {
-            *pages = memory.size(store.as_context());
+            *pages = store.pages(*memory);
         }
         for (table, size) in &mut self.tables {
-            *size = table.size(store.as_context());
+            *size = store.elements(*table);
         }
         for (_, global, value) in &mut self.globals {
-            let now = global.get(store.as_context_mut());
-            *value = Some(recorded(&now, self.instance, &self.functions, store.as_context())?);
+            let now = store.value(*global);
+            *value = Some(recorded(&now, self.instance, &self.functions, store)?);
         }
         Ok(())
     }
 
-    fn copy(&mut self, store: impl AsContextMut) {
+    fn copy(&mut self, store: &mut dyn AnyStore) {
         let Shared { memories, tables, .. } = &self.shared;
         self.copies = Some(Copies::of(store, self.instance, &self.functions, memories, tables));
     }
 
     /// The host calls a function of another instance.
-    fn enter_other(&mut self, store: impl AsContextMut) {
+    fn enter_other(&mut self, store: &mut dyn AnyStore) {
         self.others += 1;
         if self.copies.is_none() {
             self.copy(store);
@@ -72,10 +71,10 @@ impl Recorded {
     }
 
     /// The program runs from now on: writes what has changed since the host ran.
-    fn end_host(&mut self, mut store: impl AsContextMut, out: &mut Output) -> Result<(), Error> {
+    fn end_host(&mut self, store: &mut dyn AnyStore, out: &mut Output) -> Result<(), Error> {
         let copies = self.copies.take();
         for (index, (memory, before)) in self.memories.iter().enumerate() {
-            let pages = memory.size(store.as_context()) - before;
+            let pages = store.pages(*memory) - before;
             if pages > 0 {
                 out.write(&Event::Grow { memory: index as u32, pages })?;
             }
@@ -84,7 +83,7 @@ impl Recorded {
             let Some(index) = self.memories.iter().position(|(memory, _)| *memory == before.memory) else {
                 continue;
             };
-            let now = before.memory.data(store.as_context());
+            let now = store.bytes(before.memory);
             let now = &now[before.offset..before.offset + before.bytes.len()];
             for (start, end) in writes::changed(&before.bytes, now) {
                 let (address, bytes) = ((before.offset + start) as u64, now[start..end].to_vec());
@@ -92,16 +91,15 @@ impl Recorded {
             }
         }
         for (index, (memory, _)) in (0..).zip(&self.memories) {
-            let changed =
-                copies.as_ref().map(|copies| copies.changed_bytes(index, *memory, store.as_context()));
+            let changed = copies.as_ref().map(|copies| copies.changed_bytes(index, *memory, store));
             for (start, end) in changed.unwrap_or_default() {
-                let bytes = memory.data(store.as_context())[start..end].to_vec();
+                let bytes = store.bytes(*memory)[start..end].to_vec();
                 out.write(&Event::Write { memory: index, address: start as u64, bytes })?;
             }
         }
         for (index, global, before) in &self.globals {
-            let now = global.get(store.as_context_mut());
-            let value = recorded(&now, self.instance, &self.functions, store.as_context())?;
+            let now = store.value(*global);
+            let value = recorded(&now, self.instance, &self.functions, store)?;
             if Some(value) != *before {
                 out.write(&Event::SetGlobal { global: *index, value })?;
             }
@@ -112,11 +110,11 @@ impl Recorded {
     fn end_tables(
         &mut self,
         copies: Option<&Copies>,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         out: &mut Output,
     ) -> Result<(), Error> {
         for (index, (table, before)) in (0..).zip(&self.tables) {
-            let elements = table.size(store.as_context()) - before;
+            let elements = store.elements(*table) - before;
             if elements > 0 {
                 out.write(&Event::GrowTable { table: index, elements })?;
             }
@@ -130,14 +128,14 @@ impl Recorded {
         for (index, (table, _)) in self.tables.iter().enumerate() {
             let (index_in_module, functions) = (index as u32, &self.functions);
             let elements = copies.map(|copies| {
-                copies.changed_elements(index_in_module, self.instance, functions, *table, &mut store)
+                copies.changed_elements(index_in_module, self.instance, functions, *table, store)
             });
             changed.extend(elements.into_iter().flatten().map(|element| (index, element)));
         }
         for (index, element) in changed {
             let (table, before) = self.tables[index];
-            let now = table.get(store.as_context_mut(), element).expect("tables do not shrink");
-            let value = recorded(&now, self.instance, &self.functions, store.as_context())?;
+            let now = store.element(table, element).expect("tables do not shrink");
+            let value = recorded(&now, self.instance, &self.functions, store)?;
             // New elements are null.
             if element < before || !value.is_null() {
                 out.write(&Event::SetElement { table: index as u32, element, value })?;
@@ -146,14 +144,14 @@ impl Recorded {
         Ok(())
     }
 
-    fn values(&self, values: &[Val], store: impl AsContext) -> Result<Vec<Value>, Error> {
+    fn values(&self, values: &[Val], store: &dyn AnyStore) -> Result<Vec<Value>, Error> {
         all_recorded(values, self.instance, &self.functions, store)
     }
 
     /// How a call ends that does not return.
     fn failure(
         &self,
-        store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         error: &wasm_jit::Error,
         tags: &mut Tags,
     ) -> Result<Event, Error> {
@@ -184,18 +182,18 @@ impl Recording {
     }
 
     /// Records an instance from now on, whose state was written. The program runs.
-    pub(crate) fn begin(&mut self, mut store: impl AsContextMut, instance: Instance) -> Result<(), Error> {
-        check_imports(&store, instance)?;
-        let shared = Shared::of(instance.module(store.as_context()))?;
-        let memories = (0..).map_while(|index| Some((instance.memory(store.as_context(), index)?, 0)));
+    pub(crate) fn begin(&mut self, store: &mut dyn AnyStore, instance: Instance) -> Result<(), Error> {
+        check_imports(store, instance)?;
+        let shared = Shared::of(store.module(instance))?;
+        let memories = (0..).map_while(|index| Some((store.memory(instance, index)?, 0)));
         let memories = memories.collect();
-        let tables = (0..).map_while(|index| Some((instance.table(store.as_context(), index)?, 0)));
+        let tables = (0..).map_while(|index| Some((store.table(instance, index)?, 0)));
         let tables = tables.collect();
-        let globals = mutable_globals(store.as_context(), instance).into_iter();
+        let globals = mutable_globals(store, instance).into_iter();
         let globals = globals.filter(|(index, _)| shared.globals.contains(index));
         let globals = globals.map(|(index, global)| (index, global, None)).collect();
-        let log = WriteLog::start(&mut store);
-        let fuel = store.as_context().fuel().ok();
+        let log = store.start_log();
+        let fuel = store.fuel().ok();
         self.recorded = Some(Recorded {
             instance,
             memories,
@@ -217,24 +215,24 @@ impl Recording {
     }
 
     /// The host runs from now on.
-    pub(crate) fn begin_host(&mut self, store: impl AsContextMut) -> Result<(), Error> {
+    pub(crate) fn begin_host(&mut self, store: &mut dyn AnyStore) -> Result<(), Error> {
         self.recorded.as_mut().map_or(Ok(()), |recorded| recorded.begin_host(store))
     }
 
     /// The host calls a function, of the program or of another one.
     pub(crate) fn enter(
         &mut self,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         func: &Func,
         arguments: &[Val],
     ) -> Result<(), Error> {
         let Self { out, recorded: Some(recorded), .. } = self else { return Ok(()) };
-        let Some(function) = recorded.instance.func_index(store.as_context(), func) else {
+        let Some(function) = store.func_index(recorded.instance, func) else {
             recorded.enter_other(store);
             return Ok(());
         };
-        let arguments = recorded.values(arguments, store.as_context())?;
-        recorded.end_host(&mut store, out)?;
+        let arguments = recorded.values(arguments, store)?;
+        recorded.end_host(store, out)?;
         out.write(&Event::Enter { function, arguments })?;
         out.flush()
     }
@@ -242,28 +240,28 @@ impl Recording {
     /// The function returns to the host.
     pub(crate) fn leave(
         &mut self,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         func: &Func,
         results: Result<&[Val], &wasm_jit::Error>,
     ) -> Result<(), Error> {
         let Self { out, recorded: Some(recorded), tags, .. } = self else { return Ok(()) };
-        if recorded.instance.func_index(store.as_context(), func).is_none() {
+        if store.func_index(recorded.instance, func).is_none() {
             recorded.others = recorded.others.saturating_sub(1);
             return Ok(());
         }
         let event = match results {
-            Ok(results) => Event::Leave { results: recorded.values(results, store.as_context())? },
-            Err(error) => recorded.failure(&mut store, error, tags)?,
+            Ok(results) => Event::Leave { results: recorded.values(results, store)? },
+            Err(error) => recorded.failure(store, error, tags)?,
         };
         out.write(&event)?;
-        recorded.begin_host(&mut store)?;
+        recorded.begin_host(store)?;
         out.flush()
     }
 
     /// An instance calls a host function. Those of others, such as monitors, are ignored.
     pub(crate) fn enter_host(
         &mut self,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         caller: Option<Instance>,
         func: &Func,
         arguments: &[Val],
@@ -272,11 +270,11 @@ impl Recording {
         if caller != Some(recorded.instance) {
             return Ok(());
         }
-        let import = recorded.functions.number(func, recorded.instance, store.as_context());
+        let import = recorded.functions.number(func, recorded.instance, store);
         let import = import.ok_or_else(|| unsupported("a call of a function of a type of its own"))?;
-        let arguments = recorded.values(arguments, store.as_context())?;
+        let arguments = recorded.values(arguments, store)?;
         out.write(&Event::Call { import, arguments })?;
-        recorded.begin_host(&mut store)?;
+        recorded.begin_host(store)?;
         // The host may not return.
         out.flush()
     }
@@ -284,7 +282,7 @@ impl Recording {
     /// The host function returns.
     pub(crate) fn leave_host(
         &mut self,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         caller: Option<Instance>,
         results: Result<&[Val], &wasm_jit::Error>,
     ) -> Result<(), Error> {
@@ -292,10 +290,10 @@ impl Recording {
         if caller != Some(recorded.instance) {
             return Ok(());
         }
-        recorded.end_host(&mut store, out)?;
+        recorded.end_host(store, out)?;
         let event = match results {
-            Ok(results) => Event::Return { results: recorded.values(results, store.as_context())? },
-            Err(error) => recorded.failure(&mut store, error, tags)?,
+            Ok(results) => Event::Return { results: recorded.values(results, store)? },
+            Err(error) => recorded.failure(store, error, tags)?,
         };
         out.write(&event)?;
         out.flush()

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Read;
 use std::sync::Arc;
 
-use wasm_jit::{Instance, InterruptHandle, Module, Store, StoreLimits};
+use wasm_jit::{AsContextMut, Instance, InterruptHandle, Module, Store, StoreLimits};
 
 use super::error::Error;
 use super::objects;
@@ -143,11 +143,11 @@ impl Replay {
     pub fn use_snapshots(&mut self, snapshots: Arc<Snapshots>, unobserved: u64) -> Result<(), Error> {
         let given = self.store.fuel()?;
         let instance = self.instance();
-        match objects::refuse(&mut self.store, instance) {
+        match objects::refuse(&mut self.store.as_context_mut(), instance) {
             Err(Error::Unsupported { .. }) => return Ok(()),
             other => other?,
         }
-        let initial = State::empty(&self.store, instance);
+        let initial = State::empty(&self.store.as_context_mut(), instance);
         if let Some(snapshot) = snapshots.before(unobserved.min(given)) {
             self.store.set_fuel(given - snapshot.consumed)?;
             self.store.data_mut().begin_at(snapshot)?;

@@ -475,7 +475,7 @@ fn take_snapshot<R: Read + 'static, O: Observer>(
 ) -> Result<(), Error> {
     let Some(taking) = store.data_mut().taking.take() else { return Ok(()) };
     let before = store.data().number - 1;
-    match taking.take(store.as_context_mut(), instance, before) {
+    match taking.take(store, instance, before) {
         Ok(()) => store.data_mut().taking = Some(taking),
         // Nor will it have one later: the run goes on without.
         Err(Error::Unsupported { .. }) => {}
@@ -600,7 +600,7 @@ fn values<R: Read + 'static, O: Observer>(
 ) -> Option<Vec<Value>> {
     let instance = store.data().instance();
     let functions = &store.data().functions;
-    values.iter().map(|value| in_instance(value, instance, functions, store.as_context())).collect()
+    values.iter().map(|value| in_instance(value, instance, functions, store)).collect()
 }
 
 fn val<R: Read + 'static, O: Observer>(
@@ -640,7 +640,7 @@ fn other<R: Read + 'static, O: Observer>(
     }
     let names = (OTHER_MODULES.to_owned(), number.to_string());
     let func = host_function(&mut *store, number, names, ty)?;
-    store.data().functions.made(number, &func, store.as_context());
+    store.data().functions.made(number, &func, store);
     store.data_mut().others[index].1 = Some(func);
     Ok(func)
 }

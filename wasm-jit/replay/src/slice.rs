@@ -16,10 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use wasm_jit::probes::{Callback, GenericFn, Kind, Location, Place, ProbeSpec};
 use wasm_jit::wasmparser::Operator;
-use wasm_jit::{AsContext, AsContextMut, FunctionInfo, Instance, Module, Val};
+use wasm_jit::{AsContextMut, FunctionInfo, Instance, Module, Val};
 use wasm_jit_hooks::{AccessKind, FunctionEventKind, functions};
 
 use super::accesses::{self, Access, Probed};
+use super::any_store::AnyStore;
 use super::dirty::Dirty;
 use super::error::{Error, unsupported};
 use super::event::Event;
@@ -137,7 +138,7 @@ fn run<R: Read + 'static>(
     })?;
     rerun(module, trace, slice.clone(), limits, |store, instance| {
         let functions = store.data().functions().clone();
-        slice.lock(|slice| slice.begin(store, instance, functions))
+        slice.lock(|slice| slice.begin(&mut store.as_context_mut(), instance, functions))
     })?;
     probed.is_complete()
 }
@@ -150,15 +151,15 @@ fn boundary<R: Read + 'static>(function: &FunctionInfo<'_>, slice: &Shared) -> V
         let locals = (0..parameters).map(|local| frame.local(local));
         let arguments: Vec<Val> = locals.collect::<Result<_, _>>().map_err(wasm_jit::Error::host)?;
         let instance = frame.instance();
-        let store = frame.store::<Run<R, Shared>>().expect("no other instance runs");
-        entered.checked(|slice| slice.enter(store, instance, &arguments))
+        let mut store = frame.store::<Run<R, Shared>>().expect("no other instance runs");
+        entered.checked(|slice| slice.enter(&mut store, instance, &arguments))
     });
     let at_exit = GenericFn::new(move |frame| {
         let operands = (0..results).rev().map(|operand| frame.operand(operand));
         let results: Vec<Val> = operands.collect::<Result<_, _>>().map_err(wasm_jit::Error::host)?;
         let instance = frame.instance();
-        let store = frame.store::<Run<R, Shared>>().expect("no other instance runs");
-        left.checked(|slice| slice.leave(store, instance, &results))
+        let mut store = frame.store::<Run<R, Shared>>().expect("no other instance runs");
+        left.checked(|slice| slice.leave(&mut store, instance, &results))
     });
     [(Place::Entry, at_entry), (Place::Exit, at_exit)]
         .map(|(place, closure)| ProbeSpec {
@@ -245,18 +246,18 @@ impl Slice {
     /// Copies the state of a new instance.
     fn begin(
         &mut self,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         instance: Instance,
         functions: Functions,
     ) -> Result<(), Error> {
         self.functions = functions;
-        objects::refuse(&mut store, instance)?;
-        let memories = (0..).map_while(|index| instance.memory(store.as_context(), index));
-        let known = memories.map(|memory| memory.data(store.as_context()).to_vec());
+        objects::refuse(store, instance)?;
+        let memories = (0..).map_while(|index| store.memory(instance, index));
+        let known = memories.map(|memory| store.bytes(memory).to_vec());
         self.memories = known.map(|known| Memory { known, dirty: Dirty::default() }).collect();
-        self.tables = Elements::of_all(&mut store, instance, &self.functions);
-        for (index, global) in mutable_globals(store.as_context(), instance) {
-            self.globals.push((index, of_global(&mut store, instance, &self.functions, global)));
+        self.tables = Elements::of_all(store, instance, &self.functions);
+        for (index, global) in mutable_globals(store, instance) {
+            self.globals.push((index, of_global(store, instance, &self.functions, global)));
         }
         Ok(())
     }
@@ -271,7 +272,7 @@ impl Slice {
     /// The function was entered.
     fn enter(
         &mut self,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         instance: Instance,
         arguments: &[Val],
     ) -> Result<(), Error> {
@@ -283,8 +284,8 @@ impl Slice {
             let what = format!("function {function}, which is called again after it has failed");
             return Err(unsupported(what));
         }
-        let arguments = self.values(&store, instance, arguments)?;
-        self.changed_outside(&mut store, instance)?;
+        let arguments = self.values(store, instance, arguments)?;
+        self.changed_outside(store, instance)?;
         self.out.write(&Event::Enter { function, arguments })?;
         self.is_inside = true;
         self.calls += 1;
@@ -292,10 +293,10 @@ impl Slice {
     }
 
     /// What was changed outside of the calls becomes events of the host.
-    fn changed_outside(&mut self, mut store: impl AsContextMut, instance: Instance) -> Result<(), Error> {
+    fn changed_outside(&mut self, store: &mut dyn AnyStore, instance: Instance) -> Result<(), Error> {
         for (index, memory) in (0..).zip(&mut self.memories) {
-            let handle = instance.memory(store.as_context(), index).expect("memories remain");
-            let now = handle.data(store.as_context());
+            let handle = store.memory(instance, index).expect("memories remain");
+            let now = store.bytes(handle);
             let pages = (now.len() - memory.known.len()) as u64 / PAGE;
             if pages > 0 {
                 self.out.write(&Event::Grow { memory: index, pages })?;
@@ -313,12 +314,12 @@ impl Slice {
         if self.are_tables_dirty {
             for (index, known) in (0..).zip(&self.tables) {
                 let out = &mut |event| self.out.write(&event);
-                known.write_changes(index, &mut store, instance, &self.functions, out)?;
+                known.write_changes(index, store, instance, &self.functions, out)?;
             }
-            self.take_tables(&mut store, instance);
+            self.take_tables(store, instance);
         }
         for (global, known) in &mut self.globals {
-            let now = global_of(&mut store, instance, &self.functions, *global);
+            let now = global_of(store, instance, &self.functions, *global);
             let value = now.ok_or_else(|| unsupported(format!("the reference in global {global}")))?;
             if now != *known {
                 self.out.write(&Event::SetGlobal { global: *global, value })?;
@@ -329,43 +330,38 @@ impl Slice {
     }
 
     /// The tables are known as they are now.
-    fn take_tables(&mut self, store: impl AsContextMut, instance: Instance) {
+    fn take_tables(&mut self, store: &mut dyn AnyStore, instance: Instance) {
         self.tables = Elements::of_all(store, instance, &self.functions);
         self.are_tables_dirty = false;
     }
 
     /// The function returns.
-    fn leave(
-        &mut self,
-        mut store: impl AsContextMut,
-        instance: Instance,
-        results: &[Val],
-    ) -> Result<(), Error> {
+    fn leave(&mut self, store: &mut dyn AnyStore, instance: Instance, results: &[Val]) -> Result<(), Error> {
         if self.depth > 0 || !self.is_inside {
             return Ok(());
         }
-        let results = self.values(&store, instance, results)?;
+        let results = self.values(store, instance, results)?;
         self.out.write(&Event::Leave { results })?;
         self.is_inside = false;
         // The replay has changed all of this as well.
         for (index, memory) in (0..).zip(&mut self.memories) {
-            let handle = instance.memory(store.as_context(), index).expect("memories remain");
-            let now = handle.data(store.as_context());
+            let handle = store.memory(instance, index).expect("memories remain");
+            let now = store.bytes(handle);
             for range in memory.take_dirty(now.len()) {
                 memory.known[range.clone()].copy_from_slice(&now[range]);
             }
         }
         if self.are_tables_dirty {
-            self.take_tables(&mut store, instance);
+            self.take_tables(store, instance);
         }
         for (global, known) in &mut self.globals {
-            *known = global_of(&mut store, instance, &self.functions, *global);
+            *known = global_of(store, instance, &self.functions, *global);
         }
         Ok(())
     }
 
-    fn values(&self, store: impl AsContext, instance: Instance, values: &[Val]) -> Result<Vec<Value>, Error> {
-        let recorded = |value| in_instance(value, instance, &self.functions, store.as_context());
+    fn values(&self, store: &dyn AnyStore, instance: Instance, values: &[Val]) -> Result<Vec<Value>, Error> {
+        let recorded = |value| in_instance(value, instance, &self.functions, store);
         let recorded = values.iter().map(|value| {
             recorded(value).ok_or_else(|| unsupported(format!("a reference ({}) that is passed", value.ty())))
         });
@@ -410,12 +406,12 @@ impl Slice {
 }
 
 fn global_of(
-    store: impl AsContextMut,
+    store: &mut dyn AnyStore,
     instance: Instance,
     functions: &Functions,
     index: u32,
 ) -> Option<Value> {
-    let global = instance.global(store.as_context(), index).expect("globals remain");
+    let global = store.global(instance, index).expect("globals remain");
     of_global(store, instance, functions, global)
 }
 

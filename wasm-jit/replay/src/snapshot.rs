@@ -10,8 +10,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wasm_jit::{AsContextMut, Instance};
+use wasm_jit::Instance;
 
+use super::any_store::AnyStore;
 use super::error::Error;
 use super::event::Event;
 use super::functions::Functions;
@@ -117,14 +118,14 @@ impl Taking {
     /// [`Error::Unsupported`]: the state has no recorded form.
     pub(crate) fn take(
         &self,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         instance: Instance,
         number: u64,
     ) -> Result<(), Error> {
-        let consumed = self.given.saturating_sub(store.as_context().fuel()?);
+        let consumed = self.given.saturating_sub(store.fuel()?);
         let size = |index| {
-            let memory = instance.memory(store.as_context(), index)?;
-            Some(memory.data(store.as_context()).len() as u64)
+            let memory = store.memory(instance, index)?;
+            Some(store.bytes(memory).len() as u64)
         };
         let memories: u64 = (0..).map_while(size).sum();
         {
@@ -136,7 +137,7 @@ impl Taking {
             }
         }
         let (mut events, mut bytes) = (vec![Event::Snapshot], 0);
-        self.initial.write_changes(&mut store, instance, &self.functions, &mut |event| {
+        self.initial.write_changes(store, instance, &self.functions, &mut |event| {
             bytes += size_of::<Event>();
             if let Event::Write { bytes: written, .. } = &event {
                 bytes += written.len();

@@ -4,8 +4,9 @@
 //! the middle of a run is written as the difference from an instance that was
 //! [cleared](Event::Snapshot). It is written while it is read: no copy is made.
 
-use wasm_jit::{AsContext, AsContextMut, Instance, Table};
+use wasm_jit::{Instance, Table};
 
+use super::any_store::AnyStore;
 use super::check::has_recorded_form;
 use super::error::{Error, unsupported};
 use super::event::Event;
@@ -41,15 +42,15 @@ pub(crate) struct Elements {
 
 /// Writes the complete state of an instance.
 pub(crate) fn write_snapshot(
-    mut store: impl AsContextMut,
+    store: &mut dyn AnyStore,
     instance: Instance,
     out: &mut Output,
 ) -> Result<(), Error> {
-    objects::refuse(&mut store, instance)?;
-    let imported = imported::write(&mut store, instance, out)?;
+    objects::refuse(store, instance)?;
+    let imported = imported::write(store, instance, out)?;
     out.write(&Event::Snapshot)?;
     let (memories, tables) = (imported.memories.len(), imported.tables.len());
-    let cleared = State::cleared(&mut store, instance, memories, tables);
+    let cleared = State::cleared(store, instance, memories, tables);
     let functions = out.functions.clone();
     cleared.write_changes(store, instance, &functions, &mut |event| out.write(&event))
 }
@@ -60,77 +61,77 @@ pub(crate) type Sink<'s> = dyn FnMut(Event) -> Result<(), Error> + 's;
 impl State {
     /// The state of a new instance after [`Event::Snapshot`]. The first `memories` and `tables` of
     /// it are imported.
-    fn cleared(mut store: impl AsContextMut, instance: Instance, memories: usize, tables: usize) -> Self {
-        let mut this = Self::empty(&mut store, instance);
+    fn cleared(store: &mut dyn AnyStore, instance: Instance, memories: usize, tables: usize) -> Self {
+        let mut this = Self::empty(store, instance);
         // Imported ones already have their sizes; the others are as large as the module says.
         for (index, memory) in (0..).zip(&mut this.memories).skip(memories) {
-            let found = instance.memory(store.as_context(), index).expect("it has this memory");
-            memory.pages = found.ty(store.as_context()).minimum();
+            let found = store.memory(instance, index).expect("it has this memory");
+            memory.pages = store.memory_type(found).minimum();
         }
         for (index, table) in (0..).zip(&mut this.tables).skip(tables) {
-            let found = instance.table(store.as_context(), index).expect("it has this table");
-            table.size = found.ty(store.as_context()).minimum();
+            let found = store.table(instance, index).expect("it has this table");
+            table.size = store.table_type(found).minimum();
         }
         this
     }
 
     /// With the sizes that the memories and tables have, but nothing in them.
-    pub(crate) fn empty(store: impl AsContext, instance: Instance) -> Self {
-        let memories = (0..).map_while(|index| instance.memory(store.as_context(), index));
-        let memories = memories.map(|memory| Bytes { pages: memory.size(&store), bytes: Vec::new() });
-        let tables = (0..).map_while(|index| instance.table(store.as_context(), index));
-        let tables = tables.map(|table| Elements { size: table.size(&store), elements: Vec::new() });
-        let globals = mutable_globals(&store, instance).into_iter().map(|(index, _)| (index, None));
+    pub(crate) fn empty(store: &dyn AnyStore, instance: Instance) -> Self {
+        let memories = (0..).map_while(|index| store.memory(instance, index));
+        let memories = memories.map(|memory| Bytes { pages: store.pages(memory), bytes: Vec::new() });
+        let tables = (0..).map_while(|index| store.table(instance, index));
+        let tables = tables.map(|table| Elements { size: store.elements(table), elements: Vec::new() });
+        let globals = mutable_globals(store, instance).into_iter().map(|(index, _)| (index, None));
         let (memories, tables, globals) = (memories.collect(), tables.collect(), globals.collect());
         Self { memories, tables, globals, dropped: Default::default() }
     }
 
     /// That of an instance now. Copies its memories.
-    pub(crate) fn of(mut store: impl AsContextMut, instance: Instance, functions: &Functions) -> Self {
-        let mut this = Self::empty(&mut store, instance);
+    pub(crate) fn of(store: &mut dyn AnyStore, instance: Instance, functions: &Functions) -> Self {
+        let mut this = Self::empty(store, instance);
         for (index, memory) in (0..).zip(&mut this.memories) {
-            let found = instance.memory(store.as_context(), index).expect("it has this memory");
-            memory.bytes = found.data(store.as_context()).to_vec();
+            let found = store.memory(instance, index).expect("it has this memory");
+            memory.bytes = store.bytes(found).to_vec();
         }
-        this.tables = Elements::of_all(&mut store, instance, functions);
-        for ((_, value), (_, global)) in this.globals.iter_mut().zip(mutable_globals(&store, instance)) {
-            *value = of_global(&mut store, instance, functions, global);
+        this.tables = Elements::of_all(store, instance, functions);
+        for ((_, value), (_, global)) in this.globals.iter_mut().zip(mutable_globals(store, instance)) {
+            *value = of_global(store, instance, functions, global);
         }
-        this.dropped = dropped(&store, instance);
+        this.dropped = dropped(store, instance);
         this
     }
 
     /// Writes what an instance has now that this does not.
     pub(crate) fn write_changes(
         &self,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         instance: Instance,
         functions: &Functions,
         out: &mut Sink<'_>,
     ) -> Result<(), Error> {
         for (index, known) in (0..).zip(&self.memories) {
-            let memory = instance.memory(store.as_context(), index).expect("memories remain");
-            let pages = memory.size(store.as_context()) - known.pages;
+            let memory = store.memory(instance, index).expect("memories remain");
+            let pages = store.pages(memory) - known.pages;
             if pages > 0 {
                 out(Event::Grow { memory: index, pages })?;
             }
-            let now = memory.data(store.as_context());
+            let now = store.bytes(memory);
             for (from, to) in changed_blocks(&known.bytes, now) {
                 let (address, bytes) = (from as u64, now[from..to].to_vec());
                 out(Event::Write { memory: index, address, bytes })?;
             }
         }
         for (index, known) in (0..).zip(&self.tables) {
-            known.write_changes(index, &mut store, instance, functions, out)?;
+            known.write_changes(index, store, instance, functions, out)?;
         }
-        for ((index, known), (_, global)) in self.globals.iter().zip(mutable_globals(&store, instance)) {
-            let now = of_global(&mut store, instance, functions, global);
+        for ((index, known), (_, global)) in self.globals.iter().zip(mutable_globals(store, instance)) {
+            let now = of_global(store, instance, functions, global);
             let value = now.ok_or_else(|| unsupported(format!("the reference in global {index}")))?;
             if now != *known {
                 out(Event::SetGlobal { global: *index, value })?;
             }
         }
-        let now = dropped(&store, instance);
+        let now = dropped(store, instance);
         let newly = |kind: usize| {
             let known = self.dropped[kind].iter().copied().chain(std::iter::repeat(false));
             let dropped = (0..).zip(now[kind].iter().zip(known));
@@ -143,15 +144,11 @@ impl State {
 
 impl Elements {
     /// Those of all tables of an instance now.
-    pub(crate) fn of_all(
-        mut store: impl AsContextMut,
-        instance: Instance,
-        functions: &Functions,
-    ) -> Vec<Self> {
-        let tables: Vec<Table> = (0..).map_while(|index| instance.table(store.as_context(), index)).collect();
+    pub(crate) fn of_all(store: &mut dyn AnyStore, instance: Instance, functions: &Functions) -> Vec<Self> {
+        let tables: Vec<Table> = (0..).map_while(|index| store.table(instance, index)).collect();
         let of = |table: Table| {
-            let size = table.size(store.as_context());
-            let elements = (0..size).map(|at| element(&mut store, instance, functions, table, at));
+            let size = store.elements(table);
+            let elements = (0..size).map(|at| element(store, instance, functions, table, at));
             Self { size, elements: elements.collect() }
         };
         tables.into_iter().map(of).collect()
@@ -166,21 +163,21 @@ impl Elements {
     pub(crate) fn write_changes(
         &self,
         index: u32,
-        mut store: impl AsContextMut,
+        store: &mut dyn AnyStore,
         instance: Instance,
         functions: &Functions,
         out: &mut Sink<'_>,
     ) -> Result<(), Error> {
-        let table = instance.table(store.as_context(), index).expect("tables remain");
-        if !has_recorded_form(table.ty(store.as_context()).element()) {
+        let table = store.table(instance, index).expect("tables remain");
+        if !has_recorded_form(store.table_type(table).element()) {
             return Err(unsupported(format!("table {index}, a table of this type")));
         }
-        let size = table.size(store.as_context());
+        let size = store.elements(table);
         if size > self.size {
             out(Event::GrowTable { table: index, elements: size - self.size })?;
         }
         for at in 0..size {
-            let now = element(&mut store, instance, functions, table, at);
+            let now = element(store, instance, functions, table, at);
             let value =
                 now.ok_or_else(|| unsupported(format!("the reference in element {at} of table {index}")))?;
             let is_known = match self.elements.get(at as usize) {
@@ -197,20 +194,20 @@ impl Elements {
 
 /// An element of a table, if it has a recorded form.
 pub(crate) fn element(
-    mut store: impl AsContextMut,
+    store: &mut dyn AnyStore,
     instance: Instance,
     functions: &Functions,
     table: Table,
     at: u64,
 ) -> Option<Value> {
-    let value = table.get(store.as_context_mut(), at).expect("it is in the table");
+    let value = store.element(table, at).expect("it is in the table");
     in_instance(&value, instance, functions, store)
 }
 
 /// Which data segments, and which element segments, are empty.
-fn dropped(store: impl AsContext, instance: Instance) -> [Vec<bool>; 2] {
+fn dropped(store: &dyn AnyStore, instance: Instance) -> [Vec<bool>; 2] {
     [
-        (0..).map_while(|segment| instance.is_data_dropped(store.as_context(), segment)).collect(),
-        (0..).map_while(|segment| instance.are_elements_dropped(store.as_context(), segment)).collect(),
+        (0..).map_while(|segment| store.is_data_dropped(instance, segment)).collect(),
+        (0..).map_while(|segment| store.are_elements_dropped(instance, segment)).collect(),
     ]
 }

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use super::any_store::AnyStore;
 use serde::{Serialize, Serializer};
-use wasm_jit::{AsContext, Global, Instance, Mutability, Val, ValType};
+use wasm_jit::{Global, Instance, Mutability, Val, ValType};
 
 /// A type of values that a trace can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -143,7 +144,7 @@ impl fmt::Display for Value {
 }
 
 /// The mutable globals of an instance, by their indices.
-pub(crate) fn mutable_globals(store: impl AsContext, instance: Instance) -> Vec<(u32, Global)> {
-    let all = (0..).map_while(|index| Some((index, instance.global(store.as_context(), index)?)));
-    all.filter(|(_, global)| global.ty(store.as_context()).mutability() == Mutability::Var).collect()
+pub(crate) fn mutable_globals(store: &dyn AnyStore, instance: Instance) -> Vec<(u32, Global)> {
+    let all = (0..).map_while(|index| Some((index, store.global(instance, index)?)));
+    all.filter(|(_, global)| store.global_type(*global).mutability() == Mutability::Var).collect()
 }
