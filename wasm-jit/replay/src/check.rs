@@ -41,7 +41,6 @@ pub(crate) fn check(module: &Module) -> Result<(), Error> {
 /// Refuses an instance two of whose imports are the same: in a replay they would be two. The store
 /// is observed, so that each import of another instance's function is a function of its own.
 pub(crate) fn check_imports(store: &dyn AnyStore, instance: Instance) -> Result<(), Error> {
-    let store = store;
     let module = store.module(instance).clone();
     let (mut memories, mut tables, mut globals, mut tags) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut functions = 0..;

@@ -44,7 +44,6 @@ impl Functions {
     /// The number of a function in the trace; the next one, if it is new. `None` if it has a type
     /// that traces do not have.
     pub(crate) fn number(&self, func: &Func, instance: Instance, store: &dyn AnyStore) -> Option<u32> {
-        let store = store;
         let own = store.func_index(instance, func).or_else(|| store.import_index(instance, func));
         if own.is_some() {
             return own;
