@@ -1,10 +1,7 @@
 //! `wasm-jit compile`: compiles a module, writes it with its code, and prints statistics.
 
-use std::fs::Permissions;
-use std::io::{self, Write};
 use std::num::NonZero;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -14,6 +11,7 @@ use wasm_jit::{Config, Engine};
 
 use super::Failure;
 use super::code_settings::CodeSettings;
+use super::output_file::{OutputFile, refuse_inputs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -99,6 +97,9 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
     config.compile_threads(threads).consume_fuel(arguments.fuel);
     arguments.code.apply(&mut config);
     let engine = Engine::new(&config).map_err(Failure::new)?;
+    if let Some(output) = &arguments.output {
+        refuse_inputs(output, [arguments.file.as_path()])?;
+    }
     let of_file = |error: &dyn std::fmt::Display| Failure::of_file(&arguments.file, error);
     let bytes = std::fs::read(&arguments.file).map_err(|error| of_file(&error))?;
     // The time does not include the conversion from text.
@@ -109,7 +110,7 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
     let time = start.elapsed();
     if let Some(output) = &arguments.output {
         let bytes = module.serialize().map_err(|error| of_file(&error))?;
-        write_whole(output, &bytes).map_err(|error| Failure::of_file(output, error))?;
+        OutputFile::write(output, &bytes)?;
     }
     if arguments.stats {
         let stats = stats(&module, bytes.len(), time, threads.get());
@@ -120,18 +121,6 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
         super::print(|out| out.write_all(text.as_bytes()))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Writes a file so that it is never seen incomplete, and never changes while it is in use: another
-/// file takes its place.
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut file = tempfile::Builder::new()
-        .permissions(Permissions::from_mode(0o644))
-        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
-    file.write_all(bytes)?;
-    file.persist(path)?;
-    Ok(())
 }
 
 fn stats(module: &wasm_jit::Module, bytes_in: usize, time: Duration, threads: usize) -> Stats {

@@ -18,6 +18,7 @@ mod loading;
 mod monitor_modules;
 mod monitors;
 mod objdump;
+mod output_file;
 mod program;
 mod record;
 mod recordings;

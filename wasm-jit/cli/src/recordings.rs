@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::num::NonZeroU64;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -13,6 +13,7 @@ use wasm_jit_replay::{CallRecorder, Calls, Recorder};
 
 use super::Failure;
 use super::host::Host;
+use super::output_file::refuse_inputs;
 
 /// What is recorded of a run, and where.
 #[derive(Clone, Debug)]
@@ -200,22 +201,6 @@ fn create(trace: &Path) -> Result<File, Failure> {
         }
         // Not every file system has locks.
         _ => Ok(file),
-    }
-}
-
-/// Refuses an output that is one of these inputs, which it would overwrite.
-pub(super) fn refuse_inputs<'a>(
-    output: &Path,
-    inputs: impl IntoIterator<Item = &'a Path>,
-) -> Result<(), Failure> {
-    let file = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino(), file.is_file()));
-    let Ok(written @ (_, _, true)) = file(output) else { return Ok(()) };
-    match inputs.into_iter().find(|input| file(input).is_ok_and(|input| input == written)) {
-        Some(input) => {
-            let message = format!("{}: it would overwrite the input {}", output.display(), input.display());
-            Err(Failure { code: 2, message })
-        }
-        None => Ok(()),
     }
 }
 

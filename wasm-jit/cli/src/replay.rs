@@ -1,19 +1,18 @@
 //! `wasm-jit trace` and `wasm-jit replay-gen`: what is done with a recorded run.
 
 use std::fs::{self, File};
-use std::io::{BufReader, Seek, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::{BufReader, Seek};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tempfile::{NamedTempFile, PersistError};
 use wasm_jit::{Config, Engine, Module};
 use wasm_jit_replay::{Error, Event, Reader, Reduced};
 
 use super::limits::ProgramLimits;
-use super::{Failure, program, recordings};
+use super::output_file::{OutputFile, refuse_inputs};
+use super::{Failure, program};
 
 const TRACE_EXAMPLES: &str = "\
 Examples:
@@ -92,9 +91,9 @@ pub(super) fn trace(arguments: Trace) -> Result<ExitCode, Failure> {
 }
 
 fn import(Import { output, text, limits, program }: &Import) -> Result<ExitCode, Failure> {
-    recordings::refuse_inputs(output, [program.as_path()])?;
+    refuse_inputs(output, [text.as_path(), program.as_path()])?;
     let module = load_to_run(program, limits)?;
-    let new = Output::new(output)?;
+    let new = OutputFile::new(output)?;
     let imported = wasm_jit_replay::import_within(&limits.of_replay(), &module, open(text)?, new.file()?);
     imported.map_err(|error| about(error, text, program).in_one_line())?;
     new.finish()?;
@@ -168,35 +167,39 @@ pub(super) struct ReplayGen {
     program: PathBuf,
 }
 
+impl ReplayGen {
+    fn inputs(&self) -> [&Path; 2] {
+        [&self.trace, &self.program]
+    }
+}
+
 pub(super) fn generate(arguments: &ReplayGen) -> Result<ExitCode, Failure> {
     let module = load(&arguments.program)?;
     if arguments.javascript {
         let made = wasm_jit_replay::javascript(module.bytes(), open(&arguments.trace)?);
         let made = made.map_err(|error| about(error, &arguments.trace, &arguments.program))?;
-        return write_files(&made.files(), &arguments.output);
+        return write_files(&made.files(), arguments);
     }
     if arguments.separate {
         let made = wasm_jit_replay::separate(module.bytes(), open(&arguments.trace)?, arguments.check);
         let made = made.map_err(|error| about(error, &arguments.trace, &arguments.program))?;
-        return write_files(&made.files(), &arguments.output);
+        return write_files(&made.files(), arguments);
     }
     let generated = wasm_jit_replay::generate(module.bytes(), open(&arguments.trace)?, arguments.check);
     let generated = generated.map_err(|error| about(error, &arguments.trace, &arguments.program))?;
-    let new = Output::new(&arguments.output)?;
-    let written = new.file()?.write_all(&generated);
-    written.map_err(|error| Failure::of_file(&arguments.output, error))?;
-    new.finish()?;
+    refuse_inputs(&arguments.output, arguments.inputs())?;
+    OutputFile::write(&arguments.output, &generated)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Writes files into a folder.
-fn write_files(files: &[(&str, &[u8])], folder: &Path) -> Result<ExitCode, Failure> {
+fn write_files(files: &[(&str, &[u8])], arguments: &ReplayGen) -> Result<ExitCode, Failure> {
+    let folder = &arguments.output;
     fs::create_dir_all(folder).map_err(|error| Failure::of_file(folder, error))?;
-    for (name, contents) in files {
-        let path = folder.join(name);
-        let new = Output::new(&path)?;
-        new.file()?.write_all(contents).map_err(|error| Failure::of_file(&path, error))?;
-        new.finish()?;
+    let paths: Vec<PathBuf> = files.iter().map(|(name, _)| folder.join(name)).collect();
+    paths.iter().try_for_each(|path| refuse_inputs(path, arguments.inputs()))?;
+    for (path, (_, contents)) in paths.iter().zip(files) {
+        OutputFile::write(path, contents)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -257,11 +260,11 @@ pub(super) fn reduce(arguments: Reduce) -> Result<ExitCode, Failure> {
 }
 
 fn reduce_here(arguments: &Reduce) -> Result<ExitCode, Failure> {
-    recordings::refuse_inputs(&arguments.output, [arguments.program.as_path()])?;
+    refuse_inputs(&arguments.output, [arguments.program.as_path()])?;
     let module = load_to_run(&arguments.program, &arguments.limits)?;
     let limits = arguments.limits.of_replay();
     let about = |error| about(error, &arguments.trace, &arguments.program).in_one_line();
-    let new = Output::new(&arguments.output)?;
+    let new = OutputFile::new(&arguments.output)?;
     let mut trace = open(&arguments.trace)?;
     let mut calls = None;
     if let Some(name) = &arguments.slice {
@@ -291,32 +294,6 @@ fn reduce_here(arguments: &Reduce) -> Result<ExitCode, Failure> {
         writeln!(out, "bytes written by the host: {bytes} before, {needed} after")
     })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A file that appears, or replaces another one, when it is complete: it may be an input.
-struct Output<'a> {
-    path: &'a Path,
-    file: NamedTempFile,
-}
-
-impl<'a> Output<'a> {
-    fn new(path: &'a Path) -> Result<Self, Failure> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let mut options = tempfile::Builder::new();
-        // As of any new file: less what the umask takes away.
-        options.prefix(".wasm-jit-").permissions(fs::Permissions::from_mode(0o666));
-        let file = options.tempfile_in(folder.unwrap_or(Path::new(".")));
-        file.map(|file| Self { path, file }).map_err(|error| Failure::of_file(path, error))
-    }
-
-    fn file(&self) -> Result<File, Failure> {
-        self.file.as_file().try_clone().map_err(|error| Failure::of_file(self.path, error))
-    }
-
-    fn finish(self) -> Result<(), Failure> {
-        let renamed = self.file.persist(self.path);
-        renamed.map(drop).map_err(|PersistError { error, .. }| Failure::of_file(self.path, error))
-    }
 }
 
 /// Loads a program that runs with these limits.

@@ -11,6 +11,7 @@ use wasm_jit_whamm::lang::{self, EventInfo, Script, ScriptError};
 use wasm_jit_whamm::rewrite::{self, RewriteError};
 
 use super::Failure;
+use super::output_file::{OutputFile, refuse_inputs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -149,7 +150,8 @@ fn compile(arguments: &Compile) -> Result<(), Failure> {
     let source = Source::of(&arguments.script);
     let (module, _) = source.compile(&Engine::default(), lang::compile)?;
     let output = arguments.output.clone().unwrap_or_else(|| source.script.with_extension("wasm"));
-    fs::write(&output, module).map_err(|error| Failure::of_file(&output, error))
+    refuse_inputs(&output, [source.script.as_path()])?;
+    OutputFile::write(&output, &module)
 }
 
 /// The problems of a script.
@@ -173,7 +175,8 @@ fn instrument(arguments: &Instrument) -> Result<(), Failure> {
         RewriteError::Unsupported { .. } | RewriteError::Entry { .. } => Failure::of_file(program, error),
         _ => Failure::of_file(script, error),
     })?;
-    fs::write(output, instrumented).map_err(|error| Failure::of_file(output, error))?;
+    refuse_inputs(output, [script.as_path(), program.as_path()])?;
+    OutputFile::write(output, &instrumented)?;
     if entry.is_none() && !rewrite::has_start(&module) {
         eprintln!(
             "{}: there is no function _start: the report is made when the host calls the export `whamm:report`; \

@@ -1,0 +1,111 @@
+//! [`OutputFile`]: what a command writes to a file.
+
+use std::fs::{self, File, Permissions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::{NamedTempFile, PersistError};
+
+use super::Failure;
+
+/// A file that appears, or takes the place of another one, when it is complete, so that nobody sees
+/// a part of it, and it may be an input. Symbolic links are followed. A device or a pipe is written
+/// to.
+pub(super) struct OutputFile<'a> {
+    /// As the user named it.
+    path: &'a Path,
+    destination: Destination,
+}
+
+enum Destination {
+    Place { new: NamedTempFile, place: PathBuf },
+    Special(File),
+}
+
+impl<'a> OutputFile<'a> {
+    /// # Errors
+    /// Nothing can be written there, or a recording writes to that file.
+    pub(super) fn new(path: &'a Path) -> Result<Self, Failure> {
+        let destination = Destination::new(path).map_err(|error| Failure::of_file(path, error))?;
+        Ok(Self { path, destination })
+    }
+
+    /// To write to it.
+    pub(super) fn file(&self) -> Result<File, Failure> {
+        let file = match &self.destination {
+            Destination::Place { new, .. } => new.as_file(),
+            Destination::Special(file) => file,
+        };
+        file.try_clone().map_err(|error| Failure::of_file(self.path, error))
+    }
+
+    /// It is complete.
+    pub(super) fn finish(self) -> Result<(), Failure> {
+        let Destination::Place { new, place } = self.destination else { return Ok(()) };
+        let renamed = new.persist(place);
+        renamed.map(drop).map_err(|PersistError { error, .. }| Failure::of_file(self.path, error))
+    }
+
+    /// Writes all of it.
+    pub(super) fn write(path: &'a Path, bytes: &[u8]) -> Result<(), Failure> {
+        let this = Self::new(path)?;
+        this.file()?.write_all(bytes).map_err(|error| Failure::of_file(path, error))?;
+        this.finish()
+    }
+}
+
+impl Destination {
+    fn new(path: &Path) -> io::Result<Self> {
+        let place = followed(path)?;
+        if place.metadata().is_ok_and(|file| !file.is_file()) {
+            return File::create(place).map(Self::Special);
+        }
+        if let Ok(file) = File::open(&place)
+            && matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+        {
+            return Err(io::Error::other("a recording writes to it"));
+        }
+        let folder = match place.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        // Errors of the next call name the temporary file.
+        fs::metadata(folder)?;
+        let mut options = tempfile::Builder::new();
+        // As of any new file: less what the umask takes away.
+        options.prefix(".wasm-jit-").permissions(Permissions::from_mode(0o666));
+        Ok(Self::Place { new: options.tempfile_in(folder)?, place })
+    }
+}
+
+/// Where symbolic links lead, also to a file that does not exist.
+fn followed(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    while let Ok(target) = path.read_link() {
+        // Fails if links lead to each other.
+        if let Err(error) = path.metadata()
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        path = path.parent().unwrap_or(Path::new("")).join(target);
+    }
+    Ok(path)
+}
+
+/// Refuses an output that is one of these inputs, which it would overwrite.
+pub(super) fn refuse_inputs<'a>(
+    output: &Path,
+    inputs: impl IntoIterator<Item = &'a Path>,
+) -> Result<(), Failure> {
+    let file = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino(), file.is_file()));
+    let Ok(written @ (_, _, true)) = file(output) else { return Ok(()) };
+    match inputs.into_iter().find(|input| file(input).is_ok_and(|input| input == written)) {
+        Some(input) => {
+            let message = format!("{}: it would overwrite the input {}", output.display(), input.display());
+            Err(Failure { code: 2, message })
+        }
+        None => Ok(()),
+    }
+}

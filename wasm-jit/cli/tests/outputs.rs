@@ -1,0 +1,104 @@
+//! Where commands write files: the option `-o`.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+
+use nix::sys::stat::Mode;
+use tempfile::TempDir;
+
+const PROGRAM: &str = r#"(module (memory (export "memory") 1) (func (export "_start")))"#;
+
+const SCRIPT: &str = "report var n: u64;\nwasm:opcode:call:before { n++; }\n";
+
+/// A folder with a program, a script and a trace.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(TempDir::new().unwrap());
+        fs::write(place.path("app.wat"), PROGRAM).unwrap();
+        fs::write(place.path("calls.mm"), SCRIPT).unwrap();
+        place.check(&["record", "-o", "app.trace", "app.wat"], Some(0), "");
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Checks how a command ends and what it says.
+    #[track_caller]
+    fn check(&self, arguments: &[&str], code: Option<i32>, message: &str) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wasm-jit"));
+        let output = command.args(arguments).current_dir(self.0.path()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.trim_end()), (code, message), "{arguments:?}");
+    }
+}
+
+#[test]
+fn inputs_are_not_overwritten() {
+    let place = Place::new();
+    let before = ["app.wat", "calls.mm", "app.trace"].map(|name| fs::read(place.path(name)).unwrap());
+    let check = |arguments: &[&str], output: &str| {
+        let message = format!("wasm-jit: {output}: it would overwrite the input {output}");
+        place.check(&[arguments, &["-o", output]].concat(), Some(2), &message);
+    };
+    check(&["compile", "app.wat"], "app.wat");
+    check(&["replay-gen", "app.trace", "app.wat"], "app.trace");
+    check(&["replay-gen", "app.trace", "app.wat"], "app.wat");
+    check(&["trace", "import", "app.trace", "app.wat"], "app.trace");
+    check(&["whamm", "compile", "calls.mm"], "calls.mm");
+    check(&["whamm", "instrument", "calls.mm", "app.wat"], "app.wat");
+    fs::create_dir(place.path("folder")).unwrap();
+    fs::rename(place.path("app.wat"), place.path("folder/program.wasm")).unwrap();
+    place.check(
+        &["replay-gen", "--separate", "app.trace", "folder/program.wasm", "-o", "folder"],
+        Some(2),
+        "wasm-jit: folder/program.wasm: it would overwrite the input folder/program.wasm",
+    );
+    let after =
+        ["folder/program.wasm", "calls.mm", "app.trace"].map(|name| fs::read(place.path(name)).unwrap());
+    assert_eq!(before, after);
+}
+
+#[test]
+fn a_trace_to_which_a_recording_writes_is_not_replaced() {
+    let place = Place::new();
+    let trace = File::open(place.path("app.trace")).unwrap();
+    trace.lock().unwrap();
+    let reduce = ["reduce", "app.trace", "app.wat", "-o", "app.trace"];
+    place.check(&reduce, Some(1), "wasm-jit: app.trace: a recording writes to it");
+    trace.unlock().unwrap();
+    place.check(&reduce, Some(0), "");
+}
+
+#[test]
+fn links_are_followed_and_pipes_remain() {
+    let place = Place::new();
+    place.check(&["compile", "-o", "app.cwasm", "app.wat"], Some(0), "");
+    let expected = fs::read(place.path("app.cwasm")).unwrap();
+    // The first time, to a file that does not exist.
+    symlink("linked.cwasm", place.path("link")).unwrap();
+    for _ in 0..2 {
+        place.check(&["compile", "-o", "link", "app.wat"], Some(0), "");
+        assert_eq!(fs::read_link(place.path("link")).unwrap(), PathBuf::from("linked.cwasm"));
+        assert!(fs::read(place.path("linked.cwasm")).unwrap() == expected);
+    }
+    nix::unistd::mkfifo(&place.path("pipe"), Mode::S_IRWXU).unwrap();
+    let pipe = place.path("pipe");
+    let read = thread::spawn(move || fs::read(pipe).unwrap());
+    place.check(&["compile", "-o", "pipe", "app.wat"], Some(0), "");
+    let kind = fs::symlink_metadata(place.path("pipe")).unwrap().file_type();
+    // The reader would wait for ever.
+    assert!(kind.is_fifo(), "it was replaced");
+    assert!(read.join().unwrap() == expected);
+    let missing = "wasm-jit: no/app.cwasm: No such file or directory (os error 2)";
+    place.check(&["compile", "-o", "no/app.cwasm", "app.wat"], Some(1), missing);
+    symlink("circle", place.path("circle")).unwrap();
+    let circle = "wasm-jit: circle: Too many levels of symbolic links (os error 40)";
+    place.check(&["compile", "-o", "circle", "app.wat"], Some(1), circle);
+}
