@@ -5,8 +5,8 @@ use std::ops::Range;
 /// Bytes of a block.
 const BLOCK: u64 = 256;
 
-/// Addresses beyond the end of every memory.
-const END: u64 = 1 << 32;
+/// Blocks below are distinguished. Only large memories of 64 bits have others.
+const FAR: u64 = 1 << 32;
 
 /// A set of blocks of a memory.
 #[derive(Debug, Default)]
@@ -15,6 +15,8 @@ pub(crate) struct Dirty {
     bits: Vec<u64>,
     /// The indices of the words that are not 0, each once.
     words: Vec<usize>,
+    /// One range that includes all bytes from [`FAR`] on.
+    far: Option<Range<u64>>,
 }
 
 impl Dirty {
@@ -23,8 +25,12 @@ impl Dirty {
         if size == 0 {
             return;
         }
-        let end = address.saturating_add(size).min(END);
-        for block in address / BLOCK..end.div_ceil(BLOCK) {
+        let end = address.saturating_add(size);
+        if end > FAR {
+            let far = self.far.get_or_insert(u64::MAX..FAR);
+            *far = far.start.min(address.max(FAR))..far.end.max(end);
+        }
+        for block in address / BLOCK..end.min(FAR).div_ceil(BLOCK) {
             let (word, bit) = ((block / 64) as usize, 1 << (block % 64));
             if word >= self.bits.len() {
                 self.bits.resize(word + 1, 0);
@@ -51,6 +57,7 @@ impl Dirty {
                 }
             }
         }
+        ranges.extend(self.far.take());
         ranges
     }
 }
@@ -75,6 +82,13 @@ mod tests {
         check(&[(255, 1)], &[(0, 256)]);
         check(&[(255, 2)], &[(0, 512)]);
         check(&[(100_000, 8), (16_383, 2), (3, 1)], &[(0, 256), (16_128, 16_640), (99_840, 100_096)]);
-        check(&[(END - 1, u64::MAX), (u64::MAX, 1)], &[(END - 256, END)]);
+    }
+
+    #[test]
+    fn beyond_four_gibibytes_there_is_one_range() {
+        check(&[(FAR - 1, 1)], &[(FAR - 256, FAR)]);
+        check(&[(FAR - 1, 2)], &[(FAR - 256, FAR), (FAR, FAR + 1)]);
+        check(&[(FAR + 900, 8), (3, 1), (FAR + 70, 1)], &[(0, 256), (FAR + 70, FAR + 908)]);
+        check(&[(FAR - 1, u64::MAX), (u64::MAX, 1)], &[(FAR - 256, FAR), (FAR, u64::MAX)]);
     }
 }

@@ -118,21 +118,29 @@ struct Shadow {
 
 impl Shadow {
     fn access(&mut self, access: Access) {
-        let (mut at, end) = (access.address, access.address.saturating_add(access.size));
-        while at < end {
-            let (page, next) = (at / PAGE, (at / PAGE + 1) * PAGE);
-            let Some(numbers) = self.pending.get_mut(&(access.memory, page)) else {
-                // Also the many pages of a copy that is out of bounds.
-                at = next;
-                continue;
-            };
-            for byte in at..next.min(end) {
+        let end = access.address.saturating_add(access.size);
+        let pages = access.address / PAGE..end.div_ceil(PAGE);
+        let mut access_page = |page: u64, numbers: &mut [u64; PAGE as usize]| {
+            for byte in access.address.max(page * PAGE)..end.min((page + 1).saturating_mul(PAGE)) {
                 let number = std::mem::take(&mut numbers[(byte % PAGE) as usize]);
                 if access.is_read && number > 0 {
                     self.needed.insert(number - 1);
                 }
             }
-            at = next;
+        };
+        // One that is out of bounds may have any size.
+        if pages.end - pages.start > self.pending.len() as u64 {
+            for ((memory, page), numbers) in &mut self.pending {
+                if *memory == access.memory && pages.contains(page) {
+                    access_page(*page, numbers);
+                }
+            }
+            return;
+        }
+        for page in pages {
+            if let Some(numbers) = self.pending.get_mut(&(access.memory, page)) {
+                access_page(page, numbers);
+            }
         }
     }
 

@@ -34,9 +34,6 @@ use super::trace::Writer;
 use super::value::{Value, mutable_globals};
 use super::writes;
 
-/// Bytes of a page of memory.
-const PAGE: u64 = 1 << 16;
-
 /// Writes a trace in which the host calls only this function, as often as it was called from
 /// outside of itself in the recorded run, and with the memories, tables and globals that it found
 /// then.
@@ -297,7 +294,7 @@ impl Slice {
         for (index, memory) in (0..).zip(&mut self.memories) {
             let handle = store.memory(instance, index).expect("memories remain");
             let now = store.bytes(handle);
-            let pages = (now.len() - memory.known.len()) as u64 / PAGE;
+            let pages = (now.len() - memory.known.len()) as u64 / store.memory_type(handle).page_size();
             if pages > 0 {
                 self.out.write(&Event::Grow { memory: index, pages })?;
             }

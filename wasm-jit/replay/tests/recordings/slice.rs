@@ -298,3 +298,28 @@ fn what_cannot_be_sliced_is_refused() {
     );
     check(&text, 1, "cannot be recorded: function 1, which is called again after it has failed");
 }
+
+#[test]
+fn a_memory_with_pages_of_one_byte_grows_in_a_slice() {
+    const SMALL: &str = r#"(module (memory 16 40 (pagesize 1))
+        (func $size (result i32) (memory.size))
+        (func (export "run") (param i32) (result i32) (drop (memory.grow (i32.const 5))) (call $size)))"#;
+    let (module, trace) = recorded(SMALL, 0);
+    let (calls, small) = sliced(&module, &trace, 0).unwrap();
+    assert_eq!(calls, 2);
+    let grown = |event: &Event| matches!(event, Event::Grow { memory: 0, pages: 5 });
+    assert_eq!(events(&small).into_iter().filter(grown).count(), 2);
+    assert_eq!(replay(&generate(module.bytes(), &small[..], true).unwrap()), COMPLETE);
+}
+
+/// Accesses out of bounds, of any size, end no replay that reduces or slices.
+#[test]
+fn accesses_out_of_bounds_are_short() {
+    const PROGRAM: &str = r#"(module (memory i64 1)
+        (func $fill (param i64) (memory.fill (i64.const 8) (i32.const 1) (local.get 0)))
+        (func (export "run") (param i32) (result i32) (call $fill (i64.const -100)) (i32.const 1)))"#;
+    let (module, trace) = recorded(PROGRAM, 1);
+    let (calls, small) = sliced(&module, &trace, 0).unwrap();
+    assert_eq!(calls, 1);
+    assert_eq!(reduce(&module, Cursor::new(small), Trace::default()).unwrap().bytes, [0, 0]);
+}
