@@ -11,6 +11,7 @@ use wasm_jit::{Config, Engine};
 
 use super::Failure;
 use super::code_settings::CodeSettings;
+use super::loading::refuse_precompiled;
 use super::output_file::{OutputFile, refuse_inputs};
 
 const EXAMPLES: &str = "\
@@ -100,6 +101,7 @@ pub(super) fn run(arguments: &Compile) -> Result<ExitCode, Failure> {
     if let Some(output) = &arguments.output {
         refuse_inputs(output, [arguments.file.as_path()])?;
     }
+    refuse_precompiled(&arguments.file)?;
     let of_file = |error: &dyn std::fmt::Display| Failure::of_file(&arguments.file, error);
     let bytes = std::fs::read(&arguments.file).map_err(|error| of_file(&error))?;
     // The time does not include the conversion from text.

@@ -52,7 +52,20 @@ impl Loading {
 
 /// Loads a module in binary or text format.
 pub(super) fn load(engine: &Engine, file: &Path) -> Result<Module, Failure> {
+    refuse_precompiled(file)?;
     Module::from_file(engine, file).map_err(|error| failure(file, error))
+}
+
+/// Refuses a precompiled module where the original one is needed.
+pub(super) fn refuse_precompiled(file: &Path) -> Result<(), Failure> {
+    // What cannot be read is reported later.
+    match is_precompiled(file) {
+        Ok(true) => Err(Failure::of_file(
+            file,
+            "this is a precompiled module: give the .wasm or .wat file that it was made from",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Loads a module in binary or text format, or a precompiled one if `allow_precompiled`.

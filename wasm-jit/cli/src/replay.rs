@@ -41,7 +41,8 @@ enum Verb {
 /// printed; the exit code is then 1.
 #[derive(Debug, Args)]
 struct Dump {
-    /// Prints a JSON object per line: `number`, `event` (the kind), and the fields
+    /// Prints a JSON object per line: `number`, `event` (the kind), and the fields. Integers of 64
+    /// bits are text, the bits of 64-bit floats and of vectors hexadecimal text
     #[arg(long)]
     json: bool,
 

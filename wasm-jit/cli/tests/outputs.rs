@@ -102,3 +102,13 @@ fn links_are_followed_and_pipes_remain() {
     let circle = "wasm-jit: circle: Too many levels of symbolic links (os error 40)";
     place.check(&["compile", "-o", "circle", "app.wat"], Some(1), circle);
 }
+
+#[test]
+fn a_precompiled_module_is_no_input_of_these_commands() {
+    let place = Place::new();
+    place.check(&["compile", "-o", "app.cwasm", "app.wat"], Some(0), "");
+    let message = "wasm-jit: app.cwasm: this is a precompiled module: give the .wasm or .wat file that it was made from";
+    place.check(&["compile", "app.cwasm"], Some(1), message);
+    place.check(&["replay-gen", "app.trace", "app.cwasm", "-o", "bench.wasm"], Some(1), message);
+    place.check(&["run", "--preload", "lib=app.cwasm", "app.wat"], Some(1), message);
+}

@@ -17,9 +17,10 @@ pub(crate) fn check(module: &Module) -> Result<(), Error> {
         let what = match import.ty() {
             ExternType::Func(_) | ExternType::Global(_) | ExternType::Tag(_) => continue,
             ExternType::Memory(ty) if !ty.is_shared() => continue,
-            ExternType::Memory(_) => "a shared memory",
-            ExternType::Table(ty) if !ty.is_64() && has_recorded_form(ty.element()) => continue,
-            ExternType::Table(_) => "a table of this type",
+            ExternType::Memory(_) => "a shared memory".to_owned(),
+            ExternType::Table(ty) if ty.is_64() => "a table of 64 bits".to_owned(),
+            ExternType::Table(ty) if has_recorded_form(ty.element()) => continue,
+            ExternType::Table(ty) => format!("a table of {}", ty.element()),
         };
         return Err(unsupported(format!("the import {}.{}, {what}", import.module(), import.name())));
     }

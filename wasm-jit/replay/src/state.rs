@@ -169,8 +169,9 @@ impl Elements {
         out: &mut Sink<'_>,
     ) -> Result<(), Error> {
         let table = store.table(instance, index).expect("tables remain");
-        if !has_recorded_form(store.table_type(table).element()) {
-            return Err(unsupported(format!("table {index}, a table of this type")));
+        let ty = store.table_type(table).element();
+        if !has_recorded_form(ty) {
+            return Err(unsupported(format!("table {index}, a table of {ty}")));
         }
         let size = store.elements(table);
         if size > self.size {

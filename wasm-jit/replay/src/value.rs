@@ -56,17 +56,20 @@ impl fmt::Display for Type {
 
 /// A value, as its bits; a function as its index in the module.
 ///
-/// Serialized as a map with its type: `{"i32": -1}`; a vector as hexadecimal digits.
+/// Serialized as a map with its type: `{"i32": -1}`. Readers of JSON round large numbers, so those
+/// of 64 bits and vectors are text: `{"i64": "-1"}`, floats and vectors in hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Value {
     /// An integer of 32 bits.
     I32(i32),
     /// An integer of 64 bits.
+    #[serde(serialize_with = "decimal")]
     I64(i64),
     /// The bits of a float of 32 bits.
     F32(u32),
     /// The bits of a float of 64 bits.
+    #[serde(serialize_with = "hexadecimal")]
     F64(u64),
     /// The bits of a vector; lane 0 is in the lowest ones.
     #[serde(serialize_with = "hexadecimal")]
@@ -121,8 +124,13 @@ impl Value {
     }
 }
 
-fn hexadecimal<S: Serializer>(bits: &u128, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("{bits:#034x}"))
+fn decimal<S: Serializer>(value: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+/// All digits of the type, with a prefix.
+fn hexadecimal<T: fmt::LowerHex, S: Serializer>(bits: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{bits:#0width$x}", width = 2 + 2 * size_of::<T>()))
 }
 
 impl fmt::Display for Value {
@@ -147,4 +155,21 @@ impl fmt::Display for Value {
 pub(crate) fn mutable_globals(store: &dyn AnyStore, instance: Instance) -> Vec<(u32, Global)> {
     let all = (0..).map_while(|index| Some((index, store.global(instance, index)?)));
     all.filter(|(_, global)| store.global_type(*global).mutability() == Mutability::Var).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_reader_of_json_rounds_a_value() {
+        let check = |value: Value, expected: &str| {
+            assert_eq!(serde_json::to_string(&value).unwrap(), expected);
+        };
+        check(Value::I32(-1), r#"{"i32":-1}"#);
+        check(Value::F32(1.0_f32.to_bits()), r#"{"f32":1065353216}"#);
+        check(Value::I64(i64::MIN), r#"{"i64":"-9223372036854775808"}"#);
+        check(Value::F64(0.0_f64.to_bits() | 1), r#"{"f64":"0x0000000000000001"}"#);
+        check(Value::V128(0xa << 64), r#"{"v128":"0x000000000000000a0000000000000000"}"#);
+    }
 }
