@@ -27,8 +27,9 @@ impl Dirty {
         }
         let end = address.saturating_add(size);
         if end > FAR {
-            let far = self.far.get_or_insert(u64::MAX..FAR);
-            *far = far.start.min(address.max(FAR))..far.end.max(end);
+            let added = address.max(FAR)..end;
+            let far = self.far.get_or_insert(added.clone());
+            *far = far.start.min(added.start)..far.end.max(added.end);
         }
         for block in address / BLOCK..end.min(FAR).div_ceil(BLOCK) {
             let (word, bit) = ((block / 64) as usize, 1 << (block % 64));
