@@ -413,6 +413,12 @@ fn caches_that_make_no_sense_are_refused() {
         "64:2:0",
         "1x:1:1",
         "99g:1:64",
+        "99999g:8:64",
+        "4294967296g:8:64",
+        "4g:1:1",
+        "4g:1:0",
+        "2g:8:64",
+        "512m:8:64,level=1g:8:64",
     ] {
         let error = session.enable(format!("cache{{level={level}}}").parse().unwrap()).unwrap_err();
         assert!(error.to_string().contains("such as 32k:8:64"), "{level}: {error}");
