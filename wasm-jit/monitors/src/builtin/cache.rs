@@ -4,8 +4,6 @@
 
 use std::cmp::Reverse;
 
-use wasm_jit_hooks::AccessKind;
-
 use super::accesses::{Access, Accesses, Consumer, Site};
 use super::listing::Listing;
 use crate::{Cell, Description, Error, Monitor, OptionInfo, Options, Program, Report, Setup, Table};
@@ -142,8 +140,8 @@ struct Counts {
 
 impl Consumer for Simulation {
     fn consume(&mut self, site: &Site, Access { site: number, address, size, .. }: Access) {
-        // Such accesses do not touch the memory, or trap, or wait.
-        if size == 0 || site.kind == AccessKind::Notify {
+        // Such accesses do not touch the memory, or trap.
+        if size == 0 {
             return;
         }
         let counts = &mut self.counts[number];
