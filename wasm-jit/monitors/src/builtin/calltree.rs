@@ -19,7 +19,7 @@ pub(super) const DESCRIPTION: Description = Description {
               of a tail call is below its caller. Functions of the host have nodes; the time between calls of the program \
               is not measured. Times are wall-clock times, of all threads together. The cost of \
               observing a call is measured at the start and subtracted, and so is the time in which a thread makes \
-              the probes of a function that is called for the first time; the rest, such as registers that \
+              the probes of a function that is called for the first time, also those of other monitors; the rest, such as registers that \
               the program could not use, makes functions with many calls look more expensive than they are. \
               With times=sampled, calls and paths are as exact, but times are estimates from the functions that \
               run at random instants, and contain the cost of observing, which is smaller: some nanoseconds for \

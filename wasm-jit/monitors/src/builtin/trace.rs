@@ -203,7 +203,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         specs.extend(instructions.of(function).map(|sites| sites.probes(&of_probes)).unwrap_or_default());
         specs
     };
-    let probes = LazyProbes::of(setup.module, bodies, specs, None);
+    let probes = LazyProbes::of(setup.module, bodies, specs);
     Ok(Box::new(Trace { shared, probes }))
 }
 

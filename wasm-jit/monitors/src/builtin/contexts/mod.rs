@@ -28,8 +28,9 @@
 //!
 //! Only a thread writes to its tree; reports read it meanwhile.
 //!
-//! The probes of a function are made when it is first called. How long this takes is known, and
-//! belongs to no function; threads that wait meanwhile for another one's probes are not known.
+//! The probes of a function are made when it is first called. How long this takes is known, also of
+//! the probes of other monitors, and belongs to no function; threads that wait meanwhile for
+//! another one's probes are not known.
 
 mod calibration;
 mod estimate;
@@ -61,7 +62,7 @@ use self::sites::Sites;
 pub(super) use self::sites::host_in_tables;
 use self::tree::Tree;
 use super::clock::Clock;
-use crate::{Error, LazyProbes, OptionInfo, Report, Setup};
+use crate::{Error, LazyProbes, OptionInfo, Report, Setup, lazy};
 
 /// The host, at the root of each tree.
 pub(super) const HOST: u32 = u32::MAX;
@@ -202,9 +203,8 @@ impl Contexts {
             specs.extend(more.get(&function.index()).into_iter().flatten().cloned());
             specs
         };
-        let number = shared.number;
-        let around = move |make: &mut dyn FnMut()| local::suspended(number, make);
-        let probes = LazyProbes::of(module, observed, specs, Some(Box::new(around)));
+        lazy::call_around(local::suspended);
+        let probes = LazyProbes::of(module, observed, specs);
         let watched = shared.clone();
         let watch = module.watch_unwound(move |left| {
             if watched.is_active.load(Ordering::Relaxed) {
