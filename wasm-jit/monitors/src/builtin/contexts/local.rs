@@ -321,6 +321,14 @@ impl Local {
         self.tail = Some(node);
     }
 
+    /// A function is about to call the host in its place. That takes time of the caller of both,
+    /// since its return is not observed.
+    pub(super) fn tail_call_host(&mut self, function: u32, address: u64) {
+        let caller = self.innermost(address);
+        self.call(caller, function);
+        self.leave(address);
+    }
+
     /// A function is about to call the host.
     pub(super) fn enter_host(&mut self, function: u32, address: u64) {
         self.tail = None;

@@ -9,7 +9,9 @@
 //!
 //! Functions of the host that the program calls have nodes, and those of the program that the host
 //! calls meanwhile are below. The function that a tail call calls is below the one that has called
-//! it, and time returns to the caller of both.
+//! it, and time returns to the caller of both. If that is a function of the host, nothing is
+//! observed when it returns: its call is counted, but its time is that of the caller of both, and
+//! the functions that it calls are below that one.
 //!
 //! # Collection
 //! Each thread has a tree and a stack of the frames that it observes. It counts the calls of nodes,
