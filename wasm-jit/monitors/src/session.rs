@@ -79,6 +79,7 @@ impl Session {
             Some(known) => {
                 options.check(known.name, known.options)?;
                 options.parse::<usize>("rows", "a number")?;
+                setup.check_functions()?;
                 (known.start)(&setup)?
             }
             None => match self.open.as_ref().and_then(|open| open(&name, &setup)) {
