@@ -184,6 +184,10 @@ fn other_processes_switch_monitors() {
         report["instructions"].as_u64().unwrap()
     };
     assert!(text(&attach(&["list"]).stdout).contains("icount -\n"));
+    let ran = attach(&["report"]);
+    assert!(ran.status.success() && ran.stdout.is_empty());
+    let expected = format!("wasm-jit: process {process}: there is no report: ");
+    assert!(text(&ran.stderr).starts_with(&expected), "{}", text(&ran.stderr));
     // The loop runs already: it goes to a version of the function with probes.
     assert!(attach(&["enable", "icount"]).status.success());
     while count() == 0 {}

@@ -10,7 +10,10 @@ use wasm_jit::probes::ProbeError;
 #[non_exhaustive]
 pub enum Error {
     /// A request is not of the form `NAME` or `NAME{key=value,...}`.
-    #[error("`{text}` is no monitor: expected NAME or NAME{{key=value,...}}")]
+    #[error(
+        "`{text}` is no monitor: expected NAME or NAME{{key=value,...}}, without spaces around names; a value \
+         cannot contain `,` or a single `}}`: in a pattern, `?` matches any character"
+    )]
     Syntax {
         /// The request.
         text: String,
@@ -52,7 +55,7 @@ pub enum Error {
         options: String,
     },
     /// The monitor was not started.
-    #[error("the monitor `{name}` was not started")]
+    #[error("the monitor `{name}` was not started: `enable {name}` starts it")]
     NotStarted {
         /// The monitor.
         name: String,

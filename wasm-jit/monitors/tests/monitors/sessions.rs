@@ -188,7 +188,15 @@ fn mistakes_are_named() {
         refused("icount{function=leaf},icount{function=run}"),
         "the monitor `icount` has started with other options: {function=leaf}"
     );
-    assert_eq!(session.disable("hotness").unwrap_err().to_string(), "the monitor `hotness` was not started");
+    assert_eq!(
+        session.disable("hotness").unwrap_err().to_string(),
+        "the monitor `hotness` was not started: `enable hotness` starts it"
+    );
+    assert!(session.report("hotnes").unwrap_err().to_string().starts_with("there is no monitor `hotnes`"));
+    for text in ["a , b", "icount{function=a;b c,d*}", "coverage{merge=a,b}.json}"] {
+        let error = Request::list(text).unwrap_err().to_string();
+        assert!(error.contains("without spaces") && error.contains("`?` matches any character"), "{error}");
+    }
 }
 
 /// Whatever the monitor.
