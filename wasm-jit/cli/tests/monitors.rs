@@ -321,6 +321,10 @@ fn mistakes_are_named() {
     assert!(message.contains("the monitor `icount` has no option `x`; it has: function, rows"), "{message}");
     let message = refused(&["run", "--monitors=icount{", "app.wat"]);
     assert!(message.contains("expected NAME or NAME{key=value,...}"), "{message}");
+    for monitors in ["icount{function=nosuch}", "icount{rows=1,rows=2}", "memory{trace=yes}"] {
+        let message = refused(&["run", &format!("--monitors={monitors}"), "app.wat"]);
+        assert!(message.starts_with("wasm-jit: --monitors: option `"), "{message}");
+    }
     assert!(refused(&["monitors", "hot"]).contains("there is no monitor `hot`"));
 }
 

@@ -46,6 +46,14 @@ pub enum Error {
         /// The forms that can be read.
         expected: String,
     },
+    /// An option has a value that it does not take, or is there more often than it may be.
+    #[error("option `{option}` {reason}")]
+    Form {
+        /// The option.
+        option: String,
+        /// What is wrong, as the rest of a sentence.
+        reason: &'static str,
+    },
     /// The monitor has started with other options.
     #[error("the monitor `{name}` has started with other options: {options}")]
     OtherOptions {

@@ -20,6 +20,7 @@ pub(super) const DESCRIPTION: Description = Description {
         name: "level",
         value: "SIZE:WAYS:LINE",
         help: "a level, from the first on; may be repeated [default: level=32k:8:64,level=1m:16:64]",
+        is_repeated: true,
     }],
     example: "cache{level=48k:12:64,level=2m:16:64,level=32m:16:64} app.wasm",
     start,

@@ -448,7 +448,7 @@ fn mistakes_in_options_are_named() {
     let module = Module::new(&Engine::default(), super::LOOP).unwrap();
     let session = Session::new(&module, Output::none());
     let error = session.enable("calltree{contexts=many}".parse().unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "option `contexts`: `many` is not a number");
+    assert_eq!(error.to_string(), "option `contexts`: `many` is not a number from 8 on");
     let error = session.enable("calltree{times=guessed}".parse().unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "option `times`: `guessed` is not exact or sampled");
 }

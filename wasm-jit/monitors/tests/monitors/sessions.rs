@@ -193,6 +193,9 @@ fn mistakes_are_named() {
         "the monitor `hotness` was not started: `enable hotness` starts it"
     );
     assert!(session.report("hotnes").unwrap_err().to_string().starts_with("there is no monitor `hotnes`"));
+    assert_eq!(refused("calltree{contexts=7}"), "option `contexts`: `7` is not a number from 8 on");
+    assert_eq!(refused("memory{trace,json=1}"), "option `json` takes no value");
+    assert_eq!(refused("hotness{rows=1,rows=2}"), "option `rows` is there twice");
     for text in ["a , b", "icount{function=a;b c,d*}", "coverage{merge=a,b}.json}"] {
         let error = Request::list(text).unwrap_err().to_string();
         assert!(error.contains("without spaces") && error.contains("`?` matches any character"), "{error}");

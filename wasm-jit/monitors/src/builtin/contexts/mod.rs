@@ -77,14 +77,18 @@ pub(super) const LEFT_OUT: u32 = u32::MAX - 2;
 const ROOT: u32 = 0;
 const REST: u32 = 1;
 
-/// Maximum number of contexts of a thread.
+/// Maximum number of contexts of a thread, unless the option says another one.
 const CONTEXTS: usize = 1_000_000;
+
+/// The least maximum.
+const MIN_CONTEXTS: usize = 8;
 
 /// An option of all monitors that use this.
 pub(super) const CONTEXTS_OPTION: OptionInfo = OptionInfo {
     name: "contexts",
     value: "N",
-    help: "keeps at most this many calling contexts of a thread, of about 280 bytes [default: 1000000]",
+    help: "keeps at most this many calling contexts of a thread, of about 280 bytes [default: 1000000, minimum: 8]",
+    is_repeated: false,
 };
 
 /// An option of monitors that show times.
@@ -93,6 +97,7 @@ pub(super) const TIMES_OPTION: OptionInfo = OptionInfo {
     value: "WAY",
     help: "exact, or sampled: calls are counted as before, but times come from a sample each millisecond, with a \
            95 % error, which costs less if functions call each other often [default: exact]",
+    is_repeated: false,
 };
 
 /// The observed quantities.
@@ -276,7 +281,11 @@ pub(super) struct Current(Arc<Shared>);
 impl Current {
     /// Nothing is known before there are [`Contexts`] with it, and they are on.
     pub(super) fn of(setup: &Setup<'_>, measure: Measure) -> Result<Self, Error> {
-        let limit = setup.options.parse("contexts", "a number")?.unwrap_or(CONTEXTS);
+        let expected = format!("a number from {MIN_CONTEXTS} on");
+        let limit = setup.options.parse("contexts", &expected)?.unwrap_or(CONTEXTS);
+        if limit < MIN_CONTEXTS {
+            return Err(Error::Value { option: "contexts".to_owned(), value: limit.to_string(), expected });
+        }
         if measure == Measure::ExactTimes {
             // Measured now, since a report must not wait for it.
             Costs::get();
@@ -356,7 +365,7 @@ impl Shared {
         let shared = Arc::new(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             measure,
-            limit: limit.clamp(8, HOST as usize / 2),
+            limit: limit.clamp(MIN_CONTEXTS, HOST as usize / 2),
             clock: Clock::get(),
             is_active: AtomicBool::new(false),
             period: Arc::default(),

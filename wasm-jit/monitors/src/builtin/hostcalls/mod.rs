@@ -41,11 +41,12 @@ pub(super) const DESCRIPTION: Description = Description {
               with texts and the beginnings of buffers. Lines go to the file hostcalls.log of --monitor-out, or \
               else to standard error.",
     options: &[
-        OptionInfo { name: "trace", value: "", help: "writes a line for each call" },
+        OptionInfo { name: "trace", value: "", help: "writes a line for each call", is_repeated: false },
         OptionInfo {
             name: "json",
             value: "",
             help: "writes the trace as lines of JSON, to the file hostcalls.jsonl; arguments and results are texts",
+            is_repeated: false,
         },
     ],
     example: "hostcalls{trace} app.wasm",
