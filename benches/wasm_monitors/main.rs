@@ -17,7 +17,7 @@ use benches::report::{Cell, Report, Table};
 use clap::Parser;
 use rewrite::Analysis;
 use wasm_jit::{Engine, Linker, Module, Store};
-use wasm_jit_monitors::{ALL, Error, Output, Request, Session};
+use wasm_jit_monitors::{ALL, Output, Request, Session};
 use wasm_jit_wasi::{OutputPipe, WasiCtx, WasiCtxBuilder, add_to_linker};
 use wasm_jit_whamm::lang::Script;
 use wasm_jit_whamm::monitor_module::MonitorModule;
@@ -114,11 +114,7 @@ impl Loaded {
         let session = Session::new(&module, Output::none());
         let begin = Instant::now();
         if let Variant::Monitor(request) = variant {
-            match session.enable(request.parse().expect("a request")) {
-                // The kernel has nothing for it, such as an allocator: it runs as without.
-                Err(Error::Nothing(_)) => {}
-                started => started.expect("the monitor can start"),
-            }
+            session.enable(request.parse().expect("a request")).expect("the monitor can start");
         }
         let start = begin.elapsed().as_nanos() as f64;
         let session = Some(session);

@@ -138,6 +138,10 @@ pub(super) fn run(arguments: &Attach) -> Result<ExitCode, Failure> {
     let path = directory().join(process.to_string());
     let answer = control::request(path, &arguments.request.line()).map_err(silent)?;
     let text = answer.map_err(Failure::new)?;
+    if text.is_empty() && matches!(arguments.request, Request::Report { .. }) {
+        let message = "there is no report: no monitor was started; `enable NAME` starts one";
+        Failure::new(message).about(format_args!("process {process}")).report();
+    }
     super::print(|out| out.write_all(text.as_bytes()))?;
     Ok(ExitCode::SUCCESS)
 }

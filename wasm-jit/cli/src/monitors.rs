@@ -122,10 +122,10 @@ fn split(list: &str) -> impl Iterator<Item = &str> {
 
 /// A mistake in the command line.
 fn usage(error: wasm_jit_monitors::Error) -> Failure {
-    use wasm_jit_monitors::Error::{Syntax, Unknown, UnknownOption, Value};
+    use wasm_jit_monitors::Error::{Form, Syntax, Unknown, UnknownOption, Value};
     let failure = Failure::new(&error).about("--monitors");
     match error {
-        Syntax { .. } | Unknown { .. } | UnknownOption { .. } | Value { .. } => {
+        Syntax { .. } | Unknown { .. } | UnknownOption { .. } | Value { .. } | Form { .. } => {
             Failure { code: 2, ..failure }
         }
         _ => failure,

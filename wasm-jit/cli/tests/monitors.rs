@@ -184,6 +184,10 @@ fn other_processes_switch_monitors() {
         report["instructions"].as_u64().unwrap()
     };
     assert!(text(&attach(&["list"]).stdout).contains("icount -\n"));
+    let ran = attach(&["report"]);
+    assert!(ran.status.success() && ran.stdout.is_empty());
+    let expected = format!("wasm-jit: process {process}: there is no report: ");
+    assert!(text(&ran.stderr).starts_with(&expected), "{}", text(&ran.stderr));
     // The loop runs already: it goes to a version of the function with probes.
     assert!(attach(&["enable", "icount"]).status.success());
     while count() == 0 {}
@@ -317,6 +321,10 @@ fn mistakes_are_named() {
     assert!(message.contains("the monitor `icount` has no option `x`; it has: function, rows"), "{message}");
     let message = refused(&["run", "--monitors=icount{", "app.wat"]);
     assert!(message.contains("expected NAME or NAME{key=value,...}"), "{message}");
+    for monitors in ["icount{function=nosuch}", "icount{rows=1,rows=2}", "memory{trace=yes}"] {
+        let message = refused(&["run", &format!("--monitors={monitors}"), "app.wat"]);
+        assert!(message.starts_with("wasm-jit: --monitors: option `"), "{message}");
+    }
     assert!(refused(&["monitors", "hot"]).contains("there is no monitor `hot`"));
 }
 

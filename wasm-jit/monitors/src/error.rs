@@ -10,7 +10,10 @@ use wasm_jit::probes::ProbeError;
 #[non_exhaustive]
 pub enum Error {
     /// A request is not of the form `NAME` or `NAME{key=value,...}`.
-    #[error("`{text}` is no monitor: expected NAME or NAME{{key=value,...}}")]
+    #[error(
+        "`{text}` is no monitor: expected NAME or NAME{{key=value,...}}, without spaces around names; a value \
+         cannot contain `,` or a single `}}`: in a pattern, `?` matches any character"
+    )]
     Syntax {
         /// The request.
         text: String,
@@ -43,6 +46,14 @@ pub enum Error {
         /// The forms that can be read.
         expected: String,
     },
+    /// An option has a value that it does not take, or is there more often than it may be.
+    #[error("option `{option}` {reason}")]
+    Form {
+        /// The option.
+        option: String,
+        /// What is wrong, as the rest of a sentence.
+        reason: &'static str,
+    },
     /// The monitor has started with other options.
     #[error("the monitor `{name}` has started with other options: {options}")]
     OtherOptions {
@@ -52,7 +63,7 @@ pub enum Error {
         options: String,
     },
     /// The monitor was not started.
-    #[error("the monitor `{name}` was not started")]
+    #[error("the monitor `{name}` was not started: `enable {name}` starts it")]
     NotStarted {
         /// The monitor.
         name: String,

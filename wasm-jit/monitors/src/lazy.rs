@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use wasm_jit::probes::{FirstCallWatch, Location, Probe, ProbeSpec};
 use wasm_jit::{FunctionInfo, Module};
@@ -25,14 +25,23 @@ struct Shared {
     specs: Box<Specs>,
     /// The functions to observe.
     chosen: Vec<bool>,
-    /// Called by a thread whose call waits until its probes are made: it makes them by what it
-    /// gets.
-    around: Option<Box<Around>>,
     state: Mutex<State>,
 }
 
 type Specs = dyn Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync;
-type Around = dyn Fn(&mut dyn FnMut()) + Send + Sync;
+
+/// Gets what makes probes, and must call it.
+type Around = fn(&mut dyn FnMut());
+
+/// Called by each thread whose call waits until its probes are made, whatever monitor they are of.
+static AROUND: OnceLock<Around> = OnceLock::new();
+
+/// From now on, threads whose calls wait until their probes are made call this one. So those that
+/// measure the program know how long it waits, also for other monitors.
+pub(crate) fn call_around(around: Around) {
+    // There is only one.
+    AROUND.get_or_init(|| around);
+}
 
 #[derive(Default)]
 struct State {
@@ -56,21 +65,19 @@ impl LazyProbes {
         setup: &Setup<'_>,
         specs: impl Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync + 'static,
     ) -> Self {
-        Self::of(setup.module, setup.functions().map(|function| function.index()), specs, None)
+        Self::of(setup.module, setup.functions().map(|function| function.index()), specs)
     }
 
-    /// Probes of these functions, off. A thread whose call waits until its probes are made calls
-    /// `around` with the closure that makes them; `around` must call it.
+    /// Probes of these functions, off.
     pub(crate) fn of(
         module: &Module,
         functions: impl IntoIterator<Item = u32>,
         specs: impl Fn(&FunctionInfo<'_>) -> Vec<ProbeSpec> + Send + Sync + 'static,
-        around: Option<Box<Around>>,
     ) -> Self {
         let mut chosen = vec![false; module.functions().len()];
         functions.into_iter().for_each(|function| chosen[function as usize] = true);
         let (specs, state) = (Box::new(specs), Mutex::default());
-        let shared = Arc::new(Shared { module: module.clone(), specs, chosen, around, state });
+        let shared = Arc::new(Shared { module: module.clone(), specs, chosen, state });
         Self { module: module.clone(), shared, watch: Mutex::default() }
     }
 
@@ -161,7 +168,7 @@ impl State {
 impl Shared {
     /// A function is called for the first time, or it was called before the watch began.
     fn called(&self, function: u32) {
-        match &self.around {
+        match AROUND.get() {
             Some(around) => around(&mut || self.make(function)),
             None => self.make(function),
         }
@@ -219,7 +226,7 @@ mod tests {
             let location = Location { function: function.index(), place: Place::Entry };
             vec![ProbeSpec { location, kind: Kind::Count }]
         };
-        let probes = LazyProbes::of(&module, [0], specs, None);
+        let probes = LazyProbes::of(&module, [0], specs);
         probes.switch(true).unwrap();
         let count = || probes.get(Location { function: 0, place: Place::Entry }, Probe::count);
         std::thread::scope(|scope| {

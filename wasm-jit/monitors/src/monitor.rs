@@ -4,7 +4,8 @@ use std::any::Any;
 use std::fmt;
 
 use wasm_jit::probes::{Probe, ProbeError, ProbeSpec, activate_all, deactivate_all};
-use wasm_jit::{FunctionInfo, Module};
+use wasm_jit::{FunctionInfo, Module, Symbols};
+use wildmatch::WildMatch;
 
 use crate::options::COMMON;
 use crate::output::Stream;
@@ -96,11 +97,38 @@ impl<'a> Setup<'a> {
         let symbols = globs.is_some().then(|| self.module.symbols());
         let is_chosen = move |function: &FunctionInfo<'_>| {
             let Some((globs, symbols)) = globs.as_ref().zip(symbols.as_ref()) else { return true };
-            let names = [symbols.function(function.index()), function.index().to_string()];
-            let names = || names.iter().map(String::as_str).chain(function.name()).chain(function.exports());
-            globs.iter().any(|glob| names().any(|name| glob.matches(name)))
+            globs.iter().any(|glob| matches(glob, function, symbols))
         };
-        self.module.functions().filter(|function| function.body().is_some()).filter(is_chosen)
+        with_bodies(self.module).filter(is_chosen)
+    }
+
+    /// Whether each value of the option `function` chooses a function.
+    ///
+    /// # Errors
+    /// [`Error::Value`].
+    pub(crate) fn check_functions(&self) -> Result<(), Error> {
+        let mut unmatched: Vec<(&str, WildMatch)> =
+            self.options.all("function").map(|value| (value, WildMatch::new(value))).collect();
+        if unmatched.is_empty() {
+            return Ok(());
+        }
+        let symbols = self.module.symbols();
+        for function in with_bodies(self.module) {
+            unmatched.retain(|(_, glob)| !matches(glob, &function, &symbols));
+            if unmatched.is_empty() {
+                break;
+            }
+        }
+        match unmatched.first() {
+            None => Ok(()),
+            Some((value, _)) => Err(Error::Value {
+                option: "function".to_owned(),
+                value: (*value).to_owned(),
+                expected: "the name or index of a function that the module defines, nor a pattern of such \
+                           names (`*` is any text, `?` any character)"
+                    .to_owned(),
+            }),
+        }
     }
 
     /// A stream that a monitor writes to while the program runs: a file of this name in the
@@ -111,6 +139,17 @@ impl<'a> Setup<'a> {
     pub fn stream(&self, name: &str) -> Result<Stream, Error> {
         self.output.stream(name)
     }
+}
+
+fn with_bodies(module: &Module) -> impl Iterator<Item = FunctionInfo<'_>> {
+    module.functions().filter(|function| function.body().is_some())
+}
+
+/// Whether a glob is one of a function's names, or its index.
+fn matches(glob: &WildMatch, function: &FunctionInfo<'_>, symbols: &Symbols<'_>) -> bool {
+    let names = [symbols.function(function.index()), function.index().to_string()];
+    let mut names = names.iter().map(String::as_str).chain(function.name()).chain(function.exports());
+    names.any(|name| glob.matches(name))
 }
 
 /// Makes probes, without those of instructions that control never reaches.

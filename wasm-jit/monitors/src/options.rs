@@ -16,6 +16,8 @@ pub struct OptionInfo {
     pub value: &'static str,
     /// One sentence without a full stop.
     pub help: &'static str,
+    /// Whether it may be given more than once.
+    pub is_repeated: bool,
 }
 
 /// Options that all monitors have.
@@ -24,11 +26,13 @@ pub(crate) const COMMON: &[OptionInfo] = &[
         name: "function",
         value: "GLOB",
         help: "observes only functions whose name or index matches; may be repeated",
+        is_repeated: true,
     },
     OptionInfo {
         name: "rows",
         value: "N",
         help: "shows at most this many rows of each table on a terminal [default: 20]",
+        is_repeated: false,
     },
 ];
 
@@ -89,17 +93,27 @@ impl Options {
     }
 
     /// # Errors
-    /// [`Error::UnknownOption`] if there is another one than these.
+    /// [`Error::UnknownOption`] if there is another one than these, [`Error::Form`] if one is there
+    /// more often than it may be, or has a value that it does not take.
     pub(crate) fn check(&self, monitor: &str, known: &[OptionInfo]) -> Result<(), Error> {
         let all = || COMMON.iter().chain(known);
-        match self.0.iter().find(|(key, _)| all().all(|option| option.name != key)) {
-            None => Ok(()),
-            Some((key, _)) => Err(Error::UnknownOption {
-                monitor: monitor.to_owned(),
-                option: key.clone(),
-                known: all().map(|option| option.name).collect::<Vec<_>>().join(", "),
-            }),
+        for (at, (key, value)) in self.0.iter().enumerate() {
+            let Some(option) = all().find(|option| option.name == key) else {
+                return Err(Error::UnknownOption {
+                    monitor: monitor.to_owned(),
+                    option: key.clone(),
+                    known: all().map(|option| option.name).collect::<Vec<_>>().join(", "),
+                });
+            };
+            let wrong = |reason| Err(Error::Form { option: key.clone(), reason });
+            if option.value.is_empty() && !value.is_empty() {
+                return wrong("takes no value");
+            }
+            if !option.is_repeated && self.0[..at].iter().any(|(earlier, _)| earlier == key) {
+                return wrong("is there twice");
+            }
         }
+        Ok(())
     }
 }
 
@@ -185,6 +199,13 @@ mod tests {
     }
 
     #[test]
+    fn options_say_whether_they_may_be_repeated() {
+        for option in crate::ALL.iter().flat_map(|monitor| monitor.all_options()) {
+            assert_eq!(option.help.contains("may be repeated"), option.is_repeated, "{}", option.name);
+        }
+    }
+
+    #[test]
     fn lists_are_split_between_monitors() {
         let list = Request::list("icount,trace{function=a,operands},hotness{}").unwrap();
         assert_eq!(
@@ -205,8 +226,17 @@ mod tests {
         let options = "a{rows=many}".parse::<Request>().unwrap().options;
         let error = options.parse::<usize>("rows", "a number").unwrap_err();
         assert_eq!(error.to_string(), "option `rows`: `many` is not a number");
-        let error = options.check("a", &[OptionInfo { name: "x", value: "", help: "" }]);
-        assert!(error.is_ok());
+        let flag = OptionInfo { name: "x", value: "", help: "", is_repeated: false };
+        let check = |text: &str| text.parse::<Request>().unwrap().options.check("a", &[flag]);
+        assert!(check("a{x,rows=1,function=b,function=c}").is_ok());
+        for (text, expected) in [
+            ("a{x=1}", "option `x` takes no value"),
+            ("a{x=no}", "option `x` takes no value"),
+            ("a{x,rows=1,x}", "option `x` is there twice"),
+            ("a{rows=1,rows=1}", "option `rows` is there twice"),
+        ] {
+            assert_eq!(check(text).unwrap_err().to_string(), expected);
+        }
         let error = "a{row=1}".parse::<Request>().unwrap().options.check("a", &[]).unwrap_err();
         assert_eq!(error.to_string(), "the monitor `a` has no option `row`; it has: function, rows");
     }

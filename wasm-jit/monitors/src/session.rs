@@ -79,6 +79,7 @@ impl Session {
             Some(known) => {
                 options.check(known.name, known.options)?;
                 options.parse::<usize>("rows", "a number")?;
+                setup.check_functions()?;
                 (known.start)(&setup)?
             }
             None => match self.open.as_ref().and_then(|open| open(&name, &setup)) {
@@ -86,10 +87,7 @@ impl Session {
                     options.check_none(&name)?;
                     opened?
                 }
-                None => {
-                    let known: Vec<_> = self.known.iter().map(|known| known.name).collect();
-                    return Err(Error::Unknown { name, known: known.join(", ") });
-                }
+                None => return Err(self.unknown(name)),
             },
         };
         monitor.activate()?;
@@ -100,11 +98,11 @@ impl Session {
     /// Switches a monitor off. It keeps what it has observed.
     ///
     /// # Errors
-    /// [`Error::NotStarted`], and those of switching probes.
+    /// [`Error::NotStarted`], [`Error::Unknown`], and those of switching probes.
     pub fn disable(&self, name: &str) -> Result<(), Error> {
         let mut started = self.started();
         let known = started.iter_mut().find(|started| started.name == name);
-        let known = known.ok_or_else(|| Error::NotStarted { name: name.to_owned() })?;
+        let known = known.ok_or_else(|| self.not_started(name))?;
         known.monitor.deactivate()?;
         known.is_on = false;
         Ok(())
@@ -134,11 +132,11 @@ impl Session {
     /// The observations of a monitor so far.
     ///
     /// # Errors
-    /// [`Error::NotStarted`].
+    /// [`Error::NotStarted`], or [`Error::Unknown`].
     pub fn report(&self, name: &str) -> Result<Report, Error> {
         let started = self.started();
         let known = started.iter().find(|started| started.name == name);
-        let known = known.ok_or_else(|| Error::NotStarted { name: name.to_owned() })?;
+        let known = known.ok_or_else(|| self.not_started(name))?;
         Ok(known.report(&Program::new(&self.module), true))
     }
 
@@ -183,6 +181,18 @@ impl Session {
             });
         }
         written
+    }
+
+    fn unknown(&self, name: String) -> Error {
+        let known: Vec<_> = self.known.iter().map(|known| known.name).collect();
+        Error::Unknown { name, known: known.join(", ") }
+    }
+
+    /// The error about a monitor that was not started. A file may be one.
+    fn not_started(&self, name: &str) -> Error {
+        let may_start = self.known.iter().any(|known| known.name == name) || name.contains(['.', '/']);
+        let name = name.to_owned();
+        if may_start { Error::NotStarted { name } } else { self.unknown(name) }
     }
 
     fn started(&self) -> MutexGuard<'_, Vec<Started>> {

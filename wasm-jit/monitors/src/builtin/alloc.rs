@@ -27,7 +27,7 @@ pub(super) const DESCRIPTION: Description = Description {
               the allocator's own. Blocks that are live when the program has ended were not freed. The peak is the \
               largest sum of live bytes; that of a path is its own. Memory that was allocated while the monitor \
               was off is unknown when it is freed. Paths are those of calltree: a function that is called again by \
-              itself or what it calls is on the path once. Calls of allocators that the compiler has \
+              itself or what it calls is on the path once; [other functions] are those that are not observed. Calls of allocators that the compiler has \
               inlined are not seen, nor blocks that one returns by a tail call of another function. Blocks of an instance that \
               has ended are live until another one has its place. Files: a flame graph of live bytes (svg), folded \
               stacks, pprof, speedscope.",
@@ -36,16 +36,19 @@ pub(super) const DESCRIPTION: Description = Description {
             name: "alloc",
             value: "NAME",
             help: "this function allocates as malloc does: (size) -> address; may be repeated",
+            is_repeated: true,
         },
         OptionInfo {
             name: "free",
             value: "NAME",
             help: "this function frees: (address, ...); may be repeated",
+            is_repeated: true,
         },
         OptionInfo {
             name: "realloc",
             value: "NAME",
             help: "this function changes a size: (address, size) -> address; may be repeated",
+            is_repeated: true,
         },
         CONTEXTS_OPTION,
     ],
@@ -134,7 +137,8 @@ struct AllocRequest {
 }
 
 struct Alloc {
-    contexts: Contexts,
+    /// `None` if there is no allocator.
+    contexts: Option<Contexts>,
     shared: Arc<Shared>,
     _watch: UnwoundWatch,
 }
@@ -176,6 +180,20 @@ struct PathTotals {
     allocations: u64,
     /// The most that was live at once.
     peak: u64,
+}
+
+/// Stands for the functions of a path on which none was observed.
+const OTHERS: u32 = u32::MAX - 3;
+
+impl PathTotals {
+    fn outermost_first(&self) -> impl Iterator<Item = u32> {
+        let others = self.functions.is_empty().then_some(OTHERS);
+        self.functions.iter().rev().copied().chain(others)
+    }
+}
+
+fn name_of(program: &Program<'_>, function: u32) -> String {
+    if function == OTHERS { "[other functions]".to_owned() } else { name(program, function) }
 }
 
 /// A call of an allocator that is being executed: the outermost one of the thread.
@@ -234,7 +252,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
             }
         }
     }
-    let contexts = Contexts::with(setup, current, probes);
+    let contexts = (!allocators.is_empty()).then(|| Contexts::with(setup, current, probes));
     let watched = shared.clone();
     let watch = setup.module.watch_unwound(move |left| {
         watched.with(|running| _ = running.take_if(|running| running.frame <= left.frame));
@@ -276,11 +294,6 @@ fn allocators<'m>(setup: &Setup<'m>) -> Result<Vec<(FunctionInfo<'m>, Does)>, Er
     if let Some((option, value, ..)) = given.iter().find(|(.., is_found)| !is_found) {
         let expected = "the name of a function of the module".to_owned();
         return Err(Error::Value { option: (*option).to_owned(), value: (*value).to_owned(), expected });
-    }
-    if found.is_empty() {
-        let message = "the module has no function with the name of an allocator's: name them by the options \
-                       `alloc`, `free` and `realloc`";
-        return Err(Error::Nothing(message.to_owned()));
     }
     Ok(found)
 }
@@ -399,14 +412,19 @@ impl State {
 
 impl Monitor for Alloc {
     fn activate(&self) -> Result<(), Error> {
-        self.contexts.activate()
+        self.contexts.as_ref().map_or(Ok(()), Contexts::activate)
     }
 
     fn deactivate(&self) -> Result<(), Error> {
-        self.contexts.deactivate()
+        self.contexts.as_ref().map_or(Ok(()), Contexts::deactivate)
     }
 
     fn report(&self, program: &Program<'_>, report: &mut Report) {
+        if self.contexts.is_none() {
+            let note = "  The module has no function with the name of an allocator's: the options alloc, free and \
+                        realloc name others.\n";
+            report.text(note);
+        }
         let state = self.shared.state();
         report.value("live bytes", state.bytes);
         report.value("live blocks", state.live.len());
@@ -427,7 +445,7 @@ impl Monitor for Alloc {
         let mut table = Table::new("paths", columns);
         for path in &paths {
             let names: Vec<String> =
-                path.functions.iter().rev().map(|function| name(program, *function)).collect();
+                path.outermost_first().map(|function| name_of(program, function)).collect();
             table.row([
                 path.live.into(),
                 Cell::share(path.live, state.bytes),
@@ -439,7 +457,9 @@ impl Monitor for Alloc {
             ]);
         }
         report.table(table);
-        self.contexts.report_refused(report);
+        if let Some(contexts) = &self.contexts {
+            contexts.report_refused(report);
+        }
         stacks(program, &paths).add_files(report);
     }
 }
@@ -451,12 +471,12 @@ fn stacks(program: &Program<'_>, paths: &[&PathTotals]) -> Stacks {
     let (mut functions, mut nodes) = (Vec::new(), Vec::<Node>::new());
     for path in paths {
         let mut at = None;
-        for index in path.functions.iter().rev() {
-            let function = *numbers.entry(*index).or_insert_with(|| {
-                functions.push(Function { name: name(program, *index), source: None });
+        for index in path.outermost_first() {
+            let function = *numbers.entry(index).or_insert_with(|| {
+                functions.push(Function { name: name_of(program, index), source: None });
                 functions.len() - 1
             });
-            at = Some(*places.entry((at, *index)).or_insert_with(|| {
+            at = Some(*places.entry((at, index)).or_insert_with(|| {
                 nodes.push(Node { parent: at, function, weight: 0, count: 0 });
                 nodes.len() - 1
             }));

@@ -4,8 +4,6 @@
 
 use std::cmp::Reverse;
 
-use wasm_jit_hooks::AccessKind;
-
 use super::accesses::{Access, Accesses, Consumer, Site};
 use super::listing::Listing;
 use crate::{Cell, Description, Error, Monitor, OptionInfo, Options, Program, Report, Setup, Table};
@@ -22,6 +20,7 @@ pub(super) const DESCRIPTION: Description = Description {
         name: "level",
         value: "SIZE:WAYS:LINE",
         help: "a level, from the first on; may be repeated [default: level=32k:8:64,level=1m:16:64]",
+        is_repeated: true,
     }],
     example: "cache{level=48k:12:64,level=2m:16:64,level=32m:16:64} app.wasm",
     start,
@@ -38,6 +37,9 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
     Ok(Box::new(Cache(Accesses::of(setup, false, consumer)?)))
 }
 
+/// Maximum number of lines in all levels together: those of 1 GiB with lines of 64 bytes.
+const MAX_LINES: u64 = 1 << 24;
+
 /// The levels of the options.
 fn levels(options: &Options) -> Result<Vec<Level>, Error> {
     let mut levels: Vec<&str> = options.all("level").collect();
@@ -47,16 +49,20 @@ fn levels(options: &Options) -> Result<Vec<Level>, Error> {
     let error = |text: &str| Error::Value {
         option: "level".to_owned(),
         value: text.to_owned(),
-        expected:
+        expected: format!(
             "SIZE:WAYS:LINE, such as 32k:8:64: a multiple of WAYS lines, a number of ways up to 1024, and a \
-                   power of two of bytes up to 64k, not less than in the level before"
-                .to_owned(),
+             power of two of bytes up to 64k, not less than in the level before; all levels together have at \
+             most {MAX_LINES} lines"
+        ),
     };
+    let mut lines_left = MAX_LINES;
     let mut known: Vec<Level> = Vec::new();
     for text in levels {
-        let level =
-            Level::parse(text).filter(|level| known.last().is_none_or(|last| last.line <= level.line));
-        known.push(level.ok_or_else(|| error(text))?);
+        let level = Level::parse(text, lines_left);
+        let level = level.filter(|level| known.last().is_none_or(|last| last.line <= level.line));
+        let level = level.ok_or_else(|| error(text))?;
+        lines_left -= level.sets.len() as u64;
+        known.push(level);
     }
     Ok(known)
 }
@@ -73,19 +79,25 @@ struct Level {
 }
 
 impl Level {
-    fn parse(text: &str) -> Option<Self> {
+    /// `None` if this is no level, or one of more than this many lines.
+    fn parse(text: &str, max_lines: u64) -> Option<Self> {
         let mut parts = text.split(':');
         let (size, ways, line) =
             (bytes(parts.next()?)?, parts.next()?.parse::<u64>().ok()?, bytes(parts.next()?)?);
         let is_valid = line.is_power_of_two()
             && line <= 1 << 16
             && (1..=1024).contains(&ways)
-            && size <= 1 << 32
             && size >= line * ways
             && size % (line * ways) == 0
+            && size / line <= max_lines
             && parts.next().is_none();
-        let sets = vec![0; (size / line.max(1)) as usize];
-        is_valid.then(|| Self { name: text.to_owned(), line, ways: ways as usize, sets })
+        // Not before the size is known to be valid: it may be any number.
+        is_valid.then(|| Self {
+            name: text.to_owned(),
+            line,
+            ways: ways as usize,
+            sets: vec![0; (size / line) as usize],
+        })
     }
 
     /// Whether a line is there, by the address of one of its bytes and its memory. It is
@@ -129,8 +141,8 @@ struct Counts {
 
 impl Consumer for Simulation {
     fn consume(&mut self, site: &Site, Access { site: number, address, size, .. }: Access) {
-        // Such accesses do not touch the memory, or trap, or wait.
-        if size == 0 || site.kind == AccessKind::Notify {
+        // Such accesses do not touch the memory, or trap.
+        if size == 0 {
             return;
         }
         let counts = &mut self.counts[number];

@@ -16,10 +16,11 @@ pub(super) const DESCRIPTION: Description = Description {
               already on the path, as in recursion, lead back to its node there, and are counted as recursive; so \
               the tree is no deeper than there are functions. The time of a node is that of its function itself \
               (self) and with all nodes below it (total); totals of a function contain no time twice. The callee \
-              of a tail call is below its caller. Functions of the host have nodes; the time between calls of the program \
+              of a tail call is below its caller; if it is one of the host, its time is that of the function to which it \
+              returns. Functions of the host have nodes; the time between calls of the program \
               is not measured. Times are wall-clock times, of all threads together. The cost of \
               observing a call is measured at the start and subtracted, and so is the time in which a thread makes \
-              the probes of a function that is called for the first time; the rest, such as registers that \
+              the probes of a function that is called for the first time, also those of other monitors; the rest, such as registers that \
               the program could not use, makes functions with many calls look more expensive than they are. \
               With times=sampled, calls and paths are as exact, but times are estimates from the functions that \
               run at random instants, and contain the cost of observing, which is smaller: some nanoseconds for \

@@ -33,11 +33,13 @@ pub(super) const DESCRIPTION: Description = Description {
             name: "budget",
             value: "N%",
             help: "the maximum cost, in percent of the program's processor time, or none [default: 1%]",
+            is_repeated: false,
         },
         OptionInfo {
             name: "counts",
             value: "WAY",
             help: "sampled, or exact: counts every call, whatever it costs [default: sampled]",
+            is_repeated: false,
         },
     ],
     example: "latency{budget=2%} app.wasm",

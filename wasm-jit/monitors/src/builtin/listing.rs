@@ -161,11 +161,15 @@ impl LineNumbers {
         Self { numbers: counted.numbers }
     }
 
-    /// The line of an instruction, by its offset from the start of the function's body.
+    /// The line of an instruction, by its offset from the start of the function's body. The end of
+    /// an empty body is on the line of the function.
     pub(super) fn get(&self, module: &Module, function: u32, offset: u32) -> Option<u32> {
-        let offset = in_module(module, function, offset)?;
-        let at = self.numbers.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
-        Some(self.numbers[at].1)
+        let line = |offset: u32| {
+            let offset = in_module(module, function, offset)?;
+            let at = self.numbers.binary_search_by_key(&offset, |(offset, _)| *offset).ok()?;
+            Some(self.numbers[at].1)
+        };
+        line(offset).or_else(|| line(0))
     }
 }
 

@@ -16,7 +16,9 @@ pub(super) const DESCRIPTION: Description = Description {
     name: "loops",
     summary: "How often each loop was entered, and its iterations",
     details: "The first iteration begins when control enters the loop, each further one with a branch to its start. \
-              The mean is that of iterations for each time the loop was entered.",
+              The mean is that of iterations for each time the loop was entered. The figures are exact when no \
+              thread executes the loop. A report of a running program may have too few entries of a loop that is being \
+              executed: at most as many as it had iterations while its counters were read, and never none.",
     options: &[],
     example: "loops app.wasm",
     start,
@@ -117,14 +119,42 @@ fn entered(graph: &Graph<'_>, index: usize, predecessors: &[(usize, usize)]) -> 
     Entered::Repeated(branches)
 }
 
+/// Maximum number of times that the counters of a loop are read.
+const READINGS: usize = 16;
+
+/// The number of times that a loop was entered, and its iterations: all but those that branches to
+/// it have begun.
+///
+/// Threads may execute the loop meanwhile. The iterations before a reading of the branches, less
+/// what these have repeated by then, are at most the number of entries; if there was no iteration
+/// during the reading, they are this number.
+fn entries(iterations: impl Fn() -> u64, repeated: impl Fn() -> u64) -> (u64, u64) {
+    let mut before = iterations();
+    let mut entered = 0;
+    for _ in 0..READINGS {
+        entered = entered.max(before.saturating_sub(repeated()));
+        let after = iterations();
+        if after == before {
+            break;
+        }
+        before = after;
+    }
+    // The first iteration is not a repeated one.
+    (entered.max(1), before)
+}
+
 impl Loops {
     /// The number of times that a loop was entered, and its iterations.
     fn counts(&self, known: &Loop) -> (u64, u64) {
         let count = |location| self.0.get(location, Probe::count).unwrap_or(0);
-        let iterations = count(known.location);
-        let entered = match &known.entered {
-            Entered::Counted(location) => count(*location),
-            Entered::Repeated(branches) => {
+        let iterations = || count(known.location);
+        let (entered, iterations) = match &known.entered {
+            // It is counted before the iteration.
+            Entered::Counted(location) => {
+                let iterations = iterations();
+                (count(*location), iterations)
+            }
+            Entered::Repeated(branches) => entries(iterations, || {
                 let repeated = branches.iter().map(|(location, ways)| {
                     match self.0.get(*location, Probe::branches).flatten() {
                         // The way that is taken is the first one.
@@ -137,8 +167,8 @@ impl Loops {
                         _ => count(*location),
                     }
                 });
-                iterations.saturating_sub(repeated.sum())
-            }
+                repeated.sum()
+            }),
         };
         // One that is interrupted in front of its first iteration was not entered.
         (entered.min(iterations), iterations)
@@ -183,5 +213,40 @@ impl Monitor for Loops {
         }
         report.table(table);
         self.0.report_refused(report);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A loop that has made this many iterations with this many per entry. Before each reading of a
+    /// counter it makes as many as are listed, the last number at all others.
+    fn entries_of(made: u64, per_entry: u64, in_between: &[u64]) -> (u64, u64) {
+        let (made, readings) = (Cell::new(made), Cell::new(0));
+        let read = || {
+            let reading = readings.replace(readings.get() + 1);
+            made.set(made.get() + in_between[reading.min(in_between.len() - 1)]);
+            made.get()
+        };
+        let repeated = |made: u64| made - made.div_ceil(per_entry);
+        entries(read, || repeated(read()))
+    }
+
+    #[test]
+    fn loops_that_are_not_executed_have_exact_figures() {
+        assert_eq!(entries_of(1, 10, &[0]), (1, 1));
+        assert_eq!(entries_of(91, 10, &[0]), (10, 91));
+        assert_eq!(entries_of(91, 10, &[0, 300, 0]), (40, 391), "it has ended meanwhile");
+    }
+
+    #[test]
+    fn loops_that_are_executed_were_entered() {
+        assert_eq!(entries_of(1000, 1 << 30, &[100]).0, 1);
+        let (entered, iterations) = entries_of(100_000, 1000, &[500, 500, 3]);
+        assert!((101 - 3..=101).contains(&entered), "{entered}");
+        assert!(iterations > 101_000);
     }
 }

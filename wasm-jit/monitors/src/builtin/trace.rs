@@ -42,16 +42,19 @@ pub(super) const DESCRIPTION: Description = Description {
             name: "opcode",
             value: "GLOB",
             help: "traces only instructions whose name matches, such as *.load* or call*; may be repeated",
+            is_repeated: true,
         },
         OptionInfo {
             name: "limit",
             value: "N",
             help: "ends after this many instructions [default: no limit]",
+            is_repeated: false,
         },
         OptionInfo {
             name: "json",
             value: "",
             help: "writes lines of JSON, to the file trace.jsonl; operands are texts",
+            is_repeated: false,
         },
     ],
     example: "trace{function=main,opcode=call*} app.wasm",
@@ -203,7 +206,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         specs.extend(instructions.of(function).map(|sites| sites.probes(&of_probes)).unwrap_or_default());
         specs
     };
-    let probes = LazyProbes::of(setup.module, bodies, specs, None);
+    let probes = LazyProbes::of(setup.module, bodies, specs);
     Ok(Box::new(Trace { shared, probes }))
 }
 

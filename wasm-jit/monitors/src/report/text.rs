@@ -66,7 +66,8 @@ fn print_table(table: &Table, rows: usize, hint: &str, out: &mut String) {
     }
     let left_out = table.rows.len().saturating_sub(rows);
     if left_out > 0 {
-        let _ = writeln!(out, "  and {left_out} more rows ({hint})");
+        let rows = if left_out == 1 { "row" } else { "rows" };
+        let _ = writeln!(out, "  and {left_out} more {rows} ({hint})");
     }
 }
 
@@ -80,5 +81,25 @@ fn field(cell: &Cell) -> String {
         Cell::Bar(value, bar) => format!("{bar} {:.1}%", value * 100.0),
         Cell::Share(value) => format!("{:.1}%", value * 100.0),
         Cell::Text(text) => text.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_left_out_are_counted() {
+        let mut table = Table::new("t", ["n"]);
+        (0..4).for_each(|n| table.row([Cell::Int(n)]));
+        let mut report = Report::new("m");
+        report.table(table);
+        for (rows, expected) in
+            [(4, ""), (3, "  and 1 more row (option rows=N)\n"), (2, "  and 2 more rows (option rows=N)\n")]
+        {
+            report.rows = Some(rows);
+            let text = print(&report, Length::Short);
+            assert!(text.ends_with(expected) && text.contains("more") != expected.is_empty(), "{text}");
+        }
     }
 }

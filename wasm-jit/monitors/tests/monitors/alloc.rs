@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use wasm_jit::{Engine, Instance, Linker, Module, Store};
-use wasm_jit_monitors::{Output, Report, Session};
+use wasm_jit_monitors::{Format, Output, Report, Session};
 
 use super::{Observed, integers, texts};
 
@@ -86,6 +86,30 @@ fn live_memory_has_paths() {
 }
 
 #[test]
+fn modules_without_an_allocator_have_an_empty_report() {
+    let observed = Observed::by(super::LOOP, "alloc");
+    observed.call("run", 1).unwrap();
+    let report = observed.report("alloc");
+    assert_eq!((report.get("live bytes"), report.get("allocations")), (Some(0), Some(0)));
+    assert!(Format::Text.print(&[report]).contains("no function with the name of an allocator's"));
+}
+
+#[test]
+fn bytes_of_functions_that_are_not_observed_are_those_of_others() {
+    let text = format!(
+        "(module {ALLOCATOR} (func $keeps (drop (call $malloc (i32.const 3))))
+            (func (export \"run\") (param i32) (call $keeps) (drop (call $malloc (local.get 0)))))"
+    );
+    let observed = Observed::by(&text, "alloc{function=keeps}");
+    observed.call("run", 30).unwrap();
+    let report = observed.report("alloc");
+    let live = texts(&report, "paths", "path").into_iter().zip(integers(&report, "paths", "live bytes"));
+    assert_eq!(live.collect::<Vec<_>>(), [("[other functions]".to_owned(), 30), ("keeps".to_owned(), 3)]);
+    let folded = report.files().iter().find(|(name, _)| name == "folded").unwrap();
+    assert_eq!(String::from_utf8_lossy(&folded.1), "[other functions] 30\nkeeps 3\n");
+}
+
+#[test]
 fn allocators_are_named_by_options() {
     let text = format!(
         "(module {} (func (export \"run\") (param i32) (call $drop_it (call $other (local.get 0))) (drop (call $other (i32.const 7)))))",
@@ -102,7 +126,6 @@ fn allocators_are_named_by_options() {
     assert_eq!((report.get("live bytes"), report.get("peak bytes")), (Some(7), Some(30)));
     let session = Session::new(&observed.module, Output::none());
     let refused = |request: &str| session.enable(request.parse().unwrap()).unwrap_err().to_string();
-    assert!(refused("alloc").starts_with("the module has no function with the name of an allocator's"));
     assert_eq!(
         refused("alloc{alloc=there}"),
         "option `alloc`: `there` is not the name of a function of the module"

@@ -301,7 +301,8 @@ fn run(linker: &Linker<()>, module: &Module, argument: i32) -> Result<(), wasm_j
 fn what_the_host_calls_is_below_the_call_of_the_host() {
     let (session, linker, module) = with_host("calltree");
     run(&linker, &module, 1).unwrap();
-    // The host function of a tail call is not observed: it calls back from the function that waits.
+    // The return of the host from a tail call is not observed: it calls back from the function that
+    // waits.
     let expected = [
         ("run", 1, 0),
         ("run/back", 1, 0),
@@ -311,6 +312,7 @@ fn what_the_host_calls_is_below_the_call_of_the_host() {
         ("run/call/back/leaf", 2, 0),
         ("run/leaf", 4, 0),
         ("run/tail", 1, 0),
+        ("run/tail/call", 1, 0),
         ("run/wait", 1, 0),
     ];
     let report = session.report("calltree").unwrap();
@@ -318,6 +320,46 @@ fn what_the_host_calls_is_below_the_call_of_the_host() {
     let at = texts(&report, "contexts", "function").iter().position(|name| name.ends_with("wait")).unwrap();
     let waited = integers(&report, "contexts", "self ns")[at];
     assert!(waited > 990_000, "{waited}");
+}
+
+/// Directly, through a table and by a reference. The last one does not return.
+#[test]
+fn tail_calls_of_the_host_are_counted() {
+    let text = "(module
+        (import \"host\" \"call\" (func $call (param i32)))
+        (type $t (func (param i32)))
+        (table funcref (elem $call))
+        (func $direct (type $t) (return_call $call (local.get 0)))
+        (func $indirect (type $t) (return_call_indirect (type $t) (local.get 0) (i32.const 0)))
+        (func $by_reference (type $t) (return_call_ref $t (local.get 0) (ref.func $call)))
+        (func (export \"run\") (type $t)
+            (call $direct (i32.const 0)) (call $indirect (i32.const 0))
+            (call $by_reference (i32.const 0)) (call $call (i32.const 0)) (call $direct (i32.const 1))))";
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let session = Session::new(&module, Output::none());
+    for monitor in ["calls", "calltree", "profile"] {
+        session.enable(monitor.parse().unwrap()).unwrap();
+    }
+    let mut linker = Linker::<()>::new(module.engine());
+    let call = |exit: i32| if exit == 1 { Err(wasm_jit::Error::host("exit")) } else { Ok(()) };
+    linker.func_wrap("host", "call", call).unwrap();
+    run(&linker, &module, 0).unwrap_err();
+    let report = session.report("calltree").unwrap();
+    let expected = [
+        ("run", 1, 0),
+        ("run/by_reference", 1, 0),
+        ("run/by_reference/call", 1, 0),
+        ("run/call", 1, 0),
+        ("run/direct", 2, 0),
+        ("run/direct/call", 2, 0),
+        ("run/indirect", 1, 0),
+        ("run/indirect/call", 1, 0),
+    ];
+    check(&report, &expected);
+    let calls = session.report("calls").unwrap();
+    let of_calls = calls.get("calls").unwrap() + calls.get("by_host").unwrap();
+    let of_profile = session.report("profile").unwrap().get("calls").unwrap();
+    assert_eq!([of_calls, of_profile], [report.get("calls").unwrap(); 2]);
 }
 
 #[test]
@@ -406,7 +448,7 @@ fn mistakes_in_options_are_named() {
     let module = Module::new(&Engine::default(), super::LOOP).unwrap();
     let session = Session::new(&module, Output::none());
     let error = session.enable("calltree{contexts=many}".parse().unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "option `contexts`: `many` is not a number");
+    assert_eq!(error.to_string(), "option `contexts`: `many` is not a number from 8 on");
     let error = session.enable("calltree{times=guessed}".parse().unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "option `times`: `guessed` is not exact or sampled");
 }

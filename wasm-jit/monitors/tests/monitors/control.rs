@@ -47,7 +47,8 @@ fn monitors_are_switched_over_a_socket() {
     assert!(directory.path().join("out/icount.json").exists());
 
     assert!(ask("enable icont").unwrap_err().starts_with("there is no monitor `icont`"));
-    assert_eq!(ask("disable hotness").unwrap_err(), "the monitor `hotness` was not started");
+    let message = "the monitor `hotness` was not started: `enable hotness` starts it";
+    assert_eq!(ask("disable hotness").unwrap_err(), message);
     assert_eq!(ask("report xml").unwrap_err(), "expected text, json or csv");
     for wrong in ["", "stop", "list all", "enable", "enable a b"] {
         assert!(ask(wrong).is_err(), "{wrong}");

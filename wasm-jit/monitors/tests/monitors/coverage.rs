@@ -103,6 +103,25 @@ fn files_have_lines_of_the_text() {
 }
 
 #[test]
+fn files_have_functions_with_empty_bodies() {
+    let text = "(module (func $empty) (func $unused) (func $local (local i32))
+        (func (export \"run\") (param i32) (call $empty) (call $local)))";
+    let observed = Observed::by(text, "coverage");
+    observed.call("run", 0).unwrap();
+    let lcov = of_file(&observed.session, "lcov.info");
+    let listing = of_file(&observed.session, "listing.wat");
+    let line =
+        |name: &str| 1 + listing.lines().position(|line| line.contains(&format!("(func {name}"))).unwrap();
+    for (name, hits) in [("$empty", 1), ("$unused", 0)] {
+        let found = format!("FN:{},{}\n", line(name), &name[1..]);
+        assert!(lcov.contains(&found), "{found}{lcov}");
+        assert!(lcov.contains(&format!("DA:{},{hits}\n", line(name))), "{name}: {lcov}");
+    }
+    assert!(lcov.contains("\nFNF:4\nFNH:3\n"), "{lcov}");
+    assert_eq!(of_file(&observed.session, "cobertura.xml").matches("<method ").count(), 4);
+}
+
+#[test]
 fn source_lines_are_covered() {
     let directory = tempfile::tempdir().unwrap();
     let (source, program) =

@@ -331,6 +331,20 @@ fn bulk_instructions_that_trap_take_no_memory() {
     assert_eq!(report.get("accesses_beyond_the_heat_map"), Some(1));
 }
 
+/// It wakes threads that wait for an address.
+#[test]
+fn a_notification_is_no_access() {
+    let text = "(module (memory 1) (func (export \"run\") (param i32)
+        (drop (memory.atomic.notify (i32.const 64) (i32.const 1)))
+        (drop (i32.load (i32.const 128)))))";
+    let observed = Observed::by(text, "memory{values},cache");
+    observed.call("run", 0).unwrap();
+    let memory = observed.report("memory");
+    assert_eq!(["loads", "stores", "modifications"].map(|name| memory.get(name).unwrap()), [1, 0, 0]);
+    assert_eq!(integers(&memory, "by_instruction", "accesses"), [1]);
+    assert_eq!(observed.report("cache").get("accesses"), Some(1));
+}
+
 /// Accesses of more threads than one, more than a ring has.
 #[test]
 fn accesses_of_threads_are_all_seen() {
@@ -413,6 +427,12 @@ fn caches_that_make_no_sense_are_refused() {
         "64:2:0",
         "1x:1:1",
         "99g:1:64",
+        "99999g:8:64",
+        "4294967296g:8:64",
+        "4g:1:1",
+        "4g:1:0",
+        "2g:8:64",
+        "512m:8:64,level=1g:8:64",
     ] {
         let error = session.enable(format!("cache{{level={level}}}").parse().unwrap()).unwrap_err();
         assert!(error.to_string().contains("such as 32k:8:64"), "{level}: {error}");

@@ -185,10 +185,46 @@ fn mistakes_are_named() {
     assert!(refused("hotness{fun=x}").starts_with("the monitor `hotness` has no option `fun`"));
     assert_eq!(refused("hotness{rows=x}"), "option `rows`: `x` is not a number");
     assert_eq!(
-        refused("icount{function=a},icount{function=b}"),
-        "the monitor `icount` has started with other options: {function=a}"
+        refused("icount{function=leaf},icount{function=run}"),
+        "the monitor `icount` has started with other options: {function=leaf}"
     );
-    assert_eq!(session.disable("hotness").unwrap_err().to_string(), "the monitor `hotness` was not started");
+    assert_eq!(
+        session.disable("hotness").unwrap_err().to_string(),
+        "the monitor `hotness` was not started: `enable hotness` starts it"
+    );
+    assert!(session.report("hotnes").unwrap_err().to_string().starts_with("there is no monitor `hotnes`"));
+    assert_eq!(refused("calltree{contexts=7}"), "option `contexts`: `7` is not a number from 8 on");
+    assert_eq!(refused("memory{trace,json=1}"), "option `json` takes no value");
+    assert_eq!(refused("hotness{rows=1,rows=2}"), "option `rows` is there twice");
+    for text in ["a , b", "icount{function=a;b c,d*}", "coverage{merge=a,b}.json}"] {
+        let error = Request::list(text).unwrap_err().to_string();
+        assert!(error.contains("without spaces") && error.contains("`?` matches any character"), "{error}");
+    }
+}
+
+/// Whatever the monitor.
+#[test]
+fn functions_that_there_are_not_are_refused() {
+    let text = "(module (import \"host\" \"f\" (func $imported)) (func $leaf)
+        (func (export \"run\") (call $leaf) (call $imported)))";
+    let module = Module::new(&Engine::default(), text).unwrap();
+    let session = Session::new(&module, Output::none());
+    let enable = |request: &str| session.enable(request.parse().unwrap());
+    for monitor in session.known().iter().map(|known| known.name) {
+        for (options, value) in [
+            ("function=nosuch", "nosuch"),
+            ("function=run,function=nosuch*,function=leaf", "nosuch*"),
+            ("function=", ""),
+            ("function=[", "["),
+            ("function=3", "3"),
+            ("function=imported", "imported"),
+        ] {
+            let error = enable(&format!("{monitor}{{{options}}}")).unwrap_err().to_string();
+            let expected = format!("option `function`: `{value}` is not the name or index of a function");
+            assert!(error.starts_with(&expected), "{monitor}: {error}");
+        }
+    }
+    enable("icount{function=l??f,function=2,function=run}").unwrap();
 }
 
 #[test]

@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wasm_jit::probes::{Bound, Kind, ProbeSpec, Recorder};
-use wasm_jit_hooks::{AccessInfo, AccessKind, accesses};
+use wasm_jit::wasmparser::Operator;
+use wasm_jit_hooks::{AccessInfo, AccessKind};
 
 use super::graph::Graph;
 use crate::{Error, LazyProbes, Report, Setup};
@@ -47,6 +48,12 @@ pub(super) trait Consumer: Send + 'static {
 
 fn lock<C>(consumer: &Mutex<C>) -> MutexGuard<'_, C> {
     consumer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What an instruction accesses. A notification has an address, but neither loads nor stores.
+fn accesses_of(operator: &Operator<'_>) -> impl Iterator<Item = AccessInfo> {
+    let all = wasm_jit_hooks::accesses(operator).into_iter();
+    all.filter(|access| access.kind != AccessKind::Notify)
 }
 
 /// A recorder of accesses without values: the number of the site, the address and the size.
@@ -90,7 +97,7 @@ impl<C: Consumer> Accesses<C> {
         for graph in setup.functions().filter_map(|function| Graph::of(&function)) {
             first.insert(graph.function, sites.len() as u64);
             for (offset, operator) in &graph.flow.instructions {
-                for AccessInfo { kind, memory, .. } in accesses(operator) {
+                for AccessInfo { kind, memory, .. } in accesses_of(operator) {
                     sites.push(Site { function: graph.function, offset: *offset, kind, memory });
                 }
             }
@@ -104,9 +111,8 @@ impl<C: Consumer> Accesses<C> {
             let known = Graph::of(info).zip(first.get(&info.index()));
             let Some((graph, first)) = known else { return Vec::new() };
             let instructions = graph.flow.instructions.iter().enumerate();
-            let found = instructions.flat_map(|(index, (_, operator))| {
-                accesses(operator).into_iter().map(move |access| (index, access))
-            });
+            let found = instructions
+                .flat_map(|(index, (_, operator))| accesses_of(operator).map(move |access| (index, access)));
             let found = (*first..).zip(found);
             if has_values {
                 return values::specs(&of_probes, &graph, found);

@@ -17,6 +17,8 @@ pub(super) struct Events {
     /// And the frame.
     pub(super) tail_call: NativeFn,
     /// And the function of the host, and the frame of the caller.
+    pub(super) tail_call_host: NativeFn,
+    /// And the function of the host, and the frame of the caller.
     pub(super) enter_host: NativeFn,
     /// And the frame of the caller.
     pub(super) leave_host: NativeFn,
@@ -37,6 +39,7 @@ impl Events {
                 enter: NativeFn::new(enter as Of3),
                 leave: NativeFn::new(leave as Of2),
                 tail_call: NativeFn::new(tail_call as Of2),
+                tail_call_host: NativeFn::new(tail_call_host as Of3),
                 enter_host: NativeFn::new(enter_host as Of3),
                 leave_host: NativeFn::new(leave_host as Of2),
             }
@@ -54,6 +57,10 @@ extern "C" fn leave(monitor: u64, frame: u64) {
 
 extern "C" fn tail_call(monitor: u64, frame: u64) {
     with(monitor, |local| local.tail_call(frame));
+}
+
+extern "C" fn tail_call_host(monitor: u64, function: u64, frame: u64) {
+    with(monitor, |local| local.tail_call_host(function as u32, frame));
 }
 
 extern "C" fn enter_host(monitor: u64, function: u64, frame: u64) {

@@ -93,27 +93,28 @@ fn find(number: u64, locals: &mut Vec<Local>) -> usize {
     locals.len()
 }
 
-/// Calls a function while this thread makes probes for the monitor of this number, which is not the
-/// time of any function.
-pub(super) fn suspended(number: u64, function: &mut dyn FnMut()) {
-    // One that was not observed before has no function to which the time would be added.
-    let observed = |event: &mut dyn FnMut(&mut Local)| {
+/// Calls a function while this thread makes probes, of whatever monitor, which is not the time of
+/// any function.
+pub(super) fn suspended(function: &mut dyn FnMut()) {
+    // Those that have not observed this thread before have no function to which the time would be
+    // added.
+    let for_each_observed = |event: &mut dyn FnMut(&mut Local)| {
         let _ = LOCALS.try_with(|locals| {
             let Ok(mut locals) = locals.try_borrow_mut() else { return };
-            let local = locals.iter_mut().find(|local| local.number == number);
-            if let Some(local) = local
-                && local.period == local.shared.period.load(Ordering::Relaxed)
-            {
-                event(local);
+            for local in &mut *locals {
+                if local.period == local.shared.period.load(Ordering::Relaxed) {
+                    event(local);
+                }
             }
         });
     };
-    let mut suspended = None;
-    observed(&mut |local| suspended = Some((local.shared.clock.now(), local.suspend())));
+    let mut suspended = Vec::new();
+    for_each_observed(&mut |local| suspended.push((local.number, local.shared.clock.now(), local.suspend())));
     function();
-    if let Some((begun, node)) = suspended {
-        observed(&mut |local| local.resume(begun, node));
-    }
+    for_each_observed(&mut |local| {
+        let of_local = suspended.iter().find(|(number, ..)| *number == local.number);
+        of_local.iter().for_each(|(_, begun, node)| local.resume(*begun, *node));
+    });
 }
 
 impl Local {
@@ -318,6 +319,14 @@ impl Local {
         let node = self.innermost(address);
         self.frames.pop_below(address.saturating_add(1), &self.tree.state);
         self.tail = Some(node);
+    }
+
+    /// A function is about to call the host in its place. That takes time of the caller of both,
+    /// since its return is not observed.
+    pub(super) fn tail_call_host(&mut self, function: u32, address: u64) {
+        let caller = self.innermost(address);
+        self.call(caller, function);
+        self.leave(address);
     }
 
     /// A function is about to call the host.

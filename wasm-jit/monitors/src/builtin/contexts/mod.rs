@@ -9,7 +9,9 @@
 //!
 //! Functions of the host that the program calls have nodes, and those of the program that the host
 //! calls meanwhile are below. The function that a tail call calls is below the one that has called
-//! it, and time returns to the caller of both.
+//! it, and time returns to the caller of both. If that is a function of the host, nothing is
+//! observed when it returns: its call is counted, but its time is that of the caller of both, and
+//! the functions that it calls are below that one.
 //!
 //! # Collection
 //! Each thread has a tree and a stack of the frames that it observes. It counts the calls of nodes,
@@ -28,8 +30,9 @@
 //!
 //! Only a thread writes to its tree; reports read it meanwhile.
 //!
-//! The probes of a function are made when it is first called. How long this takes is known, and
-//! belongs to no function; threads that wait meanwhile for another one's probes are not known.
+//! The probes of a function are made when it is first called. How long this takes is known, also of
+//! the probes of other monitors, and belongs to no function; threads that wait meanwhile for
+//! another one's probes are not known.
 
 mod calibration;
 mod estimate;
@@ -61,7 +64,7 @@ use self::sites::Sites;
 pub(super) use self::sites::host_in_tables;
 use self::tree::Tree;
 use super::clock::Clock;
-use crate::{Error, LazyProbes, OptionInfo, Report, Setup};
+use crate::{Error, LazyProbes, OptionInfo, Report, Setup, lazy};
 
 /// The host, at the root of each tree.
 pub(super) const HOST: u32 = u32::MAX;
@@ -74,14 +77,18 @@ pub(super) const LEFT_OUT: u32 = u32::MAX - 2;
 const ROOT: u32 = 0;
 const REST: u32 = 1;
 
-/// Maximum number of contexts of a thread.
+/// Maximum number of contexts of a thread, unless the option says another one.
 const CONTEXTS: usize = 1_000_000;
+
+/// The least maximum.
+const MIN_CONTEXTS: usize = 8;
 
 /// An option of all monitors that use this.
 pub(super) const CONTEXTS_OPTION: OptionInfo = OptionInfo {
     name: "contexts",
     value: "N",
-    help: "keeps at most this many calling contexts of a thread, of about 280 bytes [default: 1000000]",
+    help: "keeps at most this many calling contexts of a thread, of about 280 bytes [default: 1000000, minimum: 8]",
+    is_repeated: false,
 };
 
 /// An option of monitors that show times.
@@ -90,6 +97,7 @@ pub(super) const TIMES_OPTION: OptionInfo = OptionInfo {
     value: "WAY",
     help: "exact, or sampled: calls are counted as before, but times come from a sample each millisecond, with a \
            95 % error, which costs less if functions call each other often [default: exact]",
+    is_repeated: false,
 };
 
 /// The observed quantities.
@@ -202,9 +210,8 @@ impl Contexts {
             specs.extend(more.get(&function.index()).into_iter().flatten().cloned());
             specs
         };
-        let number = shared.number;
-        let around = move |make: &mut dyn FnMut()| local::suspended(number, make);
-        let probes = LazyProbes::of(module, observed, specs, Some(Box::new(around)));
+        lazy::call_around(local::suspended);
+        let probes = LazyProbes::of(module, observed, specs);
         let watched = shared.clone();
         let watch = module.watch_unwound(move |left| {
             if watched.is_active.load(Ordering::Relaxed) {
@@ -274,7 +281,11 @@ pub(super) struct Current(Arc<Shared>);
 impl Current {
     /// Nothing is known before there are [`Contexts`] with it, and they are on.
     pub(super) fn of(setup: &Setup<'_>, measure: Measure) -> Result<Self, Error> {
-        let limit = setup.options.parse("contexts", "a number")?.unwrap_or(CONTEXTS);
+        let expected = format!("a number from {MIN_CONTEXTS} on");
+        let limit = setup.options.parse("contexts", &expected)?.unwrap_or(CONTEXTS);
+        if limit < MIN_CONTEXTS {
+            return Err(Error::Value { option: "contexts".to_owned(), value: limit.to_string(), expected });
+        }
         if measure == Measure::ExactTimes {
             // Measured now, since a report must not wait for it.
             Costs::get();
@@ -354,7 +365,7 @@ impl Shared {
         let shared = Arc::new(Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             measure,
-            limit: limit.clamp(8, HOST as usize / 2),
+            limit: limit.clamp(MIN_CONTEXTS, HOST as usize / 2),
             clock: Clock::get(),
             is_active: AtomicBool::new(false),
             period: Arc::default(),

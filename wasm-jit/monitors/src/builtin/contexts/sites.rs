@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use wasm_jit::probes::{
-    Bound, Callback, Kind, Location, NO_FUNCTION, NativeFn, OTHER_FUNCTION, Place, ProbeSpec, Shortcut,
-    Values,
+    Bound, Callback, Kind, Location, NativeFn, OTHER_FUNCTION, Place, ProbeSpec, Shortcut, Values,
 };
 use wasm_jit::wasmparser::{ElementItems, ExternalKind, Operator, Parser, Payload, TypeRef};
 use wasm_jit::{FunctionInfo, Module};
@@ -35,23 +34,23 @@ impl Sites {
         let imported = module.functions().filter(|function| function.body().is_none()).count() as u32;
         let number = shared.number;
         let of_chosen = chosen.clone();
+        let of_host = move |callee: u64| match callee {
+            OTHER_FUNCTION => Some(FOREIGN),
+            // Entries of others are observed. No function is no index.
+            index => (index < u64::from(imported)).then_some(index as u32),
+        };
         let tail_call_indirect = Callback::new(move |values| {
-            let callee = values[0] as u32;
-            let is_observed = values[0] <= u64::from(u32::MAX) && of_chosen.contains(&callee);
-            with(number, |local| match is_observed {
-                true => local.tail_call(values[1]),
-                false => local.leave(values[1]),
+            let is_observed = u32::try_from(values[0]).is_ok_and(|callee| of_chosen.contains(&callee));
+            with(number, |local| match of_host(values[0]) {
+                Some(function) => local.tail_call_host(function, values[1]),
+                None if is_observed => local.tail_call(values[1]),
+                None => local.leave(values[1]),
             });
         });
         let enter_host_indirect = Callback::new(move |values| {
-            let callee = match values[0] {
-                OTHER_FUNCTION => FOREIGN,
-                NO_FUNCTION => return,
-                index if index < u64::from(imported) => index as u32,
-                // Its entry is observed.
-                _ => return,
-            };
-            with(number, |local| local.enter_host(callee, values[1]));
+            if let Some(function) = of_host(values[0]) {
+                with(number, |local| local.enter_host(function, values[1]));
+            }
         });
         Self {
             chosen,
@@ -109,6 +108,9 @@ impl Sites {
             match operator {
                 Operator::ReturnCall { function_index } if self.chosen.contains(function_index) => {
                     add(at(*offset), native(events.tail_call, &[Bound::Frame]));
+                }
+                Operator::ReturnCall { function_index } if *function_index < self.imported => {
+                    add(at(*offset), native(events.tail_call_host, &[callee(*function_index), Bound::Frame]));
                 }
                 Operator::ReturnCall { .. } => add(at(*offset), leave()),
                 Operator::ReturnCallIndirect { .. } | Operator::ReturnCallRef { .. } => {

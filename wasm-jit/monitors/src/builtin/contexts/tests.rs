@@ -275,10 +275,10 @@ fn making_probes_is_the_time_of_no_function() {
         (func (export \"run\") (call $call)))",
     );
     // In the place of the probes, a sample is taken.
-    let (contexts, number) = (sampling.contexts.clone(), sampling.contexts.shared.number);
+    let contexts = sampling.contexts.clone();
     let mut linker = Linker::new(sampling.module.engine());
     let call = move || {
-        local::suspended(number, &mut || contexts.sample());
+        local::suspended(&mut || contexts.sample());
         contexts.sample();
     };
     linker.func_wrap("host", "call", call).unwrap();
@@ -286,6 +286,21 @@ fn making_probes_is_the_time_of_no_function() {
     sampling.run().unwrap();
     sampling.check(&[("run", 0, 1), ("run/call", 1, 1)]);
     assert!(sampling.contexts.delays() > 0);
+}
+
+#[test]
+fn making_probes_of_other_monitors_is_the_time_of_no_function() {
+    let sampling = Sampling::of("(module (func $leaf) (func (export \"run\") (call $leaf) nop))");
+    let contexts = sampling.contexts.clone();
+    let specs = move |_: &FunctionInfo<'_>| {
+        contexts.sample();
+        Vec::new()
+    };
+    let other = LazyProbes::of(&sampling.module, [0], specs);
+    other.switch(true).unwrap();
+    sampling.run().unwrap();
+    assert_eq!(other.functions(), [0]);
+    sampling.check(&[("run", 1, 1)]);
 }
 
 #[test]

@@ -41,11 +41,12 @@ pub(super) const DESCRIPTION: Description = Description {
               with texts and the beginnings of buffers. Lines go to the file hostcalls.log of --monitor-out, or \
               else to standard error.",
     options: &[
-        OptionInfo { name: "trace", value: "", help: "writes a line for each call" },
+        OptionInfo { name: "trace", value: "", help: "writes a line for each call", is_repeated: false },
         OptionInfo {
             name: "json",
             value: "",
             help: "writes the trace as lines of JSON, to the file hostcalls.jsonl; arguments and results are texts",
+            is_repeated: false,
         },
     ],
     example: "hostcalls{trace} app.wasm",
@@ -339,11 +340,7 @@ fn start(setup: &Setup<'_>) -> Result<Box<dyn Monitor>, Error> {
         is_json: setup.options.flag("json"),
         threads: AtomicU64::new(0),
     });
-    let specs = specs(setup, &shared, imports);
-    if specs.is_empty() {
-        return Err(Error::Nothing("the chosen functions do not call the host".to_owned()));
-    }
-    let probes = make(setup.module, &specs)?;
+    let probes = make(setup.module, &specs(setup, &shared, imports))?;
     let watched = shared.clone();
     let watch = setup.module.watch_unwound(move |left| {
         watched.with(|local| watched.abandon(local, |begun| begun.frame <= left.frame));
@@ -484,6 +481,9 @@ impl Monitor for Hostcalls {
 
     fn report(&self, _: &Program<'_>, report: &mut Report) {
         self.flush();
+        if self.probes.is_empty() {
+            report.text("  The chosen functions do not call the host.\n");
+        }
         let get = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let shared = &self.shared;
         let rate = shared.clock.nanoseconds_per_tick();

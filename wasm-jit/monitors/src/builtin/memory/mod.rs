@@ -21,7 +21,8 @@ pub(super) const DESCRIPTION: Description = Description {
     name: "memory",
     summary: "Loads and stores by instruction, their addresses, and a heat map of pages and lines",
     details: "An access counts when it is about to be made, also if it then traps. An access of a bulk instruction \
-              has the number of bytes of its operand; memory.copy is a load and a store. The file heat.svg has a row for each \
+              has the number of bytes of its operand; memory.copy is a load and a store. \
+              memory.atomic.notify accesses nothing. The file heat.svg has a row for each \
               page of 4 KiB that was accessed (or, of many, for several), and a column for each line of 64 bytes in \
               it. All instances share it. Its counts take an eighth of the memory that is accessed; of addresses \
               beyond 64 GiB, and of bulk instructions with more than 64 MiB, it shows nothing. The trace has a line for each access: load, store or \
@@ -34,12 +35,19 @@ pub(super) const DESCRIPTION: Description = Description {
             name: "trace",
             value: "",
             help: "writes each access to the file memory.trace, or to standard error",
+            is_repeated: false,
         },
-        OptionInfo { name: "values", value: "", help: "observes what is loaded and stored, too" },
+        OptionInfo {
+            name: "values",
+            value: "",
+            help: "observes what is loaded and stored, too",
+            is_repeated: false,
+        },
         OptionInfo {
             name: "json",
             value: "",
             help: "writes the trace as lines of JSON, to the file memory.trace.jsonl",
+            is_repeated: false,
         },
     ],
     example: "memory app.wasm",

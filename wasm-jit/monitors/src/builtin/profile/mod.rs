@@ -29,7 +29,8 @@ pub(super) const DESCRIPTION: Description = Description {
               caller <spontaneous>. Calls of a function that is already being executed, as in recursion, are \
               counted after a plus sign; their time belongs to the outermost call, and a line with such \
               calls only has a count without a slash, as calls within a cycle of gprof. Functions that \
-              call each other are marked <cycle N>. The cost of observing a call is measured and subtracted; \
+              call each other are marked <cycle N>. The time of a function of the host that a tail call calls is that of \
+              the function to which it returns. The cost of observing a call is measured and subtracted; \
               the rest of it makes functions with many calls look more expensive. With times=sampled, calls are as \
               exact, but times are estimates from the functions that run at random instants, and contain the cost \
               of observing, which is smaller: some nanoseconds for each call. Of a run of a few milliseconds, \
