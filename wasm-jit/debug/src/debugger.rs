@@ -132,7 +132,7 @@ impl Debugger {
             let frame = match is_of_frame {
                 true => {
                     let seen = shared.state().present.as_ref().map(|present| present.point);
-                    let (function, depth) = (scope.location().function, scope.depth());
+                    let (function, depth) = (scope.location().function, scope.depth()?);
                     Some(WatchedFrame::new(function, depth, seen, scope.accessor()?))
                 }
                 false => None,

@@ -122,7 +122,7 @@ impl Node {
             Self::Operand(depth) => (&scope.operand(*depth)?).into(),
             Self::Global(index) => (&scope.global(*index)?).into(),
             Self::Special(Special::Pc) => Value::Unsigned(scope.code().module_offset(scope.location())),
-            Self::Special(Special::Depth) => Value::Unsigned(scope.depth() as u64),
+            Self::Special(Special::Depth) => Value::Unsigned(scope.depth()? as u64),
             Self::Special(Special::Function) => Value::Unsigned(scope.location().function.into()),
             Self::Name(name) => return scope.named(name),
             Self::Load(load, at) => {
