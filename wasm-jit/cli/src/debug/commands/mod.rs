@@ -224,7 +224,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "info",
         ["i"],
         "breakpoints|locals|stack|globals|functions|frame",
-        "shows what there is",
+        "shows what there is; `info locals all`: those of WebAssembly besides the variables of the source",
         Session::info,
         false
     ),
@@ -489,7 +489,7 @@ impl Session {
         if is("breakpoints") || what == "watchpoints" {
             say(self.list_breakpoints())
         } else if is("locals") {
-            self.locals()
+            self.locals(rest.trim())
         } else if is("stack") || is("operands") {
             self.operands()
         } else if is("globals") {
