@@ -151,6 +151,7 @@ fn variables_of_the_source_are_shown_by_their_names() {
         "print way",
         "print/x way",
         "print way == 5",
+        "info threads",
         "break points.c:19 if way == 0",
         "info locals all",
         "frame",
@@ -167,6 +168,8 @@ fn variables_of_the_source_are_shown_by_their_names() {
         [answer("print way"), answer("print/x way"), answer("print way == 5")],
         ["RIGHT\n", "0x5\n", "1\n"]
     );
+    let threads = answer("info threads");
+    assert!(threads.starts_with("* 1   0x") && threads.ends_with(" run at points.c:19\n"), "{threads}");
     let all = answer("info locals all");
     assert!(all.starts_with(&locals) && all.contains("$local0 = 3\n"), "{all}");
     assert!(answer("frame").contains(" run (n=3) at points.c:19"), "{text}");
@@ -225,6 +228,12 @@ fn mistakes_in_commands_say_what_is_wrong() {
     check(&place, "x/q 1", "`/q` is no format");
     check(&place, "set 5", "set PLACE = EXPRESSION");
     check(&place, "info nothing", "info breakpoints|locals");
+    check(&place, "info threads", "no thread has stopped");
+    check(&place, "watch 3", "the value of `3` never changes");
+    check(&place, "watch 1 + -2", "never changes");
+    check(&place, "watch i32[65533]", "the address 65533 is outside of the memory, which has 65536 bytes");
+    check(&place, "watch u8[2 * 65536]", "is outside of the memory");
+    check(&place, "watch i32[65532]", "Watchpoint 1: i32[65532]");
     check(&place, "list", "the program does not run");
     let timeout = place.command(&["debug", "--timeout", "1s", "loops.wat"]).output().unwrap();
     assert_eq!(timeout.status.code(), Some(2));

@@ -102,7 +102,7 @@ pub(crate) struct State {
     /// Number of stops so far.
     stops: u64,
     /// In the order in which they have stopped first.
-    threads: Vec<ThreadId>,
+    pub threads: Vec<ThreadId>,
     pub handles: Vec<InterruptHandle>,
     pub is_killed: bool,
     pub present: Option<Present>,
