@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use wasm_jit::Module;
 use wasm_jit::probes::{Location, Place};
 use wasm_jit::wasmparser::{KnownCustom, Name, Parser, Payload};
+use wasm_jit::{ExternType, Module};
 use wasm_jit_hooks::{CallForm, Flow};
 
 use crate::Error;
@@ -271,6 +271,21 @@ impl Code {
             return self.places_of_line(file, line);
         }
         Ok(vec![self.first(self.function(text)?)?])
+    }
+
+    /// The size of the first memory when an instance is made, in bytes; `None` if it is imported.
+    pub(crate) fn memory_at_start(&self) -> Option<u64> {
+        if self.module().imports().any(|import| matches!(import.ty(), ExternType::Memory(_))) {
+            return None;
+        }
+        let memory = |payload| match payload {
+            Payload::MemorySection(memories) => memories.into_iter().next()?.ok(),
+            _ => None,
+        };
+        let found = Parser::new(0).parse_all(self.module().bytes()).flatten().find_map(memory);
+        Some(found.map_or(0, |memory| {
+            memory.initial.checked_shl(memory.page_size_log2.unwrap_or(16)).unwrap_or(u64::MAX)
+        }))
     }
 
     fn places_of_line(&self, file: &str, line: u32) -> Result<Vec<Location>, Error> {

@@ -111,8 +111,12 @@ impl Debugger {
     /// stopped, counted from the innermost one, and ends with it. Returns its number.
     ///
     /// # Errors
-    /// [`Error::Running`] if it belongs to a frame; [`Error::Access`], [`Error::Probe`].
+    /// [`Error::Constant`]; [`Error::Running`] if it belongs to a frame; [`Error::Outside`] if no
+    /// thread is stopped, and the errors of [`Expression::evaluate`] otherwise; [`Error::Probe`].
     pub fn add_watch(&self, expression: Expression, level: usize) -> Result<u32, Error> {
+        if !expression.may_change() {
+            return Err(Error::Constant { text: expression.text().to_owned() });
+        }
         let expression = Arc::new(expression);
         let is_global = |name: &str| {
             let code = &self.shared.code;
@@ -132,7 +136,7 @@ impl Debugger {
             let frame = match is_of_frame {
                 true => {
                     let seen = shared.state().present.as_ref().map(|present| present.point);
-                    let (function, depth) = (scope.location().function, scope.depth());
+                    let (function, depth) = (scope.location().function, scope.depth()?);
                     Some(WatchedFrame::new(function, depth, seen, scope.accessor()?))
                 }
                 false => None,
@@ -143,7 +147,14 @@ impl Debugger {
         });
         let watch = match begun {
             Ok(watch) => watch?,
-            Err(Error::Running) if !is_of_frame => Watch::new(number, expression.clone(), None),
+            Err(Error::Running) if !is_of_frame => {
+                if let Some(size) = self.shared.code.memory_at_start()
+                    && let Some(address) = expression.address_outside(size)
+                {
+                    return Err(Error::Outside { address, size });
+                }
+                Watch::new(number, expression.clone(), None)
+            }
             Err(error) => return Err(error),
         };
         let state = &mut *self.shared.state();
@@ -168,6 +179,11 @@ impl Debugger {
     /// when they are called. Stops and ends [report](crate::Stop::unwatched) it, too.
     pub fn unwatched(&self) -> Option<Unwatched> {
         self.shared.state().unseen()
+    }
+
+    /// Number of threads of this run that have stopped until now, which have the numbers from 1 on.
+    pub fn threads(&self) -> u32 {
+        self.shared.state().threads.len() as u32
     }
 
     /// All breakpoints and watchpoints, by their numbers.

@@ -60,6 +60,20 @@ pub enum Error {
     /// A value cannot be computed.
     #[error("{0}")]
     Value(String),
+    /// The value of an expression that is to be watched is always the same.
+    #[error("the value of `{text}` never changes")]
+    Constant {
+        /// The expression.
+        text: String,
+    },
+    /// The address in an expression is outside of the memory.
+    #[error("the address {address} is outside of the memory, which has {size} bytes at the start")]
+    Outside {
+        /// The address.
+        address: u64,
+        /// The size of the memory, before the program makes it larger.
+        size: u64,
+    },
     /// The stack has fewer frames.
     #[error("there is no frame {level}")]
     NoFrame {

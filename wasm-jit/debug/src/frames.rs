@@ -46,17 +46,12 @@ impl<'f> Stopped<'_, 'f> {
     pub fn frame(&mut self, level: usize) -> Result<Scope<'_, 'f>, Error> {
         let location = *self.locations.get(level).ok_or(Error::NoFrame { level })?;
         let location = location.ok_or(Error::OtherModule { level })?;
-        let mut accessor: Option<FrameAccessor> = None;
-        for _ in 0..level {
-            let caller = match accessor {
-                None => self.frame.caller()?,
-                Some(callee) => callee.caller(self.frame)?,
-            };
-            accessor = Some(caller.ok_or(Error::NoFrame { level })?);
-        }
-        let depth = self.locations.len() - 1 - level;
+        let accessor = match level {
+            0 => None,
+            _ => Some(self.frame.outer(level)?.ok_or(Error::NoFrame { level })?),
+        };
         let is_recorded = self.is_recorded;
-        Ok(Scope { frame: &mut *self.frame, code: self.code, accessor, location, depth, is_recorded })
+        Ok(Scope { frame: &mut *self.frame, code: self.code, accessor, location, is_recorded })
     }
 }
 
@@ -67,7 +62,6 @@ pub struct Scope<'a, 'f> {
     /// `None` for the innermost frame.
     accessor: Option<FrameAccessor>,
     location: Location,
-    depth: usize,
     /// Whether nothing can be changed.
     is_recorded: bool,
 }
@@ -81,8 +75,8 @@ impl std::fmt::Debug for Scope<'_, '_> {
 impl<'a, 'f> Scope<'a, 'f> {
     /// The innermost frame.
     pub(crate) fn innermost(frame: &'a mut Frame<'f>, code: &'a Code) -> Self {
-        let (location, depth) = (frame.location(), frame.depth());
-        Self { frame, code, accessor: None, location, depth, is_recorded: false }
+        let location = frame.location();
+        Self { frame, code, accessor: None, location, is_recorded: false }
     }
 
     /// A frame of the thread.
@@ -91,10 +85,10 @@ impl<'a, 'f> Scope<'a, 'f> {
         code: &'a Code,
         accessor: FrameAccessor,
     ) -> Result<Self, Error> {
-        let (location, depth) = (accessor.location(frame)?, accessor.depth(frame)?);
-        let is_innermost = depth == frame.depth();
+        let is_innermost = accessor.number(frame)? == frame.number();
+        let location = if is_innermost { frame.location() } else { accessor.location(frame)? };
         let accessor = (!is_innermost).then_some(accessor);
-        Ok(Self { frame, code, accessor, location, depth, is_recorded: false })
+        Ok(Self { frame, code, accessor, location, is_recorded: false })
     }
 
     /// An accessor of the frame.
@@ -118,9 +112,15 @@ impl<'a, 'f> Scope<'a, 'f> {
         self.location
     }
 
-    /// Number of frames outside of this one.
-    pub fn depth(&self) -> usize {
-        self.depth
+    /// Number of frames outside of this one. They are counted each time.
+    ///
+    /// # Errors
+    /// [`Error::Access`].
+    pub fn depth(&self) -> Result<usize, Error> {
+        Ok(match self.accessor {
+            None => self.frame.depth(),
+            Some(accessor) => accessor.depth(self.frame)?,
+        })
     }
 
     /// Number of operands on its stack.

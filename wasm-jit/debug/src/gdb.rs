@@ -11,6 +11,8 @@
 //! front of its last instruction, at the end of the replay log; a client for which it continues
 //! from there sees the same again.
 
+mod packets;
+
 use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
@@ -19,7 +21,7 @@ use gdbstub::arch::lldb::{Encoding, Format, Generic, Register};
 use gdbstub::common::{Endianness, Pid, Signal, Tid};
 use gdbstub::conn::ConnectionExt;
 use gdbstub::stub::state_machine::GdbStubStateMachine;
-use gdbstub::stub::{GdbStub, SingleThreadStopReason};
+use gdbstub::stub::{GdbStub, GdbStubError, SingleThreadStopReason};
 use gdbstub::target::ext::base::BaseOps;
 use gdbstub::target::ext::base::reverse_exec::{
     ReplayLogPosition, ReverseCont, ReverseContOps, ReverseStep, ReverseStepOps,
@@ -46,6 +48,7 @@ use gdbstub_arch::wasm::reg::id::WasmRegId;
 use wasm_jit::Val;
 use wasm_jit::probes::{Location, Place};
 
+use self::packets::{Packets, Sent, Wire};
 use crate::{Debugger, Error, Event, Expression, Reason, Resume, Reverse, Stop};
 
 /// Maximum time of a wait for an event of the program, after which the connection is read.
@@ -81,6 +84,7 @@ pub fn serve(debugger: &Debugger, connection: impl ConnectionExt<Error = io::Err
         outcome: None,
         is_killed: false,
         is_at_end: false,
+        is_told: false,
     };
     let served = client.serve(connection);
     client
@@ -112,36 +116,90 @@ struct Client<'d> {
     is_killed: bool,
     /// Whether a run that repeats has come to its end, and goes back to its last instruction.
     is_at_end: bool,
+    /// While another stub is told what the client has sent: the program does not move.
+    is_told: bool,
 }
 
 type Reported = SingleThreadStopReason<u64>;
+
+type Stub<'a, T, C> = GdbStubStateMachine<'a, T, Wire<'a, C>>;
+
+type StubError = GdbStubError<&'static str, io::Error>;
+
+/// Whether the packet that has caused an error is not what is wrong.
+fn is_fatal(error: &StubError) -> bool {
+    error.is_connection_error() || error.is_target_error()
+}
+
+/// The connection, if the stub receives packets.
+fn wire_of<'g, 'a, T: Target, C: ConnectionExt>(gdb: &'g mut Stub<'a, T, C>) -> Option<&'g mut Wire<'a, C>> {
+    match gdb {
+        GdbStubStateMachine::Idle(idle) => Some(idle.borrow_conn()),
+        GdbStubStateMachine::Running(running) => Some(running.borrow_conn()),
+        _ => None,
+    }
+}
 
 fn broken(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
 }
 
 impl Client<'_> {
-    fn serve(&mut self, connection: impl ConnectionExt<Error = io::Error>) -> io::Result<()> {
+    fn serve(&mut self, mut connection: impl ConnectionExt<Error = io::Error>) -> io::Result<()> {
         // The client asks why the program has stopped: so it must have.
         if !self.debugger.is_stopped() {
             self.wait_first()?;
         }
         self.see_pc();
-        let mut gdb = GdbStub::new(connection).run_state_machine(self).map_err(broken)?;
+        let mut packets = Packets::default();
+        let mut is_running = false;
+        while !self.converse(&mut connection, &mut packets, &mut is_running)? {
+            packets.refuse(&mut connection)?;
+        }
+        Ok(())
+    }
+
+    /// Serves the client by one stub. Returns whether the client has gone; otherwise the last
+    /// packet was a wrong one, and has no answer yet.
+    fn converse<C: ConnectionExt<Error = io::Error>>(
+        &mut self,
+        connection: &mut C,
+        packets: &mut Packets,
+        is_running: &mut bool,
+    ) -> io::Result<bool> {
+        let wire = Wire { connection, is_mute: true };
+        let mut gdb = GdbStub::new(wire).run_state_machine(self).map_err(broken)?;
+        self.is_told = true;
+        for byte in packets.settings(*is_running) {
+            gdb = self.receive(gdb, byte).map_err(broken)?;
+        }
+        self.is_told = false;
+        if let Some(wire) = wire_of(&mut gdb) {
+            wire.is_mute = false;
+        }
         loop {
-            gdb = match gdb {
-                GdbStubStateMachine::Idle(mut idle) => {
-                    let byte = ConnectionExt::read(idle.borrow_conn())?;
-                    idle.incoming_data(self, byte).map_err(broken)?
+            *is_running = matches!(gdb, GdbStubStateMachine::Running(_));
+            if let Some(wire) = wire_of(&mut gdb)
+                && (!*is_running || ConnectionExt::peek(wire)?.is_some())
+            {
+                let packet = match packets.add(ConnectionExt::read(wire)?) {
+                    Sent::Nothing => continue,
+                    Sent::TooLong => return Ok(false),
+                    Sent::Complete(packet) => packet,
+                };
+                for byte in &packet {
+                    gdb = match self.receive(gdb, *byte) {
+                        Ok(gdb) => gdb,
+                        Err(error) if is_fatal(&error) || packet.len() == 1 => return Err(broken(error)),
+                        Err(_) => return Ok(false),
+                    };
                 }
-                GdbStubStateMachine::Running(mut running) => {
-                    let peeked = ConnectionExt::peek(running.borrow_conn())?;
-                    if peeked.is_some() {
-                        let byte = ConnectionExt::read(running.borrow_conn())?;
-                        running.incoming_data(self, byte).map_err(broken)?
-                    } else if let Some(reason) =
-                        self.debugger.wait_for(POLL).and_then(|event| self.reason(event))
-                    {
+                continue;
+            }
+            gdb = match gdb {
+                GdbStubStateMachine::Idle(idle) => idle.into(),
+                GdbStubStateMachine::Running(running) => {
+                    if let Some(reason) = self.debugger.wait_for(POLL).and_then(|event| self.reason(event)) {
                         let pc = self.pc.to_le_bytes();
                         let mut registers = std::iter::once((WasmRegId::Pc, &pc[..]));
                         match reason {
@@ -161,9 +219,22 @@ impl Client<'_> {
                 }
                 GdbStubStateMachine::Disconnected(ended) => {
                     self.is_killed = matches!(ended.get_reason(), gdbstub::stub::DisconnectReason::Kill);
-                    return Ok(());
+                    return Ok(true);
                 }
             };
+        }
+    }
+
+    /// Gives the stub a byte of the client.
+    fn receive<'a, C: ConnectionExt<Error = io::Error>>(
+        &mut self,
+        gdb: Stub<'a, Self, C>,
+        byte: u8,
+    ) -> Result<Stub<'a, Self, C>, StubError> {
+        match gdb {
+            GdbStubStateMachine::Idle(idle) => idle.incoming_data(self, byte),
+            GdbStubStateMachine::Running(running) => running.incoming_data(self, byte),
+            other => Ok(other),
         }
     }
 
@@ -368,6 +439,9 @@ impl SingleRegisterAccess<()> for Client<'_> {
 
 impl SingleThreadResume for Client<'_> {
     fn resume(&mut self, _: Option<Signal>) -> Result<(), &'static str> {
+        if self.is_told {
+            return Ok(());
+        }
         self.debugger.resume(Resume::Continue).map_err(|_| "the program is not stopped")
     }
 

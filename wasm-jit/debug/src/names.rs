@@ -12,6 +12,17 @@ impl Scope<'_, '_> {
     pub fn variables(&mut self) -> Vec<(String, Result<Value, Error>)> {
         let Some(dwarf) = self.code().dwarf() else { return Vec::new() };
         let variables = dwarf.variables(self.code().module_offset(self.location()));
+        self.values(variables)
+    }
+
+    /// The parameters that the function has in the source, with their values as they are shown.
+    pub fn parameters(&mut self) -> Vec<(String, Result<Value, Error>)> {
+        let Some(dwarf) = self.code().dwarf() else { return Vec::new() };
+        let parameters = dwarf.parameters(self.code().module_offset(self.location()));
+        self.values(parameters)
+    }
+
+    fn values(&mut self, variables: Vec<Variable>) -> Vec<(String, Result<Value, Error>)> {
         let value = |variable: Variable| {
             let value = variable.object(self).and_then(|object| object.value(self));
             (variable.name, value)

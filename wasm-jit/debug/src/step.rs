@@ -1,4 +1,9 @@
 //! Steps: where a thread may go next, and which of these places ends the step.
+//!
+//! Frames are compared by their [numbers](Frame::numbers), which takes the same time however deep
+//! the stack is. A frame may get another number when it makes a tail call, but its caller waits and
+//! does not: so the frame of a step is the one whose caller has the caller's number, and the frames
+//! outside of it are those that waited when the step began.
 
 use std::collections::BTreeSet;
 use std::thread::ThreadId;
@@ -41,8 +46,9 @@ enum Role {
     Outer,
     /// A call by the frame, whose callee is to be stepped into.
     Call,
-    /// The start of a callee, which ends the step at this depth.
-    Into(usize),
+    /// The start of a callee that the frame calls, or, if it is a tail call, of what takes its
+    /// place.
+    Into { is_tail: bool },
 }
 
 /// The result of a step at a place.
@@ -60,8 +66,10 @@ pub(crate) enum Found {
 #[derive(Debug)]
 pub(crate) struct Plan {
     thread: ThreadId,
-    /// The depth of the frame.
-    depth: usize,
+    /// The number of the frame's caller, if it has one.
+    caller: Option<u64>,
+    /// Those of all frames outside of it, in ascending order.
+    waiting: Vec<u64>,
     places: Vec<(Location, Role)>,
     /// Whether functions without lines are not stepped into.
     by_line: bool,
@@ -92,13 +100,16 @@ impl Plan {
             Resume::Finish { level } => level,
             _ => 0,
         };
-        let depth = locations.len().checked_sub(level + 1).ok_or(Error::NoFrame { level })?;
-        let here = locations[level].ok_or(Error::OtherModule { level })?;
+        let here = locations.get(level).ok_or(Error::NoFrame { level })?;
+        let here = here.ok_or(Error::OtherModule { level })?;
+        let mut waiting: Vec<u64> = frame.numbers().skip(level + 1).collect();
+        let caller = waiting.first().copied();
+        waiting.sort_unstable();
         let line = site.code.line(here);
         let by_line = matches!(resume, Resume::Step | Resume::Next) && line.is_some();
         let into = matches!(resume, Resume::Step | Resume::StepInstruction);
-        let mut plan =
-            Self { thread: std::thread::current().id(), depth, places: Vec::new(), by_line, returns: None };
+        let thread = std::thread::current().id();
+        let mut plan = Self { thread, caller, waiting, places: Vec::new(), by_line, returns: None };
         let mut wanted: Vec<(Location, Role)> = Vec::new();
         let body = site.code.body(here.function)?;
         let index = body.index(here.place);
@@ -163,7 +174,7 @@ impl Plan {
         } else if site.code.line(first).is_none() {
             return Ok(());
         }
-        self.add(site, first, Role::Into(self.depth + usize::from(!called.is_tail)))
+        self.add(site, first, Role::Into { is_tail: called.is_tail })
     }
 
     /// A thread has reached a place.
@@ -171,13 +182,12 @@ impl Plan {
         if std::thread::current().id() != self.thread {
             return Found::Nothing;
         }
-        let depth = frame.depth();
         let of_place = |(place, _): &&(Location, Role)| *place == location;
         let roles: Vec<Role> = self.places.iter().filter(of_place).map(|(_, role)| *role).collect();
         let ends = |role: &Role| match role {
-            Role::Here => depth == self.depth,
-            Role::Outer => depth < self.depth,
-            Role::Into(callee) => depth == *callee,
+            Role::Here | Role::Into { is_tail: true } => self.is_around(frame, 0),
+            Role::Outer => self.waiting.binary_search(&frame.number()).is_ok(),
+            Role::Into { is_tail: false } => self.is_around(frame, 1),
             Role::Call => false,
         };
         if roles.iter().any(ends) {
@@ -186,7 +196,7 @@ impl Plan {
                 _ => Found::Done,
             };
         }
-        if roles.contains(&Role::Call) && depth == self.depth {
+        if roles.contains(&Role::Call) && self.is_around(frame, 0) {
             let body = site.code.body(location.function);
             let called = body.ok().and_then(|body| body.calls.get(&body.index(location.place)).copied());
             if let Some(called) = called {
@@ -195,6 +205,12 @@ impl Plan {
             }
         }
         Found::Nothing
+    }
+
+    /// Whether the frame of the step is this one, so many frames outwards.
+    fn is_around(&self, frame: &Frame<'_>, level: usize) -> bool {
+        let mut numbers = frame.numbers().skip(level);
+        numbers.next().is_some() && numbers.next() == self.caller
     }
 
     /// Switches its probes off.

@@ -18,6 +18,13 @@ pub enum Value {
     F64(u64),
     /// An unsigned integer of up to 64 bits.
     Unsigned(u64),
+    /// A value of an enumeration that has a name there.
+    Named {
+        /// The value.
+        value: i128,
+        /// Its name, as which it is shown.
+        name: String,
+    },
     /// Anything else, as it is shown: a reference, a structure.
     Text(String),
 }
@@ -64,6 +71,7 @@ impl Value {
             Self::I32(value) => Some((*value).into()),
             Self::I64(value) => Some((*value).into()),
             Self::Unsigned(value) => Some((*value).into()),
+            Self::Named { value, .. } => Some(*value),
             _ => None,
         }
     }
@@ -116,7 +124,7 @@ impl fmt::Display for Value {
             Self::Unsigned(value) => value.fmt(f),
             Self::F32(bits) => write!(f, "{:?}", f32::from_bits(*bits)),
             Self::F64(bits) => write!(f, "{:?}", f64::from_bits(*bits)),
-            Self::Text(text) => f.write_str(text),
+            Self::Named { name: text, .. } | Self::Text(text) => f.write_str(text),
         }
     }
 }

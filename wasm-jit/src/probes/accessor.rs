@@ -147,6 +147,14 @@ impl FrameAccessor {
         Ok(frame.instance_at(owner))
     }
 
+    /// The frame's number: see [`Frame::number`].
+    ///
+    /// # Errors
+    /// [`AccessError::FrameGone`], [`AccessError::OtherStore`].
+    pub fn number(&self, frame: &Frame<'_>) -> Result<u64, AccessError> {
+        Ok(self.fp(frame)? as u64)
+    }
+
     /// How many frames of WebAssembly functions there are around it in its store.
     ///
     /// # Errors

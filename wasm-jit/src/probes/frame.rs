@@ -89,8 +89,18 @@ impl<'a> Frame<'a> {
         self.walk().first().fp as u64
     }
 
+    /// The [numbers](Frame::number) of this frame and those around it in its store, from this one
+    /// outwards. Those of frames that exist at the same time are different.
+    ///
+    /// Each takes some nanoseconds when it is taken: to know whether the caller is the same as
+    /// before, the second one is compared, which does not depend on how deep the stack is.
+    pub fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.walk().map(|waiting| waiting.fp as u64)
+    }
+
     /// How many frames of WebAssembly functions there are around this one in its store. Frames of
-    /// host functions between them do not count.
+    /// host functions between them do not count. This counts them, which takes some nanoseconds for
+    /// each.
     pub fn depth(&self) -> usize {
         self.walk().count() - 1
     }
@@ -143,8 +153,24 @@ impl<'a> Frame<'a> {
     /// # Errors
     /// [`AccessError::Version`], [`AccessError::InStub`].
     pub fn caller(&mut self) -> Result<Option<FrameAccessor>, AccessError> {
-        let Some(caller) = self.walk().nth(1) else { return Ok(None) };
-        accessor::of(self, &caller).map(Some)
+        self.outer(1)
+    }
+
+    /// An accessor of the frame that is so many frames outwards from this one in the store: 0 is
+    /// this one, 1 its [caller](Frame::caller).
+    ///
+    /// # Errors
+    /// [`AccessError::Version`], [`AccessError::InStub`].
+    pub fn outer(&mut self, level: usize) -> Result<Option<FrameAccessor>, AccessError> {
+        let Some(found) = self.walk().nth(level) else { return Ok(None) };
+        accessor::of(self, &found).map(Some)
+    }
+
+    /// Number of frames that were come to on this thread to answer questions about frames: for
+    /// tests of what they cost.
+    #[doc(hidden)]
+    pub fn walked(&self) -> u64 {
+        crate::trap::walked()
     }
 
     /// How many operands the function has on its stack.

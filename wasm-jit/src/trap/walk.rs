@@ -5,6 +5,8 @@
 //! waiting frame inwards, or where the activation was left: host trampolines and stubs save all of
 //! them.
 
+use std::cell::Cell;
+
 use iced_x86::{Mnemonic, Register};
 use wasm_jit_codegen::{Reg, SiteFrame, callee_saved_slot};
 
@@ -17,6 +19,16 @@ use crate::vmctx::VmContext;
 
 /// The callee-saved registers, by their numbers in machine code.
 const KEPT: [(u8, Register); 3] = [(3, Register::RBX), (12, Register::R12), (13, Register::R13)];
+
+thread_local! {
+    /// Number of frames that this thread's walks have come to.
+    static WALKED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Number of frames that this thread's walks have come to.
+pub(crate) fn walked() -> u64 {
+    WALKED.get()
+}
 
 /// A frame of a function that waits for a callee, or for a probe.
 #[derive(Clone, Copy, Debug)]
@@ -171,6 +183,7 @@ impl Iterator for Walk {
                 self.at = unsafe { self.after(frame) };
                 frame = self.at?;
             }
+            WALKED.set(WALKED.get() + 1);
             let pc = frame.return_address - 1;
             // SAFETY: the frame waits there.
             if unsafe { image_at(pc) }.is_some_and(|image| image.has_function_at(pc)) {

@@ -1,7 +1,7 @@
 //! Where a program that runs can be reached by a debugger.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -75,6 +75,16 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
 pub(super) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
+}
+
+impl Listener {
+    /// The address with its port, if it has one: that of port 0 is chosen by the system.
+    pub(super) fn port(&self) -> io::Result<Option<SocketAddr>> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(Some),
+            Self::Unix(_) => Ok(None),
+        }
+    }
 }
 
 #[cfg(test)]

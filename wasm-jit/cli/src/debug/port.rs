@@ -3,10 +3,12 @@
 //! The first byte of a connection tells what the client speaks: `+`, `$` or Ctrl-C is the GDB
 //! remote protocol. Else the first line is `session`, followed by commands, a line each, each of
 //! which is answered by a text and a zero byte; or it is `pause`, which stops the program of a
-//! session that waits for it. One client at a time is served.
+//! session that waits for it. One client at a time is served: another one that comes meanwhile is
+//! refused, with a line on stderr.
 
+use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -43,6 +45,9 @@ impl Port {
         let address: Address = address.parse()?;
         let about = |error| Failure::new(error).about(format_args!("--debug-port {address}"));
         let listener = address.listen().map_err(about)?;
+        if let Some(address) = listener.port().map_err(about)? {
+            print(format_args!("a debugger can attach at {address}"));
+        }
         let file = match &address {
             Address::Path(path) => {
                 // Whoever can connect controls the program.
@@ -110,7 +115,10 @@ impl Served {
             }
         };
         if matches!(first, b'+' | b'$' | 3) {
-            let Ok(_turn) = self.client.try_lock() else { return Ok(()) };
+            let Ok(_turn) = self.client.try_lock() else {
+                refused();
+                return Ok(());
+            };
             let _busy = self.busy.lock();
             if !self.debugger.is_stopped() {
                 self.debugger.pause();
@@ -124,7 +132,10 @@ impl Served {
             }
             "session" => match self.client.try_lock() {
                 Ok(_turn) => self.session(client),
-                Err(_) => answer(&mut client, "another debugger is attached\n"),
+                Err(_) => {
+                    refused();
+                    answer(&mut client, "another debugger is attached\n")
+                }
             },
             _ => Ok(()),
         }
@@ -150,6 +161,15 @@ impl Served {
         drop(busy);
         served
     }
+}
+
+/// Prints a line, whose reader may have gone.
+fn print(text: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "wasm-jit: {text}");
+}
+
+fn refused() {
+    print(format_args!("--debug-port: another debugger is attached: a connection was refused"));
 }
 
 fn text(done: Result<Answer, String>) -> String {

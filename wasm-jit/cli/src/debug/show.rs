@@ -6,7 +6,7 @@ use std::fs;
 
 use wasm_jit::Val;
 use wasm_jit::probes::Location;
-use wasm_jit_debug::{Code, Outcome, Reason, Stop, Stopped, Unwatched, Value};
+use wasm_jit_debug::{Code, Outcome, Reason, Scope, Stop, Stopped, Unwatched, Value};
 
 /// The lines of source files that were read; `None` of those that cannot be.
 #[derive(Debug, Default)]
@@ -110,26 +110,39 @@ pub(super) fn local_name(code: &Code, function: u32, index: u32) -> String {
     }
 }
 
+/// The parameters of a frame: those of the source, if they are known, or else those of the
+/// function. Structures are not shown.
+fn parameters(scope: &mut Scope<'_, '_>) -> String {
+    let known = scope.parameters();
+    let shown: Vec<String> = if known.is_empty() {
+        let function = scope.location().function;
+        let count = scope.code().module().function(function).map_or(0, |of| of.ty().params().len() as u32);
+        let shown = |index: u32| {
+            let name = local_name(scope.code(), function, index);
+            match scope.local(index) {
+                Ok(found) => format!("{name}={}", value(&found)),
+                Err(_) => format!("{name}=?"),
+            }
+        };
+        (0..count).map(shown).collect()
+    } else {
+        let shown = |(name, value): (String, Result<Value, _>)| match value {
+            Ok(Value::Text(_)) => format!("{name}=..."),
+            Ok(value) => format!("{name}={value}"),
+            Err(_) => format!("{name}=?"),
+        };
+        known.into_iter().map(shown).collect()
+    };
+    format!(" ({})", shown.join(", "))
+}
+
 /// A line of a backtrace, with the parameters.
 pub(super) fn frame(stopped: &mut Stopped<'_, '_>, level: usize) -> String {
     let Some(Some(location)) = stopped.locations().get(level).copied() else {
         return format!("#{level:<3} <another module>\n");
     };
     let parameters = match stopped.frame(level) {
-        Ok(mut scope) => {
-            let function = location.function;
-            let count =
-                scope.code().module().function(function).map_or(0, |of| of.ty().params().len() as u32);
-            let shown = |index: u32| {
-                let name = local_name(scope.code(), function, index);
-                match scope.local(index) {
-                    Ok(found) => format!("{name}={}", value(&found)),
-                    Err(_) => format!("{name}=?"),
-                }
-            };
-            let shown: Vec<String> = (0..count).map(shown).collect();
-            format!(" ({})", shown.join(", "))
-        }
+        Ok(mut scope) => parameters(&mut scope),
         Err(_) => String::new(),
     };
     let code = stopped.code();

@@ -2,7 +2,7 @@
 //! knows WebAssembly: what the variable `LLDB` names, `lldb-22`, or what `scripts/lldb.sh` has
 //! installed.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
@@ -98,12 +98,61 @@ fn packets_read_values_and_control_the_program() {
     assert!(watched.contains("watch:10"), "{watched}");
     assert_eq!(client.send("m10,4"), "78563412");
     assert_eq!(client.send("M10,4:01000000"), "OK");
+    // Wrong packets have an answer, and change nothing.
+    for (packet, acknowledges) in
+        [("M0,4:zzzz", true), ("qWasmLocal:99999999999;-1", true), ("M0,4:zzzz", false)]
+    {
+        if !acknowledges {
+            assert_eq!(client.send("QStartNoAckMode"), "OK");
+        }
+        assert_eq!(client.send(packet), "E01");
+        assert_eq!(client.send("m10,4"), "01000000");
+    }
+    assert_eq!(client.send(&format!("M10,4:{}", "z".repeat(10_000))), "E01");
     assert_eq!(client.send("z2,10,4"), "OK");
     assert!(client.send("vCont;c").starts_with("W00"), "it ends");
     drop(client);
     let mut printed = String::new();
     child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
     assert_eq!((printed.as_str(), child.wait().unwrap().code()), ("1\n", Some(0)));
+}
+
+#[test]
+fn wrong_packets_are_answered_while_the_program_runs() {
+    let place = Place::new();
+    let (mut child, port) = server(&place, &["--invoke", "main", "loops.wat"]);
+    let mut client = Client(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    assert!(client.send("?").starts_with("T05"));
+    client.0.write_all(b"$vCont;c#a8").unwrap();
+    assert_eq!(client.send("M0,4:zzzz"), "E01");
+    // The program still runs, until Ctrl-C.
+    client.0.write_all(&[3]).unwrap();
+    assert!(client.receive().starts_with("T02"));
+    client.0.write_all(b"$k#6b").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn one_debugger_at_a_time_is_attached() {
+    let place = Place::new();
+    let mut program =
+        place.command(&["run", "--debug-port", "0", "--invoke", "main", "loops.wat"]).spawn().unwrap();
+    let mut said = BufReader::new(program.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let address = said.next().unwrap().rsplit(' ').next().unwrap().to_owned();
+    let mut client = Client(TcpStream::connect(&address).unwrap());
+    assert!(client.send("?").starts_with('T'));
+    let mut second = TcpStream::connect(&address).unwrap();
+    second.write_all(b"$?#3f").unwrap();
+    assert_eq!(second.read(&mut [0]).unwrap_or(0), 0, "it is closed");
+    assert!(said.next().unwrap().contains("another debugger is attached"));
+    let port = address.rsplit(':').next().unwrap();
+    let third = place.command(&["debug", "--connect", port]).output().unwrap();
+    assert!(String::from_utf8_lossy(&third.stdout).contains("another debugger is attached"));
+    assert!(said.next().unwrap().contains("another debugger is attached"));
+    // The first one is served.
+    assert_eq!(client.send("m0,4"), "00000000");
+    program.kill().unwrap();
+    program.wait().unwrap();
 }
 
 /// An LLDB that connects to WebAssembly programs.

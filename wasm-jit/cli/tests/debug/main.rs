@@ -134,10 +134,45 @@ ADDRESS
     let (address, rest) = rest.split_once('\n').unwrap();
     assert!(address.parse::<u32>().is_ok(), "{address}");
     let rest = rest.strip_prefix(after).unwrap_or_else(|| panic!("{text}"));
-    assert!(rest.contains("add ($local0="), "{text}");
+    assert!(rest.contains("add (p=") && rest.contains(", n=3) at points.c:9"), "{text}");
     assert!(rest.contains("Returned: 9\n"), "{text}");
     assert!(rest.contains("0x run at points.c:18"), "{text}");
     assert!(rest.ends_with("wasm-jit: `up`: this is the outermost frame"), "{text}");
+}
+
+#[test]
+fn variables_of_the_source_are_shown_by_their_names() {
+    let place = Place::new();
+    place.points();
+    let commands = [
+        "tbreak points.c:19",
+        "run",
+        "info locals",
+        "print way",
+        "print/x way",
+        "print way == 5",
+        "info threads",
+        "break points.c:19 if way == 0",
+        "info locals all",
+        "frame",
+    ];
+    let text = place.session(&commands, &["--invoke", "main", "points.wasm", "3"]);
+    let answer = |command: &str| {
+        let after = text.split_once(&format!("(wasm-jit) {command}\n")).unwrap_or_else(|| panic!("{text}")).1;
+        after.split("(wasm-jit) ").next().unwrap().to_owned()
+    };
+    let locals = answer("info locals");
+    assert!(locals.contains("way = RIGHT\n") && locals.contains("first = 9\n"), "{locals}");
+    assert!(locals.contains("n = 3\n") && !locals.contains('$'), "{locals}");
+    assert_eq!(
+        [answer("print way"), answer("print/x way"), answer("print way == 5")],
+        ["RIGHT\n", "0x5\n", "1\n"]
+    );
+    let threads = answer("info threads");
+    assert!(threads.starts_with("* 1   0x") && threads.ends_with(" run at points.c:19\n"), "{threads}");
+    let all = answer("info locals all");
+    assert!(all.starts_with(&locals) && all.contains("$local0 = 3\n"), "{all}");
+    assert!(answer("frame").contains(" run (n=3) at points.c:19"), "{text}");
 }
 
 #[test]
@@ -193,6 +228,12 @@ fn mistakes_in_commands_say_what_is_wrong() {
     check(&place, "x/q 1", "`/q` is no format");
     check(&place, "set 5", "set PLACE = EXPRESSION");
     check(&place, "info nothing", "info breakpoints|locals");
+    check(&place, "info threads", "no thread has stopped");
+    check(&place, "watch 3", "the value of `3` never changes");
+    check(&place, "watch 1 + -2", "never changes");
+    check(&place, "watch i32[65533]", "the address 65533 is outside of the memory, which has 65536 bytes");
+    check(&place, "watch u8[2 * 65536]", "is outside of the memory");
+    check(&place, "watch i32[65532]", "Watchpoint 1: i32[65532]");
     check(&place, "list", "the program does not run");
     let timeout = place.command(&["debug", "--timeout", "1s", "loops.wat"]).output().unwrap();
     assert_eq!(timeout.status.code(), Some(2));

@@ -38,6 +38,8 @@ pub(crate) struct Variable {
     constant: Option<AttributeValue<Reader>>,
     frame_base: Option<AttributeValue<Reader>>,
     unit: usize,
+    /// Whether it is a parameter of the function, not of one that is inlined there.
+    is_parameter: bool,
 }
 
 /// The place of a value.
@@ -91,14 +93,27 @@ impl Dwarf {
     /// The variables in scope at an instruction, the innermost first. Those that are hidden are not
     /// among them.
     pub(crate) fn variables(&self, offset: u64) -> Vec<Variable> {
-        let mut found = Vec::new();
-        if let Some((unit, address)) = self.unit_at(offset) {
-            let _ = self.locals(unit, address, &mut found);
-        }
+        let mut found = self.all_variables(offset);
         // Of the same name, the one of the innermost block.
         found.reverse();
         let mut seen = std::collections::HashSet::new();
         found.retain(|variable: &Variable| seen.insert(variable.name.clone()));
+        found
+    }
+
+    /// The parameters of the function of an instruction, in their order.
+    pub(crate) fn parameters(&self, offset: u64) -> Vec<Variable> {
+        let mut found = self.all_variables(offset);
+        found.retain(|variable| variable.is_parameter);
+        found
+    }
+
+    /// The variables in scope at an instruction, in the order of their declarations.
+    fn all_variables(&self, offset: u64) -> Vec<Variable> {
+        let mut found = Vec::new();
+        if let Some((unit, address)) = self.unit_at(offset) {
+            let _ = self.locals(unit, address, &mut found);
+        }
         found
     }
 
@@ -157,11 +172,12 @@ impl Dwarf {
 
     fn locals(&self, unit: usize, address: u64, found: &mut Vec<Variable>) -> gimli::Result<()> {
         let mut entries = self.parsed.0[unit].entries();
-        // The depths of the scopes that contain the address, with the function's frame base.
-        let mut scopes: Vec<(isize, Option<AttributeValue<Reader>>)> = Vec::new();
+        // The depths of the scopes that contain the address, whether they are functions, and the
+        // function's frame base.
+        let mut scopes: Vec<(isize, bool, Option<AttributeValue<Reader>>)> = Vec::new();
         while let Some(entry) = entries.next_dfs()? {
             let depth = entry.depth();
-            while scopes.last().is_some_and(|(scope, _)| *scope >= depth) {
+            while scopes.last().is_some_and(|(scope, ..)| *scope >= depth) {
                 scopes.pop();
             }
             match entry.tag() {
@@ -169,18 +185,21 @@ impl Dwarf {
                     let is_function = entry.tag() == gimli::DW_TAG_subprogram;
                     if self.contains(unit, entry, address) {
                         let own = entry.attr_value(gimli::DW_AT_frame_base);
-                        let base = own.or_else(|| scopes.last().and_then(|(_, base)| base.clone()));
+                        let base = own.or_else(|| scopes.last().and_then(|(.., base)| base.clone()));
                         if is_function {
                             scopes.clear();
                         }
-                        scopes.push((depth, base));
+                        scopes.push((depth, is_function, base));
                     }
                 }
                 gimli::DW_TAG_variable | gimli::DW_TAG_formal_parameter => {
-                    if let Some((scope, base)) = scopes.last()
+                    if let Some((scope, is_function, base)) = scopes.last()
                         && *scope + 1 == depth
+                        && let Some(mut variable) = self.of_entry(unit, entry, base.clone())
                     {
-                        found.extend(self.of_entry(unit, entry, base.clone()));
+                        let is_parameter = entry.tag() == gimli::DW_TAG_formal_parameter;
+                        variable.is_parameter = *is_function && is_parameter;
+                        found.push(variable);
                     }
                 }
                 _ => {}
@@ -197,6 +216,7 @@ impl Dwarf {
             constant: self.attribute(unit, entry, gimli::DW_AT_const_value).map(|(_, value)| value),
             frame_base: base,
             unit,
+            is_parameter: false,
         })
     }
 
@@ -584,11 +604,8 @@ impl Object {
                     Some(Shape::Base { encoding, size }) => scalar(encoding, size, bits),
                     _ => Value::Unsigned(bits),
                 };
-                let name = names.into_iter().find(|(of, _)| Some(*of) == value.integer());
-                match name {
-                    Some((_, name)) if nested > 0 => Value::Text(name),
-                    _ => value,
-                }
+                let named = names.into_iter().find(|(of, _)| Some(*of) == value.integer());
+                named.map_or(value, |(value, name)| Value::Named { value, name })
             }
             Shape::Struct if nested >= MAX_NESTED => Value::Text("{...}".to_owned()),
             Shape::Struct => {

@@ -1,5 +1,7 @@
 //! Values of expressions.
 
+use std::cell::Cell;
+
 use super::{Binary, Expression, Load, Node, Special, Unary};
 use crate::Error;
 use crate::dwarf::variables::Object;
@@ -43,6 +45,23 @@ impl Expression {
                 }
             },
         }
+    }
+}
+
+impl Expression {
+    /// The address of a load that is not in a memory of this size, if it is known without a frame.
+    pub(crate) fn address_outside(&self, memory: u64) -> Option<u64> {
+        let found = Cell::new(None);
+        self.node.any(&|node| {
+            let Node::Load(load, at) = node else { return false };
+            let Some(at) = at.constant().and_then(|at| address(&at).ok()) else { return false };
+            let is_outside = at.checked_add(load.size() as u64).is_none_or(|end| end > memory);
+            if is_outside {
+                found.set(Some(at));
+            }
+            is_outside
+        });
+        found.get()
     }
 }
 
@@ -114,6 +133,19 @@ impl Load {
 }
 
 impl Node {
+    /// The value of what is made of numbers only.
+    fn constant(&self) -> Option<Value> {
+        match self {
+            Self::Integer(value) => integer(*value).ok(),
+            Self::Unary(operator @ (Unary::Negate | Unary::Not | Unary::Complement), of) => {
+                unary(*operator, &of.constant()?).ok()
+            }
+            Self::Binary(Binary::Both | Binary::Either, _) => None,
+            Self::Binary(operator, of) => binary(*operator, &of[0].constant()?, &of[1].constant()?).ok(),
+            _ => None,
+        }
+    }
+
     fn evaluate(&self, scope: &mut Scope<'_, '_>) -> Result<Term, Error> {
         let value = match self {
             Self::Integer(value) => integer(*value)?,
@@ -122,7 +154,7 @@ impl Node {
             Self::Operand(depth) => (&scope.operand(*depth)?).into(),
             Self::Global(index) => (&scope.global(*index)?).into(),
             Self::Special(Special::Pc) => Value::Unsigned(scope.code().module_offset(scope.location())),
-            Self::Special(Special::Depth) => Value::Unsigned(scope.depth() as u64),
+            Self::Special(Special::Depth) => Value::Unsigned(scope.depth()? as u64),
             Self::Special(Special::Function) => Value::Unsigned(scope.location().function.into()),
             Self::Name(name) => return scope.named(name),
             Self::Load(load, at) => {

@@ -42,7 +42,21 @@ impl Expression {
 
     /// Whether its value belongs to a frame.
     pub(crate) fn is_of_frame(&self, is_global: impl Fn(&str) -> bool) -> bool {
-        self.node.is_of_frame(&is_global)
+        self.node.any(&|node| match node {
+            Node::Local(_) | Node::Operand(_) | Node::Special(_) => true,
+            Node::Name(name) => !is_global(name),
+            _ => false,
+        })
+    }
+
+    /// Whether its value may change: it is not made of numbers only.
+    pub(crate) fn may_change(&self) -> bool {
+        self.node.any(&|node| match node {
+            Node::Integer(_) | Node::Float(_) => false,
+            Node::Unary(..) | Node::Binary(..) | Node::Member(..) | Node::Index(_) => false,
+            Node::Local(_) | Node::Operand(_) | Node::Global(_) => true,
+            Node::Special(_) | Node::Name(_) | Node::Load(..) => true,
+        })
     }
 }
 
@@ -142,13 +156,13 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    fn is_of_frame(&self, is_global: &impl Fn(&str) -> bool) -> bool {
-        match self {
-            Self::Integer(_) | Self::Float(_) | Self::Global(_) => false,
-            Self::Local(_) | Self::Operand(_) | Self::Special(_) => true,
-            Self::Name(name) => !is_global(name),
-            Self::Load(_, of) | Self::Unary(_, of) | Self::Member(of, _) => of.is_of_frame(is_global),
-            Self::Binary(_, of) | Self::Index(of) => of.iter().any(|of| of.is_of_frame(is_global)),
-        }
+    /// Whether it, or a part of it, is such a one.
+    fn any(&self, test: &impl Fn(&Self) -> bool) -> bool {
+        test(self)
+            || match self {
+                Self::Load(_, of) | Self::Unary(_, of) | Self::Member(of, _) => of.any(test),
+                Self::Binary(_, of) | Self::Index(of) => of.iter().any(|of| of.any(test)),
+                _ => false,
+            }
     }
 }

@@ -102,7 +102,7 @@ pub(crate) struct State {
     /// Number of stops so far.
     stops: u64,
     /// In the order in which they have stopped first.
-    threads: Vec<ThreadId>,
+    pub threads: Vec<ThreadId>,
     pub handles: Vec<InterruptHandle>,
     pub is_killed: bool,
     pub present: Option<Present>,
@@ -217,7 +217,9 @@ impl Shared {
                 Some(Found::Done) => reasons.push(Reason::Step),
                 Some(Found::Returned { results }) => returned = Some(results),
             }
-            if state.pause.as_ref().is_some_and(|places| places.contains(&location)) {
+            // Also elsewhere than where there are probes for it: a thread that soon comes to the
+            // next probe may not be found in compiled code.
+            if state.pause.is_some() {
                 reasons.push(Reason::Pause);
             }
         }
@@ -288,13 +290,16 @@ impl Shared {
         if let Some(pass) = self.pass()? {
             return self.see_in_pass(&pass, frame);
         }
-        let reasons = self.changes(frame);
-        if reasons.is_empty() {
+        let mut reasons = self.changes(frame);
+        if reasons.is_empty() && self.state().pause.is_none() {
             return Ok(());
         }
         let _turn = self.turn.lock().unwrap_or_else(|e| e.into_inner());
         {
             let state = &mut *self.state();
+            if state.pause.is_some() {
+                reasons.push(Reason::Pause);
+            }
             for reason in &reasons {
                 if let Reason::Watch { number, .. } = reason
                     && let Some(breakpoint) = state.breakpoints.get_mut(number)
@@ -302,6 +307,10 @@ impl Shared {
                     breakpoint.hits += 1;
                 }
             }
+        }
+        // Another thread may have stopped for the pause meanwhile.
+        if reasons.is_empty() {
+            return Ok(());
         }
         let location = frame.location();
         self.stop(frame, location, reasons)

@@ -58,11 +58,18 @@ impl Debugged {
 
     /// Starts `main`.
     fn start(&mut self, arguments: &[Val]) {
+        self.start_as(arguments, true);
+    }
+
+    /// Likewise; unless the thread is known, pauses do not look for it in compiled code.
+    fn start_as(&mut self, arguments: &[Val], is_known: bool) {
         let (debugger, arguments) = (self.debugger.clone(), arguments.to_vec());
         self.thread = Some(std::thread::spawn(move || {
             let module = debugger.code().module().clone();
             let mut store = Store::new(module.engine(), ());
-            debugger.add_thread(store.interrupt_handle());
+            if is_known {
+                debugger.add_thread(store.interrupt_handle());
+            }
             let instance = instantiate(&mut store, &module);
             let outcome = match call_main(&mut store, &instance, &arguments) {
                 Ok(results) => Outcome::returned(results),

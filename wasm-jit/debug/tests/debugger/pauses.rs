@@ -1,6 +1,8 @@
 //! Pauses: stopping a program that runs.
 
-use wasm_jit_debug::{Reason, Resume};
+use std::time::Duration;
+
+use wasm_jit_debug::{Event, Expression, Reason, Resume};
 
 use super::Debugged;
 
@@ -76,4 +78,29 @@ fn a_pause_of_a_stopped_program_takes_effect_when_it_continues() {
     assert!(matches!(stop.reasons[..], [Reason::Pause]), "{stop:?}");
     debugged.assign(0, "$stop", "1").unwrap();
     assert_eq!(debugged.finish().text, "42");
+}
+
+#[test]
+fn a_thread_is_paused_at_any_probe_that_it_comes_to() {
+    let run = |debugged: &mut Debugged| {
+        debugged.start_as(&[], false);
+        debugged.debugger.pause();
+        let event = debugged.debugger.wait_for(Duration::from_secs(20));
+        let Some(Event::Stopped(stop)) = event else { panic!("{event:?}") };
+        assert!(matches!(stop.reasons[..], [Reason::Pause]), "{stop:?}");
+        debugged.assign(0, "$stop", "1").unwrap();
+        for number in debugged.debugger.breakpoints().iter().map(|of| of.number) {
+            debugged.debugger.delete(number).unwrap();
+        }
+        assert_eq!(debugged.finish().text, "42");
+    };
+    let mut debugged = Debugged::new(LOOPS);
+    let never = Expression::parse("$count == -1").unwrap();
+    let instructions = debugged.debugger.code().instructions(0).unwrap();
+    let (offset, _) = instructions.iter().find(|(_, text)| text.starts_with("i64.add")).unwrap();
+    debugged.debugger.add_breakpoint(&format!("*{offset}"), Some(never), false).unwrap();
+    run(&mut debugged);
+    let mut debugged = Debugged::new(LOOPS);
+    debugged.debugger.add_watch(Expression::parse("i32[64]").unwrap(), 0).unwrap();
+    run(&mut debugged);
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use wasm_jit::probes::{GenericFn, Kind, Location, Place};
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Engine, Module, Store, Val};
-use wasm_jit_debug::{Event, Reason, Resume};
+use wasm_jit_debug::{Event, Expression, Reason, Resume};
 
 use super::{Debugged, call_main, instantiate, programs};
 
@@ -241,4 +241,42 @@ fn a_step_ends_at_a_breakpoint_in_a_callee() {
     assert_eq!(stop.depth, 1);
     // The step is over.
     debugged.finish();
+}
+
+#[test]
+fn deep_recursion_takes_as_many_looks_at_frames_as_there_are_frames() {
+    const DEPTH: usize = 2_000;
+    let text = r#"(module (func $count (param i32) (result i32)
+            (if (result i32) (i32.eqz (local.get 0)) (then (i32.const 0))
+                (else (i32.add (i32.const 1) (call $count (i32.sub (local.get 0) (i32.const 1)))))))
+        (func (export "main") (param i32) (result i32) (call $count (local.get 0))))"#;
+    let walked =
+        |debugged: &Debugged| debugged.debugger.inspect(|stopped| stopped.probe_frame().walked()).unwrap();
+    // Each stop looks at all frames a few times.
+    let check = |walked: u64, what: &str| assert!(walked < 20 * DEPTH as u64, "{what}: {walked}");
+    let argument = Val::I32(DEPTH as i32);
+
+    let mut debugged = Debugged::new(text);
+    let condition = Expression::parse("$local0 == 1").unwrap();
+    let number = debugged.debugger.add_breakpoint("count", Some(condition), true).unwrap();
+    debugged.start(std::slice::from_ref(&argument));
+    let stop = debugged.stop();
+    assert!(super::is_breakpoint(&stop, number) && stop.depth == DEPTH, "{stop:?}");
+    check(walked(&debugged), "a breakpoint with a condition");
+    let before = walked(&debugged);
+    assert_eq!(debugged.value(DEPTH - 1, "$local0"), DEPTH.to_string());
+    check(walked(&debugged) - before, "a frame");
+    let before = walked(&debugged);
+    assert_eq!(debugged.go(Resume::Finish { level: DEPTH / 2 }).depth, DEPTH / 2 - 1);
+    check(walked(&debugged) - before, "the end of a frame");
+    assert_eq!(debugged.finish().text, DEPTH.to_string());
+
+    let (mut debugged, mut stop) = Debugged::begin(text, "count", &[argument]);
+    while !debugged.text(&stop).starts_with("call") {
+        stop = debugged.go(Resume::NextInstruction);
+    }
+    let before = walked(&debugged);
+    assert_eq!(debugged.go(Resume::NextInstruction).depth, 1);
+    check(walked(&debugged) - before, "a step over a call");
+    assert_eq!(debugged.finish().text, DEPTH.to_string());
 }

@@ -2,7 +2,7 @@
 
 use wasm_jit::Module;
 use wasm_jit::probes::{Bound, Callback, Kind, Location, Place, Probe, ProbeSpec, Values, activate_all};
-use wasm_jit_debug::{Expression, Reason, Resume, Stop};
+use wasm_jit_debug::{Error, Expression, Reason, Resume, Stop};
 
 use super::Debugged;
 
@@ -107,7 +107,9 @@ fn what_has_no_value_is_not_watched() {
     let parse = |text| Expression::parse(text).unwrap();
     assert!(debugged.debugger.add_watch(parse("$local7"), 0).is_err());
     assert!(debugged.debugger.add_watch(parse("nothing"), 0).is_err());
-    assert!(debugged.debugger.add_watch(parse("1"), 5).is_err());
+    assert!(debugged.debugger.add_watch(parse("i32[0]"), 5).is_err());
+    let constant = debugged.debugger.add_watch(parse("1 + 2"), 0);
+    assert!(matches!(constant, Err(Error::Constant { .. })), "{constant:?}");
     let other = Debugged::new(STORES);
     assert!(other.debugger.add_watch(parse("$y"), 0).is_err(), "there is no frame");
 }

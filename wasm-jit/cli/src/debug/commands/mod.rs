@@ -223,8 +223,8 @@ pub(super) const COMMANDS: &[Command] = &[
     command!(
         "info",
         ["i"],
-        "breakpoints|locals|stack|globals|functions|frame",
-        "shows what there is",
+        "breakpoints|locals|stack|globals|functions|frame|threads",
+        "shows what there is; `info locals all`: those of WebAssembly besides the variables of the source",
         Session::info,
         false
     ),
@@ -489,7 +489,7 @@ impl Session {
         if is("breakpoints") || what == "watchpoints" {
             say(self.list_breakpoints())
         } else if is("locals") {
-            self.locals()
+            self.locals(rest.trim())
         } else if is("stack") || is("operands") {
             self.operands()
         } else if is("globals") {
@@ -498,8 +498,10 @@ impl Session {
             say(self.functions(rest.trim()))
         } else if is("frame") {
             self.frame("")
+        } else if is("threads") {
+            say(self.threads())
         } else {
-            Err("info breakpoints|locals|stack|globals|functions|frame".to_owned())
+            Err("info breakpoints|locals|stack|globals|functions|frame|threads".to_owned())
         }
     }
 

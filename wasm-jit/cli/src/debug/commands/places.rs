@@ -24,6 +24,21 @@ impl Session {
         say(text)
     }
 
+    /// The threads that have stopped in this run; a mark is at the one that is stopped.
+    pub(super) fn threads(&self) -> String {
+        let mut text = String::new();
+        for number in 1..=self.debugger.threads() {
+            let stop = self.stop.as_ref().filter(|stop| stop.thread == number);
+            let _ = match stop {
+                Some(stop) => {
+                    writeln!(text, "* {number:<4}{}", show::place(self.debugger.code(), stop.location))
+                }
+                None => writeln!(text, "  {number:<4}not stopped, or has ended"),
+            };
+        }
+        if text.is_empty() { "no thread has stopped\n".to_owned() } else { text }
+    }
+
     fn select(&mut self, level: usize) -> Done {
         let depth = self.must_be_stopped()?.depth;
         if level > depth {

@@ -20,6 +20,7 @@ impl Session {
             (Value::I32(value), true) => format!("{value:#x}\n"),
             (Value::I64(value), true) => format!("{value:#x}\n"),
             (Value::Unsigned(value), true) => format!("{value:#x}\n"),
+            (Value::Named { value, .. }, true) => format!("{value:#x}\n"),
             (Value::F32(bits), true) => format!("{bits:#x}\n"),
             (Value::F64(bits), true) => format!("{bits:#x}\n"),
             _ => format!("{value}\n"),
@@ -74,9 +75,15 @@ impl Session {
         say(text)
     }
 
-    pub(super) fn locals(&self) -> Done {
+    /// The variables of the source; where none is known, or with `all`, the locals of WebAssembly.
+    pub(super) fn locals(&self, which: &str) -> Done {
+        let shows_all = match which {
+            "" => false,
+            "all" => true,
+            _ => return Err("info locals [all]".to_owned()),
+        };
         self.must_be_stopped()?;
-        let text = self.inspect(|stopped, level| {
+        let text = self.inspect(move |stopped, level| {
             let mut scope = stopped.frame(level)?;
             let mut text = String::new();
             for (name, value) in scope.variables() {
@@ -84,6 +91,9 @@ impl Session {
                     Ok(value) => writeln!(text, "{name} = {value}"),
                     Err(error) => writeln!(text, "{name} = <{error}>"),
                 };
+            }
+            if !text.is_empty() && !shows_all {
+                return Ok(text);
             }
             let function = scope.location().function;
             for index in 0..scope.code().locals(function) {

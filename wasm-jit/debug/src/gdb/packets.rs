@@ -1,0 +1,145 @@
+//! What a client sends, packet by packet, and the connection as the stub sees it.
+//!
+//! The stub ends a session at a packet that it cannot parse. A client that sends one, as a user may
+//! by hand, expects an error as the answer: so the stub gets complete packets only, and when it
+//! gives up, another one takes its place. That one is told, while nobody hears its answers, what
+//! the client has agreed upon with the first, and whether the program runs.
+
+use std::io;
+
+use gdbstub::conn::{Connection, ConnectionExt};
+
+/// The size of the stub's buffer.
+const MAX_PACKET: usize = 4096;
+
+/// Something that the client has sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// Part of a packet.
+    Nothing,
+    /// A packet, or a byte outside of one, such as an acknowledgement.
+    Complete(Vec<u8>),
+    /// A packet that is larger than any the stub can receive.
+    TooLong,
+}
+
+/// The packets of a client.
+#[derive(Debug, Default)]
+pub(super) struct Packets {
+    partial: Vec<u8>,
+    /// Bytes of it, once it is complete.
+    end: Option<usize>,
+    is_too_long: bool,
+    supported: Option<Vec<u8>>,
+    /// The request to acknowledge no packets.
+    quiet: Option<Vec<u8>>,
+}
+
+impl Packets {
+    /// Adds a byte that was received.
+    pub(super) fn add(&mut self, byte: u8) -> Sent {
+        if self.partial.is_empty() && byte != b'$' {
+            return Sent::Complete(vec![byte]);
+        }
+        if self.partial.len() == MAX_PACKET && self.end.is_none() && byte != b'#' {
+            self.is_too_long = true;
+            return Sent::Nothing;
+        }
+        self.partial.push(byte);
+        // Two digits of the checksum follow.
+        if byte == b'#' && self.end.is_none() {
+            self.end = Some(self.partial.len() + 2);
+        }
+        if self.end != Some(self.partial.len()) {
+            return Sent::Nothing;
+        }
+        self.end = None;
+        let packet = std::mem::take(&mut self.partial);
+        if std::mem::take(&mut self.is_too_long) || packet.len() > MAX_PACKET {
+            return Sent::TooLong;
+        }
+        if packet.starts_with(b"$qSupported") {
+            self.supported = Some(packet.clone());
+        } else if packet == b"$QStartNoAckMode#b0" {
+            self.quiet = Some(packet.clone());
+        }
+        Sent::Complete(packet)
+    }
+
+    /// What another stub must be told: the client's settings, and that the program runs.
+    pub(super) fn settings(&self, is_running: bool) -> Vec<u8> {
+        let runs = is_running.then_some(&b"$vCont;c#a8"[..]);
+        let settings = [self.supported.as_deref(), self.quiet.as_deref(), runs];
+        settings.into_iter().flatten().flatten().copied().collect()
+    }
+
+    /// Answers a packet that the stub has not answered.
+    pub(super) fn refuse(&self, connection: &mut impl Connection<Error = io::Error>) -> io::Result<()> {
+        if self.quiet.is_none() {
+            connection.write(b'+')?;
+        }
+        connection.write_all(b"$E01#a6")?;
+        connection.flush()
+    }
+}
+
+/// A connection.
+pub(super) struct Wire<'c, C> {
+    pub connection: &'c mut C,
+    /// Whether nothing is written.
+    pub is_mute: bool,
+}
+
+impl<C: Connection> Connection for Wire<'_, C> {
+    type Error = C::Error;
+
+    fn write(&mut self, byte: u8) -> Result<(), C::Error> {
+        if self.is_mute { Ok(()) } else { self.connection.write(byte) }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> Result<(), C::Error> {
+        if self.is_mute { Ok(()) } else { self.connection.write_all(bytes) }
+    }
+
+    fn flush(&mut self) -> Result<(), C::Error> {
+        self.connection.flush()
+    }
+
+    fn on_session_start(&mut self) -> Result<(), C::Error> {
+        self.connection.on_session_start()
+    }
+}
+
+impl<C: ConnectionExt> ConnectionExt for Wire<'_, C> {
+    fn read(&mut self) -> Result<u8, C::Error> {
+        self.connection.read()
+    }
+
+    fn peek(&mut self) -> Result<Option<u8>, C::Error> {
+        self.connection.peek()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_separated() {
+        #[track_caller]
+        fn check(sent: &[u8], expected: &[Sent], settings: &[u8]) {
+            let mut packets = Packets::default();
+            let found = sent.iter().map(|byte| packets.add(*byte)).filter(|sent| *sent != Sent::Nothing);
+            assert_eq!(found.collect::<Vec<_>>(), expected);
+            assert_eq!(packets.settings(false), settings);
+        }
+        let complete = |packet: &[u8]| Sent::Complete(packet.to_vec());
+        check(b"+$g#67\x03-", &[complete(b"+"), complete(b"$g#67"), complete(b"\x03"), complete(b"-")], b"");
+        check(b"$a$#$#+", &[complete(b"$a$#$#"), complete(b"+")], b"");
+        let [quiet, supported] = [&b"$QStartNoAckMode#b0"[..], b"$qSupported:swbreak+#e4"];
+        let both = [supported, quiet].concat();
+        check(&[quiet, supported].concat(), &[complete(quiet), complete(supported)], &both);
+        let long = [b"$", &[b'a'; 3 * MAX_PACKET][..], b"#00", b"+"].concat();
+        check(&long, &[Sent::TooLong, complete(b"+")], b"");
+    }
+}
