@@ -287,7 +287,7 @@ impl Recorded {
             return;
         }
         if let Some(recording) = &mut self.recording
-            && let Some(event) = exception::unwound(left.exception())
+            && let Some(event) = exception::unwound(left, recording.fuel())
         {
             let written = recording.out.write(&event);
             self.end_if_failed(written);

@@ -175,14 +175,21 @@ impl Reason {
     /// That of a call that ended with this error, in a recording that began with so much fuel.
     pub(crate) fn of(error: &wasm_jit::Error, fuel: Option<u64>) -> Self {
         match error.trap() {
-            Some(wasm_jit::Trap::OutOfFuel) => Self::Fuel(fuel.unwrap_or(0)),
-            Some(wasm_jit::Trap::Interrupt) => Self::Interrupted,
-            Some(trap) => Self::Trap(trap.to_string()),
+            Some(trap) => Self::of_trap(trap, fuel),
             None => {
                 let text = error.to_string();
                 let line = text.lines().next().unwrap_or_default();
                 Self::Host(line[..line.floor_char_boundary(MAX_TEXT)].to_owned())
             }
+        }
+    }
+
+    /// That of a call that ended with this trap, likewise.
+    pub(crate) fn of_trap(trap: wasm_jit::Trap, fuel: Option<u64>) -> Self {
+        match trap {
+            wasm_jit::Trap::OutOfFuel => Self::Fuel(fuel.unwrap_or(0)),
+            wasm_jit::Trap::Interrupt => Self::Interrupted,
+            trap => Self::Trap(trap.to_string()),
         }
     }
 

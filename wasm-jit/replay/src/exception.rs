@@ -3,20 +3,22 @@
 //! The program can only look into exceptions of tags that it has. Exceptions of others pass through
 //! it: in a trace, their tags have numbers that are no indices, and a replay makes tags for them.
 
-use wasm_jit::probes::UnwoundException;
+use wasm_jit::probes::UnwoundFrame;
 use wasm_jit::{ExnRef, FuncType, Instance, Tag, TagType};
 
 use super::any_store::AnyStore;
 use super::error::{Error, unsupported};
-use super::event::{Event, Exception};
+use super::event::{Event, Exception, Reason};
 use super::functions::{Functions, all_recorded};
 use super::value::Value;
 
-/// The event for a frame that this exception leaves, or something else. `None` if the exception is
-/// not known there: the module does not have its tag, or it carries a reference that is not null.
-/// The trace must end then.
-pub(crate) fn unwound(exception: Option<UnwoundException>) -> Option<Event> {
-    let Some(exception) = exception else { return Some(Event::Fail { reason: None }) };
+/// The event for a frame that is left by an exception or something else, in a recording that began
+/// with so much fuel. `None` if it is an exception that is not known there: the module does not have
+/// its tag, or it carries a reference that is not null. The trace must end then.
+pub(crate) fn unwound(left: UnwoundFrame<'_>, fuel: Option<u64>) -> Option<Event> {
+    let Some(exception) = left.exception() else {
+        return Some(Event::Fail { reason: left.trap().map(|trap| Reason::of_trap(trap, fuel)) });
+    };
     let value = |field: Option<_>| Value::of(&field?, |_| None);
     let values = exception.fields.into_iter().map(value).collect::<Option<_>>()?;
     Some(Event::Throw(Exception { tag: exception.tag?, values }))

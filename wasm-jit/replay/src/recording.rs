@@ -209,6 +209,11 @@ impl Recording {
         Ok(())
     }
 
+    /// How much there was when the recording of the instance began, if it is limited.
+    pub(crate) fn fuel(&self) -> Option<u64> {
+        self.recorded.as_ref()?.fuel
+    }
+
     /// Ends that.
     pub(crate) fn end(&mut self) {
         self.recorded = None;

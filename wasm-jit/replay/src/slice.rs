@@ -100,7 +100,7 @@ fn run<R: Read + 'static>(
     // It is called before that of the functions below.
     let _exceptions = module.watch_unwound(move |frame| {
         if frame.function == index {
-            observed.lock(|slice| slice.left_by = exception::unwound(frame.exception()));
+            observed.lock(|slice| slice.left_by = exception::unwound(frame, None));
         }
     });
     let observed = slice.clone();

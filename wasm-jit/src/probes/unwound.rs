@@ -10,6 +10,7 @@ use crate::code::CodeImage;
 use crate::code::probed::unwound::{FrameToUnwind, Thrown};
 use crate::module::Module;
 use crate::runtime::Val;
+use crate::trap::{Cause, Trap};
 use crate::types::ValType;
 
 /// A frame that is about to be left by a trap, an exception, an interrupt, or a failure of a host
@@ -37,10 +38,19 @@ pub struct UnwoundException {
 }
 
 impl UnwoundFrame<'_> {
+    /// The trap that leaves the frame, or the interrupt; `None` if an exception or a failure of the
+    /// host does.
+    pub fn trap(&self) -> Option<Trap> {
+        match self.left.cause {
+            Cause::Trap(trap) => Some(trap),
+            _ => None,
+        }
+    }
+
     /// The exception that leaves the frame; `None` if a trap, an interrupt or a failure of the host
     /// does.
     pub fn exception(&self) -> Option<UnwoundException> {
-        let Thrown { tag, mut values } = self.left.thrown?;
+        let Cause::Exception(Thrown { tag, mut values }) = self.left.cause else { return None };
         let info = &self.left.image.module;
         let types = tag.map(|tag| info.tag_type(tag).params()).unwrap_or_default();
         let field = |ty: &wp::ValType| {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 use super::signals::trap_code;
-use super::unwind::{Frame, Frames, activation_left};
+use super::unwind::{Cause, Frame, Frames, activation_left};
 use super::{ExecutionState, Raised, Trap, WasmBacktrace};
 use crate::code::probed::counters::InstanceId;
 use crate::code::probed::counting::context_of;
@@ -22,8 +22,9 @@ const CONTEXT: usize = 14;
 /// Maximum number of frames that are kept; further outer frames are only counted.
 const MAX_FRAMES: usize = 256;
 
-/// Captures the reason and the backtrace, for [`enter`](super::enter). The address `without_frame`
-/// is that of a callee of `frame`.
+/// Captures the reason and the backtrace, for [`enter`](super::enter): a trap, or else what a
+/// libcall or a host function has recorded. The address `without_frame` is that of a callee of
+/// `frame`.
 ///
 /// # Safety
 /// As [`Frames::new`].
@@ -31,14 +32,19 @@ pub(super) unsafe fn capture(
     store: *mut ExecutionState,
     without_frame: Option<usize>,
     frame: Frame,
-    raised: impl FnOnce(WasmBacktrace) -> Raised,
+    trap: Option<Trap>,
 ) {
+    let cause = trap.map_or(Cause::Failure, Cause::Trap);
     // SAFETY: the caller's obligation.
-    unsafe { activation_left(frame, (*store).vm.activation_fp, None) };
+    unsafe { activation_left(frame, (*store).vm.activation_fp, cause) };
     // SAFETY: as above.
     let backtrace = unsafe { trace(store, without_frame, frame) };
+    let raised = match trap {
+        Some(trap) => Raised::Trap { trap, backtrace },
+        None => Raised::Noted { backtrace },
+    };
     // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
-    unsafe { (*store).raised = Some(Box::new(raised(backtrace))) };
+    unsafe { (*store).raised = Some(Box::new(raised)) };
 }
 
 /// The frames of a store's activations while a host function runs, from its caller outwards; none
@@ -124,7 +130,7 @@ unsafe fn instance_of(context: usize) -> InstanceId {
 pub(super) unsafe extern "sysv64" fn capture_noted(store: *mut ExecutionState, pc: usize, fp: usize) {
     let frame = Frame { pc, fp, is_call: true };
     // SAFETY: the caller's obligation.
-    unsafe { capture(store, None, frame, |backtrace| Raised::Noted { backtrace }) };
+    unsafe { capture(store, None, frame, None) };
 }
 
 /// For a thread that was redirected here by the signal handler.
@@ -137,7 +143,7 @@ pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState) 
     // SAFETY: as above.
     unsafe {
         uncount(&(*store).vm);
-        capture(store, without_frame, frame, |backtrace| Raised::Trap { trap, backtrace });
+        capture(store, without_frame, frame, Some(trap));
     }
 }
 

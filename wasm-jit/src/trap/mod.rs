@@ -51,6 +51,7 @@ pub use interrupt::{InterruptHandle, Timeout};
 pub(crate) use lines::Lines;
 pub(crate) use routines::routine;
 pub(crate) use state::{Activation, ExecutionState};
+pub(crate) use unwind::Cause;
 pub(crate) use walk::{Waiting, Walk, walked};
 
 use std::sync::atomic::{Ordering, compiler_fence};

@@ -5,7 +5,7 @@
 //! activation begin at the host trampoline through which it was left. Return frames, which tail
 //! calls between instances leave (`runtime/tail_call.rs`), are frames of no function.
 
-use super::{Activation, ExecutionState, Raised, accessors, capture};
+use super::{Activation, ExecutionState, Raised, Trap, accessors, capture};
 use crate::code::CodeImage;
 use crate::code::probed::unwound::{self, FrameToUnwind, Thrown};
 use crate::code::registry::image_at;
@@ -92,10 +92,7 @@ pub(super) unsafe extern "sysv64" fn find_handler(
     if exception == 0 {
         // SAFETY: the caller's obligation.
         unsafe {
-            capture::capture(store, None, thrower, |backtrace| Raised::Trap {
-                trap: super::Trap::NullReference,
-                backtrace,
-            })
+            capture::capture(store, None, thrower, Some(Trap::NullReference));
         };
         return 0;
     }
@@ -117,7 +114,7 @@ pub(super) unsafe extern "sysv64" fn find_handler(
         {
             // SAFETY: the caller's obligation.
             unsafe {
-                report_left(thrower, frame.fp, Some(exception));
+                report_left(thrower, frame.fp, Cause::Exception(exception));
                 accessors::end(store, activation_fp, frame.fp);
                 (*store).vm.raised_pc = handler;
                 (*store).vm.raised_fp = frame.fp;
@@ -130,10 +127,21 @@ pub(super) unsafe extern "sysv64" fn find_handler(
     }
     // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
     unsafe {
-        activation_left(thrower, activation_fp, Some(exception));
+        activation_left(thrower, activation_fp, Cause::Exception(exception));
         (*store).raised = Some(Box::new(Raised::Exception { exception }));
     }
     0
+}
+
+/// Why frames are left.
+#[derive(Clone, Copy)]
+pub(crate) enum Cause<E = usize> {
+    /// A trap, or an interrupt.
+    Trap(Trap),
+    /// An exception: its address, or what a frame sees of it.
+    Exception(E),
+    /// A libcall or a function of the host has failed.
+    Failure,
 }
 
 /// The frames from this one to the last one before the frame at `end`.
@@ -153,7 +161,7 @@ unsafe fn frames_before(frame: Frame, end: usize) -> impl Iterator<Item = Frame>
 ///
 /// # Safety
 /// As [`report_left`].
-pub(super) unsafe fn activation_left(frame: Frame, activation_fp: usize, exception: Option<usize>) {
+pub(super) unsafe fn activation_left(frame: Frame, activation_fp: usize, cause: Cause) {
     // SAFETY: the caller's obligation.
     for frame in unsafe { frames_before(frame, activation_fp) }.filter(|frame| frame.is_call) {
         // SAFETY: the frame waits in the code at this address, and belongs to this thread.
@@ -163,7 +171,7 @@ pub(super) unsafe fn activation_left(frame: Frame, activation_fp: usize, excepti
         }
     }
     // SAFETY: the caller's obligation.
-    unsafe { report_left(frame, activation_fp, exception) };
+    unsafe { report_left(frame, activation_fp, cause) };
 }
 
 /// Reports the frames that are about to be left to those who watch them: from this one to the last
@@ -173,7 +181,7 @@ pub(super) unsafe fn activation_left(frame: Frame, activation_fp: usize, excepti
 /// # Safety
 /// The frames belong to the innermost activation of the store that the thread runs, and are intact;
 /// the exception, if there is one, is alive, and they wait for what throws it.
-unsafe fn report_left(frame: Frame, end: usize, exception: Option<usize>) {
+unsafe fn report_left(frame: Frame, end: usize, cause: Cause) {
     if !unwound::is_watched() {
         return;
     }
@@ -190,8 +198,14 @@ unsafe fn report_left(frame: Frame, end: usize, exception: Option<usize>) {
                 fp: frame.fp,
                 pc,
                 is_call: frame.is_call,
-                // SAFETY: the caller's obligation.
-                thrown: exception.map(|exception| unsafe { seen_by(image, frame, exception) }),
+                cause: match cause {
+                    Cause::Trap(trap) => Cause::Trap(trap),
+                    // SAFETY: the caller's obligation.
+                    Cause::Exception(exception) => {
+                        Cause::Exception(unsafe { seen_by(image, frame, exception) })
+                    }
+                    Cause::Failure => Cause::Failure,
+                },
             });
         }
     }

@@ -1,11 +1,12 @@
 //! Runs that were stopped, for want of fuel or by an interrupt, and reasons of other failures.
 
 use std::io::Cursor;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::support::{Replayed, Trace, events, replay, trace_of};
 use wasm_jit::{Caller, Config, Engine, Error as EngineError, Linker, Module, Store, Trap};
-use wasm_jit_replay::{Ended, Event, Reason, Recorder, Replay, generate, reduce};
+use wasm_jit_replay::{CallRecorder, Calls, Ended, Event, Reason, Recorder, Replay, generate, reduce};
 
 /// Executes a hundred thousand instructions, or as many as an argument wants, after a call of the
 /// host.
@@ -16,6 +17,9 @@ const PROGRAM: &str = r#"(module
         (loop $again (br_if $again (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
         (i32.div_u (i32.const 1) (local.get $n))))"#;
 
+/// The index of `run`.
+const RUN: u32 = 1;
+
 const ITERATIONS: i32 = 25_000;
 
 fn engine(has_fuel: bool) -> Engine {
@@ -24,6 +28,11 @@ fn engine(has_fuel: bool) -> Engine {
 
 /// The trace of a run.
 fn recorded(fuel: Option<u64>, argument: i32, is_interrupted: bool) -> Vec<u8> {
+    trace_of_run(false, fuel, argument, is_interrupted)
+}
+
+/// The trace of a run, or of the call that it is.
+fn trace_of_run(is_call: bool, fuel: Option<u64>, argument: i32, is_interrupted: bool) -> Vec<u8> {
     let engine = engine(fuel.is_some());
     let module = Module::new(&engine, PROGRAM).unwrap();
     let mut linker: Linker<()> = Linker::new(&engine);
@@ -37,8 +46,15 @@ fn recorded(fuel: Option<u64>, argument: i32, is_interrupted: bool) -> Vec<u8> {
         store.set_fuel(fuel).unwrap();
     }
     let trace = Trace::default();
-    let recorder = Recorder::new(&module, trace.clone()).unwrap();
-    let instance = recorder.instantiate(&mut store, &linker).unwrap();
+    let calls = Calls { function: RUN, skipped: 0, number: NonZeroU64::MIN };
+    let _calls = is_call.then(|| CallRecorder::start::<()>(&module, calls, trace.clone()).unwrap());
+    let instance = match is_call {
+        true => linker.instantiate(&mut store, &module).unwrap(),
+        false => {
+            let recorder = Recorder::new(&module, trace.clone()).unwrap();
+            recorder.instantiate(&mut store, &linker).unwrap()
+        }
+    };
     let run = instance.get_typed_func::<i32, i32>(&mut store, "run").unwrap();
     let timeout = is_interrupted.then(|| store.interrupt_handle().interrupt_after(Duration::from_millis(20)));
     run.call(&mut store, argument).unwrap_err();
@@ -113,4 +129,24 @@ fn a_run_that_was_stopped_ends_where_the_host_was_active_last() {
     let first = recorded(Some(2), ITERATIONS, false);
     assert_eq!(events(&first).len(), 3);
     assert!(matches!(replayed(&first, None), Ended::Stopped(Reason::Fuel(2))));
+}
+
+/// The recorder of calls is told that their frames are left.
+#[test]
+fn a_call_that_was_stopped_has_a_reason() {
+    let divided = trace_of_run(true, None, ITERATIONS, false);
+    assert_eq!(reason(&divided), Reason::Trap("wasm trap: integer divide by zero".to_owned()));
+    let Ended::Failed(error) = replayed(&divided, None) else { panic!("it has trapped") };
+    assert_eq!(error.trap(), Some(Trap::IntegerDivisionByZero));
+    let short = trace_of_run(true, Some(1000), ITERATIONS, false);
+    assert!(matches!(reason(&short), Reason::Fuel(1..=1000)), "{:?}", reason(&short));
+    let interrupted = trace_of_run(true, None, i32::MIN, true);
+    assert_eq!(reason(&interrupted), Reason::Interrupted);
+    for trace in [&short, &interrupted] {
+        let Ended::Stopped(found) = replayed(trace, None) else { panic!("it was stopped") };
+        assert_eq!(found, reason(trace));
+    }
+    let failed = trace_of_run(true, None, -1, false);
+    let last = events(&failed).pop();
+    assert!(matches!(last, Some(Event::Fail { reason: None })), "{last:?}");
 }

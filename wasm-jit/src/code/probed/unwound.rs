@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::code::CodeImage;
+use crate::trap::Cause;
 
 /// Number of watchers of all images: without any, frames are not examined.
 static WATCHERS: AtomicUsize = AtomicUsize::new(0);
@@ -33,8 +34,7 @@ pub(crate) struct FrameToUnwind<'a> {
     pub pc: usize,
     /// Whether that is a call of a function or of a routine.
     pub is_call: bool,
-    /// The exception that leaves it; `None` for a trap, an interrupt or a failure.
-    pub thrown: Option<Thrown<'a>>,
+    pub cause: Cause<Thrown<'a>>,
 }
 
 type Watcher = Arc<dyn Fn(FrameToUnwind<'_>) + Send + Sync>;
