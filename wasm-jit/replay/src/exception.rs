@@ -13,8 +13,8 @@ use super::functions::{Functions, all_recorded};
 use super::value::Value;
 
 /// The event for a frame that is left by an exception or something else, in a recording that began
-/// with so much fuel. `None` if it is an exception that is not known there: the module does not have
-/// its tag, or it carries a reference that is not null. The trace must end then.
+/// with so much fuel. `None` if it is an exception that is not known there: the module does not
+/// have its tag, or it carries a reference that is not null. The trace must end then.
 pub(crate) fn unwound(left: UnwoundFrame<'_>, fuel: Option<u64>) -> Option<Event> {
     let Some(exception) = left.exception() else {
         return Some(Event::Fail { reason: left.trap().map(|trap| Reason::of_trap(trap, fuel)) });
