@@ -200,8 +200,8 @@ unsafe fn report_left(frame: Frame, end: usize, cause: Cause) {
                 is_call: frame.is_call,
                 cause: match cause {
                     Cause::Trap(trap) => Cause::Trap(trap),
-                    // SAFETY: the caller's obligation.
                     Cause::Exception(exception) => {
+                        // SAFETY: the caller's obligation.
                         Cause::Exception(unsafe { seen_by(image, frame, exception) })
                     }
                     Cause::Failure => Cause::Failure,
