@@ -97,6 +97,7 @@
 //! | `code/` | compiles on several threads, links, and owns the machine code; finds a function by
 //! an address; names for gdb and perf |
 //! | `trap/` | non-local exits from compiled code: signals, exceptions, interrupts, backtraces |
+//! | `trap_kind.rs` | why code traps |
 //! | `runtime/` | stores, instances, host functions: most of the public API |
 //! | `cache.rs` | compiled modules in a folder |
 //! | `engine.rs`, `error.rs`, `types.rs` | the rest of the public API |
@@ -124,6 +125,7 @@ mod runtime;
 mod store_id;
 mod symbols;
 mod trap;
+mod trap_kind;
 mod types;
 
 use wasm_jit_codegen::vmctx;

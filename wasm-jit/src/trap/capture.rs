@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 use super::signals::trap_code;
-use super::unwind::{Cause, Frame, Frames, activation_left};
+use super::unwind::{Frame, Frames, activation_left};
 use super::{ExecutionState, Raised, Trap, WasmBacktrace};
 use crate::code::probed::counters::InstanceId;
 use crate::code::probed::counting::context_of;
+use crate::code::probed::unwound::Cause;
 use crate::code::registry::{image_at, share_image_at};
 use crate::vmctx::{FUNC_REF_CONTEXT, FUNC_REF_SIZE, INSTANCE_NUMBER, VmContext, VmStoreContext};
 

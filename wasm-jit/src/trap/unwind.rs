@@ -7,7 +7,7 @@
 
 use super::{Activation, ExecutionState, Raised, Trap, accessors, capture};
 use crate::code::CodeImage;
-use crate::code::probed::unwound::{self, FrameToUnwind, Thrown};
+use crate::code::probed::unwound::{self, Cause, FrameToUnwind, Thrown};
 use crate::code::registry::image_at;
 use crate::vmctx::{VmContext, VmException};
 
@@ -131,17 +131,6 @@ pub(super) unsafe extern "sysv64" fn find_handler(
         (*store).raised = Some(Box::new(Raised::Exception { exception }));
     }
     0
-}
-
-/// Why frames are left.
-#[derive(Clone, Copy)]
-pub(crate) enum Cause<E = usize> {
-    /// A trap, or an interrupt.
-    Trap(Trap),
-    /// An exception: its address, or what a frame sees of it.
-    Exception(E),
-    /// A libcall or a function of the host has failed.
-    Failure,
 }
 
 /// The frames from this one to the last one before the frame at `end`.

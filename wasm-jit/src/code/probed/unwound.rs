@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::code::CodeImage;
-use crate::trap::Cause;
+use crate::trap_kind::Trap;
 
 /// Number of watchers of all images: without any, frames are not examined.
 static WATCHERS: AtomicUsize = AtomicUsize::new(0);
@@ -13,6 +13,17 @@ static WATCHERS: AtomicUsize = AtomicUsize::new(0);
 /// Whether any frame is reported to a watcher.
 pub(crate) fn is_watched() -> bool {
     WATCHERS.load(Ordering::Relaxed) != 0
+}
+
+/// Why frames are left.
+#[derive(Clone, Copy)]
+pub(crate) enum Cause<E = usize> {
+    /// A trap, or an interrupt.
+    Trap(Trap),
+    /// An exception: its address, or what a frame sees of it.
+    Exception(E),
+    /// A libcall or a function of the host has failed.
+    Failure,
 }
 
 /// An exception, as the module of a frame sees it.
