@@ -10,7 +10,7 @@ use crate::code::CodeImage;
 use crate::code::probed::unwound::{Cause, FrameToUnwind, Thrown};
 use crate::module::Module;
 use crate::runtime::Val;
-use crate::trap_kind::Trap;
+use crate::trap::Trap;
 use crate::types::ValType;
 
 /// A frame that is about to be left by a trap, an exception, an interrupt, or a failure of a host
