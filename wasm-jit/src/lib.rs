@@ -94,8 +94,7 @@
 //! | folder or file | what it is |
 //! | --- | --- |
 //! | `module/` | decoding and validation; the declarations of a module; precompiled modules |
-//! | `code/` | compiles on several threads, links, and owns the machine code; finds a function by
-//! an address; names for gdb and perf |
+//! | `code/` | compiles on several threads, links, owns the machine code; names for gdb and perf |
 //! | `trap/` | non-local exits from compiled code: signals, exceptions, interrupts, backtraces |
 //! | `trap_kind.rs` | why code traps |
 //! | `runtime/` | stores, instances, host functions: most of the public API |
