@@ -58,12 +58,10 @@ impl<'a> OutputFile<'a> {
 impl Destination {
     fn new(path: &Path) -> io::Result<Self> {
         let place = followed(path)?;
-        if place.metadata().is_ok_and(|file| !file.is_file()) {
+        if is_special(&place) {
             return File::create(place).map(Self::Special);
         }
-        if let Ok(file) = File::open(&place)
-            && matches!(file.try_lock(), Err(TryLockError::WouldBlock))
-        {
+        if File::open(&place).is_ok_and(|file| is_locked(&file)) {
             return Err(io::Error::other("a recording writes to it"));
         }
         let folder = match place.parent() {
@@ -77,6 +75,17 @@ impl Destination {
         options.prefix(".wasm-jit-").permissions(Permissions::from_mode(0o666));
         Ok(Self::Place { new: options.tempfile_in(folder)?, place })
     }
+}
+
+/// Whether there is something other than a file, such as a device or a pipe.
+pub(super) fn is_special(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| !file.is_file())
+}
+
+/// Whether a recording holds the lock of this file; otherwise this takes it, where file systems
+/// have locks.
+pub(super) fn is_locked(file: &File) -> bool {
+    matches!(file.try_lock(), Err(TryLockError::WouldBlock))
 }
 
 /// Where symbolic links lead, also to a file that does not exist.

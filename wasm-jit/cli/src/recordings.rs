@@ -1,7 +1,7 @@
 //! Recordings of complete runs, and of calls in the middle of a run, from its start on or requested
 //! by another process.
 
-use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use wasm_jit_replay::{CallRecorder, Calls, Recorder};
 
 use super::Failure;
 use super::host::Host;
-use super::output_file::refuse_inputs;
+use super::output_file::{is_locked, is_special, refuse_inputs};
 
 /// What is recorded of a run, and where.
 #[derive(Clone, Debug)]
@@ -184,7 +184,7 @@ fn record_calls(module: &Module, calls: Calls, trace: &Path) -> Result<CallRecor
 /// Opens a trace that is written. Another recording to it would end this process when it truncates
 /// the file.
 fn create(trace: &Path) -> Result<File, Failure> {
-    let is_special = trace.metadata().is_ok_and(|file| !file.is_file());
+    let is_special = is_special(trace);
     let opened = match is_special {
         true => File::create(trace),
         // A part of it is mapped, which needs to read.
@@ -195,13 +195,10 @@ fn create(trace: &Path) -> Result<File, Failure> {
         _ => Err(error),
     });
     let file = opened.map_err(|error| Failure::of_file(trace, error))?;
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) if !is_special => {
-            Err(Failure::of_file(trace, "another recording writes to it"))
-        }
-        // Not every file system has locks.
-        _ => Ok(file),
+    if is_locked(&file) && !is_special {
+        return Err(Failure::of_file(trace, "another recording writes to it"));
     }
+    Ok(file)
 }
 
 /// A recording of a program that runs, which others request.
