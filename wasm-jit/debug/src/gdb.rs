@@ -116,7 +116,7 @@ struct Client<'d> {
     is_killed: bool,
     /// Whether a run that repeats has come to its end, and goes back to its last instruction.
     is_at_end: bool,
-    /// While another stub is told what the client has sent: the program does not move.
+    /// Whether a new stub gets the client's settings: it must not resume the program then.
     is_told: bool,
 }
 

@@ -207,7 +207,7 @@ impl Plan {
         Found::Nothing
     }
 
-    /// Whether the frame of the step is this one, so many frames outwards.
+    /// Whether the frame of the step is the one `level` frames outwards from this one.
     fn is_around(&self, frame: &Frame<'_>, level: usize) -> bool {
         let mut numbers = frame.numbers().skip(level);
         numbers.next().is_some() && numbers.next() == self.caller

@@ -156,8 +156,8 @@ impl<'a> Frame<'a> {
         self.outer(1)
     }
 
-    /// An accessor of the frame that is so many frames outwards from this one in the store: 0 is
-    /// this one, 1 its [caller](Frame::caller).
+    /// An accessor of the frame `level` frames outwards from this one in the store: 0 is this one,
+    /// 1 its [caller](Frame::caller).
     ///
     /// # Errors
     /// [`AccessError::Version`], [`AccessError::InStub`].
@@ -166,8 +166,8 @@ impl<'a> Frame<'a> {
         accessor::of(self, &found).map(Some)
     }
 
-    /// Number of frames that were come to on this thread to answer questions about frames: for
-    /// tests of what they cost.
+    /// Number of frames that walks of the stack have visited on this thread: for tests of what
+    /// questions about frames cost.
     #[doc(hidden)]
     pub fn walked(&self) -> u64 {
         crate::trap::walked()

@@ -21,11 +21,11 @@ use crate::vmctx::VmContext;
 const KEPT: [(u8, Register); 3] = [(3, Register::RBX), (12, Register::R12), (13, Register::R13)];
 
 thread_local! {
-    /// Number of frames that this thread's walks have come to.
+    /// Number of frames that this thread's walks have visited.
     static WALKED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Number of frames that this thread's walks have come to.
+/// Number of frames that this thread's walks have visited.
 pub(crate) fn walked() -> u64 {
     WALKED.get()
 }

@@ -2,8 +2,9 @@
 //!
 //! The stub ends a session at a packet that it cannot parse. A client that sends one, as a user may
 //! by hand, expects an error as the answer: so the stub gets complete packets only, and when it
-//! gives up, another one takes its place. That one is told, while nobody hears its answers, what
-//! the client has agreed upon with the first, and whether the program runs.
+//! ends the session, a new stub takes its place. It first gets the packets by which the client has
+//! chosen its settings, and one that resumes the program if it runs; its answers to these are
+//! dropped.
 
 use std::io;
 
@@ -66,7 +67,8 @@ impl Packets {
         Sent::Complete(packet)
     }
 
-    /// What another stub must be told: the client's settings, and that the program runs.
+    /// The packets that a new stub gets first: the client's settings, and a request to continue if
+    /// the program runs.
     pub(super) fn settings(&self, is_running: bool) -> Vec<u8> {
         let runs = is_running.then_some(&b"$vCont;c#a8"[..]);
         let settings = [self.supported.as_deref(), self.quiet.as_deref(), runs];

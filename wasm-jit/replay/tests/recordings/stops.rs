@@ -131,7 +131,7 @@ fn a_run_that_was_stopped_ends_where_the_host_was_active_last() {
     assert!(matches!(replayed(&first, None), Ended::Stopped(Reason::Fuel(2))));
 }
 
-/// The recorder of calls is told that their frames are left.
+/// Recorders of calls learn it from the frames that are left.
 #[test]
 fn a_call_that_was_stopped_has_a_reason() {
     let divided = trace_of_run(true, None, ITERATIONS, false);
