@@ -235,7 +235,7 @@ pub enum Error {
     #[error(transparent)]
     Code(wordpatch::Error),
     /// The program trapped.
-    #[error("{trap}{}", after_trap(backtrace))]
+    #[error("{trap}{}", with_frames(backtrace))]
     Trap {
         /// The reason.
         trap: Trap,
@@ -244,8 +244,14 @@ pub enum Error {
     },
     /// The program threw an exception that it did not catch. If a host function returns this error,
     /// it throws the exception.
-    #[error("uncaught exception")]
-    Exception(ExnRef),
+    #[error("uncaught exception{}", with_frames(backtrace))]
+    Exception {
+        /// The exception.
+        exception: ExnRef,
+        /// The frames when it was thrown, or was thrown again by `throw_ref`: empty if a host
+        /// function has made the exception and has not thrown it yet.
+        backtrace: WasmBacktrace,
+    },
     /// A host function failed.
     #[error(transparent)]
     Host(Box<dyn StdError + Send + Sync>),
@@ -273,10 +279,10 @@ impl Error {
         }
     }
 
-    /// The frames of the program at a trap.
+    /// The frames of the program at a trap, or where an exception was thrown that it did not catch.
     pub fn backtrace(&self) -> Option<&WasmBacktrace> {
         match self {
-            Self::Trap { backtrace, .. } => Some(backtrace),
+            Self::Trap { backtrace, .. } | Self::Exception { backtrace, .. } => Some(backtrace),
             _ => None,
         }
     }
@@ -286,6 +292,13 @@ impl Error {
 impl From<Trap> for Error {
     fn from(trap: Trap) -> Self {
         Self::Trap { trap, backtrace: WasmBacktrace::default() }
+    }
+}
+
+/// A host function can throw an exception.
+impl From<ExnRef> for Error {
+    fn from(exception: ExnRef) -> Self {
+        Self::Exception { exception, backtrace: WasmBacktrace::default() }
     }
 }
 
@@ -314,6 +327,6 @@ impl From<CompileError> for Error {
     }
 }
 
-fn after_trap(backtrace: &WasmBacktrace) -> String {
+fn with_frames(backtrace: &WasmBacktrace) -> String {
     if backtrace.is_empty() { String::new() } else { format!("\n{backtrace}") }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wasm_jit::{Caller, Config, Engine, Error, Instance, Linker, Module, Store, Trap, WasmBacktrace};
+use wasm_jit::{Caller, Config, Engine, Error, Func, Instance, Linker, Module, Store, Trap, WasmBacktrace};
 
 struct Program {
     store: Store<()>,
@@ -244,5 +244,46 @@ fn exceptions_are_caught_by_tag_through_frames() {
     assert_eq!(program.call("again").unwrap(), 10000);
     assert_eq!(program.call("large").unwrap(), 1027);
     let escaped = program.call("escapes");
-    assert!(matches!(escaped, Err(Error::Exception(_))), "{escaped:?}");
+    assert!(matches!(escaped, Err(Error::Exception { .. })), "{escaped:?}");
+}
+
+/// Functions of the host pass exceptions on, which are caught further out or not at all.
+#[test]
+fn an_uncaught_exception_has_the_frames_that_it_was_thrown_in() {
+    let engine = Engine::default();
+    let module = Module::new(
+        &engine,
+        r#"(module
+        (tag $e)
+        (import "host" "call" (func $host (param funcref)))
+        (func $thrower (throw $e))
+        (func $middle (export "middle") (call $host (ref.func $thrower)))
+        (func (export "caught")
+            (block $caught (try_table (catch $e $caught) (call $middle))))
+        (func $outer (export "escapes") (call $host (ref.func $middle)))
+        (func (export "again")
+            (throw_ref (block $caught (result exnref)
+                (try_table (catch_all_ref $caught) (call $thrower)) unreachable)))
+        (elem declare func $thrower $middle))"#,
+    )
+    .unwrap();
+    let mut store = Store::new(&engine, ());
+    let host = Func::wrap(&mut store, |mut caller: Caller<'_, ()>, called: Option<Func>| {
+        called.expect("a function").call(&mut caller, &[], &mut [])
+    })
+    .unwrap();
+    let instance = Instance::new(&mut store, &module, &[host.into()]).unwrap();
+    let mut names = |function: &str| -> Vec<String> {
+        let function = instance.get_typed_func::<(), ()>(&mut store, function).unwrap();
+        let Err(error) = function.call(&mut store, ()) else { return Vec::new() };
+        assert!(matches!(error, Error::Exception { .. }), "{error}");
+        assert!(error.to_string().starts_with("uncaught exception\n"), "{error}");
+        let frames = error.backtrace().expect("it has frames").frames();
+        frames.iter().map(|frame| frame.func_name().unwrap_or("?").to_owned()).collect()
+    };
+    assert_eq!(names("escapes"), ["thrower", "middle", "outer"]);
+    assert!(names("caught").is_empty());
+    // Not those of the exception that was passed on before, and caught.
+    assert_eq!(names("again").len(), 1);
+    assert_eq!(names("middle"), ["thrower", "middle"]);
 }

@@ -50,7 +50,10 @@ pub(crate) fn to_error(store: &Rc<SharedStore>, object: &Object) -> Error {
         return Error::host(Returned(OfStore(Attached::new(copy))));
     }
     match &trap.value.exception {
-        Some(exception) => Error::Exception(exception.clone()),
+        Some(exception) => {
+            let backtrace = WasmBacktrace::clone(&trap.value.backtrace);
+            Error::Exception { exception: exception.clone(), backtrace }
+        }
         None => Error::host(Returned(OfStore(trap.clone()))),
     }
 }

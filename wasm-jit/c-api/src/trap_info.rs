@@ -24,8 +24,8 @@ impl TrapInfo {
     pub(crate) fn of_error(error: Error) -> Self {
         let (message, backtrace, exception) = match error {
             Error::Trap { trap, backtrace } => (trap.to_string(), backtrace, None),
-            Error::Exception(exception) => {
-                (Error::Exception(exception.clone()).to_string(), WasmBacktrace::default(), Some(exception))
+            Error::Exception { exception, backtrace } => {
+                (Error::from(exception.clone()).to_string(), backtrace, Some(exception))
             }
             other => (other.to_string(), WasmBacktrace::default(), None),
         };

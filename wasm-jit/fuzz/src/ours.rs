@@ -249,7 +249,7 @@ fn from_val(value: &Val) -> Value {
 fn outcome(error: Error) -> Outcome {
     use wasm_jit::Trap as T;
     Outcome::Trapped(match error {
-        Error::Exception(_) => return Outcome::Threw,
+        Error::Exception { .. } => return Outcome::Threw,
         Error::StoreLimit { .. } => return Outcome::Exhausted,
         Error::Trap { trap, .. } => match trap {
             T::StackOverflow => return Outcome::Exhausted,

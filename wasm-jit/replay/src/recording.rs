@@ -156,7 +156,7 @@ impl Recorded {
         tags: &mut Tags,
     ) -> Result<Event, Error> {
         Ok(match error {
-            wasm_jit::Error::Exception(exception) => {
+            wasm_jit::Error::Exception { exception, .. } => {
                 Event::Throw(tags.recorded(store, self.instance, &self.functions, exception)?)
             }
             error => Event::Fail { reason: Some(Reason::of(error, self.fuel)) },

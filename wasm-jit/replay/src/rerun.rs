@@ -264,7 +264,7 @@ pub(crate) fn run<R: Read + 'static, O: Observer>(store: &mut Store<Run<R, O>>) 
             }
             Some(_) => Err(store.data().mismatch("the run continues after a failure")),
         },
-        HostEnded::Threw(exception) => Ok(Ended::Failed(wasm_jit::Error::Exception(exception))),
+        HostEnded::Threw(exception) => Ok(Ended::Failed(exception.into())),
         // Before a call that was stopped.
         HostEnded::Returned(_) if matches!(cut, Ended::Stopped(_)) => Ok(cut),
         HostEnded::Returned(_) => Ok(Ended::Returned),
@@ -335,7 +335,7 @@ fn host_function<R: Read + 'static, O: Observer>(
                 Ok(()) => return Ok(()),
                 Err(error) => Err(error),
             },
-            Ok(HostEnded::Threw(exception)) => return Err(wasm_jit::Error::Exception(exception)),
+            Ok(HostEnded::Threw(exception)) => return Err(exception.into()),
             Ok(HostEnded::Failed(reason)) => return Err(failed(store, reason)),
             Ok(HostEnded::Trace) => Ok(()),
             Err(error) => Err(error),
@@ -539,11 +539,11 @@ fn enter<R: Read + 'static, O: Observer>(
     let now = values(store, &results);
     match (store.data_mut().next()?, done) {
         (Some(Event::Leave { results }), Ok(())) if Some(&results) == now.as_ref() => Ok(Entered::Returned),
-        (Some(Event::Throw(recorded)), Err(wasm_jit::Error::Exception(exception))) => {
+        (Some(Event::Throw(recorded)), Err(wasm_jit::Error::Exception { exception, .. })) => {
             compare(store, &exception, &recorded)?;
             Ok(Entered::Threw(exception))
         }
-        (Some(Event::Fail { .. }), Err(error)) if !matches!(error, wasm_jit::Error::Exception(_)) => {
+        (Some(Event::Fail { .. }), Err(error)) if !matches!(error, wasm_jit::Error::Exception { .. }) => {
             // What a call in this one has failed with is the cause.
             store.data_mut().failure.get_or_insert(error);
             Ok(Entered::Failed)

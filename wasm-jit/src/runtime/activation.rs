@@ -160,7 +160,9 @@ impl StoreOpaque {
     #[cold]
     fn failure_of(&mut self, raised: Raised) -> Error {
         let (trap, backtrace) = match raised {
-            Raised::Exception { exception } => return Error::Exception(self.root_exception(exception)),
+            Raised::Exception { exception, backtrace } => {
+                return Error::Exception { exception: self.root_exception(exception), backtrace };
+            }
             Raised::Trap { trap, backtrace } => (Some(trap), backtrace),
             Raised::Noted { backtrace } => (None, backtrace),
         };

@@ -203,10 +203,13 @@ pub(crate) unsafe fn conclude(
 #[cold]
 fn note(store: &mut StoreOpaque, error: Error) {
     match error {
-        Error::Exception(exception) => match exception.lower(store) {
+        Error::Exception { exception, backtrace } => match exception.lower(store) {
             // SAFETY: the context lives as long as the store. No collection runs until the
             // exception is taken from there.
-            Ok(address) => unsafe { (*store.vm()).thrown = address as usize },
+            Ok(address) => unsafe {
+                (*store.vm()).thrown = address as usize;
+                (*store.execution()).thrown_from = backtrace;
+            },
             Err(error) => store.fail(error),
         },
         error => store.fail(error),

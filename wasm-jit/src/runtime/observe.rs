@@ -308,8 +308,8 @@ unsafe fn call_host<T: 'static>(
 /// What a call fails with that a host function has ended with this error.
 fn of_store(store: &StoreOpaque, error: Error) -> Error {
     match error {
-        Error::Exception(exception) => match exception.lower(store) {
-            Ok(_) => Error::Exception(exception),
+        Error::Exception { exception, backtrace } => match exception.lower(store) {
+            Ok(_) => Error::Exception { exception, backtrace },
             Err(error) => error,
         },
         error => error,

@@ -18,8 +18,9 @@ use crate::code::probed::counters::InstanceId;
 use crate::code::sections::{Sections, printable};
 use crate::code::{CodeImage, ObserveError};
 
-/// The WebAssembly frames of a trap, innermost first, without the frames of host functions.
-#[derive(Default)]
+/// The WebAssembly frames of a trap or of an exception that was not caught, innermost first, without
+/// the frames of host functions.
+#[derive(Clone, Default)]
 pub struct WasmBacktrace {
     places: Vec<Place>,
     omitted: usize,
@@ -27,6 +28,7 @@ pub struct WasmBacktrace {
 }
 
 /// A code address.
+#[derive(Clone)]
 struct Place {
     image: Arc<CodeImage>,
     function: u32,

@@ -64,8 +64,8 @@ pub(crate) enum Raised {
     /// Compiled code trapped, or was interrupted.
     Trap { trap: Trap, backtrace: WasmBacktrace },
     /// The exception at this address (a [`VmException`](crate::vmctx::VmException)) has no handler
-    /// in the activation.
-    Exception { exception: usize },
+    /// in the activation. The frames are those from where it was thrown first.
+    Exception { exception: usize, backtrace: WasmBacktrace },
     /// A libcall or a host function failed, and recorded the reason in the store.
     Noted { backtrace: WasmBacktrace },
 }

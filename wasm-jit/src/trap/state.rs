@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use super::{Interruption, Raised};
+use super::{Interruption, Raised, WasmBacktrace};
 use crate::vmctx::{VmContext, VmStoreContext};
 
 /// The execution state of a store. A [`VmContext`] of the store points to it, and compiled code
@@ -24,6 +24,9 @@ pub(crate) struct ExecutionState {
     pub interruption: Option<Arc<Interruption>>,
     /// The reason why the innermost activation was left; taken by [`enter`](super::enter).
     pub raised: Option<Box<Raised>>,
+    /// From where an exception comes that a host function throws on; empty if it is its own. Taken
+    /// when the exception is thrown.
+    pub thrown_from: WasmBacktrace,
 }
 
 impl ExecutionState {
@@ -36,6 +39,7 @@ impl ExecutionState {
             signal,
             interruption: None,
             raised: None,
+            thrown_from: WasmBacktrace::default(),
         }
     }
 

@@ -96,6 +96,8 @@ pub(super) unsafe extern "sysv64" fn find_handler(
         };
         return 0;
     }
+    // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
+    let thrown_from = unsafe { std::mem::take(&mut (*store).thrown_from) };
     // SAFETY: the caller's obligation; an exception begins with its tag.
     let tag = unsafe { (*std::ptr::with_exposed_provenance::<VmException>(exception)).tag };
     // SAFETY: the caller's obligation.
@@ -128,7 +130,9 @@ pub(super) unsafe extern "sysv64" fn find_handler(
     // SAFETY: the caller's obligation: compiled code does not run, and keeps no reference.
     unsafe {
         activation_left(thrower, activation_fp, Cause::Exception(exception));
-        (*store).raised = Some(Box::new(Raised::Exception { exception }));
+        let is_new = thrown_from.is_empty();
+        let backtrace = if is_new { capture::trace(store, None, thrower) } else { thrown_from };
+        (*store).raised = Some(Box::new(Raised::Exception { exception, backtrace }));
     }
     0
 }

@@ -29,12 +29,12 @@ fn exceptions_pass_between_program_and_host() {
     let ty = TagType::new(FuncType::new([ValType::I32, ValType::F64], []));
     let tag = Tag::new(&mut store, &ty).unwrap();
     let thrower = Func::wrap(&mut store, move |mut caller: Caller<'_, ()>| -> Result<(), Error> {
-        Err(Error::Exception(ExnRef::new(&mut caller, &tag, &[Val::I32(3), Val::from(1.5)])?))
+        Err(Error::from(ExnRef::new(&mut caller, &tag, &[Val::I32(3), Val::from(1.5)])?))
     })
     .unwrap();
     let instance = Instance::new(&mut store, &module, &[tag.into(), thrower.into()]).unwrap();
     assert_eq!(call0::<(i32, f64)>(&mut store, instance, "catch").unwrap(), (3, 1.5));
-    let Error::Exception(exception) = call0::<()>(&mut store, instance, "throw").unwrap_err() else {
+    let Error::Exception { exception, .. } = call0::<()>(&mut store, instance, "throw").unwrap_err() else {
         panic!()
     };
     assert_eq!(exception.tag(&store), tag);

@@ -215,7 +215,7 @@ fn exceptions_after_a_chain_go_to_the_handler_of_its_caller() {
         let mut program = Program::new(&Config::new(), form, "(throw $e (local.get 1))");
         for n in [0, 1, 2, 3, LONG] {
             assert_eq!(program.call("catch", n).unwrap(), sum(n) + 8000 + n + 3 + 1, "{form:?} {n}");
-            assert!(matches!(program.call("run", n), Err(Error::Exception(_))), "{form:?} {n}");
+            assert!(matches!(program.call("run", n), Err(Error::Exception { .. })), "{form:?} {n}");
         }
     }
 }
@@ -412,7 +412,7 @@ fn the_host_is_the_callee_of_tail_calls() {
                 assert_eq!(read, 100, "the caller is the function that has made the tail call");
                 Ok((1, 2, 3))
             }
-            1 => Err(Error::Exception(ExnRef::new(&mut caller, &tag, &[])?)),
+            1 => Err(Error::from(ExnRef::new(&mut caller, &tag, &[])?)),
             _ => Err(Error::host("failed")),
         }
     };

@@ -448,7 +448,7 @@ fn errors_panics_and_exceptions_of_closures_end_the_call() {
     let kind = generic(move |frame| match frame.local(0)?.unwrap_i32() {
         1 => Err(Error::host("an error")),
         2 => panic!("a panic"),
-        3 => Err(Error::Exception(exception.clone())),
+        3 => Err(exception.clone().into()),
         4 => Err(Trap::IntegerOverflow.into()),
         _ => Ok(()),
     });
@@ -463,7 +463,7 @@ fn errors_panics_and_exceptions_of_closures_end_the_call() {
         }));
         assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"a panic"));
         let error = call(&mut store, &instance, 3).unwrap_err();
-        assert!(matches!(error, Error::Exception(_)), "no handler of the program gets it: {error}");
+        assert!(matches!(error, Error::Exception { .. }), "no handler of the program gets it: {error}");
         let error = call(&mut store, &instance, 4).unwrap_err();
         let Error::Trap { trap: Trap::IntegerOverflow, backtrace } = &error else { panic!("{error}") };
         let frames: Vec<_> = backtrace.frames().iter().map(|frame| frame.func_index()).collect();

@@ -304,7 +304,7 @@ fn failures_in_functions_of_probes_end_the_call() {
                 assert_eq!(frames[2].0, 0);
                 assert_eq!(frames.len(), 3);
             }
-            (1, Err(Error::Exception(_))) | (2, Ok(1)) => {}
+            (1, Err(Error::Exception { .. })) | (2, Ok(1)) => {}
             (3, Err(error)) if error.to_string().contains("the probe failed") => {}
             other => panic!("{other:?}"),
         }

@@ -250,7 +250,7 @@ impl<'s, 'e, 'a: 's> Script<'s, 'e, 'a> {
             }
             WastDirective::AssertException { exec, .. } => match self.execute(exec) {
                 Ok(_) => Err("returned".to_owned().into()),
-                Err(Stop::Engine(Error::Exception(_))) => Ok(()),
+                Err(Stop::Engine(Error::Exception { .. })) => Ok(()),
                 Err(other) => Err(other.unexpected()),
             },
             WastDirective::AssertInvalid { module, .. } => match load(module) {

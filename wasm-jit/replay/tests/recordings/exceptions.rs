@@ -88,7 +88,7 @@ fn f(caller: &mut Caller<'_, Option<Tags>>, what: i32) -> Result<i32, EngineErro
     let tags = caller.data().expect("set before");
     let throw =
         |caller: &mut Caller<'_, Option<Tags>>, tag: &Tag, fields: &[Val]| -> Result<i32, EngineError> {
-            Err(EngineError::Exception(ExnRef::new(caller.as_context_mut(), tag, fields)?))
+            Err(EngineError::from(ExnRef::new(caller.as_context_mut(), tag, fields)?))
         };
     match what {
         act::E => {
@@ -115,7 +115,7 @@ fn f(caller: &mut Caller<'_, Option<Tags>>, what: i32) -> Result<i32, EngineErro
             let raise = caller.get_export("raise").and_then(Extern::into_func).unwrap();
             let mut results = [Val::I32(0)];
             match raise.call(&mut *caller, &[Val::I32(what % 10)], &mut results) {
-                Err(EngineError::Exception(_)) if what >= act::CATCH => Ok(5),
+                Err(EngineError::Exception { .. }) if what >= act::CATCH => Ok(5),
                 Err(error) => Err(error),
                 Ok(()) => Ok(results[0].unwrap_i32()),
             }
@@ -167,7 +167,7 @@ fn recorded(calls: &[(&str, i32)]) -> (Module, Vec<u8>) {
     for (name, argument) in calls {
         // Errors of the recorder are not exceptions.
         match call(&mut store, instance, name, *argument) {
-            Ok(_) | Err(EngineError::Exception(_) | EngineError::Trap { .. }) => {}
+            Ok(_) | Err(EngineError::Exception { .. } | EngineError::Trap { .. }) => {}
             Err(error) => panic!("{name} {argument}: {error}"),
         }
     }
@@ -256,7 +256,7 @@ fn an_exception_at_the_end_is_the_end_of_a_replay() {
         let (module, trace) = recorded(calls);
         let mut replayed = Replay::new(&module, Cursor::new(trace)).unwrap();
         match replayed.run().unwrap() {
-            Ended::Failed(EngineError::Exception(_)) => assert!(is_end),
+            Ended::Failed(EngineError::Exception { .. }) => assert!(is_end),
             Ended::Returned => assert!(!is_end),
             other => panic!("{other:?}"),
         }
@@ -527,7 +527,7 @@ fn what_cannot_be_recorded_of_exceptions_is_refused() {
     let mut linker: Linker<()> = Linker::new(&engine);
     linker.define(&store, "h", "e", tag).unwrap();
     let throws = move |mut caller: Caller<'_, ()>| -> Result<(), EngineError> {
-        Err(EngineError::Exception(ExnRef::new(&mut caller, &tag, &[Val::FuncRef(Some(foreign))])?))
+        Err(EngineError::from(ExnRef::new(&mut caller, &tag, &[Val::FuncRef(Some(foreign))])?))
     };
     linker.func_wrap("h", "f", throws).unwrap();
     let recorder = Recorder::new(&module, Vec::new()).unwrap();
@@ -559,7 +559,7 @@ fn an_exception_of_another_store_is_a_failure() {
     let throws = |caller: Caller<'_, ()>| -> Result<(), EngineError> {
         let mut other = Store::new(caller.engine(), ());
         let tag = Tag::new(&mut other, &TagType::new(FuncType::new([], [])))?;
-        Err(EngineError::Exception(ExnRef::new(&mut other, &tag, &[])?))
+        Err(EngineError::from(ExnRef::new(&mut other, &tag, &[])?))
     };
     linker.func_wrap("h", "f", throws).unwrap();
     let trace = Trace::default();

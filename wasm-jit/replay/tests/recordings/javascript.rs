@@ -306,7 +306,7 @@ fn exceptions_repeat_in_node() {
             // Passes it on.
             _ => return raise(&mut caller, 1).map(|()| 0),
         };
-        Err(EngineError::Exception(ExnRef::new(caller.as_context_mut(), &tag, &values)?))
+        Err(EngineError::from(ExnRef::new(caller.as_context_mut(), &tag, &values)?))
     };
     linker.func_wrap("h", "f", f).unwrap();
     let trace = Trace::default();

@@ -258,7 +258,7 @@ fn calls_by_another_instance_are_calls_by_the_host() {
             call(&mut store, main, "main", n).unwrap();
         }
         let uncaught = call(&mut store, main, "main", 700).unwrap_err();
-        assert!(matches!(uncaught, EngineError::Exception(_)), "{uncaught}");
+        assert!(matches!(uncaught, EngineError::Exception { .. }), "{uncaught}");
         call(&mut store, library, "parse", 20).unwrap();
         recorder.stop(&mut store).unwrap();
         call(&mut store, main, "main", 30).unwrap();

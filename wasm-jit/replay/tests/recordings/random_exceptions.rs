@@ -105,7 +105,7 @@ fn thrown(caller: &mut Caller<'_, Host>) -> EngineError {
         2 => vec![],
         _ => vec![Val::I64((bits << 20) as i64), Val::F32(0x7f80_0000 | bits as u32)],
     };
-    EngineError::Exception(ExnRef::new(caller.as_context_mut(), &tag, &fields).unwrap())
+    ExnRef::new(caller.as_context_mut(), &tag, &fields).unwrap().into()
 }
 
 /// What the host does when it is called.
@@ -125,9 +125,9 @@ fn act(caller: &mut Caller<'_, Host>, x: i64) -> Result<i64, EngineError> {
             caller.data_mut().depth -= 1;
             memory.write(&mut *caller, at, &[1])?;
             match (done, caller.data_mut().next(3)) {
-                (Err(error @ EngineError::Exception(_)), 0) => return Err(error),
-                (Err(EngineError::Exception(_)), 1) => return Err(thrown(caller)),
-                (Err(EngineError::Exception(_)) | Ok(()), _) => {}
+                (Err(error @ EngineError::Exception { .. }), 0) => return Err(error),
+                (Err(EngineError::Exception { .. }), 1) => return Err(thrown(caller)),
+                (Err(EngineError::Exception { .. }) | Ok(()), _) => {}
                 (Err(error), _) => return Err(error),
             }
         }
@@ -161,7 +161,7 @@ fn run(store: &mut Store<Host>, instance: Instance, calls: u64) {
         let rounds = 1 + store.data_mut().next(9) as i32;
         let run = instance.get_func(&*store, "run").unwrap();
         match run.call(&mut *store, &[Val::I32(rounds)], &mut [Val::I64(0)]) {
-            Ok(()) | Err(EngineError::Exception(_)) => {}
+            Ok(()) | Err(EngineError::Exception { .. }) => {}
             Err(error) => panic!("{error}"),
         }
     }
@@ -186,7 +186,7 @@ fn check(module: &Module, trace: &[u8], returns: bool, seed: u64) -> Vec<u8> {
         let bench = generate(module.bytes(), trace, true).unwrap();
         assert_eq!(replay(&bench), Replayed::Complete { returned: returns }, "seed {seed}");
         let ended = Replay::new(module, Cursor::new(trace.to_vec())).unwrap().run();
-        let is_complete = matches!(ended, Ok(Ended::Returned | Ended::Failed(EngineError::Exception(_))));
+        let is_complete = matches!(ended, Ok(Ended::Returned | Ended::Failed(EngineError::Exception { .. })));
         assert!(is_complete || !returns, "seed {seed}: {ended:?}");
     }
     small.bytes()

@@ -195,7 +195,7 @@ fn back(caller: &mut Caller<'_, Host>, n: i32) -> Result<i32, EngineError> {
                         caller.data_mut().depth -= 1;
                         return Err(error);
                     }
-                    Err(EngineError::Exception(_)) => {}
+                    Err(EngineError::Exception { .. }) => {}
                     other => other?,
                 }
             }
@@ -255,7 +255,7 @@ impl Group {
         let called = self.instances[which].get_typed_func::<i32, i32>(&*store, ENTRIES[which]).unwrap();
         let note = match called.call(&mut *store, n) {
             Ok(result) => result.into(),
-            Err(EngineError::Exception(_)) => 1 << 40,
+            Err(EngineError::Exception { .. }) => 1 << 40,
             Err(error) => {
                 assert!(error.trap().is_some(), "{error}");
                 1 << 41

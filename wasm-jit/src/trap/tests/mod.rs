@@ -236,7 +236,7 @@ fn catches_are_tried_from_the_inside_and_in_order() {
         ]);
         match (Instance::new().run(&image, 0), expected) {
             (Ok(value), Some(expected)) => assert_eq!(value, expected),
-            (Err(Raised::Exception { exception }), None) => {
+            (Err(Raised::Exception { exception, .. }), None) => {
                 assert_eq!(exception, std::ptr::from_ref(thrown) as usize);
             }
             (other, expected) => panic!("{other:?}, not {expected:?}"),
@@ -337,7 +337,7 @@ fn an_exception_of_a_host_function_is_caught_or_comes_out() {
     ]);
     assert_eq!(instance.run(&image, 0).unwrap(), 1);
     match instance.run(&image, 1) {
-        Err(Raised::Exception { exception }) => assert_eq!(exception, address as usize),
+        Err(Raised::Exception { exception, .. }) => assert_eq!(exception, address as usize),
         other => panic!("{other:?}"),
     }
     // SAFETY: the instance's store.
