@@ -8,7 +8,7 @@
 //! * `fire`: a call of an instrumented function with its probes off, with them on, and without
 //!   probes.
 //! * `compile`: WebAssembly to machine code.
-//! * `crossbeam`: candidates to replace our own data structures; `ARCHITECTURE.md` says which are
+//! * `crossbeam`: candidates to replace our own data structures; `CONTRIBUTING.md` says which are
 //!   used.
 //!
 //! These are single operations in a loop, with everything in cache and no other thread involved.
