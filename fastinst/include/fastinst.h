@@ -1,8 +1,8 @@
 /*
  * fastinst.h: probes that are switched on and off in running code, for C and C++.
  *
- * A probe is a place in the program that calls a function of the user's while it is on, and costs
- * almost nothing while it is off. Probes are the entries and exits of the functions that were
+  * A probe is a point in the program that calls a user's function while it is on. While it is off,
+ * it is a NOP or a register load. Probes are the entries and exits of the functions that were
  * compiled with -finstrument-functions (gcc or clang). Switching a probe rewrites a few bytes of
  * the running code with one atomic store; no thread is stopped, and any number of threads may
  * execute the place meanwhile.
@@ -76,8 +76,8 @@
  * threads.
  *
  * Processes: a child made by fork() gets its own copy of the code, in the state of the parent's
- * code; neither process changes the code of the other. In a child that was made by a raw system
- * call, and with the profiler in a large program for an epoch after the fork, the code is still
+  * code; neither process changes the code of the other. In a child that was made by a raw system
+ * call, and in a large profiled program for some milliseconds after a fork, the code is still
  * shared with the parent: every change fails with FASTINST_ERROR_SHARED_WITH_PARENT until
  * wordpatch_unshare succeeds.
  */
@@ -260,7 +260,7 @@ int fastinst_register_callback(fastinst_discovery_callback callback, void *user_
  * each of them sees either the old or the new code, never a mixture. If several threads activate a
  * probe with different functions at the same time, one of the functions remains.
  *
- * The profiler overrides changes of its probes at its next epoch: start the program with tool=none.
+  * The profiler may override changes to its probes at any time: run the program with tool=none.
  *
  * The caller guarantees the requirements of fastinst_probe_fn.
  *
@@ -613,8 +613,8 @@ int wordpatch_check_sigtrap_unblocked(int *thread);
 /*
  * Gives a child process its own copy of the code, so that patches of parent and child no longer
  * affect each other. Success with no effect if nothing is shared: in a child of fork() the library
- * has already done it, except with the profiler in a large program, where it does so within an
- * epoch. Blocks for a copy of the patched mappings (wordpatch_copied_bytes; about 4 MB per
+  * has already done it, except in a large profiled program, where it does so within some
+ * milliseconds. Blocks for a copy of the patched mappings (wordpatch_copied_bytes; about 4 MB per
  * millisecond). Not async-signal-safe.
  *
  * Instructions that the parent was patching are the old ones in the child. The child cannot finish

@@ -1,14 +1,17 @@
-//! Three real programs of different kinds, 20 runs each with the preload: their output and exit
-//! status must be those without it, which two runs show to be reproducible.
-//! `scripts/third-party.sh` builds them, which takes a minute or two the first time.
+//! Three real programs of different kinds, 10 runs each with the preload (with `LONG_TESTS=1`,
+//! 100): their output and exit status must be those without it, which two runs show to be
+//! reproducible. `scripts/third-party.sh` builds them, which takes a minute or two the first time.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{bare, profiled, repo_root, run, run_within};
+use tests::{bare, is_long, profiled, repo_root, run, run_within};
 
-const RUNS: usize = 20;
+/// How often each program runs with the preload.
+fn runs() -> usize {
+    if is_long() { 100 } else { 10 }
+}
 
 fn build(name: &str) -> PathBuf {
     let mut command = Command::new(repo_root().join("scripts/third-party.sh"));
@@ -17,7 +20,7 @@ fn build(name: &str) -> PathBuf {
     PathBuf::from(String::from_utf8(built.stdout).expect("a UTF-8 path").trim_end())
 }
 
-/// Runs a program [`RUNS`] times with the preload, and twice without. `sampled`: functions that
+/// Runs a program [some times](runs) with the preload, and twice without. `sampled`: functions that
 /// must have samples in every report that has lost none, and in most of all. On a busy machine, the
 /// service thread may have to wait for a processor while the program makes thousands of samples.
 fn check_runs(name: &str, args: &[&str], sampled: &[&str]) {
@@ -26,7 +29,7 @@ fn check_runs(name: &str, args: &[&str], sampled: &[&str]) {
     assert!(first.status.success() && !first.stdout.is_empty(), "{name}: {}\n{}", first.status, first.stderr);
     run(&mut bare(&binary, args)).assert_same(&first, &format!("{name}, second bare run"));
     let mut without = 0;
-    for number in 1..=RUNS {
+    for number in 1..=runs() {
         let with = profiled(&binary, args, "");
         with.run.assert_same(&first, &format!("{name}, profiled run {number}"));
         let report = with.report();
@@ -36,7 +39,8 @@ fn check_runs(name: &str, args: &[&str], sampled: &[&str]) {
             without += 1;
         }
     }
-    assert!(without <= RUNS / 2, "{name}: {without} functions without samples in {RUNS} runs");
+    let most = runs() / 2;
+    assert!(without <= most, "{name}: {without} functions without samples in {} runs", runs());
 }
 
 #[test]

@@ -7,16 +7,16 @@ use wasm_jit_fuzz::{Case, Features};
 
 #[test]
 fn some_seconds_of_random_modules() {
-    run(8, &[]);
-    run(4, &["--seed", "1000000", "--bounds-checks", "--no-avx512"]);
-    run(4, &["--seed", "2000000", "--bounds-checks", "--harden-speculation"]);
+    run(4, &[]);
+    run(2, &["--seed", "1000000", "--bounds-checks", "--no-avx512"]);
+    run(2, &["--seed", "2000000", "--bounds-checks", "--harden-speculation"]);
     run(2, &["--seed", "3000000", "--harden-speculation"]);
 }
 
 #[test]
 fn some_seconds_of_random_modules_with_probes() {
-    run(8, &["--probes"]);
-    run(4, &["--probes", "--seed", "1000000", "--bounds-checks"]);
+    run(4, &["--probes"]);
+    run(2, &["--probes", "--seed", "1000000", "--bounds-checks"]);
 }
 
 /// Those that are compared with Wasmtime only.

@@ -18,8 +18,8 @@ use crate::code::probed::counters::InstanceId;
 use crate::code::sections::{Sections, printable};
 use crate::code::{CodeImage, ObserveError};
 
-/// The WebAssembly frames of a trap or of an exception that was not caught, innermost first, without
-/// the frames of host functions.
+/// The WebAssembly frames of a trap or of an exception that was not caught, innermost first,
+/// without the frames of host functions.
 #[derive(Clone, Default)]
 pub struct WasmBacktrace {
     places: Vec<Place>,

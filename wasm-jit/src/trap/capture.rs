@@ -68,7 +68,11 @@ pub(crate) unsafe fn of_waiting(store: *const ExecutionState) -> WasmBacktrace {
 /// # Safety
 /// As [`Frames::new`]; if the frame does not wait for a call, the state that the signal handler
 /// recorded must be that of this frame.
-pub(super) unsafe fn trace(store: *const ExecutionState, without_frame: Option<usize>, frame: Frame) -> WasmBacktrace {
+pub(super) unsafe fn trace(
+    store: *const ExecutionState,
+    without_frame: Option<usize>,
+    frame: Frame,
+) -> WasmBacktrace {
     let mut backtrace = WasmBacktrace::default();
     // SAFETY: the caller's obligation.
     let at_signal = unsafe { (*store).vm.raised_registers[CONTEXT] as usize };

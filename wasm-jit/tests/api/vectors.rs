@@ -181,7 +181,9 @@ fn exceptions_carry_vectors() {
     let kept = instance.get_typed_func::<u128, u128>(&mut store, "kept").unwrap();
     assert_eq!(kept.call(&mut store, a).unwrap(), 0);
     let throw = instance.get_typed_func::<(u128, u128), ()>(&mut store, "throw").unwrap();
-    let Error::Exception { exception: thrown, .. } = throw.call(&mut store, (a, b)).unwrap_err() else { panic!() };
+    let Error::Exception { exception: thrown, .. } = throw.call(&mut store, (a, b)).unwrap_err() else {
+        panic!()
+    };
     let made = [Val::I32(1), a.into(), Val::I64(2), b.into()];
     let made = ExnRef::new(&mut store, &tag, &made).unwrap();
     for exception in [thrown, made] {
