@@ -77,7 +77,7 @@
  *
  * Processes: a child made by fork() gets its own copy of the code, in the state of the parent's
   * code; neither process changes the code of the other. In a child that was made by a raw system
- * call, and in a large profiled program for some milliseconds after a fork, the code is still
+ * call, and in a large profiled program for a few milliseconds after a fork, the code is still
  * shared with the parent: every change fails with FASTINST_ERROR_SHARED_WITH_PARENT until
  * wordpatch_unshare succeeds.
  */
@@ -613,7 +613,7 @@ int wordpatch_check_sigtrap_unblocked(int *thread);
 /*
  * Gives a child process its own copy of the code, so that patches of parent and child no longer
  * affect each other. Success with no effect if nothing is shared: in a child of fork() the library
-  * has already done it, except in a large profiled program, where it does so within some
+  * has already done it, except in a large profiled program, where it does so within a few
  * milliseconds. Blocks for a copy of the patched mappings (wordpatch_copied_bytes; about 4 MB per
  * millisecond). Not async-signal-safe.
  *
