@@ -1,7 +1,7 @@
 /*
  * fastinst.h: probes that are switched on and off in running code, for C and C++.
  *
-  * A probe is a point in the program that calls a user's function while it is on. While it is off,
+ * A probe is a point in the program that calls a user's function while it is on. While it is off,
  * it is a NOP or a register load. Probes are the entries and exits of the functions that were
  * compiled with -finstrument-functions (gcc or clang). Switching a probe rewrites a few bytes of
  * the running code with one atomic store; no thread is stopped, and any number of threads may
@@ -76,7 +76,7 @@
  * threads.
  *
  * Processes: a child made by fork() gets its own copy of the code, in the state of the parent's
-  * code; neither process changes the code of the other. In a child that was made by a raw system
+ * code; neither process changes the code of the other. In a child that was made by a raw system
  * call, and in a large profiled program for a few milliseconds after a fork, the code is still
  * shared with the parent: every change fails with FASTINST_ERROR_SHARED_WITH_PARENT until
  * wordpatch_unshare succeeds.
@@ -260,7 +260,7 @@ int fastinst_register_callback(fastinst_discovery_callback callback, void *user_
  * each of them sees either the old or the new code, never a mixture. If several threads activate a
  * probe with different functions at the same time, one of the functions remains.
  *
-  * The profiler may override changes to its probes at any time: run the program with tool=none.
+ * The profiler may override changes to its probes at any time: run the program with tool=none.
  *
  * The caller guarantees the requirements of fastinst_probe_fn.
  *
@@ -613,7 +613,7 @@ int wordpatch_check_sigtrap_unblocked(int *thread);
 /*
  * Gives a child process its own copy of the code, so that patches of parent and child no longer
  * affect each other. Success with no effect if nothing is shared: in a child of fork() the library
-  * has already done it, except in a large profiled program, where it does so within a few
+ * has already done it, except in a large profiled program, where it does so within a few
  * milliseconds. Blocks for a copy of the patched mappings (wordpatch_copied_bytes; about 4 MB per
  * millisecond). Not async-signal-safe.
  *
