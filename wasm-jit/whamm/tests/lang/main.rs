@@ -49,10 +49,11 @@ fn the_scripts_for_users_compile() {
     }
     assert!(scripts.len() >= 20, "{scripts:?}");
     // Not part of the package.
-    let manual = root.join("../../docs/whamm.md");
-    let manual = std::fs::read_to_string(&manual).unwrap_or_else(|_| "```whamm\n```".into());
-    let blocks = manual.split("```whamm\n").skip(1);
-    scripts.extend(blocks.map(|block| block.split("```").next().unwrap().to_owned()));
+    for manual in ["../../docs/whamm.md", "../../docs/native-scripts.md"] {
+        let manual = std::fs::read_to_string(root.join(manual)).unwrap_or_else(|_| "```whamm\n```".into());
+        let blocks = manual.split("```whamm\n").skip(1);
+        scripts.extend(blocks.map(|block| block.split("```").next().unwrap().to_owned()));
+    }
     let clock = wat::parse_file(root.join("scripts/clock.wat")).unwrap();
     let (native, scripts): (Vec<_>, Vec<_>) =
         scripts.into_iter().partition(|script| script.lines().any(|line| line.starts_with("native:")));
