@@ -1,20 +1,20 @@
 //! Calls between instances go through the host while calls of their store are observed.
 //!
 //! An instance has a [`VmFuncRef`] for each of its functions, imports first. Compiled code calls an
-//! import through it, and its address is the reference to the function, whoever calls it. So new
-//! contents redirect all of these calls:
+//! import through it, and its address is the reference to the function for every caller. New
+//! contents therefore redirect all of these calls:
 //!
 //! 1. For each import that is a function of another instance, and for each function that others can
-//!    have references to (`escaping.rs`), there is a function of the host that calls it.
+//!    have references to (`escaping.rs`), there is a host function that calls it.
 //! 2. The contents become [`enter`] with the context of this host function. `enter` compares the
-//!    caller with the instance of the function: a call within one instance goes on in the function
-//!    itself, without a frame in between; any other one in the host function.
-//! 3. Afterwards the contents are again what they were.
+//!    caller with the instance of the function: a call within one instance continues in the
+//!    function itself, without a frame in between; any other call continues in the host function.
+//! 3. When observation ends, the original contents are restored.
 //!
-//! So the store knows each call from one instance to another one, and no other one. A probe's stub
-//! that calls a function of a monitor names that instance as the caller.
+//! The store is thus notified of exactly the calls that cross instances. A probe's stub that calls
+//! a function of a monitor names the monitor's instance as the caller.
 //!
-//! With one instance, only its imports are redirected: nobody else can call its functions.
+//! If there is one instance, only its imports are redirected: nobody else can call its functions.
 
 use std::arch::naked_asm;
 use std::mem::offset_of;

@@ -1,21 +1,22 @@
-//! Finds out which pieces of code threads are executing, or will return to: what else has no way to
-//! it may be freed.
+//! Finds out which pieces of unlinked code threads are still executing or will return to. The
+//! others may be freed.
 //!
 //! # The algorithm
-//! 1. Every core executes a serializing instruction ([`serialize_all_cores`]). What led to the
-//!    pieces was changed before, so no thread enters them from now on.
-//! 2. A store in which nothing runs has no thread in them. That it runs is recorded before its code
-//!    is entered, on the thread that runs it ([`RunningStack`](super::state::RunningStack)); so a
-//!    thread whose record is not seen here enters code after step 1.
+//! 1. Every core executes a serializing instruction ([`serialize_all_cores`]). All jumps to the
+//!    pieces were changed before, so no thread enters them from now on.
+//! 2. A store in which nothing runs has no thread in the pieces. A thread that runs a store records
+//!    this before it enters code ([`RunningStack`](super::state::RunningStack)), so a thread whose
+//!    record is not seen here enters code after step 1.
 //! 3. The other stores' threads get the engine's signal. Its handler looks at the program counter,
 //!    at every word of the store's stack from the stack pointer up, and at the frames of enclosing
 //!    activations on other stacks. A word that is an address in a piece counts as a return address.
-//!    So frames need no maps, and frames of the host in between do not matter.
-//! 4. If one of them does not answer in time, nothing is known: it may have blocked the signal, not
-//!    have been scheduled, or be in a host function that runs on a stack of its own.
+//!    Frames therefore need no maps, and host frames in between do not matter.
+//! 4. If one of the threads does not answer in time, nothing is known: it may have blocked the
+//!    signal, may not have been scheduled, or may be in a host function that runs on a separate
+//!    stack.
 //!
-//! Nothing of this costs a thread anything before it is asked, but for recording which one runs
-//! the store: three stores for each outermost call.
+//! A thread pays nothing for this until it is asked, except three stores for each outermost call,
+//! which record the thread that runs the store.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -28,13 +29,14 @@ use wordpatch::serialize_all_cores;
 use super::state::current_thread;
 use super::{Activation, ExecutionState, signals};
 
-/// How long the answers are waited for. A thread that is scheduled answers in some microseconds.
+/// The maximum time to wait for answers. A thread that is scheduled answers within a few
+/// microseconds.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The time between two looks at the answers.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// The question that is asked now. Handlers use it while they are counted as visitors.
+/// The current question. Handlers use it while they are counted as visitors.
 static ASKED: AtomicPtr<Question> = AtomicPtr::new(std::ptr::null_mut());
 static VISITORS: AtomicUsize = AtomicUsize::new(0);
 

@@ -1,4 +1,5 @@
-//! Stubs to which the entries of functions lead that are to be changed before they are executed.
+//! Entry stubs: a function whose code is to change before its next call jumps from its entry to
+//! such a stub.
 //!
 //! ```text
 //! stub of a function:

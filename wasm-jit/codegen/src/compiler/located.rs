@@ -1,11 +1,11 @@
-//! Where the values of a frame are, for probes that read and write them: at settled sites, and
-//! while a call waits.
+//! Where the values of a frame are, for probes that read and write them, at settled sites and while
+//! a call waits.
 //!
-//! A value may be written where it is if nothing else depends on that place, and the code takes the
-//! value from there. A condition is written by changing the flags: what uses it only asks whether
-//! it is zero. Everything else that the compiler knows of a value, but does not do, can be changed
-//! in the plain version only (`plain.rs`): constants, also those that locals hold, aliases of
-//! locals, shifts to be done.
+//! A value may be written at its location if nothing else depends on that location, and the code
+//! takes the value from there. A condition is written by changing the flags: its users only test
+//! whether it is zero. A value that the code has not materialized can be changed in the plain
+//! version only (`plain.rs`): constants, including those that locals hold, aliases of locals, and
+//! pending shifts.
 
 use wasmparser::ValType;
 
