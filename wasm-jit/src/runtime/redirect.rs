@@ -58,14 +58,14 @@ impl Redirect {
     }
 
     /// # Safety
-    /// Those of [`Redirect::begin`].
+    /// As for [`Redirect::begin`].
     unsafe fn end(&self) {
         // SAFETY: host functions live as long as their store; the caller's obligation.
         unsafe { self.set((*self.host.as_ptr()).direct) };
     }
 
     /// # Safety
-    /// Those of [`Redirect::begin`].
+    /// As for [`Redirect::begin`].
     unsafe fn set(&self, to: VmFuncRef) {
         let VmFuncRef { code, context, index, .. } = to;
         // SAFETY: instances live as long as their store; the caller's obligation. The type stays,
@@ -126,7 +126,7 @@ pub(super) fn end(store: &mut StoreOpaque) {
 /// The same for instances that are new.
 ///
 /// # Errors
-/// Those of [`begin`].
+/// As for [`begin`].
 pub(super) fn extend<T: 'static>(store: &mut StoreInner<T>) -> Result<(), Error> {
     let store = &mut store.opaque;
     while let Some(instance) = store.instances.get(store.redirected.imports_of).copied() {
