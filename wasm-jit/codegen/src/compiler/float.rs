@@ -157,7 +157,8 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Reg(dst));
     }
 
-    /// `lt` and `le` compare in reverse order: "above" is false if unordered, "below" is not.
+    /// `lt` and `le` compare in reverse order, because "above" is false if the operands are
+    /// unordered, and "below" is not.
     pub(super) fn float_comparison(&mut self, relation: Relation, ty: Ty) {
         let right = self.pop();
         let left = self.pop();
@@ -297,8 +298,8 @@ impl FunctionCompiler<'_> {
             self.asm.float_compare(precision, src, FLOAT_SCRATCH);
             self.trap_if(Cond::AboveEqual, TrapCode::IntegerOverflow);
         } else {
-            // NaN gives 0, a value that is too large the largest integer; for one that is too small
-            // the result is already right.
+            // NaN gives 0, a value that is too large the largest integer; for a value that is too
+            // small the result is already correct.
             let ordered = self.asm.new_label();
             self.asm.float_compare(precision, src, src);
             self.asm.jcc(Cond::NotParity, ordered);
@@ -339,7 +340,7 @@ impl FunctionCompiler<'_> {
         self.asm.bind(done);
     }
 
-    /// From 2^63 on, 2^63 is subtracted before the conversion and added after it.
+    /// For values of 2^63 or more, 2^63 is subtracted before the conversion and added after it.
     fn to_unsigned_64(&mut self, precision: Precision, src: Reg, dst: Reg, misfit: Misfit) {
         let (large, too_large, bad, done) =
             (self.asm.new_label(), self.asm.new_label(), self.asm.new_label(), self.asm.new_label());
