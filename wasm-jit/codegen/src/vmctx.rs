@@ -295,7 +295,7 @@ pub struct VmType {
     /// at its own depth; null beyond that. A type is therefore `T`, or a subtype of `T`, exactly if
     /// the entry at the depth of `T` is `T`.
     pub ancestors: [*const Self; NEAR_ANCESTORS],
-    /// The ancestors at greater depths, up to the type itself.
+    /// The entries at greater depths, up to that of the type itself.
     pub far_ancestors: *const *const Self,
     /// The number of types that this one is a subtype of, other than itself.
     pub depth: u32,

@@ -65,33 +65,33 @@ pub const MAX_SHARED: u32 = 8;
 /// Which instructions of a function get sites, by their offsets in the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Sites {
-    /// None.
+    /// No site.
     #[default]
     None,
     /// The entry.
     Functions,
-    /// The entry, and control instructions ([`is_control`]).
+    /// The entry and the control instructions ([`is_control`]).
     Branches,
-    /// Some, in ascending order.
+    /// Some instructions.
     At {
-        /// These instructions.
+        /// The offsets of the instructions in the module, in ascending order.
         positions: Box<[u32]>,
-        /// Those of them whose sites are settled.
+        /// Those of the instructions whose sites are settled.
         settled: Box<[u32]>,
     },
-    /// All that can be reached.
+    /// All reachable instructions, the entry and the exit.
     All {
-        /// Whether all of them are settled.
+        /// Whether all sites are settled.
         settled: bool,
     },
-    /// All that can be reached, in the plain version of a function (`plain.rs`).
+    /// As `All`, in the plain version of a function (`plain.rs`).
     Plain {
         /// The callee-saved registers that the other versions save, as a set.
         saved: u32,
     },
 }
 
-/// What a site is in front of.
+/// What a site precedes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SiteKind {
     Entry,
@@ -179,8 +179,8 @@ impl Sites {
         }
     }
 
-    /// Whether functions end the accessors of their frames when they return: where probes read
-    /// values, so where a site is settled.
+    /// Whether functions end the accessors of their frames when they return: if probes read values,
+    /// and thus if a site is settled.
     #[must_use]
     pub fn end_accessors(&self) -> bool {
         match self {
@@ -191,13 +191,14 @@ impl Sites {
         }
     }
 
-    /// Whether instructions use code of the program as sites, and share them. Not in versions that
-    /// probes compile, into which frames move: each instruction there has a site of its own.
+    /// Whether instructions use code of the program as sites, and share them. They do not in
+    /// versions that are compiled for probes, into which frames move: each instruction there has
+    /// its own site.
     pub(super) fn use_code(&self) -> bool {
         *self == Self::Branches
     }
 
-    /// How much one of them may add to the code, with what aligns it.
+    /// The number of bytes that one site may add to the code, with its alignment.
     pub(super) fn max_bytes_each(&self) -> u32 {
         match self {
             Self::None => 0,
