@@ -212,7 +212,7 @@ impl From<CompiledSites> for Sites {
     fn from(sites: CompiledSites) -> Self {
         match sites {
             CompiledSites::None => Self::None,
-            // Of `All`, the versions that probes compile have the others.
+            // The other sites of `All` are in versions that are compiled for probes.
             CompiledSites::Functions | CompiledSites::All => Self::Functions,
             CompiledSites::Branches => Self::Branches,
         }
