@@ -156,8 +156,9 @@ impl Config {
     /// Whether relaxed vector operators have the same results on all processors: by default they
     /// do.
     ///
-    /// Otherwise the results are those of single instructions of this processor, where the proposal
-    /// permits them: they differ for lanes out of range, NaNs, and zeros of different sign.
+    /// If they need not, the results are those of single instructions of this processor, where the
+    /// proposal permits them: they differ for out-of-range lanes, NaNs, and zeros of different
+    /// sign.
     pub fn relaxed_simd_deterministic(&mut self, deterministic: bool) -> &mut Self {
         self.relaxed_simd_deterministic = deterministic;
         self
@@ -559,7 +560,7 @@ impl Engine {
             && found.results().zip(wanted.results()).all(|(given, wanted)| self.is_subtype(&given, &wanted))
     }
 
-    /// The engine-wide id of the type of an item of the host.
+    /// The engine-wide id of the type of a host item.
     ///
     /// # Errors
     /// [`Error::InvalidType`]: it refers to a type that the engine does not know.

@@ -644,7 +644,7 @@ mod tests {
             let all: Vec<_> = (function.wasm_start..function.wasm_end).map(count_at).collect();
             let is_made = compiled().make_probes(0, &all).unwrap();
             let places = all.iter().zip(&is_made).filter(|(_, made)| made.is_ok());
-            // Those of the instructions, after that of the entry.
+            // The probes of instructions, which follow that of the entry.
             let probes: Vec<_> = places.map(|(place, _)| place.clone()).skip(1).take(counters).collect();
             let made = image.make_probes(0, &probes).unwrap();
             assert!(made.iter().all(Result::is_ok), "{made:?}");

@@ -65,7 +65,7 @@ impl ValType {
         Self::from_wasm(ty, module).expect("parsing refuses the types that this engine does not have")
     }
 
-    /// How many quadwords a value has in compiled code.
+    /// The number of quadwords that a value has in compiled code.
     pub(crate) fn words(self) -> usize {
         if self == Self::V128 { 2 } else { 1 }
     }
@@ -122,7 +122,7 @@ impl FuncType {
         Self { types: types.into(), params, recursive: None }
     }
 
-    /// The same, with a recursion group.
+    /// As [`Self::new`], with a recursion group.
     pub(crate) fn recursive(types: Arc<[ValType]>, params: usize, id: Option<FuncTypeId>) -> Self {
         Self { types, params, recursive: id }
     }

@@ -73,7 +73,7 @@ impl Arguments {
         self.files().next().is_some()
     }
 
-    /// Those that run in the store of the program.
+    /// The monitors that run in the store of the program.
     pub(super) fn modules(&self, program: &Module) -> Vec<Files> {
         if self.has_shared(program) { Vec::new() } else { self.files().collect() }
     }

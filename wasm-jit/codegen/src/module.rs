@@ -59,23 +59,23 @@ pub struct ModuleInfo {
     /// The engine-wide id of each type: equal types have equal ids. The owner of the module keeps
     /// the ids in use. Code does not contain them: it reads them from its context.
     pub type_ids: Vec<u32>,
-    /// The type index of every function.
+    /// The type index of each function, imports first.
     pub functions: Vec<u32>,
     /// The number of imported functions.
     pub imported_functions: u32,
-    /// The types of the tables.
+    /// The type of each table, imports first.
     pub tables: Vec<TableType>,
     /// The number of imported tables.
     pub imported_tables: u32,
-    /// The types of the memories.
+    /// The type of each memory, imports first.
     pub memories: Vec<MemoryType>,
     /// The number of imported memories.
     pub imported_memories: u32,
-    /// The types of the globals.
+    /// The type of each global, imports first.
     pub globals: Vec<GlobalType>,
     /// The number of imported globals.
     pub imported_globals: u32,
-    /// The type index of every tag.
+    /// The type index of each tag, imports first.
     pub tags: Vec<u32>,
     /// The number of imported tags.
     pub imported_tags: u32,
@@ -99,7 +99,7 @@ impl ModuleInfo {
         self.memories[memory as usize].page_size_log2.map_or(PAGE_SIZE_LOG2, |log2| log2 as u8)
     }
 
-    /// The type of a function.
+    /// The type of the function with this index, including imports.
     pub fn function_type(&self, function: u32) -> &FuncType {
         self.func_type(self.functions[function as usize])
     }

@@ -87,7 +87,7 @@ impl From<FieldType> for Storage {
     }
 }
 
-/// A field of a structure.
+/// Where a field of a structure is, and how it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// The field's distance from the start of the object, in bytes.
@@ -144,7 +144,7 @@ pub enum Composite {
     Array(Storage),
 }
 
-/// A type of a module.
+/// A type that a module declares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleType {
     /// What the type describes.

@@ -115,8 +115,8 @@ pub struct VmStoreContext {
     pub element: [u64; 2],
 }
 
-/// An accessor of a frame. If it is the first one of its store, a function that returns ends it. It
-/// belongs to the runtime, which clears it when the frame is left in another way.
+/// An accessor of a frame. If it is the first one of its store, the frame's function ends it when
+/// it returns. It belongs to the runtime, which clears it when the frame is left in another way.
 #[repr(C)]
 #[derive(Debug)]
 pub struct VmAccessor {

@@ -350,7 +350,7 @@ mod tests {
     use super::super::tests::lazy_image as image;
     use super::*;
 
-    /// The targets of the calls of a function, as offsets in the image.
+    /// The targets of the calls in a function, as offsets in the image.
     fn call_targets(image: &CodeImage, index: u32) -> Vec<u32> {
         let function = image.function(index);
         let code = &image.code()[function.entry as usize..function.end as usize];

@@ -1,4 +1,4 @@
-//! Finds the image of a code address: a table that is read without locks, also by signal handlers.
+//! Finds the image of a code address: a table that is read without locks, even by signal handlers.
 //!
 //! An entry consists of one word, the pages of the image, which is zero while the entry is free,
 //! and of the image's address, which is written before the word. Entries of freed images are

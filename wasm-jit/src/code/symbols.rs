@@ -80,7 +80,8 @@ pub(super) struct VersionCode {
     pub function: u32,
     /// Whether this is the code that was compiled when the function was first called.
     pub is_original: bool,
-    /// None for the stubs of an original, which has a name already, and for the stub of a list.
+    /// The code; `None` for the stubs of an original, which has a name already, and for the stub of
+    /// a list.
     pub code: Option<Range<usize>>,
     pub body: usize,
     pub stubs: Range<usize>,

@@ -49,7 +49,7 @@ pub(crate) trait ConstSource {
     fn global(&self, index: u32) -> u128;
     /// The reference to a function.
     fn func(&self, index: u32) -> u64;
-    /// How many fields structures of a type have.
+    /// The number of fields of structures of a type.
     fn fields(&self, ty: u32) -> usize;
     /// A new structure of a type with these fields, or with zeros if there are none. Does not
     /// collect.

@@ -38,7 +38,7 @@ impl Module {
         (0..self.info().functions.len()).map(|index| FunctionInfo { module: self, index: index as u32 })
     }
 
-    /// The function with this index.
+    /// The function with this index, or `None` if there is none. Imports are counted.
     pub fn function(&self, index: u32) -> Option<FunctionInfo<'_>> {
         let exists = (index as usize) < self.info().functions.len();
         exists.then_some(FunctionInfo { module: self, index })
@@ -53,7 +53,7 @@ impl Module {
     }
 }
 
-/// A function of a [`Module`].
+/// A function of a [`Module`], imported or defined.
 #[derive(Clone, Copy, Debug)]
 pub struct FunctionInfo<'m> {
     module: &'m Module,

@@ -171,7 +171,7 @@ impl Module {
         self.parsed().exports.iter().map(|(name, item)| ExportType { name, ty: self.type_of(*item) })
     }
 
-    /// The type of the export of this name.
+    /// The type of the export of this name, or `None` if there is none.
     pub fn get_export(&self, name: &str) -> Option<ExternType> {
         self.export(name).map(|item| self.type_of(item))
     }

@@ -70,12 +70,12 @@ impl<'a, T: 'static> Caller<'a, T> {
         unsafe { trap::is_requested(execution) }
     }
 
-    /// The embedder's data.
+    /// The embedder's data in the store.
     pub fn data(&self) -> &T {
         self.store.data()
     }
 
-    /// The embedder's data.
+    /// The embedder's data in the store, mutable.
     pub fn data_mut(&mut self) -> &mut T {
         self.store.data_mut()
     }

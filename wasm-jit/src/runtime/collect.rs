@@ -33,8 +33,8 @@ use crate::trap::Activation;
 /// Minimum number of exceptions and references before a collection.
 const MINIMUM: usize = 1024;
 
-/// There is no collection before there is one exception or reference for this many bytes of the
-/// heap: a collection marks the complete heap, which takes time.
+/// A collection because of the number of exceptions and references waits until there is one for
+/// this many bytes of the heap: it marks the complete heap, which takes time.
 const HEAP_BYTES: u64 = 64;
 
 /// The thresholds of the next collection.

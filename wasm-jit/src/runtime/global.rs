@@ -69,7 +69,7 @@ impl Global {
         Ok(Self(Handle::at(store, index)))
     }
 
-    /// The global's type.
+    /// The type of the global's value, and whether it can be assigned.
     pub fn ty(&self, store: impl AsContext) -> GlobalType {
         self.data(&store.as_context().0.opaque).ty
     }

@@ -90,7 +90,7 @@ pub(crate) struct InstanceData {
     /// Dropped before the context, which has the address of its counters.
     pub counting: Counting,
     pub block: ContextBlock,
-    /// One for each function, imports first. Compiled code holds their addresses.
+    /// A reference to each function, imports first. Compiled code holds their addresses.
     pub func_refs: NonNull<[VmFuncRef]>,
     pub memories: Box<[u32]>,
     pub tables: Box<[u32]>,
@@ -217,7 +217,7 @@ impl Instance {
         &self.inner(&store.into().0.opaque).module
     }
 
-    /// The export of this name.
+    /// The export of this name, or `None` if there is none.
     pub fn get_export(&self, store: impl AsContext, name: &str) -> Option<Extern> {
         let store = &store.as_context().0.opaque;
         let instance = self.inner(store);
@@ -235,7 +235,7 @@ impl Instance {
         exports.map(move |(name, item)| Export { name, item: instance.item(store, *item) })
     }
 
-    /// The exported function of this name.
+    /// The exported function of this name, or `None` if there is none.
     pub fn get_func(&self, store: impl AsContext, name: &str) -> Option<Func> {
         self.get_export(store, name)?.into_func()
     }
@@ -258,12 +258,12 @@ impl Instance {
         self.inner(&store.as_context().0.opaque).counting.instance()
     }
 
-    /// The exported memory of this name, if it is not shared.
+    /// The exported memory of this name, or `None` if there is none, or it is shared.
     pub fn get_memory(&self, store: impl AsContext, name: &str) -> Option<Memory> {
         self.get_export(store, name)?.into_memory()
     }
 
-    /// The exported shared memory of this name.
+    /// The exported shared memory of this name, or `None` if there is none.
     pub fn get_shared_memory(&self, store: impl AsContext, name: &str) -> Option<SharedMemory> {
         self.get_export(store, name)?.into_shared_memory()
     }
@@ -381,17 +381,17 @@ impl Instance {
         }
     }
 
-    /// The exported table of this name.
+    /// The exported table of this name, or `None` if there is none.
     pub fn get_table(&self, store: impl AsContext, name: &str) -> Option<Table> {
         self.get_export(store, name)?.into_table()
     }
 
-    /// The exported global of this name.
+    /// The exported global of this name, or `None` if there is none.
     pub fn get_global(&self, store: impl AsContext, name: &str) -> Option<Global> {
         self.get_export(store, name)?.into_global()
     }
 
-    /// The exported tag of this name.
+    /// The exported tag of this name, or `None` if there is none.
     pub fn get_tag(&self, store: impl AsContext, name: &str) -> Option<Tag> {
         self.get_export(store, name)?.into_tag()
     }

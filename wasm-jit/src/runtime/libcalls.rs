@@ -154,7 +154,7 @@ pub(super) fn halves(two: u64) -> (u32, u32) {
     (two as u32, (two >> 32) as u32)
 }
 
-/// The first call of a function: its arguments are saved, and no frame of it exists.
+/// The first call to a function: its arguments are saved, and no frame of it exists.
 unsafe extern "sysv64" fn compile_function(context: *mut VmContext, function: u32) -> Continue {
     // SAFETY: called by the entry of a function of the instance. While probes are made, nothing
     // refers to the store.

@@ -60,7 +60,7 @@ impl Memory {
         (self.inner(store).base(), Announced::of(store, *self))
     }
 
-    /// The memory's contents.
+    /// The memory's contents, from address 0.
     pub fn data<'a, T: 'static>(&self, store: impl Into<StoreContext<'a, T>>) -> &'a [u8] {
         let store = &store.into().0.opaque;
         let memory = self.inner(store);

@@ -6,7 +6,7 @@
 //! 3. `activation.rs`: a call from the host into WebAssembly, and its outcome. `func.rs` and
 //!    `typed.rs` are its two interfaces.
 //! 4. `host.rs`: a call from WebAssembly to the host; `libcalls.rs`: operations of the runtime that
-//!    compiled code calls; `tail_call.rs`: tail calls between instances; `callback.rs`: calls of
+//!    compiled code calls; `tail_call.rs`: tail calls between instances; `callback.rs`: calls to
 //!    closures by probes.
 //! 5. `linear_memory.rs` in the crate's root: why accesses need no checks. `wait.rs`: threads that
 //!    wait at an address.

@@ -360,7 +360,7 @@ pub struct ChangedElements {
 /// that it has changed. A clone is the same log; logging ends when the last clone is dropped.
 ///
 /// The ranges may overlap. A byte that is equal to all of its copies has not been changed; one that
-/// differs from a copy may have been changed by the host or by the program.
+/// differs from a copy may have been.
 #[derive(Clone, Debug)]
 pub struct WriteLog(Arc<Mutex<Logged>>);
 

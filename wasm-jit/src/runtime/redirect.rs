@@ -33,9 +33,9 @@ use crate::vmctx::{VmContext, VmFuncRef};
 /// The functions of a store's instances whose calls are redirected.
 #[derive(Debug, Default)]
 pub(crate) struct Redirected {
-    /// How many of the instances were searched for imports.
+    /// The number of instances that were searched for imports.
     imports_of: usize,
-    /// How many of them were searched for functions that others can call.
+    /// The number of instances that were searched for functions that others can call.
     escaping_of: usize,
     functions: Vec<Redirect>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Redirected {
 #[derive(Debug)]
 struct Redirect {
     func_ref: NonNull<VmFuncRef>,
-    /// Calls the function. It has the other contents.
+    /// The host function that calls the function. It has the other contents.
     host: NonNull<HostFuncData>,
 }
 
@@ -77,9 +77,10 @@ impl Redirect {
     }
 }
 
-/// Where redirected calls arrive, with the arguments in their places, the caller's context in
-/// `rax`, and that of the host function in `r14`. Changes `r11` only, besides what a callee's
-/// context determines. A signal here is for the engine one in the host; nothing here can trap.
+/// Where redirected calls arrive, with the arguments in their locations, the caller's context in
+/// `rax`, and that of the host function in `r14`. Changes only `r11`, and the registers that the
+/// callee's context determines. The engine treats a signal here as one in the host; nothing here
+/// can trap.
 #[unsafe(naked)]
 unsafe extern "C" fn enter() {
     naked_asm!(
@@ -106,7 +107,7 @@ unsafe extern "C" fn enter() {
 /// Redirects calls between instances.
 ///
 /// # Errors
-/// [`Error::Code`]; then some are direct.
+/// [`Error::Code`], in which case some calls remain direct.
 pub(super) fn begin<T: 'static>(store: &mut StoreInner<T>) -> Result<(), Error> {
     for redirect in &store.opaque.redirected.functions {
         // SAFETY: the store is borrowed exclusively.
@@ -115,7 +116,7 @@ pub(super) fn begin<T: 'static>(store: &mut StoreInner<T>) -> Result<(), Error> 
     extend(store)
 }
 
-/// Calls are direct again.
+/// Makes calls direct again.
 pub(super) fn end(store: &mut StoreOpaque) {
     for redirect in &store.redirected.functions {
         // SAFETY: the store is borrowed exclusively.
@@ -123,7 +124,7 @@ pub(super) fn end(store: &mut StoreOpaque) {
     }
 }
 
-/// The same for instances that are new.
+/// As [`begin`], for new instances.
 ///
 /// # Errors
 /// As for [`begin`].
@@ -157,13 +158,13 @@ pub(super) fn extend<T: 'static>(store: &mut StoreInner<T>) -> Result<(), Error>
     Ok(())
 }
 
-/// Redirects calls of a function of a store with data of type `T`, unless it is one of the host.
+/// Redirects calls to a function of a store with data of type `T`, unless it is a host function.
 fn redirect<T: 'static>(store: &mut StoreOpaque, func_ref: NonNull<VmFuncRef>) -> Result<(), Error> {
     let func = Func::at(store, func_ref);
     if func.is_host_in(store) {
         return Ok(());
     }
-    // If it is an import: that of the instance that defines it.
+    // If it is an import, the function of the instance that defines it.
     let direct = func.direct(store);
     // SAFETY: it is the context of an instance, which lives as long as its store, and is mutated
     // only while that is borrowed exclusively.
@@ -178,7 +179,7 @@ fn redirect<T: 'static>(store: &mut StoreOpaque, func_ref: NonNull<VmFuncRef>) -
         unsafe { activation::invoke(&mut *store, defined, values) }
     };
     let host = HostFunc { ty: func.type_in(store), closure: Arc::new(closure) }.insert(store)?;
-    // SAFETY: just made: a function of the host, whose context is the head of its data.
+    // SAFETY: just made: a host function, whose context is the head of its data.
     let host = unsafe {
         let host: *mut HostFuncData = (*host.vm()).context.cast();
         (*host).direct = direct;
@@ -212,7 +213,7 @@ pub(crate) unsafe fn direct(func_ref: *const VmFuncRef) -> VmFuncRef {
 /// # Safety
 /// It is a function of a store that runs on this thread, which reads and writes it alone.
 pub(super) unsafe fn set_code(func_ref: *mut VmFuncRef, code: *const u8) {
-    // SAFETY: the caller's obligation; a context of the host is the head of its function's data.
+    // SAFETY: the caller's obligation; the context of a host function is the head of its data.
     unsafe {
         let context = (*func_ref).context;
         match (*context).is_host {

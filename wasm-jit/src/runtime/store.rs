@@ -270,12 +270,12 @@ impl<T: 'static> Store<T> {
         &self.as_context().0.opaque.engine
     }
 
-    /// The embedder's data.
+    /// The embedder's data that the store was created with.
     pub fn data(&self) -> &T {
         &self.as_context().0.data
     }
 
-    /// The embedder's data.
+    /// The embedder's data, mutable.
     pub fn data_mut(&mut self) -> &mut T {
         &mut self.as_context_mut().into_inner().data
     }
@@ -335,7 +335,7 @@ impl<T: 'static> Clone for StoreContext<'_, T> {
 impl<T: 'static> Copy for StoreContext<'_, T> {}
 
 impl<'a, T: 'static> StoreContext<'a, T> {
-    /// The embedder's data.
+    /// The embedder's data in the store.
     pub fn data(&self) -> &'a T {
         &self.0.data
     }
@@ -392,12 +392,12 @@ impl<'a, T: 'static> StoreContextMut<'a, T> {
         &mut self.inner.opaque
     }
 
-    /// The embedder's data.
+    /// The embedder's data in the store.
     pub fn data(&self) -> &T {
         &self.inner.data
     }
 
-    /// The embedder's data.
+    /// The embedder's data in the store, mutable.
     pub fn data_mut(&mut self) -> &mut T {
         &mut self.inner.data
     }

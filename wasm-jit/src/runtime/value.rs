@@ -47,7 +47,7 @@ macro_rules! accessors {
                 if let $pattern = self { Some($value) } else { None }
             }
 
-            /// The same without the `Option`.
+            /// The same value without the `Option`.
             ///
             /// # Panics
             /// If the value is of another type.

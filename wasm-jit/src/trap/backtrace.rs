@@ -38,7 +38,7 @@ struct Place {
     instance: InstanceId,
 }
 
-/// One frame.
+/// One frame of a [`WasmBacktrace`].
 #[derive(Clone, Debug)]
 pub struct FrameInfo {
     instance: InstanceId,
@@ -52,7 +52,7 @@ pub struct FrameInfo {
     symbols: Vec<FrameSymbol>,
 }
 
-/// The source position of a frame, according to DWARF.
+/// A source position of a frame, according to DWARF.
 #[derive(Clone, Debug)]
 pub struct FrameSymbol {
     pub(super) name: Option<String>,

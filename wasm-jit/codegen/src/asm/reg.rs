@@ -3,9 +3,9 @@
 /// The two kinds of registers that the code uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegClass {
-    /// For integers and references.
+    /// Registers for integers and references.
     General,
-    /// For floats.
+    /// Registers for floats and vectors.
     Sse,
 }
 

@@ -178,7 +178,7 @@ impl FunctionCompiler<'_> {
 
     // Conversions.
 
-    /// From an integer.
+    /// Converts an integer to a float.
     pub(super) fn float_from_int(&mut self, from: Ty, signedness: Signedness, to: Ty) {
         match signedness {
             Signedness::Signed => self.float_from_signed(from.width(), to.precision()),
@@ -228,7 +228,7 @@ impl FunctionCompiler<'_> {
         self.push(Ty::float(precision), Val::Reg(dst));
     }
 
-    /// Between the two floating types.
+    /// Converts between the two float types.
     pub(super) fn float_convert(&mut self, from: Ty, to: Ty) {
         let operand = self.pop();
         let src = self.to_reg(&operand);
@@ -237,7 +237,7 @@ impl FunctionCompiler<'_> {
         self.push(to, Val::Reg(dst));
     }
 
-    /// The same bits as another type.
+    /// Reinterprets the bits as another type.
     pub(super) fn reinterpret(&mut self, to: Ty) {
         let operand = self.pop();
         if let Val::Const(bits) = operand.val {
@@ -249,7 +249,7 @@ impl FunctionCompiler<'_> {
         self.push(to, Val::Reg(dst));
     }
 
-    /// To an integer, rounded towards zero.
+    /// Converts a float to an integer, rounded towards zero.
     pub(super) fn float_to_int(&mut self, from: Ty, to: Ty, signedness: Signedness, misfit: Misfit) {
         let precision = from.precision();
         let operand = self.pop();

@@ -97,8 +97,8 @@ impl<'a> RunState<'a> {
     }
 }
 
-/// Whether a run ends after this instruction, regardless of the next one. Runs also end at labels
-/// and after calls: see [`FunctionCompiler::end_run`].
+/// Whether a straight-line run ends after this instruction, regardless of the next one. Runs also
+/// end at labels and after calls: see [`FunctionCompiler::end_run`].
 pub(super) fn ends_run(operator: &Operator<'_>) -> bool {
     let continues = matches!(operator, Operator::Block { .. } | Operator::Loop { .. } | Operator::End);
     is_control(operator) && !continues

@@ -53,7 +53,7 @@ use crate::module::CompiledSites;
 
 /// The number of bytes at a function's entry that can be turned into a JMP.
 pub const ENTRY_LENGTH: u32 = 5;
-/// Length of a site.
+/// The length of a site in bytes.
 pub const SITE_LENGTH: u32 = 5;
 /// A site lies inside an aligned block of this many bytes.
 pub const SITE_WINDOW: u32 = 8;

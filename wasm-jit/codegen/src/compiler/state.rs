@@ -103,8 +103,8 @@ pub(super) struct HeldConstant {
     pub(super) number: u64,
     /// The number of the last label before the local was set: after the next label, the local may
     /// hold another value. `None` inside a loop that begins with the constant and never writes the
-    /// local. The local then holds it everywhere in the loop, unless a probe writes the local, and
-    /// then the next iteration begins with that value.
+    /// local: the constant is known everywhere in the loop, since a value that a probe writes
+    /// anywhere in the loop is what the next iteration begins with.
     pub(super) label: Option<u32>,
 }
 

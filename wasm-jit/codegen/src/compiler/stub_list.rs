@@ -62,7 +62,7 @@
 //!
 //!     ...                          a record: see `stub_record`
 //!
-//!     mov r11, [r14 + STORE]       after functions of the host: is an interrupt requested?
+//!     mov r11, [r14 + STORE]       after host functions: is an interrupt requested?
 //!     mov r11, [r11 + REQUESTS]
 //!     cmp dword [r11], 0
 //!     jne interrupt

@@ -20,7 +20,7 @@
 //!     test r11d, BUFFER_BYTES - 1
 //!     je full
 //!     vmovq xmm15, temporary           if it is live
-//!     mov temporary, value             for each value: a whole register, or a constant of 32
+//!     mov temporary, value             for each value: a full register, or a constant of 32
 //!     mov [r11 + 8 * n], temporary     bits, is stored without the first of these
 //!     lea temporary, [r11 + length]
 //!     mov r11, [r14 + CURSORS]

@@ -57,7 +57,8 @@ fn an_object_that_is_not_complete_is_none() {
     store(incomplete, load(complete));
     store(incomplete + 8, 0x0000_1234_5678_9ab0);
     assert_eq!(objects_among(&mut mutator, [complete as u64, incomplete as u64]), [complete as u64]);
-    // The same for an object in a span that is exchanged because too little of it is left.
+    // The same for an incomplete object that remains when the span is exchanged because too little
+    // of it is left.
     mutator.object(struct_type(MAX_SMALL as u32 / 8, []), &[0; MAX_SMALL / 8 - 1]);
     let complete = mutator.object(ty, &[0; 3]);
     let incomplete = mutator.reserve(32).expect("there is no limit");
