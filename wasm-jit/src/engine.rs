@@ -105,7 +105,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The default settings, which each method changes in one respect.
+    /// The default settings. Each method changes one of them.
     pub fn new() -> Self {
         Self::default()
     }

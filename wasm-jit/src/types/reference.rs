@@ -20,7 +20,8 @@ pub struct FuncTypeId(pub(crate) u32);
 
 /// A structure or array type that an [`Engine`](crate::Engine) knows, as a part of other types. Two
 /// types of an engine are the same type exactly if their ids are equal. The engine knows such a
-/// type as long as a module, a store or a value of its type exists.
+/// type as long as a module, a store or a value of its type exists, and a type that the embedder
+/// has created as long as the engine exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectTypeId(pub(crate) u32);
 
