@@ -65,7 +65,7 @@ impl Sites {
         }
     }
 
-    /// A probe for each place of a function.
+    /// A probe for each location in a function.
     fn specs(self, function: &FunctionInfo<'_>) -> Vec<ProbeSpec> {
         let Some(body) = function.body() else { return Vec::new() };
         let start = body.range().start;

@@ -1,5 +1,5 @@
-//! Finds out which pieces of unlinked code threads are still executing or will return to. The
-//! others may be freed.
+//! Finds the pieces of unlinked code that threads are still executing or will return to. The others
+//! may be freed.
 //!
 //! # The algorithm
 //! 1. Every core executes a serializing instruction ([`serialize_all_cores`]). Everything that led

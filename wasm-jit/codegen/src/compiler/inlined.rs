@@ -1,4 +1,4 @@
-//! WebAssembly functions whose code stubs contain instead of a call.
+//! WebAssembly functions that stubs execute inline instead of calling them.
 //!
 //! A stub knows the instance of such a function: the addresses of its memory and globals are
 //! constants of the stub, and its arguments remain where the site has them. A short function

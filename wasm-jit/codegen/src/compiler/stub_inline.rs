@@ -1,4 +1,4 @@
-//! Stubs that contain the code of WebAssembly functions ([`inlined`](super::inlined)).
+//! Stubs that execute WebAssembly functions inline ([`inlined`](super::inlined)).
 //!
 //! ```text
 //!     mov [rbp - 8], r14
