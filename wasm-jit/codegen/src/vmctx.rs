@@ -30,7 +30,9 @@
 //!
 //! A tail call to a function of the same instance is a jump, after the frame has been left and the
 //! arguments have been moved to where the caller's arguments end. Any other tail call is made by
-//! [`Libcall::TailCall`]: the caller's caller may rely on `r14` and `r15`, so they are restored by a *return frame*, which replaces the caller's frame. A tail call by a function that returns to such a frame needs no other one.
+//! [`Libcall::TailCall`]: the caller's caller may rely on `r14` and `r15`, so they are restored by
+//! a *return frame*, which replaces the caller's frame. A tail call by a function that returns to
+//! such a frame needs no other one.
 //!
 //! # A frame
 //! ```text

@@ -1,4 +1,5 @@
-//! [`Func`]: WebAssembly functions and host functions, called with values whose types are known at run time.
+//! [`Func`]: WebAssembly functions and host functions, called with values whose types are known at
+//! run time.
 
 use std::ptr::NonNull;
 
