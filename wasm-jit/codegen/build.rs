@@ -1,5 +1,5 @@
 //! Computes the fingerprint of the code generator: a hash of its sources and features, by which
-//! machine code that was stored is recognized as that of another one.
+//! stored machine code of another code generator is recognized.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,19 +1,18 @@
-//! [`Cache`]: precompiled modules in a folder, which processes share.
+//! [`Cache`]: precompiled modules in a folder that processes share.
 //!
 //! # The protocol
-//! * A module is in a file of its own, whose name is a key that depends on everything that affects
-//!   the code (`module/precompiled/cached.rs`). The contents are checked by whoever loads them.
+//! * Each module has its own file, whose name is a key that depends on everything that affects the
+//!   code (`module/precompiled/cached.rs`). The contents are checked by the process that loads
+//!   them.
 //! * A file is written under another name, and renamed when it is complete. Files are never written
-//!   in place, so one that is mapped does not change: a process that replaces or removes it leaves
-//!   the mapped one alone. Processes need no lock; of two that store the same module, the last one
-//!   wins.
+//!   in place, so a mapped file does not change: replacing or removing it leaves the mapping
+//!   intact. Processes need no lock; if two store the same module, the last one wins.
 //! * Nobody else can have written the contents: the folder and the file belong to the user of the
-//!   process, and others cannot write to them. A file for which this is not so is ignored, and
-//!   replaced.
-//! * The time of a file's last modification is that of its last use. When a file has been stored,
-//!   those that were used least recently are removed until the others are within the bound.
+//!   process, and others cannot write to them. Any other file is ignored, and replaced.
+//! * A file's modification time is the time of its last use. When a file has been stored, the least
+//!   recently used files are removed until the others are within the bound.
 //!
-//! A cache that fails costs time and nothing else: errors are counted, and the module is compiled.
+//! If the cache fails, the module is compiled; errors are counted.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -35,15 +34,15 @@ const EXTENSION: &str = "cwasm";
 /// Prefix of files that are being written.
 const UNFINISHED: &str = ".unfinished-";
 
-/// Files that have been unfinished for this time were left by processes that have ended.
+/// Files that have been unfinished for this long were left by processes that have ended.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// A folder of compiled modules, for [`Config::cache`](crate::Config::cache). A clone is the same
 /// cache; engines may share it, and processes may share its folder.
 ///
-/// Whoever can write to the folder decides what code the process executes. So it must belong to the
-/// user of the process, and others must not have write access; a file for which this is not so is
-/// not used.
+/// Anyone who can write to the folder decides what code the process executes. Therefore the folder
+/// must belong to the user of the process, and others must not have write access to it; the same
+/// holds for each file, and a file that violates this is not used.
 #[derive(Clone, Debug)]
 pub struct Cache(Arc<CacheInner>);
 
@@ -65,16 +64,16 @@ pub struct CacheStatistics {
     pub hits: u64,
     /// Modules that were compiled.
     pub misses: u64,
-    /// Those of them of which there was a file that could not be used: it was damaged, of another
-    /// module, or others could have written it.
+    /// Modules among `misses` for which there was a file that could not be used: it was damaged,
+    /// belonged to another module, or could have been written by another user.
     pub rejected: u64,
     /// Modules that could not be stored.
     pub failures: u64,
 }
 
 impl Cache {
-    /// The cache in this folder, which is created if it does not exist. Its files are kept within
-    /// `max_bytes`; a module that is larger by itself is not stored.
+    /// The cache in this folder, which is created if it does not exist. The total size of its files
+    /// is kept within `max_bytes`; a module that is larger by itself is not stored.
     ///
     /// # Errors
     /// [`Error::Cache`]: the folder cannot be created, belongs to another user, or others can write
@@ -94,12 +93,12 @@ impl Cache {
         }
     }
 
-    /// Its folder.
+    /// The folder that contains the cache's files.
     pub fn folder(&self) -> &Path {
         &self.0.folder
     }
 
-    /// What it has done so far, for all engines.
+    /// What the cache has done in this process so far, for all engines.
     pub fn statistics(&self) -> CacheStatistics {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let CacheInner { hits, misses, rejected, failures, .. } = &*self.0;
@@ -107,7 +106,7 @@ impl Cache {
     }
 
     /// Loads what is stored for a key: `load` gets the contents, which do not change, and which
-    /// nobody else can have written; it returns `None` if they are not what they should be.
+    /// nobody else can have written; it returns `None` if they are not as expected.
     pub(crate) fn load<T>(&self, key: &str, load: impl FnOnce(Bytes) -> Option<T>) -> Option<T> {
         let found = self.map(key);
         let is_there = !matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
@@ -140,7 +139,7 @@ impl Cache {
     }
 
     fn map(&self, key: &str) -> io::Result<Bytes> {
-        // Not the target of a link; and without waiting, if it is a pipe.
+        // Does not follow a link, and does not wait if this is a pipe.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(self.path(key))?;
         let metadata = file.metadata()?;
@@ -166,8 +165,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Removes the files that were used least recently, until the others are within the bound; and
-    /// abandoned ones. Other processes may do the same.
+    /// Removes abandoned files, and the least recently used files until the others are within the
+    /// bound. Other processes may do the same.
     fn remove_oldest(&self) -> io::Result<()> {
         let mut stored = Vec::new();
         for entry in fs::read_dir(&self.0.folder)? {

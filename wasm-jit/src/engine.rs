@@ -1,4 +1,4 @@
-//! [`Engine`]: state that modules and stores share.
+//! [`Engine`]: settings, types and code that modules and stores share.
 
 mod type_registry;
 
@@ -30,40 +30,39 @@ pub enum BoundsChecks {
     /// for example.
     #[default]
     Automatic,
-    /// By the processor: 8 GiB of addresses are reserved for each memory, which is all that an
-    /// access can address, so that accesses need no check. A memory whose reservation is refused
-    /// cannot be created. Accesses to memories of 64 bits, and to those with pages of one byte, are
-    /// checked by instructions.
+    /// By the processor: 8 GiB of addresses are reserved for each memory, all that an access can
+    /// reach, so accesses need no check. A memory whose reservation is refused cannot be created.
+    /// Accesses to 64-bit memories and to memories with one-byte pages are checked by instructions.
     Reservation,
     /// By instructions before each access. A memory takes no more addresses than it has bytes, and
     /// code is slower.
     Instructions,
 }
 
-/// Places that functions have for [probes](crate::probes): from the start, so that a probe there
-/// takes effect at once for running calls, and needs no further version of its function; or from
-/// their first probe on.
+/// The locations at which the code of functions has sites for [probes](crate::probes). At a site
+/// that exists from the start, a probe takes effect at once for running calls, and needs no further
+/// version of its function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProbeSites {
-    /// None: code that is not probed costs nothing.
+    /// No sites from the start: code that is not probed costs nothing.
     #[default]
     None,
-    /// Entries of functions: a NOP for each.
+    /// Entries of functions: one NOP each.
     Functions,
-    /// Entries, blocks, loops, branches and calls: NOPs, of which several instructions may share
-    /// one, and the branches themselves. On average, code takes 2 % more time.
+    /// Entries, blocks, loops, branches and calls: NOPs, which several instructions may share, and
+    /// the branches themselves. On average, code takes 2 % more time.
     Branches,
-    /// Entries from the start; all instructions as soon as a function has its first probe at any:
-    /// that one compiles a version of the function, and none of the following ones does. Code that
-    /// is not probed costs as much as with [`Functions`](Self::Functions); with a place at every
-    /// instruction it would take twice as long.
+    /// Entries from the start. The first probe at any other instruction compiles a version of the
+    /// function with sites at all instructions; later probes in the function compile none. Code
+    /// that is not probed costs as much as with [`Functions`](Self::Functions); with a site at
+    /// every instruction from the start it would take twice as long.
     All,
 }
 
 /// The default of [`Config::counter_stubs`]. Measured in a loop
 /// (`benches/wasm_probes/counters.rs`): where branches are eight instructions apart, as in most
-/// programs, six counters in stubs cost as much as code that counts by itself; where there are no
+/// programs, six counters in stubs cost as much as code that counts inline; where there are no
 /// branches, two. Counters at code that is rarely executed cost nothing in stubs.
 const COUNTER_STUBS: u32 = 4;
 
@@ -106,22 +105,22 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The defaults.
+    /// The default settings. Each method changes one of them.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Number of threads that compile a module. By default, one for each processor available to the
-    /// process. More than one thread helps with large modules only.
+    /// The number of threads that compile a module: by default, one for each processor available to
+    /// the process. More than one thread helps with large modules only.
     pub fn compile_threads(&mut self, threads: NonZero<usize>) -> &mut Self {
         self.compile_threads = Some(threads);
         self
     }
 
-    /// Bytes of the thread's stack that WebAssembly may use before it traps; 1 MiB by default. The
-    /// limit is lower if the thread's stack is smaller. A stack that is not the thread's own, of a
-    /// coroutine for example, must be 256 KiB larger than this: its size cannot be determined at
-    /// run time.
+    /// The number of bytes of the thread's stack that WebAssembly may use before it traps: 1 MiB by
+    /// default. The limit is lower if the thread's stack is smaller. A stack that is not the
+    /// thread's own, for example of a coroutine, must be 256 KiB larger than this, because its size
+    /// cannot be determined at run time.
     pub fn max_wasm_stack(&mut self, bytes: usize) -> &mut Self {
         self.max_wasm_stack = bytes;
         self
@@ -142,86 +141,88 @@ impl Config {
     }
 
     /// Whether code is hardened against speculative bypassing of bounds checks (Spectre, variant
-    /// 1). It is not by default.
+    /// 1): by default it is not.
     ///
-    /// If so, an index beyond the end of a table, of the targets of a `br_table`, or of a memory
-    /// whose accesses are checked by instructions, becomes 0 by a data dependency. A memory with a
-    /// reservation needs no masking: every access is inside it. Types of callees and branches of
-    /// the program are not hardened: programs that must not learn anything about each other need
-    /// separate processes.
+    /// In hardened code, an index beyond the end of a table, of the targets of a `br_table`, or of
+    /// a memory whose accesses are checked by instructions becomes 0 by a data dependency. A memory
+    /// with a reservation needs no masking: every access is inside it. Type checks of callees and
+    /// branches of the program are not hardened: programs that must not learn anything about each
+    /// other need separate processes.
     pub fn harden_speculation(&mut self, harden: bool) -> &mut Self {
         self.harden_speculation = harden;
         self
     }
 
-    /// Whether relaxed vector operators have the same results on all processors. By default they
+    /// Whether relaxed vector operators have the same results on all processors: by default they
     /// do.
     ///
-    /// Otherwise the results are those of single instructions of this processor, where the proposal
-    /// permits them: they differ for lanes out of range, NaNs, and zeros of different sign.
+    /// If they need not, the results are those of single instructions of this processor, where the
+    /// proposal permits them: they differ for out-of-range lanes, NaNs, and zeros of different
+    /// sign.
     pub fn relaxed_simd_deterministic(&mut self, deterministic: bool) -> &mut Self {
         self.relaxed_simd_deterministic = deterministic;
         self
     }
 
-    /// Whether code for vectors uses AVX-512, with the extensions VL, DQ, BW and BITALG; by default
-    /// where the processor has it (Intel since Ice Lake, AMD since Zen 4). Without it, some
-    /// operators are several instructions instead of one; results are the same. Switched off,
-    /// modules that are [compiled ahead of time](crate::Module::serialize) can be loaded on every
-    /// processor of the level x86-64-v3, by engines that have it switched off, too.
+    /// Whether vector code uses AVX-512, with the extensions VL, DQ, BW and BITALG: by default, if
+    /// the processor has it (Intel since Ice Lake, AMD since Zen 4). Without it, some operators
+    /// take several instructions instead of one; results are the same. Modules that were [compiled
+    /// ahead of time](crate::Module::serialize) without it can be loaded on every processor of the
+    /// level x86-64-v3, by engines that do not use it either.
     pub fn avx512(&mut self, enabled: bool) -> &mut Self {
         self.avx512 = Some(enabled);
         self
     }
 
     /// Whether instructions consume fuel, of which every store has an amount
-    /// ([`Store::set_fuel`](crate::Store::set_fuel)). By default they do not.
+    /// ([`Store::set_fuel`](crate::Store::set_fuel)): by default they do not.
     ///
-    /// Each instruction that is executed costs 1, and each entry of a function 1 more. Free are
-    /// `nop`, `drop`, `block`, `loop`, `else`, `end`, `return`, `unreachable`, and the parts of a
-    /// `try`; these are the costs of wasmtime. An instruction that writes a megabyte of memory
-    /// costs as much as an addition, and a host function nothing. The cost of instructions between
-    /// two branches is subtracted at once, before the first of them. A program traps
-    /// ([`Trap::OutOfFuel`](crate::Trap::OutOfFuel)) at an instruction that depends only on the
-    /// program, its input and the amount.
+    /// Each executed instruction costs 1, and each entry of a function 1 more. `nop`, `drop`,
+    /// `block`, `loop`, `else`, `end`, `return`, `unreachable`, and the parts of a `try` cost
+    /// nothing. The costs are those of wasmtime. An instruction that writes a megabyte of memory
+    /// costs as much as an addition, and a host function costs nothing. The cost of the
+    /// instructions between two branches is subtracted at once, before the first of them. A program
+    /// traps ([`Trap::OutOfFuel`](crate::Trap::OutOfFuel)) at an instruction that depends only on
+    /// the program, its input and the amount.
     ///
-    /// A limit of time needs no fuel ([`InterruptHandle`](crate::InterruptHandle)), costs nothing,
-    /// and ends programs at different instructions.
+    /// A time limit ([`InterruptHandle`](crate::InterruptHandle)) needs no fuel and costs nothing,
+    /// but stops a program at an instruction that differs from run to run.
     pub fn consume_fuel(&mut self, consume: bool) -> &mut Self {
         self.uses_fuel = consume;
         self
     }
 
-    /// Whether every allocation of an object or an exception collects garbage first, or if the heap
-    /// has more than 128 KiB, those that find a sixteenth of it allocated since the last
-    /// collection. By default collections run when enough has been allocated. This is for tests of
-    /// the engine and of its embedders: an object that is used, but which the collector does not
-    /// find, is overwritten soon. Programs are many times slower.
+    /// Whether every allocation of an object or an exception collects garbage first. In a heap of
+    /// more than 128 KiB, an allocation collects only if at least a sixteenth of the heap was
+    /// allocated since the last collection. By default, collections run when enough has been
+    /// allocated. This setting is for tests of the engine and of its embedders: an object that is
+    /// in use, but not found by the collector, is soon overwritten. Programs are many times slower.
     pub fn collects_always(&mut self, always: bool) -> &mut Self {
         self.collects_always = always;
         self
     }
 
-    /// The places that functions have for probes from the start. By default there are none. Probes
-    /// can be at any other instruction too. Counters at these places, and all probes at entries,
-    /// need no version of the function; a probe that calls a function at an instruction does.
+    /// The locations at which functions have sites for probes from the start: by default there are
+    /// none. Probes can be at any other instruction too. Counters at these sites, and all probes at
+    /// entries, need no further version of the function; a probe that calls a function at an
+    /// instruction does.
     pub fn probe_sites(&mut self, sites: ProbeSites) -> &mut Self {
         self.probe_sites = sites;
         self
     }
 
-    /// How many probes of a function that [count](crate::probes::Kind::Count) do so by stubs: 4 by
-    /// default. A function with more of them, or with several that are on half of its instructions,
-    /// gets a version of its code that counts all of its instructions by itself. Its run time is
-    /// longer by some percent, whichever of its counters are on. With [`u32::MAX`] none gets one
-    /// for its number of counters.
+    /// The number of [counting](crate::probes::Kind::Count) probes in a function that use stubs: 4
+    /// by default. A function with more of them, or with several counters that are on half of its
+    /// instructions, gets a version of its code that counts all of its instructions inline. This
+    /// version is a few percent slower, whichever of its counters are on. With [`u32::MAX`], no
+    /// function gets one because of its number of counters.
     pub fn counter_stubs(&mut self, limit: u32) -> &mut Self {
         self.counter_stubs = limit;
         self
     }
 
     /// Where compiled modules are stored, so that a module that was compiled before, by this
-    /// process or another one, is loaded instead of being compiled. By default they are not stored.
+    /// process or another one, is loaded instead of being compiled: by default they are not stored.
     ///
     /// ```
     /// use wasm_jit::{Cache, Config, Engine, Module};
@@ -240,23 +241,23 @@ impl Config {
         self
     }
 
-    /// Whether a function is compiled when it is first called, instead of with its module: for
-    /// large modules that run once, and of which a run uses few functions. By default all functions
-    /// are compiled with the module, on several threads.
+    /// Whether each function is compiled when it is first called: for large modules that run once
+    /// and use few of their functions. By default all functions are compiled with the module, on
+    /// several threads.
     ///
-    /// A module is validated completely in either case. The thread that calls a function first
-    /// compiles it; others that call it meanwhile wait. The code is shared by all instances of the
-    /// module. It is the same, but for prefixes in front of some calls; indirect calls take one
-    /// jump more in instances that are older than it, except for the one that called the function
-    /// first. Whoever makes a probe in a function compiles it first, too.
+    /// A module is validated completely in either case. The thread that first calls a function
+    /// compiles it; others that call it during that time wait. The code is shared by all instances
+    /// of the module. It is the same as otherwise, except for prefixes before some calls; indirect
+    /// calls take one more jump in instances that are older than the code, except in the one that
+    /// called the function first. Making a probe in a function compiles it, too.
     ///
     /// A function that cannot be compiled fails when it is called, with the error that
-    /// [`Module::new`](crate::Module::new) returns otherwise: [`Error::Limit`],
-    /// [`Error::Memory`] or [`Error::Code`]. A forked child cannot compile: calls of functions
-    /// that were not compiled before fail with [`Error::Forked`], and functions that the parent
-    /// compiles later have no exception handlers and no backtraces in it.
+    /// [`Module::new`](crate::Module::new) returns otherwise: [`Error::Limit`], [`Error::Memory`]
+    /// or [`Error::Code`]. A forked child cannot compile: calls to functions that were not compiled
+    /// before the fork fail with [`Error::Forked`], and functions that the parent compiles later
+    /// have no exception handlers and no backtraces in the child.
     ///
-    /// Modules of an engine with a [cache](Config::cache) are loaded from there, or compiled
+    /// Modules of an engine with a [cache](Config::cache) are loaded from the cache, or compiled
     /// completely and stored, whatever this setting is.
     ///
     /// ```
@@ -320,7 +321,7 @@ pub(crate) struct TypeId {
 }
 
 impl TypeId {
-    /// The number.
+    /// The id as a number.
     pub(crate) fn get(&self) -> u32 {
         self.object_type.vm.id
     }
@@ -350,8 +351,8 @@ impl Engine {
     /// An engine with these settings.
     ///
     /// # Errors
-    /// [`Error::Processor`] on a processor that lacks a part of x86-64-v3, or AVX-512 if that is
-    /// switched on; [`Error::InterruptSignal`].
+    /// [`Error::Processor`] on a processor that lacks a part of x86-64-v3, or AVX-512 if that was
+    /// requested; [`Error::InterruptSignal`] if the signal cannot be used.
     pub fn new(config: &Config) -> Result<Self, Error> {
         check_processor(&V3)?;
         let uses_avx512 = match config.avx512 {
@@ -432,8 +433,8 @@ impl Engine {
         self.0.types.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The id of a type of the host's functions, for references to functions of this type. From now
-    /// on the engine knows it as long as it exists.
+    /// The id of a function type, for references to host functions of this type. From now on the
+    /// engine knows the type as long as the engine exists.
     ///
     /// ```
     /// use wasm_jit::{Engine, FuncType, HeapType, RefType, ValType};
@@ -461,7 +462,7 @@ impl Engine {
     }
 
     /// The type of structures with these fields, without supertypes and subtypes. From now on the
-    /// engine knows it as long as it exists.
+    /// engine knows the type as long as the engine exists.
     ///
     /// # Errors
     /// [`Error::InvalidType`]: a field refers to a type that the engine does not know.
@@ -473,7 +474,7 @@ impl Engine {
     }
 
     /// The type of arrays with such elements, without supertypes and subtypes. From now on the
-    /// engine knows it as long as it exists.
+    /// engine knows the type as long as the engine exists.
     ///
     /// # Errors
     /// [`Error::InvalidType`]: the elements refer to a type that the engine does not know.
@@ -513,8 +514,8 @@ impl Engine {
         }
     }
 
-    /// The engine-wide id of a type of objects, with one user more, if the engine knows it as what
-    /// `is` accepts: a type of another engine may have the id of a different type.
+    /// The engine-wide id of an object type, with one user more, if the engine knows a type with
+    /// this id that `is` accepts: a type of another engine may have the id of a different type.
     ///
     /// # Errors
     /// [`Error::InvalidType`]: it does not.
@@ -530,8 +531,8 @@ impl Engine {
         Ok(TypeId { engine: self.clone(), object_type })
     }
 
-    /// Whether every value of a type is one of another type, too: as [`ValType::matches`], and by
-    /// the supertypes with which types were declared.
+    /// Whether every value of type `sub` is also a value of type `of`: as [`ValType::matches`], but
+    /// including the supertypes with which types were declared.
     pub fn is_subtype(&self, sub: &ValType, of: &ValType) -> bool {
         if sub.matches(of) {
             return true;
@@ -559,7 +560,7 @@ impl Engine {
             && found.results().zip(wanted.results()).all(|(given, wanted)| self.is_subtype(&given, &wanted))
     }
 
-    /// The engine-wide id of the type of an item of the host.
+    /// The engine-wide id of the type of a host item.
     ///
     /// # Errors
     /// [`Error::InvalidType`]: it refers to a type that the engine does not know.
@@ -615,7 +616,7 @@ impl Engine {
     pub(crate) fn add_image(&self, image: &Arc<CodeImage>) {
         let watchers = {
             let mut images = self.images();
-            // Amortized: those that have ended are removed when their number may have doubled.
+            // Amortized: dropped images are removed when their number may have doubled.
             if images.all.len() == images.all.capacity() {
                 images.all.retain(|image| image.strong_count() > 0);
             }
@@ -663,7 +664,7 @@ const V3: [Extension; 6] = [
     ("FMA", || is_x86_feature_detected!("fma")),
 ];
 
-/// What [`Config::avx512`] is about.
+/// The extensions that [`Config::avx512`] concerns.
 const AVX512: [Extension; 5] = [
     ("AVX512F", || is_x86_feature_detected!("avx512f")),
     ("AVX512VL", || is_x86_feature_detected!("avx512vl")),
@@ -677,8 +678,8 @@ fn check_processor(extensions: &[Extension]) -> Result<(), Error> {
     if missing.is_empty() { Ok(()) } else { Err(Error::Processor { missing: missing.join(", ") }) }
 }
 
-/// Refuses the signals of traps and patches, the two that cannot be handled, and the two that the C
-/// library reserves.
+/// Refuses the signals that report traps and patches, the two that cannot be handled, and the two
+/// that the C library reserves.
 fn check_signal(signal: i32) -> Result<(), Error> {
     use libc::{SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSTOP, SIGTRAP};
     let taken = [SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGKILL, SIGSTOP, 32, 33];

@@ -1,4 +1,4 @@
-//! Errors.
+//! [`Error`]: every failure of the library or of a program that it runs.
 
 mod precompiled;
 
@@ -37,15 +37,15 @@ pub enum Error {
     /// The selected signal cannot interrupt programs.
     #[error("signal {signal} cannot be used for interrupts")]
     InterruptSignal {
-        /// Its number.
+        /// The signal's number.
         signal: i32,
     },
     /// The module uses an unsupported feature of WebAssembly.
     #[error("unsupported: {} (at offset {offset:#x})", printable_lines(message))]
     Unsupported {
-        /// Names the feature.
+        /// A description that names the feature.
         message: String,
-        /// Offset in the module.
+        /// The offset of the feature in the binary module, in bytes.
         offset: u64,
     },
     /// The module is malformed or invalid.
@@ -53,31 +53,31 @@ pub enum Error {
     Invalid {
         /// The problem.
         message: String,
-        /// Offset in the module.
+        /// The offset of the problem in the binary module, in bytes.
         offset: u64,
     },
     /// The text format of a module is invalid.
     #[error("{}", printable_lines(message))]
     Text {
-        /// The problem, and its position.
+        /// The problem, and its position in the text.
         message: String,
     },
     /// The module is valid, but exceeds a limit of the compiler.
     #[error("function {function} cannot be compiled: {reason}")]
     Limit {
-        /// Index of the function.
+        /// The function's index, including imports.
         function: u32,
-        /// The limit.
+        /// The limit that is exceeded.
         reason: &'static str,
     },
-    /// The module is valid, but has more machine code than the range of a call.
+    /// The module is valid, but has more machine code than a call can span (2 GiB).
     #[error("the module has more than 2 GiB of machine code")]
     TooMuchCode,
     /// The function was not compiled before the process forked, and the child has called it: see
     /// [`Config::lazy_compilation`](crate::Config::lazy_compilation).
     #[error("function {function} cannot be compiled in a forked child of the process that made the module")]
     Forked {
-        /// Index of the function.
+        /// The function's index, including imports.
         function: u32,
     },
     /// A precompiled module cannot be loaded.
@@ -110,7 +110,7 @@ pub enum Error {
     /// A store has no fuel, because programs of its engine do not consume any.
     #[error("programs of this engine do not consume fuel: see Config::consume_fuel")]
     NoFuel,
-    /// The limits set for the store refuse it.
+    /// A limit set for the store would be exceeded.
     #[error("the store's limit of {what} is reached")]
     StoreLimit {
         /// The limited resource.
@@ -126,15 +126,15 @@ pub enum Error {
     UnknownFunction {
         /// First name of the import.
         module: String,
-        /// Second name.
+        /// Second name of the import.
         name: String,
     },
     /// An import is not defined.
     #[error("unknown import: `{}` `{}`", printable(module), printable(name))]
     UnknownImport {
-        /// The first name.
+        /// First name of the import.
         module: String,
-        /// The second name.
+        /// Second name of the import.
         name: String,
     },
     /// An import is defined with another type.
@@ -143,11 +143,11 @@ pub enum Error {
         printable(module), printable(name), types.expected, types.found
     )]
     IncompatibleImport {
-        /// The first name.
+        /// First name of the import.
         module: String,
-        /// The second name.
+        /// Second name of the import.
         name: String,
-        /// The type of the import, and of the definition.
+        /// The type that the import requires, and that of the definition.
         types: Box<Mismatch<ExternType>>,
     },
     /// The number of values supplied for imports is not the number of imports.
@@ -161,17 +161,17 @@ pub enum Error {
     /// The linker already has a definition of this name.
     #[error("`{}` `{}` is defined already", printable(module), printable(name))]
     DuplicateDefinition {
-        /// The first name.
+        /// First name of the definition.
         module: String,
-        /// The second name.
+        /// Second name of the definition.
         name: String,
     },
     /// The instance has no export of this name and kind.
     #[error("no {kind} is exported by the name `{}`", printable(name))]
     UnknownExport {
-        /// The requested kind: a function, a memory.
+        /// The requested kind of item, such as a function or a memory.
         kind: &'static str,
-        /// The name.
+        /// The requested name.
         name: String,
     },
     /// A function has another type than the one requested.
@@ -180,11 +180,11 @@ pub enum Error {
     /// A call has the wrong number of arguments, or of slots for results.
     #[error("expected {expected} {what}, found {found}")]
     ValueCount {
-        /// Arguments, or results.
+        /// What there is a wrong number of: arguments or results.
         what: &'static str,
-        /// Number that the function has.
+        /// The number that the function has.
         expected: usize,
-        /// Number supplied.
+        /// The number supplied.
         found: usize,
     },
     /// A value has the wrong type.
@@ -193,7 +193,7 @@ pub enum Error {
     /// A value or definition belongs to another store.
     #[error("a {what} belongs to another store")]
     WrongStore {
-        /// Its kind.
+        /// The kind of value or definition.
         what: &'static str,
     },
     /// A constant global was assigned.
@@ -205,30 +205,31 @@ pub enum Error {
     /// An access by the host is beyond the end of a memory, a table, a structure or an array.
     #[error("{length} at {offset} is out of the bounds of a {of} of size {size}")]
     OutOfBounds {
-        /// A memory (in bytes), a table or array (in elements), or a structure (in fields).
+        /// What is accessed: a memory (sizes are in bytes), a table or array (in elements), or a
+        /// structure (in fields).
         of: &'static str,
-        /// Start of the access.
+        /// Start of the access, in the unit of `of`.
         offset: u64,
-        /// Its length.
+        /// Length of the access, in the unit of `of`.
         length: u64,
-        /// Its size.
+        /// Size of what is accessed, in the unit of `of`.
         size: u64,
     },
     /// A memory or table cannot grow by this amount.
     #[error("a {of} of size {size} cannot grow by {by}")]
     Grow {
-        /// A memory (in pages), or a table (in elements).
+        /// What cannot grow: a memory (sizes are in pages), or a table (in elements).
         of: &'static str,
-        /// Its size.
+        /// Current size, in the unit of `of`.
         size: u64,
-        /// The requested growth.
+        /// The requested growth, in the unit of `of`.
         by: u64,
     },
-    /// A type is contradictory, exceeds the limits of WebAssembly, or refers to a type that the
-    /// engine does not know, or is such a type.
+    /// A type is contradictory, exceeds the limits of WebAssembly, is unknown to the engine, or
+    /// refers to a type that is.
     #[error("the type of the {of} is invalid")]
     InvalidType {
-        /// A function, an object, a memory, a table or a tag.
+        /// What has the type: a function, an object, a memory, a table or a tag.
         of: &'static str,
     },
     /// Machine code cannot be allocated or made executable.
@@ -239,17 +240,17 @@ pub enum Error {
     Trap {
         /// The reason.
         trap: Trap,
-        /// The frames: empty if the trap was not in WebAssembly.
+        /// The frames of the program at the trap; empty if it was not in WebAssembly.
         backtrace: WasmBacktrace,
     },
-    /// The program threw an exception that it did not catch. If a host function returns this error,
-    /// it throws the exception.
+    /// The program threw an exception that it did not catch. A host function that returns this
+    /// error throws the exception.
     #[error("uncaught exception{}", with_frames(backtrace))]
     Exception {
         /// The exception.
         exception: ExnRef,
-        /// The frames when it was thrown, or was thrown again by `throw_ref`: empty if a host
-        /// function has made the exception and has not thrown it yet.
+        /// The frames when the exception was thrown, or thrown again by `throw_ref`; empty if a
+        /// host function made the exception and has not thrown it yet.
         backtrace: WasmBacktrace,
     },
     /// A host function failed.
@@ -258,12 +259,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// A host function's own error, which the calls of WebAssembly that led to it return unchanged.
+    /// A host function's own error, which the calls to WebAssembly that led to it return unchanged.
     pub fn host(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::Host(error.into())
     }
 
-    /// A host function's error of type `E`, if it is one.
+    /// The host function's error, if this is one and has type `E`.
     pub fn downcast_ref<E: StdError + 'static>(&self) -> Option<&E> {
         match self {
             Self::Host(error) => error.downcast_ref(),
@@ -271,7 +272,7 @@ impl Error {
         }
     }
 
-    /// The trap, if it is one.
+    /// The trap, if this error is one.
     pub fn trap(&self) -> Option<Trap> {
         match self {
             Self::Trap { trap, .. } => Some(*trap),

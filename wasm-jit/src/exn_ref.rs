@@ -1,4 +1,4 @@
-//! The handle of an exception. Its methods are in `runtime/exception.rs`.
+//! [`ExnRef`]: the handle of an exception. Its methods are in `runtime/exception.rs`.
 
 use std::sync::Arc;
 

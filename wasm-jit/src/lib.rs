@@ -1,33 +1,34 @@
 //! A WebAssembly engine with a single-pass compiler, for programs that load modules at run time and
-//! need them to start quickly: it compiles some 20 MB of code a second on one thread, to code of
-//! nearly the speed of an optimizing compiler's.
+//! need them to start quickly. It emits 14 to 20 MB of code a second on one thread; on the
+//! repository's 53 kernels, the code takes 1.06 times as long as that of `gcc -O2` (Cranelift:
+//! 1.10).
 //!
-//! It runs WebAssembly 3.0, garbage collection included, and of the proposals beyond it threads,
-//! 128-bit arithmetic and memories with pages of one byte. A module that uses anything else is
-//! refused when it is loaded, with the feature's name. The crate `wasm-jit-wasi` runs programs for
-//! WASI preview 1, `wasm-jit-js-string` has strings of JavaScript. The API follows that of the
-//! crate `wasmtime`.
+//! It runs WebAssembly 3.0, including garbage collection, and three proposals beyond it: threads,
+//! 128-bit arithmetic, and memories with one-byte pages. A module that uses any other feature is
+//! refused when it is loaded, by an error that names the feature. The crate `wasm-jit-wasi` runs
+//! WASI preview 1 programs; `wasm-jit-js-string` provides JavaScript strings. The API follows that
+//! of the crate `wasmtime`.
 //!
 //! # Concepts
 //! - An [`Engine`] holds settings ([`Config`]) and the types of functions.
 //! - A [`Module`] is validated and compiled completely, on several threads, when it is created. It
 //!   is immutable, and any number of threads and stores share it and its machine code.
 //! - A [`Store`] owns the state of running programs: instances, memories, tables, globals, and a
-//!   value of the embedder's, which host functions can access. One thread at a time uses a store.
+//!   value of the embedder, which host functions can access. One thread at a time uses a store.
 //!   Everything in it is freed with the store.
 //! - An [`Instance`] is a module in a store with its imports resolved. A [`Linker`] resolves them
-//!   by name: to definitions of the host ([`Linker::func_wrap`]), and to exports of other
-//!   instances.
+//!   by name, to definitions by the host ([`Linker::func_wrap`]) and to exports of other instances.
 //! - A [`Func`], [`Memory`], [`Table`], [`Global`] or [`Tag`] is a handle: small, copyable, valid
 //!   in one store, which is passed to every use of it. A [`TypedFunc`] is a function whose type was
-//!   compared with Rust's once, when it was looked up. A [`SharedMemory`] belongs to no store: with
-//!   it, threads that have a store each run one program.
+//!   compared with the Rust types once, when it was looked up. A [`SharedMemory`] belongs to no
+//!   store: threads that each have a store of their own run one program with it.
 //! - A program that performs an invalid operation [traps](Trap): the call that runs it returns
-//!   [`Error::Trap`], with a [`WasmBacktrace`]. So does one that is stopped by an
+//!   [`Error::Trap`], with a [`WasmBacktrace`]. The same happens to a program that is stopped by an
 //!   [`InterruptHandle`], from any thread, or by a [`Timeout`]. The store remains usable.
 //!
-//! - [Probes](probes) count how often control comes to an instruction or function. They are
-//!   switched on and off at any time, by stores to code that other threads run.
+//! - [Probes](probes) count how often an instruction or function is reached, or call a function
+//!   there. They are activated and deactivated at any time, by stores to code that other threads
+//!   may be executing.
 //!
 //! # Example
 //! ```
@@ -56,38 +57,39 @@
 //! # Ok::<(), wasm_jit::Error>(())
 //! ```
 //!
-//! A program can access only what it imports. [`StoreLimits`] bound the memory that it may
+//! A program can access only what it imports. [`StoreLimits`] bounds the memory that it may
 //! allocate.
 //!
 //! # Signals
-//! The first call of WebAssembly installs handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE: the
-//! hardware detects most traps. The first [`Store::interrupt_handle`] installs one for SIGURG, or
-//! for another signal ([`Config::interrupt_signal`]). A signal that does not concern compiled code
-//! is passed to the handler that was installed before. While one of these handlers runs, other
-//! signals are blocked.
+//! The first call to WebAssembly code installs handlers for SIGSEGV, SIGBUS, SIGILL and SIGFPE,
+//! because the hardware detects most traps. The first [`Store::interrupt_handle`] installs one for
+//! SIGURG, or for another signal ([`Config::interrupt_signal`]). A signal that does not concern
+//! compiled code is passed to the previously installed handler. While one of these handlers runs,
+//! other signals are blocked.
 //!
 //! # Addresses
-//! A memory reserves 8 GiB of addresses, and its accesses need no check. If the system refuses that
-//! when an [`Engine`] is created, the engine's modules check their accesses by instructions
-//! ([`BoundsChecks`]). Accesses to memories of 64 bits, and to those with pages of one byte, are
-//! always checked; such a memory reserves its maximum size, but at most 64 GiB unless its initial
-//! size is larger, and does not grow beyond that.
+//! A memory reserves 8 GiB of address space, so accesses to it need no check. If the system refuses
+//! this when an [`Engine`] is created, the engine's modules check accesses by instructions
+//! ([`BoundsChecks`]). Accesses to 64-bit memories and to memories with one-byte pages are always
+//! checked; such a memory reserves its maximum size, but at most 64 GiB unless its initial size is
+//! larger, and does not grow beyond its reservation.
 //!
 //! # Safety
 //! The API is safe, except for functions that read a memory which programs may write concurrently,
-//! and handles built from raw words. A module cannot leave its sandbox; programs are bounded by
-//! [`StoreLimits`], [`Timeout`] and [`InterruptHandle`].
+//! functions that build handles from raw words, and functions that load machine code. A module
+//! cannot leave its sandbox; programs are bounded by [`StoreLimits`], [`Timeout`] and
+//! [`InterruptHandle`].
 //!
 //! # Errors
-//! [`Error`]: a module that is invalid or uses an unsupported feature (which is named), imports
-//! that are missing or of another type, limits, a [`Trap`], an uncaught exception, an error of a
-//! host function.
+//! [`Error`] covers invalid modules, unsupported features (which are named), missing imports and
+//! imports of another type, exceeded limits, [traps](Trap), uncaught exceptions, and errors of host
+//! functions.
 //!
 //! # Features
 //! `few-cached-locals` is for tests: the compiler caches few locals in registers.
 //!
 //! # Further reading
-//! `README.md`, and `docs/wasm-jit.md` of the repository: the command, what is supported,
+//! `README.md`, and `docs/wasm-jit.md` in the repository: the command, what is supported,
 //! performance, limits. `examples/` has a program that calls a host function.
 //!
 //! # The code of this crate

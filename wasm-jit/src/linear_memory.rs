@@ -1,18 +1,18 @@
 //! The pages of a linear memory.
 //!
-//! Compiled code does not compare addresses with the memory's length. The whole range that an
-//! access can address is reserved, inaccessible: 4 GiB for the address, 4 GiB for the offset in the
+//! Compiled code does not compare addresses with the memory's length. The full range that an access
+//! can address is reserved, inaccessible: 4 GiB for the address, 4 GiB for the offset in the
 //! instruction, and a guard for the width of the access. Growing makes further pages accessible, so
 //! the base never moves.
 //!
-//! Compiled code does compare addresses of 64 bits, and those in a memory whose size is no multiple
-//! of 64 KiB. Then fewer addresses are reserved: those of the memory's maximum, but at most 64 GiB,
-//! and less if the system refuses that. The memory does not grow beyond them.
+//! Compiled code does compare 64-bit addresses, and addresses in a memory whose size is not
+//! necessarily a multiple of 64 KiB. Then fewer addresses are reserved: the memory's maximum, but
+//! at most 64 GiB, and less if the system refuses that. The memory does not grow beyond them.
 //!
 //! If the system refuses to reserve so much (`ulimit -v`), compiled code compares addresses in all
-//! memories ([`CodeSettings`](wasm_jit_codegen::CodeSettings)), and a memory has no more addresses
-//! than bytes. Its base does not move either: it is in a range of addresses in which the kernel
-//! places nothing by itself, 8 GiB from the next memory, and grows into the gap.
+//! memories ([`CodeSettings`](wasm_jit_codegen::CodeSettings)), and a memory takes no more
+//! addresses than it has bytes. Its base does not move either: it lies in an address range in which
+//! the kernel places nothing on its own, 8 GiB from the next memory, and grows into the gap.
 //!
 //! Several threads may use a shared memory: its length is atomic and never shrinks, and a lock
 //! serializes growth.
@@ -53,9 +53,9 @@ const MAX_TRIES: usize = 1024;
 pub(crate) enum Extent {
     /// All addresses that an access can reach.
     Reserved,
-    /// Those that it may grow to: for code that checks bounds.
+    /// Those that the memory may grow to: for code that checks bounds.
     Partial,
-    /// Only those of its pages, and a guard before them: for code that checks bounds.
+    /// Only those of the memory's pages, and a guard before them: for code that checks bounds.
     Exact,
 }
 
@@ -87,13 +87,13 @@ const MAP_FLAGS: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 #[derive(Debug)]
 pub(crate) struct LinearMemory {
     base: NonNull<u8>,
-    /// In bytes.
+    /// The current length, in bytes.
     length: AtomicU64,
-    /// In pages.
+    /// The maximum, in pages.
     maximum: u64,
     ty: MemoryType,
     extent: Extent,
-    /// In bytes, from the base on; 0 if addresses are mapped when they are needed.
+    /// The reservation, in bytes from the base; 0 if addresses are mapped when they are needed.
     reserved: usize,
     growing: Mutex<()>,
     /// Whether its address was given to the embedder.
@@ -131,8 +131,8 @@ impl LinearMemory {
     }
 
     /// Makes the bytes at `from..to` readable and writable. They are zero, because nothing has
-    /// written to them: up to the end of a page of the system, they were accessible, but not in the
-    /// memory.
+    /// written to them. (Those up to the end of a system page were accessible already, but not part
+    /// of the memory.)
     ///
     /// Mapping new pages over the reserved ones would have the same effect, but if the kernel
     /// refuses that, it may already have unmapped the old ones: compiled code could then access an
@@ -158,7 +158,7 @@ impl LinearMemory {
         }
     }
 
-    /// Whether code that does not check bounds may use it.
+    /// Whether code that does not check bounds may use this memory.
     pub(crate) fn is_reserved(&self) -> bool {
         self.extent == Extent::Reserved
     }
@@ -191,7 +191,7 @@ impl LinearMemory {
         &raw const self.length
     }
 
-    /// In bytes.
+    /// The length in bytes.
     pub(crate) fn length(&self) -> u64 {
         self.length.load(Ordering::Acquire)
     }
@@ -241,8 +241,7 @@ impl Drop for LinearMemory {
     }
 }
 
-/// The size of as many pages of the system as these bytes have a part in; `None` if that is larger
-/// than 2^64.
+/// The size of the system pages that these bytes touch; `None` if it is larger than 2^64.
 fn whole_pages(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(SYSTEM_PAGE)
 }
@@ -269,7 +268,7 @@ fn reserve_partially(minimum: u64, maximum: u64) -> rustix::io::Result<(*mut c_v
 
 /// Maps new pages at this address, if nothing else is mapped there.
 fn map_at(start: *mut c_void, length: usize, access: ProtFlags) -> rustix::io::Result<()> {
-    // SAFETY: replaces no mapping.
+    // SAFETY: the new mapping replaces none.
     let mapped = unsafe { mmap_anonymous(start, length, access, MAP_FLAGS | MapFlags::FIXED_NOREPLACE) }?;
     if mapped != start {
         // Linux before 4.17 treats the address as a hint.
@@ -344,7 +343,7 @@ pub(crate) unsafe fn copy_atomically(from: *const u8, to: *mut u8, length: usize
 /// Sets bytes that other threads may be accessing.
 ///
 /// # Safety
-/// Those of [`copy_atomically`].
+/// As for [`copy_atomically`].
 pub(crate) unsafe fn fill_atomically(to: *mut u8, byte: u8, length: usize) {
     let head = to.align_offset(8).min(length);
     let words = (length - head) / 8;

@@ -7,8 +7,8 @@
 //! address of the code.
 //!
 //! A function that was probed can be listed as its last version: then offsets are from the start of
-//! the version, sites are marked, and the stub of a site follows the code of its instruction. So
-//! does the stub of its active probes, if some of them call functions.
+//! the version, sites are marked, and the code of an instruction is followed by the stub of its
+//! site and, if some of its active probes call functions, by the stub of these probes.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -28,7 +28,7 @@ use crate::code::probed::{Listed, ListedSite};
 use crate::code::sections::{Sections, printable};
 use crate::vmctx::{INTERRUPT_CHECK, TrapCode};
 
-/// How the line of a branch hint begins, which is in front of its instruction.
+/// How the line of a branch hint begins, which precedes its instruction.
 const HINT: &str = "(@metadata.code.branch_hint";
 
 /// Bytes of machine code in a line.
@@ -37,7 +37,7 @@ const BYTES: usize = 10;
 /// Which code of a function is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// The original, as it stands now.
+    /// The original in its current state.
     Original,
     /// The original, as it was compiled.
     Compiled,
@@ -48,7 +48,7 @@ pub(crate) enum Code {
 /// Writes the functions for which `wanted` returns true, given index and name in the name section.
 ///
 /// # Errors
-/// Those of `out`.
+/// Any error that `out` returns.
 pub(crate) fn write(
     image: &CodeImage,
     code: Code,
@@ -58,11 +58,11 @@ pub(crate) fn write(
     write_to(image, code, wanted, Margin { out, figure: None, text: String::new(), is_written: false })
 }
 
-/// As [`write`], with a figure in front of each instruction that has one, and in front of its
-/// machine code. `figure` gets an offset in the module.
+/// As [`write`], with a figure before each instruction that has one, and before its machine code.
+/// `figure` gets an offset in the module.
 ///
 /// # Errors
-/// Those of `out`.
+/// Any error that `out` returns.
 pub(crate) fn write_with_figures(
     image: &CodeImage,
     wanted: impl Fn(u32, Option<&str>) -> bool,
@@ -117,17 +117,17 @@ fn write_to(
     printed.map_err(|error| error.downcast::<io::Error>().unwrap_or_else(io::Error::other))
 }
 
-/// Lines with figures in front of them, if there are any.
+/// Lines with figures before them, if there are any.
 struct Margin<'a> {
     out: &'a mut dyn Write,
     figure: Option<&'a dyn Fn(u64) -> Option<u64>>,
-    /// In front of each line; empty without figures.
+    /// The text before each line; empty without figures.
     text: String,
-    /// Whether it is in front of the current line.
+    /// Whether the text has been written for the current line.
     is_written: bool,
 }
 
-/// Width of figures, and the space after them.
+/// The width of a figure and the space after it.
 const MARGIN: usize = 16;
 
 impl Margin<'_> {
@@ -211,9 +211,9 @@ struct Disassembler {
     formatter: NasmFormatter,
     /// The original code of all functions, or a version of one.
     code: Vec<u8>,
-    /// Where it is executed.
+    /// The address at which the code is executed.
     base: Rc<Cell<u64>>,
-    /// Offsets of the sites in it.
+    /// The offsets of the sites in the code.
     sites: HashSet<u32>,
 }
 
@@ -308,7 +308,7 @@ struct Listing<'a, 'o> {
 struct Shown {
     entry: u32,
     end: u32,
-    /// In code order.
+    /// The positions, in code order.
     positions: Vec<Position>,
     /// As in [`Current`].
     stubs: HashMap<u64, Stubs>,
@@ -316,7 +316,7 @@ struct Shown {
 
 /// The stubs of a site.
 struct Stubs {
-    /// For counters.
+    /// The stub for counters, if it is not empty.
     own: Range<u32>,
     /// As in [`ListedSite`].
     list: Option<(u64, Vec<u8>)>,
@@ -327,10 +327,10 @@ struct Current {
     wasm: Range<u64>,
     /// The offset of the first instruction, and the code before it.
     prologue: Option<(u64, Range<u32>)>,
-    /// By offset of an instruction in the module: its code, if not yet written.
+    /// The code of instructions that is not yet written, by their offsets in the module.
     code: HashMap<u64, Vec<Range<u32>>>,
-    /// Likewise: the stubs of its site; for the entry and the exit, by the start and the end of the
-    /// body.
+    /// The stubs of sites, by the offsets of their instructions; for the entry and the exit, by the
+    /// start and the end of the body.
     stubs: HashMap<u64, Stubs>,
 }
 
@@ -464,8 +464,8 @@ impl Listing<'_, '_> {
         Ok(())
     }
 
-    /// Writes the code that belongs to no line: jump tables and constants, and code of instructions
-    /// that are not printed.
+    /// Writes the code that does not belong to a line: jump tables and constants, and code of
+    /// instructions that are not printed.
     fn finish_function(&mut self) -> io::Result<()> {
         let Some(current) = self.current.take() else { return Ok(()) };
         self.out.begin(None);
@@ -579,7 +579,8 @@ mod tests {
         }
     }
 
-    /// How often each byte of the code is shown. The first two lines name the function.
+    /// The number of times that each byte of the code is shown. The first two lines name the
+    /// function.
     fn times_shown(listing: &str, entry: u32, end: u32) -> Vec<u32> {
         let mut shown = vec![0; (end - entry) as usize];
         let mut next = 0;
@@ -643,7 +644,7 @@ mod tests {
             let all: Vec<_> = (function.wasm_start..function.wasm_end).map(count_at).collect();
             let is_made = compiled().make_probes(0, &all).unwrap();
             let places = all.iter().zip(&is_made).filter(|(_, made)| made.is_ok());
-            // Those of the instructions, after that of the entry.
+            // The probes of instructions, which follow that of the entry.
             let probes: Vec<_> = places.map(|(place, _)| place.clone()).skip(1).take(counters).collect();
             let made = image.make_probes(0, &probes).unwrap();
             assert!(made.iter().all(Result::is_ok), "{made:?}");

@@ -1,5 +1,5 @@
-//! What the engine knows of a type at run time: what compiled code compares, and where the
-//! collector finds references in objects.
+//! A type at run time: what compiled code compares, and where the collector finds references in
+//! objects.
 
 use std::ptr;
 use std::sync::{Arc, Weak};
@@ -9,17 +9,17 @@ use wasm_jit_codegen::objects::{I31_BIT, Storage, StructLayout};
 use crate::types::{ArrayType, FieldType, HeapType, RefType, StorageType, StructType, ValType};
 use crate::vmctx::{NEAR_ANCESTORS, VmKind, VmType};
 
-/// What the collector needs to know of the objects of a type.
+/// What the collector needs to know about the objects of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectLayout {
-    /// There are none in the heap.
+    /// A function type: it has no objects in the heap.
     Function,
     /// A structure.
     Struct {
-        /// Its size in bytes, a multiple of 8.
+        /// The size of the structure in bytes, a multiple of 8.
         size: u32,
-        /// The offsets of fields of the `any` and `extern` hierarchies. Each holds null, a value of
-        /// the host, an `i31`, or the address of an object.
+        /// The offsets of fields of the `any` and `extern` hierarchies. Each holds null, a host
+        /// value, an `i31`, or the address of an object.
         references: Box<[u32]>,
         /// The offsets of fields that hold null or the address of an exception.
         exceptions: Box<[u32]>,
@@ -33,10 +33,10 @@ pub(crate) enum ObjectLayout {
     },
 }
 
-/// What the collector needs to know of a field or element.
+/// What the collector needs to know about a field or element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Elements {
-    /// It does not refer to anything that is collected.
+    /// The field does not refer to anything that is collected.
     Plain,
     /// As the `references` of a structure.
     References,
@@ -124,7 +124,7 @@ pub(crate) fn storage(field: &FieldType) -> Storage {
     }
 }
 
-/// What a field is to the collector.
+/// How the collector treats a field.
 fn elements(field: &FieldType) -> Elements {
     match field.storage() {
         StorageType::Val(ValType::Ref(ty)) if ty.heap_type().top() == HeapType::Exn => Elements::Exceptions,

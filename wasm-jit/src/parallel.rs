@@ -1,5 +1,5 @@
-//! Large memory, in pieces that several threads take: copies, hashes and comparisons of code are as
-//! slow as pages are mapped, cleared and read.
+//! Work on large memory, in pieces that several threads take: copies, hashes and comparisons of
+//! code are limited by the speed at which pages are mapped, cleared and read.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 /// distributed over the threads.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// The results of `work` for each item, in their order. At most `threads` threads do it, the
-/// calling one included; fewer if the system refuses them.
+/// The results of `work` for each item, in order. At most `threads` threads do the work, including
+/// the calling one; fewer if the system refuses to start them.
 pub(crate) fn map<T: Send, R: Send>(
     threads: usize,
     items: impl ExactSizeIterator<Item = T> + Send,

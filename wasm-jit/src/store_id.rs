@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The identity of a store ([`Store::id`](crate::Store::id)). No other store of the process has the
-/// same, even after this one has ended.
+/// The identity of a store ([`Store::id`](crate::Store::id)). It is unique in the process, even
+/// after the store has been dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StoreId(u64);
 

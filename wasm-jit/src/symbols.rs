@@ -6,8 +6,9 @@ use crate::trap::{FrameSymbol, Lines};
 
 /// Names of a module's functions, and the source of its instructions, as backtraces show them.
 ///
-/// Source lines are read from DWARF in the module when they are looked up. How much is read is
-/// bounded by a multiple of its size; for DWARF that exceeds it, there are no lines.
+/// Source lines are read from DWARF in the module when they are looked up. The amount that is read
+/// is bounded by a multiple of the size of the DWARF; if reading would exceed it, there are no
+/// lines.
 ///
 /// ```
 /// use wasm_jit::{Engine, Module};
@@ -26,14 +27,14 @@ pub struct Symbols<'m> {
 }
 
 impl Module {
-    /// Names and source lines of its instructions.
+    /// The names of the module's functions, and the source lines of its instructions.
     pub fn symbols(&self) -> Symbols<'_> {
         Symbols { module: self, lines: Lines::of(&Sections::of(self.bytes())) }
     }
 }
 
 impl FunctionInfo<'_> {
-    /// The name that reports show: see [`Symbols::function`].
+    /// The function's name as reports show it: see [`Symbols::function`].
     pub fn display_name(&self) -> String {
         self.shown_name().unwrap_or_else(|| unnamed(self.index()))
     }
@@ -51,16 +52,17 @@ fn unnamed(index: u32) -> String {
 }
 
 impl Symbols<'_> {
-    /// A name for a function, by its index, imports included: that of the name section, demangled
-    /// and without control characters; of an import that has none, `module::name`; of an export,
-    /// its name; else `function[INDEX]`.
+    /// A name for the function with this index (imports are counted): its name in the name section,
+    /// demangled and without control characters; without one, `module::name` for an import, the
+    /// name of the export for an exported function, and else `function[INDEX]`.
     pub fn function(&self, index: u32) -> String {
         let name = self.module.function(index).and_then(|function| function.shown_name());
         name.unwrap_or_else(|| unnamed(index))
     }
 
-    /// The source of the instruction at this offset from the start of a function's body, innermost
-    /// first: more than one place if calls were inlined, none if the module does not say.
+    /// The source positions of the instruction at this offset from the start of a function's body,
+    /// innermost first: more than one if calls were inlined, none if the module has no DWARF for
+    /// it.
     pub fn lookup(&self, function: u32, offset: u32) -> Vec<FrameSymbol> {
         let body = self.module.function(function).and_then(|function| function.body());
         let position = body.and_then(|body| (body.range().start as u64).checked_add(offset.into()));

@@ -1,4 +1,4 @@
-//! [`Trap`].
+//! [`Trap`]: the reasons why WebAssembly code traps.
 
 use crate::vmctx::TrapCode;
 
@@ -6,7 +6,8 @@ use crate::vmctx::TrapCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Trap {
-    /// Stack overflow.
+    /// The program's stack exceeded [`Config::max_wasm_stack`](crate::Config::max_wasm_stack), or
+    /// the thread's stack.
     StackOverflow,
     /// A load, store or bulk operation reached beyond the memory.
     MemoryOutOfBounds,
@@ -16,9 +17,9 @@ pub enum Trap {
     TableOutOfBounds,
     /// `call_indirect` with an index beyond the table.
     UndefinedElement,
-    /// A call of a null reference in a table.
+    /// A call to a null reference in a table.
     IndirectCallToNull,
-    /// `call_indirect` of a function of another type.
+    /// `call_indirect` to a function of another type.
     BadSignature,
     /// The quotient of an integer division is not representable, or a float is out of range of the
     /// integer type.
@@ -39,9 +40,9 @@ pub enum Trap {
     CastFailure,
     /// An access reached beyond an array.
     ArrayOutOfBounds,
-    /// An access reached beyond a string of the host.
+    /// An access reached beyond a string of the host (`wasm-jit-js-string`).
     StringOutOfBounds,
-    /// A number was used as a code point and is none.
+    /// A number was used as a code point, but is not one.
     InvalidCodePoint,
     /// The store's fuel does not suffice for the next instructions
     /// ([`Store::set_fuel`](crate::Store::set_fuel)).

@@ -1,4 +1,4 @@
-//! Types of values, functions and all other items that modules import and export.
+//! The types of values, and of functions and all other items that modules import and export.
 
 mod object;
 mod reference;
@@ -15,15 +15,15 @@ use wasmparser as wp;
 /// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValType {
-    /// An integer of 32 bits.
+    /// A 32-bit integer.
     I32,
-    /// An integer of 64 bits.
+    /// A 64-bit integer.
     I64,
-    /// A float of 32 bits.
+    /// A 32-bit float.
     F32,
-    /// A float of 64 bits.
+    /// A 64-bit float.
     F64,
-    /// A vector of 128 bits.
+    /// A 128-bit vector.
     V128,
     /// A reference.
     Ref(RefType),
@@ -32,15 +32,15 @@ pub enum ValType {
 impl ValType {
     /// A function, or null.
     pub const FUNCREF: Self = Self::Ref(RefType::FUNCREF);
-    /// A value of the host, or null.
+    /// A host value, or null.
     pub const EXTERNREF: Self = Self::Ref(RefType::EXTERNREF);
     /// An exception, or null.
     pub const EXNREF: Self = Self::Ref(RefType::EXNREF);
-    /// A structure, an array, an `i31`, a value of the host, or null.
+    /// A structure, an array, an `i31`, a host value, or null.
     pub const ANYREF: Self = Self::Ref(RefType::ANYREF);
 
-    /// Whether every value of this type is one of type `other`, too, as far as the two types tell:
-    /// see [`HeapType::matches`].
+    /// Whether every value of this type is also a value of type `other`, as far as the two types
+    /// alone show: see [`HeapType::matches`].
     pub fn matches(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Ref(reference), Self::Ref(other)) => reference.matches(other),
@@ -65,12 +65,12 @@ impl ValType {
         Self::from_wasm(ty, module).expect("parsing refuses the types that this engine does not have")
     }
 
-    /// How many quadwords a value has in compiled code.
+    /// The number of quadwords that a value has in compiled code.
     pub(crate) fn words(self) -> usize {
         if self == Self::V128 { 2 } else { 1 }
     }
 
-    /// The type that its values have in compiled code, in any module.
+    /// The type that values of this type have in compiled code, in any module.
     pub(crate) fn to_wasm(self) -> wp::ValType {
         match self {
             Self::I32 => wp::ValType::I32,
@@ -98,15 +98,15 @@ impl fmt::Display for ValType {
 
 /// The parameters and results of a function.
 ///
-/// A type of a recursion group with other types, that refers to itself, or that has subtypes or a
-/// supertype, equals only the corresponding type of an equal group. Such types come from modules,
+/// A type that is in a recursion group with other types, refers to itself, or has subtypes or a
+/// supertype equals only the corresponding type of an equal group. Such types come from modules,
 /// not from [`new`](Self::new).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FuncType {
     /// The parameters, then the results.
     types: Arc<[ValType]>,
     params: usize,
-    /// If its recursion group is a part of its identity.
+    /// The id, if the recursion group is a part of the type's identity.
     recursive: Option<FuncTypeId>,
 }
 
@@ -122,27 +122,27 @@ impl FuncType {
         Self { types: types.into(), params, recursive: None }
     }
 
-    /// The same, with a recursion group.
+    /// As [`Self::new`], with a recursion group.
     pub(crate) fn recursive(types: Arc<[ValType]>, params: usize, id: Option<FuncTypeId>) -> Self {
         Self { types, params, recursive: id }
     }
 
-    /// Its id, if its recursion group is a part of its identity.
+    /// The id, if the recursion group is a part of the type's identity.
     pub(crate) fn recursive_id(&self) -> Option<FuncTypeId> {
         self.recursive
     }
 
-    /// Types of the parameters.
+    /// The types of the parameters, in order.
     pub fn params(&self) -> impl ExactSizeIterator<Item = ValType> + '_ {
         self.types[..self.params].iter().copied()
     }
 
-    /// Types of the results.
+    /// The types of the results, in order.
     pub fn results(&self) -> impl ExactSizeIterator<Item = ValType> + '_ {
         self.types[self.params..].iter().copied()
     }
 
-    /// How many quadwords an array has that holds the arguments and then the results.
+    /// The number of quadwords of an array that holds first the arguments and then the results.
     pub(crate) fn value_words(&self) -> usize {
         let words = |types: &[ValType]| types.iter().map(|ty| ty.words()).sum::<usize>();
         words(&self.types[..self.params]).max(words(&self.types[self.params..]))
@@ -172,9 +172,9 @@ impl fmt::Display for FuncType {
 /// Whether a global is mutable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutability {
-    /// It is constant.
+    /// The global or field is constant.
     Const,
-    /// It can be assigned.
+    /// The global or field can be assigned.
     Var,
 }
 
@@ -191,12 +191,12 @@ impl GlobalType {
         Self { content, mutability }
     }
 
-    /// The type of its value.
+    /// The type of the global's value.
     pub fn content(&self) -> ValType {
         self.content
     }
 
-    /// Whether it is mutable.
+    /// Whether the global is mutable.
     pub fn mutability(&self) -> Mutability {
         self.mutability
     }
@@ -226,33 +226,33 @@ pub struct TableType {
 }
 
 impl TableType {
-    /// The type of tables of this kind of reference, with at least `minimum` elements and at most
-    /// `maximum`.
+    /// The type of tables of such references with 32-bit indices, at least `minimum` elements and
+    /// at most `maximum`.
     pub fn new(element: RefType, minimum: u32, maximum: Option<u32>) -> Self {
         Self { element, minimum: minimum.into(), maximum: maximum.map(u64::from), is_64: false }
     }
 
-    /// The type of tables whose indices have 64 bits.
+    /// The type of tables of such references with 64-bit indices.
     pub fn new64(element: RefType, minimum: u64, maximum: Option<u64>) -> Self {
         Self { element, minimum, maximum, is_64: true }
     }
 
-    /// The type of its elements.
+    /// The type of the table's elements.
     pub fn element(&self) -> RefType {
         self.element
     }
 
-    /// Its initial number of elements.
+    /// The initial number of elements.
     pub fn minimum(&self) -> u64 {
         self.minimum
     }
 
-    /// Its maximum number of elements.
+    /// The maximum number of elements, if there is one.
     pub fn maximum(&self) -> Option<u64> {
         self.maximum
     }
 
-    /// Whether its indices have 64 bits, not 32.
+    /// Whether indices have 64 bits instead of 32.
     pub fn is_64(&self) -> bool {
         self.is_64
     }
@@ -292,48 +292,49 @@ pub struct MemoryType {
 }
 
 impl MemoryType {
-    /// The type of memories of one store, with at least `minimum` pages and at most `maximum`.
+    /// The type of memories of one store with 32-bit addresses, at least `minimum` pages and at
+    /// most `maximum`.
     pub fn new(minimum: u32, maximum: Option<u32>) -> Self {
         let (minimum, maximum) = (minimum.into(), maximum.map(u64::from));
         Self { is_64: false, ..Self::new64(minimum, maximum) }
     }
 
-    /// The type of memories whose addresses have 64 bits.
+    /// The type of memories of one store with 64-bit addresses.
     pub fn new64(minimum: u64, maximum: Option<u64>) -> Self {
         Self { minimum, maximum, shared: false, is_64: true, page_size_log2: PAGE_SIZE_LOG2 }
     }
 
-    /// The type of memories that threads may share.
+    /// The type of memories with 32-bit addresses that threads may share.
     pub fn shared(minimum: u32, maximum: u32) -> Self {
         Self { shared: true, ..Self::new(minimum, Some(maximum)) }
     }
 
-    /// The type of memories that threads may share, and whose addresses have 64 bits.
+    /// The type of memories with 64-bit addresses that threads may share.
     pub fn shared64(minimum: u64, maximum: u64) -> Self {
         Self { shared: true, ..Self::new64(minimum, Some(maximum)) }
     }
 
-    /// The type of such memories with pages of one byte: their sizes are in bytes.
+    /// The same type with one-byte pages: its sizes are in bytes.
     pub fn with_pages_of_one_byte(self) -> Self {
         Self { page_size_log2: 0, ..self }
     }
 
-    /// Its initial number of pages.
+    /// The initial number of pages.
     pub fn minimum(&self) -> u64 {
         self.minimum
     }
 
-    /// Its maximum number of pages.
+    /// The maximum number of pages, if there is one.
     pub fn maximum(&self) -> Option<u64> {
         self.maximum
     }
 
-    /// Whether threads may share it.
+    /// Whether threads may share the memory.
     pub fn is_shared(&self) -> bool {
         self.shared
     }
 
-    /// Whether its addresses have 64 bits, not 32.
+    /// Whether addresses have 64 bits instead of 32.
     pub fn is_64(&self) -> bool {
         self.is_64
     }
@@ -348,7 +349,7 @@ impl MemoryType {
         Self { minimum, ..self }
     }
 
-    /// How many pages its addresses can reach.
+    /// The number of pages that addresses can reach.
     pub(crate) fn addressable_pages(&self) -> u64 {
         match (self.is_64, self.page_size_log2) {
             (true, 0) => u64::MAX,
@@ -358,7 +359,7 @@ impl MemoryType {
         }
     }
 
-    /// The size of its pages at first, or `u64::MAX` if it has more than 2^64 bytes.
+    /// The initial size in bytes, or `u64::MAX` if it does not fit into 64 bits.
     pub(crate) fn minimum_bytes(&self) -> u64 {
         self.minimum.saturating_mul(self.page_size())
     }
@@ -397,7 +398,7 @@ fn limits(f: &mut fmt::Formatter<'_>, minimum: u64, maximum: Option<u64>) -> fmt
     }
 }
 
-/// The type of a tag: the types of the values in its exceptions.
+/// The type of a tag: the types of the values that its exceptions carry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TagType(FuncType);
 
@@ -407,7 +408,7 @@ impl TagType {
         Self(ty)
     }
 
-    /// The type of the tag as a function.
+    /// The type of the tag as a function type: the values of its exceptions are the parameters.
     pub fn ty(&self) -> &FuncType {
         &self.0
     }
@@ -449,12 +450,12 @@ pub struct ImportType<'m> {
 }
 
 impl<'m> ImportType<'m> {
-    /// The first of its two names.
+    /// The first of the import's two names.
     pub fn module(&self) -> &'m str {
         self.module
     }
 
-    /// The second name.
+    /// The second of the import's two names.
     pub fn name(&self) -> &'m str {
         self.name
     }
@@ -473,7 +474,7 @@ pub struct ExportType<'m> {
 }
 
 impl<'m> ExportType<'m> {
-    /// Its name.
+    /// The export's name.
     pub fn name(&self) -> &'m str {
         self.name
     }

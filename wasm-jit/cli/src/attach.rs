@@ -108,7 +108,7 @@ fn name(monitor: &str) -> String {
 }
 
 impl Request {
-    /// As it is sent.
+    /// The request as it is sent.
     fn line(&self) -> String {
         match self {
             Self::List => "list".to_owned(),
@@ -146,7 +146,7 @@ pub(super) fn run(arguments: &Attach) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets other processes of this user switch the monitors of this one, and record it.
+/// Lets other processes of this user toggle the monitors of this process, and record it.
 pub(super) fn listen(session: Arc<Session>, module: &Module) -> Result<Control, Failure> {
     let directory = directory();
     let about = |message: &dyn std::fmt::Display| {
@@ -154,7 +154,7 @@ pub(super) fn listen(session: Arc<Session>, module: &Module) -> Result<Control, 
     };
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
     made.map_err(|error| about(&error))?;
-    // In a directory that all may write to, another user may have been first.
+    // In a directory that all users may write to, another user may have created it first.
     let owner = fs::symlink_metadata(&directory).map_err(|error| about(&error))?;
     if !owner.is_dir() || owner.uid() != getuid().as_raw() || owner.mode() & 0o077 != 0 {
         return Err(about(&"not a directory that only this user can access"));
@@ -165,7 +165,7 @@ pub(super) fn listen(session: Arc<Session>, module: &Module) -> Result<Control, 
     Control::listen_with(session, path, others).map_err(|error| Failure::new(error).about("--control"))
 }
 
-/// Where the sockets of this user's processes are, named by their numbers.
+/// The directory of the sockets of this user's processes, which are named by process id.
 fn directory() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()) {
         Some(directory) => PathBuf::from(directory).join("wasm-jit"),

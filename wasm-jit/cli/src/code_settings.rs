@@ -1,5 +1,5 @@
-//! Settings of the code that is generated, which are the same for a module that is compiled ahead
-//! of time and for one that is run.
+//! Code-generation settings, which must be the same when a module is compiled ahead of time and
+//! when it is run.
 
 use clap::Args;
 use wasm_jit::{BoundsChecks, Config};
@@ -23,7 +23,7 @@ pub(super) struct CodeSettings {
 }
 
 impl CodeSettings {
-    /// Puts them into the engine's configuration.
+    /// Applies the settings to the engine's configuration.
     pub(super) fn apply(&self, config: &mut Config) {
         config.harden_speculation(self.harden_speculation);
         if self.bounds_checks {

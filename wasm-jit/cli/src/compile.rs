@@ -59,7 +59,7 @@ pub(super) struct Compile {
     file: PathBuf,
 }
 
-/// What `--stats` prints.
+/// The statistics that `--stats` prints.
 #[derive(Debug, Serialize)]
 struct Stats {
     /// Functions that are not imported.

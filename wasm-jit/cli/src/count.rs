@@ -7,12 +7,12 @@ use wasm_jit::probes::{Kind, Location, Place, Probe, ProbeSpec};
 
 use super::{Failure, units};
 
-/// Probes that are on until this is dropped, each with what it was asked for by.
+/// Probes that are on until this is dropped, each with the text that requested it.
 #[derive(Debug)]
 pub(super) struct Counts(Vec<(String, Probe)>);
 
 impl Counts {
-    /// Makes a probe for each `FUNCTION` or `FUNCTION:OFFSET`, and switches it on.
+    /// Makes a probe for each `FUNCTION` or `FUNCTION:OFFSET`, and activates it.
     pub(super) fn of(module: &Module, places: &[String]) -> Result<Self, Failure> {
         let locations: Vec<Location> =
             places.iter().map(|place| location(module, place)).collect::<Result<_, _>>()?;
@@ -28,17 +28,17 @@ impl Counts {
         Ok(Self(counts))
     }
 
-    /// Prints what was counted to standard error, a line for each.
+    /// Prints the counts to standard error, one per line.
     pub(super) fn print(&self) {
         let mut out = io::stderr().lock();
         for (place, probe) in &self.0 {
-            // The exit code holds if nobody reads it, too.
+            // The exit code is valid even if nobody reads the counts.
             let _ = writeln!(out, "{:>12} {place}", probe.count());
         }
     }
 }
 
-/// The place that is meant. An offset is one in the module, as backtraces print it.
+/// Parses a location. Offsets are from the start of the module, as backtraces print them.
 fn location(module: &Module, place: &str) -> Result<Location, Failure> {
     if let Some(function) = function(module, place) {
         return Ok(Location { function, place: Place::Entry });
@@ -49,7 +49,7 @@ fn location(module: &Module, place: &str) -> Result<Location, Failure> {
     let offset =
         units::offset(offset).map_err(|error| Failure::new(format_args!("--count {place}: {error}")))?;
     let start = module.function(function).and_then(|found| found.body()).map_or(0, |body| body.range().start);
-    // In front of the body there is no instruction, as at its start.
+    // There is no instruction before the body, nor at its start.
     let offset = offset.saturating_sub(start as u32);
     Ok(Location { function, place: Place::Instruction { offset } })
 }

@@ -121,7 +121,7 @@ pub(super) struct Run {
     #[arg(skip)]
     pub(super) goes_back: bool,
 
-    /// What is recorded of the run, and where.
+    /// Where the run is recorded, and which calls.
     #[arg(skip)]
     pub(super) recorded: Option<Recorded>,
 
@@ -131,7 +131,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The fuel of a run: as much as compiled code counts, if it is not limited.
+    /// The fuel of a run: the maximum that compiled code counts, if it is not limited.
     pub(super) fn given_fuel(&self) -> u64 {
         self.limits.fuel.unwrap_or(i64::MAX as u64)
     }
@@ -215,7 +215,7 @@ fn preload(text: &str) -> Result<(String, PathBuf), String> {
 /// The names of a program's main function.
 const MAIN: [&str; 2] = ["", "_start"];
 
-/// Refuses a library, of which only the initialization would run, and a main function that needs
+/// Refuses a library, since only its initialization would run, and a main function that needs
 /// arguments or has results.
 fn check_main(module: &Module) -> Result<(), Failure> {
     let function = |name| match module.get_export(name) {

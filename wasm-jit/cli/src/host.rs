@@ -2,11 +2,11 @@
 
 use wasm_jit_wasi::WasiCtx;
 
-/// What the host keeps for a store.
+/// The data that the host keeps for a store.
 #[derive(Debug)]
 pub(super) struct Host {
-    /// The program's.
+    /// The program's view of the host.
     pub(super) program: WasiCtx,
-    /// Those of monitor modules.
+    /// The views of monitor modules.
     pub(super) monitors: Vec<WasiCtx>,
 }

@@ -36,7 +36,7 @@ impl ProgramLimits {
         Limits { stack: self.max_stack, fuel: self.fuel, heap: self.max_heap.map(|bytes| bytes as u64) }
     }
 
-    /// Those of a recorded run that happens again.
+    /// The limits of a replayed run.
     pub(super) fn of_replay(&self) -> wasm_jit_replay::Limits {
         let Limits { fuel, heap, .. } = self.of_threads();
         wasm_jit_replay::Limits { fuel, heap, timeout: self.timeout }

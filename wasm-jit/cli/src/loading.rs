@@ -34,7 +34,7 @@ pub(super) struct Loading {
 }
 
 impl Loading {
-    /// Puts them into the engine's configuration.
+    /// Applies the options to the engine's configuration.
     pub(super) fn apply(&self, config: &mut Config) -> Result<(), Failure> {
         config.lazy_compilation(self.lazy);
         let Some(folder) = &self.cache else { return Ok(()) };
@@ -58,7 +58,7 @@ pub(super) fn load(engine: &Engine, file: &Path) -> Result<Module, Failure> {
 
 /// Refuses a precompiled module where the original one is needed.
 pub(super) fn refuse_precompiled(file: &Path) -> Result<(), Failure> {
-    // What cannot be read is reported later.
+    // A file that cannot be read is reported later.
     match is_precompiled(file) {
         Ok(true) => Err(Failure::of_file(
             file,
@@ -70,7 +70,7 @@ pub(super) fn refuse_precompiled(file: &Path) -> Result<(), Failure> {
 
 /// Loads a module in binary or text format, or a precompiled one if `allow_precompiled`.
 pub(super) fn load_program(engine: &Engine, file: &Path, allow_precompiled: bool) -> Result<Module, Failure> {
-    // What cannot be read is reported by `load`.
+    // A file that cannot be read is reported by `load`.
     if !is_precompiled(file).unwrap_or(false) {
         return load(engine, file);
     }
@@ -95,8 +95,8 @@ fn failure(file: &Path, error: Error) -> Failure {
     }
 }
 
-/// Whether it is a file that begins like a precompiled module. Pipes are not read: their first
-/// bytes would be lost.
+/// Whether this is a file that begins like a precompiled module. Pipes are not read, because their
+/// first bytes would be lost.
 fn is_precompiled(file: &Path) -> io::Result<bool> {
     if !fs::metadata(file)?.is_file() {
         return Ok(false);

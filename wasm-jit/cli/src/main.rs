@@ -79,12 +79,12 @@ enum Verb {
     Generate(Generate),
 }
 
-/// A subcommand failed.
+/// The failure of a subcommand.
 #[derive(Debug)]
 struct Failure {
-    /// Exit code.
+    /// The exit code.
     code: u8,
-    /// The first line is a complete message.
+    /// The message; its first line is complete by itself.
     message: String,
 }
 
@@ -94,7 +94,7 @@ impl Failure {
         Self { code: 1, message: message.to_string() }
     }
 
-    /// The same, for a file.
+    /// As [`Failure::new`], for a file.
     fn of_file(file: &Path, message: impl Display) -> Self {
         Self::new(message).about(file.display())
     }
@@ -104,7 +104,7 @@ impl Failure {
         Self { message: format!("{what}: {}", self.message), ..self }
     }
 
-    /// The same without further lines.
+    /// The same failure without further lines.
     fn in_one_line(mut self) -> Self {
         self.message.truncate(self.message.lines().next().map_or(0, str::len));
         self

@@ -1,6 +1,6 @@
-//! `wasm-jit run --monitors=FILE`: monitors that are modules of WebAssembly, in the program's
-//! store. Those of programs that start threads, or that others may switch, have [stores of their
-//! own](super::shared_monitors).
+//! `wasm-jit run --monitors=FILE`: monitors that are WebAssembly modules, in the program's store.
+//! If the program starts threads, or other processes may toggle the monitors, these have [their own
+//! stores](super::shared_monitors).
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -25,7 +25,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// `None` if it is the name of a monitor of this program.
+    /// `None` if the text is the name of a built-in monitor.
     pub(super) fn of(text: &str) -> Option<Self> {
         let is_file =
             |name: &str| [".wasm", ".wat", ".mm"].iter().any(|end| name.ends_with(end)) || name.contains('/');
@@ -65,7 +65,7 @@ impl Files {
                 (super::load(engine, &self.monitor)?, None, libraries)
             };
         let monitor = MonitorModule::new(module, libraries).map_err(|error| failed(&error))?;
-        // A script may be about the beginning and the end only, or about nothing.
+        // A script may only act at the beginning and the end, or do nothing.
         if script.is_none() && monitor.rules().len() == 0 {
             return Err(failed(&"none of its exports is a rule, so that it would observe nothing"));
         }
@@ -85,12 +85,12 @@ struct Monitor {
     script: Option<Script>,
 }
 
-/// The names of what a monitor reports: no other monitor has them.
+/// The names of a monitor's reports, which no other monitor has.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
-    /// Of a script's report.
+    /// The name of a script's report.
     pub(super) report: String,
-    /// Of the file for what a module prints.
+    /// The name of the file for what a module prints.
     printed: String,
 }
 
@@ -106,12 +106,12 @@ impl Names {
     }
 }
 
-/// What scripts have found, by the names of their reports.
+/// The results of scripts, by the names of their reports.
 #[derive(Debug, Default)]
 pub(super) struct Finished(Vec<(String, ScriptReport)>);
 
 impl MonitorModules {
-    /// Attaches them in order.
+    /// Attaches the monitors in order.
     pub(super) fn attach(
         files: &[Files],
         directory: Option<&Path>,
@@ -139,8 +139,8 @@ impl MonitorModules {
         Ok(Self(attached))
     }
 
-    /// The file of the monitor in which an error has happened, or in a function that it called, if
-    /// it was in one.
+    /// The file of the monitor that caused an error, itself or in a function that it called, if one
+    /// did.
     pub(super) fn culprit(&self, error: &Error, store: &mut Store<Host>) -> Option<&Path> {
         let frames = error.backtrace()?.frames();
         let is_there = |monitor: &&Monitor| {
@@ -151,17 +151,17 @@ impl MonitorModules {
         self.0.iter().find(is_there).map(|monitor| monitor.file.as_path())
     }
 
-    /// Calls their functions of the end, and reads the reports of scripts.
+    /// Calls the monitors' functions for the end, and reads the reports of scripts.
     pub(super) fn finish(&mut self, store: &mut Store<Host>) -> Finished {
         let mut finished = Finished::default();
         for Monitor { file, names, attached, script } in &mut self.0 {
             if let Err(error) = attached.finish(store) {
-                // The program's exit code holds.
+                // The program's exit code stays valid.
                 Failure::of_file(file, error).report();
             }
             let instance = attached.instance(&mut *store);
             match script.as_ref().map(|script| script.report(&*store, instance)) {
-                // One that reports by functions of libraries has nothing for the others.
+                // A script that reports by functions of libraries has nothing else to report.
                 Some(Ok(report)) if report.variables.is_empty() && report.rules.is_empty() => {}
                 Some(Ok(report)) => finished.0.push((names.report.clone(), report)),
                 Some(Err(error)) => _ = Failure::of_file(file, error).report(),
@@ -200,7 +200,7 @@ impl std::fmt::Display for AskedForExit {
 
 impl std::error::Error for AskedForExit {}
 
-/// What a monitor may import: WASI, but not the end of the process, which is the program's.
+/// What a monitor may import: WASI, except ending the process, which is up to the program.
 pub(super) fn linker<T: 'static>(
     engine: &Engine,
     file: &Path,
@@ -217,7 +217,7 @@ pub(super) fn linker<T: 'static>(
     Ok(linker)
 }
 
-/// Says which rules of a monitor module observe nothing because of their types.
+/// Reports which rules of a monitor module observe nothing because of their types.
 pub(super) fn note_unfit(file: &Path, unfit: &[Unfit]) {
     for Unfit { export, places } in unfit {
         let message = format!(
@@ -227,9 +227,9 @@ pub(super) fn note_unfit(file: &Path, unfit: &[Unfit]) {
     }
 }
 
-/// What a monitor sees of the host: standard output and error. The former is standard error, as for
-/// other reports, or a file in the directory of reports. Whamm's library writes to it if this
-/// variable is set, otherwise to a file of its own.
+/// The host as a monitor sees it: standard output and error. Standard output is standard error, as
+/// for other reports, or a file in the directory of reports. Whamm's library writes to it if this
+/// variable is set, and otherwise to a separate file.
 pub(super) fn context(names: &Names, directory: Option<&Path>) -> Result<WasiCtx, Failure> {
     let mut builder = WasiCtxBuilder::new();
     builder.inherit_stderr().env("TO_CONSOLE", "true");

@@ -73,12 +73,12 @@ impl Arguments {
         self.files().next().is_some()
     }
 
-    /// Those that run in the store of the program.
+    /// The monitors that run in the store of the program.
     pub(super) fn modules(&self, program: &Module) -> Vec<Files> {
         if self.has_shared(program) { Vec::new() } else { self.files().collect() }
     }
 
-    /// Whether monitor modules and scripts have stores of their own.
+    /// Whether monitor modules and scripts have their own stores.
     fn has_shared(&self, program: &Module) -> bool {
         self.control || self.monitor_toggle || self.is_replayed || starts_threads(program)
     }
@@ -101,7 +101,7 @@ impl Arguments {
         self.control || !self.monitors.is_empty()
     }
 
-    /// Blocks the signals at which something happens to monitors, if there may be any.
+    /// Blocks the signals that control monitors, if there may be monitors.
     pub(super) fn block_signals(&self) -> Option<Signals> {
         self.any().then(|| Signals::block(self.monitor_toggle))
     }
@@ -185,17 +185,17 @@ impl Monitors {
         }
     }
 
-    /// Writes what they have observed so far.
+    /// Writes what the monitors have observed so far.
     pub(super) fn write(&self) {
         if let Some(running) = &self.0
             && let Err(error) = running.session.write()
         {
-            // The program's exit code holds.
+            // The program's exit code stays valid.
             Failure::new(error).about("monitors").report();
         }
     }
 
-    /// The same, at a signal.
+    /// As [`Self::write`], at a signal.
     fn write_now(&self) {
         for files in self.0.iter().flat_map(|running| &running.at_end) {
             let message = "its report is written when the program ends; with --control, also at SIGUSR1";
@@ -204,7 +204,7 @@ impl Monitors {
         self.write();
     }
 
-    /// The same, at the end of the program: it cannot be attached to any more.
+    /// As [`Self::write`], at the end of the program, which can no longer be attached to.
     pub(super) fn finish(&self) {
         if let Some(running) = &self.0 {
             running.control.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -213,7 +213,7 @@ impl Monitors {
         self.write();
     }
 
-    /// Switches the monitors on, or off if one of them is on.
+    /// Toggles the monitors: switches them on, or off if one of them is on.
     fn toggle(&self) {
         let Some(running) = &self.0 else { return };
         let is_any_on = running.session.started_monitors().iter().any(|(_, is_on)| *is_on);
@@ -243,8 +243,9 @@ impl Monitors {
     }
 }
 
-/// Signals at which reports are written or monitors are switched: blocked in this thread, and those
-/// that it starts. Those that the process was started to ignore, as by nohup, are not among them.
+/// Signals at which reports are written or monitors are toggled: blocked in this thread, and in
+/// threads that it starts. Signals that the process was started to ignore, as by nohup, are not
+/// among them.
 #[derive(Debug)]
 pub(super) struct Signals(SigSet);
 
@@ -269,7 +270,7 @@ impl Signals {
 
 fn is_ignored(signal: Signal) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: without a new action, the call only writes the current one to the given place.
+    // SAFETY: without a new action, the call only writes the current one to the given address.
     let asked = unsafe { libc::sigaction(signal as i32, ptr::null(), action.as_mut_ptr()) };
     // SAFETY: the call succeeded, so it has written the action.
     asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN

@@ -65,7 +65,7 @@ impl Sites {
         }
     }
 
-    /// A probe for each place of a function.
+    /// A probe for each location in a function.
     fn specs(self, function: &FunctionInfo<'_>) -> Vec<ProbeSpec> {
         let Some(body) = function.body() else { return Vec::new() };
         let start = body.range().start;
@@ -81,7 +81,7 @@ impl Sites {
 }
 
 pub(super) fn run(arguments: &Objdump) -> Result<ExitCode, Failure> {
-    // Counters have sites, however many they are.
+    // Counters have sites, whatever their number.
     let engine = Engine::new(Config::new().counter_stubs(u32::MAX)).map_err(Failure::new)?;
     let module = super::loading::load_program(&engine, &arguments.file, arguments.allow_precompiled)?;
     let is_wanted = |function: &FunctionInfo<'_>| match &arguments.function {
@@ -101,7 +101,7 @@ pub(super) fn run(arguments: &Objdump) -> Result<ExitCode, Failure> {
     };
     let chosen = module.functions().filter(|function| wanted.contains(&function.index()));
     let specs: Vec<ProbeSpec> = chosen.flat_map(|function| sites.specs(&function)).collect();
-    // An unreachable instruction has no code, and no site.
+    // An unreachable instruction has neither code nor a site.
     let is_expected = |error: &ProbeError| matches!(error, ProbeError::Unreachable { .. });
     let probes = module.probes(&specs);
     if let Some(error) = probes.iter().filter_map(|probe| probe.as_ref().err()).find(|at| !is_expected(at)) {

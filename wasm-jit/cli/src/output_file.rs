@@ -1,4 +1,4 @@
-//! [`OutputFile`]: what a command writes to a file.
+//! [`OutputFile`]: a file that a command writes.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Write};
@@ -9,11 +9,10 @@ use tempfile::{NamedTempFile, PersistError};
 
 use super::Failure;
 
-/// A file that appears, or takes the place of another one, when it is complete, so that nobody sees
-/// a part of it, and it may be an input. Symbolic links are followed. A device or a pipe is written
-/// to.
+/// A file that appears, or replaces another one, when it is complete, so that nobody sees a part of
+/// it, and it may be an input. Symbolic links are followed. A device or a pipe is written directly.
 pub(super) struct OutputFile<'a> {
-    /// As the user named it.
+    /// The path as the user wrote it.
     path: &'a Path,
     destination: Destination,
 }
@@ -31,7 +30,7 @@ impl<'a> OutputFile<'a> {
         Ok(Self { path, destination })
     }
 
-    /// To write to it.
+    /// A handle for writing.
     pub(super) fn file(&self) -> Result<File, Failure> {
         let file = match &self.destination {
             Destination::Place { new, .. } => new.as_file(),
@@ -40,14 +39,14 @@ impl<'a> OutputFile<'a> {
         file.try_clone().map_err(|error| Failure::of_file(self.path, error))
     }
 
-    /// It is complete.
+    /// Completes the file: it takes its place.
     pub(super) fn finish(self) -> Result<(), Failure> {
         let Destination::Place { new, place } = self.destination else { return Ok(()) };
         let renamed = new.persist(place);
         renamed.map(drop).map_err(|PersistError { error, .. }| Failure::of_file(self.path, error))
     }
 
-    /// Writes all of it.
+    /// Writes a complete file.
     pub(super) fn write(path: &'a Path, bytes: &[u8]) -> Result<(), Failure> {
         let this = Self::new(path)?;
         this.file()?.write_all(bytes).map_err(|error| Failure::of_file(path, error))?;
@@ -71,7 +70,7 @@ impl Destination {
         // Errors of the next call name the temporary file.
         fs::metadata(folder)?;
         let mut options = tempfile::Builder::new();
-        // As of any new file: less what the umask takes away.
+        // As for any new file, minus the bits of the umask.
         options.prefix(".wasm-jit-").permissions(Permissions::from_mode(0o666));
         Ok(Self::Place { new: options.tempfile_in(folder)?, place })
     }
@@ -82,13 +81,13 @@ pub(super) fn is_special(path: &Path) -> bool {
     path.metadata().is_ok_and(|file| !file.is_file())
 }
 
-/// Whether a recording holds the lock of this file; otherwise this takes it, where file systems
-/// have locks.
+/// Whether a recording holds the lock of this file. If not, this takes the lock, if the file system
+/// supports locks.
 pub(super) fn is_locked(file: &File) -> bool {
     matches!(file.try_lock(), Err(TryLockError::WouldBlock))
 }
 
-/// Where symbolic links lead, also to a file that does not exist.
+/// The target of symbolic links, even if it does not exist.
 fn followed(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     while let Ok(target) = path.read_link() {

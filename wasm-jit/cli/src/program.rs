@@ -3,8 +3,8 @@
 //! A module that imports shared memories, by any names, gets new ones of the required types.
 //! `wasi.thread-spawn` starts a host thread with its own store and instance of the same module, and
 //! calls its export `wasi_thread_start`. The threads share the memory, the compiled code, and the
-//! WASI context. The first thread that traps or exits ends all of them, and so does the return of
-//! the main thread.
+//! WASI context. The first thread that traps or exits ends all of them, as does the return of the
+//! main thread.
 
 use std::process;
 use std::sync::Arc;
@@ -29,22 +29,22 @@ const MAX_THREADS: i32 = (1 << 29) - 1;
 /// What each thread of a program may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Stack size, without host functions.
+    /// Stack size in bytes, without host functions.
     pub(super) stack: usize,
-    /// If its instructions consume fuel.
+    /// The fuel, if instructions consume any.
     pub(super) fuel: Option<u64>,
-    /// Memory of the garbage-collected heap.
+    /// Maximum size of the garbage-collected heap in bytes.
     pub(super) heap: Option<u64>,
 }
 
 /// What a program can import besides WASI and the functions of `wasm:js-string`.
 pub(super) struct Imports {
-    /// Modules whose exports it can import, by the first name of the import. Each thread has its
-    /// own instances of them.
+    /// Modules whose exports the program can import, by the first name of the import. Each thread
+    /// has its own instances of them.
     pub(super) preloads: Vec<(String, Module)>,
     /// The first name of imports that are string constants.
     pub(super) string_constants: String,
-    /// Whether it runs if a function is not defined.
+    /// Whether the program runs if a function is not defined.
     pub(super) allows_unknown: bool,
 }
 
@@ -144,7 +144,7 @@ impl Program {
         instantiate(store, &linker, &self.module, recorder)
     }
 
-    /// Defines what depends on the module that is instantiated next: its string constants, and
+    /// Defines items that depend on the module that is instantiated next: its string constants, and
     /// functions that are not defined.
     fn define_others(
         &self,
@@ -200,7 +200,7 @@ fn instantiate(
     })
 }
 
-/// Runs this on a thread on which a program has a stack of this size.
+/// Runs this on a thread that has a stack of this size for a program.
 pub(super) fn run_with_stack<R: Send + 'static>(
     bytes: usize,
     run: impl FnOnce() -> Result<R, Failure> + Send + 'static,

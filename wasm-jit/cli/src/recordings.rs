@@ -1,5 +1,5 @@
-//! Recordings of complete runs, and of calls in the middle of a run, from its start on or requested
-//! by another process.
+//! Recordings of complete runs, and of calls in the middle of a run, which are requested at its
+//! start or by another process.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::num::NonZeroU64;
@@ -15,18 +15,18 @@ use super::Failure;
 use super::host::Host;
 use super::output_file::{is_locked, is_special, refuse_inputs};
 
-/// What is recorded of a run, and where.
+/// Where a run is recorded, and which calls.
 #[derive(Clone, Debug)]
 pub(super) struct Recorded {
     /// The trace, or the folder of the traces.
     pub(super) output: PathBuf,
-    /// Whether there is a trace of each module.
+    /// Whether each module has its own trace.
     pub(super) each: bool,
     pub(super) calls: FunctionCalls,
 }
 
 impl Recorded {
-    /// What is reported if fewer calls were recorded than were wanted.
+    /// The message if fewer calls were recorded than requested.
     pub(super) fn missing(&self, recorded: u64) -> Option<String> {
         let wanted = self.calls.calls.get();
         let message = || format!("{}: {recorded} of {wanted} calls were recorded", self.output.display());
@@ -51,13 +51,13 @@ impl Recorded {
         preloads.iter().map(recorder).collect()
     }
 
-    /// All of them, if each module has one.
+    /// All traces, if each module has one.
     fn traces(&self, preloads: &[(String, Module)]) -> Vec<PathBuf> {
         let names = preloads.iter().map(|(name, _)| name.as_str());
         names.chain([PROGRAM]).map(|name| self.trace(name)).collect()
     }
 
-    /// That of a module, if each has one.
+    /// The trace of a module, if each has one.
     fn trace(&self, name: &str) -> PathBuf {
         self.output.join(format!("{name}.trace"))
     }
@@ -82,7 +82,7 @@ pub(super) struct FunctionCalls {
 }
 
 impl FunctionCalls {
-    /// Those of a module; `None` if the run is recorded completely.
+    /// The calls in a module; `None` if the run is recorded completely.
     fn of(&self, module: &Module) -> Result<Option<Calls>, Failure> {
         self.from.as_ref().map(|from| wanted(module, from, self.calls)).transpose()
     }
@@ -110,7 +110,7 @@ fn function_and_call(module: &Module, text: &str) -> Option<(u32, NonZeroU64)> {
 #[derive(Clone)]
 pub(super) struct Recorders {
     pub(super) program: Recorder,
-    /// Those of the preloaded modules, if they are recorded.
+    /// The recorders of the preloaded modules, if they are recorded.
     pub(super) preloads: Vec<Recorder>,
 }
 
@@ -148,7 +148,7 @@ impl Recording {
         Ok(Self::Run(Recorders { program: record(module, &trace)?, preloads }))
     }
 
-    /// Those of a complete run, which begin when the modules are instantiated.
+    /// The recorders of a complete run, which begin when the modules are instantiated.
     pub(super) fn of_run(&self) -> Option<Recorders> {
         match self {
             Self::Run(recorders) => Some(recorders.clone()),
@@ -156,8 +156,8 @@ impl Recording {
         }
     }
 
-    /// After the end of the program. Returns the number of recorded calls, if some of a function
-    /// are recorded.
+    /// Ends the recording after the end of the program. Returns the number of recorded calls, if
+    /// calls of a function are recorded.
     pub(super) fn finish(self, store: &mut Store<Host>, program: &Path) -> Result<Option<u64>, Failure> {
         let stopped = match self {
             Self::Run(Recorders { program, preloads }) => {
@@ -181,13 +181,13 @@ fn record_calls(module: &Module, calls: Calls, trace: &Path) -> Result<CallRecor
     CallRecorder::start_to_file::<Host>(module, calls, create(trace)?).map_err(Failure::new)
 }
 
-/// Opens a trace that is written. Another recording to it would end this process when it truncates
-/// the file.
+/// Opens a trace for writing. Another recording to it would end this process by truncating the
+/// file.
 fn create(trace: &Path) -> Result<File, Failure> {
     let is_special = is_special(trace);
     let opened = match is_special {
         true => File::create(trace),
-        // A part of it is mapped, which needs to read.
+        // A part of the file is mapped, which requires read access.
         false => OpenOptions::new().read(true).write(true).create(true).truncate(false).open(trace),
     };
     let opened = opened.or_else(|error| match error.kind() {
@@ -201,7 +201,7 @@ fn create(trace: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// A recording of a program that runs, which others request.
+/// A recording of a running program, which other processes request.
 pub(super) struct AttachedRecording {
     module: Module,
     current: Mutex<Option<CallRecorder>>,
@@ -250,7 +250,7 @@ mod tests {
 
     use super::*;
 
-    /// The program would stop until someone reads it, and so would its end.
+    /// The program would stop until someone reads the pipe, and its end would wait, too.
     #[test]
     fn another_process_cannot_have_the_program_write_to_a_fifo() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `wasm-jit trace` and `wasm-jit replay-gen`: what is done with a recorded run.
+//! `wasm-jit trace` and `wasm-jit replay-gen`: commands that process recorded runs.
 
 use std::fs::{self, File};
 use std::io::{BufReader, Seek};
@@ -247,7 +247,7 @@ pub(super) struct Reduce {
     program: PathBuf,
 }
 
-/// What is printed.
+/// The figures that are printed.
 #[derive(Serialize)]
 struct Figures {
     #[serde(flatten)]

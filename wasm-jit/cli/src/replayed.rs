@@ -1,4 +1,4 @@
-//! `wasm-jit run --replay` and `debug --replay`: recorded runs, again.
+//! `wasm-jit run --replay` and `debug --replay`: recorded runs are run again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) fn open(arguments: &Run, module: &Module, trace: &Path, fuel: u64) ->
     Ok(replay)
 }
 
-/// The same, of which what happens before this much fuel is consumed may be left out.
+/// As [`open`], but the part of the run before this much fuel is consumed may be skipped.
 pub(super) fn open_later(
     arguments: &Run,
     module: &Module,
@@ -43,7 +43,7 @@ pub(super) fn open_later(
     Ok(replay)
 }
 
-/// Runs it to its end, which is that of the program when it was recorded.
+/// Runs the replay to its end, which is where the program ended when it was recorded.
 pub(super) fn run(arguments: &Run, trace: &Path, replay: &mut Replay) -> Result<(), Stop> {
     match replay.run() {
         Ok(Ended::Returned) => Ok(()),
@@ -60,13 +60,13 @@ pub(super) fn run(arguments: &Run, trace: &Path, replay: &mut Replay) -> Result<
             let message = "the recording ends here, before the program does";
             Err(Stop::Failure(Failure::of_file(trace, message)))
         }
-        // It was ended, or its limits were others when it was recorded.
+        // The run was stopped, or had other limits when it was recorded.
         Err(ReplayError::Failed { source, .. }) if is_ended(&source) => Err(Stop::Error(source)),
         Err(error) => Err(Stop::Failure(replay::about(error, trace, arguments.file()))),
     }
 }
 
-/// How the replay ended that a module of `replay-gen` is, if it is one and says so.
+/// How the replay has ended, if the module was made by `replay-gen` and reports it.
 pub(super) fn outcome_of_module(store: &mut Store<Host>, instance: Instance) -> Option<String> {
     let mut value = |name| match instance.get_global(&mut *store, name)?.get(&mut *store) {
         Val::I32(value) => Some(value),
@@ -86,7 +86,7 @@ fn is_ended(error: &Error) -> bool {
         || matches!(error.trap(), Some(Trap::Interrupt | Trap::OutOfFuel))
 }
 
-/// The program's exit, if it has called WASI for that.
+/// The program's exit, if it has exited by WASI.
 fn exit(error: &Error) -> Option<Error> {
     use wasm_jit_replay::Value;
     let failed = error.downcast_ref::<HostFailed>().filter(|failed| failed.name == "proc_exit")?;

@@ -41,7 +41,7 @@ fn run_here(
     }
     let debug_port = arguments.debug_port.as_ref().map(|address| Port::open(&module, address)).transpose()?;
     if arguments.perf_map {
-        // With the code that runs while there are probes.
+        // Includes the code that runs while there are probes.
         write_perf_map(&module)?;
     }
     let observers = Observers { module: module.clone(), counts, monitors, debug_port };
@@ -50,7 +50,7 @@ fn run_here(
         None => observers.run(arguments),
     };
     if arguments.perf_map {
-        // With what was compiled meanwhile.
+        // Includes the code that was compiled since.
         write_perf_map(&module).unwrap_or_else(|failure| _ = failure.report());
     }
     done
@@ -141,7 +141,7 @@ impl Observers {
         match (code, recorded) {
             (Ok(0), Err(failure)) => Err(failure),
             (code, Err(failure)) => {
-                // The program's exit code holds.
+                // The program's exit code stays valid.
                 failure.report();
                 code.map(ExitCode::from)
             }
@@ -150,7 +150,8 @@ impl Observers {
     }
 }
 
-/// The exit code of a program. `culprit` is the file of the monitor that has ended it, if one has.
+/// The exit code of a program. `culprit` is the file of the monitor that has stopped it, if one
+/// has.
 fn exit_code(
     arguments: &Run,
     done: Result<(), Stop>,

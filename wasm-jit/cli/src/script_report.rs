@@ -1,10 +1,10 @@
-//! What a script has found, as a report like those of monitors.
+//! The results of a script, as a report like those of monitors.
 //!
-//! Variables that exist once are figures. A rule with variables of places is a table with a row for
-//! each place: a column for each variable, the offset in the module, the function, and the source
-//! line if the module has any. A map is a table of its own. Rows come in the order of their keys,
-//! if they are integers, otherwise in descending order of their first number. Histograms have a bar
-//! for each bucket.
+//! Variables that exist once are figures. A rule with variables of locations is a table with a row
+//! for each location: a column for each variable, the offset in the module, the function, and the
+//! source line if the module has any. A map is a separate table. Rows come in the order of their
+//! keys, if they are integers, otherwise in descending order of their first number. Histograms have
+//! a bar for each bucket.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -26,7 +26,7 @@ pub(super) fn report(name: &str, found: &ScriptReport, program: &Program<'_>) ->
     report
 }
 
-/// Adds what a script has found to a report.
+/// Adds the results of a script to a report.
 pub(super) fn fill(report: &mut Report, found: &ScriptReport, program: &Program<'_>) {
     report.hint_all_rows("--monitor-out writes all");
     let mut names = Names::new(["monitor"]);
@@ -78,7 +78,7 @@ fn cells(name: &str, value: &Value) -> Row {
             return fields.flat_map(|(index, field)| cells(&format!("{name}.{index}"), field)).collect();
         }
         Value::Bucket(start, end) => Cell::Range(*start, *end),
-        // Stacks are those of native programs, and there are no others yet.
+        // Only scripts for native programs have stacks, and there are no other values yet.
         _ => Cell::None,
     };
     vec![(name.to_owned(), cell)]
@@ -94,7 +94,7 @@ fn entry(key: &Value, value: &Value) -> Row {
 #[derive(Default)]
 struct Rows {
     rows: Vec<Row>,
-    /// Whether they are those of histograms, which are in order.
+    /// Whether these are rows of histograms, which are in order.
     is_ordered: bool,
 }
 
@@ -162,7 +162,7 @@ fn by_site(report: &mut Report, names: &mut Names, rule: &RuleReport, program: &
 /// Adds a table, under the text of its rule.
 fn add(report: &mut Report, name: String, rule: Option<&str>, rows: Rows) {
     let Rows { mut rows, is_ordered } = rows;
-    // The value of a map's entry, the first variable of others.
+    // The value of a map's entry, or else the first variable.
     let number = |row: &Row| {
         let numbers = row.iter().filter(|(name, _)| !name.starts_with("key"));
         numbers.filter_map(|(_, cell)| integer(cell)).next()

@@ -1,5 +1,5 @@
-//! Monitor modules and scripts in stores of their own: those of programs that start threads, and
-//! those that are switched while the program runs.
+//! Monitor modules and scripts that have their own stores: for programs that start threads, and if
+//! monitors are toggled while the program runs.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ pub(super) fn starts_threads(program: &Module) -> bool {
     program.imports().any(|import| (import.module(), import.name()) == ("wasi", "thread-spawn"))
 }
 
-/// Those that were started, to call their functions of the end.
+/// The monitors that were started, to call their functions for the end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedMonitors(Arc<Mutex<Vec<Arc<Shared>>>>);
 
@@ -53,11 +53,11 @@ impl SharedMonitors {
         })
     }
 
-    /// Calls their functions of the end.
+    /// Calls the monitors' functions for the end.
     pub(super) fn finish(&self) {
         for shared in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             if let Err(error) = shared.monitor.finish() {
-                // The program's exit code holds.
+                // The program's exit code stays valid.
                 Failure::of_file(shared.files.monitor(), error).report();
             }
         }
@@ -109,8 +109,8 @@ impl Monitor for Handle {
         Some(&self.0.names.report)
     }
 
-    /// A module prints its report when the program ends, and so does a script that reports by
-    /// functions of libraries.
+    /// A module, or a script that reports by functions of libraries, prints its report when the
+    /// program ends.
     fn has_report(&self) -> bool {
         self.0.script.as_ref().is_some_and(Script::has_report)
     }

@@ -3,7 +3,7 @@
 use wasm_jit::{HeapType, Val, ValType};
 use wasm_jit_js_string::JsString;
 
-/// Reads an argument: an integer in decimal or after `0x` in hexadecimal, a float, or a string for
+/// Reads an argument: an integer in decimal, or in hexadecimal after `0x`, a float, or a string for
 /// an `externref`.
 pub(super) fn parse(ty: ValType, text: &str) -> Result<Val, String> {
     let invalid = |expected: &str| format!("`{text}`: expected {expected}");

@@ -96,7 +96,7 @@ pub(super) fn run(arguments: &Whamm) -> Result<ExitCode, Failure> {
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) script: PathBuf,
-    /// The named libraries; others are searched in the folder of the script.
+    /// The named libraries; others are searched for in the folder of the script.
     pub(super) libraries: Vec<PathBuf>,
 }
 
@@ -109,7 +109,7 @@ pub(super) fn library_name(file: &Path) -> String {
 type Library = (String, Module);
 
 impl Source {
-    /// From `SCRIPT[+LIBRARY]...`.
+    /// Parses `SCRIPT[+LIBRARY]...`.
     fn of(text: &str) -> Self {
         let mut files = text.split('+').map(PathBuf::from);
         Self { script: files.next().unwrap_or_default(), libraries: files.collect() }
@@ -134,7 +134,7 @@ impl Source {
             let adjacent = ["wasm", "wat"]
                 .map(|extension| self.script.with_file_name(&library).with_extension(extension));
             let named = self.libraries.iter().find(|file| library_name(file) == library);
-            // One that is missing is a problem of the script.
+            // A missing library is a problem of the script.
             if let Some(file) = named.or_else(|| adjacent.iter().find(|file| file.exists())) {
                 libraries.push((library, super::load(engine, file)?));
             }

@@ -3,14 +3,14 @@
 //!
 //! A [`Compiler`] takes the functions of one module, one at a time, and appends their code to a
 //! [`Chunk`], together with all that is needed to link it, to unwind its frames, and to find
-//! exception handlers. It knows the declarations of the module ([`ModuleInfo`]), and nothing of
-//! engines, stores or signals. [`Sites`] are places that a patch can turn into jumps. An
-//! [`Observer`] is shown the code position of each instruction and the locations of its values. The
-//! code's requirements on a runtime are in [`vmctx`]: registers, calls, frames, and the layout of
-//! shared memory. Read that first.
+//! exception handlers. It knows the declarations of the module ([`ModuleInfo`]), but nothing about
+//! engines, stores or signals. [`Sites`] are points in the code that a patch can turn into jumps.
+//! An [`Observer`] is notified of the code position of each instruction and the locations of its
+//! values. The code's requirements on a runtime are in [`vmctx`]: registers, calls, frames, and the
+//! layout of shared memory. Read that first.
 //!
-//! This crate is a part of `wasm-jit`, which is the one that programs use: its interface changes
-//! whenever the engine's does.
+//! This crate is a part of `wasm-jit`, which programs should use instead: the interface of this
+//! crate changes whenever the engine does.
 //!
 //! | folder or file | what it is |
 //! | --- | --- |
@@ -39,6 +39,6 @@ pub use compiler::{
 };
 pub use module::{BranchHints, CodeSettings, CompiledSites, ModuleInfo, PAGE_SIZE_LOG2};
 
-/// Identifies this code generator: a hash of its sources and features. Equal functions with equal
-/// settings have equal code, which runs with an equal runtime, if it is equal.
+/// Identifies this code generator: a hash of its sources and features. If it is equal, equal
+/// functions with equal settings have equal code, which runs with an equal runtime.
 pub const FINGERPRINT: &str = env!("CODEGEN_FINGERPRINT");

@@ -8,45 +8,46 @@ pub use self::branch_hints::BranchHints;
 pub(crate) use self::branch_hints::FunctionHints;
 use crate::objects::{Composite, ModuleType, Storage, StructLayout};
 
-/// The binary logarithm of the size of a page, unless a memory has pages of its own size.
+/// The binary logarithm of the page size in bytes, unless a memory declares another one.
 pub const PAGE_SIZE_LOG2: u8 = 16;
 
 /// Settings of the engine that affect the generated code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodeSettings {
-    /// Accesses to all memories compare the address with the memory's length: nothing is assumed
+    /// Accesses to all memories compare the address with the memory's length; nothing is assumed
     /// about addresses beyond it.
     pub checks_bounds: bool,
     /// Indices that are compared with a bound are set to 0 after the comparison if they exceed it,
     /// because the processor may speculatively continue past a mispredicted branch.
     pub masks_indices: bool,
-    /// Relaxed operators on vectors give what the processor does in one instruction, instead of
-    /// results that are the same on all processors.
+    /// Relaxed vector operators have the results of single instructions of the processor, instead
+    /// of results that are the same on all processors.
     pub relaxes_vectors: bool,
     /// The processor has AVX-512 with the extensions VL, DQ, BW and BITALG, and code uses it.
     pub uses_avx512: bool,
-    /// Code subtracts what it costs from the fuel of the store, and traps when there is none left.
+    /// Code subtracts its cost from the store's fuel, and traps when the fuel is used up.
     pub uses_fuel: bool,
     /// The sites of functions in their first compilation.
     pub sites: CompiledSites,
-    /// How many counters of a function are stubs: with more, its versions count by themselves.
+    /// The number of counters in a function that use stubs: with more of them, its versions count
+    /// inline.
     pub counter_stubs: u32,
     /// The operands of direct calls are inside aligned quadwords, so that they can be changed while
     /// other threads execute the calls.
     pub patches_calls: bool,
 }
 
-/// Which places of all functions have sites: as in [`Sites`](crate::Sites).
+/// Which locations of all functions have sites, as in [`Sites`](crate::Sites).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CompiledSites {
-    /// None.
+    /// No location.
     #[default]
     None,
-    /// Entries.
+    /// Entries of functions.
     Functions,
-    /// Entries and control instructions.
+    /// Entries of functions, and control instructions.
     Branches,
-    /// Entries and all instructions.
+    /// Entries of functions, and all instructions.
     All,
 }
 
@@ -58,36 +59,36 @@ pub struct ModuleInfo {
     /// The engine-wide id of each type: equal types have equal ids. The owner of the module keeps
     /// the ids in use. Code does not contain them: it reads them from its context.
     pub type_ids: Vec<u32>,
-    /// Type index of every function.
+    /// The type index of each function, imports first.
     pub functions: Vec<u32>,
-    /// How many of them are imported.
+    /// The number of imported functions.
     pub imported_functions: u32,
-    /// Types of the tables.
+    /// The type of each table, imports first.
     pub tables: Vec<TableType>,
-    /// How many of them are imported.
+    /// The number of imported tables.
     pub imported_tables: u32,
-    /// Types of the memories.
+    /// The type of each memory, imports first.
     pub memories: Vec<MemoryType>,
-    /// How many of them are imported.
+    /// The number of imported memories.
     pub imported_memories: u32,
-    /// Types of the globals.
+    /// The type of each global, imports first.
     pub globals: Vec<GlobalType>,
-    /// How many of them are imported.
+    /// The number of imported globals.
     pub imported_globals: u32,
-    /// Type index of every tag.
+    /// The type index of each tag, imports first.
     pub tags: Vec<u32>,
-    /// How many of them are imported.
+    /// The number of imported tags.
     pub imported_tags: u32,
-    /// Which way branches most likely go.
+    /// Hints which way branches most likely go.
     pub branch_hints: BranchHints,
-    /// Settings of the engine.
+    /// The engine's settings.
     pub settings: CodeSettings,
 }
 
 impl ModuleInfo {
-    /// Whether accesses to a memory compare the address with the memory's length. Addresses of 32
-    /// bits need no comparison if all of them are reserved, in memories whose ends are those of
-    /// pages of the system.
+    /// Whether accesses to a memory compare the address with the memory's length. 32-bit addresses
+    /// need no comparison if all of them are reserved, in memories that end at the end of a system
+    /// page.
     pub fn checks_bounds(&self, memory: u32) -> bool {
         let memory64 = self.memories[memory as usize].memory64;
         self.settings.checks_bounds || memory64 || self.page_size_log2(memory) != PAGE_SIZE_LOG2
@@ -98,12 +99,12 @@ impl ModuleInfo {
         self.memories[memory as usize].page_size_log2.map_or(PAGE_SIZE_LOG2, |log2| log2 as u8)
     }
 
-    /// The type of a function.
+    /// The type of the function with this index, including imports.
     pub fn function_type(&self, function: u32) -> &FuncType {
         self.func_type(self.functions[function as usize])
     }
 
-    /// The type of a tag, as that of a function.
+    /// The type of a tag, as a function type.
     pub fn tag_type(&self, tag: u32) -> &FuncType {
         self.func_type(self.tags[tag as usize])
     }
@@ -111,7 +112,8 @@ impl ModuleInfo {
     /// The function type of this index.
     ///
     /// # Panics
-    /// If it is no function type; so do the next two, if it is no type of theirs.
+    /// If the type is not a function type. The next two methods panic likewise if the type is not
+    /// of their kind.
     pub fn func_type(&self, index: u32) -> &FuncType {
         self.types[index as usize].func().expect("validated: a type of functions")
     }

@@ -8,27 +8,27 @@
 //! ```
 //!
 //! A reference is the address of an object, a multiple of 8. An `i31` is its value shifted left by
-//! one bit, plus 1. A value of the host has bit 1 set, and bit 0 clear. Null is 0. So an `anyref`
+//! one bit, plus 1. A host value has bit 1 set, and bit 0 clear. Null is 0. An `anyref` therefore
 //! refers to an object if it is not null and its two lowest bits are 0.
 //!
-//! A field takes at most eight bytes of alignment, that of a vector too. The fields of a subtype
-//! begin with those of its supertype, at the same places.
+//! A field is aligned to at most eight bytes, even a vector. The fields of a subtype begin with
+//! those of its supertype, at the same offsets.
 
 use wasmparser::{ArrayType, FieldType, FuncType, StorageType, StructType, ValType};
 
-/// Where an array has its length.
+/// The offset of an array's length, in bytes.
 pub const ARRAY_LENGTH: i32 = 8;
-/// Where an array has its elements.
+/// The offset of an array's elements, in bytes.
 pub const ARRAY_ELEMENTS: i32 = 16;
-/// Where a structure has its first field.
+/// The offset of a structure's first field, in bytes.
 pub const FIRST_FIELD: u32 = 8;
-/// The bit that an `i31` has set.
+/// The bit that is set in an `i31`.
 pub const I31_BIT: u64 = 1;
-/// The bit that a reference to a value of the host has set, and one to an object has not.
+/// The bit that is set in a reference to a host value, and clear in one to an object.
 pub const HOST_BIT: u64 = 2;
-/// Both: references to objects have neither.
+/// Both bits: references to objects have neither.
 pub const NO_OBJECT: u64 = I31_BIT | HOST_BIT;
-/// Objects up to this size are allocated by compiled code.
+/// The size in bytes up to which objects are allocated by compiled code.
 pub const MAX_SMALL_OBJECT: u32 = 16 << 10;
 
 /// How a field or element is stored.
@@ -38,12 +38,12 @@ pub enum Storage {
     I8,
     /// The lower 16 bits of an `i32`.
     I16,
-    /// A value.
+    /// A value of this type, unpacked.
     Value(ValType),
 }
 
 impl Storage {
-    /// Its size in bytes.
+    /// The size of the field in bytes.
     #[must_use]
     pub fn bytes(self) -> u32 {
         match self {
@@ -55,13 +55,13 @@ impl Storage {
         }
     }
 
-    /// The binary logarithm of its size.
+    /// The binary logarithm of the size in bytes.
     #[must_use]
     pub fn log2(self) -> u8 {
         self.bytes().trailing_zeros() as u8
     }
 
-    /// The type of the value that it is read as.
+    /// The type of the value that the field is read as.
     #[must_use]
     pub fn unpacked(self) -> ValType {
         match self {
@@ -87,19 +87,19 @@ impl From<FieldType> for Storage {
     }
 }
 
-/// A field of a structure.
+/// Where a field of a structure is, and how it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its distance from the start of the object.
+    /// The field's distance from the start of the object, in bytes.
     pub offset: u32,
-    /// How it is stored.
+    /// How the field is stored.
     pub storage: Storage,
 }
 
 /// Where the fields of a structure are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StructLayout {
-    /// In order.
+    /// The fields, in order.
     pub fields: Box<[Field]>,
     /// The size of the object in bytes, a multiple of 8.
     pub size: u32,
@@ -125,7 +125,7 @@ impl From<&StructType> for StructLayout {
     }
 }
 
-/// The size in bytes, a multiple of 8, of an array of this many elements, whose size has this
+/// The size in bytes, a multiple of 8, of an array with this many elements of the size with this
 /// binary logarithm.
 #[must_use]
 #[inline]
@@ -136,27 +136,27 @@ pub const fn array_size(element_log2: u8, length: u32) -> u64 {
 /// What a type of a module describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Composite {
-    /// Functions.
+    /// Functions with this signature.
     Func(FuncType),
-    /// Structures.
+    /// Structures with this layout.
     Struct(StructLayout),
     /// Arrays with such elements.
     Array(Storage),
 }
 
-/// A type of a module.
+/// A type that a module declares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleType {
-    /// What it describes.
+    /// What the type describes.
     pub composite: Composite,
-    /// Whether it has no subtypes.
+    /// Whether the type has no subtypes.
     pub is_final: bool,
-    /// How many types it is a subtype of, other than itself.
+    /// The number of types that this one is a subtype of, other than itself.
     pub depth: u32,
 }
 
 impl ModuleType {
-    /// A type of functions without supertypes and subtypes.
+    /// A function type without supertypes and subtypes.
     #[must_use]
     pub fn of_function(ty: FuncType) -> Self {
         Self { composite: Composite::Func(ty), is_final: true, depth: 0 }
@@ -173,7 +173,7 @@ impl ModuleType {
         }
     }
 
-    /// If it describes functions.
+    /// The function type, if the type describes functions.
     #[must_use]
     pub fn func(&self) -> Option<&FuncType> {
         if let Composite::Func(ty) = &self.composite { Some(ty) } else { None }

@@ -15,7 +15,7 @@
 //! The first integer and reference arguments are in `rdi`, `rsi`, `r8`, `r9`, `rcx` and `rdx`, the
 //! first floats and vectors in `xmm0` to `xmm7`; an `i32` is zero-extended to 64 bits, a reference
 //! is 64 bits wide. The other arguments are on the stack, eight bytes each, a vector 16, the first
-//! at the lowest address, at `[rsp]` when CALL is executed; their whole size is rounded up to 16
+//! at the lowest address, at `[rsp]` when CALL is executed; their total size is rounded up to 16
 //! bytes. **The callee removes them** (`ret n`), so that a tail call may have more of them than its
 //! caller had. The stack is aligned to 16 bytes at every CALL.
 //!
@@ -23,16 +23,16 @@
 //! and `xmm1`. All others are in [`VmStoreContext::results`], the n-th result of the function at
 //! index n, where vectors count twice; the caller reads them immediately.
 //!
-//! A call of a function of the same instance is a direct CALL. All other calls go through a
+//! A call to a function of the same instance is a direct CALL. All other calls go through a
 //! [`VmFuncRef`]: the caller sets `rax` to its own context, `r14` to the callee's, `r15` to
 //! `[r14 + MEMORY0]`, calls `[func_ref + 0]`, and restores `r14` from its frame and then `r15`. A
 //! host function looks the same: its code is a trampoline, its context a [`VmContext`] head.
 //!
-//! A tail call of a function of the same instance is a jump, after the frame has been left and the
+//! A tail call to a function of the same instance is a jump, after the frame has been left and the
 //! arguments have been moved to where the caller's arguments end. Any other tail call is made by
-//! [`Libcall::TailCall`]: the caller's caller may rely on `r14` and `r15`, so they are restored by a
-//! *return frame*, which takes the place of the caller's. A tail call by a function that returns to
-//! such a frame needs none of its own.
+//! [`Libcall::TailCall`]: the caller's caller may rely on `r14` and `r15`, so they are restored by
+//! a *return frame*, which replaces the caller's frame. A tail call by a function that returns to
+//! such a frame needs no other one.
 //!
 //! # A frame
 //! ```text
@@ -45,8 +45,8 @@
 //!                 functions that use vectors
 //! [rsp]           arguments of calls
 //! ```
-//! `rsp` is `rbp - frame_size` from the end of the prologue on. A stack walk ends at the frame of
-//! an entry trampoline: its `rbp` is [`VmStoreContext::activation_fp`].
+//! From the end of the prologue, `rsp` is `rbp - frame_size`. A stack walk ends at the frame of an
+//! entry trampoline: its `rbp` is [`VmStoreContext::activation_fp`].
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
@@ -58,20 +58,21 @@ use crate::module::ModuleInfo;
 /// Maximum number of results of a function (the limit that wasmparser validates).
 pub const MAX_RESULTS: usize = 1000;
 
-/// Quadwords of that many results: a vector has two.
+/// The quadwords of that many results: a vector has two.
 const MAX_RESULT_WORDS: usize = 2 * MAX_RESULTS;
 
 /// State that all instances of a store share with compiled code. It is the head of the runtime's
-/// context of a running store.
+/// state of a store.
 #[repr(C)]
 #[derive(Debug)]
 pub struct VmStoreContext {
     /// A function whose frame would reach below this address traps.
     pub stack_limit: usize,
-    /// Where the next object of the heap is allocated: between the start of the span and here are
-    /// complete objects. Compiled code writes all of an object before it advances this.
+    /// The address at which the next object of the heap is allocated. The objects between the start
+    /// of the span and this address are complete: compiled code writes an entire object before it
+    /// advances this.
     pub heap_next: usize,
-    /// The end of the span.
+    /// The end of the span in which compiled code allocates.
     pub heap_end: usize,
     /// The size of the object for which [`Libcall::MakeRoom`] makes room.
     pub heap_wanted: usize,
@@ -91,7 +92,7 @@ pub struct VmStoreContext {
     pub raised_registers: [u64; 16],
     /// The address of the memory access that caused the signal.
     pub raised_address: usize,
-    /// The signal, or 0.
+    /// The signal that was received at that point, or 0.
     pub raised_signal: i32,
     /// An exception that a host function throws, or 0: set before the host function fails, and
     /// reset by the routine that takes it.
@@ -102,13 +103,13 @@ pub struct VmStoreContext {
     /// of the activation are between this address and `activation_fp`, whatever stack the host
     /// continues on.
     pub exit_sp: usize,
-    /// Distinguishes the stores of the process, those included that have ended.
+    /// Distinguishes the stores of the process, including those that have ended.
     pub number: u64,
     /// Requests for an interrupt: there is one if the lower half is not 0. Stubs that call
     /// functions check it after them.
     pub interrupt_requests: *const AtomicU64,
-    /// What is left of the fuel, in units of an instruction; negative after a trap for the lack of
-    /// it. Only code that was compiled for it uses this.
+    /// The remaining fuel, in instructions; negative after a trap for lack of fuel. Used only by
+    /// code that was compiled to consume fuel.
     pub fuel: i64,
     /// The accessor of the innermost frame that has one, or [`NO_ACCESSOR`].
     pub accessors: *const VmAccessor,
@@ -116,23 +117,24 @@ pub struct VmStoreContext {
     pub element: [u64; 2],
 }
 
-/// An accessor of a frame: while it is the first of its store, the end of the frame ends it. It
-/// belongs to the runtime, which clears it when the frame is left in another way.
+/// An accessor of a frame. If it is the first one of its store, the frame's function ends it when
+/// it returns. It belongs to the runtime, which clears it when the frame is left in another way.
 #[repr(C)]
 #[derive(Debug)]
 pub struct VmAccessor {
     /// The frame's frame pointer; 0 once the frame has gone.
     pub fp: AtomicUsize,
-    /// That of the next frame outwards that has one, or [`NO_ACCESSOR`].
+    /// The accessor of the next frame outwards that has one, or [`NO_ACCESSOR`].
     pub next: AtomicPtr<VmAccessor>,
-    /// The frame pointer of the entry trampoline of its activation. Compiled code uses neither this
-    /// nor the next one.
+    /// The frame pointer of the entry trampoline of the frame's activation. Compiled code uses
+    /// neither this field nor the next one.
     pub activation_fp: AtomicUsize,
-    /// Its index among the accessors of its store.
+    /// The index of this accessor among those of its store.
     pub index: usize,
 }
 
-/// The end of the accessors of a store. Never written: no frame has the frame pointer 0.
+/// The end of the list of a store's accessors. It is never written, since no frame has the frame
+/// pointer 0.
 pub static NO_ACCESSOR: VmAccessor = VmAccessor {
     fp: AtomicUsize::new(0),
     next: AtomicPtr::new(std::ptr::null_mut()),
@@ -145,7 +147,7 @@ pub const ACCESSOR_FP: i32 = offset_of!(VmAccessor, fp) as i32;
 /// Offset of [`VmAccessor::next`].
 pub const ACCESSOR_NEXT: i32 = offset_of!(VmAccessor, next) as i32;
 
-/// The requests of a store that cannot be interrupted.
+/// The interrupt requests of a store that cannot be interrupted: always 0.
 pub static NO_REQUESTS: AtomicU64 = AtomicU64::new(0);
 
 impl Default for VmStoreContext {
@@ -214,38 +216,39 @@ pub const INTERRUPT_CHECK: u8 = 0xff;
 #[repr(C)]
 #[derive(Debug)]
 pub struct VmContext {
-    /// State that the instances of the store share.
+    /// The state that the instances of the store share.
     pub store: *mut VmStoreContext,
     /// Base of memory 0; arbitrary if there is none. It never moves.
     pub memory0: *mut u8,
-    /// One address for each [`Libcall`].
+    /// The addresses of the routines, in the order of [`Libcall`].
     pub libcalls: *const usize,
-    /// One for each function of the module, imports first.
+    /// A reference to each function of the module, imports first.
     pub func_refs: *mut VmFuncRef,
     /// Owned by the runtime: the instance, or the host function.
     pub owner: *mut (),
-    /// Distinguishes the two for the runtime: 0 for an instance, 1 for a host function.
+    /// The kind of `owner`, for the runtime: 0 for an instance, 1 for a host function.
     pub is_host: usize,
 }
 
-/// Offset of the address of the instance's counters, which lies in front of its context: quadwords
-/// that stubs add to. Not read before there is a stub.
+/// Offset from the context, before which it lies, of the address of the instance's counters:
+/// quadwords that stubs add to. It is not read before there is a stub.
 pub const COUNTERS: i32 = -8;
-/// Offset of a quadword in front of the context, in which versions with sites keep an operand that
-/// would otherwise be in no register or slot, from a site until its instruction has been executed.
+/// Offset of a quadword before the context, in which versions with sites keep an operand that would
+/// otherwise be in no register or slot, from a site until its instruction has been executed.
 pub const SETTLED: i32 = -16;
-/// Offset of the instance's number in front of the context, 64 bits that no other instance of the
-/// process has, neither now nor later.
+/// Offset of the instance's number before the context: 64 bits that are unique in the process, even
+/// after the instance has ended.
 pub const INSTANCE_NUMBER: i32 = -24;
-/// Offset of the address of the store's cursors in front of the context: for each recorder, the
-/// address of the next record in its buffer for this store. At first that of [`NO_CURSORS`]; a stub
+/// Offset of the address of the store's cursors before the context: for each recorder, the address
+/// of the next record in its buffer for this store. It is initially that of [`NO_CURSORS`]; a stub
 /// that finds no room there calls the runtime, which sets it.
 pub const CURSORS: i32 = -32;
-/// Bytes of a buffer for records, and what it is aligned to. There is no room for a record at a
-/// multiple of this.
+/// The size of a buffer for records in bytes, and its alignment. A cursor that is a multiple of
+/// this means that there is no room for a record.
 pub const BUFFER_BYTES: usize = 16 << 10;
-/// How many recorders a process can have at a time. The stubs of as many take more memory than one
-/// module may keep for probes that were removed, so that their recorders end before.
+/// The number of recorders that a process can have at a time. The stubs of this many recorders take
+/// more memory than a module may keep for removed probes, so recorders of removed probes end before
+/// the limit is reached.
 pub const MAX_RECORDERS: usize = 8192;
 /// The cursors of stores without buffers.
 pub static NO_CURSORS: [AtomicUsize; MAX_RECORDERS] = [const { AtomicUsize::new(0) }; MAX_RECORDERS];
@@ -264,13 +267,13 @@ pub const HEAD: u32 = size_of::<VmContext>() as u32;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VmFuncRef {
-    /// Where a call goes.
+    /// The address that a call jumps to.
     pub code: *const u8,
     /// The callee's context.
     pub context: *mut VmContext,
     /// The function's type.
     pub ty: *const VmType,
-    /// Index in the module of the context, or 0 for a host function.
+    /// The function's index in the module of its context, or 0 for a host function.
     pub index: u64,
 }
 
@@ -284,27 +287,27 @@ pub const FUNC_REF_TYPE: i32 = offset_of!(VmFuncRef, ty) as i32;
 pub const FUNC_REF_SIZE: i32 = size_of::<VmFuncRef>() as i32;
 const _: () = assert!(FUNC_REF_SIZE == 32);
 
-/// A type that the engine knows: of functions, or of objects of the heap, whose first quadword is
-/// the address of their type. Equal types, whichever module they come from, have one `VmType`. It
-/// lives as long as something uses the type.
+/// A function type or object type that the engine knows. The first quadword of an object of the
+/// heap is the address of its type. Equal types, whichever module they come from, have one
+/// `VmType`. It lives as long as something uses the type.
 #[repr(C)]
 #[derive(Debug)]
 pub struct VmType {
-    /// At the depth of each type that it is a subtype of, that type; at its own depth, itself; null
-    /// beyond that. So a type at depth `d` is the same as `T`, or a subtype of it, exactly if `T`
-    /// is the entry at the depth of `T`.
+    /// The types that this one is a subtype of, each at the index of its depth, and the type itself
+    /// at its own depth; null beyond that. A type is therefore `T`, or a subtype of `T`, exactly if
+    /// the entry at the depth of `T` is `T`.
     pub ancestors: [*const Self; NEAR_ANCESTORS],
-    /// Those at greater depths, as many as there are.
+    /// The entries at greater depths, up to that of the type itself.
     pub far_ancestors: *const *const Self,
-    /// How many types it is a subtype of, other than itself.
+    /// The number of types that this one is a subtype of, other than itself.
     pub depth: u32,
-    /// What it describes.
+    /// What the type describes.
     pub kind: VmKind,
-    /// Its engine-wide id.
+    /// The engine-wide id of the type.
     pub id: u32,
 }
 
-/// How many ancestors of a type need no comparison of its depth.
+/// The number of ancestors that can be read without comparing the depth of the type.
 pub const NEAR_ANCESTORS: usize = 8;
 
 /// What a type describes.
@@ -327,14 +330,14 @@ pub const TYPE_DEPTH: i32 = offset_of!(VmType, depth) as i32;
 pub const TYPE_KIND: i32 = offset_of!(VmType, kind) as i32;
 
 /// A memory as an instance sees it. The base never moves. For code that does not check bounds, the
-/// whole range that an access can name is reserved (8 GiB for the index and the offset, and a
+/// full range that an access can name is reserved (8 GiB for the index and the offset, and a
 /// guard).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VmMemory {
-    /// Its first byte.
+    /// The address of the memory's first byte.
     pub base: *mut u8,
-    /// Its length in bytes, a multiple of its page size.
+    /// The address of the memory's length in bytes, a multiple of its page size.
     pub length: *const AtomicU64,
 }
 
@@ -348,9 +351,9 @@ pub const MEMORY_LENGTH: i32 = offset_of!(VmMemory, length) as i32;
 #[repr(C)]
 #[derive(Debug)]
 pub struct VmTable {
-    /// Its first element.
+    /// The address of the table's first element.
     pub elements: *mut u64,
-    /// How many elements it has.
+    /// The number of elements.
     pub length: u64,
 }
 
@@ -363,9 +366,9 @@ pub const TABLE_LENGTH: i32 = offset_of!(VmTable, length) as i32;
 #[repr(C)]
 #[derive(Debug)]
 pub struct VmException {
-    /// Identity of its tag: the value of [`VmLayout::tag`] for that tag.
+    /// The identity of the exception's tag: the value at [`VmLayout::tag`] for that tag.
     pub tag: usize,
-    /// How many quadwords follow.
+    /// The number of quadwords in `values`.
     pub count: u64,
     /// The values, eight bytes each, a vector 16.
     pub values: [u64; 0],
@@ -384,7 +387,7 @@ pub struct VmLayout {
     global_size: u32,
     tags: u32,
     types: u32,
-    /// The total size.
+    /// The size of the context, with its head, in bytes.
     pub size: u32,
 }
 
@@ -402,30 +405,30 @@ impl VmLayout {
         Self { memories, tables, globals, global_size, tags, types, size }
     }
 
-    /// A [`VmMemory`].
+    /// The offset of a memory's [`VmMemory`].
     pub fn memory(&self, index: u32) -> i32 {
         (self.memories + 16 * index) as i32
     }
 
-    /// The address of a [`VmTable`].
+    /// The offset of the address of a table's [`VmTable`].
     pub fn table(&self, index: u32) -> i32 {
         (self.tables + 8 * index) as i32
     }
 
-    /// For an imported global, the address of its value; for one of the module's own, the value
-    /// itself (eight bytes, an `i32` or `f32` in the lower four, the upper four zero; a vector
-    /// has 16 bytes).
+    /// The offset of a global: for an imported one, of the address of its value; for one that the
+    /// module defines, of the value itself (eight bytes, an `i32` or `f32` in the lower four, the
+    /// upper four zero; a vector has 16 bytes).
     pub fn global(&self, index: u32) -> i32 {
         (self.globals + self.global_size * index) as i32
     }
 
-    /// The identity of a tag: the same number for the same tag, in every instance of the store that
-    /// has it. Not 0.
+    /// The offset of the identity of a tag: a number other than 0 that is the same for this tag in
+    /// every instance of the store that has it.
     pub fn tag(&self, index: u32) -> i32 {
         (self.tags + 8 * index) as i32
     }
 
-    /// The address of the [`VmType`] of a type of the module.
+    /// The offset of the address of the [`VmType`] of a type of the module.
     pub fn ty(&self, index: u32) -> i32 {
         (self.types + 8 * index) as i32
     }
@@ -437,20 +440,20 @@ impl VmLayout {
 pub struct Answer {
     /// The return value.
     pub value: u64,
-    /// 0; or 1 if it failed: the reason is recorded in the store, and compiled code calls
-    /// [`Libcall::Raise`].
+    /// 0, or 1 if the libcall failed: then the reason is recorded in the store, and compiled code
+    /// calls [`Libcall::Raise`].
     pub failed: u64,
 }
 
 /// Routines of the runtime that compiled code calls through the table in its context.
 ///
-/// Except for those of which that is said they are `extern "sysv64"` functions of 64-bit integers
-/// (an `i32` is zero-extended). The first argument is the context, `two(a, b)` is `a | b << 32`.
+/// Unless stated otherwise, they are `extern "sysv64"` functions of 64-bit integers (an `i32` is
+/// zero-extended). The first argument is the context, `two(a, b)` is `a | b << 32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Libcall {
-    /// `(context, memory, pages) -> Answer`: the old size in pages; or `u32::MAX`, of a memory of
-    /// 64 bits `u64::MAX`.
+    /// `(context, memory, pages) -> Answer`: the old size in pages, or `u32::MAX` (`u64::MAX` for a
+    /// 64-bit memory).
     MemoryGrow,
     /// `(context, two(to_memory, from_memory), to, from, length) -> Answer`
     MemoryCopy,
@@ -460,8 +463,8 @@ pub enum Libcall {
     MemoryInit,
     /// `(context, segment)`
     DataDrop,
-    /// `(context, table, value, elements) -> Answer`: the old size; or `u32::MAX`, of a table of 64
-    /// bits `u64::MAX`.
+    /// `(context, table, value, elements) -> Answer`: the old size, or `u32::MAX` (`u64::MAX` for a
+    /// 64-bit table).
     TableGrow,
     /// `(context, table, at, value, length) -> Answer`
     TableFill,
@@ -474,7 +477,7 @@ pub enum Libcall {
     /// `(context, memory, address, expected, timeout in ns or negative) -> Answer`: the address
     /// includes the offset; it may be beyond the memory, and misaligned.
     AtomicWait32,
-    /// The same, 64 bits.
+    /// As `AtomicWait32`, for 64 bits.
     AtomicWait64,
     /// `(context, memory, address, count) -> Answer`
     AtomicNotify,
@@ -491,7 +494,7 @@ pub enum Libcall {
     /// `(context, two(type index, segment), from, length) -> Answer`: the address of a new array,
     /// with elements from a data segment.
     ArrayNewData,
-    /// The same, from an element segment.
+    /// As `ArrayNewData`, from an element segment.
     ArrayNewElem,
     /// `(context, type index, array, at, length) -> Answer`: the elements become
     /// [`VmStoreContext::element`].
@@ -502,31 +505,32 @@ pub enum Libcall {
     /// `(context, two(type index, segment), array, at, from) -> Answer`: from a data segment; the
     /// length is in [`VmStoreContext::element`].
     ArrayInitData,
-    /// The same, from an element segment.
+    /// As `ArrayInitData`, from an element segment.
     ArrayInitElem,
     /// Not a function of the C convention: makes room for an object of
     /// [`VmStoreContext::heap_wanted`] bytes at [`VmStoreContext::heap_next`]. Preserves all
-    /// registers except for `r11`, which is 0, or 1 if it failed: the reason is recorded in the
-    /// store, and compiled code calls `Raise`.
+    /// registers except `r11`, which becomes 0, or 1 if there is no room: then the reason is
+    /// recorded in the store, and compiled code calls `Raise`.
     MakeRoom,
     /// Not a function of the C convention: `rdi` is an exception (or 0, which traps: null
     /// reference). Continues at its handler, or leaves the activation. The frame is `rbp`, the
     /// program counter is the return address. Never returns.
     Throw,
-    /// The same convention: leaves the activation for the reason that a failed libcall has
-    /// recorded. Never returns.
+    /// With the convention of `Throw`: leaves the activation for the reason that a failed libcall
+    /// has recorded. Never returns.
     Raise,
-    /// The same convention: acts as `Raise` or `Throw`, depending on the host function's failure.
-    /// Called by host trampolines only.
+    /// With the convention of `Throw`: acts as `Raise` or `Throw`, depending on the host function's
+    /// failure. Called by host trampolines only.
     RaiseFromHost,
     /// `(context, function index) -> Continue`: compiles a function that is called for the first
-    /// time. The address is 0 if it failed: the reason is recorded in the store. Called by entries
-    /// of such functions only.
+    /// time. The address is 0 if that failed: then the reason is recorded in the store. Called only
+    /// by entries of such functions.
     CompileFunction,
-    /// Not a function of the C convention: the end of a tail call of a function of another instance
-    /// or of the host. It is jumped to with the address of the callee's [`VmFuncRef`] in `r10`, the
-    /// size of its arguments on the stack, at `[rsp]`, in `rax`, and that of the caller's in `r11`.
-    /// `rbp` and `r14` are the caller's, whose callee-saved registers have been restored.
+    /// Not a function of the C convention: the end of a tail call to a function of another instance
+    /// or to a host function. It is jumped to with the address of the callee's [`VmFuncRef`] in
+    /// `r10`, the size of its arguments on the stack, at `[rsp]`, in `rax`, and that of the
+    /// caller's in `r11`. `rbp` and `r14` are the caller's, whose callee-saved registers have been
+    /// restored.
     TailCall,
 }
 
@@ -545,9 +549,9 @@ pub enum TrapCode {
     TableOutOfBounds,
     /// `call_indirect`: index out of bounds.
     UndefinedElement,
-    /// `call_indirect` of a null element.
+    /// `call_indirect` to a null element.
     UninitializedElement,
-    /// `call_indirect` of a function of another type.
+    /// `call_indirect` to a function of another type.
     IndirectCallType,
     /// A reference that must not be null is null.
     NullReference,
@@ -570,7 +574,7 @@ pub enum TrapCode {
 }
 
 impl TrapCode {
-    /// All of them, by their numbers.
+    /// All codes, by their numbers.
     pub const ALL: [Self; 15] = [
         Self::Unreachable,
         Self::StackOverflow,

@@ -1,4 +1,4 @@
-//! The arguments of the functions: strings, and arrays of code units. What is neither traps.
+//! The arguments of the functions: strings, and arrays of code units. Any other value traps.
 
 use wasm_jit::{AnyRef, ArrayRef, AsContext, ExternRef, Trap};
 
@@ -18,7 +18,7 @@ pub(super) fn units_or_null(string: &Option<ExternRef>) -> Result<Option<&[u16]>
     }
 }
 
-/// An array of code units, for a function whose type permits nothing else but null.
+/// An array of code units, for a function whose type permits only such arrays and null.
 pub(super) fn array(store: impl AsContext, array: Option<AnyRef>) -> Result<ArrayRef, Trap> {
     let array = array.ok_or(Trap::NullReference)?;
     Ok(array.as_array(store).expect("the function's type permits arrays only"))

@@ -1,4 +1,4 @@
-//! What the functions do. Indices and code units are unsigned, as in the proposal.
+//! The functions. Indices and code units are unsigned, as in the proposal.
 
 use std::cmp::Ordering;
 use std::io;
@@ -14,7 +14,7 @@ pub(super) fn cast(string: Option<ExternRef>) -> Result<ExternRef, Error> {
     Ok(string.expect("it has units"))
 }
 
-/// Whether it is a string.
+/// Whether the value is a string.
 pub(super) fn test(string: Option<ExternRef>) -> u32 {
     string.is_some_and(|value| JsString::from_extern(&value).is_some()).into()
 }
@@ -36,7 +36,7 @@ pub(super) fn from_char_code_array<T: 'static>(
     Ok(JsString::from(string).into())
 }
 
-/// Writes the string to an array, from this index on. Returns its length.
+/// Writes the string to an array, starting at this index. Returns its length.
 pub(super) fn into_char_code_array<T: 'static>(
     mut caller: Caller<'_, T>,
     string: Option<ExternRef>,
@@ -54,7 +54,7 @@ pub(super) fn into_char_code_array<T: 'static>(
     Ok(units.len() as u32)
 }
 
-/// The string of the lower 16 bits.
+/// The string that consists of the lower 16 bits.
 pub(super) fn from_char_code<T: 'static>(mut caller: Caller<'_, T>, code: u32) -> Result<ExternRef, Error> {
     string_of(&mut caller, &[code as u16])
 }
@@ -81,16 +81,16 @@ pub(super) fn char_code_at(string: Option<ExternRef>, index: u32) -> Result<u32,
     }
 }
 
-/// The code point that begins at an index: that of a pair of surrogates, or else the code unit.
+/// The code point that begins at an index: that of a surrogate pair, or else the code unit.
 pub(super) fn code_point_at(string: Option<ExternRef>, index: u32) -> Result<u32, Error> {
     let rest = units(&string)?.get(index as usize..).unwrap_or_default();
     let Some(first) = rest.first() else { return Err(Trap::StringOutOfBounds.into()) };
-    // Not more than two units are decoded, and only one if they are no pair.
+    // At most two units are decoded, and only one if they are not a pair.
     let character = char::decode_utf16(rest.iter().copied()).next().and_then(Result::ok);
     Ok(character.map_or((*first).into(), u32::from))
 }
 
-/// How many code units it has.
+/// The number of code units.
 pub(super) fn length(string: Option<ExternRef>) -> Result<u32, Error> {
     Ok(units(&string)?.len() as u32)
 }
@@ -113,8 +113,8 @@ pub(super) fn concat<T: 'static>(
     Ok(JsString::from(string).into())
 }
 
-/// The part between two indices, of which the second one may be beyond the string. Empty if there
-/// is no such part.
+/// The part between two indices, the second of which may be beyond the string. Empty if there is no
+/// such part.
 pub(super) fn substring<T: 'static>(
     mut caller: Caller<'_, T>,
     string: Option<ExternRef>,
@@ -135,7 +135,7 @@ pub(super) fn equals(first: Option<ExternRef>, second: Option<ExternRef>) -> Res
     Ok((units_or_null(&first)? == units_or_null(&second)?).into())
 }
 
-/// -1, 0 or 1, as the first one is less than, equal to, or greater than the second one, by code
+/// -1, 0 or 1, if the first string is less than, equal to, or greater than the second one, by code
 /// units.
 pub(super) fn compare(first: Option<ExternRef>, second: Option<ExternRef>) -> Result<i32, Error> {
     Ok(match units(&first)?.cmp(units(&second)?) {
@@ -152,7 +152,7 @@ fn string_of<T: 'static>(caller: &mut Caller<'_, T>, units: &[u16]) -> Result<Ex
     Ok(JsString::from(string).into())
 }
 
-/// Room for the units of a string, as far as the limits permit it.
+/// Room for the units of a string, if the limits permit it.
 fn room<T: 'static>(caller: &mut Caller<'_, T>, length: usize) -> Result<Vec<u16>, Error> {
     if length > MAX_LENGTH {
         return Err(Error::host(StringTooLong));

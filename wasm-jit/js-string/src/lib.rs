@@ -1,22 +1,21 @@
-//! Strings of JavaScript for programs of WebAssembly: the [builtin functions for strings][proposal]
-//! that browsers offer as the module `wasm:js-string`, and string constants. Compilers of Dart,
-//! Kotlin, Scheme and other languages emit imports of them.
+//! JavaScript strings for WebAssembly programs: the [builtin string functions][proposal] that
+//! browsers offer as the module `wasm:js-string`, and string constants. Compilers for Dart, Kotlin,
+//! Scheme and other languages emit imports of them.
 //!
-//! A string is a sequence of any UTF-16 code units, surrogates without a partner included. To
-//! programs it is an `externref`, whose host value is a [`JsString`]; embedders make such strings
-//! and read them. [`add_to_linker`] defines the functions, and [`define_constants`] the constants
-//! of a module.
+//! A string is any sequence of UTF-16 code units, including unpaired surrogates. To programs it is
+//! an `externref`, whose host value is a [`JsString`], which embedders can create and read.
+//! [`add_to_linker`] defines the functions, and [`define_constants`] the constants of a module.
 //!
-//! The functions are those of the proposal, to the letter: an argument that is null or no string
-//! traps where the proposal says so, indices are unsigned, and the types of imports must be the
-//! same as there. In one respect it leaves the choice to the engine: a string that would be longer
-//! than [`MAX_LENGTH`] ends the call with [`StringTooLong`], which a program cannot catch.
+//! The functions behave exactly as in the proposal: an argument that is null or not a string traps
+//! where the proposal says so, indices are unsigned, and imports must have the types of the
+//! proposal. The proposal leaves one choice to the engine: here, a string that would be longer than
+//! [`MAX_LENGTH`] ends the call with [`StringTooLong`], which a program cannot catch.
 //!
 //! # Cost
-//! A string is immutable, and kept as an array: access by index takes constant time, while `concat`
-//! and `substring` copy. Only functions that return a new string allocate memory, and those that
-//! take an array a handle of it. Strings are freed by the collector of the store, like all host
-//! values; until then their memory counts for
+//! A string is an immutable array: access by index takes constant time, while `concat` and
+//! `substring` copy. Only functions that return a new string allocate memory, except that functions
+//! that take an array allocate a handle of it. Strings are freed by the collector of the store,
+//! like all host values; until then their memory counts for
 //! [`StoreLimits::heap_size`](wasm_jit::StoreLimits::heap_size).
 //!
 //! [proposal]: https://github.com/WebAssembly/js-string-builtins
@@ -45,7 +44,7 @@
 //! # Ok::<(), wasm_jit::Error>(())
 //! ```
 //!
-//! `linker.rs` lists the functions with their types, `builtins.rs` has what they do.
+//! `linker.rs` lists the functions with their types, `builtins.rs` implements them.
 
 mod arguments;
 mod builtins;

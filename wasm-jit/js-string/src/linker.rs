@@ -8,14 +8,14 @@ use wasm_jit::{
 use super::builtins;
 use super::string::JsString;
 
-/// The first name of imports of the functions.
+/// The first name of imports of the string functions.
 pub const MODULE: &str = "wasm:js-string";
 
-/// The type of a string, without null.
+/// The type of a non-null string.
 const STRING: ValType = ValType::Ref(RefType::new(false, HeapType::Extern));
 
 /// Defines the functions of [`MODULE`] in a linker. A module must import them with the types of the
-/// proposal: the array has a recursion group of its own, with no other type.
+/// proposal: the array type must be alone in its recursion group.
 ///
 /// # Errors
 /// [`Error::DuplicateDefinition`] if the linker already has one of them.
@@ -44,12 +44,12 @@ pub fn add_to_linker<T: 'static>(linker: &mut Linker<T>) -> Result<(), Error> {
 }
 
 /// Defines the string constants of a module for a store: each global that it imports from
-/// `constants` is the string of the import's second name, and immutable. What is called
-/// `importedStringConstants` in JavaScript. Names that the linker has already stay as they are, so
-/// that several modules can share constants.
+/// `constants` is immutable, and its value is the import's second name as a string. (In JavaScript
+/// this is called `importedStringConstants`.) Names that the linker already has are not redefined,
+/// so that several modules can share constants.
 ///
 /// # Errors
-/// Those of [`Global::new`] and of [`Linker::define`].
+/// As for [`Global::new`] and [`Linker::define`].
 pub fn define_constants<T: 'static>(
     linker: &mut Linker<T>,
     mut store: impl AsContextMut<Data = T>,

@@ -1,10 +1,10 @@
-//! [`JsString`].
+//! [`JsString`]: a JavaScript string as a host value.
 
 use std::fmt;
 
 use wasm_jit::{ExternRef, Val};
 
-/// The maximum length of a string that a program makes, in code units: that of V8.
+/// The maximum length of a string that a program creates, in code units: the same as in V8.
 pub const MAX_LENGTH: usize = (1 << 29) - 24;
 
 /// The error of a call whose result would be longer than [`MAX_LENGTH`].
@@ -12,9 +12,10 @@ pub const MAX_LENGTH: usize = (1 << 29) - 24;
 #[error("a string would be longer than {MAX_LENGTH} code units")]
 pub struct StringTooLong;
 
-/// A string of JavaScript: any sequence of UTF-16 code units. Strings are ordered by these.
+/// A JavaScript string: any sequence of UTF-16 code units. Strings are ordered by their code units.
 ///
-/// As an [`ExternRef`] it is a value for programs; [`JsString::from_extern`] is the way back.
+/// Converted to an [`ExternRef`], a string is a value for programs; [`JsString::from_extern`]
+/// converts it back.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JsString(Box<[u16]>);
 
@@ -24,12 +25,12 @@ impl JsString {
         value.data().downcast_ref()
     }
 
-    /// The code units.
+    /// The UTF-16 code units of the string.
     pub fn units(&self) -> &[u16] {
         &self.0
     }
 
-    /// The memory of a string of this length, in bytes: the units, and roughly what is around them.
+    /// The memory of a string of this length, in bytes: the units, and an estimate of the overhead.
     pub(crate) fn memory(length: usize) -> u64 {
         const AROUND: u64 = 64;
         AROUND + (length * size_of::<u16>()) as u64
@@ -67,7 +68,7 @@ impl From<JsString> for Val {
     }
 }
 
-/// The text; U+FFFD stands for each surrogate without a partner.
+/// The text; U+FFFD stands for each unpaired surrogate.
 impl fmt::Display for JsString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&String::from_utf16_lossy(&self.0))

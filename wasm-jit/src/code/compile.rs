@@ -1,12 +1,12 @@
 //! Validates and compiles the functions of a module on several threads.
 //!
 //! # The algorithm
-//! 1. Neighbouring functions form jobs of some 128 KiB of Wasm. Threads take jobs in order.
+//! 1. Neighbouring functions form jobs of about 128 KiB of Wasm. Threads take jobs in order.
 //! 2. A job's functions are validated and compiled into one chunk.
 //! 3. Chunks are linked in the order of the jobs, independently of which thread finishes them: a
 //!    thread that finishes the next chunk in order links it, and all consecutive chunks that are
-//!    waiting. So the image does not depend on the number of threads, nor does the error of a
-//!    module that has several.
+//!    waiting. The image therefore does not depend on the number of threads, nor does the reported
+//!    error of a module that has several.
 //! 4. A thread that is too far ahead waits, so that only a few chunks are held at any time. Linked
 //!    chunks are reused.
 
@@ -26,10 +26,10 @@ use super::error::CompileError;
 use super::link::{ImageLinker, LazySizes};
 
 /// Wasm bytes in a job: large enough that taking a job costs nothing, small enough that the last
-/// ones are distributed over the threads.
+/// jobs are distributed over the threads.
 const JOB: u64 = 128 << 10;
 
-/// Finished chunks that may wait to be linked, for each thread.
+/// The number of finished chunks per thread that may wait to be linked.
 const WAITING: usize = 4;
 
 /// Code size that is permitted for every job, in addition to [`MAX_GROWTH`] times its bytes of
@@ -39,16 +39,16 @@ const MIN_CODE: u64 = 16 << 20;
 /// Maximum code size of an image: the range of a call is 2 GiB.
 const MAX_CODE_SIZE: usize = (1 << 31) - (1 << 16);
 
-/// Code size that is likely to be enough, as a multiple of the module's size and a constant. Real
-/// programs have less than ten bytes of code for one of WebAssembly.
+/// Code size that is likely to be enough, as a multiple of the module's size, plus a constant. Real
+/// programs have less than ten bytes of machine code for each byte of WebAssembly.
 const LIKELY_GROWTH: usize = 12;
 const LIKELY_MIN: usize = 1 << 20;
 
 /// A function and its validator.
 pub(crate) type ToCompile<'a> = (FuncToValidate<ValidatorResources>, FunctionBody<'a>);
 
-/// Compiles all functions that are not imported, in ascending order of their indices. `bytes` is
-/// the binary module.
+/// Compiles all functions that are not imported, which are given in ascending order of their
+/// indices. `bytes` is the binary module.
 pub(crate) fn compile_all(
     module: Arc<ModuleInfo>,
     bytes: Bytes,
@@ -89,7 +89,7 @@ pub(crate) fn compile_all(
     linker.finish(module, bytes, &used)
 }
 
-/// By type: whether a function has it.
+/// For each type, whether a function has it.
 fn used_types(module: &ModuleInfo) -> Vec<bool> {
     let mut used = vec![false; module.types.len()];
     for ty in &module.functions {
@@ -126,7 +126,8 @@ fn validate(functions: &[ToCompile<'_>], threads: usize) -> Result<(), CompileEr
     let failed_job = || failed.lock().unwrap_or_else(|e| e.into_inner());
     let work = || {
         let mut allocations = FuncValidatorAllocations::default();
-        // Jobs are taken in order: those before one that fails are done by whoever took them.
+        // Jobs are taken in order: those before one that fails are completed by the threads that
+        // took them.
         while failed_job().is_none()
             && let number = next.fetch_add(1, Ordering::Relaxed)
             && let Some(job) = jobs.get(number)

@@ -1,4 +1,4 @@
-//! [`CompileError`].
+//! [`CompileError`]: why the functions of a module cannot be compiled.
 
 use wasm_jit_codegen::Limit;
 use wasmparser::BinaryReaderError;
@@ -12,7 +12,7 @@ pub(crate) enum CompileError {
     /// A valid function that cannot be compiled.
     #[error(transparent)]
     Limit(#[from] Limit),
-    /// More code than the range of a call.
+    /// The module has more code than a call can span.
     #[error("the module has more than 2 GiB of machine code")]
     TooMuchCode,
     /// The system refused to reserve addresses for the maximum code size, and the code exceeds the

@@ -1,4 +1,4 @@
-//! The features of WebAssembly that modules may use.
+//! The WebAssembly features that modules may use.
 
 use wasmparser::WasmFeatures;
 

@@ -9,21 +9,21 @@ use wasm_jit_codegen::{Catch, CompiledFunction};
 
 use super::lazy::LazyFunctions;
 
-/// Alignment of functions that were compiled together, or by themselves, and of trampolines: a
-/// cache line.
+/// Alignment of functions, whether compiled together or individually, and of trampolines: a cache
+/// line.
 pub(super) const ALIGNMENT: usize = 64;
 
 /// The position of a function. Offsets are from the image's start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Function {
     pub entry: u32,
-    /// From here on `rbp` and `rsp` are those of the frame.
+    /// Where the frame is complete: from here, `rbp` and `rsp` are those of the frame.
     pub body: u32,
     pub end: u32,
     pub frame_size: u32,
-    /// The first of its try regions; they end at the first one of the next function.
+    /// The first of the function's try regions; they end at the first one of the next function.
     pub(super) first_region: u32,
-    /// Offset of its body in the binary module.
+    /// Offset of the function's body in the binary module.
     pub wasm_start: u32,
     pub wasm_end: u32,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Function {
 pub(super) struct TryRegion {
     pub start: u32,
     pub end: u32,
-    /// Index in the table.
+    /// The index of the enclosing region in the table.
     pub parent: Option<u32>,
     pub first_catch: u32,
     pub catches: u32,
@@ -63,23 +63,23 @@ pub(super) fn add_regions(
 /// The functions of an image.
 #[derive(Debug)]
 pub(super) enum Functions {
-    /// They were compiled together.
+    /// The functions were compiled together.
     Eager(EagerFunctions),
-    /// Each is compiled when it is first called.
+    /// Each function is compiled when it is first called.
     Lazy(Box<LazyFunctions>),
 }
 
 /// Functions that were compiled together.
 #[derive(Debug, Default)]
 pub(super) struct EagerFunctions {
-    /// In ascending order of code and of number.
+    /// The functions, in ascending order of code and of number.
     pub functions: Vec<Function>,
     pub regions: Vec<TryRegion>,
     pub catches: Vec<Catch>,
 }
 
 impl Functions {
-    /// How many there are.
+    /// The number of functions.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Eager(all) => all.functions.len(),
@@ -95,7 +95,7 @@ impl Functions {
         }
     }
 
-    /// Where the body of a function is in the binary module.
+    /// The range of a function's body in the binary module.
     pub(super) fn body(&self, number: usize) -> Range<u32> {
         match self {
             Self::Eager(all) => all.functions[number].wasm_start..all.functions[number].wasm_end,
@@ -138,16 +138,16 @@ impl EagerFunctions {
     }
 }
 
-/// Try regions of a function, in tables that may have those of others too.
+/// The try regions of a function, in tables that may also contain those of others.
 pub(super) struct Tables<'a> {
-    /// What handlers are relative to.
+    /// The address that handlers are relative to.
     pub base: usize,
-    /// The whole table.
+    /// The complete table of regions.
     pub regions: &'a [TryRegion],
-    /// The function's part.
+    /// The function's part of `regions`.
     pub own: &'a [TryRegion],
-    /// The whole table.
+    /// The complete table of catches.
     pub catches: &'a [Catch],
-    /// The function's first one.
+    /// The index of the function's first catch.
     pub first_catch: usize,
 }

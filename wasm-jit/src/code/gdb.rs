@@ -3,14 +3,14 @@
 //!
 //! gdb reads a list of object files from a variable of the process whenever the process calls an
 //! empty function; it finds both by their names. Each image gets an object file in memory, with a
-//! symbol for each function and trampoline, and no code: gdb reads that from the process. So does
-//! each version of a probed function, and each function that is compiled when it is first called,
-//! as soon as it is made.
+//! symbol for each function and trampoline, but without code: gdb reads that from the process. Each
+//! version of a probed function, and each function that is compiled when it is first called, gets
+//! one, too, as soon as it is made.
 //!
 //! After their prologue, functions and stubs have unwind information: the caller's frame is found
 //! by `rbp`. (gdb would analyze the prologue, but a stub has none, and that of an original whose
 //! calls go to another version begins with a JMP.) In the prologue gdb must find PUSH at the
-//! address of a symbol, so the prefixes before it get a symbol of their own, `FUNCTION@entry`.
+//! address of a symbol, so the prefixes before it get a separate symbol, `FUNCTION@entry`.
 //!
 //! Code is shared memory that is not writable where it is executed, so gdb cannot insert software
 //! breakpoints: `hbreak`, which uses hardware breakpoints, works.
@@ -93,8 +93,8 @@ pub struct GdbRegistration {
     image: Arc<CodeImage>,
 }
 
-/// Registers the functions of an image with gdb, those versions of them included that are made
-/// later. Allocates an object file of some 90 bytes for each of them.
+/// Registers the functions of an image with gdb, including versions of them that are made later.
+/// Allocates an object file with about 90 bytes for each function.
 pub(crate) fn register(image: Arc<CodeImage>) -> GdbRegistration {
     let names = Names::of(&image);
     let file = File::register(object_file(&symbols(&image, &names), image.memory().pages()));
@@ -115,10 +115,10 @@ pub(crate) struct Shown(Mutex<ShownVersions>);
 
 #[derive(Debug, Default)]
 struct ShownVersions {
-    /// While there are registrations.
+    /// The names of functions, while there are registrations.
     names: Option<Names>,
     registrations: usize,
-    /// By the addresses of stubs.
+    /// The object files, by the addresses of stubs.
     files: HashMap<usize, File>,
 }
 
@@ -142,7 +142,8 @@ impl Shown {
         let mut shown = self.lock();
         shown.registrations += 1;
         shown.names = Some(names);
-        // Under the lock: a version that is made now is registered by whoever comes second.
+        // Under the lock: if a version is made at the same time, the thread that takes the lock
+        // second registers it.
         versions().for_each(|version| shown.add(&version));
     }
 
@@ -169,7 +170,7 @@ impl Shown {
 #[derive(Debug)]
 struct File {
     entry: NonNull<Entry>,
-    /// What gdb reads.
+    /// The object file that gdb reads.
     _contents: Vec<u8>,
 }
 
@@ -227,7 +228,7 @@ impl Drop for File {
     }
 }
 
-/// The symbols of an image: originals that were compiled with it, entries of those that were not,
+/// The symbols of an image: originals that were compiled with it, entries of the other functions,
 /// and trampolines.
 fn symbols(image: &CodeImage, names: &Names) -> Vec<Symbol> {
     let functions = names.originals(image).flat_map(split_entry);
@@ -244,7 +245,7 @@ fn symbols(image: &CodeImage, names: &Names) -> Vec<Symbol> {
     functions.chain(entries).chain(trampolines).collect()
 }
 
-/// The function from its PUSH on, and before it the prefixes of that instruction.
+/// The function, starting at its PUSH, preceded by the prefixes of that instruction.
 fn split_entry(function: Symbol) -> impl Iterator<Item = Symbol> {
     let start: *const u8 = std::ptr::with_exposed_provenance(function.range.start);
     let is_prefix = |at: &usize| {
@@ -258,8 +259,8 @@ fn split_entry(function: Symbol) -> impl Iterator<Item = Symbol> {
     entry.into_iter().chain([Symbol { range: push..function.range.end, ..function }])
 }
 
-/// Unwind information in the form of `.debug_frame` (DWARF 5, section 6.4.1): from `frame` of each
-/// symbol to its end, the caller's frame is found by `rbp`.
+/// Unwind information in `.debug_frame` form (DWARF 5, section 6.4.1): from `frame` of each symbol
+/// to its end, the caller's frame is found by `rbp`.
 fn unwind_information(symbols: &[Symbol]) -> Vec<u8> {
     const RBP: u8 = 6;
     const RETURN_ADDRESS: u8 = 16;
@@ -410,7 +411,7 @@ mod tests {
         assert!(ends.is_sorted() && ends.last() == Some(&(image.memory().pages().end as u64)), "{ends:x?}");
     }
 
-    /// The symbols of all files in the list whose names begin so.
+    /// The symbols of all files in the list whose names begin with `module`.
     fn listed(module: &str) -> Vec<(String, u64, u64)> {
         let _list = LIST.lock().unwrap();
         let mut found = Vec::new();
@@ -481,7 +482,7 @@ mod tests {
             assert_eq!(image.version_at((address + size) as usize - 1).unwrap().1.base(), version.base());
             assert_eq!(image.stub_at(address as usize).is_some(), name.ends_with("[stub]"), "{name}");
         }
-        // The stub of a list has a symbol from its first use on.
+        // The stub of a list has a symbol from its first use.
         let probe = image.make_probes(1, &[call_at(start(1))]).unwrap()[0].unwrap();
         assert_eq!(names(), of_both);
         image.activate_probe(probe).unwrap();
@@ -496,7 +497,7 @@ mod tests {
         assert!(marked().is_empty());
         image.make_probes(1, &[count_at(start(1) + 1)]).unwrap();
         assert!(marked().is_empty());
-        // One that is older than the registration, too.
+        // A stub that is older than the registration.
         let _third = register(image.clone());
         let added = ["versions!function[1] [probed]", "versions!function[1] [stub]"];
         let stub = "versions!function[1] [stub]";

@@ -1,28 +1,29 @@
 //! Functions that are compiled when they are first called.
 //!
 //! # The algorithm
-//! 1. An image begins with an *entry* for each function (`wasm_jit_codegen::lazy_entries`). Calls
-//!    and references lead there at first. An entry calls the runtime with the function's index.
-//! 2. The thread that comes there compiles the function ([`CodeImage::ensure_compiled`]) and
-//!    *places* it: appends its code to an arena after the image. A call in it leads to the code of
-//!    its callee, if that is *linked*, and otherwise to the callee's entry. Other threads that call
-//!    the function wait; those that call others do not.
+//! 1. An image begins with an *entry* for each function (`wasm_jit_codegen::lazy_entries`), where
+//!    calls and references lead at first. An entry calls the runtime with the function's index.
+//! 2. The thread that executes the entry compiles the function ([`CodeImage::ensure_compiled`]) and
+//!    *places* it: appends its code to an arena after the image. A call in this code leads to the
+//!    code of its callee, if that is *linked*, and otherwise to the callee's entry. Other threads
+//!    that call the function wait; those that call others do not.
 //! 3. Watchers that wait for the function's first call make their probes (`probed/enter.rs`).
 //! 4. The function is linked ([`CodeImage::link`]): its entry becomes a JMP to its code, and the
 //!    calls that were placed before lead there, too. Their operands are inside aligned quadwords
 //!    (`CodeSettings::patches_calls`), so each of these changes is one store.
 //!
-//! So code never moves, and a function that is never called is never compiled. What a function is
-//! compiled to is the same as if all had been compiled together, but for the operands of calls and
-//! the prefixes that place them.
+//! Code never moves, and a function that is never called is never compiled. The code of a function
+//! is the same as if all had been compiled together, except for the operands of calls and the
+//! prefixes that align them.
 //!
 //! # Locks
 //! A thread that compiles a function holds one of [`TURNS`] locks, and while it places or links
-//! code, the lock of [`Linking`]. It takes no other lock meanwhile. Signal handlers look addresses
-//! up in tables that only grow: `order` has the functions in the order of their code.
+//! code, the lock of [`Linking`]. It takes no other lock during that time. Signal handlers look
+//! addresses up in tables that only grow: `order` has the functions in the order of their code.
 //!
 //! # Forked children
-//! They share the pages with their parent, which may go on compiling, so they do not compile.
+//! Forked children share the pages with their parent, which may continue compiling; therefore they
+//! do not compile.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -38,10 +39,11 @@ use super::error::CompileError;
 use super::functions::{ALIGNMENT, Function, Functions, TryRegion, add_regions};
 use super::symbols::VersionCode;
 
-/// Locks for functions that are being compiled: so many can be at the same time.
+/// The number of locks for functions that are being compiled: this many can be compiled at the same
+/// time.
 const TURNS: usize = 16;
 
-/// The operand of a call is exchanged inside an aligned quadword, whatever the processor.
+/// The operand of a call is exchanged inside an aligned quadword, on any processor.
 const WINDOW: FetchWindow = FetchWindow::Bytes8;
 
 /// The functions of a module, by their numbers.
@@ -50,9 +52,9 @@ pub(super) struct LazyFunctions {
     slots: Box<[Slot]>,
     /// Numbers of the functions that have been compiled, in ascending order of their code.
     order: Box<[AtomicU32]>,
-    /// How many those are.
+    /// The number of functions in `order`.
     placed: AtomicUsize,
-    /// Size of their code, in bytes.
+    /// The size of the code of these functions, in bytes.
     code_length: AtomicUsize,
     /// The pages reserved for code.
     pages: Range<usize>,
@@ -64,7 +66,7 @@ pub(super) struct LazyFunctions {
 
 #[derive(Debug)]
 struct Slot {
-    /// Where its body is in the binary module.
+    /// The range of the function's body in the binary module.
     body: Range<u32>,
     compiled: OnceLock<Box<Compiled>>,
     is_linked: AtomicBool,
@@ -81,7 +83,7 @@ struct Compiled {
 #[derive(Debug)]
 struct Linking {
     arena: CodeArena,
-    /// The entries, as a place to patch at.
+    /// The entries, as a text that can be patched.
     entries: Option<TextRef>,
     /// The operands of calls that lead to the entry of a function, by the function's number.
     calls: HashMap<u32, Vec<usize>>,
@@ -186,7 +188,7 @@ pub(super) fn entry_of(number: usize) -> u32 {
 }
 
 impl CodeImage {
-    /// Its functions, if they are compiled when they are first called.
+    /// The functions, if they are compiled when they are first called.
     pub(super) fn lazy(&self) -> Option<&LazyFunctions> {
         match &self.functions {
             Functions::Eager(_) => None,
@@ -197,7 +199,7 @@ impl CodeImage {
     /// Compiles a function, unless that has been done. Waits while another thread does it.
     ///
     /// # Errors
-    /// It exceeds a limit, there is no room, or this is a forked child.
+    /// The function exceeds a limit, there is no room, or this is a forked child.
     pub(crate) fn ensure_compiled(&self, index: u32) -> Result<(), CompileError> {
         let Some(all) = self.lazy() else { return Ok(()) };
         let number = self.number(index);
@@ -277,8 +279,8 @@ impl CodeImage {
         Ok(&compiled.function)
     }
 
-    /// What the first call of a function does: compiles it, makes the probes that wait for it, and
-    /// links it. Returns where the call continues.
+    /// Performs the work of the first call to a function: compiles it, makes the probes that wait
+    /// for it, and links it. Returns where the call continues.
     ///
     /// # Errors
     /// As [`CodeImage::ensure_compiled`].
@@ -291,7 +293,8 @@ impl CodeImage {
         Ok(at)
     }
 
-    /// Makes calls of a function lead to its code. Where a patch is refused, they come here again.
+    /// Makes calls to a function lead to its code. Calls whose patch is refused continue to lead to
+    /// the entry, and come here again.
     fn link(&self, index: u32) {
         let Some(all) = self.lazy().filter(|all| std::process::id() == all.process) else { return };
         let number = self.number(index);
@@ -322,14 +325,14 @@ impl CodeImage {
             let distance = |target: usize| bytes(&(target.wrapping_sub(operand + 4) as u32).to_le_bytes());
             let offset = operand - arena.place().address();
             // SAFETY: the operand of a call in the arena, inside a quadword; the call goes to the
-            // entry or to the code. Where this is refused, the entry leads there.
+            // entry or to the code. If this is refused, the entry leads there.
             let _ = unsafe {
                 arena.place().compare_exchange(WINDOW, offset, &distance(address), &distance(target))
             };
         }
     }
 
-    /// The functions that have been compiled, of those that are compiled when they are first
+    /// The functions that have been compiled so far, if functions are compiled when they are first
     /// called.
     pub(super) fn lazily_compiled(&self) -> impl Iterator<Item = VersionCode> {
         let placed = self.lazy().into_iter().flat_map(LazyFunctions::placed);
@@ -347,7 +350,7 @@ mod tests {
     use super::super::tests::lazy_image as image;
     use super::*;
 
-    /// The targets of the calls of a function, as offsets in the image.
+    /// The targets of the calls in a function, as offsets in the image.
     fn call_targets(image: &CodeImage, index: u32) -> Vec<u32> {
         let function = image.function(index);
         let code = &image.code()[function.entry as usize..function.end as usize];
@@ -414,7 +417,7 @@ mod tests {
         image.first_call(1).unwrap();
         let callee = image.function(1).entry;
         assert_eq!(call_targets(&image, 0), expected(callee));
-        // What is compiled later calls the code, and the entry leads there.
+        // Functions that are compiled later call the code directly, and the entry leads there.
         image.first_call(0).unwrap();
         image.first_call(2).unwrap();
         assert_eq!(call_targets(&image, 2), [own]);

@@ -24,9 +24,9 @@ use super::probed::unwound::Watchers;
 use super::{CodeImage, CompileError, Function, Functions, Trampolines, add_regions, registry};
 use crate::vmctx::VmLayout;
 
-/// Addresses reserved after code of this size for versions of probed functions and the stubs of
-/// probes: more than they may take (`probed/stubs.rs`), since all must reach each other, and
-/// memories leave no place elsewhere.
+/// The number of addresses to reserve after code of this size for versions of probed functions and
+/// the stubs of probes: more than they may take (`probed/stubs.rs`), since all must reach each
+/// other, and memories leave no room elsewhere.
 pub(super) fn room_for_probes(code: usize) -> usize {
     (48 << 20) + 64 * code
 }
@@ -79,12 +79,11 @@ fn image(
     registry::register(image, |image, registered| image._registered = Some(registered))
 }
 
-/// How much code the functions of a module may have that are compiled when they are first called,
-/// in bytes.
+/// Code sizes, in bytes, of a module whose functions are compiled when they are first called.
 pub(super) struct LazySizes {
-    /// Addresses are reserved for so much.
+    /// The maximum: addresses are reserved for this much code.
     pub most: usize,
-    /// Addresses for probes are reserved for so much.
+    /// The likely size: addresses for probes are reserved for this much code.
     pub likely: usize,
 }
 
@@ -99,8 +98,8 @@ pub(crate) struct ImageLinker {
 }
 
 impl ImageLinker {
-    /// Reserves `limit` bytes for code, at most 2 GiB: the range of a call. If the system refuses
-    /// that many addresses, `likely` bytes.
+    /// Reserves `limit` bytes for code, at most 2 GiB, which is the range of a call; or `likely`
+    /// bytes if the system refuses that many addresses.
     pub(crate) fn new(limit: usize, likely: usize) -> Result<Self, CompileError> {
         let (code, has_limit) = match CodeBuffer::new(limit) {
             Err(_) if likely < limit => (CodeBuffer::new(likely)?, false),
@@ -204,7 +203,7 @@ impl ImageLinker {
         let (memory, mut room) = self.code.seal_with_room(room)?;
         // If there are fewer addresses, a quarter is for probes.
         let arena = room.arena(sizes.most.min(room.len() / 4 * 3))?.ok_or(CompileError::NoAddresses)?;
-        // The image is found by addresses in either.
+        // The image is found by addresses in either part.
         debug_assert_eq!(memory.pages().end, arena.pages().start);
         let functions = Functions::Lazy(Box::new(LazyFunctions::new(bodies, arena)));
         Ok(image((memory, room), module, bytes, Linked { functions, functions_end, trampolines }))

@@ -3,15 +3,15 @@
 //! [`compile_all`] validates and compiles the functions of a module on several threads
 //! ([`compile`]), links them ([`link`]) and returns a [`CodeImage`], which is immutable except for
 //! patches and may be shared by any number of threads. The image and the function of a code address
-//! are found without a lock ([`registry`]), also in a signal handler.
+//! are found without a lock ([`registry`]), even in a signal handler.
 //!
 //! The memory is managed by wordpatch (`wordpatch::code_memory`): two mappings of the same pages,
 //! one writable, one executable. An image lives as long as there is a reference to it: from
 //! modules, instances of stores, host functions, backtraces. A call borrows its store, which owns
 //! the instances whose code runs, so code is never freed while a thread executes it.
 //!
-//! For each function, the image stores its position, the size of its frame, and its try regions;
-//! not the positions of its instructions.
+//! For each function, the image stores its position, the size of its frame, and its try regions,
+//! but not the positions of its instructions.
 //!
 //! Functions may be compiled when they are first called ([`lazy`]), into memory next to the image.
 //! Functions that are probed get further versions of their code, in memory next to the image
@@ -58,15 +58,15 @@ use crate::vmctx::VmLayout;
 pub(crate) struct CodeImage {
     /// Dropped first: the image cannot be found any more when its code is freed.
     _registered: Option<registry::Registered>,
-    /// Made with the first probe.
+    /// State of probes, made with the first probe.
     probed: OnceLock<Box<probed::Probed>>,
-    /// Not 0 as soon as there are probes, or first calls are watched: then stubs of other modules
-    /// call the functions of this one, and do not execute them themselves.
+    /// Not 0 once there are probes, or first calls are watched: then stubs of other modules call
+    /// the functions of this one instead of executing their instructions inline.
     pub must_call: AtomicU32,
     pub counters: probed::counters::Counters,
-    /// Retired with the image.
+    /// Ids that are retired with the image.
     ids: probed::ids::Ids,
-    /// The observers of frames that are left other than by their exit.
+    /// The observers of frames that are left otherwise than by their exit.
     pub watchers: probed::unwound::Watchers,
     memory: CodeMemory,
     /// Addresses after the code, for versions and stubs.
@@ -79,7 +79,7 @@ pub(crate) struct CodeImage {
     functions: Functions,
     /// Offset of the trampolines.
     functions_end: u32,
-    /// By type index; `None` for a type that no function has.
+    /// The trampolines, by type index; `None` for a type that no function has.
     trampolines: Vec<Option<Trampolines>>,
 }
 
@@ -89,10 +89,10 @@ struct Trampolines {
     host: u32,
 }
 
-/// A function that was compiled cannot be observed.
+/// The reason why a compiled function cannot be observed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ObserveError {
-    /// It now exceeds a limit.
+    /// The function now exceeds a limit.
     #[error(transparent)]
     Limit(#[from] Limit),
     /// Compiling it again produced different code.
@@ -109,8 +109,8 @@ impl CodeImage {
         link::ImageLinker::new(1 << 20, 1 << 20)?.finish(Arc::new(module), Bytes::new(), &used)
     }
 
-    /// Address at which a function is called, which must not be imported: that of its code, unless
-    /// it is still to be compiled, or to be called for the first time.
+    /// The address at which a function is called, which must not be imported: that of its code,
+    /// unless the function has not been compiled or called yet.
     pub(crate) fn entry(&self, function: u32) -> *const u8 {
         match &self.functions {
             Functions::Eager(_) => self.at(self.function(function).entry),
@@ -118,7 +118,7 @@ impl CodeImage {
         }
     }
 
-    /// Address at which a function is called before it is called for the first time.
+    /// The address at which a function is called for the first time.
     pub(crate) fn first_entry(&self, function: u32) -> *const u8 {
         match &self.functions {
             Functions::Eager(_) => self.entry(function),
@@ -155,7 +155,7 @@ impl CodeImage {
         &self.memory
     }
 
-    /// Size of the code of the functions, in bytes: of those that have been compiled.
+    /// The size of the code of the functions that have been compiled, in bytes.
     pub(crate) fn code_length(&self) -> usize {
         match &self.functions {
             Functions::Eager(_) => self.functions_end as usize,
@@ -163,7 +163,7 @@ impl CodeImage {
         }
     }
 
-    /// The code of the functions, and the trampolines, from the first address on.
+    /// The code of the functions, and the trampolines, from the first address.
     pub(crate) fn code(&self) -> Vec<u8> {
         let mut code = self.memory.code();
         if let Functions::Lazy(all) = &self.functions {
@@ -173,7 +173,7 @@ impl CodeImage {
         code
     }
 
-    /// The addresses of the code of the functions, of what leads to it, and of the trampolines.
+    /// The addresses of the functions' code, their entries, and the trampolines.
     pub(crate) fn pages(&self) -> Range<usize> {
         let pages = self.memory.pages();
         match &self.functions {
@@ -241,7 +241,7 @@ impl CodeImage {
         self.body_range(index).contains(&offset).then_some(index)
     }
 
-    /// Where the body of a function is in the binary module.
+    /// The range of a function's body in the binary module.
     pub(crate) fn body_range(&self, function: u32) -> Range<u32> {
         self.functions.body(self.number(function))
     }
@@ -252,7 +252,7 @@ impl CodeImage {
         FunctionBody::new(BinaryReader::new(&self.bytes[start as usize..end as usize], start.into()))
     }
 
-    /// The type of a parameter or local of a function, if there is such a one.
+    /// The type of a parameter or local of a function, if it exists.
     pub(crate) fn local_type(&self, function: u32, index: u32) -> Option<ValType> {
         let params = self.module.function_type(function).params();
         if let Some(ty) = params.get(index as usize) {
@@ -269,7 +269,7 @@ impl CodeImage {
     /// The code positions of a function's instructions, by offsets from its entry.
     ///
     /// # Errors
-    /// Those of [`CodeImage::observe`].
+    /// As for [`CodeImage::observe`].
     pub(crate) fn positions(&self, function: u32) -> Result<Vec<Position>, ObserveError> {
         let mut positions = Positions::default();
         let compiled = self.observe(function, &mut positions)?;
@@ -312,10 +312,10 @@ impl CodeImage {
     }
 
     /// The catches that an exception passes on its way out, innermost first, if it was raised by
-    /// the call in `function` that returns to `pc`: each with its tag and its number among the
+    /// the call in `function` that returns to `pc`, each with its tag and its number among the
     /// catches of the function.
     pub(crate) fn catches(&self, function: u32, pc: usize) -> impl Iterator<Item = (usize, Option<u32>)> {
-        // A return address may be that after the last instruction of a function.
+        // A return address may be the one after the last instruction of a function.
         let version = self.version_at(pc - 1).map(|(_, version)| version);
         let Tables { base, regions, own, catches, first_catch } = self.tables(function, version);
         let offset = (pc - base) as u32;
@@ -331,8 +331,8 @@ impl CodeImage {
     }
 
     /// The handler of a catch, by its number among those of the function, for a frame that waits
-    /// for the call which returns to `pc`; and the size of the frame. The handler is the current
-    /// version's: frames of all versions are alike there.
+    /// for the call that returns to `pc`, and the size of the frame. The handler is that of the
+    /// current version: the frames of all versions are alike there.
     pub(crate) fn handler(&self, function: u32, pc: usize, number: usize) -> (usize, u32) {
         let version = self.version_for_handler(function, pc - 1);
         let Tables { base, catches, first_catch, .. } = self.tables(function, version);

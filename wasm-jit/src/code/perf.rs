@@ -12,7 +12,7 @@ use super::symbols::{Names, Symbol};
 /// several modules of a process are appended to the same file.
 ///
 /// # Errors
-/// Those of `out`.
+/// Any error that `out` returns.
 pub(crate) fn write_map(image: &CodeImage, out: &mut dyn Write) -> io::Result<()> {
     let names = Names::of(image);
     let trampolines = Symbol {

@@ -1,10 +1,10 @@
-//! Finds the image of a code address: a table that is read without locks, also by signal handlers.
+//! Finds the image of a code address: a table that is read without locks, even by signal handlers.
 //!
 //! An entry consists of one word, the pages of the image, which is zero while the entry is free,
 //! and of the image's address, which is written before the word. Entries of freed images are
-//! reused. A reader looks up an address that a thread is executing, or will return to. So its image
-//! is alive, and its entry does not change while it is read; of the other entries, only the word is
-//! read.
+//! reused. A reader looks up an address that a thread is executing, or will return to. The image of
+//! this address is therefore alive, and its entry does not change while it is read; of other
+//! entries, only the word is read.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -20,13 +20,13 @@ const LENGTH_BITS: u32 = 20;
 
 #[derive(Debug)]
 struct Entry {
-    /// Number of the first page, and number of pages.
+    /// The number of the first page, and the number of pages.
     pages: AtomicU64,
     image: AtomicPtr<CodeImage>,
 }
 
-/// Every entry that was ever used. There is room for 16 million, more images than a process has
-/// address space for.
+/// Every entry that was ever used. There is room for 16 million entries, more images than a process
+/// has address space for.
 static TABLE: Segments<Entry, 256, 65536> = Segments::new();
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
@@ -53,7 +53,7 @@ pub(super) fn register(image: CodeImage, keep: impl FnOnce(&mut CodeImage, Regis
     image
 }
 
-/// Makes more pages of an image known, which it must keep the result with.
+/// Registers more pages of an image, which must keep the result together with them.
 pub(super) fn register_more(image: &Arc<CodeImage>, pages: &Range<usize>) -> Registered {
     let (number, place) = free_entry();
     place.fill(image, pages);
@@ -94,10 +94,10 @@ pub(crate) unsafe fn image_at<'a>(pc: usize) -> Option<&'a CodeImage> {
     None
 }
 
-/// The same, as an `Arc`.
+/// As [`image_at`], but returns an `Arc`.
 ///
 /// # Safety
-/// Those of [`image_at`], during the call.
+/// As for [`image_at`], during the call.
 pub(crate) unsafe fn share_image_at(pc: usize) -> Option<Arc<CodeImage>> {
     // SAFETY: the caller's obligation.
     let image: *const CodeImage = unsafe { image_at(pc)? };

@@ -70,7 +70,7 @@ pub(crate) fn printable(name: &str) -> Cow<'_, str> {
     if name.contains(acts_on_terminal) { name.escape_debug().to_string().into() } else { name.into() }
 }
 
-/// The same, for several lines.
+/// As [`printable`], for text of several lines.
 pub(crate) fn printable_lines(text: &str) -> Cow<'_, str> {
     let is_escaped = |c: char| c != '\n' && acts_on_terminal(c);
     if !text.contains(is_escaped) {
@@ -88,7 +88,8 @@ fn acts_on_terminal(c: char) -> bool {
 /// may repeat the preceding ones.
 const MAX_NAME_LENGTH: usize = 64 << 10;
 
-/// A demangled Rust or C++ symbol; any other symbol unchanged, and one whose name is too long.
+/// The symbol, demangled if it is a Rust or C++ symbol whose name is not too long; otherwise
+/// unchanged.
 pub(crate) fn demangle(symbol: &str) -> String {
     let mut name = Bounded(String::new());
     let demangled = if let Ok(demangled) = rustc_demangle::try_demangle(symbol) {

@@ -3,15 +3,15 @@
 //! # What an image consists of
 //! * The code: that of functions, their constants and jump tables, and that of trampolines. It
 //!   refers to itself by distances, and to everything else through the context in `r14`: routines
-//!   of the runtime, functions, tables, memories, ids of types. So it is the same at all addresses
-//!   and in all processes, and nothing is relocated.
+//!   of the runtime, functions, tables, memories, ids of types. It is therefore the same at all
+//!   addresses and in all processes, and nothing is relocated.
 //! * The tables: positions of functions, try regions and their catches, positions of trampolines.
 //!   All of them are offsets.
 //! * The module's declarations, from which the layout of contexts follows, and its bytes. They come
 //!   from the binary module.
 //!
 //! What is recorded while a module is used is not stored: versions and stubs of probes, counters,
-//! ids. Positions of instructions, frame maps and sites are no part of an image: they are computed
+//! ids. Positions of instructions, frame maps and sites are not part of an image: they are computed
 //! by compiling a function again, from the module's bytes.
 
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::parallel;
 pub(crate) struct StoredTables {
     functions: Vec<Function>,
     regions: Vec<TryRegion>,
-    /// Tag and handler.
+    /// Tag and handler of each catch.
     catches: Vec<(Option<u32>, u32)>,
     functions_end: u32,
     trampolines: Vec<Option<Trampolines>>,
@@ -43,7 +43,7 @@ impl CodeImage {
     pub(crate) fn original_code(&self) -> Option<(Vec<u8>, StoredTables)> {
         let Functions::Eager(all) = &self.functions else { return None };
         let code = self.memory.code();
-        // After the copy: probes that are inserted meanwhile may be in it.
+        // Checked after the copy, which may contain probes that are inserted at the same time.
         self.probed.get().is_none().then(|| (code, self.tables_of(all)))
     }
 

@@ -13,7 +13,8 @@ use super::{CodeImage, Function};
 pub(super) struct Symbol {
     pub name: String,
     pub range: Range<usize>,
-    /// From here on, the code has the frame of a function: `rbp` points to that of the caller.
+    /// The address from which the code has the frame of a function: `rbp` points to that of the
+    /// caller.
     pub frame: Option<usize>,
 }
 
@@ -58,14 +59,14 @@ impl Names {
         })
     }
 
-    /// The code of a version, if it has some of its own.
+    /// The symbol for the code of a version, if it has code of its own.
     pub(super) fn version(&self, version: &VersionCode) -> Option<Symbol> {
         let name = self.function(version.function);
         let name = if version.is_original { name } else { format!("{name} [probed]") };
         version.code.clone().map(|range| Symbol { name, range, frame: Some(version.body) })
     }
 
-    /// Its stubs, if it has some.
+    /// The symbol for the stubs of a version, if it has some.
     pub(super) fn stubs(&self, version: &VersionCode) -> Option<Symbol> {
         let name = format!("{} [stub]", self.function(version.function));
         let symbol = Symbol { name, range: version.stubs.clone(), frame: Some(version.stubs.start) };
@@ -73,13 +74,14 @@ impl Names {
     }
 }
 
-/// Where a version of a function is that was made after its image.
+/// The location of a version of a function that was made after its image.
 #[derive(Clone, Debug)]
 pub(super) struct VersionCode {
     pub function: u32,
-    /// Whether it is the function as it was compiled when it was first called.
+    /// Whether this is the code that was compiled when the function was first called.
     pub is_original: bool,
-    /// None for the stubs of an original, which has a name already, and for the stub of a list.
+    /// The code; `None` for the stubs of an original, which has a name already, and for the stub of
+    /// a list.
     pub code: Option<Range<usize>>,
     pub body: usize,
     pub stubs: Range<usize>,

@@ -180,7 +180,7 @@ pub(crate) fn count_at(position: u32) -> Request {
     Request { position, what: RequestedKind::Count, only: None }
 }
 
-/// A request for a call of a function that does nothing.
+/// A request for a call to a function that does nothing.
 pub(crate) fn call_at(position: u32) -> Request {
     extern "C" fn nothing() {}
     let callee = Callee::Native(nothing as extern "C" fn() as usize);
@@ -204,7 +204,7 @@ fn any_number_of_threads_makes_the_same_image() {
             assert_eq!(places[0], places[1]);
         }
     }
-    // Each function calls the right one.
+    // Each function calls the correct one.
     let code = by_one.memory().code();
     for index in by_one.indices() {
         let function = by_one.function(index);
@@ -270,7 +270,7 @@ fn each_function_has_one_line_in_the_map_for_perf() {
         );
         assert_eq!(image.stub_at(start).is_some(), line.ends_with("[stub]"));
     }
-    // The stub of a list is made when it is used first.
+    // The stub of a list is made when it is first used.
     let probe = image.make_probes(1, &[call_at(image.function(1).wasm_start)]).unwrap()[0].unwrap();
     image.activate_probe(probe).unwrap();
     let mut map = Vec::new();

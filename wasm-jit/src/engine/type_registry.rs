@@ -1,17 +1,17 @@
-//! The types that an engine knows: of functions, structures and arrays.
+//! The function, structure and array types that an engine knows.
 //!
 //! WebAssembly compares types by their recursion groups: two types are the same if they are at the
-//! same place in equal groups. A group is equal to another one if its types have the same contents
-//! and supertypes, where a reference to a type of the group itself is compared by that type's
-//! place, and any other one by the type. So a group is looked up by its types with references of
-//! the first kind replaced by places ([`GroupValType::Own`]), and of the second kind by ids, which
-//! are known by then. Equal types have equal ids, whichever module they come from, and one
-//! [`ObjectType`], whose address is what compiled code compares. A type that is not declared in a
-//! group is one of its own.
+//! same position in equal groups. Two groups are equal if their types have the same contents and
+//! supertypes, where a reference to a type of the group itself is compared by that type's position,
+//! and any other reference by the type. Therefore a group is looked up by its types, in which
+//! references of the first kind are replaced by positions ([`GroupValType::Own`]), and references
+//! of the second kind by ids, which are known by then. Equal types have equal ids, whichever module
+//! they come from, and one [`ObjectType`], whose address is what compiled code compares. A type
+//! that is not declared in a group is a group of its own.
 //!
 //! A group is forgotten with its last user: a [`TypeId`](super::TypeId), or a group that mentions
-//! one of its types. Ids are given in ascending order, so that one of a forgotten type is not given
-//! to another one soon.
+//! one of its types. Ids are assigned in ascending order, so that the id of a forgotten type is not
+//! soon reused.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::vmctx::VmKind;
 pub(crate) enum GroupValType {
     /// It does not refer to the group.
     Known(ValType),
-    /// A reference to the type at this place of the group.
+    /// A reference to the type at this position in the group.
     Own { nullable: bool, place: u32 },
 }
 
@@ -62,9 +62,9 @@ pub(crate) enum GroupComposite {
 /// A type that another one is declared to be a subtype of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum GroupSupertype {
-    /// One with this id.
+    /// The type with this id.
     Known(u32),
-    /// The one at this place of the group, before the subtype's.
+    /// The type at this position in the group, before that of the subtype.
     Own(u32),
 }
 
@@ -116,7 +116,7 @@ type GroupTypes = Arc<[GroupType]>;
 pub(super) struct TypeRegistry {
     /// The first id of each group.
     known: HashMap<GroupTypes, u32>,
-    /// By their first ids.
+    /// The groups, by their first ids.
     groups: HashMap<u32, Group>,
     types: HashMap<u32, TypeEntry>,
     /// Where the search for an unused id begins.
@@ -127,10 +127,11 @@ pub(super) struct TypeRegistry {
 struct Group {
     types: GroupTypes,
     ids: Box<[u32]>,
-    /// Groups that it mentions, by their first ids; each counts it as one user for each entry.
+    /// The first ids of the groups that this one mentions; each of them counts this group as one
+    /// user for each entry.
     mentions: Box<[u32]>,
     users: usize,
-    /// Whether the engine itself is one of them.
+    /// Whether the engine itself is one of the users.
     is_kept: bool,
 }
 
@@ -143,7 +144,7 @@ pub(crate) enum KnownType {
 }
 
 impl KnownType {
-    /// If it describes functions.
+    /// The function type, if the type describes functions.
     pub(super) fn func(&self) -> Option<&FuncType> {
         if let Self::Func(ty) = self { Some(ty) } else { None }
     }
@@ -227,7 +228,7 @@ impl TypeRegistry {
         }
     }
 
-    /// Removes a user. Returns the types that nothing uses any more.
+    /// Removes a user. Returns the types that are no longer used.
     #[must_use]
     pub(super) fn remove_user(&mut self, id: u32) -> Vec<TypeEntry> {
         let mut forgotten = Vec::new();

@@ -6,26 +6,26 @@ use crate::code::sections::printable;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrecompiledError {
-    /// It does not begin like one.
+    /// The file does not begin like a precompiled module.
     #[error("this is not a precompiled module: compile it with `wasm-jit compile -o FILE`")]
     NotPrecompiled,
-    /// It is incomplete, or was changed.
+    /// The module is incomplete, or was changed.
     #[error("the precompiled module is damaged ({what}): compile it again")]
     Damaged {
-        /// What is wrong.
+        /// A description of the damage.
         what: &'static str,
     },
-    /// It was compiled by another version, for another processor, or with other settings.
+    /// The module was compiled by another version, for another processor, or with other settings.
     #[error(
         "the module was precompiled with {what} {}, which is {expected} here: compile it again",
         printable(found)
     )]
     Incompatible {
-        /// What differs.
+        /// The name of the requirement that differs.
         what: &'static str,
-        /// Its value in this engine.
+        /// The value of the requirement in this engine.
         expected: String,
-        /// Its value in the engine that compiled the module.
+        /// The value in the engine that compiled the module.
         found: String,
     },
 }

@@ -31,14 +31,14 @@ pub(crate) enum ConstOp {
     I64Add,
     I64Sub,
     I64Mul,
-    /// Takes the values of all fields.
+    /// Pops the values of all fields.
     StructNew(u32),
     StructNewDefault(u32),
-    /// Takes a value and the length.
+    /// Pops a value and the length.
     ArrayNew(u32),
-    /// Takes the length.
+    /// Pops the length.
     ArrayNewDefault(u32),
-    /// Takes this many elements.
+    /// Pops this many elements.
     ArrayNewFixed(u32, u32),
     RefI31,
 }
@@ -49,21 +49,21 @@ pub(crate) trait ConstSource {
     fn global(&self, index: u32) -> u128;
     /// The reference to a function.
     fn func(&self, index: u32) -> u64;
-    /// How many fields structures of a type have.
+    /// The number of fields of structures of a type.
     fn fields(&self, ty: u32) -> usize;
-    /// A new structure of a type with these fields; or with zeros, if there are none. Collects
-    /// nothing.
+    /// A new structure of a type with these fields, or with zeros if there are none. Does not
+    /// collect.
     fn new_struct(&mut self, ty: u32, fields: &[u128]) -> Result<u64, Error>;
-    /// A new array of a type with these elements. Collects nothing.
+    /// A new array of a type with these elements. Does not collect.
     fn new_array(&mut self, ty: u32, elements: NewElements<'_>) -> Result<u64, Error>;
 }
 
 /// The elements of a new array.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NewElements<'a> {
-    /// This many times the same value.
+    /// One value, this many times.
     Same(u128, u32),
-    /// These.
+    /// These values.
     Values(&'a [u128]),
 }
 
@@ -71,7 +71,7 @@ impl ConstExpr {
     /// Decodes an expression; the validator checks that it is valid.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an operator that no supported feature has.
+    /// [`Error::Unsupported`] for an operator of an unsupported feature.
     pub(crate) fn decode(expr: &WasmExpr<'_>) -> Result<Self, Error> {
         let mut ops = Vec::new();
         for operator in expr.get_operators_reader().into_iter_with_offsets() {

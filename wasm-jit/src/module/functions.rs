@@ -28,32 +28,32 @@ impl Names {
 }
 
 impl Module {
-    /// Its name, if its name section has one.
+    /// The module's name, if its name section has one.
     pub fn name(&self) -> Option<&str> {
         self.names().module.as_deref()
     }
 
-    /// Its functions in the order of their indices; imported ones come first.
+    /// The module's functions in the order of their indices; imported ones come first.
     pub fn functions(&self) -> impl ExactSizeIterator<Item = FunctionInfo<'_>> + '_ {
         (0..self.info().functions.len()).map(|index| FunctionInfo { module: self, index: index as u32 })
     }
 
-    /// The function with this index.
+    /// The function with this index, or `None` if there is none. Imports are counted.
     pub fn function(&self, index: u32) -> Option<FunctionInfo<'_>> {
         let exists = (index as usize) < self.info().functions.len();
         exists.then_some(FunctionInfo { module: self, index })
     }
 
-    /// The index of the function that makes a call, by the address at which it continues afterwards
+    /// The index of the function that makes a call, by the call's return address
     /// ([`Bound::ReturnAddress`](crate::probes::Bound::ReturnAddress)); `None` if that is not in
-    /// code of the module's functions, as for calls from the host.
+    /// the code of the module's functions, as for calls from the host.
     pub fn function_at(&self, return_address: u64) -> Option<u32> {
         // The call may be the last instruction.
         self.code().function_at((return_address as usize).checked_sub(1)?)
     }
 }
 
-/// A function of a [`Module`].
+/// A function of a [`Module`], imported or defined.
 #[derive(Clone, Copy, Debug)]
 pub struct FunctionInfo<'m> {
     module: &'m Module,
@@ -61,36 +61,37 @@ pub struct FunctionInfo<'m> {
 }
 
 impl<'m> FunctionInfo<'m> {
-    /// Its index, including imports.
+    /// The function's index; imports are counted.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Its type.
+    /// The function's type.
     pub fn ty(&self) -> FuncType {
         self.module.function_type(self.index)
     }
 
-    /// Its name in the name section, if there is one, unchanged: it may contain any characters.
+    /// The function's name in the name section, if there is one, unchanged: it may contain any
+    /// characters.
     pub fn name(&self) -> Option<&'m str> {
         self.module.names().functions.get(&self.index).map(AsRef::as_ref)
     }
 
-    /// Its import, if it is imported.
+    /// The import that the function comes from, if it is imported.
     pub fn import(&self) -> Option<ImportType<'m>> {
         let imports = &self.module.parsed().imports;
         let import = imports.iter().find(|import| import.item == Item::Func(self.index))?;
         Some(self.module.import_type(import))
     }
 
-    /// The names under which it is exported.
+    /// The names under which the function is exported.
     pub fn exports(&self) -> impl Iterator<Item = &'m str> + use<'m> {
         let item = Item::Func(self.index);
         let exports = self.module.parsed().exports.iter();
         exports.filter(move |(_, exported)| *exported == item).map(|(name, _)| name.as_ref())
     }
 
-    /// Its body; `None` if it is imported.
+    /// The function's body; `None` if the function is imported.
     pub fn body(&self) -> Option<FunctionBody<'m>> {
         let is_imported = self.index < self.module.info().imported_functions;
         (!is_imported).then_some(FunctionBody { module: self.module, index: self.index })
@@ -118,30 +119,32 @@ pub struct FunctionBody<'m> {
 }
 
 impl<'m> FunctionBody<'m> {
-    /// Its range in the binary module: the locals, then the instructions.
+    /// The range of the body in the binary module, in bytes: the declarations of locals, then the
+    /// instructions.
     pub fn range(&self) -> Range<usize> {
         let Range { start, end } = self.module.code().body_range(self.index);
         start as usize..end as usize
     }
 
-    /// Its bytes.
+    /// The body as encoded in the binary module: the bytes of [`range`](Self::range).
     pub fn bytes(&self) -> &'m [u8] {
         &self.module.bytes()[self.range()]
     }
 
-    /// Size of its machine code, in bytes; 0 if it has not been compiled.
+    /// Size of the function's machine code, in bytes; 0 if it has not been compiled.
     pub fn code_size(&self) -> usize {
         let function = self.module.code().compiled(self.index);
         function.map_or(0, |function| (function.end - function.entry) as usize)
     }
 
-    /// Whether it has been compiled. It has, unless functions are compiled [when they are first
-    /// called](crate::Config::lazy_compilation).
+    /// Whether the function has been compiled. It has, unless functions are compiled [when they are
+    /// first called](crate::Config::lazy_compilation).
     pub fn is_compiled(&self) -> bool {
         self.module.code().compiled(self.index).is_some()
     }
 
-    /// Compiles it now, unless that has been done. Waits while another thread compiles it.
+    /// Compiles the function now, unless that has been done. Waits while another thread compiles
+    /// it.
     ///
     /// # Errors
     /// As for the [first call](crate::Config::lazy_compilation) of the function.
@@ -149,7 +152,7 @@ impl<'m> FunctionBody<'m> {
         Ok(self.module.code().ensure_compiled(self.index)?)
     }
 
-    /// Types of its locals, without the parameters.
+    /// The types of the function's locals, without the parameters.
     pub fn locals(&self) -> impl Iterator<Item = ValType> + use<'m> {
         let groups = self.module.code().body(self.index).get_locals_reader().expect(VALIDATED);
         groups.into_iter().flat_map(|group| {
@@ -158,7 +161,7 @@ impl<'m> FunctionBody<'m> {
         })
     }
 
-    /// Its instructions in order, including the final `end`.
+    /// The instructions in order, including the final `end`.
     pub fn instructions(&self) -> Instructions<'m> {
         let operators = self.module.code().body(self.index).get_operators_reader().expect(VALIDATED);
         Instructions { module: self.module, operators }
@@ -203,7 +206,7 @@ pub struct Instruction<'m> {
 }
 
 impl<'m> Instruction<'m> {
-    /// Its offset in the binary module.
+    /// The instruction's offset in the binary module, in bytes.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -213,12 +216,12 @@ impl<'m> Instruction<'m> {
         &self.operator
     }
 
-    /// Whether it begins or ends a block, branches, or calls.
+    /// Whether the instruction begins or ends a block, branches, or calls.
     pub fn is_control(&self) -> bool {
         is_control(&self.operator)
     }
 
-    /// Its encoding.
+    /// The instruction's encoding in the binary module.
     pub fn bytes(&self) -> &'m [u8] {
         self.bytes
     }

@@ -1,4 +1,4 @@
-//! Inspection of compiled modules.
+//! Inspection of compiled modules: sizes, listings, and symbols for perf and gdb.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -9,17 +9,17 @@ use crate::code::perf;
 use crate::objdump;
 
 impl Module {
-    /// Size of the machine code of its functions, in bytes: of those that [have been
-    /// compiled](crate::FunctionBody::is_compiled).
+    /// Size of the machine code of all functions that [have been
+    /// compiled](crate::FunctionBody::is_compiled), in bytes.
     pub fn code_size(&self) -> usize {
         self.code().code_length()
     }
 
-    /// Writes functions as text: each instruction of WebAssembly, followed by its machine code.
-    /// `wanted` gets a function's index and its name in the name section.
+    /// Writes functions as text: each WebAssembly instruction, followed by its machine code.
+    /// `wanted` selects functions: it gets a function's index and its name in the name section.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Any error that `out` returns.
     pub fn write_objdump(
         &self,
         wanted: impl Fn(u32, Option<&str>) -> bool,
@@ -28,20 +28,20 @@ impl Module {
         objdump::write(self.code(), objdump::Code::Original, wanted, out)
     }
 
-    /// As [`Module::write_objdump`], with a figure in front of each instruction and of its machine
-    /// code, such as how often it was executed. `figure` gets a function's index, and an offset
-    /// from the start of its body. Machine code that does the work of several instructions is that
-    /// of the last one.
+    /// As [`Module::write_objdump`], with a figure before each instruction and its machine code,
+    /// such as how often it was executed. `figure` gets a function's index, and an offset from the
+    /// start of its body. Machine code that does the work of several instructions is listed with
+    /// the last one.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Any error that `out` returns.
     pub fn write_objdump_with_figures(
         &self,
         wanted: impl Fn(u32, Option<&str>) -> bool,
         figure: impl Fn(u32, u32) -> Option<u64>,
         out: &mut dyn Write,
     ) -> io::Result<()> {
-        // The body that was asked for last: its function, and the offsets of its instructions.
+        // The most recently requested body: its function, and the offsets of its instructions.
         let last: RefCell<(Option<u32>, Vec<u64>)> = RefCell::default();
         let of_offset = |offset: u64| {
             let index = self.code().function_with_body_at(u32::try_from(offset).ok()?)?;
@@ -58,13 +58,12 @@ impl Module {
     }
 
     /// As [`Module::write_objdump`], but functions that [have probes](Module::probes), or had some,
-    /// are listed as the version of their code that was made last: offsets are from its start, and
-    /// each site is marked and followed by its stub. A site is a NOP, or a jump to its stub if a
-    /// probe there is on. If probes that call functions are, the stub that calls them is listed
-    /// too.
+    /// are listed as the latest version of their code: offsets are from its start, and each site is
+    /// marked and followed by its stub. A site is a NOP, or a jump to its stub if a probe there is
+    /// on. If probes there that call functions are on, the stub that calls them is listed too.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Any error that `out` returns.
     pub fn write_objdump_with_sites(
         &self,
         wanted: impl Fn(u32, Option<&str>) -> bool,
@@ -73,22 +72,22 @@ impl Module {
         objdump::write(self.code(), objdump::Code::LastVersion, wanted, out)
     }
 
-    /// Writes the addresses of the functions' code, in the format of `/tmp/perf-PID.map`, from
-    /// which perf takes their names. The versions of probed functions that were made so far are
-    /// `NAME [probed]`, and the code at their sites `NAME [stub]`; write the map again when more
-    /// probes have been made, or such that call functions were activated, since perf reads it only
-    /// for its reports.
+    /// Writes the addresses of the functions' code in the format of `/tmp/perf-PID.map`, from which
+    /// perf takes their names. The versions of probed functions made so far are `NAME [probed]`,
+    /// and the code at their sites is `NAME [stub]`. Write the map again when more probes have been
+    /// made, or probes that call functions have been activated: perf reads it only when it reports.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Any error that `out` returns.
     pub fn write_perf_map(&self, out: &mut dyn Write) -> io::Result<()> {
         perf::write_map(self.code(), out)
     }
 
-    /// Registers the functions with gdb's JIT interface, at a cost of some 90 bytes for each of
-    /// them. The versions of probed functions are registered when they are made, as `NAME [probed]`
-    /// and `NAME [stub]`, at a cost of some 900 bytes each; so is each stub that is generated for
-    /// probes that call functions. All of it ends with the result.
+    /// Registers the functions with gdb's JIT interface, at a cost of about 90 bytes each. The
+    /// versions of probed functions are registered when they are made, as `NAME [probed]` and
+    /// `NAME [stub]`, at a cost of about 900 bytes each; the same holds for each stub that is
+    /// generated for probes that call functions. All registrations end when the returned value is
+    /// dropped.
     pub fn show_to_gdb(&self) -> GdbRegistration {
         gdb::register(self.code().clone())
     }

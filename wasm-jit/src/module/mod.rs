@@ -2,10 +2,10 @@
 //!
 //! 1. The text format is converted to a binary module (the crate wat).
 //! 2. `parse.rs` decodes and validates everything but function bodies. The result is a
-//!    [`ModuleInfo`], which has all declarations that the compiler needs, and segments, exports and
-//!    constant expressions (`const_expr.rs`), which instantiation uses.
-//! 3. [`compile_all`] validates and compiles the bodies, or [`compile_lazily`] validates them, and
-//!    each is compiled when it is first called.
+//!    [`ModuleInfo`], which has all declarations that the compiler needs, and the segments, exports
+//!    and constant expressions (`const_expr.rs`) that instantiation uses.
+//! 3. Either [`compile_all`] validates and compiles the bodies, or [`compile_lazily`] validates
+//!    them, and each function is compiled when it is first called.
 //!
 //! A module that was compiled before is loaded instead (`precompiled/`).
 //!
@@ -90,7 +90,7 @@ impl Module {
     /// Compiles a binary module.
     ///
     /// # Errors
-    /// Those of [`Module::new`].
+    /// As for [`Module::new`].
     pub fn from_binary(engine: &Engine, bytes: &[u8]) -> Result<Self, Error> {
         Self::compile(engine, bytes.to_vec())
     }
@@ -98,7 +98,7 @@ impl Module {
     /// Compiles the module in a file, in binary or text format.
     ///
     /// # Errors
-    /// Those of [`Module::new`], and [`Error::Read`].
+    /// As for [`Module::new`], and [`Error::Read`] if the file cannot be read.
     pub fn from_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let bytes = fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
@@ -131,7 +131,7 @@ impl Module {
         Ok(Self::of(engine, parsed, code))
     }
 
-    /// The module with this code, of which nothing has run.
+    /// The module with this code, none of which has run.
     fn of(engine: &Engine, parsed: Parsed, code: Arc<CodeImage>) -> Self {
         engine.add_image(&code);
         Self(Arc::new(ModuleInner { engine: engine.clone(), parsed, code, names: OnceLock::new() }))
@@ -152,12 +152,12 @@ impl Module {
         Ok(())
     }
 
-    /// The engine that compiled it.
+    /// The engine that compiled the module.
     pub fn engine(&self) -> &Engine {
         &self.0.engine
     }
 
-    /// Its imports, in order.
+    /// The module's imports, in order.
     pub fn imports(&self) -> impl ExactSizeIterator<Item = ImportType<'_>> + '_ {
         self.parsed().imports.iter().map(|import| self.import_type(import))
     }
@@ -166,12 +166,12 @@ impl Module {
         ImportType { module: &import.module, name: &import.name, ty: self.type_of(import.item) }
     }
 
-    /// Its exports, in order.
+    /// The module's exports, in order.
     pub fn exports(&self) -> impl ExactSizeIterator<Item = ExportType<'_>> + '_ {
         self.parsed().exports.iter().map(|(name, item)| ExportType { name, ty: self.type_of(*item) })
     }
 
-    /// The type of the export of this name.
+    /// The type of the export of this name, or `None` if there is none.
     pub fn get_export(&self, name: &str) -> Option<ExternType> {
         self.export(name).map(|item| self.type_of(item))
     }
@@ -198,8 +198,8 @@ impl Module {
         }
     }
 
-    /// A type of references, as an instruction of the module names it; `None` if the module has no
-    /// such type. See [`Instruction::operator`].
+    /// Converts a reference type in an instruction of the module; `None` if the module has no such
+    /// type. See [`Instruction::operator`].
     pub fn ref_type(&self, ty: wasmparser::RefType) -> Option<RefType> {
         RefType::from_wasm(ty, self.info())
     }
@@ -243,7 +243,7 @@ impl Module {
         self.0.names.get_or_init(|| Names::of(self.bytes()))
     }
 
-    /// The binary module; of one in text format, what it was converted to.
+    /// The binary module. If the module was in text format, this is the result of its conversion.
     pub fn bytes(&self) -> &[u8] {
         &self.0.code.bytes
     }

@@ -45,7 +45,7 @@ pub(crate) enum SegmentMode {
     Active { target: u32, offset: ConstExpr },
     /// On request of the program.
     Passive,
-    /// Never.
+    /// Not at all: it only declares functions that may be referenced.
     Declared,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum Elements {
 #[derive(Debug)]
 pub(crate) struct DataSegment {
     pub mode: SegmentMode,
-    /// Its range in the module's bytes.
+    /// The segment's range in the module's bytes.
     pub range: Range<usize>,
 }
 
@@ -73,10 +73,10 @@ pub(crate) struct DataSegment {
 #[derive(Debug, Default)]
 pub(crate) struct Parsed {
     pub info: ModuleInfo,
-    /// By type index. They keep the ids in `info` in use.
+    /// The ids of the types, by type index. They keep the ids in `info` in use.
     pub type_ids: Vec<TypeId>,
     pub imports: Vec<Import>,
-    /// In module order.
+    /// The exports, in module order.
     pub exports: Vec<(Box<str>, Item)>,
     pub export_index: HashMap<Box<str>, usize>,
     /// Initial values of the module's own globals.
@@ -90,7 +90,7 @@ pub(crate) struct Parsed {
 
 /// Decodes and validates a module, except for its function bodies.
 pub(crate) fn parse<'a>(engine: &Engine, bytes: &'a [u8]) -> Result<(Parsed, Vec<ToCompile<'a>>), Error> {
-    // Offsets in the module are stored in 32 bits.
+    // Offsets in the module are stored as 32-bit numbers.
     if u32::try_from(bytes.len()).is_err() {
         return Err(Error::Invalid { message: "the module is larger than 4 GiB".to_owned(), offset: 0 });
     }
@@ -302,14 +302,14 @@ impl Parsed {
 
 /// Where a recursion group is added to a module.
 struct GroupContext<'a> {
-    /// With the types before the group.
+    /// The module with the types before the group.
     info: &'a ModuleInfo,
-    /// The index of its first type.
+    /// The index of the group's first type.
     first: u32,
     offset: u64,
 }
 
-/// Where a type is, from the view of a group.
+/// Where a type is, as seen from a group.
 #[derive(Clone, Copy)]
 enum Place {
     /// In the group.
@@ -392,7 +392,7 @@ fn element_segment(
     Ok(ElementSegment { mode, ty, items })
 }
 
-/// The type. Refuses one that the validator accepts and this engine does not support.
+/// Converts a type. Refuses one that the validator accepts but this engine does not support.
 fn known(ty: wp::ValType, info: &ModuleInfo, offset: u64) -> Result<ValType, Error> {
     let unsupported = || Error::Unsupported { message: format!("the type {ty} is not supported"), offset };
     ValType::from_wasm(ty, info).ok_or_else(unsupported)

@@ -1,8 +1,8 @@
-//! The accessors of a store: which frames have one, and whether those still exist.
+//! The accessors of a store: which frames have one, and whether these frames still exist.
 //!
-//! Accessors are in the store as long as it lives, and those that have ended are used again, with
-//! another number. Those of existing frames are a list from the innermost frame outwards, which
-//! compiled code and unwinding shorten: see `trap::accessors`.
+//! Accessors are in the store as long as it lives; ended accessors are reused, with another number.
+//! The accessors of existing frames form a list from the innermost frame outwards, which compiled
+//! code and unwinding shorten: see `trap::accessors`.
 
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::AtomicUsize;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::trap::Waiting;
 use crate::vmctx::{NO_ACCESSOR, VmAccessor, VmStoreContext};
 
-/// How many accessors there may be before those that have ended are used again.
+/// The number of accessors that there may be before ended ones are reused.
 const FEW: usize = 16;
 
 /// The identity of a frame, in its store.
@@ -25,7 +25,7 @@ pub(crate) struct FrameId {
 
 #[derive(Debug)]
 struct Accessor {
-    /// Compiled code has its address.
+    /// Does not move: compiled code has its address.
     vm: Box<VmAccessor>,
     number: u64,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Accessors {
     all: Vec<Accessor>,
     free: Vec<u32>,
     numbers: u64,
-    /// How many there may be before the ended ones are looked for.
+    /// The number of accessors at which the next search for ended ones begins.
     limit: usize,
 }
 
@@ -47,10 +47,11 @@ impl Accessors {
         Some(accessor.vm.fp.load(Relaxed)).filter(|fp| *fp != 0)
     }
 
-    /// The identity of a frame, which the walk from the innermost frame outwards must reach.
+    /// The identity of a frame, which must be reachable by the walk from the innermost frame
+    /// outwards.
     ///
     /// # Safety
-    /// The context is that of the store to which this and the frames belong, and which the thread
+    /// The context is that of the store to which `self` and the frames belong, and which the thread
     /// runs.
     pub(crate) unsafe fn of(
         &mut self,

@@ -49,7 +49,7 @@ impl Drop for Lent {
 /// The reason why the program stopped. A panic of a host function is resumed.
 ///
 /// # Safety
-/// The function belongs to this store; the number of values is the larger one of the numbers of its
+/// The function belongs to this store; the number of values is the larger of the numbers of its
 /// parameters and results, and they are arguments of its types, lowered by this store.
 pub(crate) unsafe fn invoke<T: 'static>(
     store: &mut StoreInner<T>,
@@ -63,10 +63,10 @@ pub(crate) unsafe fn invoke<T: 'static>(
 /// As [`invoke`]; a host function gets the instance as its caller.
 ///
 /// # Errors
-/// Those of [`invoke`].
+/// As for [`invoke`].
 ///
 /// # Safety
-/// Those of [`invoke`]; the caller is an instance of this store.
+/// As for [`invoke`]; the caller is an instance of this store.
 pub(crate) unsafe fn invoke_from<T: 'static>(
     store: &mut StoreInner<T>,
     func: Func,
@@ -84,13 +84,13 @@ pub(crate) unsafe fn invoke_from<T: 'static>(
     unsafe { invoke_unobserved(store, func, caller, values) }
 }
 
-/// The same, whether calls of the store are observed or not.
+/// As [`invoke_from`], but the call is not observed.
 ///
 /// # Errors
-/// Those of [`invoke`].
+/// As for [`invoke`].
 ///
 /// # Safety
-/// Those of [`invoke_from`].
+/// As for [`invoke_from`].
 pub(super) unsafe fn invoke_unobserved<T: 'static>(
     store: &mut StoreInner<T>,
     func: Func,
@@ -104,8 +104,8 @@ pub(super) unsafe fn invoke_unobserved<T: 'static>(
 }
 
 /// # Safety
-/// Those of [`invoke`]; `store` points to a complete [`StoreInner`], and the caller is an instance
-/// of it.
+/// As for [`invoke`]; `store` points to a complete [`StoreInner`], and the caller is an instance of
+/// it.
 unsafe fn invoke_in(
     store: *mut StoreOpaque,
     func: *const VmFuncRef,
@@ -129,8 +129,8 @@ unsafe fn invoke_in(
         }
         let collections = (*store).collections;
         let call = || {
-            // Only while the enclosing activation is known as such: its frames are on another
-            // stack. This frame is above those of the activation.
+            // Only while the enclosing activation is known: its frames are on another stack. This
+            // frame is above those of the activation.
             let around = on_another_stack.then(|| stack::enter(&(*area).execution, stack::pointer()));
             let left = entry(context, code, values);
             if let Some(around) = around {
@@ -143,8 +143,8 @@ unsafe fn invoke_in(
             trap::enter(area.cast(), call)
         };
         if (*store).collections != collections {
-            // A later call's frames are in the same place. References that this one's left there
-            // would keep objects alive in it, perhaps all of a full heap.
+            // The frames of a later call use the same memory. References that this call left there
+            // would keep objects alive during it, perhaps those of an entire heap.
             stack::clear_below((*area).execution.vm.stack_limit);
         }
         if on_another_stack {

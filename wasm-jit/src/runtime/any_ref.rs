@@ -1,7 +1,7 @@
 //! References to structures, arrays and `i31`: [`AnyRef`], [`StructRef`], [`ArrayRef`], [`I31`].
 //!
 //! A handle keeps its object alive: the store has a weak reference to each handle's root, and the
-//! collector treats the objects of those that still exist as reachable.
+//! collector treats the objects whose roots still exist as reachable.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::object_type::{ObjectType, lower_i31, storage, struct_layout};
 use crate::store_id::StoreId;
 use crate::types::{ArrayType, FieldType, HeapType, Mutability, StructType};
 
-/// An integer of 31 bits, as a reference.
+/// A 31-bit integer that is a reference: `i31`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct I31(u32);
 
 impl I31 {
-    /// The integer of these lower 31 bits: what `ref.i31` makes of the value.
+    /// The lower 31 bits of `value`, as `ref.i31` takes them.
     pub fn wrapping(value: i32) -> Self {
         Self(value as u32 & 0x7fff_ffff)
     }
@@ -71,7 +71,7 @@ enum Kind {
 }
 
 impl AnyRef {
-    /// A value of the host as a value of type `any`: `any.convert_extern`.
+    /// A host value as a value of type `any`: `any.convert_extern`.
     pub fn from_extern(value: ExternRef) -> Self {
         match value.data().downcast_ref::<Self>() {
             Some(any) => any.clone(),
@@ -79,8 +79,8 @@ impl AnyRef {
         }
     }
 
-    /// The same value as one of the host: `extern.convert_any`. If it did not come from the host,
-    /// the data of the result is the `AnyRef`.
+    /// The same value as a host value: `extern.convert_any`. If it did not come from the host, the
+    /// data of the result is this `AnyRef`.
     pub fn to_extern(&self) -> ExternRef {
         match &self.0 {
             Kind::Host(value) => value.clone(),
@@ -93,29 +93,30 @@ impl AnyRef {
         if let Kind::I31(value) = self.0 { Some(value) } else { None }
     }
 
-    /// The structure, if it is one.
+    /// The structure, if the value is one.
     ///
     /// # Panics
-    /// If it is an object of another store; so do the other methods that take a store.
+    /// If the value is an object of another store. The same holds for the other methods that take a
+    /// store.
     pub fn as_struct(&self, store: impl AsContext) -> Option<StructRef> {
         let handle = self.handle()?;
         let is_struct = matches!(self.ty(store), HeapType::ConcreteStruct(_));
         is_struct.then(|| StructRef(handle.clone()))
     }
 
-    /// The array, if it is one.
+    /// The array, if the value is one.
     pub fn as_array(&self, store: impl AsContext) -> Option<ArrayRef> {
         let handle = self.handle()?;
         let is_array = matches!(self.ty(store), HeapType::ConcreteArray(_));
         is_array.then(|| ArrayRef(handle.clone()))
     }
 
-    /// The value of the host, if it came from there.
+    /// The host value, if the value came from the host.
     pub fn as_extern(&self) -> Option<&ExternRef> {
         if let Kind::Host(value) = &self.0 { Some(value) } else { None }
     }
 
-    /// Its type.
+    /// The concrete type of a structure or array, or the type of an `i31` or a host value.
     pub fn ty(&self, store: impl AsContext) -> HeapType {
         self.type_in(&store.as_context().0.opaque)
     }
@@ -182,8 +183,8 @@ impl From<ArrayRef> for AnyRef {
     }
 }
 
-/// A structure. A clone refers to the same one. It must be used with the store that it belongs to;
-/// otherwise its methods panic.
+/// A structure. A clone refers to the same structure. It must be used with the store that it
+/// belongs to; otherwise its methods panic.
 #[derive(Clone, Debug)]
 pub struct StructRef(ObjectHandle);
 
@@ -212,14 +213,14 @@ impl StructRef {
         Ok(Self(store.root_object(object)))
     }
 
-    /// Its type.
+    /// The structure's type.
     pub fn ty(&self, store: impl AsContext) -> StructType {
         let store = &store.as_context().0.opaque;
         self.type_in(store)
     }
 
-    /// The value of a field, or `None` if there is none of this number. A packed one is
-    /// zero-extended.
+    /// The value of the field with this index, or `None` if there is no such field. A packed field
+    /// is zero-extended.
     pub fn field(&self, mut store: impl AsContextMut, index: usize) -> Option<Val> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let (object, ty) = (self.0.object(store), self.type_in(store));
@@ -229,10 +230,10 @@ impl StructRef {
         Some(store.lift(ty.fields()[index].storage().unpacked(), word))
     }
 
-    /// Sets a field, of which a packed one keeps the lowest bits.
+    /// Sets the field with this index. A packed field keeps the lowest bits of the value.
     ///
     /// # Errors
-    /// [`Error::ConstantField`]; [`Error::OutOfBounds`] if there is none of this number;
+    /// [`Error::ConstantField`]; [`Error::OutOfBounds`] if there is no such field;
     /// [`Error::ValueType`] and [`Error::WrongStore`] concern the value.
     pub fn set_field(&self, mut store: impl AsContextMut, index: usize, value: &Val) -> Result<(), Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
@@ -248,13 +249,13 @@ impl StructRef {
     }
 }
 
-/// An array. A clone refers to the same one. It must be used with the store that it belongs to;
+/// An array. A clone refers to the same array. It must be used with the store that it belongs to;
 /// otherwise its methods panic.
 #[derive(Clone, Debug)]
 pub struct ArrayRef(ObjectHandle);
 
 impl ArrayRef {
-    /// An array of `length` times the same value.
+    /// An array of `length` elements, all of which are `value`.
     ///
     /// # Errors
     /// [`Error::ValueType`] and [`Error::WrongStore`] concern the value; [`Error::InvalidType`]:
@@ -302,22 +303,23 @@ impl ArrayRef {
         store.new_array(&known, length, Room::Collect(collect::From::Host, &[]))
     }
 
-    /// Its type.
+    /// The array's type.
     pub fn ty(&self, store: impl AsContext) -> ArrayType {
         self.type_in(&store.as_context().0.opaque)
     }
 
-    /// How many elements it has.
+    /// The number of elements.
     pub fn len(&self, store: impl AsContext) -> u32 {
         self.0.object(&store.as_context().0.opaque).length()
     }
 
-    /// Whether it has none.
+    /// Whether the array has no elements.
     pub fn is_empty(&self, store: impl AsContext) -> bool {
         self.len(store) == 0
     }
 
-    /// An element, or `None` if it is beyond the array. A packed one is zero-extended.
+    /// The element at an index, or `None` if it is out of bounds. A packed element is
+    /// zero-extended.
     pub fn get(&self, mut store: impl AsContextMut, index: u32) -> Option<Val> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let (object, ty) = (self.0.object(store), self.type_in(store));
@@ -329,10 +331,10 @@ impl ArrayRef {
         Some(store.lift(ty.element().storage().unpacked(), word))
     }
 
-    /// Sets an element, of which a packed one keeps the lowest bits.
+    /// Sets the element at an index. A packed element keeps the lowest bits of the value.
     ///
     /// # Errors
-    /// [`Error::ConstantField`]; [`Error::OutOfBounds`] if it is beyond the array;
+    /// [`Error::ConstantField`]; [`Error::OutOfBounds`] if there is no such element;
     /// [`Error::ValueType`] and [`Error::WrongStore`] concern the value.
     pub fn set(&self, mut store: impl AsContextMut, index: u32, value: &Val) -> Result<(), Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
@@ -381,7 +383,7 @@ fn element_offset(ty: &ArrayType, index: u32) -> usize {
 }
 
 impl StoreOpaque {
-    /// Keeps a type of objects in use as long as the store exists.
+    /// Keeps an object type in use as long as the store exists.
     fn keep_type(&mut self, ty: TypeId) -> Arc<ObjectType> {
         let object_type = ty.object_type().clone();
         self.object_types.entry(ty.get()).or_insert(ty);

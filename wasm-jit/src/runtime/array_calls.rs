@@ -11,10 +11,10 @@ use crate::error::Error;
 use crate::trap::Trap;
 use crate::vmctx::{Answer, VmContext};
 
-/// What a program may refer to only by what a libcall has got is in its frame.
+/// References that the program has only passed to a libcall are in the program's frame.
 const COLLECT: Room<'_> = Room::Collect(From::Libcall, &[]);
 
-/// The answer of a libcall that creates an object with this function.
+/// The result of a libcall that creates an object with this function.
 fn created(
     running: Running<'_>,
     create: impl FnOnce(&mut StoreOpaque, &InstanceData) -> Result<Object, Error>,
@@ -72,7 +72,7 @@ fn values(instance: &InstanceData, segment: u32, from: u64, length: u64) -> Resu
     part(&instance.elements[segment as usize].values, from, length).ok_or(Trap::TableOutOfBounds)
 }
 
-/// Writes elements of an array, from this index on.
+/// Writes elements of an array, starting at this index.
 ///
 /// # Safety
 /// The array has room for them there, and they are of its elements' type and size, or the bytes of

@@ -9,13 +9,13 @@ use super::objects::Object;
 use super::store::{StoreContext, StoreContextMut, StoreOpaque};
 use crate::types::{Mutability, StorageType, ValType};
 
-/// A number that elements of arrays are.
+/// A Rust number type that array elements can have.
 ///
 /// # Safety
 /// Every sequence of bits is a value, elements of this storage type have the same size, and the
 /// alignment is at most eight bytes.
 pub unsafe trait ArrayElement: Copy + 'static {
-    /// What such elements hold.
+    /// The storage type of the elements.
     const STORAGE: StorageType;
 }
 

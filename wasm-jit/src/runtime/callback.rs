@@ -1,4 +1,4 @@
-//! Calls of closures by probes.
+//! Calls to closures by probes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,15 +9,15 @@ use super::store::StoreArea;
 use crate::code::probed::{CallBack, CalledBy};
 use crate::vmctx::{VmContext, VmFuncRef, VmTable};
 
-/// The [callee](crate::probes::Bound::Callee) of a call for which the table has no function, or
-/// whose reference is null: it traps.
+/// The value of [`Bound::Callee`](crate::probes::Bound::Callee) for a call that will trap, because
+/// the table has no function for it or its reference is null.
 pub const NO_FUNCTION: u64 = u64::MAX;
-/// The [callee](crate::probes::Bound::Callee) of a call, if the running instance does not know it
-/// by an index.
+/// The value of [`Bound::Callee`](crate::probes::Bound::Callee) for a call whose callee has no
+/// index in the running instance.
 pub const OTHER_FUNCTION: u64 = u64::MAX - 1;
 
-/// Calls the closure of a probe with the values that its stub has stored. Returns 1 if it has
-/// panicked: then the activation is to be left.
+/// Calls the closure of a probe with the values that its stub has stored. Returns 1 if the closure
+/// panicked; then the activation must be left.
 ///
 /// # Safety
 /// Called by stubs only, which pass an object that their image keeps, as many values as it names,
@@ -47,8 +47,8 @@ pub(crate) unsafe extern "sysv64" fn call_back(
     }
 }
 
-/// The function at an index of a table, or to which a reference refers, by its index in the module
-/// of the running instance.
+/// The function at an index in a table, or the function that a reference refers to, as an index in
+/// the module of the running instance.
 ///
 /// # Safety
 /// The context is that of the running instance. Its module has the table; a reference is one in

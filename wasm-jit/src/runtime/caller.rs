@@ -1,4 +1,5 @@
-//! [`Caller`], and host functions whose types are known at run time.
+//! [`Caller`], which gives a host function access to the store, and host functions whose types are
+//! known at run time.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::error::Error;
 use crate::trap;
 use crate::types::{FuncType, ValType};
 
-/// The context of a call of a host function: the store, and the exports of the calling instance.
+/// The context of a call to a host function: the store, and the calling instance with its exports.
 #[derive(Debug)]
 pub struct Caller<'a, T: 'static> {
     store: StoreContextMut<'a, T>,
@@ -31,7 +32,8 @@ impl<'a, T: 'static> Caller<'a, T> {
         Self { store: StoreContextMut::new(unsafe { &mut *store }), instance: call.caller }
     }
 
-    /// The export of this name of the calling instance; `None` also if the host is the caller.
+    /// The export of this name of the calling instance; `None` if there is none, or if the host is
+    /// the caller.
     pub fn get_export(&mut self, name: &str) -> Option<Extern> {
         // SAFETY: instances live as long as their store, which is borrowed: nothing that could
         // change this one runs at the same time.
@@ -46,12 +48,12 @@ impl<'a, T: 'static> Caller<'a, T> {
         Some(Instance::of(&self.store.as_context().0.opaque, instance))
     }
 
-    /// Calls a function with the calling instance as its caller: a host function that wraps another
-    /// one calls it so, and the inner one finds the same exports. For a function of WebAssembly
-    /// this is [`Func::call`].
+    /// Calls a function with the calling instance as its caller. A host function that wraps another
+    /// one uses this, so that the inner one finds the same exports. For a WebAssembly function this
+    /// is the same as [`Func::call`].
     ///
     /// # Errors
-    /// Those of [`Func::call`].
+    /// As for [`Func::call`].
     ///
     /// # Panics
     /// If the function belongs to another store, and when a host function panics.
@@ -68,17 +70,17 @@ impl<'a, T: 'static> Caller<'a, T> {
         unsafe { trap::is_requested(execution) }
     }
 
-    /// The embedder's data.
+    /// The embedder's data in the store.
     pub fn data(&self) -> &T {
         self.store.data()
     }
 
-    /// The embedder's data.
+    /// The embedder's data in the store, mutable.
     pub fn data_mut(&mut self) -> &mut T {
         self.store.data_mut()
     }
 
-    /// The engine.
+    /// The engine that the store was created with.
     pub fn engine(&self) -> &Engine {
         self.store.engine()
     }

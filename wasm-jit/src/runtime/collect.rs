@@ -1,21 +1,22 @@
 //! The collector: frees objects, exceptions and references to host values that WebAssembly can no
 //! longer reach.
 //!
-//! It runs when there are twice as many exceptions and references as the last run retained, but not
-//! for few in a large heap, or when as much memory has been allocated in the heap, and by host
-//! values, as was reachable then ([`Heap::is_due`]). It marks, then sweeps:
+//! It runs when there are twice as many exceptions and references as the last collection retained
+//! (unless they are few compared to the size of the heap), or when as much memory has been
+//! allocated in the heap, and by host values, as was reachable then ([`Heap::is_due`]). It marks,
+//! then sweeps:
 //! 1. The roots are the frames of all activations, callee-saved registers, results in transit,
 //!    globals, tables and element segments that hold such references, and the objects and
 //!    exceptions for which the host has handles.
 //! 2. Frames are scanned conservatively: every word that looks like a reference is treated as one.
-//!    So compiled code keeps no maps of its frames. Nothing moves, so a word that only looks like a
-//!    reference merely keeps something alive. The frames of an activation are between its entry
-//!    trampoline and the host trampoline through which it was left, which also saves the registers.
-//!    The host's part of the stack is not scanned: a host function may run on a stack of its own.
-//!    References that an ended call left on the stack are cleared when it ends, if there was a
-//!    collection during that time ([`stack::clear_below`](super::stack::clear_below)).
-//! 3. The values of a marked exception are roots too. Objects are traced by their types, which say
-//!    where they have references.
+//!    Compiled code therefore needs no maps of its frames. Nothing moves, so a word that only looks
+//!    like a reference merely keeps something alive. The frames of an activation are between its
+//!    entry trampoline and the host trampoline through which it was left, which also saves the
+//!    registers. The host's part of the stack is not scanned: a host function may run on a separate
+//!    stack. References that an ended call left on the stack are cleared when it ends, if there was
+//!    a collection during that time ([`stack::clear_below`](super::stack::clear_below)).
+//! 3. The values of a marked exception are roots too. Objects are traced by their types, which
+//!    record where they have references.
 //!
 //! It may only run when every live reference is in one of these places: in libcalls that create
 //! objects or exceptions, and in host calls before arguments or results are lowered.
@@ -32,8 +33,8 @@ use crate::trap::Activation;
 /// Minimum number of exceptions and references before a collection.
 const MINIMUM: usize = 1024;
 
-/// Bytes of the heap for each exception or reference before a collection: it marks the complete
-/// heap, which takes time.
+/// A collection because of the number of exceptions and references waits until there is one for
+/// this many bytes of the heap: it marks the complete heap, which takes time.
 const HEAP_BYTES: u64 = 64;
 
 /// The thresholds of the next collection.
@@ -53,8 +54,7 @@ pub(crate) enum From {
     Host,
     /// The runtime, on the same stack.
     Libcall,
-    /// The runtime, on the same stack. Frames and registers of compiled code are from this address
-    /// on.
+    /// The runtime, on the same stack. Frames and registers of compiled code begin at this address.
     Above(usize),
 }
 
@@ -248,7 +248,7 @@ mod tests {
     };
     use crate::{Engine, Error, Module};
 
-    /// Numbers of exceptions (and of their handles) and references.
+    /// The numbers of exceptions (and of their handles) and references.
     fn counts(store: &mut Store<()>) -> (usize, usize) {
         let mut context = store.as_context_mut();
         (context.opaque().exceptions.len(), context.opaque().extern_refs.len())

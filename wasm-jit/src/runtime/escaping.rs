@@ -8,8 +8,8 @@ use wasmparser::{
 
 use crate::module::Module;
 
-/// The functions of which others can have references: a function can only make one of those that
-/// the module mentions outside of code.
+/// The functions that other instances can have references to: code can make references only to
+/// functions that the module mentions outside of code.
 pub(super) fn escaping(module: &Module) -> Result<BTreeSet<u32>, BinaryReaderError> {
     let mut functions = BTreeSet::new();
     for payload in Parser::new(0).parse_all(module.bytes()) {

@@ -1,7 +1,8 @@
 //! Exceptions, as objects and as handles.
 //!
 //! An `exnref` is the address of a [`VmException`], whose memory the store owns until the collector
-//! finds no reference to it (`collect`). A handle of the host, [`ExnRef`], keeps it alive too.
+//! finds no reference to it (`collect`). A handle that the host has, [`ExnRef`], keeps it alive,
+//! too.
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -38,10 +39,10 @@ impl ExnRef {
         Ok(store.root_exception(address))
     }
 
-    /// The tag that it was thrown with.
+    /// The tag of the exception.
     ///
     /// # Panics
-    /// If it belongs to another store; so do the other methods.
+    /// If the exception belongs to another store. The same holds for the other methods.
     pub fn tag(&self, store: impl AsContext) -> Tag {
         let store = &store.as_context().0.opaque;
         // SAFETY: the handle keeps the exception alive, and its values do not change.
@@ -49,7 +50,7 @@ impl ExnRef {
         Tag::from_identity(store, identity)
     }
 
-    /// The values that it carries.
+    /// The values that the exception carries.
     pub fn fields(&self, mut store: impl AsContextMut) -> Vec<Val> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         collect::if_due(store, collect::From::Host, &[]);
@@ -121,7 +122,7 @@ pub(crate) struct Exceptions {
     objects: Vec<Object>,
     /// Total size of the objects.
     bytes: u64,
-    /// Those for which the host has handles.
+    /// The exceptions for which the host has handles.
     roots: Roots,
 }
 
@@ -171,15 +172,15 @@ impl Exceptions {
         self.roots.addresses().collect()
     }
 
-    /// Number of places for marks.
+    /// The number of exceptions, which is that of their marks.
     pub(crate) fn places(&self) -> usize {
         self.objects.len()
     }
 
-    /// The place of the exception whose address the word is, if it is one. To be called after
-    /// [`Exceptions::prepare`].
+    /// The position in the list of the exception whose address this word is, if it is one. To be
+    /// called after [`Exceptions::prepare`].
     pub(crate) fn place(&self, word: u64) -> Option<usize> {
-        // Most words are far from all of them.
+        // Most words are far from the addresses of all exceptions.
         let (first, last) = (self.objects.first()?, self.objects.last()?);
         if !(first.address()..=last.address()).contains(&(word as usize)) {
             return None;
@@ -187,7 +188,7 @@ impl Exceptions {
         self.objects.binary_search_by_key(&(word as usize), Object::address).ok()
     }
 
-    /// The words of the exception at this place.
+    /// The words of the exception at this position in the list.
     pub(crate) fn words(&self, place: usize) -> &[u64] {
         // SAFETY: the object lives as long as it is in the list, and does not change.
         unsafe { self.objects[place].0.as_ref() }

@@ -29,37 +29,37 @@ pub enum Extern {
 }
 
 impl Extern {
-    /// The function, if it is one.
+    /// The function, if the item is one.
     pub fn into_func(self) -> Option<Func> {
         if let Self::Func(func) = self { Some(func) } else { None }
     }
 
-    /// The global, if it is one.
+    /// The global, if the item is one.
     pub fn into_global(self) -> Option<Global> {
         if let Self::Global(global) = self { Some(global) } else { None }
     }
 
-    /// The table, if it is one.
+    /// The table, if the item is one.
     pub fn into_table(self) -> Option<Table> {
         if let Self::Table(table) = self { Some(table) } else { None }
     }
 
-    /// The memory, if it is one that is not shared.
+    /// The memory, if the item is one that is not shared.
     pub fn into_memory(self) -> Option<Memory> {
         if let Self::Memory(memory) = self { Some(memory) } else { None }
     }
 
-    /// The memory, if it is a shared one.
+    /// The memory, if the item is a shared one.
     pub fn into_shared_memory(self) -> Option<SharedMemory> {
         if let Self::SharedMemory(memory) = self { Some(memory) } else { None }
     }
 
-    /// The tag, if it is one.
+    /// The tag, if the item is one.
     pub fn into_tag(self) -> Option<Tag> {
         if let Self::Tag(tag) = self { Some(tag) } else { None }
     }
 
-    /// Its type. The minimum of memories and tables is their current size.
+    /// The item's type. The minimum of a memory or table is its current size.
     pub fn ty(&self, store: impl AsContext) -> ExternType {
         self.current_type(&store.as_context().0.opaque)
     }
@@ -175,7 +175,7 @@ pub struct Export<'i> {
 }
 
 impl<'i> Export<'i> {
-    /// Its name.
+    /// The name of the export.
     pub fn name(&self) -> &'i str {
         self.name
     }

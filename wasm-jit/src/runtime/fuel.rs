@@ -1,8 +1,8 @@
 //! A store's fuel: how much its programs may still execute, if the engine's code consumes fuel
 //! ([`Config::consume_fuel`](crate::Config::consume_fuel)). A new store has none.
 //!
-//! Compiled code counts down a signed number. More than that can hold is kept in reserve: it would
-//! last for centuries.
+//! Compiled code counts down a signed number. Fuel beyond its range is kept in reserve; the range
+//! alone lasts for centuries.
 
 use super::caller::Caller;
 use super::store::{AsContext, AsContextMut, Store, StoreContext, StoreContextMut, StoreOpaque};
@@ -52,7 +52,7 @@ impl<T: 'static> StoreContextMut<'_, T> {
 }
 
 impl<T: 'static> Store<T> {
-    /// The fuel that is left; 0 after a trap for the lack of it.
+    /// The remaining fuel; 0 after a trap for lack of fuel.
     ///
     /// # Errors
     /// [`Error::NoFuel`] if programs of this engine do not consume fuel.
@@ -60,8 +60,8 @@ impl<T: 'static> Store<T> {
         self.as_context().fuel()
     }
 
-    /// Replaces the fuel that is left. A program that has trapped for the lack of it does not
-    /// continue; other functions can be called.
+    /// Replaces the remaining fuel. A program that has trapped for lack of fuel does not continue;
+    /// other functions can be called.
     ///
     /// # Errors
     /// [`Error::NoFuel`] if programs of this engine do not consume fuel.
@@ -71,7 +71,8 @@ impl<T: 'static> Store<T> {
 }
 
 impl<T: 'static> Caller<'_, T> {
-    /// See [`Store::fuel`]. The instructions up to the call of this host function are paid for.
+    /// See [`Store::fuel`]. The instructions up to the call to this host function have been paid
+    /// for.
     ///
     /// # Errors
     /// [`Error::NoFuel`].
@@ -79,7 +80,7 @@ impl<T: 'static> Caller<'_, T> {
         self.as_context().fuel()
     }
 
-    /// See [`Store::set_fuel`]: so a host function can charge for what it does.
+    /// See [`Store::set_fuel`]. A host function can charge for its work in this way.
     ///
     /// # Errors
     /// [`Error::NoFuel`].

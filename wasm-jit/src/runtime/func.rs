@@ -1,4 +1,5 @@
-//! [`Func`]: functions of WebAssembly and of the host, called with values whose types are known at run time.
+//! [`Func`]: WebAssembly functions and host functions, called with values whose types are known at
+//! run time.
 
 use std::ptr::NonNull;
 
@@ -16,8 +17,8 @@ use crate::store_id::StoreId;
 use crate::types::FuncType;
 use crate::vmctx::VmFuncRef;
 
-/// A handle of a function. It must be used with the store that it belongs to; otherwise its methods
-/// panic.
+/// A handle of a WebAssembly function or a host function. It must be used with the store that it
+/// belongs to; otherwise its methods panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Func {
     store: StoreId,
@@ -29,8 +30,8 @@ unsafe impl Send for Func {}
 // SAFETY: as above.
 unsafe impl Sync for Func {}
 
-/// Identifies a function within its store: equal for all references to it, as those of instances
-/// that import it.
+/// Identifies a function within its store: the ids of all references to it are equal, including
+/// those of instances that import it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FuncId {
     context: usize,
@@ -39,7 +40,7 @@ pub struct FuncId {
 
 impl Func {
     /// A host function of any type. The closure gets the arguments, and a slice of zeros or nulls
-    /// to replace by the results.
+    /// that it replaces by the results.
     ///
     /// # Errors
     /// [`Error::Code`] if there is no memory for its trampoline; [`Error::InvalidType`] for more
@@ -57,7 +58,7 @@ impl Func {
     /// 16 parameters; its result is one or several values, or a `Result` of that.
     ///
     /// # Errors
-    /// Those of [`Func::new`].
+    /// As for [`Func::new`].
     pub fn wrap<T: 'static, P, R>(
         mut store: impl AsContextMut<Data = T>,
         closure: impl IntoFunc<T, P, R>,
@@ -65,31 +66,32 @@ impl Func {
         closure.into_host_func().insert(&mut store.as_context_mut().into_inner().opaque)
     }
 
-    /// Its type.
+    /// The function's type.
     pub fn ty(&self, store: impl AsContext) -> FuncType {
         self.type_in(&store.as_context().0.opaque)
     }
 
-    /// Whether it is a host function.
+    /// Whether the function is a host function.
     pub fn is_host(&self, store: impl AsContext) -> bool {
         self.is_host_in(&store.as_context().0.opaque)
     }
 
-    /// Whether this is its type. A type that was declared as a subtype, or in a recursion group
-    /// with others, differs from one that has the same parameters and results.
+    /// Whether the function's type is `ty`. A type that was declared as a subtype, or in a
+    /// recursion group with others, differs from one that has the same parameters and results.
     pub fn is_of_type(&self, store: impl AsContext, ty: &FuncType) -> bool {
         let store = &store.as_context().0.opaque;
         let known = store.engine.register_type(ty, "function");
         known.is_ok_and(|known| known.get() == self.type_id(store))
     }
 
-    /// Its identity.
+    /// The function's identity within its store.
     pub fn id(&self, store: impl AsContext) -> FuncId {
         let VmFuncRef { context, index, .. } = self.direct(&store.as_context().0.opaque);
         FuncId { context: context.addr(), index }
     }
 
-    /// Calls it. `results` are overwritten; their number must be that of the function's results.
+    /// Calls the function. `results` are overwritten; their number must be that of the function's
+    /// results.
     ///
     /// # Errors
     /// [`Error::ValueCount`], [`Error::ValueType`] and [`Error::WrongStore`] concern the arguments;
@@ -135,8 +137,8 @@ impl Func {
         Ok(())
     }
 
-    /// The same function, with arguments and results of Rust types. Results may be of subtypes: an
-    /// `Option<Func>` is any reference to a function.
+    /// The same function, with arguments and results of Rust types. The results of the function may
+    /// be of subtypes: an `Option<Func>` is any reference to a function.
     ///
     /// # Errors
     /// [`Error::FuncType`] if the function has another type.
@@ -153,7 +155,7 @@ impl Func {
         }
     }
 
-    /// Calls it with lowered arguments, which are replaced by the results.
+    /// Calls the function with lowered arguments, which are replaced by the results.
     ///
     /// # Safety
     /// There are as many values as `value_words` of the type says, and they are arguments of its
@@ -185,7 +187,7 @@ impl Func {
         unsafe { (*context).is_host != 0 }
     }
 
-    /// What it calls when calls between instances are not observed.
+    /// The function that is called when calls between instances are not observed.
     #[track_caller]
     pub(crate) fn direct(&self, store: &StoreOpaque) -> VmFuncRef {
         store.check(self.store);

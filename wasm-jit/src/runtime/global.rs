@@ -1,4 +1,4 @@
-//! [`Global`].
+//! [`Global`]: a handle of a global variable.
 
 use std::ptr::NonNull;
 
@@ -12,8 +12,8 @@ use crate::types::{GlobalType, Mutability, RefType, ValType};
 #[derive(Debug)]
 pub(crate) struct GlobalData {
     pub ty: GlobalType,
-    /// The address of its eight bytes, of a vector 16: in the context of the instance that defines
-    /// it, or in `owned`.
+    /// The address of the value, eight bytes, or 16 for a vector: in the context of the instance
+    /// that defines the global, or in a box of its own if `owned`.
     pub cell: NonNull<u64>,
     /// Whether the cell is a separate box.
     owned: bool,
@@ -69,12 +69,12 @@ impl Global {
         Ok(Self(Handle::at(store, index)))
     }
 
-    /// Its type.
+    /// The type of the global's value, and whether it can be assigned.
     pub fn ty(&self, store: impl AsContext) -> GlobalType {
         self.data(&store.as_context().0.opaque).ty
     }
 
-    /// Its value.
+    /// The global's current value.
     pub fn get(&self, mut store: impl AsContextMut) -> Val {
         let store = &mut store.as_context_mut().into_inner().opaque;
         collect::if_due(store, collect::From::Host, &[]);

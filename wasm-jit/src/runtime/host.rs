@@ -1,9 +1,9 @@
 //! Host functions: Rust closures that WebAssembly calls.
 //!
 //! Compiled code calls a host function through its context and the host trampoline of its type,
-//! which calls [`call_host`] with the arguments in memory. That finds the store and the closure,
-//! and catches what must not unwind through compiled code: a failure or panic is recorded in the
-//! store, and resumed where the activation was entered (`activation`).
+//! which calls [`call_host`] with the arguments in memory. That function finds the store and the
+//! closure, and catches panics, which must not unwind through compiled code: a failure or panic is
+//! recorded in the store, and resumed where the activation was entered (`activation`).
 
 use std::any::Any;
 use std::fmt;
@@ -26,7 +26,7 @@ use crate::vmctx::{MAX_RESULTS, VmContext, VmFuncRef};
 /// The store and the caller of a host function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostCall {
-    /// Derived from the borrow of the call of WebAssembly; nothing else uses it until the host
+    /// Derived from the borrow of the call to WebAssembly code; nothing else uses it until the host
     /// function returns.
     pub store: *mut StoreOpaque,
     /// The calling instance; `None` if the host is the caller.
@@ -86,10 +86,10 @@ impl HostFunc {
         Ok(self.insert_with(store, type_id, image, 0))
     }
 
-    /// The same, with the trampoline of an image for its type of this index.
+    /// As [`HostFunc::insert`], with the trampoline of an image for its type of this index.
     ///
     /// # Panics
-    /// If it has none.
+    /// If the image has no such trampoline.
     pub(crate) fn insert_with(
         &self,
         store: &mut StoreOpaque,
@@ -147,7 +147,7 @@ impl fmt::Debug for HostFuncData {
     }
 }
 
-/// The target of host trampolines. Returns 1 if the activation is to be left, or an exception is
+/// The target of host trampolines. Returns 1 if the activation must be left, or an exception is
 /// thrown.
 ///
 /// # Safety
@@ -179,8 +179,8 @@ unsafe extern "sysv64" fn call_host(
     unsafe { conclude(&mut *store, outcome, note) }
 }
 
-/// What is returned to compiled code after a closure: 0, or 1 if the activation is to be left. Then
-/// the reason is recorded; errors by `note`.
+/// The value that is returned to compiled code after a closure: 0, or 1 if the activation must be
+/// left. In the latter case the reason is recorded, errors by `note`.
 ///
 /// # Safety
 /// The thread must run the store.

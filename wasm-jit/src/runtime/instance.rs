@@ -27,8 +27,8 @@ pub(crate) struct ContextBlock {
     size: usize,
 }
 
-/// Bytes in front of the context: the address of the store's cursors, the instance's number, a
-/// settled operand, and the address of the instance's counters.
+/// Bytes before the context: the address of the store's cursors, the instance's number, a settled
+/// operand, and the address of the instance's counters.
 const IN_FRONT: usize = 32;
 const _: () = assert!(IN_FRONT >= -CURSORS as usize);
 
@@ -41,7 +41,7 @@ impl ContextBlock {
         let Some(start) = NonNull::new(start) else { std::alloc::handle_alloc_error(memory) };
         // SAFETY: within the block.
         let start = unsafe { start.add(IN_FRONT) };
-        // SAFETY: in front of the context, within the block.
+        // SAFETY: before the context, within the block.
         unsafe { start.byte_offset(CURSORS as isize).cast().write(NO_CURSORS.as_ptr()) };
         Self { start, size }
     }
@@ -52,13 +52,13 @@ impl ContextBlock {
 
     /// Where compiled code reads the address of the instance's counters.
     pub(crate) fn counters(&self) -> NonNull<Slot> {
-        // SAFETY: in front of the context, within the block, and zero at first.
+        // SAFETY: before the context, within the block, and zero at first.
         unsafe { self.start.byte_offset(COUNTERS as isize) }.cast()
     }
 
     /// Tells compiled code the number of the instance.
     pub(crate) fn set_number(&mut self, number: u64) {
-        // SAFETY: in front of the context, within the block; no code runs yet.
+        // SAFETY: before the context, within the block; no code runs yet.
         unsafe { self.start.byte_offset(INSTANCE_NUMBER as isize).cast::<u64>().write(number) };
     }
 
@@ -82,15 +82,15 @@ impl Drop for ContextBlock {
     }
 }
 
-/// An instance of a store. The lists have the indices of its items in the store's vectors, by their
-/// indices in the module.
+/// An instance of a store. The lists map the indices of its items in the module to their indices in
+/// the store's vectors.
 #[derive(Debug)]
 pub(crate) struct InstanceData {
     pub module: Module,
     /// Dropped before the context, which has the address of its counters.
     pub counting: Counting,
     pub block: ContextBlock,
-    /// One for each function, imports first. Compiled code holds their addresses.
+    /// A reference to each function, imports first. Compiled code holds their addresses.
     pub func_refs: NonNull<[VmFuncRef]>,
     pub memories: Box<[u32]>,
     pub tables: Box<[u32]>,
@@ -98,7 +98,7 @@ pub(crate) struct InstanceData {
     pub tags: Box<[u32]>,
     /// Data segments that are empty: they were used or dropped.
     pub dropped_data: Box<[bool]>,
-    /// The element segments; empty if used or dropped.
+    /// The element segments; those that were used or dropped are empty.
     pub elements: Box<[ElementValues]>,
 }
 
@@ -184,14 +184,14 @@ impl Instance {
         instantiate::instantiate(store.as_context_mut().into_inner(), module, imports)
     }
 
-    /// As [`Instance::new`], but the start function is not called: that is for [`Instance::start`],
-    /// before the instance is used. A recorder or a debugger gets ready in between.
+    /// As [`Instance::new`], but the start function is not called: [`Instance::start`] must call it
+    /// before the instance is used. A recorder or a debugger can be attached in between.
     ///
     /// # Errors
-    /// Those of [`Instance::new`], but for those of the start function.
+    /// As for [`Instance::new`], except for errors of the start function.
     ///
     /// # Panics
-    /// As [`Instance::new`].
+    /// As for [`Instance::new`].
     pub fn new_unstarted(
         mut store: impl AsContextMut,
         module: &Module,
@@ -200,23 +200,24 @@ impl Instance {
         instantiate::instantiate_unstarted(store.as_context_mut().into_inner(), module, imports)
     }
 
-    /// Calls the start function, if the module has one. [`Instance::new`] has done that.
+    /// Calls the start function, if the module has one: for an instance that was made by
+    /// [`Instance::new_unstarted`], since [`Instance::new`] does this itself.
     ///
     /// # Errors
-    /// A trap, an uncaught exception, an error of a host function.
+    /// A trap, an uncaught exception, or an error of a host function.
     ///
     /// # Panics
-    /// If the instance is of another store, or a host function panics.
+    /// If the instance belongs to another store, or a host function panics.
     pub fn start(&self, mut store: impl AsContextMut) -> Result<(), Error> {
         instantiate::start(store.as_context_mut().into_inner(), *self)
     }
 
-    /// The module.
+    /// The module that was instantiated.
     pub fn module<'a, T: 'static>(&self, store: impl Into<super::StoreContext<'a, T>>) -> &'a Module {
         &self.inner(&store.into().0.opaque).module
     }
 
-    /// The export of this name.
+    /// The export of this name, or `None` if there is none.
     pub fn get_export(&self, store: impl AsContext, name: &str) -> Option<Extern> {
         let store = &store.as_context().0.opaque;
         let instance = self.inner(store);
@@ -234,7 +235,7 @@ impl Instance {
         exports.map(move |(name, item)| Export { name, item: instance.item(store, *item) })
     }
 
-    /// The exported function of this name.
+    /// The exported function of this name, or `None` if there is none.
     pub fn get_func(&self, store: impl AsContext, name: &str) -> Option<Func> {
         self.get_export(store, name)?.into_func()
     }
@@ -252,17 +253,17 @@ impl Instance {
         func.ok_or_else(|| Error::UnknownExport { kind: "function", name: name.to_owned() })?.typed(store)
     }
 
-    /// Its identity, for [probes](crate::probes::Scope) of this instance only.
+    /// The instance's identity, for [probes](crate::probes::Scope) that concern only this instance.
     pub fn id(&self, store: impl AsContext) -> InstanceId {
         self.inner(&store.as_context().0.opaque).counting.instance()
     }
 
-    /// The exported memory of this name, if it is not shared.
+    /// The exported memory of this name, or `None` if there is none, or it is shared.
     pub fn get_memory(&self, store: impl AsContext, name: &str) -> Option<Memory> {
         self.get_export(store, name)?.into_memory()
     }
 
-    /// The exported shared memory of this name.
+    /// The exported shared memory of this name, or `None` if there is none.
     pub fn get_shared_memory(&self, store: impl AsContext, name: &str) -> Option<SharedMemory> {
         self.get_export(store, name)?.into_shared_memory()
     }
@@ -296,7 +297,8 @@ impl Instance {
         ((index as usize) < instance.func_refs.len()).then(|| Func::at(store, instance.func_ref(index)))
     }
 
-    /// The index in the module of a function that the instance defines; `None` for any other one.
+    /// The index in the module of a function that the instance defines; `None` for any other
+    /// function.
     pub fn func_index(&self, store: impl AsContext, func: &Func) -> Option<u32> {
         let store = &store.as_context().0.opaque;
         if !func.belongs_to(store) {
@@ -306,8 +308,8 @@ impl Instance {
         (vm.context == self.inner(store).block.context()).then_some(vm.index as u32)
     }
 
-    /// The index of the first imported function that is this one; `None` if none is. While calls of
-    /// the store are observed, the function of another instance that is imported twice is two
+    /// The index of the first import that is this function; `None` if none is. While calls of the
+    /// store are observed, a function of another instance that is imported twice counts as two
     /// functions, if they are called as imports.
     pub fn import_index(&self, store: impl AsContext, func: &Func) -> Option<u32> {
         let store = &store.as_context().0.opaque;
@@ -339,21 +341,23 @@ impl Instance {
         self.inner(store).tags.get(index as usize).map(|at| Tag(Handle::at(store, *at)))
     }
 
-    /// The index in the module of a tag; the first one, if the instance imports it more than once;
-    /// `None` if it does not have the tag.
+    /// The index in the module of a tag: the first one, if the instance imports the tag more than
+    /// once; `None` if the instance does not have the tag.
     pub fn tag_index(&self, store: impl AsContext, tag: &Tag) -> Option<u32> {
         let store = &store.as_context().0.opaque;
         let found = self.inner(store).tags.iter().position(|at| Tag(Handle::at(store, *at)) == *tag);
         found.map(|index| index as u32)
     }
 
-    /// Whether a data segment, by its index in the module, is empty now: it was copied to a memory
-    /// when the instance was made, or the program has dropped it; `None` if there is none.
+    /// Whether a data segment, by its index in the module, is empty now, because it was copied to a
+    /// memory when the instance was made, or because the program has dropped it; `None` if there is
+    /// no such segment.
     pub fn is_data_dropped(&self, store: impl AsContext, segment: u32) -> Option<bool> {
         self.inner(&store.as_context().0.opaque).dropped_data.get(segment as usize).copied()
     }
 
-    /// Drops a data segment, as the program can; nothing happens if there is none.
+    /// Drops a data segment, by its index in the module, as `data.drop` does; nothing happens if
+    /// there is none.
     pub fn drop_data(&self, mut store: impl AsContextMut, segment: u32) {
         let instance = self.inner_mut(&mut store.as_context_mut().into_inner().opaque);
         if let Some(is_dropped) = instance.dropped_data.get_mut(segment as usize) {
@@ -368,7 +372,8 @@ impl Instance {
         instance.elements.get(segment as usize).map(|segment| segment.values.is_empty())
     }
 
-    /// Drops an element segment, as the program can; nothing happens if there is none.
+    /// Drops an element segment, by its index in the module, as `elem.drop` does; nothing happens
+    /// if there is none.
     pub fn drop_elements(&self, mut store: impl AsContextMut, segment: u32) {
         let instance = self.inner_mut(&mut store.as_context_mut().into_inner().opaque);
         if let Some(segment) = instance.elements.get_mut(segment as usize) {
@@ -376,22 +381,22 @@ impl Instance {
         }
     }
 
-    /// The exported table of this name.
+    /// The exported table of this name, or `None` if there is none.
     pub fn get_table(&self, store: impl AsContext, name: &str) -> Option<Table> {
         self.get_export(store, name)?.into_table()
     }
 
-    /// The exported global of this name.
+    /// The exported global of this name, or `None` if there is none.
     pub fn get_global(&self, store: impl AsContext, name: &str) -> Option<Global> {
         self.get_export(store, name)?.into_global()
     }
 
-    /// The exported tag of this name.
+    /// The exported tag of this name, or `None` if there is none.
     pub fn get_tag(&self, store: impl AsContext, name: &str) -> Option<Tag> {
         self.get_export(store, name)?.into_tag()
     }
 
-    /// The instance of a store with these data.
+    /// The instance of a store with this data.
     pub(crate) fn of(store: &StoreOpaque, data: NonNull<InstanceData>) -> Self {
         let index = store.instances.iter().position(|instance| *instance == data);
         Self(Handle::at(store, index.expect("instances stay in their store") as u32))

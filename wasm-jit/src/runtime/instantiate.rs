@@ -1,4 +1,4 @@
-//! Instantiation.
+//! Instantiation of modules.
 //!
 //! 1. *Link*: every import is matched with the supplied item, which must have a compatible type.
 //! 2. *Allocate*: the module's own memories, tables, globals and tags are added to the store, all
@@ -234,7 +234,8 @@ struct Source<'a> {
 
 impl Source<'_> {
     fn instance(&self) -> &InstanceData {
-        // SAFETY: instances live as long as their store, and nothing writes this one meanwhile.
+        // SAFETY: instances live as long as their store, and nothing writes this one during the
+        // borrow.
         unsafe { self.instance.as_ref() }
     }
 
@@ -289,8 +290,8 @@ impl ConstSource for Source<'_> {
     }
 }
 
-/// Initializes the items of an instance. Nothing collects meanwhile: what an expression has created
-/// is not yet where the collector looks.
+/// Initializes the items of an instance. Nothing collects during this time: objects that an
+/// expression has created are not yet where the collector looks.
 fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> Result<(), Error> {
     // The module is shared, so that it can be read while the instance is written.
     // SAFETY: instances live as long as their store, and nothing runs in this one yet.
@@ -311,7 +312,7 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
             store.tables[table as usize].fill(value);
         }
     }
-    // If one does not fit, functions that are already in an imported table may still use the
+    // If a segment does not fit, functions that are already in an imported table may still use the
     // remaining segments.
     for (number, segment) in parsed.elements.iter().enumerate() {
         if !matches!(segment.mode, SegmentMode::Declared) {
@@ -346,7 +347,7 @@ fn initialize(store: &mut StoreOpaque, mut instance: NonNull<InstanceData>) -> R
             // SAFETY: as above.
             let memory = unsafe { instance.as_ref() }.memories[*target as usize];
             let bytes = &module.bytes()[segment.range.clone()];
-            // As the table.
+            // As for the table.
             Announced::of(store, Memory(Handle::at(store, memory))).write(at as usize, bytes.len());
             libcalls::write_memory(&store.memories[memory as usize], at, bytes)?;
             // SAFETY: as above; nothing borrows the instance here.

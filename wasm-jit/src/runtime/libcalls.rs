@@ -25,7 +25,7 @@ use crate::linear_memory::{LinearMemory, copy_atomically, fill_atomically};
 use crate::trap::{self, Trap};
 use crate::vmctx::{Answer, LIBCALLS_COUNT, Libcall, VmContext};
 
-/// The result of a refused growth of a memory or table whose sizes have 64 bits, or 32.
+/// The result of a refused growth of a memory or table whose sizes have 64 bits, or else 32.
 fn refused(is_64: bool) -> u64 {
     if is_64 { u64::MAX } else { u32::MAX.into() }
 }
@@ -134,8 +134,8 @@ impl Running<'_> {
         self.instance.tables[index as usize]
     }
 
-    /// The result of a bulk operation. A program may spend nearly all of its time in these, where
-    /// no signal can stop it; so interrupts take effect here.
+    /// The result of a bulk operation. A program may spend nearly all of its time in these
+    /// operations, where no signal can stop it; therefore interrupts take effect here.
     pub(super) fn answer(self, outcome: Result<u64, Trap>) -> Answer {
         // SAFETY: this thread runs the store.
         let is_interrupted = || unsafe { trap::is_interrupted(self.store.execution()) };
@@ -154,7 +154,7 @@ pub(super) fn halves(two: u64) -> (u32, u32) {
     (two as u32, (two >> 32) as u32)
 }
 
-/// The first call of a function: its arguments are saved, and no frame of it exists.
+/// The first call to a function: its arguments are saved, and no frame of it exists.
 unsafe extern "sysv64" fn compile_function(context: *mut VmContext, function: u32) -> Continue {
     // SAFETY: called by the entry of a function of the instance. While probes are made, nothing
     // refers to the store.
@@ -258,13 +258,13 @@ unsafe extern "sysv64" fn memory_init(
     running.answer(outcome.map(|()| 0))
 }
 
-/// `length` elements from `from` on, if there are that many.
+/// `length` elements starting at `from`, if there are that many.
 pub(super) fn part<T>(all: &[T], from: u64, length: u64) -> Option<&[T]> {
     let end = from.checked_add(length)?;
     all.get(usize::try_from(from).ok()?..usize::try_from(end).ok()?)
 }
 
-/// Writes bytes of the host into a memory.
+/// Writes bytes into a memory for the host.
 pub(crate) fn write_memory(memory: &LinearMemory, to: u64, bytes: &[u8]) -> Result<(), Trap> {
     let to = memory.range(to, bytes.len() as u64).ok_or(Trap::MemoryOutOfBounds)?;
     match memory.ty().is_shared() {
@@ -390,7 +390,7 @@ unsafe extern "sysv64" fn atomic_wait_64(
 /// `is_expected` is called with a cell of `size` bytes that is aligned and in the memory.
 ///
 /// # Safety
-/// Those of [`Running::new`].
+/// As for [`Running::new`].
 unsafe fn atomic_wait(
     context: *mut VmContext,
     memory: u32,

@@ -13,7 +13,7 @@ pub struct StoreLimits {
 }
 
 impl StoreLimits {
-    /// No limits.
+    /// No limits except those of WebAssembly and of the machine.
     pub fn new() -> Self {
         Self::default()
     }
@@ -30,22 +30,24 @@ impl StoreLimits {
         self
     }
 
-    /// Maximum size of all reachable exceptions together, in bytes; each has some twenty, and eight
-    /// for each value. Throwing an exception beyond it ends the call with [`Error::StoreLimit`].
+    /// Maximum total size of all reachable exceptions, in bytes: about twenty for each, and eight
+    /// for each of its values. Throwing an exception beyond it ends the call with
+    /// [`Error::StoreLimit`].
     pub fn exceptions_size(mut self, bytes: u64) -> Self {
         self.exceptions_size = Some(bytes);
         self
     }
 
-    /// Maximum memory of the garbage-collected heap, in bytes, with that of host values
-    /// ([`ExternRef::with_size`](crate::ExternRef::with_size)). Allocating beyond it what the
-    /// collector cannot free ends the call with [`Error::StoreLimit`].
+    /// Maximum size of the garbage-collected heap in bytes, including the declared sizes of host
+    /// values ([`ExternRef::with_size`](crate::ExternRef::with_size)). An allocation that would
+    /// exceed it even after a collection ends the call with [`Error::StoreLimit`].
     pub fn heap_size(mut self, bytes: u64) -> Self {
         self.heap_size = Some(bytes);
         self
     }
 
-    /// Maximum number of instances.
+    /// Maximum number of instances in the store. Instantiation beyond it fails with
+    /// [`Error::StoreLimit`].
     pub fn instances(mut self, instances: usize) -> Self {
         self.instances = Some(instances);
         self

@@ -17,8 +17,8 @@ use crate::error::{Error, Mismatch};
 use crate::module::{Import, Item, Module};
 use crate::types::{ExternType, FuncType};
 
-/// Definitions by the two names of imports. Host functions belong to no store, so one linker can be
-/// used with many stores whose data have type `T`.
+/// Definitions of imports, by the two names of each. Host functions belong to no store, so one
+/// linker can be used with many stores whose data have type `T`.
 pub struct Linker<T: 'static> {
     engine: Engine,
     definitions: HashMap<Box<str>, HashMap<Box<str>, Definition>>,
@@ -54,22 +54,22 @@ impl<T: 'static> Linker<T> {
         }
     }
 
-    /// The engine.
+    /// The engine that the linker was created with.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Whether a definition may replace an earlier one of the same names; by default that is an
+    /// Whether a definition may replace an earlier one of the same names: by default this is an
     /// error.
     pub fn allow_shadowing(&mut self, allow: bool) -> &mut Self {
         self.allow_shadowing = allow;
         self
     }
 
-    /// Defines a name for an item of a store, which then only this store can import.
+    /// Defines a name for an item of a store. Only instances in this store can import it.
     ///
     /// # Errors
-    /// [`Error::DuplicateDefinition`]; [`Error::WrongStore`] if it belongs to another store.
+    /// [`Error::DuplicateDefinition`]; [`Error::WrongStore`] if the item belongs to another store.
     pub fn define(
         &mut self,
         store: impl AsContext<Data = T>,
@@ -97,9 +97,10 @@ impl<T: 'static> Linker<T> {
         self.insert(module, name, Definition::Host(closure.into_host_func()))
     }
 
-    /// Defines a host function by a closure with Rust types, as a function of another type: one
-    /// whose arguments the closure accepts, and whose results include those of the closure. A
-    /// closure that takes an `Option<AnyRef>` so becomes a function of arrays of one type.
+    /// Defines a host function by a closure with Rust types, as a function of type `ty`: the
+    /// closure must accept the arguments of this type, and its results must be values of the type's
+    /// results. In this way, a closure that takes an `Option<AnyRef>` can become a function of
+    /// arrays of one type.
     ///
     /// # Errors
     /// [`Error::FuncType`] if the closure is not of such a type; [`Error::DuplicateDefinition`].
@@ -131,7 +132,7 @@ impl<T: 'static> Linker<T> {
         self.insert(module, name, Definition::Host(HostFunc::untyped(ty, closure)))
     }
 
-    /// Defines all exports of an instance, with `module` as first name.
+    /// Defines all exports of an instance, with `module` as the first name.
     ///
     /// # Errors
     /// [`Error::DuplicateDefinition`].
@@ -151,9 +152,9 @@ impl<T: 'static> Linker<T> {
         Ok(self)
     }
 
-    /// Defines all functions that the module imports and that are not defined: calls of them fail
-    /// with [`Error::UnknownFunction`]. So a module can be run of whose imports only some are
-    /// needed. Other unknown imports stay errors when it is instantiated.
+    /// Defines all functions that the module imports and that are not defined: calls to them fail
+    /// with [`Error::UnknownFunction`]. A module can then run although some of its imports are
+    /// missing, if it does not call them. Other unknown imports remain errors at instantiation.
     pub fn define_unknown_functions_as_errors(&mut self, module: &Module) -> &mut Self {
         for import in module.imports() {
             let (name, ExternType::Func(ty)) = (import.name(), import.ty()) else { continue };
@@ -195,10 +196,10 @@ impl<T: 'static> Linker<T> {
         self.definitions.get(module)?.get(name)
     }
 
-    /// The definition of these names. A host function is created in the store.
+    /// The definition with these two names. A host function is created in the store.
     ///
     /// # Errors
-    /// Those of [`Func::new`], for a host function.
+    /// As for [`Func::new`], if the definition is a host function.
     pub fn get(
         &self,
         mut store: impl AsContextMut<Data = T>,
@@ -217,7 +218,7 @@ impl<T: 'static> Linker<T> {
     /// Instantiates a module with the definitions of its imports.
     ///
     /// # Errors
-    /// [`Error::UnknownImport`], and those of [`Instance::new`].
+    /// [`Error::UnknownImport`], and as for [`Instance::new`].
     ///
     /// # Panics
     /// If store and module belong to different engines.

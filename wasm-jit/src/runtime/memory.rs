@@ -1,4 +1,5 @@
-//! [`Memory`] and [`SharedMemory`].
+//! [`Memory`] and [`SharedMemory`]: handles of linear memories of one store, and of memories that
+//! threads share.
 
 use std::sync::Arc;
 
@@ -27,23 +28,23 @@ impl Memory {
         store.create_memory(ty).map(|index| Self(Handle::at(store, index)))
     }
 
-    /// Its type.
+    /// The memory's type, with the minimum that it was created with.
     pub fn ty(&self, store: impl AsContext) -> MemoryType {
         self.inner(&store.as_context().0.opaque).ty()
     }
 
-    /// Its size in pages.
+    /// The memory's current size in pages.
     pub fn size(&self, store: impl AsContext) -> u64 {
         self.inner(&store.as_context().0.opaque).pages()
     }
 
-    /// Its size in bytes.
+    /// The memory's current size in bytes.
     pub fn data_size(&self, store: impl AsContext) -> usize {
         self.inner(&store.as_context().0.opaque).length() as usize
     }
 
-    /// Its address; it never moves. Compiled code changes its contents. From now on a
-    /// [`WriteLog`](super::WriteLog) copies the complete memory each time that it starts.
+    /// The address of the memory, which never moves. Compiled code changes the contents. From now
+    /// on, a [`WriteLog`](super::WriteLog) copies the complete memory each time it starts.
     pub fn data_ptr(&self, store: impl AsContext) -> *mut u8 {
         let store = store.as_context();
         let memory = self.inner(&store.0.opaque);
@@ -52,14 +53,14 @@ impl Memory {
         memory.base()
     }
 
-    /// Its address, for a host function that announces, before it writes through the address, what
-    /// it will write, and that does not keep the address.
+    /// The address of the memory, for a host function that announces each write before it writes
+    /// through the address, and that does not keep the address.
     pub fn announced(&self, store: impl AsContext) -> (*mut u8, Announced) {
         let store = &store.as_context().0.opaque;
         (self.inner(store).base(), Announced::of(store, *self))
     }
 
-    /// Its contents.
+    /// The memory's contents, from address 0.
     pub fn data<'a, T: 'static>(&self, store: impl Into<StoreContext<'a, T>>) -> &'a [u8] {
         let store = &store.into().0.opaque;
         let memory = self.inner(store);
@@ -68,12 +69,12 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(memory.base(), memory.length() as usize) }
     }
 
-    /// Its contents, mutable.
+    /// The memory's contents, mutable.
     pub fn data_mut<'a, T: 'static>(&self, store: impl Into<StoreContextMut<'a, T>>) -> &'a mut [u8] {
         self.data_and_store_mut(store).0
     }
 
-    /// Its contents, mutable, and the embedder's data.
+    /// The memory's contents, mutable, and the embedder's data.
     pub fn data_and_store_mut<'a, T: 'static>(
         &self,
         store: impl Into<StoreContextMut<'a, T>>,
@@ -88,10 +89,10 @@ impl Memory {
         (bytes, &mut store.data)
     }
 
-    /// Copies bytes from it.
+    /// Copies bytes from the memory, starting at `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`].
+    /// [`Error::OutOfBounds`] if the range is not inside the memory.
     pub fn read(&self, store: impl AsContext, offset: usize, buffer: &mut [u8]) -> Result<(), Error> {
         let data = self.data(store.as_context());
         let range = range_in(data.len(), offset, buffer.len())?;
@@ -99,10 +100,10 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies bytes into it.
+    /// Copies bytes into the memory, starting at `offset`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`].
+    /// [`Error::OutOfBounds`] if the range is not inside the memory.
     pub fn write(&self, mut store: impl AsContextMut, offset: usize, buffer: &[u8]) -> Result<(), Error> {
         let store = store.as_context_mut().into_inner();
         let data = self.data(StoreContext(store));
@@ -118,7 +119,7 @@ impl Memory {
     /// Adds zeroed pages; returns their previous number.
     ///
     /// # Errors
-    /// [`Error::Grow`].
+    /// [`Error::Grow`] if the memory cannot grow by this many pages.
     pub fn grow(&self, mut store: impl AsContextMut, pages: u64) -> Result<u64, Error> {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let size = self.inner(store).pages();
@@ -128,7 +129,7 @@ impl Memory {
             // SAFETY: this many bytes are accessible. The memory is not shared, and its store is
             // borrowed: nothing writes to it.
             let bytes = unsafe { std::slice::from_raw_parts(memory.base(), memory.length() as usize) };
-            // The host may write to the new pages through the address that it has.
+            // The host may write to the new pages through the address that it has got.
             store.writes.add_all(*self, bytes);
         }
         grown.ok_or(Error::Grow { of: "memory", size, by: pages })
@@ -195,23 +196,23 @@ impl SharedMemory {
         memory.map(|memory| Self(Arc::new(memory)))
     }
 
-    /// Its type.
+    /// The memory's type, with the minimum that it was created with.
     pub fn ty(&self) -> MemoryType {
         self.0.ty()
     }
 
-    /// Its size in pages.
+    /// The memory's current size in pages.
     pub fn size(&self) -> u64 {
         self.0.pages()
     }
 
-    /// Its size in bytes.
+    /// The memory's current size in bytes.
     pub fn data_size(&self) -> usize {
         self.0.length() as usize
     }
 
-    /// Its address; it never moves. Other threads may read and write its contents at any time: use
-    /// atomic accesses.
+    /// The address of the memory, which never moves. Other threads may read and write the contents
+    /// at any time: use atomic accesses.
     pub fn data_ptr(&self) -> *mut u8 {
         self.0.base()
     }
@@ -219,16 +220,16 @@ impl SharedMemory {
     /// Adds zeroed pages; returns their previous number.
     ///
     /// # Errors
-    /// [`Error::Grow`].
+    /// [`Error::Grow`] if the memory cannot grow by this many pages.
     pub fn grow(&self, pages: u64) -> Result<u64, Error> {
         self.0.grow(pages, |_| true).ok_or(Error::Grow { of: "memory", size: self.size(), by: pages })
     }
 
-    /// Copies bytes from it. If other threads write at the same time, each byte is an old or a new
-    /// one.
+    /// Copies bytes from the memory, starting at `offset`. If other threads write at the same time,
+    /// each byte is an old or a new one.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`].
+    /// [`Error::OutOfBounds`] if the range is not inside the memory.
     pub fn read(&self, offset: usize, buffer: &mut [u8]) -> Result<(), Error> {
         let from = self.range(offset, buffer.len())?;
         // SAFETY: this many bytes are accessible, and there is no reference to them; the buffer is
@@ -237,10 +238,10 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Copies bytes into it, each atomically.
+    /// Copies bytes into the memory, starting at `offset`, each byte atomically.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`].
+    /// [`Error::OutOfBounds`] if the range is not inside the memory.
     pub fn write(&self, offset: usize, buffer: &[u8]) -> Result<(), Error> {
         let to = self.range(offset, buffer.len())?;
         // Atomic accesses require writable memory, even for reads.

@@ -6,17 +6,17 @@
 //! 3. `activation.rs`: a call from the host into WebAssembly, and its outcome. `func.rs` and
 //!    `typed.rs` are its two interfaces.
 //! 4. `host.rs`: a call from WebAssembly to the host; `libcalls.rs`: operations of the runtime that
-//!    compiled code calls; `tail_call.rs`: tail calls between instances; `callback.rs`: calls of
+//!    compiled code calls; `tail_call.rs`: tail calls between instances; `callback.rs`: calls to
 //!    closures by probes.
-//! 5. `linear_memory.rs` of the crate: why accesses need no checks. `wait.rs`: threads that wait at
-//!    an address.
-//! 6. `objects.rs`: objects of WebAssembly; `heap/`: the memory that they are in; `collect.rs`:
+//! 5. `linear_memory.rs` in the crate's root: why accesses need no checks. `wait.rs`: threads that
+//!    wait at an address.
+//! 6. `objects.rs`: WebAssembly objects; `heap/`: the memory that they are in; `collect.rs`:
 //!    collection of unreachable objects, exceptions and host values.
-//! 7. `observe.rs`: what a recorder observes: calls from the host, and its writes; `redirect.rs`:
-//!    calls between instances, which go through the host meanwhile; `escaping.rs`: the functions
-//!    that others can call through references.
+//! 7. `observe.rs`: what a recorder observes, namely calls from the host and its writes;
+//!    `redirect.rs`: calls between instances, which go through the host while they are observed;
+//!    `escaping.rs`: the functions that others can call through references.
 //!
-//! Each of the other files is one type of the public API.
+//! Each of the other files has one type of the public API.
 
 pub(crate) mod accessors;
 mod activation;

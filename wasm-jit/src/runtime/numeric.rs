@@ -1,11 +1,12 @@
-//! [`NumericFunc`]: functions of numbers, called without conversions.
+//! [`NumericFunc`]: functions whose parameters and results are numbers, called without conversions.
 
 use super::func::Func;
 use super::store::{AsContext, AsContextMut};
 use crate::error::{Error, Mismatch};
 use crate::types::{FuncType, ValType};
 
-/// A function whose parameters and results are integers and floats, called with their bits.
+/// A function whose parameters and results are integers and floats, called with the bits of its
+/// arguments.
 ///
 /// For callers that get functions of many types at run time and call them often: [`Func::call`]
 /// allocates and compares types, [`TypedFunc`](crate::TypedFunc) needs the types when the caller is
@@ -29,15 +30,16 @@ use crate::types::{FuncType, ValType};
 #[derive(Clone, Copy, Debug)]
 pub struct NumericFunc {
     func: Func,
-    /// The larger one of the numbers of parameters and results.
+    /// The larger of the numbers of parameters and results.
     words: usize,
 }
 
 impl NumericFunc {
-    /// The function, if it has no vectors or references.
+    /// The function, if it has neither vectors nor references as parameters or results.
     ///
     /// # Errors
-    /// [`Error::FuncType`]: it has. `expected` then lists the numbers among its types.
+    /// [`Error::FuncType`] if the function has vectors or references. `expected` then lists the
+    /// numbers among its types.
     ///
     /// # Panics
     /// If the function belongs to another store.
@@ -52,13 +54,13 @@ impl NumericFunc {
         Err(Error::FuncType(Box::new(Mismatch { expected, found })))
     }
 
-    /// Calls it. The first of the values are the arguments, and are replaced by the results: an
-    /// integer or float of 32 bits is in the lower half, and the upper half of an argument is
-    /// ignored.
+    /// Calls the function. The first of the values are the arguments, and are replaced by the
+    /// results: a 32-bit integer or float is in the lower half, and the upper half of such an
+    /// argument is ignored.
     ///
     /// # Errors
-    /// [`Error::ValueCount`]: there are fewer values than parameters or results. Any other error is
-    /// the reason why the program stopped.
+    /// [`Error::ValueCount`] if there are fewer values than parameters or results. Any other error
+    /// is the reason why the program stopped.
     ///
     /// # Panics
     /// If the function belongs to another store, and when a host function panics.

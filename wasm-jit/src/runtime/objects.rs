@@ -26,7 +26,7 @@ pub(crate) enum Referent {
     Null,
     /// The value, 31 bits.
     I31(u32),
-    /// The entry of a value of the host.
+    /// The entry of a host value.
     Host(u64),
     /// The address of an object.
     Object(usize),
@@ -46,7 +46,7 @@ impl Referent {
     }
 }
 
-/// What an allocation may do if there is no room.
+/// How an allocation may proceed if there is no room.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Room<'a> {
     /// Collect; these references are stored nowhere else.
@@ -63,7 +63,7 @@ impl Object {
     /// The object at an address.
     ///
     /// # Safety
-    /// There is one, and it stays alive while this is used.
+    /// There is an object at the address, and it stays alive while the result is used.
     pub(crate) unsafe fn at(address: usize) -> Self {
         let address = std::ptr::with_exposed_provenance_mut(address);
         // SAFETY: the caller's obligation.
@@ -74,13 +74,13 @@ impl Object {
         self.0.as_ptr().expose_provenance()
     }
 
-    /// Its type.
+    /// The object's type.
     pub(crate) fn ty(self) -> NonNull<VmType> {
         // SAFETY: an object begins with the address of its type.
         unsafe { self.0.cast::<NonNull<VmType>>().read() }
     }
 
-    /// How many elements an array has.
+    /// The number of elements of an array.
     pub(crate) fn length(self) -> u32 {
         // SAFETY: an array has its length there.
         unsafe { self.0.byte_add(ARRAY_LENGTH as usize).cast::<u32>().read() }
@@ -101,7 +101,7 @@ impl Object {
         self.0.as_ptr().wrapping_add(ARRAY_ELEMENTS as usize)
     }
 
-    /// Reads what is stored at an offset: zero-extended, if it is packed.
+    /// Reads the value at an offset, zero-extended if it is packed.
     ///
     /// # Safety
     /// There is a field or element of this size at the offset.
@@ -269,7 +269,7 @@ impl StoreOpaque {
         self.collecting(room, |store| store.heap.allocate_large(size, limit))
     }
 
-    /// The type of structures of an object, if it is one.
+    /// The structure type of an object, if it is a structure.
     pub(crate) fn struct_type(&self, object: Object) -> Option<StructType> {
         match self.type_of_object(object) {
             KnownType::Struct(ty) => Some(ty),
@@ -277,7 +277,7 @@ impl StoreOpaque {
         }
     }
 
-    /// The type of arrays of an object, if it is one.
+    /// The array type of an object, if it is an array.
     pub(crate) fn array_type(&self, object: Object) -> Option<ArrayType> {
         match self.type_of_object(object) {
             KnownType::Array(ty) => Some(ty),
@@ -290,7 +290,7 @@ impl StoreOpaque {
         self.engine.known_type(unsafe { object.ty().as_ref() }.id)
     }
 
-    /// The type of an object in references.
+    /// The heap type of references to an object.
     pub(crate) fn heap_type(&self, object: Object) -> HeapType {
         // SAFETY: as in `type_of_object`.
         let ty = unsafe { object.ty().as_ref() };

@@ -1,22 +1,23 @@
-//! What a recorder of a store observes: calls between the host and WebAssembly, and what the host
-//! writes.
+//! What a recorder of a store observes: calls between the host and WebAssembly, and writes by the
+//! host.
 //!
 //! # Calls
-//! [`CallObserver`] is called around each call that the host makes of a function of WebAssembly, by
-//! whatever part of the API, and around each call of a host function by WebAssembly. There may be
-//! several; they can be added and removed at any time. Without one, either call costs a comparison.
-//! A call of a function of another instance, as an import or through a reference, is one of the
-//! host by the first instance, and one by the host of the second (`redirect.rs`).
+//! [`CallObserver`] is called around each call from the host to a WebAssembly function, by whatever
+//! part of the API, and around each call from WebAssembly to a host function. There may be several
+//! observers; they can be added and removed at any time. If there is none, each such call costs a
+//! comparison. A call to a function of another instance, as an import or through a reference, is
+//! observed as a call from the first instance to the host, and a call from the host to the second
+//! instance (`redirect.rs`).
 //!
 //! # Writes
-//! Safe code writes to a memory through its [`Memory`] only, so a [`WriteLog`] can know what may
-//! have changed, without a comparison of the complete memory: before bytes are handed out for
-//! writing, they are copied. [`Memory::write`] copies the bytes that it replaces, a slice of the
-//! complete memory (`data_mut`) costs a copy of the complete memory; each log has its own. Code
-//! that takes [`Memory::data_ptr`] can write at any time later; a memory whose address was given to
-//! anyone is copied each time that the log starts again. A host that writes through an address
-//! without this cost announces its writes: [`Memory::announced`]. Of tables, the log knows which
-//! elements were set or added; these are not copied.
+//! Safe code writes to a memory only through its [`Memory`], so a [`WriteLog`] knows what may have
+//! changed without comparing the complete memory: before bytes are handed out for writing, they are
+//! copied. [`Memory::write`] copies the bytes that it replaces; a slice of the complete memory
+//! (`data_mut`) costs a copy of the complete memory. Each log has its own copies. Code that takes
+//! [`Memory::data_ptr`] can write at any later time, so a memory whose address was given out is
+//! copied each time the log restarts. To avoid this cost, a host that writes through an address
+//! announces its writes ([`Memory::announced`]). For tables, the log records which elements were
+//! set or added; these are not copied.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -37,16 +38,16 @@ use crate::error::Error;
 use crate::linear_memory::{LinearMemory, copy_atomically};
 use crate::types::ValType;
 
-/// Is called around each call between the host and WebAssembly. An error that it returns is that of
-/// the call.
+/// Is called around each call between the host and WebAssembly. If it returns an error, the call
+/// fails with this error.
 pub trait CallObserver<T: 'static>: Send + Sync {
-    /// The host calls a function.
+    /// The host is about to call a WebAssembly function.
     ///
     /// # Errors
-    /// The function is not called then.
+    /// If this returns an error, the function is not called.
     fn enter(&self, store: StoreContextMut<'_, T>, func: &Func, arguments: &[Val]) -> Result<(), Error>;
 
-    /// The function has returned these results, or failed.
+    /// The WebAssembly function has returned these results, or failed.
     ///
     /// # Errors
     /// The call fails with this error.
@@ -57,15 +58,15 @@ pub trait CallObserver<T: 'static>: Send + Sync {
         results: Result<&[Val], &Error>,
     ) -> Result<(), Error>;
 
-    /// Whether it ignores all calls from now on: another one may take its place.
+    /// Whether the observer ignores all calls from now on, so that another one may take its place.
     fn has_ended(&self) -> bool {
         false
     }
 
-    /// The program calls a host function.
+    /// The program is about to call a host function.
     ///
     /// # Errors
-    /// The function is not called then.
+    /// If this returns an error, the function is not called.
     fn enter_host(&self, _caller: Caller<'_, T>, _func: &Func, _arguments: &[Val]) -> Result<(), Error> {
         Ok(())
     }
@@ -99,12 +100,12 @@ impl ObserverId {
 pub(crate) struct Observers<T: 'static>(Vec<(ObserverId, Arc<dyn CallObserver<T>>)>);
 
 impl<T: 'static> Observers<T> {
-    /// Calls something between the notifications of all observers, each of which is inside those of
-    /// the ones before. One that refuses the call, or ends it with an error, determines what the
-    /// others see.
+    /// Performs a call between the notifications of all observers; those of each observer are
+    /// nested inside those of the previous ones. An observer that refuses the call, or ends it with
+    /// an error, determines what the others see.
     ///
     /// # Errors
-    /// Those of the call, and those of the observers.
+    /// As for the call, and errors that observers return.
     fn around<C>(
         &self,
         context: &mut C,
@@ -130,7 +131,7 @@ impl<T: 'static> Observers<T> {
     }
 }
 
-/// Calls host functions between two calls of each observer, whatever the type of the store's data.
+/// Calls host functions between two calls to each observer, whatever the type of the store's data.
 pub(crate) struct HostObserver(Box<CallHost>);
 
 type CallHost = dyn Fn(*const HostFuncData, HostCall, *mut u64) -> Result<(), Error> + Send + Sync;
@@ -142,12 +143,12 @@ impl<T: 'static> fmt::Debug for Observers<T> {
 }
 
 impl<T: 'static> Store<T> {
-    /// Calls between the host and WebAssembly are observed from now on, also by this observer. For
-    /// calls that run already, nothing changes.
+    /// Adds an observer: it observes calls between the host and WebAssembly from now on. For calls
+    /// that are already running, nothing changes.
     ///
-    /// Calls of functions of other instances go through the host meanwhile, also tail calls: a
-    /// chain of them between instances takes stack. If there are several instances, calls through
-    /// references within one take some nanoseconds longer.
+    /// While there are observers, calls to functions of other instances go through the host,
+    /// including tail calls: a chain of tail calls between instances takes stack. If there are
+    /// several instances, calls through references within one take a few nanoseconds longer.
     ///
     /// # Errors
     /// [`Error::Code`] if there is no memory for the trampolines that this takes.
@@ -155,17 +156,18 @@ impl<T: 'static> Store<T> {
         self.as_context_mut().observe_calls(observer)
     }
 
-    /// Removes an observer, if it is there. For calls that run already, nothing changes.
+    /// Removes an observer, if the store has it. For calls that are already running, nothing
+    /// changes.
     pub fn remove_observer(&mut self, id: ObserverId) {
         self.as_context_mut().remove_observer(id);
     }
 }
 
 impl<T: 'static> StoreContextMut<'_, T> {
-    /// As [`Store::observe_calls`], also in a host function or in a closure of a probe.
+    /// As [`Store::observe_calls`], for use in a host function or in the closure of a probe.
     ///
     /// # Errors
-    /// Those of [`Store::observe_calls`].
+    /// As for [`Store::observe_calls`].
     pub fn observe_calls(&mut self, observer: Arc<dyn CallObserver<T>>) -> Result<ObserverId, Error> {
         let (mut observers, id) = (self.observers(), ObserverId::next());
         if observers.is_empty()
@@ -179,7 +181,7 @@ impl<T: 'static> StoreContextMut<'_, T> {
         Ok(id)
     }
 
-    /// As [`Store::remove_observer`], also in a host function or in a closure of a probe.
+    /// As [`Store::remove_observer`], for use in a host function or in the closure of a probe.
     pub fn remove_observer(&mut self, id: ObserverId) {
         let mut observers = self.observers();
         observers.retain(|(of, _)| *of != id);
@@ -198,7 +200,7 @@ impl<T: 'static> StoreContextMut<'_, T> {
         self.as_context().0.observers.as_ref().map_or_else(Vec::new, |observers| observers.0.clone())
     }
 
-    /// Calls that run already keep those that they began with.
+    /// Calls that are already running keep the observers that they began with.
     fn set_observers(&mut self, observers: Vec<(ObserverId, Arc<dyn CallObserver<T>>)>) {
         let store = self.inner_mut();
         store.observers = (!observers.is_empty()).then(|| Arc::new(Observers(observers)));
@@ -207,13 +209,13 @@ impl<T: 'static> StoreContextMut<'_, T> {
     }
 }
 
-/// Calls a function of WebAssembly between two calls of each observer.
+/// Calls a WebAssembly function between two calls to each observer.
 ///
 /// # Errors
-/// Those of [`activation::invoke_from`], and those of the observers.
+/// As for [`activation::invoke_from`], and errors that observers return.
 ///
 /// # Safety
-/// Those of [`activation::invoke_from`].
+/// As for [`activation::invoke_from`].
 #[cold]
 pub(super) unsafe fn invoke<T: 'static>(
     store: &mut StoreInner<T>,
@@ -243,7 +245,7 @@ pub(super) unsafe fn invoke<T: 'static>(
 impl HostObserver {
     fn new<T: 'static>(observers: Arc<Observers<T>>) -> Self {
         Self(Box::new(move |host, call, values| {
-            // SAFETY: the obligation of whoever calls this; the store has data of the observers'
+            // SAFETY: the obligation of the closure's caller; the store has data of the observers'
             // type, since they were added there.
             unsafe { call_host(&observers, host, call, values) }
         }))
@@ -252,7 +254,7 @@ impl HostObserver {
     /// Calls the host function.
     ///
     /// # Safety
-    /// Those of [`HostFuncData::call`]; the observers are those of the store.
+    /// As for [`HostFuncData::call`]; the observers are those of the store.
     #[cold]
     pub(super) unsafe fn call(
         &self,
@@ -270,10 +272,10 @@ impl fmt::Debug for HostObserver {
     }
 }
 
-/// Calls a host function between two calls of each observer.
+/// Calls a host function between two calls to each observer.
 ///
 /// # Safety
-/// Those of [`HostFuncData::call`]; the store has data of type `T`.
+/// As for [`HostFuncData::call`]; the store has data of type `T`.
 unsafe fn call_host<T: 'static>(
     observers: &Observers<T>,
     host: *const HostFuncData,
@@ -305,7 +307,7 @@ unsafe fn call_host<T: 'static>(
     )
 }
 
-/// What a call fails with that a host function has ended with this error.
+/// The error with which a call fails if a host function has ended it with this error.
 fn of_store(store: &StoreOpaque, error: Error) -> Error {
     match error {
         Error::Exception { exception, backtrace } => match exception.lower(store) {
@@ -332,33 +334,33 @@ unsafe fn lift(
     types.map(lift).collect()
 }
 
-/// Bytes of a memory, as they were before the host got access to them.
+/// Bytes of a memory, as they were before the host got write access to them.
 #[derive(Clone, Debug)]
 pub struct Before {
-    /// The memory.
+    /// The memory that the host may have changed.
     pub memory: Memory,
-    /// The address of the first byte.
+    /// The address of the first byte in the linear memory.
     pub offset: usize,
-    /// The bytes.
+    /// The previous contents, from `offset`.
     pub bytes: Vec<u8>,
 }
 
 /// Elements of a table that the host has set or added.
 #[derive(Clone, Copy, Debug)]
 pub struct ChangedElements {
-    /// The table.
+    /// The table that the host has changed.
     pub table: Table,
-    /// The index of the first one.
+    /// The index of the first changed element.
     pub first: u64,
-    /// How many there are.
+    /// The number of changed elements, from `first`.
     pub length: u64,
 }
 
 /// The bytes that the host may have written since the log was started, and the elements of tables
-/// that it has changed. A clone is the same log; it ends when the last one is dropped.
+/// that it has changed. A clone is the same log; logging ends when the last clone is dropped.
 ///
-/// The ranges may overlap. A byte that differs from none of the copies of it has not been changed;
-/// what differs from one may have been.
+/// The ranges may overlap. A byte that is equal to all of its copies has not been changed; one that
+/// differs from a copy may have been.
 #[derive(Clone, Debug)]
 pub struct WriteLog(Arc<Mutex<Logged>>);
 
@@ -369,8 +371,8 @@ struct Logged {
 }
 
 impl WriteLog {
-    /// Starts a log of what the host writes to the memories of a store. There may be several at a
-    /// time.
+    /// Starts a log of what the host writes to the memories and tables of a store. There may be
+    /// several logs at a time.
     pub fn start(mut store: impl AsContextMut) -> Self {
         let store = &mut store.as_context_mut().into_inner().opaque;
         let log = Self(Arc::default());
@@ -379,17 +381,17 @@ impl WriteLog {
         log
     }
 
-    /// Forgets what was logged.
+    /// Discards what was logged, and starts the log again.
     pub fn restart(&self, store: impl AsContext) {
         self.restart_in(&store.as_context().0.opaque);
     }
 
-    /// The bytes that were logged, in order; forgets them.
+    /// Takes the bytes that were logged, in order.
     pub fn take(&self) -> Vec<Before> {
         std::mem::take(&mut self.logged().bytes)
     }
 
-    /// The elements of tables that were logged, in order; forgets them.
+    /// Takes the table elements that were logged, in order.
     pub fn take_elements(&self) -> Vec<ChangedElements> {
         std::mem::take(&mut self.logged().elements)
     }
@@ -414,7 +416,7 @@ fn lock(logged: &Mutex<Logged>) -> MutexGuard<'_, Logged> {
     logged.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The logs of a store, as far as somebody will read them.
+/// The logs of a store that can still be read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WriteLogs(Vec<Weak<Mutex<Logged>>>);
 
@@ -469,13 +471,13 @@ impl Announced {
         Self { logs: logs.map(|logs| (logs, memory, store.memories[memory.0.index_in(store)].clone())) }
     }
 
-    /// For a memory that no log can concern.
+    /// Ignores announcements: for a memory that no log covers.
     pub fn ignored() -> Self {
         Self { logs: None }
     }
 
-    /// These bytes of the memory may be changed from now on. Those that are not inside of it are
-    /// ignored.
+    /// Announces that these bytes of the memory may be changed from now on. Bytes that are not
+    /// inside the memory are ignored.
     pub fn write(&self, offset: usize, length: usize) {
         if let Some((logs, memory, bytes)) = &self.logs
             && let Some(from) = bytes.range(offset as u64, length as u64)

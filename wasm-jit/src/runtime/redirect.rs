@@ -1,20 +1,20 @@
 //! Calls between instances go through the host while calls of their store are observed.
 //!
 //! An instance has a [`VmFuncRef`] for each of its functions, imports first. Compiled code calls an
-//! import through it, and its address is the reference to the function, whoever calls it. So new
-//! contents redirect all of these calls:
+//! import through it, and its address is the reference to the function for every caller. New
+//! contents therefore redirect all of these calls:
 //!
 //! 1. For each import that is a function of another instance, and for each function that others can
-//!    have references to (`escaping.rs`), there is a function of the host that calls it.
+//!    have references to (`escaping.rs`), there is a host function that calls it.
 //! 2. The contents become [`enter`] with the context of this host function. `enter` compares the
-//!    caller with the instance of the function: a call within one instance goes on in the function
-//!    itself, without a frame in between; any other one in the host function.
-//! 3. Afterwards the contents are again what they were.
+//!    caller with the instance of the function: a call within one instance continues in the
+//!    function itself, without a frame in between; any other call continues in the host function.
+//! 3. When observation ends, the original contents are restored.
 //!
-//! So the store knows each call from one instance to another one, and no other one. A probe's stub
-//! that calls a function of a monitor names that instance as the caller.
+//! The store is thus notified of exactly the calls that cross instances. A probe's stub that calls
+//! a function of a monitor names the monitor's instance as the caller.
 //!
-//! With one instance, only its imports are redirected: nobody else can call its functions.
+//! If there is one instance, only its imports are redirected: nobody else can call its functions.
 
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -33,9 +33,9 @@ use crate::vmctx::{VmContext, VmFuncRef};
 /// The functions of a store's instances whose calls are redirected.
 #[derive(Debug, Default)]
 pub(crate) struct Redirected {
-    /// How many of the instances were searched for imports.
+    /// The number of instances that were searched for imports.
     imports_of: usize,
-    /// How many of them were searched for functions that others can call.
+    /// The number of instances that were searched for functions that others can call.
     escaping_of: usize,
     functions: Vec<Redirect>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Redirected {
 #[derive(Debug)]
 struct Redirect {
     func_ref: NonNull<VmFuncRef>,
-    /// Calls the function. It has the other contents.
+    /// The host function that calls the function. It has the other contents.
     host: NonNull<HostFuncData>,
 }
 
@@ -58,14 +58,14 @@ impl Redirect {
     }
 
     /// # Safety
-    /// Those of [`Redirect::begin`].
+    /// As for [`Redirect::begin`].
     unsafe fn end(&self) {
         // SAFETY: host functions live as long as their store; the caller's obligation.
         unsafe { self.set((*self.host.as_ptr()).direct) };
     }
 
     /// # Safety
-    /// Those of [`Redirect::begin`].
+    /// As for [`Redirect::begin`].
     unsafe fn set(&self, to: VmFuncRef) {
         let VmFuncRef { code, context, index, .. } = to;
         // SAFETY: instances live as long as their store; the caller's obligation. The type stays,
@@ -77,9 +77,10 @@ impl Redirect {
     }
 }
 
-/// Where redirected calls arrive, with the arguments in their places, the caller's context in
-/// `rax`, and that of the host function in `r14`. Changes `r11` only, besides what a callee's
-/// context determines. A signal here is for the engine one in the host; nothing here can trap.
+/// Where redirected calls arrive, with the arguments in their locations, the caller's context in
+/// `rax`, and that of the host function in `r14`. Changes only `r11`, and the registers that the
+/// callee's context determines. The engine treats a signal here as one in the host; nothing here
+/// can trap.
 #[unsafe(naked)]
 unsafe extern "C" fn enter() {
     naked_asm!(
@@ -106,7 +107,7 @@ unsafe extern "C" fn enter() {
 /// Redirects calls between instances.
 ///
 /// # Errors
-/// [`Error::Code`]; then some are direct.
+/// [`Error::Code`], in which case some calls remain direct.
 pub(super) fn begin<T: 'static>(store: &mut StoreInner<T>) -> Result<(), Error> {
     for redirect in &store.opaque.redirected.functions {
         // SAFETY: the store is borrowed exclusively.
@@ -115,7 +116,7 @@ pub(super) fn begin<T: 'static>(store: &mut StoreInner<T>) -> Result<(), Error> 
     extend(store)
 }
 
-/// Calls are direct again.
+/// Makes calls direct again.
 pub(super) fn end(store: &mut StoreOpaque) {
     for redirect in &store.redirected.functions {
         // SAFETY: the store is borrowed exclusively.
@@ -123,10 +124,10 @@ pub(super) fn end(store: &mut StoreOpaque) {
     }
 }
 
-/// The same for instances that are new.
+/// As [`begin`], for new instances.
 ///
 /// # Errors
-/// Those of [`begin`].
+/// As for [`begin`].
 pub(super) fn extend<T: 'static>(store: &mut StoreInner<T>) -> Result<(), Error> {
     let store = &mut store.opaque;
     while let Some(instance) = store.instances.get(store.redirected.imports_of).copied() {
@@ -157,13 +158,13 @@ pub(super) fn extend<T: 'static>(store: &mut StoreInner<T>) -> Result<(), Error>
     Ok(())
 }
 
-/// Redirects calls of a function of a store with data of type `T`, unless it is one of the host.
+/// Redirects calls to a function of a store with data of type `T`, unless it is a host function.
 fn redirect<T: 'static>(store: &mut StoreOpaque, func_ref: NonNull<VmFuncRef>) -> Result<(), Error> {
     let func = Func::at(store, func_ref);
     if func.is_host_in(store) {
         return Ok(());
     }
-    // If it is an import: that of the instance that defines it.
+    // If it is an import, the function of the instance that defines it.
     let direct = func.direct(store);
     // SAFETY: it is the context of an instance, which lives as long as its store, and is mutated
     // only while that is borrowed exclusively.
@@ -178,7 +179,7 @@ fn redirect<T: 'static>(store: &mut StoreOpaque, func_ref: NonNull<VmFuncRef>) -
         unsafe { activation::invoke(&mut *store, defined, values) }
     };
     let host = HostFunc { ty: func.type_in(store), closure: Arc::new(closure) }.insert(store)?;
-    // SAFETY: just made: a function of the host, whose context is the head of its data.
+    // SAFETY: just made: a host function, whose context is the head of its data.
     let host = unsafe {
         let host: *mut HostFuncData = (*host.vm()).context.cast();
         (*host).direct = direct;
@@ -212,7 +213,7 @@ pub(crate) unsafe fn direct(func_ref: *const VmFuncRef) -> VmFuncRef {
 /// # Safety
 /// It is a function of a store that runs on this thread, which reads and writes it alone.
 pub(super) unsafe fn set_code(func_ref: *mut VmFuncRef, code: *const u8) {
-    // SAFETY: the caller's obligation; a context of the host is the head of its function's data.
+    // SAFETY: the caller's obligation; the context of a host function is the head of its data.
     unsafe {
         let context = (*func_ref).context;
         match (*context).is_host {

@@ -1,9 +1,9 @@
-//! References to values of the host.
+//! References to host values.
 //!
-//! In WebAssembly a value of the host is a number: its index in a table of the store, tagged so
-//! that no small number looks like one, and neither does a reference to an object of the heap, nor
-//! an `i31`: an `anyref` may be any of these, and so may an `externref`. The collector frees an
-//! entry when it finds no reference to it (`collect`).
+//! In WebAssembly a host value is a number: its index in a table of the store, tagged so that it
+//! differs from small numbers, from references to objects of the heap, and from an `i31`: an
+//! `anyref` or `externref` may be any of these. The collector frees an entry when it finds no
+//! reference to it (`collect`).
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -12,20 +12,20 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::objects::{HOST_BIT, NO_OBJECT};
 
-/// A value of the host that WebAssembly can hold and pass on, but not inspect. A clone refers to
-/// the same value.
+/// A host value, which WebAssembly can hold and pass along, but not inspect. A clone refers to the
+/// same value.
 #[derive(Clone)]
 pub struct ExternRef(Arc<HostValue<dyn Any + Send + Sync>>);
 
-/// A value of the host, with what the collector must know of it.
+/// A host value, with what the collector must know about it.
 struct HostValue<T: ?Sized> {
-    /// The memory that it owns, in bytes.
+    /// The memory that the value owns, in bytes.
     bytes: u64,
     value: T,
 }
 
 impl ExternRef {
-    /// A reference to this value.
+    /// A reference to a new host value.
     pub fn new(value: impl Any + Send + Sync) -> Self {
         Self::with_size(value, 0)
     }
@@ -39,7 +39,7 @@ impl ExternRef {
         Self(Arc::new(HostValue { bytes, value }))
     }
 
-    /// The value.
+    /// The host value itself.
     pub fn data(&self) -> &(dyn Any + Send + Sync) {
         &self.0.value
     }
@@ -49,7 +49,7 @@ impl ExternRef {
         self.0.bytes
     }
 
-    /// Whether both refer to the same value.
+    /// Whether both refer to the same host value.
     pub fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -72,7 +72,7 @@ fn word(place: usize) -> u64 {
     MARK | (place as u64) << INDEX_SHIFT
 }
 
-/// The values of the host that WebAssembly may hold.
+/// The host values that WebAssembly may hold.
 #[derive(Debug, Default)]
 pub(crate) struct ExternRefs {
     values: Vec<Option<ExternRef>>,
@@ -87,7 +87,7 @@ impl ExternRefs {
         self.values.len() - self.free.len()
     }
 
-    /// Number of entries; marks of the collector are numbered by entry.
+    /// The number of entries; the collector's marks are numbered by entry.
     pub(crate) fn places(&self) -> usize {
         self.values.len()
     }

@@ -2,8 +2,8 @@
 //! the span of the heap has no room for it.
 //!
 //! The routine preserves all registers, so that an allocation costs compiled code no spills. It
-//! saves them on the stack, where the collector finds the references in them. So the collector
-//! needs no frames of the runtime, in which references of earlier calls are left.
+//! saves them on the stack, where the collector finds the references in them. The collector
+//! therefore need not scan frames of the runtime, which contain references left by earlier calls.
 
 use std::arch::naked_asm;
 
@@ -31,7 +31,8 @@ pub(super) unsafe extern "C" fn make_room() {
         "push r12",
         "push r13",
         "push r15",
-        // If the stack needs no alignment, the vectors overlap this word. So every word is written.
+        // If the stack needs no alignment, the vectors overlap this word. Therefore every word is
+        // written.
         "push 0",
         "sub rsp, 232",
         "and rsp, -16",
@@ -84,9 +85,8 @@ pub(super) unsafe extern "C" fn make_room() {
     )
 }
 
-/// Makes room for an object of which compiled code has recorded the size. The registers of compiled
-/// code, and its frames above, are from the address `saved` on. Returns 0, or 1 if that
-/// failed.
+/// Makes room for an object whose size compiled code has recorded. The registers of compiled code,
+/// and its frames above them, begin at the address `saved`. Returns 0, or 1 if there is no room.
 ///
 /// # Safety
 /// The context is that of an instance whose code is running and has called the routine

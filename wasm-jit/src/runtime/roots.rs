@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-/// How many entries there may be before those of dropped handles are looked for.
+/// The number of entries that there may be before those of dropped handles are looked for.
 const MINIMUM: usize = 1024;
 
 /// Addresses of objects, each with a handle's root.
@@ -39,7 +39,7 @@ impl Roots {
         self.entries.iter().map(|(address, _)| *address as u64)
     }
 
-    /// Forgets dropped handles: amortized over those that were added.
+    /// Forgets dropped handles, at a cost that is amortized over added ones.
     fn prune(&mut self) {
         self.entries.retain(|(_, root)| root.strong_count() > 0);
         self.prune_at = MINIMUM.max(2 * self.entries.len());

@@ -1,8 +1,8 @@
 //! The stack limit of compiled code.
 //!
-//! A thread may run on a stack that is not its own, that of a coroutine or a segment; the host may
-//! switch stacks between two activations. The size of such a stack is unknown: the embedder must
-//! provide the size that the setting permits, plus [`RESERVE`].
+//! A thread may run on a stack that is not its own, such as that of a coroutine or a stack segment;
+//! the host may switch stacks between two activations. The size of such a stack is unknown: the
+//! embedder must provide the size that the setting permits, plus [`RESERVE`].
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -18,8 +18,8 @@ const RESERVE: usize = 256 << 10;
 const CLEARED: usize = 256 << 10;
 
 /// Finds out where the calling thread's stack ends, which its first call into WebAssembly does
-/// otherwise. The C library calls `malloc` for this: a thread that must not wait for the program's
-/// `malloc` later calls this before.
+/// otherwise. The C library calls `malloc` for this, so a thread that must not wait for the
+/// program's `malloc` later calls this function first.
 pub fn prepare_thread() {
     range();
 }
@@ -58,7 +58,7 @@ pub(super) fn clear_below(limit: usize) {
     clear(pointer().saturating_sub(limit).min(CLEARED));
 }
 
-/// In frames of this function.
+/// Clears the stack by frames of this function.
 #[inline(never)]
 fn clear(bytes: usize) {
     const PART: usize = 4096;
@@ -76,7 +76,7 @@ fn clear(bytes: usize) {
 pub(super) fn enter(execution: &ExecutionState, top: usize) -> [usize; 2] {
     let bottom = match range() {
         Some((lowest, highest)) if (lowest..highest).contains(&top) => lowest,
-        // What is below belongs to host functions, but its size is unknown.
+        // The stack below belongs to host functions, but its size is unknown.
         _ => execution.vm.stack_limit,
     };
     execution.stack.change(bottom, top)

@@ -1,14 +1,14 @@
 //! [`Store`]: owner of the state of running programs.
 //!
-//! All parts of an instance are in vectors of its store, as long as the store lives: handles such
-//! as [`Func`](super::Func) and [`Memory`](super::Memory) are an index or address there, and the
+//! All parts of an instance are in vectors of its store, as long as the store lives. A handle such
+//! as [`Func`](super::Func) or [`Memory`](super::Memory) is an index or address there, with the
 //! store's id, which is compared at each use.
 //!
 //! # Exclusive access
-//! A call of WebAssembly borrows the store exclusively until it returns. While compiled code runs,
-//! the borrow is lent to the code that it calls: [`StoreArea::store`] is a pointer derived from it,
-//! through which libcalls and host functions access the store while they run. [`StoreContextMut`]
-//! is not `Send`, so that all nested activations are on one thread's stack.
+//! A call to WebAssembly code borrows the store exclusively until it returns. While compiled code
+//! runs, the borrow is lent to the code that it calls: [`StoreArea::store`] is a pointer derived
+//! from it, through which libcalls and host functions access the store while they run.
+//! [`StoreContextMut`] is not `Send`, so that all nested activations are on one thread's stack.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -59,7 +59,7 @@ impl Handle {
     /// The index, in the store that it belongs to.
     ///
     /// # Panics
-    /// If that is another store.
+    /// If the handle belongs to another store.
     #[track_caller]
     pub(crate) fn index_in(self, store: &StoreOpaque) -> usize {
         store.check(self.store);
@@ -101,11 +101,11 @@ pub(crate) struct StoreOpaque {
     pub tags: Vec<TagData>,
     pub extern_refs: ExternRefs,
     pub exceptions: Exceptions,
-    /// Objects of WebAssembly, and those that the host has handles of.
+    /// WebAssembly objects, and those that the host has handles of.
     pub heap: Heap,
     pub object_roots: Roots,
-    /// Types of which the host has created objects, by their ids: they must be in use as long as
-    /// their objects are in the heap, reachable or not. Those of programs belong to instances.
+    /// The types of objects that the host has created, by their ids: they must be in use as long as
+    /// their objects are in the heap, reachable or not. The types of programs belong to instances.
     pub object_types: HashMap<u32, engine::TypeId>,
     pub limits: StoreLimits,
     pub collect_at: Threshold,
@@ -113,13 +113,13 @@ pub(crate) struct StoreOpaque {
     pub collections: u64,
     pub failure: Option<Failure>,
     pub accessors: Accessors,
-    /// Those of recorders, once there is a record.
+    /// The cursors of recorders, once there is a record.
     pub cursors: Option<Arc<Cursors>>,
     /// Fuel beyond what compiled code can count.
     pub fuel_reserve: u64,
-    /// Where writes of the host are logged.
+    /// Where writes by the host are logged.
     pub writes: WriteLogs,
-    /// Those of the store, for calls of host functions.
+    /// The observer of calls to host functions in this store.
     pub host_observer: Option<Arc<HostObserver>>,
     /// Calls between instances, while others are observed.
     pub redirected: Redirected,
@@ -191,8 +191,8 @@ impl StoreOpaque {
     }
 
     /// The result of an operation that compiled code has called for, and that may collect; `None`
-    /// if it failed, and the reason is recorded. The collector drops values of the embedder, which
-    /// may panic, and nothing may unwind through compiled code.
+    /// if it failed, in which case the reason is recorded. The collector drops values of the
+    /// embedder, which may panic, and nothing may unwind through compiled code.
     pub(crate) fn attempt<T>(&mut self, operation: impl FnOnce(&mut Self) -> Result<T, Error>) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(|| operation(self))) {
             Ok(Ok(value)) => return Some(value),
@@ -260,27 +260,27 @@ impl<T: 'static> Store<T> {
         Self { inner: NonNull::from(Box::leak(inner)), data: PhantomData }
     }
 
-    /// Its identity, for [probes](crate::probes::Scope) in its instances only.
+    /// The store's identity, for [probes](crate::probes::Scope) that concern only its instances.
     pub fn id(&self) -> StoreId {
         self.as_context().0.opaque.id
     }
 
-    /// The engine that it was created with.
+    /// The engine that the store was created with.
     pub fn engine(&self) -> &Engine {
         &self.as_context().0.opaque.engine
     }
 
-    /// The embedder's data.
+    /// The embedder's data that the store was created with.
     pub fn data(&self) -> &T {
         &self.as_context().0.data
     }
 
-    /// The embedder's data.
+    /// The embedder's data, mutable.
     pub fn data_mut(&mut self) -> &mut T {
         &mut self.as_context_mut().into_inner().data
     }
 
-    /// Drops everything but the embedder's data.
+    /// Drops the store with everything in it, and returns the embedder's data.
     pub fn into_data(self) -> T {
         let store = std::mem::ManuallyDrop::new(self);
         // SAFETY: leaked from a box in `new`; `drop` will not run.
@@ -297,13 +297,13 @@ impl<T: 'static> Store<T> {
         InterruptHandle::new(interruption.get_or_insert_with(|| Interruption::new(signal)))
     }
 
-    /// Frees unreachable objects, exceptions and references to host values. This also happens
-    /// automatically, when there are many.
+    /// Frees unreachable objects, exceptions and references to host values. This happens
+    /// automatically, too, when there are many.
     pub fn gc(&mut self) {
         self.as_context_mut().gc();
     }
 
-    /// The memory of the garbage-collected heap, in bytes, with that of host values
+    /// The size of the garbage-collected heap in bytes, including the declared sizes of host values
     /// ([`ExternRef::with_size`](super::ExternRef::with_size)).
     pub fn heap_size(&self) -> u64 {
         self.as_context().0.opaque.heap.bytes()
@@ -335,12 +335,12 @@ impl<T: 'static> Clone for StoreContext<'_, T> {
 impl<T: 'static> Copy for StoreContext<'_, T> {}
 
 impl<'a, T: 'static> StoreContext<'a, T> {
-    /// The embedder's data.
+    /// The embedder's data in the store.
     pub fn data(&self) -> &'a T {
         &self.0.data
     }
 
-    /// The engine.
+    /// The engine that the store was created with.
     pub fn engine(&self) -> &'a Engine {
         &self.0.opaque.engine
     }
@@ -358,17 +358,17 @@ impl<'a, T: 'static> StoreContextMut<'a, T> {
         Self { inner, not_send: PhantomData }
     }
 
-    /// As [`Store::gc`], also in a host function.
+    /// As [`Store::gc`], for use in host functions.
     pub fn gc(&mut self) {
         collect::collect(&mut self.inner.opaque, collect::From::Host, &[]);
     }
 
-    /// Makes sure that the program may have host values that own this many bytes more
-    /// ([`ExternRef::with_size`](super::ExternRef::with_size)). Collects if that is due, or
-    /// necessary for it.
+    /// Makes sure that the program may have host values that own this many more bytes
+    /// ([`ExternRef::with_size`](super::ExternRef::with_size)). Collects if a collection is due or
+    /// needed for this.
     ///
     /// # Errors
-    /// [`Error::StoreLimit`]: [`StoreLimits::heap_size`] does not permit them.
+    /// [`Error::StoreLimit`] if [`StoreLimits::heap_size`] does not permit them.
     pub fn reserve(&mut self, bytes: u64) -> Result<(), Error> {
         let store = &mut self.inner.opaque;
         let limit = store.limits.heap();
@@ -392,17 +392,17 @@ impl<'a, T: 'static> StoreContextMut<'a, T> {
         &mut self.inner.opaque
     }
 
-    /// The embedder's data.
+    /// The embedder's data in the store.
     pub fn data(&self) -> &T {
         &self.inner.data
     }
 
-    /// The embedder's data.
+    /// The embedder's data in the store, mutable.
     pub fn data_mut(&mut self) -> &mut T {
         &mut self.inner.data
     }
 
-    /// The engine.
+    /// The engine that the store was created with.
     pub fn engine(&self) -> &Engine {
         &self.inner.opaque.engine
     }

@@ -1,4 +1,4 @@
-//! [`Table`].
+//! [`Table`]: a handle of a table of references.
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::ptr::NonNull;
@@ -19,7 +19,7 @@ const MAX_ELEMENTS: u64 = 10_000_000;
 #[derive(Debug)]
 pub(crate) struct TableData {
     pub ty: TableType,
-    /// Read by compiled code: always the address and length of `elements`.
+    /// What compiled code reads: always the address and length of `elements`.
     pub vm: NonNull<VmTable>,
     elements: Vec<u64>,
 }
@@ -70,13 +70,13 @@ impl TableData {
         &self.elements
     }
 
-    /// `length` elements from `at` on.
+    /// `length` elements starting at `at`.
     pub(crate) fn range(&self, at: u64, length: u64) -> Result<&[u64], Trap> {
         let end = at.checked_add(length).filter(|end| *end <= self.length()).ok_or(Trap::TableOutOfBounds)?;
         Ok(&self.elements[at as usize..end as usize])
     }
 
-    /// `length` elements from `at` on, mutable.
+    /// `length` elements starting at `at`, mutable.
     pub(crate) fn range_mut(&mut self, at: u64, length: u64) -> Result<&mut [u64], Trap> {
         let end = at.checked_add(length).filter(|end| *end <= self.length()).ok_or(Trap::TableOutOfBounds)?;
         Ok(&mut self.elements[at as usize..end as usize])
@@ -135,12 +135,12 @@ impl Table {
         store.create_table(ty, raw).map(|index| Self(Handle::at(store, index)))
     }
 
-    /// Its type.
+    /// The table's type, with the minimum that it was created with.
     pub fn ty(&self, store: impl AsContext) -> TableType {
         self.data(&store.as_context().0.opaque).ty
     }
 
-    /// Its number of elements.
+    /// The table's current number of elements.
     pub fn size(&self, store: impl AsContext) -> u64 {
         self.data(&store.as_context().0.opaque).length()
     }
@@ -163,10 +163,10 @@ impl Table {
         self.fill(store, index, value, 1)
     }
 
-    /// Replaces `length` elements from `index` on.
+    /// Sets `length` elements, starting at `index`, to `value`.
     ///
     /// # Errors
-    /// Those of [`Table::set`].
+    /// As for [`Table::set`].
     pub fn fill(
         &self,
         mut store: impl AsContextMut,
@@ -185,7 +185,7 @@ impl Table {
         Ok(())
     }
 
-    /// Adds `by` elements; returns their previous number.
+    /// Adds `by` elements, all of which are `init`; returns the previous number of elements.
     ///
     /// # Errors
     /// [`Error::Grow`], [`Error::ValueType`], or [`Error::WrongStore`] if the value belongs to

@@ -10,7 +10,7 @@ use crate::vmctx::MAX_RESULTS;
 #[derive(Debug)]
 pub(crate) struct TagData {
     pub type_id: TypeId,
-    /// Number of quadwords of the values that its exceptions carry.
+    /// The number of quadwords of the values that exceptions of the tag carry.
     pub values: u32,
 }
 
@@ -36,7 +36,7 @@ impl Tag {
         Ok(Self(Handle::at(store, index)))
     }
 
-    /// Its type.
+    /// The tag's type.
     pub fn ty(&self, store: impl AsContext) -> TagType {
         TagType::new(self.type_in(&store.as_context().0.opaque))
     }

@@ -1,9 +1,9 @@
-//! [`Libcall::TailCall`](crate::vmctx::Libcall::TailCall): the end of a tail call of a function of
-//! another instance, or of the host.
+//! [`Libcall::TailCall`](crate::vmctx::Libcall::TailCall): the end of a tail call to a function of
+//! another instance, or to a host function.
 //!
 //! Compiled code relies on `r14` and `r15` after a call inside its instance, so the callee of such
 //! a tail call must not return to the caller's caller. It returns to a *return frame*, which
-//! restores the registers and returns in its turn:
+//! restores the registers and then returns itself:
 //!
 //! ```text
 //! [rbp + 8]       return address of the function that has made the tail call
@@ -14,21 +14,21 @@
 //! ```
 //!
 //! # The steps
-//! 1. If the function that makes the tail call returns to a return frame itself, that one stays.
-//!    Otherwise its own frame becomes one, at the end of its arguments: so there are none that the
-//!    return frame would have to remove.
+//! 1. If the function that makes the tail call would itself return to a return frame, that frame
+//!    stays. Otherwise its own frame becomes one, at the end of its arguments, so that the return
+//!    frame has no arguments to remove.
 //! 2. The arguments are moved to below the return frame.
-//! 3. The callee is called; or, in front of a return frame that was there, jumped to, with the same
-//!    return address as that of the first call. So calls and returns are paired, as the processor
-//!    predicts them.
+//! 3. The callee is called, or, if there was a return frame already, jumped to, with the return
+//!    address of the first call. Calls and returns are thus paired, as the processor predicts them.
 //!
-//! So a chain of tail calls between any number of instances has one return frame, however long it
-//! is. That needs one return address for all code of the process, which is therefore here.
+//! A chain of tail calls between any number of instances therefore has one return frame, however
+//! long it is. This requires one return address for all code of the process, which is therefore
+//! here.
 //!
 //! # Walks of the stack
-//! A return frame is linked by `rbp` as all are. Its return address is in no code image: walks of
-//! frames pass over it, and nothing is reported for it. A signal in this routine is for the engine
-//! one in the host; nothing here can trap. The unwind information is for debuggers.
+//! A return frame is linked by `rbp` like any other. Its return address is in no code image, so
+//! walks of frames skip it, and nothing is reported for it. The engine treats a signal in this
+//! routine as one in the host; nothing here can trap. The unwind information is for debuggers.
 
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -59,7 +59,7 @@ pub(super) unsafe extern "C" fn tail_call() {
         "2:",
         "mov rbp, [rbp]",
         "3:",
-        // From the last argument to the first: the places may overlap.
+        // From the last argument to the first: source and destination may overlap.
         "lea r11, [rbp - 16]",
         "sub r11, rax",
         "5:",

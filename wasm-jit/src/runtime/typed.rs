@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::exn_ref::ExnRef;
 use crate::types::{HeapType, RefType, ValType};
 
-/// Quadwords of the maximum number of parameters or results, 16.
+/// The quadwords of 16 parameters or results, the maximum.
 const MAX_WORDS: usize = 32;
 
 /// A Rust type that represents a WebAssembly type.
@@ -23,7 +23,7 @@ const MAX_WORDS: usize = 32;
 /// # Safety
 /// `lower` returns a value of this type.
 pub unsafe trait WasmTy: Sized + 'static {
-    /// The value's type.
+    /// The WebAssembly type of the values.
     #[doc(hidden)]
     const TYPE: ValType;
 
@@ -34,8 +34,8 @@ pub unsafe trait WasmTy: Sized + 'static {
     /// The value of this type with this representation in compiled code.
     ///
     /// # Safety
-    /// `raw` is a value of this type in compiled code of this store, or was when no collection has
-    /// run since.
+    /// `raw` is a value of this type in compiled code of this store, or was one and no collection
+    /// has run since.
     #[doc(hidden)]
     unsafe fn lift<T: 'static>(raw: u128, store: &mut StoreContextMut<'_, T>) -> Self;
 }
@@ -84,7 +84,7 @@ unsafe impl WasmTy for u128 {
     }
 }
 
-/// The next value of this type, and the place of the one after it.
+/// The next value of this type; moves on to the one after it.
 ///
 /// # Safety
 /// There is such a value.
@@ -95,7 +95,7 @@ unsafe fn next<A: WasmTy>(values: &mut *const u64) -> u128 {
     raw
 }
 
-/// Writes a value of this type, and moves to the place after it.
+/// Writes a value of this type, and moves on to the room after it.
 ///
 /// # Safety
 /// There is room for it.
@@ -131,7 +131,7 @@ unsafe impl WasmTy for Option<ExternRef> {
     }
 }
 
-/// A reference without null: `(ref extern)`.
+/// A non-null reference: `(ref extern)`.
 // SAFETY: the store lowers the reference, which is not null.
 unsafe impl WasmTy for ExternRef {
     const TYPE: ValType = ValType::Ref(RefType::new(false, HeapType::Extern));
@@ -176,11 +176,11 @@ unsafe impl WasmTy for Option<AnyRef> {
 /// # Safety
 /// `lower` writes a value of each of the types, in this order, and there are at most 16.
 pub unsafe trait WasmParams {
-    /// Their types.
+    /// The types of the parameters.
     #[doc(hidden)]
     fn types() -> Vec<ValType>;
 
-    /// Writes them in the representation of compiled code.
+    /// Writes the arguments in the representation of compiled code.
     #[doc(hidden)]
     fn lower<T: 'static>(
         self,
@@ -194,21 +194,21 @@ pub unsafe trait WasmParams {
 /// # Safety
 /// `lower` writes a value of each of the types, in this order, and there are at most 16.
 pub unsafe trait WasmResults: Sized {
-    /// Their types.
+    /// The types of the results.
     #[doc(hidden)]
     fn types() -> Vec<ValType>;
 
-    /// Reads them from the representation of compiled code.
+    /// Reads the results from the representation of compiled code.
     ///
     /// # Safety
     /// The values are of these types, each as required by [`WasmTy::lift`].
     #[doc(hidden)]
     unsafe fn lift<T: 'static>(store: &mut StoreContextMut<'_, T>, values: &[u64; MAX_WORDS]) -> Self;
 
-    /// Writes them in the representation of compiled code.
+    /// Writes the results in the representation of compiled code.
     ///
     /// # Safety
-    /// There is room for as many values.
+    /// There is room for the values of all types.
     #[doc(hidden)]
     unsafe fn lower<T: 'static>(
         self,
@@ -219,7 +219,7 @@ pub unsafe trait WasmResults: Sized {
 
 /// The return type of a host function: results, or a `Result` of them.
 pub trait WasmRet {
-    /// The results.
+    /// The types of the results.
     #[doc(hidden)]
     type Results: WasmResults;
 
@@ -353,7 +353,7 @@ macro_rules! tuple {
             }
         }
 
-        // SAFETY: the type is passed on.
+        // SAFETY: the type is passed along.
         unsafe impl<T, F, R, $($A),*> IntoFunc<T, ($($A,)*), R> for F
         where
             T: 'static,
@@ -418,7 +418,8 @@ tuple!(A a B b C c D d E e G g H h I i J j K k L l M m N n O o);
 tuple!(A a B b C c D d E e G g H h I i J j K k L l M m N n O o P p);
 tuple!(A a B b C c D d E e G g H h I i J j K k L l M m N n O o P p Q q);
 
-/// A function whose type was compared with Rust's types, so that calls need no check.
+/// A function whose type was compared with Rust types when it was looked up, so that calls need no
+/// check.
 #[derive(Debug)]
 pub struct TypedFunc<P, R> {
     func: Func,
@@ -439,12 +440,12 @@ impl<P: WasmParams, R: WasmResults> TypedFunc<P, R> {
         Self { func, ty: PhantomData }
     }
 
-    /// The function.
+    /// The function without Rust types.
     pub fn func(&self) -> &Func {
         &self.func
     }
 
-    /// Calls it.
+    /// Calls the function with these arguments, and returns its results.
     ///
     /// # Errors
     /// [`Error::WrongStore`] for an argument of another store; any other error is the reason why

@@ -1,9 +1,9 @@
-//! [`Val`], and its representation in compiled code.
+//! [`Val`], a value whose type is known at run time, and its representation in compiled code.
 //!
 //! In compiled code every value is eight bytes: an `i32` or `f32` in the lower four, zero-extended;
 //! a reference as its kind says (`references.rs`, `exception.rs`, `objects.rs`), null as 0. A
-//! `v128` is 16 bytes. To *lower* a value is to convert it to that representation, to *lift* it is
-//! the reverse.
+//! `v128` is 16 bytes. *Lowering* a value converts it to this representation, *lifting* is the
+//! reverse.
 
 use std::ptr::NonNull;
 
@@ -16,26 +16,26 @@ use crate::exn_ref::ExnRef;
 use crate::types::{FuncTypeId, HeapType, RefType, ValType};
 use crate::vmctx::VmFuncRef;
 
-/// A value of WebAssembly. Floats are represented by their bits, so that they are never changed.
+/// A WebAssembly value. Floats are represented by their bits, so that they are never changed.
 #[derive(Clone, Debug)]
 pub enum Val {
-    /// An integer of 32 bits.
+    /// A 32-bit integer.
     I32(i32),
-    /// An integer of 64 bits.
+    /// A 64-bit integer.
     I64(i64),
-    /// The bits of a float of 32 bits.
+    /// The bits of a 32-bit float.
     F32(u32),
-    /// The bits of a float of 64 bits.
+    /// The bits of a 64-bit float.
     F64(u64),
-    /// The bits of a vector; lane 0 is in the lowest ones.
+    /// The bits of a 128-bit vector; lane 0 is in the lowest bits.
     V128(u128),
     /// A function, or null.
     FuncRef(Option<Func>),
-    /// A value of the host, or null.
+    /// A host value, or null.
     ExternRef(Option<ExternRef>),
     /// An exception, or null.
     ExnRef(Option<ExnRef>),
-    /// A structure, an array, an `i31`, a value of the host, or null.
+    /// A structure, an array, an `i31`, a host value, or null.
     AnyRef(Option<AnyRef>),
 }
 
@@ -47,7 +47,7 @@ macro_rules! accessors {
                 if let $pattern = self { Some($value) } else { None }
             }
 
-            /// The same, unwrapped.
+            /// The same value without the `Option`.
             ///
             /// # Panics
             /// If the value is of another type.
@@ -63,7 +63,7 @@ macro_rules! accessors {
 }
 
 impl Val {
-    /// Its type; of a reference, the most general one of its kind.
+    /// The value's type: for a reference, the most general type of its kind.
     pub fn ty(&self) -> ValType {
         match self {
             Self::I32(_) => ValType::I32,
@@ -78,7 +78,7 @@ impl Val {
         }
     }
 
-    /// Zero, or null, which is no value of a type of references without null.
+    /// Zero, or null. (Null is not a value of a non-nullable reference type.)
     pub fn default_for_ty(ty: ValType) -> Self {
         match ty {
             ValType::I32 => Self::I32(0),
@@ -90,7 +90,7 @@ impl Val {
         }
     }
 
-    /// The null reference of the kind of values that a type has.
+    /// The null reference of the kind of values that this type has.
     pub fn null_ref(ty: RefType) -> Self {
         match ty.heap_type().top() {
             HeapType::Func => Self::FuncRef(None),
@@ -100,8 +100,8 @@ impl Val {
         }
     }
 
-    /// The value of this type with this representation; an error for a reference that is not null,
-    /// which only its store knows.
+    /// The value of this type with this representation; an error for a non-null reference, which
+    /// only its store can lift.
     pub(crate) fn without_store(ty: ValType, bits: u128) -> Result<Self, RefType> {
         Ok(match ty {
             ValType::V128 => Self::V128(bits),
@@ -114,13 +114,13 @@ impl Val {
         })
     }
 
-    /// Whether it is a null reference.
+    /// Whether the value is a null reference.
     pub fn is_null(&self) -> bool {
         matches!(self, Self::FuncRef(None) | Self::ExternRef(None) | Self::ExnRef(None) | Self::AnyRef(None))
     }
 
-    /// Whether it is a value of this type: for a reference, what `ref.test` would answer. One of
-    /// another store is not.
+    /// Whether the value is of type `ty`: for a reference, the result of `ref.test`. A reference of
+    /// another store is of no type.
     pub fn is_of_type(&self, store: impl AsContext, ty: &ValType) -> bool {
         store.as_context().0.opaque.check_type(*ty, self).is_ok()
     }
@@ -138,7 +138,7 @@ impl Val {
         v128 unwrap_v128 u128 = Self::V128(bits) => *bits;
         /// The function or null, if it is a `funcref`.
         func_ref unwrap_func_ref Option<&Func> = Self::FuncRef(func) => func.as_ref();
-        /// The host's value or null, if it is an `externref`.
+        /// The host value or null, if it is an `externref`.
         extern_ref unwrap_extern_ref Option<&ExternRef> = Self::ExternRef(reference) => reference.as_ref();
         /// The exception or null, if it is an `exnref`.
         exn_ref unwrap_exn_ref Option<&ExnRef> = Self::ExnRef(exception) => exception.as_ref();
@@ -234,7 +234,7 @@ impl StoreOpaque {
     /// Refuses a value that is not of this type.
     pub(crate) fn check_type(&self, expected: ValType, value: &Val) -> Result<(), Error> {
         let concrete = |func: &Func| -> Result<HeapType, Error> {
-            // One of another store has another type.
+            // A function of another store is refused here.
             func.lower(self)?;
             Ok(HeapType::ConcreteFunc(FuncTypeId(func.type_id(self))))
         };

@@ -1,8 +1,9 @@
-//! The accessors of a store's frames ([`VmAccessor`]): a list from the innermost frame outwards, of
-//! frames that have one.
+//! The accessors of a store's frames ([`VmAccessor`]): a list of those frames that have one, from
+//! the innermost outwards.
 //!
 //! A frame that returns ends its accessor: its function's version has code for that
-//! (`wasm_jit_codegen::Sites::end_accessors`). Frames that are left in other ways are ended here.
+//! (`wasm_jit_codegen::Sites::end_accessors`). The accessors of frames that are left in other ways
+//! are ended here.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,11 +1,11 @@
 //! Backtraces: the frames of a program when an activation was left.
 //!
-//! Only code addresses are captured, with the functions that they are in; of an address in a stub
-//! of probes, which may be freed, the instruction. Everything else is looked up on demand: the
+//! Only code addresses are captured, with the functions that they are in, and for an address in a
+//! stub of probes, which may be freed, the instruction. Everything else is looked up on demand: the
 //! function's name in the name section, the instruction by compiling the function again (the
 //! compiler produces the same code every time, and reports the position of each instruction), and
-//! the source line in the DWARF sections. So none of this costs anything while the program runs,
-//! nor for a program that traps often and never shows a backtrace.
+//! the source line in the DWARF sections. None of this costs anything while the program runs, or if
+//! it traps often and never shows a backtrace.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -38,7 +38,7 @@ struct Place {
     instance: InstanceId,
 }
 
-/// One frame.
+/// One frame of a [`WasmBacktrace`].
 #[derive(Clone, Debug)]
 pub struct FrameInfo {
     instance: InstanceId,
@@ -52,7 +52,7 @@ pub struct FrameInfo {
     symbols: Vec<FrameSymbol>,
 }
 
-/// The source position of a frame, according to DWARF.
+/// A source position of a frame, according to DWARF.
 #[derive(Clone, Debug)]
 pub struct FrameSymbol {
     pub(super) name: Option<String>,
@@ -73,7 +73,7 @@ impl WasmBacktrace {
         self.places.is_empty()
     }
 
-    /// Number of outer frames that were not kept.
+    /// The number of outer frames that were not kept.
     pub fn omitted(&self) -> usize {
         self.omitted
     }
@@ -105,7 +105,7 @@ impl WasmBacktrace {
 }
 
 impl FrameInfo {
-    /// The instance whose function it is: see [`Instance::id`](crate::Instance::id).
+    /// The instance whose function the frame belongs to: see [`Instance::id`](crate::Instance::id).
     pub fn instance(&self) -> InstanceId {
         self.instance
     }
@@ -125,14 +125,14 @@ impl FrameInfo {
         self.func_name.as_deref()
     }
 
-    /// The instruction's offset in the binary module: of a function that was stopped before its
-    /// first instruction, that one. `None` only after a defect of the compiler, which `Display`
-    /// reports.
+    /// The instruction's offset in the binary module, in bytes; if the function was stopped before
+    /// its first instruction, the offset of that one. `None` only after a defect of the compiler,
+    /// which `Display` reports.
     pub fn module_offset(&self) -> Option<usize> {
         self.instruction
     }
 
-    /// The instruction's offset in the function's body.
+    /// The instruction's offset from the start of the function's body, in bytes.
     pub fn func_offset(&self) -> Option<usize> {
         self.instruction?.checked_sub(self.func_start)
     }
@@ -145,12 +145,12 @@ impl FrameInfo {
 }
 
 impl FrameSymbol {
-    /// The function.
+    /// The name of the source function.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// The source file.
+    /// The path of the source file.
     pub fn file(&self) -> Option<&str> {
         self.file.as_deref()
     }
@@ -182,7 +182,7 @@ struct Module<'a> {
     image: &'a CodeImage,
     sections: Sections<'a>,
     lines: Option<Lines<'a>>,
-    /// By function and version.
+    /// The positions of instructions, by function and version.
     positions: HashMap<(u32, usize), Result<Vec<Position>, ObserveError>>,
 }
 

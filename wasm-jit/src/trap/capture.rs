@@ -92,8 +92,7 @@ pub(super) unsafe fn trace(
             backtrace.omit();
             continue;
         }
-        // SAFETY: the frame of a function of WebAssembly that waits for a call has its context
-        // there.
+        // SAFETY: the frame of a WebAssembly function that waits for a call has its context there.
         let context = context.unwrap_or_else(|| unsafe { context_of(fp) }.addr());
         // SAFETY: in a function, this is the context of an instance, which is alive.
         let instance = unsafe { instance_of(context) };
@@ -104,9 +103,10 @@ pub(super) unsafe fn trace(
     backtrace
 }
 
-/// The context of a function that a signal has stopped with this `r14`. `None` around a call of a
-/// host function, whose context `r14` is then: the function has stored its own in its frame.
-/// Otherwise its prologue may not have done so yet, and one without calls does not.
+/// The context of a function that a signal has stopped with this `r14`. `None` around a call to a
+/// host function, when `r14` is the context of the host function: the function has then stored its
+/// own in its frame. Otherwise its prologue may not have done so yet, and a function without calls
+/// never does.
 ///
 /// # Safety
 /// It must be the value that the register had in a function, in a store that is alive.
@@ -159,7 +159,7 @@ pub(super) unsafe extern "sysv64" fn capture_signal(store: *mut ExecutionState) 
 unsafe fn uncount(store: &VmStoreContext) {
     let r14 = store.raised_registers[CONTEXT] as usize;
     // SAFETY: the thread is in the code at this address, and `r14` is a context there. Around a
-    // call of a host function, which has no counters, the frame has that of the function.
+    // call to a host function, which has no counters, the frame has the context of the function.
     unsafe {
         if let Some(image) = image_at(store.raised_pc) {
             let own = own_context(r14).map(std::ptr::with_exposed_provenance);
@@ -211,7 +211,7 @@ pub(super) unsafe fn instruction_at(pc: usize) -> Instruction {
         let Some(image) = image_at(pc) else { return Instruction::default() };
         let length = (image.code_end(pc) - pc).min(MAX_LENGTH);
         let mut code = [0; MAX_LENGTH];
-        // Patches store whole aligned words, so none of these is half of a patch.
+        // Patches store entire aligned words, so none of these is half of a patch.
         for address in (pc & !7..pc + length).step_by(8) {
             let word: *const AtomicU64 = std::ptr::with_exposed_provenance(address);
             let bytes = (*word).load(Ordering::Relaxed).to_le_bytes();
@@ -221,13 +221,13 @@ pub(super) unsafe fn instruction_at(pc: usize) -> Instruction {
                 }
             }
         }
-        // The thread has executed what a trap may have taken the place of since.
+        // A trap may since have replaced the byte that the thread has executed.
         code[0] = image.byte_under_trap(pc).unwrap_or(code[0]);
         Decoder::with_ip(64, &code[..length], pc as u64, DecoderOptions::NONE).decode()
     }
 }
 
-/// The value of an instruction's operand of four or eight bytes.
+/// The value of an instruction's four-byte or eight-byte operand.
 ///
 /// # Safety
 /// The instruction must have read it, and it must not have changed since.

@@ -1,21 +1,22 @@
-//! Finds out which pieces of code threads are executing, or will return to: what else has no way to
-//! it may be freed.
+//! Finds the pieces of unlinked code that threads are still executing or will return to. The others
+//! may be freed.
 //!
 //! # The algorithm
-//! 1. Every core executes a serializing instruction ([`serialize_all_cores`]). What led to the
-//!    pieces was changed before, so no thread enters them from now on.
-//! 2. A store in which nothing runs has no thread in them. That it runs is recorded before its code
-//!    is entered, on the thread that runs it ([`RunningStack`](super::state::RunningStack)); so a
-//!    thread whose record is not seen here enters code after step 1.
+//! 1. Every core executes a serializing instruction ([`serialize_all_cores`]). Everything that led
+//!    to the pieces was changed before, so no thread enters them from now on.
+//! 2. A store in which nothing runs has no thread in the pieces. A thread that runs a store records
+//!    this before it enters code ([`RunningStack`](super::state::RunningStack)), so a thread whose
+//!    record is not seen here enters code after step 1.
 //! 3. The other stores' threads get the engine's signal. Its handler looks at the program counter,
 //!    at every word of the store's stack from the stack pointer up, and at the frames of enclosing
 //!    activations on other stacks. A word that is an address in a piece counts as a return address.
-//!    So frames need no maps, and frames of the host in between do not matter.
-//! 4. If one of them does not answer in time, nothing is known: it may have blocked the signal, not
-//!    have been scheduled, or be in a host function that runs on a stack of its own.
+//!    Frames therefore need no maps, and host frames in between do not matter.
+//! 4. If one of the threads does not answer in time, nothing is known: it may have blocked the
+//!    signal, may not have been scheduled, or may be in a host function that runs on a separate
+//!    stack.
 //!
-//! Nothing of this costs a thread anything before it is asked, but for recording which one runs
-//! the store: three stores for each outermost call.
+//! A thread pays nothing for this until it is asked, except three stores for each outermost call,
+//! which record the thread that runs the store.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -28,13 +29,14 @@ use wordpatch::serialize_all_cores;
 use super::state::current_thread;
 use super::{Activation, ExecutionState, signals};
 
-/// How long the answers are waited for. A thread that is scheduled answers in some microseconds.
+/// The maximum time to wait for answers. A thread that is scheduled answers within a few
+/// microseconds.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The time between two looks at the answers.
+/// The interval at which answers are checked.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// The question that is asked now. Handlers use it while they are counted as visitors.
+/// The current question. Handlers use it while they are counted as visitors.
 static ASKED: AtomicPtr<Question> = AtomicPtr::new(std::ptr::null_mut());
 static VISITORS: AtomicUsize = AtomicUsize::new(0);
 
@@ -55,18 +57,18 @@ struct Running {
 
 #[derive(Debug)]
 struct Question {
-    /// In ascending order.
+    /// The pieces, in ascending order.
     pieces: Vec<Piece>,
     stores: Vec<Running>,
 }
 
 /// Whether each of these pieces of code, which are in ascending order and do not end with a call,
 /// is in use by a thread that runs one of these stores. `None` if that is not known. Waits for the
-/// threads, at most some 100 ms; a system call in which one of them waits fails with `EINTR`.
+/// threads, at most about 100 ms; a system call in which one of them waits fails with `EINTR`.
 ///
 /// # Safety
-/// Each state is the [`ExecutionState`] of a store that stays during the call. Nothing but frames
-/// of these stores leads to the pieces any more.
+/// Each state is the [`ExecutionState`] of a store that stays alive during the call. Only frames of
+/// these stores lead to the pieces.
 pub(crate) unsafe fn code_in_use(pieces: &[Range<usize>], stores: &[NonNull<()>]) -> Option<Vec<bool>> {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
@@ -154,7 +156,7 @@ impl Question {
     fn words(&self, frames: Range<usize>) {
         for address in (frames.start.next_multiple_of(8)..frames.end & !7).step_by(8) {
             // SAFETY: mapped: between a stack pointer of the thread, and an address in an outer
-            // frame of the same stack. The handler's own words may change meanwhile.
+            // frame of the same stack. The handler's own words may change at the same time.
             self.word(unsafe { std::ptr::with_exposed_provenance::<usize>(address).read_volatile() });
         }
     }
@@ -181,9 +183,9 @@ impl Running {
     }
 }
 
-/// Answers the question that is asked, if there is one, on a thread that a signal has found at
-/// `pc`, with the stack pointer `sp`. If this is in the thread's alternate signal stack, another
-/// handler was interrupted, and where the rest of the frames is, is not known. Async-signal-safe.
+/// Answers the current question, if there is one, on a thread that a signal has found at `pc`, with
+/// the stack pointer `sp`. If `sp` is in the thread's alternate signal stack, another handler was
+/// interrupted, and the location of the other frames is unknown. Async-signal-safe.
 pub(super) fn answer(pc: usize, sp: usize, alternate: &libc::stack_t) {
     if (alternate.ss_sp.addr()..alternate.ss_sp.addr() + alternate.ss_size).contains(&sp) {
         return;
@@ -203,7 +205,7 @@ mod tests {
     use crate::trap::DEFAULT_SIGNAL;
 
     const PIECES: [Range<usize>; 3] = [0x1000..0x1040, 0x1040..0x1060, 0x1080..0x1100];
-    /// In none of them.
+    /// An address in none of the pieces.
     const ELSEWHERE: usize = 0x1070;
 
     fn question(store: &mut ExecutionState) -> Question {
@@ -224,7 +226,8 @@ mod tests {
         store
     }
 
-    /// Which pieces a thread at `pc` uses, whose stack pointer leads to the word of this number.
+    /// Which pieces are used by a thread at `pc` whose stack pointer leads to the word with this
+    /// number.
     fn used(store: &mut ExecutionState, pc: usize, words: &[usize], from: usize) -> Option<[bool; 3]> {
         let question = question(store);
         question.answer(current_thread(), pc, words[from..].as_ptr().addr());

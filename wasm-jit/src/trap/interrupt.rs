@@ -2,21 +2,22 @@
 //!
 //! Compiled code has no check for interrupts: neither loops nor calls test a flag or count fuel.
 //! Such a check would run in the hottest code even if nothing ever interrupts; it is a rule of this
-//! engine that a feature which is off costs nothing, and to count or observe loops, one places
+//! engine that a feature which is off costs nothing, and loops can be counted or observed with
 //! probes. Instead, the thread is sent a signal:
 //!
 //! - If the handler finds the thread in a compiled function, the thread leaves its activation at
 //!   this instruction. That is always possible, because `r14` leads to the store at every
-//!   instruction of a function, and all that is needed to leave the activation is in the frame of
-//!   its entry trampoline.
-//! - Otherwise the thread is in the runtime, in a host function, or in a function of a probe, which
-//!   must not be interrupted in the middle. The request stays pending. It takes effect when the
-//!   host function or the bulk operation returns ([`is_interrupted`](super::is_interrupted)) or the
+//!   instruction of a function, and the frame of the activation's entry trampoline contains
+//!   everything that is needed to leave it.
+//! - Otherwise the thread is in the runtime, in a host function, or in a probe function, which must
+//!   not be interrupted in the middle. The request stays pending. It takes effect when the host
+//!   function or the bulk operation returns ([`is_interrupted`](super::is_interrupted)) or the
 //!   probe's stub ends ([`INTERRUPT_CHECK`](crate::vmctx::INTERRUPT_CHECK)), or at the next signal,
-//!   a few milliseconds later: a separate thread repeats it until the request was met or withdrawn.
+//!   a few milliseconds later: a separate thread repeats the signal until the request is met or
+//!   withdrawn.
 //!
-//! Nor is there an effect between steps of probes that are executed
-//! [together](crate::probes::Step::Together): the next signal most likely finds the thread
+//! A signal has no effect between steps of probes that are executed
+//! [together](crate::probes::Step::Together) either: the next signal most likely finds the thread
 //! elsewhere.
 //!
 //! A request stays pending until the outermost call has returned, so a host function that calls the
@@ -44,9 +45,10 @@ const MAX_PAUSE: Duration = Duration::from_millis(50);
 
 /// The pending requests for an interrupt.
 ///
-/// The lowest bit: a handle. The rest of the lower half: twice the number of timeouts. The upper
-/// half counts the rounds, which end when all requests were met or withdrawn: so a timeout knows
-/// whether its request is still pending, and never withdraws another one's.
+/// The lowest bit is the request of a handle, and the other bits of the lower half count the
+/// requests of timeouts. The upper half counts rounds; a round ends when all requests have been met
+/// or withdrawn. A timeout therefore knows whether its request is still pending, and never
+/// withdraws that of another one.
 #[derive(Debug, Default)]
 struct Requests(AtomicU64);
 
@@ -91,7 +93,8 @@ pub(crate) struct Interruption {
 }
 
 impl Interruption {
-    /// Also installs the handler for the signal.
+    /// The state of a store that can be interrupted by this signal. Installs the handler for the
+    /// signal.
     pub(crate) fn new(signal: i32) -> Arc<Self> {
         signals::install_interrupt(signal);
         Arc::new(Self {
@@ -119,8 +122,8 @@ impl Interruption {
         Running(self)
     }
 
-    /// Whether there is a request; then the innermost activation must be left. Async-signal-safe,
-    /// on the thread that runs the store.
+    /// Whether there is a request, in which case the innermost activation must be left.
+    /// Async-signal-safe, on the thread that runs the store.
     pub(super) fn acknowledge(&self) -> bool {
         let requested = self.requests.is_any();
         if requested && self.depth.load(Ordering::Relaxed) <= 1 {
@@ -181,13 +184,13 @@ impl InterruptHandle {
     }
 
     /// Requests that the store's program be stopped: the call that runs it returns the trap
-    /// [`Trap::Interrupt`](super::Trap::Interrupt), and so do the enclosing calls, if host
-    /// functions called the program in turn. The request ends when the outermost call has returned.
-    /// Returns immediately. Compiled code stops within some ten microseconds, or within
-    /// milliseconds if the signal finds it in a probe's stub; a host function continues, but a
-    /// system call in which it waits fails with `EINTR`, and the program stops when the function
-    /// returns. If nothing runs in the store, the next call is stopped before it begins. Not for
-    /// signal handlers.
+    /// [`Trap::Interrupt`](super::Trap::Interrupt), as do the enclosing calls, if host functions
+    /// called the program in turn. The request ends when the outermost call has returned. Returns
+    /// immediately. Compiled code stops within about ten microseconds, or within milliseconds if
+    /// the signal finds it in a probe's stub; a host function continues, but a system call in which
+    /// it waits fails with `EINTR`, and the program stops when the function returns. If nothing
+    /// runs in the store, the next call is stopped before it begins. Must not be called in a signal
+    /// handler.
     pub fn interrupt(&self) {
         self.interruption.requests.by_handle();
         self.interruption.poke();
@@ -209,7 +212,7 @@ impl InterruptHandle {
         Ok(Timeout { handle: self.clone(), timer })
     }
 
-    /// Sends the thread a signal that records where it is. The program goes on.
+    /// Sends the thread a signal that records where it is. The program continues.
     pub(crate) fn look(&self) {
         self.interruption.poke();
     }
@@ -255,7 +258,7 @@ impl Drop for Timeout {
 
 #[derive(Debug, Default)]
 struct Timer {
-    /// The round of requests in which it has fired.
+    /// The round of requests in which the timeout has fired.
     fired_in: OnceLock<u64>,
 }
 
@@ -266,7 +269,7 @@ struct Due {
     /// The time until the next action after this one.
     pause: Duration,
     interruption: Weak<Interruption>,
-    /// For a timeout that has not fired yet.
+    /// The timer, if this is a timeout that has not fired yet.
     timer: Option<Arc<Timer>>,
 }
 
@@ -335,7 +338,7 @@ impl Repeater {
     }
 }
 
-/// The repeating thread, and the process that it belongs to.
+/// The repeating thread, with the process that it belongs to.
 static REPEATER: Mutex<Option<(u32, &Repeater)>> = Mutex::new(None);
 
 /// The thread, if it belongs to this process. A forked child has none of its parent's threads.

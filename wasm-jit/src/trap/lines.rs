@@ -71,7 +71,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Whether nowhere more than [`MAX_INLINED`] functions are inlined into each other.
+/// Whether at most [`MAX_INLINED`] functions are inlined into each other anywhere.
 fn is_shallow(dwarf: &Dwarf<Metered<'_>>) -> gimli::Result<bool> {
     let mut units = dwarf.units();
     // Depths of the inlined functions that may contain the next entry.

@@ -1,7 +1,7 @@
 //! DWARF that is read with a budget.
 //!
 //! Lists in DWARF may be shared: a thousand units may refer to the same line program, each function
-//! to the same list of ranges. A small section can so make its reader read, and keep, gigabytes.
+//! to the same list of ranges. A small section can thus make its reader read, and keep, gigabytes.
 //! Here every read is charged to the budget. When the budget is spent, reads fail as they do at a
 //! section's end, and the reader gives up.
 
@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use addr2line::gimli::{EndianSlice, Error, LittleEndian, Reader, ReaderOffsetId, Result};
 
-/// Bytes that may still be read, of all sections.
+/// The number of bytes that may still be read, in all sections.
 pub(super) type Budget = Rc<Cell<usize>>;
 
 /// A part of a section.
@@ -26,7 +26,7 @@ impl<'a> Metered<'a> {
         Self { rest: EndianSlice::new(data, LittleEndian), budget: budget.clone() }
     }
 
-    /// Charges this many bytes to the budget, and one for a read of none.
+    /// Charges this many bytes to the budget, or one byte for an empty read.
     fn pay(&self, bytes: usize) -> Result<()> {
         let left = self.budget.get().checked_sub(bytes.max(1));
         self.budget.set(left.unwrap_or(0));

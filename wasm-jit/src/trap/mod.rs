@@ -1,4 +1,4 @@
-//! Non-local exits from compiled code: traps, exceptions, failures of the host, interrupts.
+//! Non-local exits from compiled code: traps, exceptions, failures of host functions, interrupts.
 //!
 //! # Interface to the rest of the runtime
 //! - [`enter`] runs compiled code. It handles the signal handlers, `activation_fp` and nested
@@ -10,9 +10,9 @@
 //!   returns [`Raised::Noted`]. A host function that throws an exception instead sets `thrown` in
 //!   the store's [`VmStoreContext`](crate::vmctx::VmStoreContext): the exception goes to its
 //!   handler in the calling code, or is returned as [`Raised::Exception`].
-//! - When a host function returns, the runtime calls [`is_interrupted`], and if true treats it as a
-//!   failure whose reason is [`Trap::Interrupt`]; so does a libcall that waits. Compiled code does
-//!   not check: see `interrupt`.
+//! - When a host function returns, the runtime calls [`is_interrupted`], and if it returns true,
+//!   treats this as a failure whose reason is [`Trap::Interrupt`]. A libcall that waits does the
+//!   same. Compiled code does not check: see `interrupt`.
 //!
 //! # Steps of a non-local exit
 //! 1. *Recorded*: the signal handler (`signals`), or one of the routines that compiled code calls
@@ -64,7 +64,7 @@ pub(crate) enum Raised {
     /// Compiled code trapped, or was interrupted.
     Trap { trap: Trap, backtrace: WasmBacktrace },
     /// The exception at this address (a [`VmException`](crate::vmctx::VmException)) has no handler
-    /// in the activation. The frames are those from where it was thrown first.
+    /// in the activation. The frames are those where the exception was first thrown.
     Exception { exception: usize, backtrace: WasmBacktrace },
     /// A libcall or a host function failed, and recorded the reason in the store.
     Noted { backtrace: WasmBacktrace },
@@ -121,7 +121,7 @@ pub(crate) unsafe fn enter(store: *mut ExecutionState, call: impl FnOnce() -> u6
         (*store).vm.activation_fp = outer.activation_fp;
         (*store).vm.exit_fp = outer.exit_fp;
         (*store).vm.exit_sp = outer.exit_sp;
-        // Before `outer` ends.
+        // Before the lifetime of `outer` ends.
         compiler_fence(Ordering::Release);
         (*store).raised.take()
     };
@@ -142,7 +142,7 @@ pub(crate) unsafe fn is_requested(store: *mut ExecutionState) -> bool {
 }
 
 /// Whether an interrupt of the store's program was requested: checked when a host function returns,
-/// and where the runtime waits. If so, the caller must leave the activation.
+/// and where the runtime waits. If this returns true, the caller must leave the activation.
 ///
 /// # Safety
 /// As [`enter`].

@@ -1,9 +1,10 @@
 //! Machine code that leaves activations, and passes exceptions to their handlers.
 //!
 //! Every routine is jumped to or called with `rbp` as in compiled code, and none returns. The stack
-//! pointer may be anywhere below the frames; the routines use the stack below it. They preserve no
-//! callee-saved register: an activation that is left restores its caller's from the frame of its
-//! entry trampoline, and a function that has handlers saves all of them in its frame.
+//! pointer may be anywhere below the frames; the routines use the stack below it. They do not
+//! preserve callee-saved registers: when an activation is left, its caller's registers are restored
+//! from the frame of its entry trampoline, and a function that has handlers saves all of them in
+//! its frame.
 
 use std::arch::naked_asm;
 use std::mem::offset_of;

@@ -5,29 +5,29 @@
 //! locks, no allocation, no formatting.
 //!
 //! # Classification of a signal
-//! 1. The thread executes a function in a code image: `r14` is its context. For a fault, program
-//!    counter and registers are recorded in the store and the thread is redirected to
-//!    [`raise_by_signal`]; for an interrupt also, if the store's interrupt was requested.
-//! 2. Otherwise, a SIGILL where a frame is transferred to another version of its function: the
-//!    thread continues there ([`CodeImage::transfer`]).
-//! 3. Otherwise, an interrupt of ours that arrived at another point, or in a stub between steps
-//!    that are executed together: ignored, it will be repeated.
-//! 4. Otherwise, the signal is not ours: it is passed to the previous handler. If the previous
-//!    action was the default, it is restored and the handler returns, so that the instruction
-//!    faults again and the process ends as it would have without us.
+//! 1. The thread executes a function in a code image: `r14` is its context. For a fault, or for an
+//!    interrupt if one was requested for the store, program counter and registers are recorded in
+//!    the store, and the thread is redirected to [`raise_by_signal`].
+//! 2. Otherwise, a SIGILL at a point where a frame is transferred to another version of its
+//!    function: the thread continues in that version ([`CodeImage::transfer`]).
+//! 3. Otherwise, an interrupt of this engine that arrived at another point, or in a stub between
+//!    steps that are executed together: it is ignored, and will be repeated.
+//! 4. Otherwise, the signal is not for this engine, and is passed to the previous handler. If the
+//!    previous action was the default, it is restored and the handler returns, so that the
+//!    instruction faults again and the process ends as it would have without this engine.
 //!
 //! The signal that interrupts threads also asks them which code they will return to
 //! ([`code_in_use`]).
 //!
 //! # The signal stack
-//! A signal frame takes more than 3 KiB, and Rust's threads have a signal stack of 8 KiB. So while
-//! one of these handlers runs, all other signals are blocked, except for faults and SIGTRAP, which
-//! the previous handler may cause and handle.
+//! A signal frame takes more than 3 KiB, and Rust's threads have a signal stack of 8 KiB. Therefore
+//! all other signals are blocked while one of these handlers runs, except for faults and SIGTRAP,
+//! which the previous handler may cause and handle.
 //!
 //! # Traps
 //! A SIGSEGV is a trap only where WebAssembly can cause one: inside the reservation of one of the
 //! instance's memories, or at a null function reference. Any other address is a defect of the
-//! program or of this engine, and the signal is passed on.
+//! program or of this engine, and the signal is passed to the previous handler.
 
 use std::mem::MaybeUninit;
 use std::sync::Once;
@@ -59,7 +59,7 @@ const SI_KERNEL: i32 = 0x80;
 /// Signals are numbered from 1 to 64.
 const MAX_SIGNALS: usize = 65;
 
-/// The role of a signal, and the action that was installed before.
+/// The role of a signal, and the previously installed action.
 struct Handled {
     /// The signal interrupts threads.
     is_interrupt: AtomicBool,
@@ -158,7 +158,7 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
         // SAFETY: the thread has just executed the instruction.
         let is_check = signal == libc::SIGILL && !was_sent(info_ref) && unsafe { is_interrupt_check(pc) };
         if is_check && !acknowledge() {
-            // The request was withdrawn meanwhile.
+            // The request has been withdrawn since.
             registers[libc::REG_RIP as usize] += UD2.len() as i64 + 1;
             return;
         }
@@ -239,7 +239,7 @@ unsafe fn is_wasm_access(image: &CodeImage, context: *const VmContext, info: &li
     let memories = (0..image.module.memories.len() as u32).filter(|it| !image.module.checks_bounds(*it));
     memories.into_iter().any(|memory| {
         // SAFETY: the instance belongs to this image's module while one of its functions runs, so
-        // the layout is right.
+        // the layout is correct.
         let base = unsafe {
             let memory = context.byte_offset(image.layout.memory(memory) as isize).cast::<VmMemory>();
             (*memory).base as usize
@@ -291,7 +291,7 @@ const NUMBERED: [i32; 16] = [
     libc::REG_R15,
 ];
 
-/// Passes the signal to the handler that was installed before, or performs its default action.
+/// Passes the signal to the previously installed handler, or performs its default action.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let handled = &HANDLED[signal as usize];
     // Acquire, first: pairs with the Release that published the action.

@@ -16,16 +16,16 @@ pub(crate) struct ExecutionState {
     pub vm: VmStoreContext,
     /// The enclosing activations.
     pub outer: *const Activation,
-    /// The stack of the innermost one.
+    /// The stack of the innermost activation.
     pub stack: RunningStack,
-    /// The signal that interrupts the thread that runs it.
+    /// The signal that interrupts the thread that runs the store.
     pub signal: i32,
     /// The store's interrupt state; `None` if it cannot be interrupted.
     pub interruption: Option<Arc<Interruption>>,
     /// The reason why the innermost activation was left; taken by [`enter`](super::enter).
     pub raised: Option<Box<Raised>>,
-    /// From where an exception comes that a host function throws on; empty if it is its own. Taken
-    /// when the exception is thrown.
+    /// The frames from which an exception comes that a host function rethrows; empty if the host
+    /// function throws one of its own. Taken when the exception is thrown.
     pub thrown_from: WasmBacktrace,
 }
 
@@ -54,8 +54,8 @@ impl ExecutionState {
     }
 }
 
-/// The kernel's id of the calling thread. In a forked child it is the parent's, and so of no thread
-/// there.
+/// The kernel's id of the calling thread. In a forked child it is that of the parent's thread, and
+/// thus not the id of any thread there.
 pub(crate) fn current_thread() -> i32 {
     thread_local! {
         static THREAD: Cell<i32> = const { Cell::new(0) };
@@ -78,7 +78,7 @@ pub(crate) struct RunningStack {
     top: AtomicUsize,
 }
 
-/// `top` while the other fields are being changed: no address in a stack.
+/// The value of `top` while the other fields are being changed: not an address in a stack.
 const CHANGING: usize = 1;
 
 impl RunningStack {
@@ -97,12 +97,12 @@ impl RunningStack {
         (self.bottom.load(Ordering::Relaxed)..self.top()).contains(&address)
     }
 
-    /// The calling thread runs the store on this stack from now on. Returns what to
+    /// Records that the calling thread runs the store on this stack from now on. Returns what to
     /// [restore](RunningStack::restore).
     pub(crate) fn change(&self, bottom: usize, top: usize) -> [usize; 2] {
         let before = [self.bottom.load(Ordering::Relaxed), self.top()];
         if before[1] == 0 {
-            // Another thread only runs the store after it was left, unless it continues a
+            // Another thread runs the store only after it was left, unless it continues a
             // coroutine.
             self.thread.store(current_thread(), Ordering::Relaxed);
         }
@@ -122,11 +122,11 @@ impl RunningStack {
 /// An activation with a nested one.
 #[derive(Debug)]
 pub(crate) struct Activation {
-    /// Frame pointer of its entry trampoline.
+    /// The frame pointer of the activation's entry trampoline.
     pub activation_fp: usize,
-    /// Frame pointer of the host trampoline through which it was left.
+    /// The frame pointer of the host trampoline through which the activation was left.
     pub exit_fp: usize,
-    /// Stack pointer of that trampoline.
+    /// The stack pointer of that trampoline.
     pub exit_sp: usize,
     pub outer: *const Activation,
 }
@@ -137,8 +137,8 @@ impl Activation {
         self.outer
     }
 
-    /// The range of its frames: from the stack pointer with which it was left to its entry
-    /// trampoline's frame pointer. The latter is 0 if there was none.
+    /// The range of the activation's frames: from the stack pointer with which it was left to its
+    /// entry trampoline's frame pointer. The latter is 0 if there was no activation.
     pub(crate) fn frames(&self) -> (usize, usize) {
         (self.exit_sp, self.activation_fp)
     }

@@ -3,7 +3,7 @@
 //! Every frame has its caller's `rbp` at `[rbp]` and its return address at `[rbp + 8]`, so no table
 //! is needed. An activation's frames end at its entry trampoline. The frames of the enclosing
 //! activation begin at the host trampoline through which it was left. Return frames, which tail
-//! calls between instances leave (`runtime/tail_call.rs`), are frames of no function.
+//! calls between instances leave (`runtime/tail_call.rs`), do not belong to a function.
 
 use super::{Activation, ExecutionState, Raised, Trap, accessors, capture};
 use crate::code::CodeImage;
@@ -38,7 +38,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// From `frame` outwards.
+    /// The frames from `frame` outwards.
     ///
     /// # Safety
     /// The frame must belong to the store's innermost activation, and no frame may be left during
@@ -49,7 +49,7 @@ impl Frames {
         Self { next: Some(frame), activation_fp, outer }
     }
 
-    /// The frame following one whose caller is in no activation, if there is an enclosing
+    /// The next frame after one that has no caller in its activation, if there is an enclosing
     /// activation.
     fn outer(&mut self) -> Option<Frame> {
         // SAFETY: an activation is on the stack of the `enter` that waits for the nested one.
@@ -107,7 +107,7 @@ pub(super) unsafe extern "sysv64" fn find_handler(
         // SAFETY: the thread is in the code at this address.
         let image = unsafe { image_at(frame.pc) };
         if image.is_some_and(|image| image.stub_at(frame.pc - 1).is_some()) {
-            // Thrown by the function of a probe: not for handlers of the program.
+            // Thrown by a probe function: not for handlers of the program.
             break;
         }
         if let Some(image) = image
@@ -148,9 +148,9 @@ unsafe fn frames_before(frame: Frame, end: usize) -> impl Iterator<Item = Frame>
     std::iter::successors(Some(frame).filter(is_before), caller)
 }
 
-/// For an activation that is about to be left, from this frame on: takes back what frames have
-/// counted and will not execute since the function of a probe does not return, and reports all of
-/// them ([`report_left`]).
+/// For an activation that is about to be left, starting at this frame: takes back the counts of
+/// instructions that frames will not execute because a probe function does not return, and reports
+/// all frames ([`report_left`]).
 ///
 /// # Safety
 /// As [`report_left`].
@@ -167,13 +167,13 @@ pub(super) unsafe fn activation_left(frame: Frame, activation_fp: usize, cause: 
     unsafe { report_left(frame, activation_fp, cause) };
 }
 
-/// Reports the frames that are about to be left to those who watch them: from this one to the last
-/// one before the frame at `end`. If a watcher panics, the process aborts, since the functions that
+/// Reports the frames that are about to be left to their watchers, from this one to the last one
+/// before the frame at `end`. If a watcher panics, the process aborts, since the functions that
 /// call this cannot unwind.
 ///
 /// # Safety
 /// The frames belong to the innermost activation of the store that the thread runs, and are intact;
-/// the exception, if there is one, is alive, and they wait for what throws it.
+/// the exception, if there is one, is alive, and the frames wait for the code that throws it.
 unsafe fn report_left(frame: Frame, end: usize, cause: Cause) {
     if !unwound::is_watched() {
         return;

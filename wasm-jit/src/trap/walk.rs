@@ -1,9 +1,9 @@
-//! The frames of a store's program, with the places where the registers of each are saved.
+//! The frames of a store's program, with the locations where the registers of each are saved.
 //!
-//! A function saves the callee-saved registers that it uses in its frame. So a waiting frame's
-//! value of such a register is in the frame of the first callee that saves it, counted from the
-//! waiting frame inwards, or where the activation was left: host trampolines and stubs save all of
-//! them.
+//! A function saves the callee-saved registers that it uses in its frame. The value that a waiting
+//! frame has in such a register is therefore in the frame of the first callee that saves it,
+//! counted from the waiting frame inwards, or where the activation was left: host trampolines and
+//! stubs save all of them.
 
 use std::cell::Cell;
 
@@ -35,19 +35,19 @@ pub(crate) fn walked() -> u64 {
 pub(crate) struct Waiting {
     /// A return address: in the function, or in a stub.
     pub return_address: usize,
-    /// Where that is stored.
+    /// The address where the return address is stored.
     pub return_slot: usize,
     pub fp: usize,
-    /// The frame pointer of the entry trampoline of its activation.
+    /// The frame pointer of the entry trampoline of the frame's activation.
     pub activation_fp: usize,
-    /// What the stub saved in which it waits for a probe.
+    /// The state that the stub has saved, if the frame waits for a probe in it.
     pub site: Option<*mut SiteFrame>,
-    /// Where the callee-saved registers are; only of a walk that follows them.
+    /// Where the callee-saved registers are, if the walk follows them.
     kept: [usize; 3],
 }
 
 impl Waiting {
-    /// Where the frame's value of a register is, if that is callee-saved.
+    /// The location of the frame's value of a register, if the register is callee-saved.
     pub(crate) fn register(&self, reg: Reg) -> Option<*mut u64> {
         callee_saved_slot(reg)?;
         let number = KEPT.iter().position(|(number, _)| *number == reg.number())?;
@@ -58,7 +58,7 @@ impl Waiting {
 /// The frames of functions of a store's activations, from the one in which a probe fires outwards.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    /// The first frame, until it is taken; then the last one that was.
+    /// The first frame until it is taken, then the last frame that was taken.
     at: Option<Waiting>,
     is_first: bool,
     outer: *const Activation,
@@ -83,12 +83,12 @@ impl Walk {
         self.at.expect("nothing was taken yet")
     }
 
-    /// Finds the registers of frames too, which takes longer.
+    /// Finds the registers of frames, too, which takes longer.
     pub(crate) fn with_registers(self) -> Self {
         Self { follows_registers: true, ..self }
     }
 
-    /// The frame after one.
+    /// The frame that follows this one outwards.
     ///
     /// # Safety
     /// As [`Walk::new`].
@@ -97,7 +97,8 @@ impl Walk {
             // SAFETY: an activation is on the stack of the `enter` that waits for the nested one.
             let outer = unsafe { self.outer.as_ref()? };
             self.outer = outer.outer;
-            // SAFETY: what the activation was left through has not been left.
+            // SAFETY: the trampoline or stub through which the activation was left has not been
+            // left.
             return (outer.activation_fp != 0)
                 .then(|| unsafe { left_at(outer.exit_fp, outer.activation_fp) });
         }
@@ -126,11 +127,10 @@ impl Walk {
     }
 }
 
-/// The frame that left an activation through a host trampoline, or a stub, whose frame pointer this
-/// is.
+/// The frame that left an activation through the host trampoline or stub with this frame pointer.
 ///
 /// # Safety
-/// It must not have been left.
+/// The trampoline or stub must not have been left.
 unsafe fn left_at(exit_fp: usize, activation_fp: usize) -> Waiting {
     // SAFETY: the caller's obligation.
     let Frame { pc: return_address, fp, .. } = unsafe { Frame::caller(exit_fp) };

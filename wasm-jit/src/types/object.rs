@@ -1,4 +1,4 @@
-//! Types of objects: structures and arrays.
+//! Object types: structures and arrays.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub enum StorageType {
     I8,
     /// The lower 16 bits of an `i32`.
     I16,
-    /// A value.
+    /// A value of this type, unpacked.
     Val(ValType),
 }
 
@@ -45,17 +45,17 @@ pub struct FieldType {
 }
 
 impl FieldType {
-    /// The type of fields that hold this.
+    /// The type of fields that hold values of this storage type.
     pub fn new(storage: StorageType, mutability: Mutability) -> Self {
         Self { storage, mutability }
     }
 
-    /// What it holds.
+    /// The type of the values that the field holds.
     pub fn storage(&self) -> StorageType {
         self.storage
     }
 
-    /// Whether it is mutable.
+    /// Whether the field is mutable.
     pub fn mutability(&self) -> Mutability {
         self.mutability
     }
@@ -70,7 +70,7 @@ impl fmt::Display for FieldType {
     }
 }
 
-/// A type of structures. It comes from an [`Engine`](crate::Engine), which compares types by the
+/// A structure type. It comes from an [`Engine`](crate::Engine), which compares types by the
 /// recursion groups that they were declared in: two are equal if they have the same id.
 #[derive(Clone, Debug)]
 pub struct StructType {
@@ -83,17 +83,17 @@ impl StructType {
         Self { id: ObjectTypeId(id), fields }
     }
 
-    /// Its id.
+    /// The type's id in its engine.
     pub fn id(&self) -> ObjectTypeId {
         self.id
     }
 
-    /// The type of such structures in references.
+    /// The heap type of references to such structures.
     pub fn heap_type(&self) -> HeapType {
         HeapType::ConcreteStruct(self.id)
     }
 
-    /// The types of its fields.
+    /// The types of the structure's fields, in order.
     pub fn fields(&self) -> &[FieldType] {
         &self.fields
     }
@@ -115,7 +115,7 @@ impl fmt::Display for StructType {
     }
 }
 
-/// A type of arrays. It comes from an [`Engine`](crate::Engine), as a [`StructType`] does.
+/// An array type. It comes from an [`Engine`](crate::Engine), as a [`StructType`] does.
 #[derive(Clone, Copy, Debug)]
 pub struct ArrayType {
     id: ObjectTypeId,
@@ -127,17 +127,17 @@ impl ArrayType {
         Self { id: ObjectTypeId(id), element }
     }
 
-    /// Its id.
+    /// The type's id in its engine.
     pub fn id(&self) -> ObjectTypeId {
         self.id
     }
 
-    /// The type of such arrays in references.
+    /// The heap type of references to such arrays.
     pub fn heap_type(&self) -> HeapType {
         HeapType::ConcreteArray(self.id)
     }
 
-    /// The type of its elements.
+    /// The type of the array's elements.
     pub fn element(&self) -> FieldType {
         self.element
     }

@@ -1,4 +1,4 @@
-//! Types of references.
+//! Reference types, and the types of what references refer to.
 
 use std::fmt;
 
@@ -11,16 +11,17 @@ use crate::vmctx::VmKind;
 /// A function type that an [`Engine`](crate::Engine) knows, as a part of other types: the `$t` of
 /// `(ref $t)`. Two types of an engine are the same type exactly if their ids are equal.
 ///
-/// The engine knows the types of its modules and of the host's functions as long as they exist, and
-/// those registered with [`Engine::func_type_id`](crate::Engine::func_type_id) as long as it exists
-/// itself. Afterwards no function is of the type with this id, and functions and tags whose types
-/// refer to it are refused.
+/// The engine knows the types of modules and of host functions as long as these exist, and the
+/// types registered with [`Engine::func_type_id`](crate::Engine::func_type_id) as long as the
+/// engine exists. Afterwards no function is of the type with this id, and functions and tags whose
+/// types refer to it are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FuncTypeId(pub(crate) u32);
 
-/// A type of structures or arrays that an [`Engine`](crate::Engine) knows, as a part of other
-/// types. Two types of an engine are the same type exactly if their ids are equal. The engine knows
-/// such a type as long as a module, a store or a value of its type exists.
+/// A structure or array type that an [`Engine`](crate::Engine) knows, as a part of other types. Two
+/// types of an engine are the same type exactly if their ids are equal. The engine knows such a
+/// type as long as a module, a store or a value of its type exists, and a type that the embedder
+/// has created as long as the engine exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectTypeId(pub(crate) u32);
 
@@ -34,19 +35,19 @@ pub enum HeapType {
     ConcreteFunc(FuncTypeId),
     /// No function.
     NoFunc,
-    /// A value of the host, or any other value that was converted to one.
+    /// A host value, or any other value that was converted to one.
     Extern,
-    /// No value of the host.
+    /// No host value.
     NoExtern,
     /// An exception.
     Exn,
     /// No exception.
     NoExn,
-    /// A structure, an array, an `i31`, or a value of the host that was converted to one of these.
+    /// A structure, an array, an `i31`, or a host value that was converted by `any.convert_extern`.
     Any,
-    /// A structure, an array or an `i31`: what can be compared.
+    /// A structure, an array or an `i31`: the values that can be compared.
     Eq,
-    /// An integer of 31 bits.
+    /// A 31-bit integer.
     I31,
     /// Any structure.
     Struct,
@@ -56,7 +57,7 @@ pub enum HeapType {
     Array,
     /// An array of this type, or of a subtype.
     ConcreteArray(ObjectTypeId),
-    /// None of these.
+    /// No structure, array, `i31` or converted host value.
     None,
 }
 
@@ -68,8 +69,8 @@ pub struct RefType {
 }
 
 impl HeapType {
-    /// Whether every value of this type is one of type `other`, too, as far as the two types tell:
-    /// that one was declared as a subtype of the other is known to their engine
+    /// Whether every value of this type is also a value of type `other`, as far as the two types
+    /// alone show: only their engine knows whether one was declared as a subtype of the other
     /// ([`Engine::is_subtype`](crate::Engine::is_subtype)).
     pub fn matches(&self, other: &Self) -> bool {
         if self == other || self.top() == *other {
@@ -84,7 +85,7 @@ impl HeapType {
         }
     }
 
-    /// The most general type of such values.
+    /// The most general type of the same kind of values.
     pub fn top(&self) -> Self {
         match self {
             Self::Func | Self::ConcreteFunc(_) | Self::NoFunc => Self::Func,
@@ -101,7 +102,7 @@ impl HeapType {
         }
     }
 
-    /// The type that it names, by its id.
+    /// The id of the concrete type, if this is one.
     pub(crate) fn concrete(&self) -> Option<u32> {
         match self {
             Self::ConcreteFunc(FuncTypeId(id)) => Some(*id),
@@ -123,15 +124,15 @@ impl HeapType {
 impl RefType {
     /// A function, or null: `funcref`.
     pub const FUNCREF: Self = Self::new(true, HeapType::Func);
-    /// A value of the host, or null: `externref`.
+    /// A host value, or null: `externref`.
     pub const EXTERNREF: Self = Self::new(true, HeapType::Extern);
     /// An exception, or null: `exnref`.
     pub const EXNREF: Self = Self::new(true, HeapType::Exn);
-    /// A structure, an array, an `i31`, a value of the host, or null: `anyref`.
+    /// A structure, an array, an `i31`, a host value, or null: `anyref`.
     pub const ANYREF: Self = Self::new(true, HeapType::Any);
     /// A structure, an array, an `i31`, or null: `eqref`.
     pub const EQREF: Self = Self::new(true, HeapType::Eq);
-    /// An integer of 31 bits, or null: `i31ref`.
+    /// A 31-bit integer, or null: `i31ref`.
     pub const I31REF: Self = Self::new(true, HeapType::I31);
     /// A structure, or null: `structref`.
     pub const STRUCTREF: Self = Self::new(true, HeapType::Struct);
@@ -151,17 +152,17 @@ impl RefType {
         Self { nullable, heap_type }
     }
 
-    /// Whether null is one of its values.
+    /// Whether null is a value of this type.
     pub fn is_nullable(&self) -> bool {
         self.nullable
     }
 
-    /// The type of what its values refer to.
+    /// The type of what values of this type refer to.
     pub fn heap_type(&self) -> HeapType {
         self.heap_type
     }
 
-    /// Whether every value of this type is one of type `other`, too.
+    /// Whether every value of this type is also a value of type `other`, as [`HeapType::matches`].
     pub fn matches(&self, other: &Self) -> bool {
         (other.nullable || !self.nullable) && self.heap_type.matches(&other.heap_type)
     }
@@ -200,7 +201,8 @@ impl RefType {
         Self::from_wasm(ty, module).expect("parsing refuses the types that this engine does not have")
     }
 
-    /// The most general nullable type of these values, which has a representation in any module.
+    /// The most general nullable type of the same kind of values, which has a representation in any
+    /// module.
     pub(crate) fn top_to_wasm(self) -> wp::RefType {
         match self.heap_type.top() {
             HeapType::Extern => wp::RefType::EXTERNREF,
@@ -279,7 +281,7 @@ mod tests {
         let func = |id| ConcreteFunc(FuncTypeId(id));
         let of_structs = |id| ConcreteStruct(ObjectTypeId(id));
         let of_arrays = |id| ConcreteArray(ObjectTypeId(id));
-        // Each with the types directly above it.
+        // Each type with those directly above it.
         let above = |ty: HeapType| match ty {
             Func | Extern | Exn | Any => vec![],
             ConcreteFunc(_) => vec![Func],

@@ -38,7 +38,8 @@ impl Default for WasiCtxBuilder {
 }
 
 impl WasiCtxBuilder {
-    /// See the type.
+    /// A builder with the defaults: no arguments, no environment, empty input, discarded output,
+    /// and no directories.
     pub fn new() -> Self {
         Self {
             args: Vec::new(),
@@ -50,14 +51,14 @@ impl WasiCtxBuilder {
         }
     }
 
-    /// Adds an argument; the first is the program's name. A program sees it end at the first NUL
-    /// byte.
+    /// Adds an argument; the first is the program's name. To the program, an argument ends at its
+    /// first NUL byte.
     pub fn arg(&mut self, arg: impl Into<Vec<u8>>) -> &mut Self {
         self.args.push(arg.into());
         self
     }
 
-    /// Adds arguments.
+    /// Adds several arguments, as [`arg`](Self::arg) does.
     pub fn args<A: Into<Vec<u8>>>(&mut self, args: impl IntoIterator<Item = A>) -> &mut Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
@@ -113,11 +114,11 @@ impl WasiCtxBuilder {
         self
     }
 
-    /// Opens a directory of the host, under the name `guest`. The program has the same rights in it
-    /// as this process, and cannot access anything outside of it.
+    /// Opens a directory of the host under the name `guest`. The program has the same rights in it
+    /// as this process, and cannot access anything outside it.
     ///
+    /// # Errors
     /// The directory cannot be opened, or is not a directory.
-    /// It cannot be opened, or it is no directory.
     pub fn preopened_dir(
         &mut self,
         host: impl AsRef<Path>,
@@ -131,7 +132,7 @@ impl WasiCtxBuilder {
         Ok(self)
     }
 
-    /// Builds the context, and resets the builder.
+    /// Builds the context, and resets the builder to the defaults.
     pub fn build(&mut self) -> WasiCtx {
         let Self { args, env, stdin, stdout, stderr, preopens } = std::mem::take(self);
         let streams = [Descriptor::Input(stdin), Descriptor::Output(stdout), Descriptor::Output(stderr)];

@@ -33,7 +33,7 @@ pub(crate) enum Descriptor {
 #[derive(Debug)]
 pub(crate) struct Directory {
     pub dir: cap_std::fs::Dir,
-    /// Its name, if it is a preopened directory.
+    /// The directory's name, if it is preopened.
     pub preopen: Option<String>,
     /// Held while the position in the directory's entries is set and used.
     pub reading: Mutex<()>,
@@ -45,9 +45,9 @@ impl Directory {
     }
 }
 
-/// Descriptors by number. A new one gets the highest free number, as in Wasmtime: WASI guarantees
-/// no order, and there are programs (yosys) that continue to print after closing standard output,
-/// into the file that has reused its number.
+/// Descriptors by number. A new descriptor gets the highest free number, as in Wasmtime: WASI
+/// guarantees no order, and there are programs (yosys) that continue to print after closing
+/// standard output; they would print into the file that has reused its number.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     used: Vec<Option<Arc<Descriptor>>>,
@@ -96,7 +96,7 @@ impl WasiCtx {
         &self.shared.args
     }
 
-    /// Each as `name=value`.
+    /// The environment's variables, each as `name=value`.
     pub(crate) fn env(&self) -> &[Vec<u8>] {
         &self.shared.env
     }

@@ -68,7 +68,7 @@ impl WasiCtx {
             let name = entry.file_name().to_bytes();
             let mut filetype = entry.file_type();
             if filetype == FileType::Unknown {
-                // A file that was removed in the meantime has an unknown type.
+                // A file that has been removed since has an unknown type.
                 filetype = rustix::fs::statat(dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
                     .map_or(filetype, |stat| FileType::from_raw_mode(stat.st_mode));
             }

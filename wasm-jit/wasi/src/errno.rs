@@ -12,7 +12,7 @@ pub(crate) enum Failure {
     Errno(Errno),
     /// The program passed an address that is not in its memory: it traps.
     OutOfBounds { address: u32, length: u64 },
-    /// The program calls for its end.
+    /// The program ends itself.
     Exit(Exit),
 }
 

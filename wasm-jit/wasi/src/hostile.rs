@@ -1,5 +1,5 @@
 //! A program that calls every function with random arguments. No call may panic, hang, or access
-//! anything outside of its directory.
+//! anything outside its directory.
 
 use super::errno::Outcome;
 use super::testing::{Program, Sandbox};

@@ -12,7 +12,7 @@ use super::errno::{Errno, Outcome};
 use super::memory::{GuestMemory, Iovecs};
 
 /// The result of a libc system call. `EINTR` is an error like any other: `linker` retries the call,
-/// unless the program is to be stopped.
+/// unless the program must be stopped.
 fn done(answer: isize) -> io::Result<usize> {
     usize::try_from(answer).map_err(|_| io::Error::last_os_error())
 }
@@ -29,8 +29,8 @@ pub(crate) fn writev(fd: RawFd, from: &Iovecs<'_>) -> io::Result<usize> {
     done(unsafe { libc::writev(fd, list, count) })
 }
 
-/// Writes as much as is possible without blocking. Linux 4.14 (pwritev2(2), RWF_NOWAIT), for pipes
-/// 6.4.
+/// Writes as much as is possible without blocking. Needs Linux 4.14 (pwritev2(2), RWF_NOWAIT), for
+/// pipes 6.4.
 pub(crate) fn writev_now(fd: RawFd, from: &Iovecs<'_>) -> io::Result<usize> {
     let (list, count) = from.as_raw();
     // SAFETY: as in `writev`; -1 stands for the current position.

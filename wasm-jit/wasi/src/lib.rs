@@ -1,4 +1,5 @@
-//! WASI preview 1: the system interface that programs of clang, Rust, Go and TinyGo import.
+//! WASI preview 1: the system interface imported by programs that clang, Rust, Go and TinyGo
+//! compile.
 //!
 //! A [`WasiCtx`] is one program's view of the host: its arguments, its environment, its standard
 //! streams, and its preopened directories. It is built by a [`WasiCtxBuilder`], and
@@ -7,14 +8,15 @@
 //!
 //! # Steps of a call
 //! 1. The module's exported memory becomes a `GuestMemory`, the only place where addresses of the
-//!    program are checked. An address outside of the memory traps.
+//!    program are checked. An address outside the memory traps.
 //! 2. A file descriptor of the program is looked up in the context's table. Its number is
 //!    independent of the host's.
 //! 3. Paths go through cap-std, which resolves them below the descriptor's directory and refuses
-//!    those that lead out of it: `..`, absolute paths, symbolic links. The program gets `EPERM`.
+//!    paths that lead out of it by `..`, by an absolute path, or by a symbolic link. The program
+//!    gets `EPERM`.
 //! 4. File data is transferred directly between the kernel and the program's memory, without an
 //!    intermediate copy.
-//! 5. The program gets an `Errno`: 0, or the reason of the failure.
+//! 5. The program gets an `Errno`: 0, or the reason for the failure.
 //!
 //! `linker.rs` lists the functions, `memory.rs` checks addresses, `context.rs` has the descriptors;
 //! the other files have one group of functions each.
@@ -22,10 +24,11 @@
 //! Clones of a context belong to the same program, for its threads. Only the table itself is
 //! locked, so that a thread that waits for input does not block others.
 //!
-//! Where the interface leaves a result open, it is that of wasmtime. Memory that a program can make
-//! the host allocate is bounded: paths by 4 KiB, lists of buffers by 1,024, subscriptions by
-//! 16,384. So is the time of a call that does not wait: random bytes by 64 MiB. A call that waits,
-//! for a clock, a standard stream of the host, or a FIFO in a directory, ends on an interrupt.
+//! Where the interface leaves a result open, it is the same as in wasmtime. The memory that a
+//! program can make the host allocate is bounded: paths have at most 4 KiB, lists of buffers 1,024
+//! entries, and calls 16,384 subscriptions. The time of a call that does not wait is bounded, too:
+//! at most 64 MiB of random bytes. A call that waits, for a clock, a standard stream of the host,
+//! or a FIFO in a directory, ends on an interrupt.
 
 mod args;
 mod builder;

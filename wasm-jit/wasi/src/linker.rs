@@ -11,13 +11,14 @@ use super::memory::GuestMemory;
 use super::types::Abi;
 
 /// Defines the functions of WASI preview 1 in a linker, as `wasi_snapshot_preview1` and
-/// `wasi_unstable`. `get` returns the program's context in the store's data, in every call.
+/// `wasi_unstable`. `get` returns the program's context in the store's data; it is called for every
+/// WASI call.
 ///
 /// The instance must export its memory as `memory`. If a program exits, the call that runs it fails
 /// with [`Error::Host`], which contains an [`Exit`](super::Exit).
 ///
 /// # Errors
-/// [`Error::DuplicateDefinition`] if the linker already has one of them.
+/// [`Error::DuplicateDefinition`] if the linker already has one of the functions.
 ///
 /// ```
 /// use wasm_jit::{Engine, Linker, Module, Store};
@@ -58,8 +59,8 @@ fn add<T: 'static>(
     module: &str,
     abi: Abi,
 ) -> Result<(), Error> {
-    /// Defines one function: its name, what it depends on (the interface version, the time when the
-    /// call began), its arguments.
+    /// Defines one function: its name, its context (the interface version, the time when the call
+    /// began), and its arguments.
     macro_rules! define {
         ($name:ident $(, $abi:ident $(at $began:ident)?)?; $($argument:ident: $type:ty),*) => {
             linker.func_wrap(
@@ -127,7 +128,7 @@ fn add<T: 'static>(
     define!(sock_recv; fd: u32, iovecs: u32, count: u32, flags: u32, result: u32, result_flags: u32);
     define!(sock_send; fd: u32, iovecs: u32, count: u32, flags: u32, result: u32);
     define!(sock_shutdown; fd: u32, how: u32);
-    // The only one that returns nothing, and never returns.
+    // The only function without a result; it never returns.
     linker.func_wrap(
         module,
         "proc_exit",
@@ -144,7 +145,7 @@ fn is_retried<T>(caller: &Caller<'_, T>, outcome: Outcome) -> bool {
     outcome == Err(Failure::Errno(Errno::Intr)) && !caller.is_interrupted()
 }
 
-/// The exported memory of the calling instance; an empty one if it has none.
+/// The exported memory of the calling instance, or an empty memory if it has none.
 fn memory<'a, T>(caller: &mut Caller<'a, T>) -> GuestMemory<'a> {
     let ((base, announced), length) = match caller.get_export("memory") {
         Some(Extern::Memory(memory)) => (memory.announced(&*caller), memory.data_size(&*caller)),

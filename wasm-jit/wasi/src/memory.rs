@@ -6,8 +6,8 @@
 //! because every value is copied before it is interpreted. Bulk data is never accessed by Rust
 //! code: the kernel gets the addresses of the buffers ([`Iovecs`]).
 //!
-//! All ranges that may be written to, also those that the kernel gets, are announced to a recorder
-//! of the store ([`Announced`]).
+//! All ranges that may be written to, including those that the kernel gets, are announced to a
+//! recorder of the store ([`Announced`]).
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -37,7 +37,7 @@ pub(crate) struct GuestMemory<'a> {
 
 impl<'a> GuestMemory<'a> {
     /// # Safety
-    /// During the lifetime, `length` bytes from `base` on are mapped readable and writable, and no
+    /// During the lifetime, the `length` bytes from `base` are mapped readable and writable, and no
     /// Rust reference to any of them is used.
     pub(crate) unsafe fn new(base: *mut u8, length: usize, announced: Announced) -> Self {
         Self { base: base.cast(), length, announced, lifetime: PhantomData }
@@ -133,17 +133,17 @@ pub(crate) struct Iovecs<'a> {
 }
 
 impl Iovecs<'_> {
-    /// Their total size in bytes; fits into an `i32`.
+    /// The total size of the buffers in bytes, which fits into an `i32`.
     pub(crate) fn total(&self) -> usize {
         self.total
     }
 
-    /// For system calls that take a list of buffers.
+    /// The list of buffers and their number, for system calls.
     pub(crate) fn as_raw(&self) -> (*const libc::iovec, libc::c_int) {
         (self.list.as_ptr(), self.list.len() as libc::c_int)
     }
 
-    /// The same without the first `skipped` bytes, and with at most `limit` bytes.
+    /// The same buffers without the first `skipped` bytes, and with at most `limit` bytes.
     pub(crate) fn part(&self, mut skipped: usize, limit: usize) -> Self {
         let mut part = Self { list: Vec::new(), total: 0, memory: self.memory.clone() };
         for iovec in &self.list {
@@ -168,13 +168,13 @@ impl Iovecs<'_> {
         })
     }
 
-    /// Copies at most `limit` bytes from them.
+    /// Copies at most `limit` bytes from the buffers.
     pub(crate) fn gather(&self, limit: usize) -> Vec<u8> {
         let bytes = self.parts().flatten().take(limit);
         bytes.map(|byte| byte.load(Ordering::Relaxed)).collect()
     }
 
-    /// Copies `bytes`, which must not be longer, into them.
+    /// Copies `bytes`, which must not be longer, into the buffers.
     pub(crate) fn scatter(&self, bytes: &[u8]) {
         for (to, from) in self.parts().flatten().zip(bytes) {
             to.store(*from, Ordering::Relaxed);

@@ -69,7 +69,7 @@ fn open(dir: &Dir, path: &Path, follow: bool, oflags: u32, rights: u64, fdflags:
     }
     let mut options = OpenOptions::new();
     let writes = rights & rights::FD_WRITE != 0;
-    // The host requires an access mode; and a file cannot be created or truncated without the right
+    // The host requires an access mode, and a file cannot be created or truncated without the right
     // to write.
     options.read(rights & rights::FD_READ != 0 || !writes);
     options.write(writes || creates || has(oflags::TRUNC));
@@ -193,7 +193,7 @@ impl WasiCtx {
         }
     }
 
-    /// Creates a hard link. A symbolic link is linked itself, never its target.
+    /// Creates a hard link. For a symbolic link, the link itself is linked, never its target.
     #[expect(clippy::too_many_arguments, reason = "required by the interface")]
     pub(crate) fn path_link(
         &self,

@@ -23,7 +23,7 @@ pub(crate) const MAX_SUBSCRIPTIONS: u32 = 16_384;
 
 /// The state of a subscription before the wait.
 enum State {
-    /// Its deadline on the monotonic clock.
+    /// The deadline of a clock subscription, on the monotonic clock.
     At(u64),
     /// A host stream: an index in the list for `poll(2)`.
     Polled(usize),
@@ -34,7 +34,8 @@ enum State {
     Wrong(Errno),
 }
 
-/// The deadline of a clock subscription, on the monotonic clock, of a call that began at this time.
+/// The deadline of a clock subscription, on the monotonic clock, for a call that began at this
+/// time.
 fn deadline(id: u32, timeout: u64, flags: u32, began: u64) -> Result<u64, Errno> {
     let clock = clock_id(id)?;
     if flags & !subclockflags::ALL != 0 || !matches!(clock, ClockId::Realtime | ClockId::Monotonic) {
@@ -80,8 +81,8 @@ impl WasiCtx {
         }
     }
 
-    /// The call began at the time `began` of the monotonic clock: it may be repeated, if a signal
-    /// has ended it that is not for the program.
+    /// The call began at the time `began` of the monotonic clock: it may be repeated, if it was
+    /// ended by a signal that is not for the program.
     pub(crate) fn poll_oneoff(
         &self,
         memory: &GuestMemory<'_>,
@@ -129,7 +130,7 @@ fn read_subscription(memory: &GuestMemory<'_>, abi: Abi, address: u32) -> Outcom
     Ok(Subscription::decode(&record, abi).ok_or(Errno::Inval)?)
 }
 
-/// Waits until one of them is ready.
+/// Waits until a subscription is ready.
 fn wait(states: &[(Subscription, State)], polled: &mut [PollFd<'static>]) -> Outcome {
     let deadlines = states.iter().map(|(_, state)| match state {
         State::At(deadline) => Some(*deadline),
@@ -145,8 +146,8 @@ fn wait(states: &[(Subscription, State)], polled: &mut [PollFd<'static>]) -> Out
                 tv_nsec: (remaining % 1_000_000_000).cast_signed(),
             }
         });
-        // A signal ends the wait with `EINTR`: so a waiting program can be interrupted. Otherwise
-        // the call is repeated (`linker`).
+        // A signal ends the wait with `EINTR`, so a waiting program can be interrupted. If it is
+        // not interrupted, the call is repeated (`linker`).
         match rustix::event::poll(polled, timeout.as_ref()) {
             // The host may wake up slightly before the deadline.
             Ok(0) if deadline.is_some_and(|deadline| now(ClockId::Monotonic) < deadline) => {}
@@ -205,7 +206,7 @@ mod tests {
         program.put(SUBSCRIPTIONS + 48 * number, record);
     }
 
-    /// Userdata, error, type, bytes, flags of each event.
+    /// The userdata, error, type, bytes and flags of each event.
     fn poll(sandbox: &Sandbox, count: u32) -> Vec<(u64, u16, u8, u64, u8)> {
         let program = &sandbox.program;
         let memory = program.memory();

@@ -18,7 +18,7 @@ impl WasiCtx {
         }
         let mut done = 0;
         while done < length {
-            // SAFETY: `buffer` checked that `length` bytes from `to` on are inside the memory, and
+            // SAFETY: `buffer` checked that the `length` bytes from `to` are inside the memory, and
             // `done` is less.
             let count = unsafe { libc::getrandom(to.add(done).cast(), length - done, 0) };
             match usize::try_from(count) {

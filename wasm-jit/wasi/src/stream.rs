@@ -28,7 +28,7 @@ pub(crate) enum Output {
     /// The host's standard output or error.
     Host {
         fd: BorrowedFd<'static>,
-        /// It is not a file: a write may block.
+        /// Whether a write may block: the output is not a file.
         waits: bool,
     },
     Writer(Mutex<Box<dyn Write + Send>>),
@@ -39,7 +39,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until the host's stream can be read or written. A signal ends the wait with `EINTR`: so a
+/// Waits until the host's stream can be read or written. A signal ends the wait with `EINTR`, so a
 /// waiting program can be interrupted.
 fn wait(fd: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
     rustix::event::poll(&mut [PollFd::from_borrowed_fd(fd, what)], None)?;
@@ -49,7 +49,7 @@ fn wait(fd: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
 /// Writes as much as is possible without blocking; if that is nothing, waits and writes some.
 fn write_some(fd: BorrowedFd<'_>, from: &Iovecs<'_>, done: usize) -> io::Result<usize> {
     match super::io::writev_now(fd.as_raw_fd(), &from.part(done, usize::MAX)) {
-        // It is full, or a terminal, or the kernel is older.
+        // The pipe is full, or this is a terminal, or the kernel is older.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP)) => {
             wait(fd, PollFlags::OUT)?;
             super::io::writev(fd.as_raw_fd(), &from.part(done, PIPE_SPACE))
@@ -58,7 +58,7 @@ fn write_some(fd: BorrowedFd<'_>, from: &Iovecs<'_>, done: usize) -> io::Result<
     }
 }
 
-/// Writes everything, unless an error or a signal intervenes: then it is a partial write.
+/// Writes everything; if an error or a signal intervenes, this is a partial write.
 fn write_waiting(fd: BorrowedFd<'_>, from: &Iovecs<'_>) -> io::Result<usize> {
     let mut done = 0;
     while done < from.total() {

@@ -124,7 +124,8 @@ pub(crate) struct Filestat {
     pub filetype: Filetype,
     pub nlink: u64,
     pub size: u64,
-    /// Last access, modification of the data, change of the inode: nanoseconds since 1970.
+    /// The times of last access, of modification of the data, and of change of the inode, in
+    /// nanoseconds since 1970.
     pub atim: u64,
     pub mtim: u64,
     pub ctim: u64,

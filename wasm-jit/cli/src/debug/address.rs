@@ -1,4 +1,4 @@
-//! Where a program that runs can be reached by a debugger.
+//! The address at which debuggers reach a running program.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -61,7 +61,7 @@ impl Address {
 }
 
 /// Listens at a path where there is nothing yet. The socket appears there when it accepts
-/// connections, so whoever waits for it can connect at once.
+/// connections, so a process that waits for it can connect at once.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let mut other = path.as_os_str().to_owned();
     other.push(format!(".{}", std::process::id()));
@@ -78,7 +78,7 @@ pub(super) enum Listener {
 }
 
 impl Listener {
-    /// The address with its port, if it has one: that of port 0 is chosen by the system.
+    /// The address with its port, if it has one: for port 0, the system has chosen one.
     pub(super) fn port(&self) -> io::Result<Option<SocketAddr>> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Some),

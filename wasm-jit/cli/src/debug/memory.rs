@@ -4,19 +4,19 @@ use std::fmt::Write;
 
 use wasm_jit_debug::{Error, Scope};
 
-/// What is shown, as after `x/`: how many, in which format, of which size.
+/// What to show, as after `x/`: the number, format and size of the units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Format {
     pub count: u64,
     /// `x` hexadecimal, `d` signed, `u` unsigned, `f` float, `c` character, `s` string.
     pub format: char,
-    /// In bytes.
+    /// The size of a unit in bytes.
     pub size: usize,
 }
 
-/// How many units are shown at most.
+/// The maximum number of units that are shown.
 const MAX_COUNT: u64 = 100_000;
-/// How many bytes of a string are shown at most.
+/// The maximum number of bytes of a string that are shown.
 const MAX_STRING: usize = 1000;
 
 impl Format {

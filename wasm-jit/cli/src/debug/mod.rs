@@ -1,7 +1,7 @@
 //! `wasm-jit debug`: runs a program in a debugger.
 //!
-//! The main thread reads commands, and the program runs on a thread of its own. Ctrl-C stops it:
-//! the signal is blocked in all threads, and one thread waits for it.
+//! The main thread reads commands, and the program runs on a separate thread. Ctrl-C stops it: the
+//! signal is blocked in all threads, and one thread waits for it.
 
 mod address;
 mod commands;

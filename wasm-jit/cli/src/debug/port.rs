@@ -1,10 +1,10 @@
 //! `wasm-jit run --debug-port`: debuggers attach to the program while it runs.
 //!
-//! The first byte of a connection tells what the client speaks: `+`, `$` or Ctrl-C is the GDB
-//! remote protocol. Else the first line is `session`, followed by commands, a line each, each of
-//! which is answered by a text and a zero byte; or it is `pause`, which stops the program of a
-//! session that waits for it. One client at a time is served: another one that comes meanwhile is
-//! refused, with a line on stderr.
+//! The first byte of a connection determines the protocol: `+`, `$` or Ctrl-C is the GDB remote
+//! protocol. Otherwise the first line is `session` or `pause`. After `session`, each line is a
+//! command, which is answered by a text and a zero byte; `pause` stops the program of a session
+//! that waits for it. One client is served at a time: others are refused during that time, with a
+//! line on stderr.
 
 use std::fmt;
 use std::fs;
@@ -29,7 +29,7 @@ const POLL: Duration = Duration::from_millis(5);
 /// The longest line of a client.
 const MAX_LINE: usize = 64 << 10;
 
-/// Where debuggers attach. Nothing of the program changes before one has.
+/// Where debuggers attach. The program is unchanged until one does.
 #[derive(Debug)]
 pub(crate) struct Port {
     debugger: Arc<Debugger>,
@@ -40,7 +40,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Waits for debuggers on a thread of its own.
+    /// Waits for debuggers on a separate thread.
     pub(crate) fn open(module: &Module, address: &str) -> Result<Self, Failure> {
         let address: Address = address.parse()?;
         let about = |error| Failure::new(error).about(format_args!("--debug-port {address}"));
@@ -50,7 +50,7 @@ impl Port {
         }
         let file = match &address {
             Address::Path(path) => {
-                // Whoever can connect controls the program.
+                // Any process that can connect controls the program.
                 fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(about)?;
                 Some(path.clone())
             }
@@ -78,7 +78,7 @@ impl Port {
     /// Tells the client, who may have attached, that the program has ended.
     pub(crate) fn ended(&self, outcome: Outcome) {
         self.debugger.ended(outcome);
-        // Until the client has its answer.
+        // Waits until the client has its answer.
         drop(self.busy.lock());
     }
 }

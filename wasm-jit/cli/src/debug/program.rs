@@ -22,7 +22,7 @@ pub(super) struct Launcher {
     module: Module,
     debugger: Arc<Debugger>,
     monitors: Monitors,
-    /// Of a recorded run: where later runs begin.
+    /// Where later runs begin, if this is a recorded run.
     snapshots: Arc<Snapshots>,
 }
 
@@ -37,7 +37,7 @@ impl Launcher {
         let arguments = Arc::new(arguments);
         let snapshots = Arc::new(Snapshots::new());
         if arguments.replay.is_some() {
-            // Which keeps this closure.
+            // The debugger keeps this closure.
             let (again, weak) = (arguments.clone(), Arc::downgrade(&debugger));
             let (module, snapshots) = (module.clone(), snapshots.clone());
             let start = move |run: Repetition| match weak.upgrade() {
@@ -83,7 +83,7 @@ impl Launcher {
 
 /// The index of the first function that is called in a trace.
 fn first_call(trace: &Path) -> Option<String> {
-    // What is wrong with the trace is reported when it is replayed.
+    // Defects of the trace are reported when it is replayed.
     Reader::new(replay::open(trace).ok()?).map_while(Result::ok).find_map(|event| match event {
         Event::Enter { function, .. } => Some(function.to_string()),
         _ => None,

@@ -29,7 +29,7 @@ pub(super) fn connect(address: &Address) -> Result<ExitCode, Failure> {
     let answer = |stream: &mut BufReader<_>| {
         let mut text = Vec::new();
         let read = stream.read_until(0, &mut text).map_err(|error| error.to_string())?;
-        // Without the zero, the program has ended, and its process.
+        // Without the zero, the program and its process have ended.
         match read {
             0 => Ok(Answer::Quit),
             _ => Ok(Answer::Text(

@@ -14,7 +14,7 @@ use super::commands::{Answer, COMMANDS, may_repeat};
 use super::say;
 use crate::{Failure, folders};
 
-/// How many lines are kept.
+/// The number of lines that are kept.
 const HISTORY: usize = 1000;
 
 /// Reads and executes commands until the user quits. The names of functions are completed.
@@ -28,7 +28,7 @@ pub(super) fn read(
     editor.set_helper(Some(Names { functions }));
     let file = history_file();
     if let Some(file) = &file {
-        // The first time, there is none.
+        // The first time, there is no history.
         let _ = editor.load_history(file);
     }
     let mut last = String::new();

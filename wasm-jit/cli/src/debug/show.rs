@@ -8,7 +8,7 @@ use wasm_jit::Val;
 use wasm_jit::probes::Location;
 use wasm_jit_debug::{Code, Outcome, Reason, Scope, Stop, Stopped, Unwatched, Value};
 
-/// The lines of source files that were read; `None` of those that cannot be.
+/// The lines of source files that were read; `None` for files that cannot be read.
 #[derive(Debug, Default)]
 pub(super) struct Sources(HashMap<String, Option<Vec<String>>>);
 
@@ -97,7 +97,7 @@ pub(super) fn unwatched(code: &Code, unwatched: Option<&Unwatched>) -> String {
     unwatched.map(|unwatched| format!("{}\n", unwatched.text(code))).unwrap_or_default()
 }
 
-/// A value of WebAssembly.
+/// A WebAssembly value.
 pub(super) fn value(value: &Val) -> String {
     Value::from(value).to_string()
 }

@@ -65,7 +65,7 @@ impl Bytes {
         self.operands_by(reg, rm, |disp| i8::try_from(disp).ok());
     }
 
-    /// The same; `short` is the code of a displacement that has one byte.
+    /// As [`Self::operands`]; `short` returns the code of a displacement that fits one byte.
     fn operands_by(&mut self, reg: u8, rm: Rm, short: impl Fn(i32) -> Option<i8>) {
         let reg = (reg & 7) << 3;
         let mem = match rm {
@@ -151,7 +151,8 @@ pub(super) struct Extra {
 impl Assembler<'_> {
     #[inline]
     pub(super) fn emit(&mut self, bytes: &Bytes) {
-        // A copy of fixed size compiles to a few instructions, one of variable size to a call.
+        // A copy of a fixed size compiles to a few instructions, a copy of a variable size to a
+        // call.
         self.last = Some(self.code.len() as u32);
         let end = self.code.len() + bytes.length;
         self.code.extend_from_slice(&bytes.buffer);
@@ -234,7 +235,7 @@ impl Assembler<'_> {
         self.emit(&bytes);
     }
 
-    /// An instruction in the VEX encoding of 128 bits, with an optional immediate. `second` is the
+    /// An instruction in the 128-bit VEX encoding, with an optional immediate. `second` is the
     /// operand in VEX.vvvv.
     #[inline]
     pub(super) fn vex(&mut self, opcode: Opcode, width: Width, reg: u8, second: u8, rm: Rm, imm: Option<u8>) {
@@ -256,8 +257,8 @@ impl Assembler<'_> {
         self.emit_vector(bytes, rm, imm);
     }
 
-    /// An instruction in the EVEX encoding of 128 bits, on the registers that VEX has, without a
-    /// mask (Intel SDM volume 2, section 2.7).
+    /// An instruction in the 128-bit EVEX encoding, on the registers that VEX has, without a mask
+    /// (Intel SDM volume 2, section 2.7).
     pub(super) fn evex(
         &mut self,
         opcode: Opcode,
@@ -276,7 +277,7 @@ impl Assembler<'_> {
         bytes.push((width as u8) << 7 | (!second & 15) << 3 | 1 << 2 | opcode.prefix as u8);
         bytes.push(1 << 3);
         bytes.push(opcode.byte);
-        // One byte would count in units of the operand's size.
+        // A one-byte displacement would be in units of the operand's size.
         bytes.operands_by(reg, rm, |disp| (disp == 0).then_some(0));
         self.emit_vector(bytes, rm, imm);
     }

@@ -51,7 +51,7 @@ fn upper_half(dst: Reg, src: Rm) -> u8 {
 }
 
 impl Assembler<'_> {
-    /// `dst = left op right`; AND, OR and XOR work on the whole register.
+    /// `dst = left op right`; AND, OR and XOR work on the full register.
     pub(crate) fn float(
         &mut self,
         what: FloatOp,
@@ -65,7 +65,7 @@ impl Assembler<'_> {
         self.vex(x0f(prefix, what as u8), Width::W32, dst.number(), left.number(), right.into(), None);
     }
 
-    /// A copy of the whole register.
+    /// A copy of the full register.
     pub(crate) fn float_mov(&mut self, dst: Reg, src: Reg) {
         self.vex(x0f(Prefix::None, 0x28), Width::W32, dst.number(), 0, src.into(), None);
     }

@@ -7,7 +7,7 @@
 use super::encode::{Bytes, Extra, op};
 use super::{Assembler, Cond, Mem, Reg, Width};
 
-/// A place in the code of one assembler.
+/// A position in the code of one assembler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label(pub(super) u32);
 
@@ -50,7 +50,7 @@ impl Assembler<'_> {
         self.last_bound == self.offset()
     }
 
-    /// Appends a displacement of 32 bits to `label`.
+    /// Appends a 32-bit displacement to `label`.
     fn displacement(&mut self, label: Label) {
         self.bytes(&[0; 4]);
         self.link_last(label);
@@ -84,7 +84,7 @@ impl Assembler<'_> {
         self.long_jmp(label);
     }
 
-    /// JMP with a displacement of 32 bits.
+    /// JMP with a 32-bit displacement.
     pub(crate) fn long_jmp(&mut self, label: Label) {
         self.bytes(&[0xe9]);
         self.displacement(label);
@@ -97,7 +97,7 @@ impl Assembler<'_> {
         self.long_jcc(cond, label);
     }
 
-    /// A conditional jump with a displacement of 32 bits.
+    /// A conditional jump with a 32-bit displacement.
     pub(crate) fn long_jcc(&mut self, cond: Cond, label: Label) {
         self.bytes(&[0x0f, 0x80 | cond as u8]);
         self.displacement(label);
@@ -147,7 +147,8 @@ impl Assembler<'_> {
         self.bytes(&[0x0f, 0x80 | cond as u8, 0, 0, 0, 0]);
     }
 
-    /// The same of the condition with this code; returns the offset of the displacement.
+    /// As [`Self::jcc_to_link`], for the condition with this code; returns the offset of the
+    /// displacement.
     pub(crate) fn jcc_code_to_link(&mut self, code: u8) -> u32 {
         self.bytes(&[0x0f, 0x80 | code, 0, 0, 0, 0]);
         self.offset() - 4

@@ -1,14 +1,14 @@
 //! The assembler: machine code as bytes, one function per instruction or family of instructions.
 //!
-//! It knows encodings only, and appends to a vector. The tests check every encoding against
+//! It knows only encodings, and appends to a vector. The tests check every encoding against
 //! iced-x86's decoder. Processors of the level x86-64-v3 are assumed: AVX in its three-operand
-//! form, BMI1, BMI2, LZCNT and POPCNT; a few instructions are of AVX-512
+//! form, BMI1, BMI2, LZCNT and POPCNT; a few instructions belong to AVX-512
 //! ([`CodeSettings::uses_avx512`](crate::CodeSettings)).
 //!
 //! `reg.rs` has the operands, `encode.rs` the parts that all encodings share, `int.rs` and
-//! `float.rs` the instructions of scalars, `vector.rs` those of vectors, `label.rs` the jumps,
-//! whose displacements are filled in when their label is bound; `patch.rs` the bytes that patches
-//! exchange.
+//! `float.rs` the scalar instructions, `vector.rs` the vector instructions, `label.rs` the jumps,
+//! whose displacements are filled in when their label is bound, and `patch.rs` the bytes that
+//! patches exchange.
 
 mod encode;
 mod float;

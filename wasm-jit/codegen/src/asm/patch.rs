@@ -2,26 +2,26 @@
 
 use super::{Assembler, Reg};
 
-/// A prefix that changes nothing about PUSH, nor about any other instruction but conditional jumps:
-/// CS.
+/// The prefix CS, which has no effect on PUSH, or on any other instruction except conditional
+/// jumps.
 pub const ENTRY_PREFIX: u8 = 0x2e;
 
 /// The longest instruction that the processor executes.
 const MAX_LENGTH: u32 = 15;
 
-/// What a store changes at once.
+/// The number of bytes that a store changes at once.
 const QUADWORD: u32 = 8;
 
-/// Size of the operand of JMP and CALL.
+/// The size of the operand of JMP and CALL in bytes.
 const OPERAND: u32 = 4;
 
 /// A byte that no x86-64 processor executes: it raises SIGILL.
 pub const TRANSFER_TRAP: u8 = 0x06;
 
-/// What a site is while it is off: the NOP of its length.
+/// The bytes of a site that is off: a NOP of the site's length.
 pub const SITE_OFF: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
 
-/// What a site is while it is on: JMP, with its rel32.
+/// The bytes of a site that is on, at the address `from`: JMP to `to`, with its rel32.
 #[must_use]
 pub fn site_jump(from: usize, to: usize) -> [u8; 5] {
     let distance = to.wrapping_sub(from + SITE_OFF.len()) as u32;
@@ -32,19 +32,19 @@ pub fn site_jump(from: usize, to: usize) -> [u8; 5] {
 /// A jump of the program that is a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteJump {
-    /// Its condition, by its code in Jcc.
+    /// The jump's condition by its code in Jcc; `None` for JMP.
     pub condition: Option<u8>,
-    /// Its length.
+    /// The length of the jump, in bytes.
     pub length: u32,
-    /// Its displacement, relative to its end.
+    /// The displacement of the jump, relative to its end.
     pub displacement: i32,
 }
 
 impl SiteJump {
-    /// Bytes that must be known to decode it.
+    /// The number of bytes that are needed to decode a jump.
     pub const MAX_LENGTH: usize = 6;
 
-    /// Decodes JMP or Jcc with a displacement of 32 bits.
+    /// Decodes JMP or Jcc with a 32-bit displacement.
     #[must_use]
     pub fn decode(code: [u8; Self::MAX_LENGTH]) -> Option<Self> {
         let displacement = |at: usize| i32::from_le_bytes([0, 1, 2, 3].map(|byte| code[at + byte]));
@@ -59,9 +59,9 @@ impl SiteJump {
 }
 
 impl Assembler<'_> {
-    /// Lengthens the last instruction by prefixes that change nothing about it. Returns whether it
-    /// did: not if a label is bound after it, and if it is a jump, a call of a function of the
-    /// module, or relative to RIP.
+    /// Lengthens the last instruction by prefixes without effect. Returns whether it did: it does
+    /// not if a label is bound after the instruction, or if the instruction is a jump, a call to a
+    /// function of the module, or relative to RIP.
     pub(crate) fn lengthen_last(&mut self, by: u32) -> bool {
         let end = self.offset();
         let Some(last) = self.last.filter(|last| end - last + by <= MAX_LENGTH) else {
@@ -72,8 +72,8 @@ impl Assembler<'_> {
         true
     }
 
-    /// Prefixes that change nothing about the JMP or CALL that follows, such that its operand of
-    /// four bytes, which comes after one byte, is inside an aligned quadword.
+    /// Appends prefixes without effect on the JMP or CALL that follows, so that its four-byte
+    /// operand, which comes after one byte, is inside an aligned quadword.
     pub(crate) fn prefix_patched_operand(&mut self) {
         let at = (self.offset() + 1) % QUADWORD;
         if at + OPERAND > QUADWORD {

@@ -3,9 +3,9 @@
 /// The two kinds of registers that the code uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RegClass {
-    /// For integers and references.
+    /// Registers for integers and references.
     General,
-    /// For floats.
+    /// Registers for floats and vectors.
     Sse,
 }
 
@@ -37,30 +37,30 @@ impl Reg {
         Self(16 + n)
     }
 
-    /// Its class.
+    /// The class of the register.
     pub(crate) const fn class(self) -> RegClass {
         if self.is_float() { RegClass::Sse } else { RegClass::General }
     }
 
-    /// Whether it is an SSE register.
+    /// Whether this is an SSE register.
     #[must_use]
     pub const fn is_float(self) -> bool {
         self.0 >= 16
     }
 
-    /// Its number among registers of its kind.
+    /// The register's number among those of its kind.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0 & 15
     }
 
-    /// Its number among all registers: general ones come first.
+    /// The register's number among all registers: general ones come first.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// Its bit in a set of registers.
+    /// The register's bit in a set of registers.
     pub(crate) const fn bit(self) -> u32 {
         1 << self.0
     }
@@ -155,7 +155,7 @@ impl Mem {
         (self.base, self.index.map(|index| (index, self.scale)), self.disp)
     }
 
-    /// The registers that its address depends on.
+    /// The registers that the address depends on.
     pub(crate) fn registers(self) -> impl Iterator<Item = Reg> {
         self.base.into_iter().chain(self.index)
     }

@@ -1,5 +1,5 @@
-//! Vector instructions of 128 bits, in the VEX encoding (Intel SDM volume 2), or, where there is
-//! none, in the EVEX encoding: those are for processors with AVX-512 only.
+//! 128-bit vector instructions, in the VEX encoding (Intel SDM volume 2), or, if there is none, in
+//! the EVEX encoding, which only processors with AVX-512 have.
 //!
 //! Memory operands need no alignment. An instruction is a [`VectorOp`], named by its mnemonic; the
 //! functions differ in the number and the kind of operands.
@@ -42,7 +42,7 @@ macro_rules! instructions {
     ($($kind:ident $of:ident $width:ident $prefix:ident $map:ident: $($name:ident $byte:literal),*;)*) => {
         $($(instructions! { @$kind $name $of(Prefix::$prefix, Map::$map, $byte, Width::$width) })*)*
 
-        /// All of them: whether they have an immediate, and their names.
+        /// All instructions: whether they have an immediate, and their names.
         #[cfg(test)]
         const ALL: &[(bool, &str, VectorOp)] = &[
             $($((
@@ -157,22 +157,23 @@ impl Assembler<'_> {
         self.vector_raw(op, dst.number(), 0, src.into(), None);
     }
 
-    /// `dst = left op right`, with an immediate. `right` is no data after the code.
+    /// `dst = left op right`, with an immediate. `right` must not be data after the code.
     pub(crate) fn vector_imm(&mut self, op: VectorImmOp, dst: Reg, left: Reg, right: impl Into<Rm>, imm: u8) {
         self.vector_raw(op.0, dst.number(), left.number(), right.into(), Some(imm));
     }
 
-    /// `dst = op src`, with an immediate. `src` is no data after the code.
+    /// `dst = op src`, with an immediate. `src` must not be data after the code.
     pub(crate) fn vector_unary_imm(&mut self, op: VectorImmOp, dst: Reg, src: impl Into<Rm>, imm: u8) {
         self.vector_raw(op.0, dst.number(), 0, src.into(), Some(imm));
     }
 
-    /// PEXTRB and its like: a lane of `src` to a general register or to memory.
+    /// PEXTRB and similar instructions: a lane of `src` to a general register or to memory.
     pub(crate) fn vector_extract(&mut self, op: VectorImmOp, dst: impl Into<Rm>, src: Reg, lane: u8) {
         self.vector_raw(op.0, src.number(), 0, dst.into(), Some(lane));
     }
 
-    /// BLENDVPS and its like: takes `right` where the sign bit of the mask is set, else `left`.
+    /// BLENDVPS and similar instructions: takes `right` where the sign bit of the mask is set, else
+    /// `left`.
     pub(crate) fn vector_blend(&mut self, op: VectorImmOp, dst: Reg, left: Reg, right: Reg, mask: Reg) {
         self.vector_raw(op.0, dst.number(), left.number(), right.into(), Some(mask.number() << 4));
     }
@@ -225,7 +226,7 @@ mod tests {
                 let three = decoded(|asm| asm.vector_raw(*op, dst, left, rm, imm));
                 let two = decoded(|asm| asm.vector_raw(*op, dst, 0, rm, imm));
                 let [dst, left, right] = [dst, left, right].map(usize::from);
-                // One with two operands is invalid if another one is given.
+                // An instruction with two operands is invalid if a third one is given.
                 let (instruction, expected) = match three.is_invalid() {
                     true if name.starts_with("PEXTR") => (two, vec![right, dst]),
                     true => (two, vec![dst, right]),

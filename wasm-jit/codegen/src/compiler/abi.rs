@@ -17,7 +17,7 @@ pub(super) const C_ARGS: [Reg; 5] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg
 
 /// The running instance's context.
 pub(super) const CONTEXT: Reg = Reg::R14;
-/// Base of its memory 0.
+/// The base of the instance's memory 0.
 pub(super) const MEMORY: Reg = Reg::R15;
 /// Never live between two Wasm instructions.
 pub(super) const SCRATCH: Reg = Reg::R11;
@@ -49,7 +49,7 @@ pub(super) const INT_TEMPS: u32 = Reg::RAX.bit()
     | Reg::RSI.bit()
     | Reg::R8.bit()
     | Reg::R9.bit();
-/// All SSE registers but the scratch register.
+/// All SSE registers except the scratch register.
 pub(super) const FLOAT_TEMPS: u32 = 0x7fff_0000;
 
 /// The start of the slots of locals, from `rbp`: below the context and the saved registers.
@@ -58,28 +58,28 @@ pub(super) const SLOTS: i32 = -32;
 /// The parts of a value's type that the code depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ty {
-    /// An integer of 32 bits.
+    /// A 32-bit integer.
     I32,
-    /// An integer of 64 bits.
+    /// A 64-bit integer.
     I64,
-    /// A float of 32 bits.
+    /// A 32-bit float.
     F32,
-    /// A float of 64 bits.
+    /// A 64-bit float.
     F64,
     /// A reference.
     Ref,
-    /// A vector of 128 bits.
+    /// A 128-bit vector.
     V128,
 }
 
 impl Ty {
-    /// Whether its values are in SSE registers.
+    /// Whether values of this type are in SSE registers.
     #[must_use]
     pub fn is_sse(self) -> bool {
         matches!(self, Self::F32 | Self::F64 | Self::V128)
     }
 
-    /// How many quadwords a value has in an array, on the stack, and in an exception.
+    /// The number of quadwords that a value has in an array, on the stack, and in an exception.
     #[must_use]
     pub fn words(self) -> u32 {
         if self == Self::V128 { 2 } else { 1 }
@@ -90,7 +90,7 @@ impl Ty {
         if self.is_sse() { RegClass::Sse } else { RegClass::General }
     }
 
-    /// Its width; that of each half of a vector.
+    /// The width of a value of this type, or of each half of a vector.
     #[must_use]
     pub fn width(self) -> Width {
         match self {
@@ -169,7 +169,7 @@ pub(super) fn stack_bytes(ty: &FuncType) -> u32 {
     argument_bytes(ty.params().iter().map(|param| (*param).into()))
 }
 
-/// The same, for parameters of these types.
+/// As [`stack_bytes`], for parameters of these types.
 pub(super) fn argument_bytes(parameters: impl Iterator<Item = Ty>) -> u32 {
     let mut places = ArgPlaces::default();
     parameters.for_each(|ty| {
@@ -188,7 +188,7 @@ pub(super) fn with_index(types: &[ValType]) -> impl Iterator<Item = (u32, Ty)> {
     })
 }
 
-/// How many quadwords values of these types have.
+/// The number of quadwords that values of these types have.
 pub(super) fn words(types: &[ValType]) -> u32 {
     types.iter().map(|ty| Ty::from(*ty).words()).sum()
 }
@@ -197,7 +197,8 @@ pub(super) fn words(types: &[ValType]) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResultPlace {
     Reg(Reg),
-    /// In the store's buffer, after as many quadwords as the results before it have.
+    /// In the store's buffer, at this index: that of the first quadword after those of the previous
+    /// results.
     Buffer(u32),
 }
 

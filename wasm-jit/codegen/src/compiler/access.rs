@@ -7,9 +7,9 @@ use super::operators::read_modify_write;
 /// Where an operator accesses a memory: at the sum of an operand and a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The operand, counted from the top of the stack.
+    /// The operand that is the address, counted from the top of the stack.
     pub operand: u32,
-    /// The constant.
+    /// The constant that is added to the operand, in bytes.
     pub offset: u64,
 }
 

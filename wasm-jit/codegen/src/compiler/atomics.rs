@@ -91,8 +91,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Operations without an instruction that also returns the old value: retries CMPXCHG until no
-    /// other store intervened.
+    /// An operation for which no instruction returns the old value: retries CMPXCHG until no other
+    /// store intervened.
     fn atomic_loop(
         &mut self,
         what: Rmw,

@@ -64,7 +64,7 @@ impl FunctionCompiler<'_> {
         for depth in table.targets() {
             depths.push(depth.map_err(malformed)?);
         }
-        // While the index is on the stack, so that a local that it aliases counts as live.
+        // Done while the index is on the stack, so that a local that it aliases counts as live.
         self.load_cached_locals();
         let index = self.pop();
         if let Val::Const(bits) = index.val {

@@ -4,12 +4,12 @@
 //! A *register-cached* local is in its *cache register* at every label of the region; all other
 //! locals are in their slots. A loop starts with the cache registers of the region around it, so
 //! that nothing moves for locals that both use. If registers are short, the most used locals of the
-//! loop replace the least used ones. A use in an inner loop counts [`LOOP_WEIGHT`] times, one in
-//! code that a branch hint says is unlikely does not count.
+//! loop replace the least used ones. Each inner loop around a use multiplies its weight by
+//! 2^[`LOOP_WEIGHT`]; a use in code that a branch hint marks as unlikely does not count.
 //!
 //! Callee-saved registers are used in regions with calls. Caller-saved registers are used there
 //! only if the local's uses outweigh saving and restoring it around the calls. A region whose calls
-//! are all unlikely is treated as one without.
+//! are all unlikely is treated as a region without calls.
 
 use super::abi::{CALLEE_SAVED, CALLER_SAVED_CACHE, FLOAT_CACHE, Ty};
 use super::scan::Access;
@@ -24,8 +24,8 @@ const CALL_COST: u32 = 2;
 /// Number of uses that pays for saving a callee-saved register in the prologue and restoring it in
 /// the epilogue.
 const SAVE_COST: u32 = 5;
-/// The same in a region with calls: the callee takes longer than an access to memory, and inner
-/// loops without calls choose their own cache registers.
+/// As `SAVE_COST`, in a region with calls: the callee takes longer than an access to memory, and
+/// inner loops without calls choose their own cache registers.
 const SAVE_COST_AROUND_CALLS: u32 = 40;
 /// Accesses examined in one region. More would not change the choice, and the limit keeps nested
 /// loops cheap to compile.
@@ -44,13 +44,14 @@ pub(super) const NO_LOCAL: u32 = u32::MAX;
 /// The register-cached locals of a region.
 #[derive(Clone, Debug)]
 pub(super) struct Region {
-    /// By register: the local that it caches.
+    /// The local that each register caches.
     pub(super) local: [u32; 32],
     /// Registers that cache locals.
     pub(super) cached: u32,
     /// Registers that cache locals which the region never writes.
     pub(super) unwritten: u32,
-    /// Those of them whose locals hold constants since the loop began, but not since one around it.
+    /// Registers among these whose locals have held constants since the loop began, but not since
+    /// an enclosing loop began.
     pub(super) constants: u32,
     /// Whether the region contains a call.
     pub(super) calls: bool,
@@ -95,7 +96,7 @@ pub(super) struct Regions {
 }
 
 impl Regions {
-    /// That of the function, which has no register-cached locals until they are chosen.
+    /// The region of the function, which has no register-cached locals until they are chosen.
     pub(super) fn new() -> Self {
         Self { all: vec![Region::none()], current: 0 }
     }
@@ -123,7 +124,7 @@ impl Regions {
         self.current
     }
 
-    /// From here on, the state is that of this region.
+    /// Records that the state is that of this region from here.
     pub(super) fn enter(&mut self, index: usize) {
         self.current = index;
     }
@@ -137,7 +138,7 @@ impl Regions {
 /// Chooses register-cached locals; reused from function to function for its allocations.
 #[derive(Debug, Default)]
 pub(super) struct Chooser {
-    /// By local; all zero between two choices.
+    /// The weight of each local; all zero between two choices.
     weight: Vec<u32>,
     written: Vec<bool>,
     touched: Vec<u32>,
@@ -192,7 +193,7 @@ impl Chooser {
         }
         let mut wanted: Vec<u32> = std::mem::take(&mut self.touched);
         wanted.sort_unstable_by_key(|local| (std::cmp::Reverse(self.weight[*local as usize]), *local));
-        // Several times, if no use counts.
+        // A local occurs several times if none of its uses counts.
         wanted.dedup();
         for &local in &wanted {
             if region.iter().any(|(_, cached)| cached == local) {

@@ -1,4 +1,4 @@
-//! Calls of functions and of the runtime, and returns.
+//! Calls to functions and to the runtime, and returns.
 
 use wasmparser::FuncType;
 
@@ -65,7 +65,7 @@ impl<'a> FunctionCompiler<'a> {
     /// and memory are preserved, and no reload delays the code after the call.
     fn call_callee(&mut self, ty: &'a FuncType) {
         if self.try_regions.innermost().is_some() {
-            // All calls of a `try` must be inside its code.
+            // All calls in a `try` must be inside its code.
             return self.call_through_ref(ty);
         }
         let (other, back) = (self.asm.new_label(), self.asm.new_label());
@@ -106,11 +106,11 @@ impl<'a> FunctionCompiler<'a> {
         self.return_call_callee(ty);
     }
 
-    /// A tail call of the function in [`CALLEE`]. If it is null, that faults when its context is
-    /// read, while this frame is still there.
+    /// A tail call to the function in [`CALLEE`]. A null reference faults when its context is read,
+    /// while this frame still exists.
     fn return_call_callee(&mut self, ty: &'a FuncType) {
         self.arguments(ty);
-        // As for an import, if the callee turns out to belong to another instance.
+        // As for an import, if the callee belongs to another instance.
         let other = self.asm.new_label();
         self.asm.alu(Alu::Cmp, Width::W64, CONTEXT, Mem::base(CALLEE, FUNC_REF_CONTEXT));
         self.asm.jcc(Cond::NotEqual, other);
@@ -119,7 +119,7 @@ impl<'a> FunctionCompiler<'a> {
         self.stop();
     }
 
-    /// The end of a tail call of the function in [`CALLEE`], which belongs to another instance or
+    /// The end of a tail call to the function in [`CALLEE`], which belongs to another instance or
     /// to the host.
     fn tail_to_other(&mut self, label: Label, ty: &FuncType) {
         let stack = stack_bytes(ty);
@@ -163,8 +163,8 @@ impl<'a> FunctionCompiler<'a> {
         }
     }
 
-    /// Leaves the frame by the routine for tail calls of other instances. `r15` is free here: the
-    /// routine sets the callee's.
+    /// Leaves the frame through the routine for tail calls to other instances. `r15` is free here:
+    /// the routine sets the callee's.
     pub(super) fn jump_to_other(&mut self, stack: u32, saved: u32) {
         self.end_accessor(Reg::RAX);
         self.restore(saved);
@@ -184,7 +184,7 @@ impl<'a> FunctionCompiler<'a> {
 
     /// Pops the index, and checks it and the callee's type. A null element faults when its type is
     /// read. The address of the expected type is read from the context, because it differs between
-    /// processes and code does not.
+    /// processes, while code must not.
     fn load_callee(&mut self, table: u32, type_index: u32) {
         let index = self.pop();
         let place = self.element(table, &index, TrapCode::UndefinedElement);
@@ -227,7 +227,7 @@ impl<'a> FunctionCompiler<'a> {
         // Popped arguments are not spilled; they stay where `peek` found them.
         self.truncate(base as u32);
         // Constants and aliases of locals have no slot. They get one in a plain version, in which a
-        // frame may go on that calls here.
+        // frame that calls here may continue.
         self.frame.reserve((base as u32).min(MAX_PLAIN_OPERANDS));
         self.save_registers();
         self.frame.note_call(stack_bytes(ty));
@@ -245,7 +245,7 @@ impl<'a> FunctionCompiler<'a> {
         self.show_transfer();
     }
 
-    /// In front of a direct call or tail call.
+    /// Emitted before a direct call or tail call.
     fn prepare_patched_operand(&mut self) {
         if self.module.settings.patches_calls {
             self.asm.prefix_patched_operand();

@@ -1,9 +1,9 @@
 //! Tests of the types of references: `ref.test`, `ref.cast`, `br_on_cast`, `br_on_cast_fail`.
 //!
 //! A test is a sequence of comparisons, each of which decides, or leaves the decision to the next
-//! one: whether the reference is null, whether it is an object at all, and what its type is. Where
-//! null decides depends on the type; an object's type has the wanted one among its ancestors, at
-//! the depth of that one, or not ([`VmType`](crate::vmctx::VmType)).
+//! one: whether the reference is null, whether it is an object at all, and what its type is.
+//! Whether null passes depends on the wanted type. An object passes if its type has the wanted type
+//! among its ancestors, at the depth of that type ([`VmType`](crate::vmctx::VmType)).
 
 use wasmparser::{AbstractHeapType, HeapType, RefType};
 
@@ -16,16 +16,16 @@ use crate::vmctx::{
     FUNC_REF_TYPE, NEAR_ANCESTORS, TYPE_DEPTH, TYPE_FAR_ANCESTORS, TYPE_KIND, TrapCode, VmKind,
 };
 
-/// What is asked of a reference that is not null.
+/// The question about a reference that is not null.
 #[derive(Clone, Copy, Debug)]
 enum Question {
-    /// Nothing: all references of this kind are of the type.
+    /// None: all references of this kind are of the type.
     All,
-    /// Nothing: none is.
+    /// None: no reference of this kind is of the type.
     None,
     /// Whether it is an `i31`.
     I31,
-    /// Whether it is not a value of the host.
+    /// Whether it is not a host value.
     NotHost,
     /// Whether it is an object of this kind.
     Kind(VmKind),
@@ -35,7 +35,7 @@ enum Question {
     Func(u32),
 }
 
-/// What is to be done where a reference is of the type, and where it is not.
+/// What happens if a reference is of the type, or if it is not.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     /// Continue after the test.
@@ -81,7 +81,7 @@ impl FunctionCompiler<'_> {
         // The locals are needed on both paths.
         self.load_cached_locals();
         let (reference, reg) = self.reference();
-        // It is the last value of the label.
+        // The reference is the last value of the label.
         self.push_reference(&reference, reg);
         self.test(reg, to.is_nullable(), to.heap_type(), yes, no);
     }
@@ -90,7 +90,7 @@ impl FunctionCompiler<'_> {
     fn test(&mut self, reg: Reg, nullable: bool, heap_type: HeapType, yes: Outcome, no: Outcome) {
         let question = self.question(heap_type);
         let after = self.asm.new_label();
-        // If the condition holds, it is decided whether the reference is of the type.
+        // If the condition holds, this decides whether the reference is of the type.
         let decide =
             |compiler: &mut Self, cond: Cond, is_of_type: bool| match if is_of_type { yes } else { no } {
                 Outcome::Continue => compiler.asm.jcc(cond, after),
@@ -101,7 +101,7 @@ impl FunctionCompiler<'_> {
         self.asm.test(Width::W64, reg, reg);
         decide(self, Cond::Equal, nullable);
         match question {
-            // The flags still say that it is not null.
+            // The flags still show that it is not null.
             Question::All | Question::None => {}
             Question::I31 => self.asm.test_imm(Width::W32, reg, I31_BIT as i32),
             Question::NotHost => {
@@ -129,7 +129,7 @@ impl FunctionCompiler<'_> {
             }
             Question::None | Question::NotHost => Cond::Equal,
         };
-        // One of the two is to continue here.
+        // One of the two outcomes continues here.
         if matches!(yes, Outcome::Continue) {
             decide(self, holds.opposite(), false);
         } else {
@@ -139,8 +139,8 @@ impl FunctionCompiler<'_> {
     }
 
     /// Compares the type in the scratch register with a type of the module: equal if it is that
-    /// type or a subtype. `refuse` leaves if the condition that it gets holds: then the type has no
-    /// ancestor at that depth.
+    /// type or a subtype. `refuse` must leave if the condition that it gets holds: then the type
+    /// has no ancestor at that depth.
     pub(super) fn compare_type(&mut self, ty: u32, refuse: impl FnOnce(&mut Self, Cond)) {
         let module = self.module;
         let known = &module.types[ty as usize];

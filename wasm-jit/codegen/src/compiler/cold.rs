@@ -1,5 +1,5 @@
-//! Cold code and constants: what rarely runs is placed after the epilogue, out of the hot path, and
-//! data after that.
+//! Cold code and constants: code that rarely runs is placed after the epilogue, out of the hot
+//! path, followed by data.
 //!
 //! Both are collected while the function is compiled. The size of cold code is estimated when it is
 //! requested, so that the limit of the code size holds before it is emitted.
@@ -88,11 +88,11 @@ struct Constant {
     label: Label,
 }
 
-/// What is placed after the epilogue, in the order in which it was requested.
+/// Code and data after the epilogue, in the order in which they were requested.
 #[derive(Debug, Default)]
 pub(super) struct ColdCode<'a> {
     pieces: Vec<Cold<'a>>,
-    /// Estimated size of the moves in it.
+    /// The estimated size of the moves in the cold code.
     move_bytes: u32,
     constants: Vec<Constant>,
 }
@@ -112,7 +112,7 @@ impl<'a> ColdCode<'a> {
         self.move_bytes
     }
 
-    /// The place of a constant of `size` bytes.
+    /// The location of a constant of `size` bytes.
     pub(super) fn constant(&mut self, bits: u128, size: u32, asm: &mut Assembler<'_>) -> Mem {
         let mut recent = self.constants.iter().rev().take(RECENT_CONSTANTS);
         let label = match recent.find(|known| known.bits == bits && known.size == size) {

@@ -84,7 +84,7 @@ impl<'a> FunctionCompiler<'a> {
         let facts = self.control.loops;
         self.control.loops += 1;
         let region = self.choose_region(Some(facts));
-        // Into the loop's region.
+        // Enters the loop's region.
         self.change_region(region);
         let inner = self.regions.current_index();
         self.control.innermost_mut().region = inner;

@@ -1,8 +1,8 @@
 //! The stack of open blocks, and whether the code at this point can be reached.
 //!
-//! In code that cannot be reached only the structure of blocks is tracked: those opened there are
-//! counted (`skipped`), not pushed. So every block on the stack has a label that code was compiled
-//! for.
+//! In code that cannot be reached, only the structure of blocks is tracked: blocks opened there are
+//! counted (`skipped`), not pushed. Every block on the stack therefore has a label that code was
+//! compiled for.
 
 use wasmparser::ValType;
 
@@ -59,7 +59,7 @@ pub(super) enum Kind {
 pub(super) struct Control<'a> {
     pub(super) kind: Kind,
     pub(super) label: Label,
-    /// Operands below its parameters.
+    /// The number of operands below the block's parameters.
     pub(super) height: u32,
     pub(super) params: Types<'a>,
     pub(super) results: Types<'a>,
@@ -68,14 +68,14 @@ pub(super) struct Control<'a> {
     /// The cache registers of that region whose locals are up to date in their slots on every edge
     /// to the label compiled so far.
     pub(super) in_slot: u32,
-    /// Whether a branch to it was compiled.
+    /// Whether a branch to the label was compiled.
     pub(super) branched: bool,
     /// The region around a `try` before it was opened.
     pub(super) outer_try: Option<u32>,
 }
 
 impl<'a> Control<'a> {
-    /// The types of the values that a branch to it carries.
+    /// The types of the values that a branch to the label carries.
     pub(super) fn label_types(&self) -> Types<'a> {
         if self.kind == Kind::Loop { self.params } else { self.results }
     }
@@ -88,7 +88,7 @@ pub(super) struct ControlStack<'a> {
     pub(super) reachable: bool,
     /// Blocks that were opened and not closed in skipped code.
     pub(super) skipped: u32,
-    /// How many loops the code so far has: the index of the next one in the scan.
+    /// The number of loops in the code so far: the index of the next one in the scan.
     pub(super) loops: usize,
 }
 
@@ -128,7 +128,7 @@ impl<'a> ControlStack<'a> {
         self.blocks.len() as u32 - 1
     }
 
-    /// All of them, the function's own first.
+    /// All blocks, the function's own first.
     pub(super) fn blocks(&self) -> &[Control<'a>] {
         &self.blocks
     }

@@ -133,8 +133,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// The operand in a register that is preserved until the end of the instruction, and is neither
-    /// `rax` nor `rdx`.
+    /// The operand in a register other than `rax` and `rdx` that is preserved until the end of the
+    /// instruction.
     fn to_own_or_local(&mut self, operand: &Operand) -> Reg {
         let reg = self.to_reg(operand);
         if !matches!(reg, Reg::RAX | Reg::RDX) {
@@ -145,7 +145,7 @@ impl FunctionCompiler<'_> {
         other
     }
 
-    /// Allocates a register that is neither `rax` nor `rdx`.
+    /// Allocates a register other than `rax` and `rdx`.
     fn alloc_neither_rax_nor_rdx(&mut self) -> Reg {
         self.alloc_of(self.temps(RegClass::General) & !Reg::RAX.bit() & !Reg::RDX.bit())
     }

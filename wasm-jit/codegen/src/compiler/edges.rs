@@ -1,8 +1,8 @@
 //! Edges: moves of values and locals from one point of the code to a label.
 //!
 //! An edge stores the locals that the label's region does not cache in registers, moves the label's
-//! values to where the label expects them, and loads the register-cached locals that are in their
-//! slots only. It is a list of moves, built where the branch is compiled and emitted there or in
+//! values to where the label expects them, and loads the register-cached locals that are only in
+//! their slots. It is a list of moves, built where the branch is compiled and emitted there or in
 //! cold code. Inside one region and without values, it is empty.
 //!
 //! A label expects its values in their slots, except for the last one, which is in `rax` or `xmm0`;
@@ -56,8 +56,8 @@ impl FunctionCompiler<'_> {
                 moves.push(Move { ty: operand.ty, dst, src });
             }
         }
-        // Stores of locals do not read what the moves of values write: `rax` and `xmm0` are never
-        // cache registers.
+        // Stores of locals do not read the registers that the moves of values write: `rax` and
+        // `xmm0` are never cache registers.
         let locals = self.edge_locals(region);
         moves.extend(locals);
         moves
@@ -176,8 +176,8 @@ impl FunctionCompiler<'_> {
     }
 
     /// The registers of a loop's region that cache locals which hold constants and are never
-    /// written there: they hold them throughout the loop. Without those that do so throughout a
-    /// loop around it.
+    /// written there, so that they hold them throughout the loop. Registers that do so throughout
+    /// an enclosing loop are excluded.
     fn unwritten_constants(&self, region: &Region) -> u32 {
         let is_held = |local: u32| {
             self.locals[local as usize].constant.is_some_and(|held| held.label == Some(self.labels))
@@ -233,7 +233,7 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Moves a value into the store's buffer of results. A value that is in no register goes
+    /// Moves a value into the store's buffer of results. A value that is not in a register goes
     /// through the SSE scratch register, as bits.
     pub(super) fn move_to_buffer(&mut self, ty: Ty, buffer: Mem, src: Place) {
         let bits = match (ty, ty.width()) {
@@ -258,7 +258,8 @@ impl FunctionCompiler<'_> {
         moves.retain(|(_, dst, src)| *src != Place::Reg(*dst));
         while !moves.is_empty() {
             let is_source = |reg: Reg| moves.iter().any(|(_, _, src)| *src == Place::Reg(reg));
-            // Loads and constants only when no register that they overwrite is needed any more.
+            // Loads and constants are emitted only when the registers that they overwrite are no
+            // longer needed.
             let ready =
                 moves.iter().position(|(_, dst, src)| matches!(src, Place::Reg(_)) && !is_source(*dst));
             let ready = ready.or_else(|| moves.iter().position(|(_, dst, _)| !is_source(*dst)));

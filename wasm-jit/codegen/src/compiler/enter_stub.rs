@@ -1,4 +1,5 @@
-//! Stubs to which the entries of functions lead that are to be changed before they are executed.
+//! Entry stubs: a function whose code is to change before its next call jumps from its entry to
+//! such a stub.
 //!
 //! ```text
 //! stub of a function:
@@ -6,7 +7,7 @@
 //! jmp common
 //!
 //! common:
-//! push rbp                         the state is that of a call: arguments are in their places
+//! push rbp                         the state is that of a call: arguments are in their locations
 //! mov rbp, rsp
 //! lea rsp, [rsp - SAVED]
 //! mov [rsp + n], register          each register that an argument may be in, and rax
@@ -27,7 +28,7 @@
 //! jmp r11
 //! ```
 //!
-//! No frame of the function exists meanwhile, and nothing of the program is executed.
+//! During this time no frame of the function exists, and no code of the program is executed.
 
 use super::abi::{FLOAT_ARGS, INT_ARGS, SCRATCH};
 use crate::asm::{Assembler, Cond, Mem, Reg, Size, Width};
@@ -35,17 +36,18 @@ use crate::asm::{Assembler, Cond, Mem, Reg, Size, Width};
 /// The distance between the stubs of two functions.
 pub const ENTER_STUB_SIZE: usize = 16;
 
-/// Where the stub of a function continues.
+/// Where execution continues after the stub of a function.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Continue {
     /// The function's entry, or the instruction after it.
     pub address: usize,
-    /// Whether the stub is to do what the instruction at the entry would have done, PUSH of `rbp`.
+    /// Whether the stub must execute the instruction at the entry, PUSH of `rbp`, before it
+    /// continues: 0 or 1.
     pub after_entry: usize,
 }
 
-/// Stubs for functions with these indices, which follow each other, then their common part. They
+/// Stubs for functions with these indices, one after the other, followed by their common part. They
 /// call `routine`, an `extern "sysv64" fn(image, function) -> Continue`.
 #[must_use]
 pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize) -> Vec<u8> {
@@ -68,7 +70,7 @@ pub fn enter_stubs(functions: std::ops::Range<u32>, image: usize, routine: usize
     code
 }
 
-/// Saves what a call of a function passes, and `rbp`, calls a routine by `call`, which returns a
+/// Saves the arguments of a call, and `rbp`, calls a routine by `call`, which returns a
 /// [`Continue`], and continues there as if nothing had happened.
 pub(super) fn call_and_continue(asm: &mut Assembler<'_>, call: impl FnOnce(&mut Assembler<'_>)) {
     let saved = || std::iter::once(Reg::RAX).chain(INT_ARGS).chain(FLOAT_ARGS).zip(0..);

@@ -1,7 +1,7 @@
 //! Exceptions: `try_table`, and the legacy `try`, `catch`, `rethrow` and `delegate`.
 //!
 //! Entering a `try` costs nothing. Its code is a region that the unwinder finds by a return
-//! address; inside, no value is in a register only across a call (see `save_registers`). At a
+//! address; inside, no value is only in a register across a call (see `save_registers`). At a
 //! handler all locals are in their slots, and the exception is in `rax`.
 
 use wasmparser::{BlockType, Catch as Clause, TryTable};
@@ -75,7 +75,7 @@ impl TryRegions {
         self.all[region as usize].parent = parent;
     }
 
-    /// All of them, for the result.
+    /// All regions, for the result.
     pub(super) fn into_boxed_slice(self) -> Box<[TryRegion]> {
         self.all.into_boxed_slice()
     }
@@ -226,7 +226,7 @@ impl<'a> FunctionCompiler<'a> {
     pub(super) fn delegate(&mut self, depth: u32) {
         let control = self.control.innermost().clone();
         let Kind::Try { region } = control.kind else { unreachable!("validated") };
-        // The depth is relative to the block outside of the `try`.
+        // The depth is relative to the block outside the `try`.
         let target = self.control.at(depth + 1);
         let parent = match target.kind {
             Kind::Try { region } => Some(region),

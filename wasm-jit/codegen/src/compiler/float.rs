@@ -157,7 +157,8 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Reg(dst));
     }
 
-    /// `lt` and `le` compare in reverse order: "above" is false if unordered, "below" is not.
+    /// `lt` and `le` compare in reverse order, because "above" is false if the operands are
+    /// unordered, and "below" is not.
     pub(super) fn float_comparison(&mut self, relation: Relation, ty: Ty) {
         let right = self.pop();
         let left = self.pop();
@@ -177,7 +178,7 @@ impl FunctionCompiler<'_> {
 
     // Conversions.
 
-    /// From an integer.
+    /// Converts an integer to a float.
     pub(super) fn float_from_int(&mut self, from: Ty, signedness: Signedness, to: Ty) {
         match signedness {
             Signedness::Signed => self.float_from_signed(from.width(), to.precision()),
@@ -227,7 +228,7 @@ impl FunctionCompiler<'_> {
         self.push(Ty::float(precision), Val::Reg(dst));
     }
 
-    /// Between the two floating types.
+    /// Converts between the two float types.
     pub(super) fn float_convert(&mut self, from: Ty, to: Ty) {
         let operand = self.pop();
         let src = self.to_reg(&operand);
@@ -236,7 +237,7 @@ impl FunctionCompiler<'_> {
         self.push(to, Val::Reg(dst));
     }
 
-    /// The same bits as another type.
+    /// Reinterprets the bits as another type.
     pub(super) fn reinterpret(&mut self, to: Ty) {
         let operand = self.pop();
         if let Val::Const(bits) = operand.val {
@@ -248,7 +249,7 @@ impl FunctionCompiler<'_> {
         self.push(to, Val::Reg(dst));
     }
 
-    /// To an integer, rounded towards zero.
+    /// Converts a float to an integer, rounded towards zero.
     pub(super) fn float_to_int(&mut self, from: Ty, to: Ty, signedness: Signedness, misfit: Misfit) {
         let precision = from.precision();
         let operand = self.pop();
@@ -297,8 +298,8 @@ impl FunctionCompiler<'_> {
             self.asm.float_compare(precision, src, FLOAT_SCRATCH);
             self.trap_if(Cond::AboveEqual, TrapCode::IntegerOverflow);
         } else {
-            // NaN gives 0, a value that is too large the largest integer; for one that is too small
-            // the result is already right.
+            // NaN gives 0, a value that is too large the largest integer; for a value that is too
+            // small the result is already correct.
             let ordered = self.asm.new_label();
             self.asm.float_compare(precision, src, src);
             self.asm.jcc(Cond::NotParity, ordered);
@@ -339,7 +340,7 @@ impl FunctionCompiler<'_> {
         self.asm.bind(done);
     }
 
-    /// From 2^63 on, 2^63 is subtracted before the conversion and added after it.
+    /// For values of 2^63 or more, 2^63 is subtracted before the conversion and added after it.
     fn to_unsigned_64(&mut self, precision: Precision, src: Reg, dst: Reg, misfit: Misfit) {
         let (large, too_large, bad, done) =
             (self.asm.new_label(), self.asm.new_label(), self.asm.new_label(), self.asm.new_label());

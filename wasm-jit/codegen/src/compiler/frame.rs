@@ -14,14 +14,14 @@ pub(super) struct Frame {
     slot: u32,
     /// Operand slots that are used.
     operands: u32,
-    /// Bytes for arguments of calls.
+    /// Bytes for the arguments of calls.
     arguments: u32,
     makes_calls: bool,
 }
 
 impl Frame {
-    /// The slots have room for vectors if the function has any: so a slot's place depends only on
-    /// its number.
+    /// The slots have room for vectors if the function has any, so that a slot's location depends
+    /// only on its number.
     pub(super) fn new(locals: u32, has_vectors: bool) -> Self {
         let slot = if has_vectors { 16 } else { 8 };
         Self { locals, slot, operands: MIN_SLOTS, arguments: 0, makes_calls: false }

@@ -1,10 +1,10 @@
-//! Fuel: code that subtracts the cost of its instructions from what the store has left, and traps
-//! when that is not enough.
+//! Fuel: code that subtracts the cost of its instructions from the store's fuel, and traps if that
+//! is not enough.
 //!
-//! As in counting versions (`runs.rs`), the instructions of a *run* are executed one after the
-//! other: there is no label between them, and only the last one branches or calls. In front of the
-//! first one that costs something, the cost of the whole run is subtracted, which is known when the
-//! run ends:
+//! As in counting versions (`runs.rs`), the instructions of a *straight-line run* are executed one
+//! after the other: there is no label between them, and only the last one branches or calls. Before
+//! the first one that costs something, the cost of the entire run is subtracted, which is known
+//! when the run ends:
 //!
 //! ```text
 //! mov r11, [r14 + STORE]
@@ -12,12 +12,12 @@
 //! js out_of_fuel
 //! ```
 //!
-//! So what a program consumes depends on its instructions and on nothing else, and it traps in
-//! front of the first run that it cannot pay. Every cycle contains an instruction that costs
-//! something: a branch, or a call.
+//! The fuel that a program consumes therefore depends only on its instructions, and it traps before
+//! the first run that it cannot pay for. Every cycle contains an instruction that costs something:
+//! a branch, or a call.
 //!
 //! Where a comparison is held in the flags, the subtraction preserves them, and does not trap: the
-//! next run does. This is never the first run of a loop, nor of a function.
+//! next run does. This is never the first run of a loop or of a function.
 
 use wasmparser::Operator;
 
@@ -28,18 +28,18 @@ use super::state::Val;
 use crate::asm::{Alu, Cond, Mem, Reg, Size, Width};
 use crate::vmctx::{FUEL, STORE, TrapCode};
 
-/// How much the cost of one instruction may add to the code.
+/// The number of bytes that charging for one instruction may add to the code.
 pub(super) const MAX_BYTES: u32 = 48;
 
 /// Stands for the cost of a run that has not ended: it needs 32 bits.
 const UNKNOWN: i32 = i32::MAX;
 
-/// The fuel of the run that is compiled.
+/// The fuel of the run that is being compiled.
 #[derive(Debug)]
 pub(super) struct Fuel {
     /// The cost so far.
     cost: u32,
-    /// Where the code subtracts it; `None` if it does not yet.
+    /// Where the code subtracts the cost; `None` if it does not yet.
     subtraction: Option<Subtraction>,
 }
 
@@ -47,18 +47,18 @@ pub(super) struct Fuel {
 struct Subtraction {
     /// The offset of the 32 bits.
     at: u32,
-    /// Whether the opposite number is added.
+    /// Whether the code adds the negated cost instead.
     adds: bool,
 }
 
 impl Fuel {
-    /// At the entry of a function, which costs something even if it is empty.
+    /// The state at the entry of a function, which costs something even if it is empty.
     pub(super) fn new() -> Self {
         Self { cost: 1, subtraction: None }
     }
 }
 
-/// What an instruction costs: nothing if it is structure only.
+/// The cost of an instruction: nothing if it is only structure.
 fn cost(operator: &Operator<'_>) -> u32 {
     use Operator as O;
     let is_free = matches!(
@@ -80,7 +80,7 @@ fn cost(operator: &Operator<'_>) -> u32 {
 }
 
 impl FunctionCompiler<'_> {
-    /// Charges for an instruction, in front of it.
+    /// Charges for an instruction, before it.
     pub(super) fn charge(&mut self, operator: &Operator<'_>) {
         self.charge_cost(cost(operator));
     }
@@ -121,7 +121,7 @@ impl FunctionCompiler<'_> {
         Subtraction { at, adds: false }
     }
 
-    /// The next instruction begins a run: what the last one costs is known.
+    /// The next instruction begins a run: the cost of the last run is known.
     pub(super) fn settle_fuel(&mut self) {
         let Some(fuel) = &mut self.fuel else { return };
         let cost = std::mem::take(&mut fuel.cost);

@@ -44,7 +44,7 @@ const SMALL_FRAME: u32 = 2048;
 const MAX_FRAME: u32 = 1 << 28;
 /// Maximum code size, as a multiple of the size of the Wasm code. A branch with hundreds of values
 /// takes two bytes of Wasm, and far more code; real programs have less than ten bytes of code for
-/// one of Wasm.
+/// each byte of Wasm.
 pub const MAX_GROWTH: u32 = 64;
 /// Code size that is always permitted.
 const MIN_CODE: u32 = 1 << 20;
@@ -84,7 +84,7 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) frame: Frame,
     pub(super) vectors: Vectors,
     pub(super) small_bytes: Option<SmallBytes>,
-    /// Number of the labels so far.
+    /// The number of labels so far.
     pub(super) labels: u32,
     pub(super) zero_flag: Option<ZeroFlag>,
     // Where the code is.
@@ -95,11 +95,11 @@ pub(super) struct FunctionCompiler<'a> {
     pub(super) observer: Option<&'a mut (dyn Observer + 'a)>,
     /// The offset of the last transfer point.
     pub(super) last_transfer: u32,
-    /// In a plain version: where the code needs the size of the frame.
+    /// In a plain version, where the code needs the size of the frame.
     pub(super) frame_sizes: Vec<u32>,
-    /// In a counting version.
+    /// The state of a counting version.
     pub(super) runs: Option<RunState<'a>>,
-    /// If the code consumes fuel.
+    /// The state of code that consumes fuel.
     pub(super) fuel: Option<Fuel>,
 }
 
@@ -107,9 +107,9 @@ pub(super) struct FunctionCompiler<'a> {
 #[derive(Debug)]
 pub(super) struct Exit {
     pub(super) epilogue: Label,
-    /// Whether locals are stored to their slots on every way to it.
+    /// Whether locals are stored to their slots on every path to the end.
     pub(super) stores_locals: bool,
-    /// Whether something jumps to it.
+    /// Whether something jumps to the end.
     pub(super) is_target: bool,
 }
 
@@ -222,7 +222,7 @@ pub(super) fn compile<'a>(
         function.show_instruction();
         if function.control.reachable {
             function.charge(&operator);
-            // The site of a loop is at its label: every iteration comes there.
+            // The site of a loop is at its label, which every iteration reaches.
             if matches!(operator, Operator::Loop { .. }) {
                 function.begin_run_before_loop();
             } else {
@@ -356,8 +356,8 @@ impl<'a> FunctionCompiler<'a> {
         entry
     }
 
-    /// At the end of the frame: ends its accessor, if it has one, which is then the first of the
-    /// store's. Changes the register.
+    /// At the end of the frame, ends its accessor, if it has one, which is then the first one of
+    /// the store. Changes the register.
     pub(super) fn end_accessor(&mut self, first: Reg) {
         if !self.sites.wanted.end_accessors() {
             return;

@@ -1,16 +1,17 @@
-//! Functions of WebAssembly that stubs execute themselves, in place of a call.
+//! WebAssembly functions that stubs execute inline instead of calling them.
 //!
 //! A stub knows the instance of such a function: the addresses of its memory and globals are
-//! constants of the stub, and its arguments remain where the site has them. So short functions take
-//! a few instructions, and only the registers that these change are saved (`stub_inline`).
+//! constants of the stub, and its arguments remain where the site has them. A short function
+//! therefore takes a few instructions, and only the registers that these change are saved
+//! (`stub_inline`).
 //!
 //! # Which functions
-//! Those of at most [`MAX_OPERATORS`] operators, which are
+//! Functions of at most [`MAX_OPERATORS`] operators, which are
 //!
 //! - constants, parameters and locals, `drop`, `select` and `nop`;
 //! - integer arithmetic, comparisons and conversions, except for divisions (unsigned ones by powers
-//!   of two are included) and rotations by a number that is no constant;
-//! - loads and stores of integers in memory 0, if it has addresses of 32 bits;
+//!   of two are included) and rotations by a number that is not constant;
+//! - loads and stores of integers in memory 0, if it has 32-bit addresses;
 //! - `global.get` and `global.set` of integers;
 //! - `if` and `else` without parameters and with at most one result.
 //!
@@ -18,21 +19,21 @@
 //! instead, from its start.
 //!
 //! # Traps
-//! Inlined code does not trap. In front of an access it compares the address with the length of the
-//! memory, and if the access would trap, the stub calls the function, which traps itself. So traps,
-//! backtraces and handlers need not know of inlined code. The function begins again, so this is
-//! right only as long as it has changed no memory and no global: one that compares an address after
-//! it has changed something is not inlined. Addresses that are constants are compared once, at the
-//! start, or not at all if the memory was large enough already when the probe was made: memories do
-//! not get smaller.
+//! Inlined code does not trap. Before an access it compares the address with the length of the
+//! memory, and if the access would trap, the stub calls the function, which then traps itself.
+//! Traps, backtraces and handlers therefore need not know about inlined code. The function starts
+//! again, which is correct only if it has not changed memory or a global: a function that compares
+//! an address after it has changed something is not inlined. Constant addresses are compared once,
+//! at the start, or not at all if the memory was already large enough when the probe was made:
+//! memories do not shrink.
 //!
-//! # What else is as if it were called
+//! # Equivalence to a call
 //! - An interrupt finds the thread in the program's stub, at the probe's instruction.
 //! - If a probe has been made in the module of the function, or a first call is watched, the
-//!   function is called from then on: a number in the module's code says so, which the stub reads.
+//!   function is called from then on: the stub reads a flag in the module's code.
 //! - Functions of modules with sites from the start, with masked indices, or that consume fuel are
 //!   not inlined.
-//! - It needs no stack, so it does not overflow.
+//! - Inlined code needs no stack, so it does not overflow the stack.
 
 use std::hash::{Hash, Hasher};
 
@@ -43,12 +44,12 @@ use crate::module::{CompiledSites, ModuleInfo};
 
 /// Maximum number of operators of an inlined function.
 const MAX_OPERATORS: usize = 64;
-/// Maximum length of its body in bytes.
+/// Maximum length of the body of an inlined function, in bytes.
 const MAX_LENGTH: u64 = 512;
-/// Maximum number of its parameters and locals.
+/// Maximum number of parameters and locals of an inlined function.
 const MAX_LOCALS: u32 = 64;
 
-/// A function that stubs may execute themselves. Two are equal if they are of the same function.
+/// A function that stubs may execute inline. Two values are equal if they are the same function.
 #[derive(Debug)]
 pub struct Inlined {
     func_ref: usize,
@@ -79,27 +80,26 @@ impl Hash for Inlined {
 /// The memory 0 of an instance. If there is none, nothing reads this.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InlinedMemory {
-    /// Its address.
+    /// The address of the memory.
     pub base: usize,
-    /// The address of its length, a quadword.
+    /// The address of the memory's length in bytes, a quadword.
     pub length: usize,
-    /// A length that it has at least.
+    /// A lower bound of the length, in bytes.
     pub least: u64,
 }
 
-/// What is known of the instance of an inlined function: addresses that are valid as long as its
-/// store.
+/// The instance of an inlined function: addresses that are valid as long as its store exists.
 #[derive(Clone, Copy, Debug)]
 pub struct InlinedInstance {
     /// The address of the function's [`VmFuncRef`](crate::vmctx::VmFuncRef).
     pub func_ref: usize,
     /// The address of a `u32` that is not 0 if the functions of the module must be called.
     pub must_call: usize,
-    /// Memory 0.
+    /// The instance's memory 0.
     pub memory: InlinedMemory,
 }
 
-/// An operator. Values of 32 bits are zero-extended.
+/// An operator. 32-bit values are zero-extended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Const(u64),
@@ -122,7 +122,7 @@ pub(super) enum Op {
         size: Size,
         offset: u32,
     },
-    /// By the address of its value.
+    /// Reads the global whose value has this address.
     GlobalGet(usize, Width),
     GlobalSet(usize, Width),
     If {
@@ -165,8 +165,8 @@ enum Ended {
 }
 
 impl Inlined {
-    /// The function of this index, if it is one that can be inlined. `global` returns the address
-    /// of the value of a global.
+    /// The function with this index, if it can be inlined. `global` returns the address of a
+    /// global's value.
     pub fn new(
         module: &ModuleInfo,
         index: u32,
@@ -276,7 +276,7 @@ impl<G: Fn(u32) -> usize> Parser<'_, G> {
                 Operator::End if depth == 0 => return Some(Ended::End),
                 Operator::Else if depth == 0 => return Some(Ended::Else),
                 Operator::End => depth -= 1,
-                // Those of an older proposal have other ends.
+                // The blocks of an older proposal end differently.
                 Operator::Try { .. } => return None,
                 operator => depth += u32::from(opens(&operator)),
             }
@@ -366,7 +366,7 @@ impl<G: Fn(u32) -> usize> Parser<'_, G> {
             O::I32Popcnt => unary(Unary::Popcnt(W32)),
             O::I64Popcnt => unary(Unary::Popcnt(W64)),
             O::I32WrapI64 => unary(Unary::Wrap),
-            // Values of 32 bits are zero-extended.
+            // 32-bit values are zero-extended.
             O::I64ExtendI32U => unary(Unary::Wrap),
             O::I64ExtendI32S | O::I64Extend32S => unary(Unary::Extend(Size::B4, W64)),
             O::I32Extend8S => unary(Unary::Extend(Size::B1, W32)),

@@ -2,8 +2,8 @@
 //!
 //! One pass over the operators with an abstract stack, whose values are constants or in registers.
 //! Several values may share a register; one that is changed is copied before, if it is shared.
-//! Arguments are loaded when they are first used. A local that is set in an arm of an `if` has a
-//! register of its own throughout; nothing else outlives an arm but its result.
+//! Arguments are loaded when they are first used. A local that is set in an arm of an `if` has its
+//! own register throughout; nothing else outlives an arm except its result.
 //!
 //! A number in memory or a global that is increased by a constant takes one instruction, and a
 //! comparison is used where its flags are.
@@ -15,16 +15,16 @@ use super::stub_list::{Saved, integer};
 use super::values::{Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Rm, Shift, Size, Width};
 
-/// Why there is no code.
+/// Why no code is generated.
 pub(super) enum Refused {
-    /// It needs more registers.
+    /// The code needs more registers.
     Registers,
-    /// It is no function for this.
+    /// The function is not suitable.
     Function,
 }
 
-/// What is compared at the start, and in front of the first access by an address that is no
-/// constant: the end of the accesses, as far as it is known.
+/// The end of the accesses, as far as it is known: compared at the start, and before the first
+/// access by an address that is not constant.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Extents {
     constant: u64,
@@ -40,9 +40,9 @@ pub(super) fn is_integer(ty: Ty) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sym {
     Const(u64),
-    /// It holds one of the uses of the register.
+    /// A value in a register: it holds one of the register's uses.
     Reg(Reg),
-    /// An argument that was not loaded yet. Only of locals.
+    /// An argument that has not been loaded yet. Only locals have such values.
     Argument,
 }
 
@@ -91,7 +91,7 @@ impl Values {
         }
     }
 
-    /// One more value that is the same.
+    /// Another use of the same value.
     fn share(&mut self, value: Sym) -> Sym {
         if let Sym::Reg(reg) = value {
             self.uses[reg.index()] += 1;
@@ -141,7 +141,7 @@ pub(super) struct Inliner<'a, 'c> {
 }
 
 impl Inliner<'_, '_> {
-    /// The code. It continues behind its end, or at the call.
+    /// The code of the function. It continues after its end, or at the call.
     pub(super) fn function(&mut self) -> Result<(), Refused> {
         let inlined = self.inlined;
         if self.known.constant > inlined.memory.least {
@@ -189,7 +189,7 @@ impl Inliner<'_, '_> {
         Ok(())
     }
 
-    /// Whether control comes to the end of the list.
+    /// Whether control reaches the end of the list.
     fn list(&mut self, ops: &[Op]) -> Result<bool, Refused> {
         let mut at = 0;
         while let Some(op) = ops.get(at) {
@@ -323,7 +323,7 @@ impl Inliner<'_, '_> {
         }
     }
 
-    /// The same, and no other value is in it.
+    /// As [`Self::in_register`], but no other value is in the register.
     fn owned(&mut self, value: Sym) -> Result<Reg, Refused> {
         let reg = self.in_register(value)?;
         if self.values.uses[reg.index()] == 1 {
@@ -550,7 +550,7 @@ impl Inliner<'_, '_> {
         Ok(())
     }
 
-    /// The place of an access of memory. Changes the scratch register, which the place may be in.
+    /// The memory operand of an access. Changes the scratch register, which the operand may use.
     fn place(&mut self, address: Sym, size: Size, offset: u32) -> Result<Mem, Refused> {
         let memory = self.inlined.memory;
         match address {
@@ -615,7 +615,7 @@ impl Inliner<'_, '_> {
         Ok(())
     }
 
-    /// The value as a store can have it.
+    /// The value in a form that a store can take.
     fn immediate_or_register(&mut self, value: Sym, size: Size) -> Result<Sym, Refused> {
         match value {
             Sym::Const(bits) if immediate(bits, size).is_some() => Ok(value),
@@ -654,7 +654,7 @@ impl Inliner<'_, '_> {
     }
 }
 
-/// The operand of an instruction of this size that is these bits.
+/// The bits as an immediate operand of an instruction of this size, if they fit.
 fn immediate(bits: u64, size: Size) -> Option<i32> {
     match size {
         Size::B8 => i32::try_from(bits as i64).ok(),

@@ -1,4 +1,4 @@
-//! What is known of the instruction that is being compiled, from its first byte of code to the
+//! What is known about the instruction that is being compiled, from its first byte of code to the
 //! next instruction.
 
 use wasmparser::Operator;
@@ -12,7 +12,7 @@ pub(super) enum Next {
     SetLocal(u32),
     /// Takes a condition: `br_if`, `if`, `select`, `i32.eqz`.
     Condition,
-    /// Takes the top operand as the right one of an integer operation, of 64 bits or 32.
+    /// Takes the top operand as the right one of a 64-bit or 32-bit integer operation.
     Int {
         width: Width,
     },
@@ -30,19 +30,19 @@ pub(super) enum Next {
 /// The current instruction.
 #[derive(Debug)]
 pub(super) struct Instruction {
-    /// Its module offset.
+    /// The offset of the instruction in the module.
     pub(super) position: u32,
     pub(super) next: Next,
     /// Whether the next instruction's site is settled (`settle.rs`).
     pub(super) next_is_settled: bool,
-    /// Whether the load that it would do has been done.
+    /// Whether the load that the instruction would do has been done.
     pub(super) load_is_done: bool,
-    /// Whether it has stored the value that it overwrites.
+    /// Whether the value that the instruction overwrites has been stored.
     pub(super) old_value_is_stored: bool,
 }
 
 impl Instruction {
-    /// An instruction of which nothing has been done.
+    /// An instruction for which nothing has been done.
     pub(super) fn new(position: u32, next: Next, next_is_settled: bool) -> Self {
         Self { position, next, next_is_settled, load_is_done: false, old_value_is_stored: false }
     }

@@ -1,10 +1,10 @@
-//! The check for interrupts of stubs, after calls of functions in which signals have no effect.
+//! The check for interrupts in stubs, after calls to functions in which signals have no effect.
 
 use super::abi::{CONTEXT, SCRATCH};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Width};
 use crate::vmctx::{INTERRUPT_CHECK, INTERRUPT_REQUESTS, STORE};
 
-/// After functions: is an interrupt requested?
+/// Code that checks, after calls, whether an interrupt is requested.
 pub(super) struct InterruptCheck {
     interrupt: Label,
     go_on: Label,

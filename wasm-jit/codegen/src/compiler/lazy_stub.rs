@@ -34,8 +34,8 @@ use crate::vmctx::{LIBCALLS, Libcall};
 /// The distance between the entries of two functions.
 pub const LAZY_ENTRY_SIZE: usize = 16;
 
-/// Entries of functions with these indices, which follow each other, then their common part. All of
-/// it can be at any address.
+/// Entries of functions with these indices, one after the other, followed by their common part. The
+/// code can be at any address.
 #[must_use]
 pub fn lazy_entries(functions: std::ops::Range<u32>) -> Vec<u8> {
     let mut code = Vec::with_capacity((functions.len() + 16) * LAZY_ENTRY_SIZE);
@@ -69,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// The instruction that is patched is a NOP of its own in each entry, whatever the index.
+    /// The instruction that is patched is a separate NOP in each entry, whatever the index.
     #[test]
     fn entries_begin_with_a_nop_and_name_their_functions() {
         for first in [0, 127, 70_000, u32::MAX - 3] {

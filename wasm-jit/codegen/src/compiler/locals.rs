@@ -2,7 +2,7 @@
 //!
 //! A local that is not register-cached is always up to date in its slot; a register may hold a
 //! copy. A register-cached local is in its cache register at every label of the region; between
-//! labels, after a call, it may be in its slot only, until it is used or the next label.
+//! labels, after a call, it may be only in its slot, until it is used or until the next label.
 
 use super::cached_locals::{Region, bits, is_callee_saved};
 use super::function::FunctionCompiler;
@@ -59,7 +59,7 @@ impl FunctionCompiler<'_> {
         self.target(class).unwrap_or_else(|| self.alloc(class))
     }
 
-    /// The same, but this register of the current instruction's instead of a new one.
+    /// As [`Self::result`], but with this register of the current instruction instead of a new one.
     pub(super) fn result_in(&mut self, own: Reg) -> Reg {
         self.target(own.class()).unwrap_or(own)
     }
@@ -154,7 +154,7 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Loads all register-cached locals that are in their slots only.
+    /// Loads all register-cached locals that are only in their slots.
     pub(super) fn load_cached_locals(&mut self) {
         for (reg, local) in self.region().iter() {
             if self.locals[local as usize].reg.is_some() {
@@ -210,7 +210,7 @@ impl FunctionCompiler<'_> {
         self.regions.current()
     }
 
-    /// The cache registers whose locals are up to date in their slots too.
+    /// The cache registers whose locals are up to date in their slots, too.
     pub(super) fn cached_in_slots(&self) -> u32 {
         let mut set = 0;
         for (reg, local) in self.region().iter() {

@@ -1,11 +1,11 @@
-//! Where the values of a frame are, for probes that read and write them: at settled sites, and
-//! while a call waits.
+//! Where the values of a frame are, for probes that read and write them, at settled sites and while
+//! a call waits.
 //!
-//! A value may be written where it is if nothing else depends on that place, and the code takes the
-//! value from there. A condition is written by changing the flags: what uses it only asks whether
-//! it is zero. Everything else that the compiler knows of a value, but does not do, can be changed
-//! in the plain version only (`plain.rs`): constants, also those that locals hold, aliases of
-//! locals, shifts to be done.
+//! A value may be written at its location if nothing else depends on that location, and the code
+//! takes the value from there. A condition is written by changing the flags: its users only test
+//! whether it is zero. A value that the code has not materialized can be changed in the plain
+//! version only (`plain.rs`): constants, including those that locals hold, aliases of locals, and
+//! pending shifts.
 
 use wasmparser::ValType;
 
@@ -22,8 +22,8 @@ pub struct Located {
     pub locals: Box<[ValueAt]>,
     /// Operands, the top one last.
     pub operands: Box<[ValueAt]>,
-    /// The register whose value the zero flag reflects, as far as the code relies on that, and how
-    /// many bits of it.
+    /// The register whose value the zero flag reflects, and how many bits of it, if the code relies
+    /// on that.
     pub zero_flag: Option<(Reg, Width)>,
     /// Bytes of a slot: 16 in functions that use vectors.
     pub slot_bytes: u32,
@@ -32,31 +32,31 @@ pub struct Located {
 /// A value of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueAt {
-    /// The parts of its type that the code depends on.
+    /// The parts of the value's type that the code depends on.
     pub ty: Ty,
-    /// Where it is.
+    /// Where the value is.
     pub at: At,
-    /// Whether a new value can be written there.
+    /// Whether a new value can be written at that location.
     pub writable: bool,
 }
 
-// A generic probe has one of them for each local and operand at its place.
+// A generic probe has one of these for each local and operand at its location.
 const _: () = assert!(size_of::<ValueAt>() <= 32);
 
 /// Where a value is. Slots are given by their offset from `rbp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// Nowhere.
+    /// Nowhere: the value is this constant.
     Constant(u64),
-    /// Nowhere: the halves of a vector, the lower one first.
+    /// Nowhere: the value is a constant vector with these halves, the lower one first.
     Vector([u64; 2]),
-    /// In a register, and also in a slot if that is given.
+    /// In a register, and in the slot at this offset, if one is given.
     Register(Reg, Option<i32>),
-    /// In a slot.
+    /// In the slot at this offset.
     Slot(i32),
     /// Where settled sites keep it ([`SETTLED`](crate::vmctx::SETTLED)).
     Settled,
-    /// There, but the code tests the zero flag.
+    /// As `Settled`, but the code tests the zero flag.
     Tested,
     /// A register's value shifted left.
     Shifted(Reg, u8),
@@ -81,8 +81,8 @@ impl State<'_> {
         Located { locals, operands, zero_flag: self.zero_flag, slot_bytes: self.frame.slot_bytes() }
     }
 
-    /// At the exit: the operands are the results. The locals are in their slots, but not in use any
-    /// more.
+    /// The values at the exit: the operands are the results. The locals are in their slots, but no
+    /// longer in use.
     fn located_at_exit(&self, results: &[ValType]) -> Located {
         let locals = self.locals.iter().enumerate();
         let locals = locals.map(|(index, local)| self.local_at(index, local, &[0; 32])).collect();
@@ -97,7 +97,7 @@ impl State<'_> {
         Located { locals, operands, zero_flag: None, slot_bytes: self.frame.slot_bytes() }
     }
 
-    /// By register: how many values depend on it.
+    /// For each register, the number of values that depend on it.
     fn uses(&self) -> [u32; 32] {
         let mut uses = [0; 32];
         for (index, local) in self.locals.iter().enumerate() {
@@ -119,7 +119,7 @@ impl State<'_> {
         let (at, writable) = match self.local(index, local) {
             LocalPlace::Register { reg, slot } => (At::Register(reg, slot), own && uses[reg.index()] == 1),
             LocalPlace::Slot(slot) => (At::Slot(slot), own),
-            // Settled: the old value was stored. Nothing reads it but probes.
+            // Settled: the old value was stored. Only probes read it.
             LocalPlace::Overwritten => (At::Slot(self.frame.local_slot(index as u32).disp()), true),
             LocalPlace::Zero => (At::Constant(0), false),
         };

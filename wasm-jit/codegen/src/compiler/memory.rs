@@ -3,9 +3,9 @@
 //! An access to a 32-bit memory needs no check: the base plus a 32-bit index plus a 32-bit offset
 //! stays inside the reserved range, and an access beyond the memory's size faults. If there is no
 //! such reservation ([`ModuleInfo::checks_bounds`](crate::module::ModuleInfo::checks_bounds)), the
-//! end of the access is compared with the memory's length. In a memory of 64 bits, the sum of index
-//! and offset may overflow, which traps; where it is computed at compile time, it saturates, and is
-//! then larger than any memory.
+//! end of the access is compared with the memory's length. In a 64-bit memory, the sum of index and
+//! offset may overflow, which traps; if it is computed at compile time, it saturates, and is then
+//! larger than any memory.
 
 use wasmparser::{MemArg, MemArgTarget};
 
@@ -120,8 +120,8 @@ impl FunctionCompiler<'_> {
         Mem::indexed(base, far, 0, 0)
     }
 
-    /// The same, using at most one register besides the operand's, for instructions that need the
-    /// others.
+    /// As [`Self::address`], using at most one register besides the operand's, for instructions
+    /// that need the others.
     pub(super) fn address_in_one(&mut self, operand: &Operand, arg: &MemArg, size: Size) -> Mem {
         let memory = memory_of(arg);
         let checks_bounds = self.module.checks_bounds(memory);
@@ -256,7 +256,7 @@ impl FunctionCompiler<'_> {
         self.push_from(ty, place);
     }
 
-    /// Pushes the value at a place, where the next instruction may load it.
+    /// Pushes the value in a memory operand, from which the next instruction may load it.
     pub(super) fn push_from(&mut self, ty: Ty, place: Mem) {
         if self.next_takes_memory(ty) {
             return self.push_load(ty, place);
@@ -297,8 +297,8 @@ impl FunctionCompiler<'_> {
         Mem::indexed(elements, index, 3, 0)
     }
 
-    /// The index, or 0 if the last comparison found it not below its bound: a data dependency,
-    /// which the processor does not predict.
+    /// The index, or 0 if the last comparison found that it is not below its bound: a data
+    /// dependency, which the processor does not predict.
     pub(super) fn mask_if_not_below(&mut self, masked: Reg, index: Reg) {
         self.asm.alu(Alu::Sbb, Width::W64, masked, masked);
         self.asm.alu(Alu::And, Width::W64, masked, index);

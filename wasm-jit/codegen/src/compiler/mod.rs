@@ -1,12 +1,12 @@
 //! The single-pass compiler.
 //!
-//! Each operator is compiled at once, with what is known of its operands at that point. The next
-//! operator is looked at too, so that a comparison fuses with its branch, a load with its use, and
-//! a result goes directly to the local that is set next.
+//! Each operator is compiled at once, with what is known about its operands at that point. The
+//! compiler also looks at the next operator, so that a comparison fuses with its branch, a load
+//! fuses with its use, and a result goes directly to the local that is set next.
 //!
 //! Read in this order: `vmctx.rs` (calls and frames) and `abi.rs` (registers by role); then
-//! `state.rs` (what is known of operands and locals), `cached_locals.rs` (which locals are kept in
-//! registers), `edges.rs` (moves on branches), `function.rs` (the parts of a function).
+//! `state.rs` (what is known about operands and locals), `cached_locals.rs` (which locals are kept
+//! in registers), `edges.rs` (moves on branches), `function.rs` (the parts of a function).
 //!
 //! # A function
 //! 1. `scan.rs` scans it: where its loops are, which locals they use, where they call.
@@ -33,25 +33,25 @@
 //! | `cached_locals.rs` | the regions, and the one that the state belongs to |
 //! | `frame.rs` | the frame has every slot that was asked for |
 //! | `control_stack.rs` | every block on the stack has a label that code was compiled for |
-//! | `instruction.rs` | what was done for the current instruction is forgotten at the next |
+//! | `instruction.rs` | the state of the current instruction is forgotten at the next |
 //! | `cold.rs` | the estimated size includes every piece and move |
 //! | `exceptions.rs` | each region of a `try` knows the one around it |
-//! | `fuel.rs` | the cost of a run is subtracted once, in front of its first costly instruction |
+//! | `fuel.rs` | the cost of a straight-line run is subtracted once, before its first costly instruction |
 //! | `site_layout.rs` | a site is shared only by instructions that are reached through it |
 //!
 //! Locals (`state.rs`), registers and the stack refer to each other: an alias counts in its local,
 //! a register's holder is an operand or a local. The methods of `FunctionCompiler` that push, pop,
-//! spill and drop copies change them together, so these three are not parts of their own.
+//! spill and drop copies change them together, so these three are not separate parts.
 //!
 //! The result is in `output.rs`. Calls between functions are linked later, when the chunks are
 //! placed. `trampoline.rs` generates the code through which the host calls compiled code, and is
 //! called by it.
 //!
 //! The code depends only on the function and the module's declarations: compiling a function again
-//! produces the same bytes. So no positions of instructions are stored; to get them, compile the
-//! function again with an [`Observer`]. This holds only as long as every decision follows from the
-//! function and the declarations: none from an address, the time, a hash seed, or the previous
-//! function.
+//! produces the same bytes. Positions of instructions are therefore not stored; to get them,
+//! compile the function again with an [`Observer`]. This holds only as long as every decision
+//! follows from the function and the declarations, and none from an address, the time, a hash seed,
+//! or the previous function.
 
 #![expect(
     clippy::wrong_self_convention,
@@ -152,9 +152,9 @@ use crate::vmctx::VmLayout;
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("function {function}: {reason}")]
 pub struct Limit {
-    /// Its index, including imports.
+    /// The index of the function, including imports.
     pub function: u32,
-    /// Which limit.
+    /// The limit that is exceeded.
     pub reason: &'static str,
 }
 
@@ -163,8 +163,7 @@ pub struct Limit {
 pub struct Compiler<'m> {
     module: &'m ModuleInfo,
     layout: VmLayout,
-    /// By type: whether a parameter, result, field or element is a vector. Empty if that is so of
-    /// none.
+    /// For each type, whether a parameter, result, field or element is a vector. Empty if none is.
     vector_types: Vec<bool>,
     scratch: function::Scratch,
 }
@@ -172,9 +171,9 @@ pub struct Compiler<'m> {
 /// What a version of a function contains for probes.
 #[derive(Clone, Copy, Debug)]
 pub struct Instrumentation<'a> {
-    /// Its sites.
+    /// The sites of the version.
     pub sites: &'a Sites,
-    /// In a version that counts: what it counts.
+    /// What the version counts, if it is a counting version.
     pub counting: Option<&'a Counting>,
 }
 
@@ -201,7 +200,7 @@ impl<'m> Compiler<'m> {
     /// Like [`Compiler::compile`], with an observer, which does not change the code.
     ///
     /// # Errors
-    /// Like [`Compiler::compile`]; none for a function that was compiled before.
+    /// As [`Compiler::compile`]; a function that was compiled before has none.
     pub fn compile_observed(
         &mut self,
         index: u32,

@@ -1,10 +1,10 @@
 //! Structures, arrays and `i31`: their allocation and their fields.
 //!
 //! A small object whose size is known is allocated by compiled code: it is written at the next free
-//! address of the store's span, and only then does the span begin after it. So a thread that leaves
-//! here for a trap or an interrupt leaves no half-written object in the heap. Where the span is
-//! used up, [`Libcall::MakeRoom`] finds another one and preserves all registers: the fast path
-//! spills nothing. Other objects are allocated by the runtime.
+//! address of the store's span, and only then is the start of the span advanced. A thread that
+//! leaves here because of a trap or an interrupt therefore leaves no half-written object in the
+//! heap. If the span is used up, [`Libcall::MakeRoom`] finds another one and preserves all
+//! registers, so the fast path spills nothing. Other objects are allocated by the runtime.
 //!
 //! The layout of objects is in [`crate::objects`].
 
@@ -19,7 +19,7 @@ use crate::objects::{
 };
 use crate::vmctx::{ELEMENT, HEAP_END, HEAP_NEXT, Libcall, STORE, TrapCode};
 
-/// Structures up to this size get their zeros from compiled code.
+/// Structures up to this size are zeroed by compiled code.
 const MAX_ZEROED: u32 = 128;
 
 impl FunctionCompiler<'_> {
@@ -105,7 +105,7 @@ impl FunctionCompiler<'_> {
         } else {
             self.new_small(ty, size as u32, |compiler, object| {
                 let mem = Mem::base(object, ARRAY_LENGTH);
-                // All of the quadword, although the upper half is never read.
+                // Writes the full quadword, although the upper half is never read.
                 compiler.asm.mov_store_imm(Size::B8, mem, length as i32);
                 compiler.store_fields(object, length, element);
             })
@@ -210,7 +210,7 @@ impl FunctionCompiler<'_> {
         object
     }
 
-    /// The place of an array's element; traps if there is none.
+    /// The location of an array's element; traps if there is none.
     fn array_place(&mut self, storage: Storage, reference: &Operand, index: &Operand) -> Mem {
         let array = self.object(reference);
         let bytes = storage.bytes();
@@ -246,7 +246,7 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Pushes the value at a place.
+    /// Pushes the value in a memory operand.
     fn load_element(&mut self, storage: Storage, signedness: Signedness, mem: Mem) {
         let ty = Ty::from(storage.unpacked());
         let size = match storage {
@@ -262,7 +262,7 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Reg(dst));
     }
 
-    /// Writes a value to a place.
+    /// Writes a value to a memory operand.
     fn store_element(&mut self, storage: Storage, value: &Operand, mem: Mem) {
         let src = match self.place(value) {
             Place::Mem(_) => Place::Reg(self.to_reg(value)),
@@ -299,8 +299,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Allocates a small object, in a new register, and writes its type; `write` writes all else,
-    /// and changes no register but the scratch registers.
+    /// Allocates a small object, in a new register, and writes its type; `write` writes everything
+    /// else, and changes only the scratch registers.
     fn new_small(&mut self, ty: u32, size: u32, write: impl FnOnce(&mut Self, Reg)) -> Reg {
         self.frame.note_call(0);
         let object = self.alloc(RegClass::General);
@@ -338,11 +338,11 @@ impl FunctionCompiler<'_> {
         self.set_element(&length);
     }
 
-    /// Tells the runtime a value.
+    /// Records a value for the runtime.
     fn set_element(&mut self, value: &Operand) {
         let reg = self.to_reg(value);
         self.asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
-        // All of an `i32`'s register, whose upper half is 0.
+        // The full register of an `i32`, whose upper half is 0.
         let ty = if value.ty == Ty::I32 { Ty::I64 } else { value.ty };
         self.move_value(ty, Place::Mem(Mem::base(SCRATCH, ELEMENT)), Place::Reg(reg));
     }

@@ -35,28 +35,28 @@ pub trait Observer {
     /// epilogue. Or data: [`Position::DATA`].
     fn more_code(&mut self, position: Position);
 
-    /// The code in front of the offset `from` was made longer, so that the next instruction's code
-    /// begins at `to`; so does that of all instructions that were said to begin at `from`.
+    /// The code before the offset `from` was made longer, so that the next instruction's code
+    /// begins at `to`. The same holds for all instructions that were reported to begin at `from`.
     fn moved(&mut self, from: u32, to: u32);
 
-    /// The site of an instruction begins here ([`Sites`](super::Sites)), with the state in front of
-    /// the instruction; for a loop, that at its label. Several instructions may share one.
+    /// The site of an instruction begins here ([`Sites`](super::Sites)), with the state before the
+    /// instruction, or for a loop, at its label. Several instructions may share a site.
     fn site(&mut self, _site: Position, _state: &State<'_>) {}
 
-    /// A site of an instruction, of the entry or of the exit would be here: called for all of them,
-    /// with the state that a site has, whether there is one or not.
+    /// The location of a site: called for all instructions, the entry and the exit, with the state
+    /// that a site has here, whether there is a site or not.
     fn place(&mut self, _wasm: u32, _state: &State<'_>) {}
 
-    /// An instruction calls a function of WebAssembly or of the host: the state while the call
-    /// waits. Its arguments have left the stack, and its results are not there yet.
+    /// An instruction calls a WebAssembly function or a host function. This is the state during the
+    /// call: its arguments have left the stack, and its results are not there yet.
     fn call(&mut self, _wasm: u32, _state: &State<'_>) {}
 
-    /// A frame can go on in another version of the function from here: from the label of a loop, or
-    /// where a call returns. All versions have the same of these places, in the same order.
+    /// A frame can continue in another version of the function from here: from the label of a loop,
+    /// or where a call returns. All versions have the same transfer points, in the same order.
     fn transfer(&mut self, _code: u32) {}
 
-    /// A run begins: called in order, in front of its first instruction. A run at the entry, or at
-    /// a loop, begins after the function's or the loop's own code.
+    /// A straight-line run begins: called in order, before its first instruction. A run at the
+    /// entry, or at a loop, begins after the function's or the loop's own code.
     fn run(&mut self, _run: Run) {}
 }
 
@@ -73,18 +73,18 @@ pub struct State<'a> {
     /// Number of the labels so far: [`HeldConstant`](super::state::HeldConstant).
     pub(super) labels: u32,
     held: u32,
-    /// By local: whether an instruction accesses it.
+    /// For each local, whether an instruction accesses it.
     accessed: &'a [bool],
     params: usize,
     /// Whether the code may rely on the current flags.
     flags_in_use: bool,
-    /// The register whose value the zero flag reflects, and whether all of it.
+    /// The register whose value the zero flag reflects, and how many bits of it.
     pub(super) zero_flag: Option<(Reg, Width)>,
-    /// Whether a pending load was done in front of the site.
+    /// Whether a pending load was done before the site.
     load_is_done: bool,
     /// Whether this is the plain version.
     is_plain: bool,
-    /// At the exit: the types of the results.
+    /// The types of the results, if this is the exit.
     pub(super) results: Option<&'a [ValType]>,
     /// Whether the site is a jump of the program.
     is_jump: bool,
@@ -102,7 +102,7 @@ pub struct FrameMap {
     pub locals: Box<[Placed<LocalPlace>]>,
     /// Operands, the top one last.
     pub operands: Box<[Placed<OperandPlace>]>,
-    /// Live registers.
+    /// The live registers.
     pub registers: Box<[Reg]>,
     /// Whether the flags are live.
     pub flags: bool,
@@ -111,23 +111,23 @@ pub struct FrameMap {
 /// A value's type and location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed<P> {
-    /// The parts that the code depends on.
+    /// The parts of the value's type that the code depends on.
     pub ty: Ty,
-    /// The location.
+    /// The value's location.
     pub place: P,
 }
 
 /// The location of a local. Slots are given by their offset from `rbp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalPlace {
-    /// In a register, and also in its slot if that is given.
+    /// In a register, and in its slot, if that is given.
     Register {
-        /// The register.
+        /// The register that holds the local.
         reg: Reg,
-        /// Its slot, if that is up to date.
+        /// The local's slot, if that is up to date.
         slot: Option<i32>,
     },
-    /// In its slot only.
+    /// Only in its slot.
     Slot(i32),
     /// No location, and zero: no instruction of the function uses it.
     Zero,
@@ -153,9 +153,9 @@ pub enum OperandPlace {
     Load(Address),
     /// A register's value shifted left; the next instruction does the shift.
     Shifted {
-        /// The register.
+        /// The register whose value is shifted.
         reg: Reg,
-        /// By how many bits.
+        /// The number of bits by which it is shifted.
         by: u8,
     },
     /// 1 if the condition holds, else 0; the next instruction reads it from the flags.
@@ -168,11 +168,11 @@ pub enum OperandPlace {
 /// A memory address: the sum of the parts that are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// A register.
+    /// A register that is added.
     pub base: Option<Reg>,
     /// A register, and the number of bits by which it is shifted left.
     pub index: Option<(Reg, u8)>,
-    /// A constant.
+    /// A constant that is added, in bytes.
     pub displacement: i32,
 }
 
@@ -247,13 +247,13 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The state at the jump of the current instruction, which is its site: its operand has been
-    /// taken, and may be in the flags; its load, if there was one, is done.
+    /// The state at the jump of the current instruction, which is its site: the operand has been
+    /// popped, and may be in the flags; a load, if there was one, has been done.
     pub(super) fn at_jump(function: &'a FunctionCompiler<'_>) -> Self {
         Self { flags_in_use: true, load_is_done: true, is_jump: true, ..Self::of(function) }
     }
 
-    /// The state at a place: that of the exit has only the results.
+    /// The state at a location; at the exit, it has only the results.
     pub(super) fn at(function: &'a FunctionCompiler<'_>, kind: SiteKind) -> Self {
         let state = Self::of(function);
         if kind != SiteKind::Exit {
@@ -276,7 +276,7 @@ impl<'a> State<'a> {
         self.stack.iter().any(|operand| matches!(operand.val, Val::Load(_)))
     }
 
-    /// What a stub of a site here needs to know.
+    /// What the stub of a site here needs to know.
     #[must_use]
     pub fn at_site(&self) -> AtSite {
         let load = |operand: &Operand| match operand.val {
@@ -305,7 +305,7 @@ impl<'a> State<'a> {
     /// Where a settled site has a value.
     ///
     /// # Errors
-    /// There is no such value, or it is in no place.
+    /// There is no such value, or it has no location.
     pub fn value(&self, wanted: Wanted) -> Result<Value, NoValue> {
         let value = match wanted {
             Wanted::Local(index) => match self.locals.get(index as usize) {
@@ -460,8 +460,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// Changes the last of these code positions, as far as they are `from`, to `to`: see
-/// [`Observer::moved`].
+/// Changes those of the last code positions that are `from` to `to`: see [`Observer::moved`].
 pub fn move_last<'a>(codes: impl DoubleEndedIterator<Item = &'a mut u32>, from: u32, to: u32) {
     codes.rev().take_while(|code| **code == from).for_each(|code| *code = to);
 }
@@ -485,7 +484,7 @@ impl Observer for Positions {
 }
 
 impl Positions {
-    /// In code order, by offsets from the entry of the observed function.
+    /// The positions in code order; code offsets are from the entry of the observed function.
     #[must_use]
     pub fn in_function(mut self, function: &CompiledFunction) -> Vec<Position> {
         for position in &mut self.0 {
@@ -508,8 +507,8 @@ impl<F: FnMut(u32) -> bool> FrameMaps<F> {
         Self { is_wanted, maps: Vec::new() }
     }
 
-    /// In instruction order, by offsets from the entry of the observed function. Unreachable
-    /// instructions have no map.
+    /// The maps in instruction order; code offsets are from the entry of the observed function.
+    /// Unreachable instructions have no map.
     #[must_use]
     pub fn in_function(mut self, function: &CompiledFunction) -> Vec<(Position, FrameMap)> {
         for (position, _) in &mut self.maps {

@@ -1,24 +1,24 @@
-//! The plain version of a function: in front of each instruction, every local and operand is in a
-//! slot of its own, and no code depends on anything else that is known of it. So whatever probes
-//! write there takes effect.
+//! The plain version of a function: before each instruction, every local and operand is in its own
+//! slot, and no code depends on anything else that is known about it. Whatever probes write there
+//! therefore takes effect.
 //!
 //! It is compiled like any other version, except that
-//! - no local is register-cached, and the next operator is not looked at: nothing is fused;
+//! - no local is register-cached, and the next operator is not considered, so nothing is fused;
 //! - after each instruction, the operands that it has left in registers, as constants or as aliases
-//!   of locals are stored to their slots, and what is known of registers and flags is forgotten.
+//!   of locals are stored to their slots, and what is known about registers and flags is forgotten.
 //!
-//! Locals and operands have the same slots as in the other versions. A frame of one of these
-//! becomes a frame of the plain version when the values are stored to the slots: in front of an
-//! instruction, or while a call waits. The other direction is not possible, since a plain frame may
-//! have values that the optimized code knows to be others.
+//! Locals and operands have the same slots as in the other versions. A frame of another version
+//! becomes a frame of the plain version when the values are stored to the slots, before an
+//! instruction or during a call. The other direction is not possible, since a plain frame may have
+//! other values than those that the optimized code assumes.
 //!
 //! **Frames** of the plain version may be larger, because more operands have slots that are in use.
 //! It therefore sets the stack pointer after each call, as a frame may have been smaller when it
-//! called. While a call waits, the slots of the operands are inside the frame in all versions. In
-//! front of an instruction they are above what a stub saves, if its probes see the frame.
+//! called. During a call, the slots of the operands are inside the frame in all versions. Before an
+//! instruction, they are above the data that a stub saves, if its probes see the frame.
 //!
-//! The epilogue restores the callee-saved registers that the other versions have saved. Those that
-//! they have not saved still have the caller's values, and no code of the plain version uses them.
+//! The epilogue restores the callee-saved registers that the other versions save. The others still
+//! have the caller's values, and no code of the plain version uses them.
 
 use super::abi::{SLOTS, Ty};
 use super::function::FunctionCompiler;
@@ -29,11 +29,12 @@ use crate::asm::{Mem, Reg, Width};
 
 /// Operands up to this height have slots in which a frame of another version can become plain.
 pub(super) const MAX_PLAIN_OPERANDS: u32 = 1024;
-/// How much the plain version may be larger, for each byte of an instruction.
+/// The number of bytes by which the plain version may be larger, for each byte of an instruction.
 pub(super) const MAX_BYTES: u32 = 128;
 
 impl Value {
-    /// The same value at a site of the plain version, where the frame's values are in these places.
+    /// The same value at a site of the plain version, where the frame's values are at these
+    /// locations.
     #[must_use]
     pub fn in_plain(self, located: &Located) -> Self {
         let place = match self.wanted {
@@ -56,8 +57,8 @@ impl Value {
 }
 
 impl Located {
-    /// Whether a frame of another version can become plain, and has its values in these places
-    /// then.
+    /// Whether a frame of another version can become plain, and then has its values at these
+    /// locations.
     #[must_use]
     pub fn fits(&self) -> bool {
         let locals = self.locals.len() as i32;

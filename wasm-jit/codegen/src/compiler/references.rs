@@ -30,7 +30,7 @@ impl FunctionCompiler<'_> {
     pub(super) fn br_on_non_null(&mut self, depth: u32) {
         self.load_cached_locals();
         let (reference, reg) = self.reference();
-        // It is the last value of the label.
+        // The reference is the last value of the label.
         self.push_reference(&reference, reg);
         self.test_zero(Width::W64, reg);
         self.branch_if(Flag::Int(Cond::NotEqual), depth);
@@ -44,7 +44,7 @@ impl FunctionCompiler<'_> {
         (reference, reg)
     }
 
-    /// Pushes it again.
+    /// Pushes a reference that was popped.
     pub(super) fn push_reference(&mut self, reference: &Operand, reg: Reg) {
         let val = if let Val::Local(_) = reference.val { reference.val } else { Val::Reg(reg) };
         self.push(reference.ty, val);

@@ -3,7 +3,7 @@
 //! A register is *held* by an operand, or by a copy of a local, until it is released. It is
 //! *pinned* if the current instruction has taken it from the stack or allocated it; a pinned
 //! register is not allocated again until the next instruction. Registers that cache locals are
-//! neither: they belong to the region (`cached_locals.rs`).
+//! neither held nor pinned: they belong to the region (`cached_locals.rs`).
 
 use super::cached_locals::bits;
 use crate::asm::Reg;

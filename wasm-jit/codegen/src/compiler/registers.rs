@@ -84,7 +84,7 @@ impl FunctionCompiler<'_> {
         self.cold.constant(bits, size, &mut self.asm)
     }
 
-    /// The registers for operands that the region leaves.
+    /// The registers that the region leaves for operands.
     pub(super) fn temps(&self, class: RegClass) -> u32 {
         let all = match class {
             RegClass::General => INT_TEMPS,
@@ -105,8 +105,8 @@ impl FunctionCompiler<'_> {
         reg
     }
 
-    /// Frees one register of the set that is not pinned: a free one, else that of a copy, else that
-    /// of the lowest operand.
+    /// Frees one register of the set that is not pinned: a free one if possible, or else that of a
+    /// copy, or else that of the lowest operand.
     fn free_one(&mut self, set: u32) -> Reg {
         if let Some(free) = self.registers.free_of(set) {
             return free;

@@ -1,27 +1,27 @@
-//! Counting versions: code that counts its instructions itself.
+//! Counting versions: code that counts its instructions inline.
 //!
-//! A *run* is a sequence of instructions that are executed one after the other: it ends with a
-//! branch or a call, and in front of a label. At its start, before anything of its first
-//! instruction, the code adds 1 to the run's cell; there are no jumps, and no other instruction
-//! counts. So each instruction of a run has been executed as often as its run was begun, except for
-//! those after an instruction that trapped or was interrupted, which the runtime subtracts: it is
-//! shown from which code position on a run has been counted ([`Observer::run`]).
+//! A *straight-line run* (here: run) is a sequence of instructions that are executed one after the
+//! other: it ends with a branch or a call, and before a label. At its start, before any code of its
+//! first instruction, the code adds 1 to the run's cell; nothing else counts, and counting needs no
+//! jumps. Each instruction of a run has therefore been executed as often as its run was begun,
+//! except for those after an instruction that trapped or was interrupted, which the runtime
+//! subtracts: [`Observer::run`] reports the code position from which a run has been counted.
 //!
 //! ```text
 //! mov r11, [r14 + COUNTERS]
 //! add qword [r11 + cell], 1       or as in a stub, where flags are needed (`stub.rs`)
 //! ```
 //!
-//! A call ends its run, so the frames of callers are never in the middle of one; every transfer
+//! A call ends its run, so the frames of callers are never in the middle of a run; every transfer
 //! point is followed by the start of a run, so frames that come from other versions are not either.
 //!
 //! Counting changes no decision of the compiler: as for sites, frames are the same as in all other
 //! versions of the function.
 //!
-//! How often a `br_if`, `br_on_null` or `br_on_non_null` was not taken is the count of the run
-//! after it; the same is true of the first part of an `if`. If a loop follows, a run without
-//! instructions precedes its label. Targets of a `br_table` and operands of a `select` have cells
-//! of their own, for instructions that [`Counting`] names.
+//! The number of times that a `br_if`, `br_on_null` or `br_on_non_null` was not taken is the count
+//! of the run after it; the same is true for the first part of an `if`. If a loop follows, a run
+//! without instructions precedes its label. Targets of a `br_table` and operands of a `select` have
+//! separate cells, for instructions that [`Counting`] names.
 
 use wasmparser::Operator;
 
@@ -37,20 +37,22 @@ use crate::vmctx::COUNTERS;
 #[cfg(doc)]
 use super::Observer;
 
-/// How much counting one instruction may add to the code.
+/// The number of bytes that counting one instruction may add to the code.
 pub(super) const MAX_BYTES: u32 = 96;
 
 /// What a counting version counts, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counting {
-    /// The cell of the first run, among the instance's counters; those of the others follow.
+    /// The index of the first run's cell among the instance's counters; the cells of the other runs
+    /// follow.
     pub first_cell: u32,
     /// Instructions that choose, each a `br_table` or a `select`, by their offsets in the module in
-    /// ascending order: and the cell of the first choice. For a `br_table`, this is the target of
-    /// index 0; the last one is the default. For a `select`, it is that of a condition of 0.
+    /// ascending order, with the cell of the first choice. For a `br_table`, the first choice is
+    /// the target of index 0, and the last one is the default. For a `select`, the first choice is
+    /// a condition of 0.
     pub choices: Box<[(u32, u32)]>,
-    /// In a plain version: where the runs of the other versions begin, whose cells its runs have.
-    /// Those that only the plain version has share the cell after them.
+    /// In a plain version, where the runs of the other versions begin, whose cells its runs use.
+    /// Runs that only the plain version has share the cell after them.
     pub runs: Option<Box<[u32]>>,
 }
 
@@ -65,15 +67,15 @@ impl Counting {
     }
 }
 
-/// A run.
+/// A straight-line run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The offset of its first instruction in the module. It is that of the following loop for a
-    /// run without instructions; that of the body for the run which begins at the entry.
+    /// The offset of the run's first instruction in the module. For a run without instructions, it
+    /// is that of the following loop; for the run that begins at the entry, that of the body.
     pub wasm: u32,
-    /// Where it begins.
+    /// The code offset at which the run begins.
     pub code: u32,
-    /// Once a thread is here, the run has been counted.
+    /// The code offset from which the run has been counted.
     pub counted: u32,
 }
 
@@ -85,7 +87,7 @@ pub(super) struct RunState<'a> {
     next: u32,
     /// Whether the next instruction begins a run.
     is_over: bool,
-    /// Whether a run was ended by an instruction that may go on after it.
+    /// Whether the last run was ended by an instruction after which control may continue.
     after_condition: bool,
 }
 
@@ -95,8 +97,8 @@ impl<'a> RunState<'a> {
     }
 }
 
-/// Whether a run ends after this instruction, regardless of the next one. Runs also end at labels
-/// and after calls: see [`FunctionCompiler::end_run`].
+/// Whether a straight-line run ends after this instruction, regardless of the next one. Runs also
+/// end at labels and after calls: see [`FunctionCompiler::end_run`].
 pub(super) fn ends_run(operator: &Operator<'_>) -> bool {
     let continues = matches!(operator, Operator::Block { .. } | Operator::Loop { .. } | Operator::End);
     is_control(operator) && !continues
@@ -104,7 +106,7 @@ pub(super) fn ends_run(operator: &Operator<'_>) -> bool {
 
 impl FunctionCompiler<'_> {
     /// The next instruction begins a run: control may come here without having executed the
-    /// instructions in front of it.
+    /// instructions before it.
     pub(super) fn end_run(&mut self) {
         self.settle_fuel();
         if let Some(runs) = &mut self.runs {
@@ -133,14 +135,14 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Begins the run in front of a loop's label, if one is needed there.
+    /// Begins the run before a loop's label, if one is needed there.
     pub(super) fn begin_run_before_loop(&mut self) {
         if self.runs.as_ref().is_some_and(|runs| runs.after_condition) {
             self.begin_run(self.instruction.position);
         }
     }
 
-    /// Begins a run in front of an instruction, or at the entry, if the last one has ended.
+    /// Begins a run before an instruction, or at the entry, if the last one has ended.
     pub(super) fn begin_run(&mut self, position: u32) {
         let Some(runs) = &mut self.runs else { return };
         if !std::mem::replace(&mut runs.is_over, false) {
@@ -164,7 +166,7 @@ impl FunctionCompiler<'_> {
         Some(choices[at].1)
     }
 
-    /// Counts the target of a `br_table` with this many targets, if that is asked for: the default
+    /// Counts the target of a `br_table` with this many targets, if that was requested: the default
     /// is the last one. Changes `free` and the flags.
     pub(super) fn count_target(&mut self, index: Reg, targets: usize, free: Reg) {
         let Some(cell) = self.choices() else { return };
@@ -175,7 +177,7 @@ impl FunctionCompiler<'_> {
         self.asm.alu_imm(Alu::Add, Width::W64, Mem::indexed(SCRATCH, free, 3, 8 * cell as i32), 1);
     }
 
-    /// Counts a choice that is known, if that is asked for. Preserves the flags.
+    /// Counts a choice that is known, if that was requested. Preserves the flags.
     pub(super) fn count_known(&mut self, choice: u32) {
         let Some(cell) = self.choices() else { return };
         let before = self.asm.offset();
@@ -183,8 +185,8 @@ impl FunctionCompiler<'_> {
         self.flags_hold_since(before);
     }
 
-    /// Counts the condition of a `select`, which is in the flags, if that is asked for. Preserves
-    /// the flags, and all registers but the scratch registers.
+    /// Counts the condition of a `select`, which is in the flags, if that was requested. Preserves
+    /// the flags, and all registers except the scratch registers.
     pub(super) fn count_condition(&mut self, flag: Flag) {
         let Some(cell) = self.choices() else { return };
         let (cond, unordered) = match flag {

@@ -1,13 +1,13 @@
 //! A scan of a function before it is compiled: where its loops are, and which locals they use.
 //!
-//! One pass over the operators, which takes a small part of the compile time. The compiler itself
-//! remains single-pass: it uses the scan only to choose register-cached locals when it reaches a
-//! loop.
+//! The scan is one pass over the operators, and takes a small part of the compile time. The
+//! compiler itself remains single-pass: it uses the scan only to choose register-cached locals when
+//! it reaches a loop.
 //!
 //! Accesses to locals are a list in code order, so that those of a loop are a contiguous range.
 //!
-//! Code is *unlikely* if a branch hint says so: the part of an `if` that is not expected, and what
-//! follows a `br_if` that is most likely taken, up to the end of its block.
+//! Code is *unlikely* if a branch hint says so: the part of an `if` that is not expected, and the
+//! code after a `br_if` that is most likely taken, up to the end of its block.
 
 use wasmparser::{BinaryReaderError, FunctionBody, Operator, ValType, VisitOperator, VisitSimdOperator};
 
@@ -54,12 +54,12 @@ impl Access {
 /// A loop of the function, in code order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoopFacts {
-    /// Its accesses.
+    /// The loop's accesses.
     pub(super) first: u32,
     pub(super) end: u32,
     /// Number of enclosing loops.
     pub(super) depth: u32,
-    /// Whether it contains no loop.
+    /// Whether the loop contains no other loop.
     pub(super) innermost: bool,
 }
 
@@ -117,7 +117,7 @@ struct Block {
     is_loop: bool,
     /// Whether the code around it is unlikely.
     outer_is_unlikely: bool,
-    /// Of an `if`: whether its condition most likely holds.
+    /// For an `if`, whether its condition most likely holds.
     hint: Option<bool>,
 }
 
@@ -125,12 +125,12 @@ struct Visitor<'s> {
     scan: &'s mut Scan,
     module: &'s ModuleInfo,
     hints: FunctionHints<'s>,
-    /// By type: whether it has vectors; empty if none has.
+    /// For each type, whether it has vectors; empty if none has.
     vector_types: &'s [bool],
     blocks: Vec<Block>,
     open_loops: Vec<u32>,
     depth: u32,
-    /// That of the operator.
+    /// The position of the operator.
     position: u32,
     is_unlikely: bool,
 }
@@ -273,7 +273,7 @@ impl<'a> VisitOperator<'a> for Visitor<'_> {
     wasmparser::for_each_visit_operator!(visit_all);
 }
 
-/// Whatever the operator: the function has vectors.
+/// For any of these operators, the function has vectors.
 macro_rules! visit_vectors {
     ($(@$proposal:ident $op:ident $({ $($arg:ident: $ty:ty),* })? => $visit:ident ($($other:tt)*))*) => {
         $(

@@ -1,19 +1,20 @@
-//! Settled sites: before the site of an instruction whose probes read values, the code gives a
-//! place to each value that would otherwise have none.
+//! Settled sites: before the site of an instruction whose probes read values, the code materializes
+//! each value that would otherwise have no location.
 //!
-//! - A load that the instruction would do is done in front of the site, so that it traps before the
-//!   probe fires. The value goes to [`SETTLED`], from where the instruction reads it: whatever
-//!   happens to the memory meanwhile, probe and program have the same value.
-//! - A conjunction that the instruction would only test for zero is computed, and stored there too.
+//! - A load that the instruction would do is done before the site, so that it traps before the
+//!   probe fires. The value goes to [`SETTLED`], from where the instruction reads it: even if the
+//!   memory changes in between, probe and program get the same value.
+//! - A conjunction that the instruction would only test for zero is computed, and stored there,
+//!   too.
 //! - The old value of a local, whose register already has the value that the instruction assigns,
 //!   is stored to the local's slot before it is overwritten.
 //!
-//! If the site of the exit is settled, every way to it stores the locals to their slots.
+//! If the site of the exit is settled, every path to it stores the locals to their slots.
 //!
 //! Constants, aliases of locals, shifts and conditions in the flags are left to the stub.
 //!
-//! Nothing else differs from the code without the site: what was settled keeps its registers until
-//! the instruction takes it, so that all decisions are the same, and frames are alike.
+//! Nothing else differs from the code without the site: settled values keep their registers until
+//! the instruction takes them, so that all decisions are the same, and frames are alike.
 
 use super::abi::{CONTEXT, SCRATCH};
 use super::function::FunctionCompiler;
@@ -21,10 +22,10 @@ use super::state::{Operand, Place, Val};
 use crate::asm::{Alu, Mem, Size, Width};
 use crate::vmctx;
 
-/// How much the settling of one site may add to the code.
+/// The number of bytes that settling one site may add to the code.
 pub(super) const MAX_BYTES: u32 = 40;
 
-/// The place of the settled operand.
+/// The location of the settled operand.
 pub(super) const SETTLED: Mem = Mem::base(CONTEXT, vmctx::SETTLED);
 
 impl FunctionCompiler<'_> {
@@ -58,7 +59,7 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Sets the zero flag for the conjunction of two operands of 32 bits, and settles its value.
+    /// Sets the zero flag for the conjunction of two 32-bit operands, and settles its value.
     pub(super) fn settle_and(&mut self, left: &Operand, right: &Operand) {
         // The registers are those of the code that only tests.
         let left = match right.val {

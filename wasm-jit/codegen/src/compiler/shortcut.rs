@@ -1,9 +1,10 @@
-//! Shortcuts: what a stub does by itself in the common cases, instead of calling a native function.
+//! Shortcuts: steps that a stub executes inline in the common cases, instead of calling a native
+//! function.
 //!
 //! A [`Shortcut`] is a sequence of [`Step`]s on four registers and on memory. Steps are branches to
 //! the call of the function ([`Step::CallIf`]), forward branches ([`Step::SkipIf`]), moves, sums,
 //! and the time-stamp counter. [`record_stub`](super::stub_record) places it in a stub that saves
-//! no register:
+//! no registers:
 //!
 //! ```text
 //! mov [rbp - 8], r14               as in every stub of a list
@@ -22,12 +23,12 @@
 //! jmp next
 //! ```
 //!
-//! The registers are those that no value is in at the site, and `r11`. Where there are too few, or
-//! the flags are needed, or an argument is in none of the places that steps can read, the stub
-//! calls the function always.
+//! The registers are those that hold no value at the site, and `r11`. If there are too few, or the
+//! flags are needed, or an argument is at a location that steps cannot read, the stub always calls
+//! the function.
 //!
-//! An interrupt leaves a stub between any two instructions, unless they are of steps that are to be
-//! executed [together](Step::Together): there, signals have no effect
+//! An interrupt leaves a stub between any two instructions, unless they belong to steps that must
+//! be executed [together](Step::Together): there, signals have no effect
 //! ([`ListStub::uninterrupted`]).
 //!
 //! [`ListStub::uninterrupted`]: super::ListStub::uninterrupted
@@ -41,7 +42,7 @@ use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH};
 use super::values::{Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size, Width};
 
-/// A register of a shortcut, of 64 bits.
+/// A 64-bit register of a shortcut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Temp {
@@ -54,9 +55,9 @@ pub enum Temp {
 /// A quadword in memory: at the address in a register, plus an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quadword {
-    /// The register.
+    /// The register that contains the address.
     pub base: Temp,
-    /// The offset.
+    /// The offset from the address, in bytes.
     pub offset: i32,
 }
 
@@ -67,7 +68,7 @@ pub enum Operand {
     Temp(Temp),
     /// A constant, sign-extended.
     Const(i32),
-    /// The value that the function gets as the argument of this number. A
+    /// The value that the function gets as the argument with this number. A
     /// [constant](Value::constant) that a sign-extended one can represent, [`Value::FRAME`] or
     /// [`Value::CONTEXT`].
     Argument(usize),
@@ -75,7 +76,7 @@ pub enum Operand {
     Memory(Quadword),
 }
 
-/// How two numbers without sign compare.
+/// A relation of two unsigned numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Relation {
@@ -105,7 +106,7 @@ impl Relation {
 pub enum Step {
     /// Sets a register.
     Set(Temp, Operand),
-    /// Sets a register to a constant of 64 bits.
+    /// Sets a register to a 64-bit constant.
     SetConst(Temp, u64),
     /// Sets a register to the quadword of the running thread at this offset from its thread pointer
     /// (`fs`).
@@ -122,17 +123,18 @@ pub enum Step {
     AddTo(Quadword, Operand),
     /// Subtracts from a quadword in memory.
     SubtractFrom(Quadword, Operand),
-    /// Ends the shortcut by a call of the function, if the relation holds.
+    /// Ends the shortcut by a call to the function, if the relation holds.
     CallIf(Operand, Relation, Operand),
     /// Skips steps if the relation holds.
     SkipIf(Operand, Relation, Operand, Box<[Step]>),
-    /// Steps that an interrupt does not separate: it leaves the program before them or after them.
+    /// Steps that an interrupt does not separate: it leaves the program before all of them or after
+    /// all of them.
     Together(Box<[Step]>),
 }
 
 impl Step {
-    /// Whether there is an instruction for it: at most one operand is in memory, constants are not
-    /// compared with each other, and nothing is stored that is in memory.
+    /// Whether there is an instruction for the step: at most one operand is in memory, constants
+    /// are not compared with each other, and no value in memory is stored to memory.
     fn is_encodable(&self) -> bool {
         let compares = |first: &Operand, second: &Operand| match (first, second) {
             (Operand::Const(_), _) | (Operand::Memory(_), Operand::Memory(_)) => false,
@@ -180,21 +182,21 @@ impl Step {
     }
 }
 
-/// The steps.
+/// Steps that a stub executes instead of calling a native function.
 pub struct Shortcut {
     steps: Box<[Step]>,
-    /// What the addresses in them lead to.
+    /// Keeps alive what the addresses in the steps refer to.
     _keeps: Box<dyn Any + Send + Sync>,
-    /// How many registers are used, from the first.
+    /// The number of registers that are used, from the first.
     temps: usize,
-    /// How many arguments there must be.
+    /// The number of arguments that there must be.
     arguments: usize,
 }
 
 impl Shortcut {
-    /// Of these steps, in which there are addresses of what it keeps. `None` if there is no
-    /// instruction for one of them: nothing is stored, added to memory or compared from memory to
-    /// memory, and constants are compared last.
+    /// A shortcut of these steps; `keeps` keeps alive what addresses in the steps refer to. `None`
+    /// if there is no instruction for a step: memory cannot be stored to, added to or compared with
+    /// memory, and a constant must be the second operand of a comparison.
     #[must_use]
     pub fn new(steps: Box<[Step]>, keeps: Box<dyn Any + Send + Sync>) -> Option<Self> {
         let (mut temps, mut arguments, mut in_operands) = (0, 0, 0);
@@ -211,7 +213,7 @@ impl Shortcut {
         steps.iter().all(Step::is_encodable).then_some(Self { steps, _keeps: keeps, temps, arguments })
     }
 
-    /// What a stub needs to execute it where these registers are live, if it can.
+    /// The shortcut at a site where these registers are live, if a stub can execute it there.
     pub(super) fn at_site<'a>(&'a self, live: u32, arguments: &'a [Value]) -> Option<SiteShortcut<'a>> {
         // RAX and RDX last: the time-stamp counter is read into them.
         const CANDIDATES: [Reg; 9] =
@@ -224,7 +226,7 @@ impl Shortcut {
     }
 }
 
-/// Each is equal to itself only.
+/// A shortcut is equal only to itself.
 impl PartialEq for Shortcut {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
@@ -253,7 +255,7 @@ enum Place {
     Memory(Mem),
 }
 
-/// Where an argument is, if steps can read it there.
+/// The location of an argument, if steps can read it there.
 fn place(argument: &Value) -> Option<Place> {
     match argument.source {
         Source::Const(value) => {
@@ -274,8 +276,8 @@ pub(super) struct SiteShortcut<'a> {
 }
 
 impl SiteShortcut<'_> {
-    /// Its instructions, which end at the label if the function is to be called. Extends the range
-    /// that signals must not interrupt.
+    /// Emits the instructions, which end at the label if the function must be called. Extends the
+    /// range that signals must not interrupt.
     pub(super) fn emit(&self, call: Label, uninterrupted: &mut Range<u32>, asm: &mut Assembler<'_>) {
         self.emit_steps(self.steps, call, uninterrupted, asm);
     }
@@ -404,7 +406,7 @@ impl SiteShortcut<'_> {
     fn clock(&self, to: Reg, asm: &mut Assembler<'_>) {
         let is_used = |reg: Reg| reg != to && (self.live & reg.bit() != 0 || self.temps.contains(&reg));
         let (rax, rdx) = (is_used(Reg::RAX), is_used(Reg::RDX));
-        // Where `rdx` is kept: its own place, unless the other one has the scratch register.
+        // Where `rdx` is kept: in the scratch register, or in `to` if `rax` is there.
         let in_scratch = if rax { Some(Reg::RAX) } else { rdx.then_some(Reg::RDX) };
         if let Some(reg) = in_scratch {
             asm.float_from_bits(Width::W64, FLOAT_SCRATCH, reg);
@@ -475,7 +477,7 @@ mod tests {
     }
 
     /// The stub at a site where these registers are live, and the part up to its jump back, unless
-    /// the function is called always.
+    /// the function is always called.
     fn stub(steps: Vec<Step>, live: u32, needs_flags: bool) -> (Vec<Instruction>, Vec<Instruction>) {
         let callee =
             Callee::Shortcut { function: 0x1234_5678_9abc, shortcut: Arc::new(shortcut(steps).unwrap()) };

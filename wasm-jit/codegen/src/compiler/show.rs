@@ -1,5 +1,5 @@
-//! What an observer is shown while a function is compiled. It changes nothing of the code but for
-//! the NOPs at places where frames can move to another version.
+//! Notifies the observer while a function is compiled. This does not change the code, except for
+//! the NOPs at points where frames can move to another version.
 
 use super::function::FunctionCompiler;
 use super::observe::State;
@@ -19,7 +19,7 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Reports the site of a place.
+    /// Reports the site of a location.
     pub(super) fn show_site(&mut self, site: u32, position: u32, kind: SiteKind) {
         if let Some(observer) = self.observer.take() {
             let state = State::at(self, kind);
@@ -48,7 +48,7 @@ impl FunctionCompiler<'_> {
         self.transfer(1);
     }
 
-    /// Like [`Self::show_transfer`], where a site follows: the NOP between them aligns it.
+    /// Like [`Self::show_transfer`], if a site follows: the NOP between them aligns the site.
     pub(super) fn show_transfer_at_site(&mut self) {
         let over = (self.asm.offset() + 1) % SITE_WINDOW;
         let aligns = self.runs.is_none() && over + SITE_LENGTH > SITE_WINDOW;
@@ -62,14 +62,14 @@ impl FunctionCompiler<'_> {
         if let Some(observer) = &mut self.observer {
             observer.transfer(code);
         }
-        // No branch and no site shares the address with it.
+        // No branch target and no site shares the address with the transfer point.
         if *self.sites.wanted != Sites::None || self.runs.is_some() {
             self.asm.nops(nop);
         }
     }
 
-    /// Binds a label to which branches go. A frame that comes by one of them must not meet the trap
-    /// of a transfer point: those that do continue in front of the next instruction, `end`.
+    /// Binds a label that branches target. A frame that arrives by a branch must not meet the trap
+    /// of a transfer point, from which frames continue before the next instruction, `end`.
     pub(super) fn bind_target(&mut self, label: Label) {
         self.leave_transfer_point();
         self.asm.bind(label);

@@ -1,4 +1,4 @@
-//! What a stub saves before it calls functions that may use the store: every register that may have
+//! What a stub saves before it calls functions that may use the store: every register that may hold
 //! a value, and a frame that makes the stub look like a trampoline to host functions.
 
 use std::mem::offset_of;
@@ -10,24 +10,24 @@ use crate::asm::{Assembler, Mem, Reg, Size, Width};
 #[repr(C)]
 #[derive(Debug)]
 pub struct SiteFrame {
-    /// General registers by their number, then SSE registers, of two words each. Only those are
-    /// valid that are live and not callee-saved.
+    /// General registers by their number, then SSE registers, of two words each. Only registers
+    /// that are live and not callee-saved are valid.
     registers: [u64; 16 + 2 * 16],
     /// All arithmetic flags: those of LAHF in bits 8 to 15, and the overflow flag in bit 0.
     pub flags: u64,
-    /// The condition that the top operand is, as 0 or 1.
+    /// The condition that is the top operand, as 0 or 1.
     pub condition: u64,
-    /// Belongs to the runtime: the operand that the site keeps in front of the context, while calls
-    /// may change it there.
+    /// Belongs to the runtime: the operand that the site keeps before the context, while calls may
+    /// change it there.
     pub settled: u64,
-    /// Belongs to the runtime: at an exit, where the results are that are in no register, while
-    /// calls may overwrite them in the store's buffer.
+    /// Belongs to the runtime: at an exit, the address of the results that are not in registers,
+    /// while calls may overwrite them in the store's buffer.
     pub results: *mut u64,
     /// `r13`, `r12` and `rbx`.
     callee_saved: [u64; 3],
     /// The running instance's context.
     pub context: usize,
-    /// The frame pointer of the function. From here on, this is a frame.
+    /// The frame pointer of the function. From this field, the structure has the layout of a frame.
     pub fp: usize,
     /// An address in the stub.
     pub return_address: usize,
@@ -52,7 +52,7 @@ impl SiteFrame {
         std::ptr::with_exposed_provenance_mut(exit_fp - FRAME)
     }
 
-    /// A register's value; of an SSE register the lower half, which the upper half follows.
+    /// A register's value; for an SSE register the lower half, which the upper half follows.
     pub fn register(&mut self, reg: Reg) -> &mut u64 {
         match CALLEE_SAVED.iter().position(|(kept, _)| *kept == reg) {
             Some(number) => &mut self.callee_saved[2 - number],
@@ -60,7 +60,7 @@ impl SiteFrame {
         }
     }
 
-    /// Which of the words of `registers` is the first one of a register.
+    /// The index in `registers` of a register's first word.
     fn word(reg: Reg) -> usize {
         if reg.is_float() { 16 + 2 * usize::from(reg.number()) } else { reg.index() }
     }
@@ -77,7 +77,7 @@ impl SiteFrame {
         Mem::base(Reg::RSP, Self::offset(reg))
     }
 
-    /// Saves what the stub's own registers do not include.
+    /// Saves the parts of the frame that are not in `registers`.
     pub(super) fn save(asm: &mut Assembler<'_>) {
         for (reg, _) in CALLEE_SAVED {
             asm.mov_store(Size::B8, Self::place(reg), reg);
@@ -86,7 +86,7 @@ impl SiteFrame {
         asm.mov_store(Size::B8, Mem::base(Reg::RSP, Self::FRAME), Reg::RBP);
     }
 
-    /// The reverse.
+    /// Restores what [`Self::save`] has saved.
     pub(super) fn restore(asm: &mut Assembler<'_>) {
         for (reg, _) in CALLEE_SAVED {
             asm.mov(Width::W64, reg, Self::place(reg));
@@ -94,8 +94,8 @@ impl SiteFrame {
     }
 }
 
-/// Where a function's frame has the caller's value of a callee-saved register, from its `rbp`, if
-/// it is one.
+/// Where a function's frame has the caller's value of a register, as an offset from its `rbp`, if
+/// the register is callee-saved.
 #[must_use]
 pub fn callee_saved_slot(reg: Reg) -> Option<i32> {
     CALLEE_SAVED.iter().find(|(kept, _)| *kept == reg).map(|(_, slot)| *slot)

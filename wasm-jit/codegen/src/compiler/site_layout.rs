@@ -1,9 +1,9 @@
 //! The sites of a function: where they are laid out, and which instructions share one.
 //!
-//! A site is a NOP of five bytes inside an aligned quadword, in front of its instruction. In code
-//! with sites at branches (`Sites::Branches`) control instructions share the NOP in front of them
-//! as long as whatever comes to one of them has passed it, and a jump of the program can be the
-//! site itself.
+//! A site is a five-byte NOP inside an aligned quadword, before its instruction. In code with sites
+//! at branches (`Sites::Branches`), control instructions share the NOP before them as long as
+//! control cannot reach one of them without passing it, and a jump of the program can be the site
+//! itself.
 
 use super::function::FunctionCompiler;
 use super::observe::State;
@@ -12,10 +12,10 @@ use super::sites::{MAX_SHARED, SITE_LENGTH, SITE_WINDOW, SiteKind, Sites};
 use super::state::{Flag, Operand, Val};
 use crate::asm::{Cond, Label};
 
-/// Which sites a function has, and what the next instruction may use of the last one.
+/// The sites that a function has, and what the next instruction may use of the last one.
 #[derive(Debug)]
 pub(super) struct SiteLayout<'a> {
-    /// The instructions in front of which there is a site.
+    /// The instructions before which there is a site.
     pub(super) wanted: &'a Sites,
     /// The last site that control instructions may share.
     shared: Option<SharedSite>,
@@ -37,7 +37,8 @@ impl<'a> SiteLayout<'a> {
 }
 
 impl FunctionCompiler<'_> {
-    /// Lays out the site of a place, if it has one: the current instruction, the entry or the exit.
+    /// Lays out the site of a location (the current instruction, the entry or the exit), if it has
+    /// one.
     pub(super) fn lay_out_site(&mut self, position: u32, kind: SiteKind) {
         if let Some(observer) = self.observer.take() {
             observer.place(position, &State::at(self, kind));
@@ -67,8 +68,8 @@ impl FunctionCompiler<'_> {
         self.show_site(site, position, kind);
     }
 
-    /// The site right in front of here, if the current instruction can share it: whatever comes
-    /// here has passed it, and does so once.
+    /// The site immediately before this point, if the current instruction can share it: control
+    /// that reaches this point has passed the site exactly once.
     fn share_site(&mut self, kind: SiteKind) -> Option<u32> {
         let is_here = |site: &&mut SharedSite| site.code + SITE_LENGTH == self.asm.offset();
         let site = self.sites.shared.as_mut().filter(is_here)?;
@@ -92,8 +93,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Puts the next instruction where five bytes are inside an aligned quadword: where code of the
-    /// program is used as sites, by making the last instruction longer, else by a NOP.
+    /// Aligns the next instruction so that five bytes are inside an aligned quadword: by
+    /// lengthening the last instruction if code of the program is used as sites, else by a NOP.
     fn align_site(&mut self) {
         let before = self.asm.offset();
         let over = before % SITE_WINDOW;
@@ -112,8 +113,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// JMP or Jcc, which may be the site of the current instruction. What aligns it is part of the
-    /// instruction in front of it, so that the processor can fuse the two.
+    /// JMP or Jcc, which may be the site of the current instruction. It is aligned by prefixes of
+    /// the preceding instruction, so that the processor can fuse the two.
     pub(super) fn jump(&mut self, cond: Option<Cond>, label: Label) {
         if !std::mem::take(&mut self.sites.jump_is_site) {
             return match cond {
@@ -133,7 +134,7 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Records that the code since an offset preserves the flags: what the compiler knew of them
+    /// Records that the code since an offset preserves the flags: what the compiler knew about them
     /// there still holds.
     pub(super) fn flags_hold_since(&mut self, before: u32) {
         if let Some(flag) = &mut self.zero_flag

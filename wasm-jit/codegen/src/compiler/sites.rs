@@ -1,48 +1,48 @@
-//! Sites: NOPs in front of instructions, which a patch may turn into jumps while the code runs; or
+//! Sites: NOPs before instructions, which a patch may turn into jumps while the code runs, or
 //! jumps, which a patch diverts.
 //!
-//! A site is one NOP of five bytes inside an aligned quadword, so that one store turns it into a
-//! JMP and back, whatever the processor. Control reaches it whenever the program is about to
-//! execute the instruction, and at no other time:
+//! A site is a five-byte NOP inside an aligned quadword, so that one store turns it into a JMP and
+//! back, on any processor. Control reaches it whenever the program is about to execute the
+//! instruction, and at no other time:
 //!
-//! - for a `loop`, right after its label: the way into the loop and all branches back pass it;
+//! - for a `loop`, right after its label: the entry into the loop and all branches back pass it;
 //! - for any other instruction, after the code of the previous instruction. A branch to the end of
 //!   a block continues after the site of its `end`, as it continues after the `end`.
 //!
-//! The function's *entry* is a place of its own, after the prologue and before the first
+//! The function's *entry* is a separate location, after the prologue and before the first
 //! instruction; its position is that of the body, where the declarations of locals begin. Its
-//! *exit* is at the epilogue, where the results are in the caller's places; its position is the end
-//! of the body. A tail call does not come there.
+//! *exit* is at the epilogue, where the results are where the caller expects them; its position is
+//! the end of the body. A tail call does not reach it.
 //!
 //! **Sites change no decision of the compiler.** Compiled with other sites, a function has the same
-//! registers, slots and flags in front of each instruction, the same frame, and the same calls in
-//! the same order. A frame of one of these versions of a function can therefore continue in another
-//! one at the same place. *Transfer points* are the places where it may do so: the labels of loops,
-//! and where calls return ([`Observer::transfer`](super::Observer::transfer)). No branch to another
-//! place comes to the address of one, so a frame that is there has executed nothing after it: in
-//! versions with sites, a NOP of one byte follows each; in code without, where it would share its
-//! address with the label of a branch.
+//! registers, slots and flags before each instruction, the same frame, and the same calls in the
+//! same order. A frame of one of these versions of a function can therefore continue in another one
+//! at the same point. It may do so at *transfer points*: the labels of loops, and the points where
+//! calls return ([`Observer::transfer`](super::Observer::transfer)). A transfer point never shares
+//! its address with another branch target, so a frame that is there has not executed anything
+//! beyond it. Versions with sites have a one-byte NOP after each transfer point; code without sites
+//! has one only where the addresses would coincide.
 //!
-//! A site may be *settled*: its stub then finds a place for every operand and local (`settle.rs`).
-//! Entries and exits need no code for that. Sites in originals ([`CompiledSites`]) are not settled,
-//! since the code would run whether or not there are probes.
+//! A site may be *settled*: its stub then finds a location for every operand and local
+//! (`settle.rs`). Entries and exits need no code for that. Sites in originals ([`CompiledSites`])
+//! are not settled, since that code would run whether or not there are probes.
 //!
-//! **Originals with sites at branches** ([`CompiledSites::Branches`]) have them without being
-//! probed, so they have as few NOPs as possible:
+//! **Originals with sites at branches** ([`CompiledSites::Branches`]) have sites without being
+//! probed, and therefore as few NOPs as possible:
 //!
-//! - `br`, `br_if` and `if` have a jump, which is the site: JMP or Jcc with a displacement of 32
-//!   bits, whose first five bytes are inside an aligned quadword. While the site is on, its stub
-//!   executes the jump. Between a comparison and its Jcc is nothing, so that the processor fuses
-//!   them.
+//! - `br`, `br_if` and `if` have a jump, which is the site: JMP or Jcc with a 32-bit displacement,
+//!   whose first five bytes are inside an aligned quadword. While the site is on, its stub executes
+//!   the jump. There is nothing between a comparison and its Jcc, so that the processor fuses them.
 //! - Control instructions without code between them share a site, if no label is between them:
-//!   whatever executes the first one executes the others. There are at most [`MAX_SHARED`].
-//! - What aligns a site are prefixes that change nothing about the instruction before it. Only
-//!   where it cannot be made longer (a jump or a call, one that is relative to RIP, or a label
-//!   after it), there is a NOP.
+//!   control that reaches the first one reaches the others. At most [`MAX_SHARED`] instructions
+//!   share a site.
+//! - Sites are aligned by redundant prefixes on the preceding instruction, or by a NOP where that
+//!   instruction cannot be lengthened: a jump, a call, a RIP-relative instruction, or one that a
+//!   label follows.
 //!
-//! In versions that probes compile, each instruction has a site of its own, a NOP: frames that come
-//! from elsewhere continue after the sites of some instructions and before those of others, and the
-//! state at each site is that in front of its instruction.
+//! In versions that are compiled for probes, each instruction has its own site, a NOP: frames that
+//! come from another version continue after the sites of some instructions and before those of
+//! others, and the state at each site is that before its instruction.
 //!
 //! In all versions the first [`ENTRY_LENGTH`] bytes of a function belong to one instruction and lie
 //! inside an aligned quadword, so that they can be turned into a JMP as well.
@@ -51,46 +51,47 @@ use wasmparser::Operator;
 
 use crate::module::CompiledSites;
 
-/// How many bytes at a function's entry can be turned into a JMP.
+/// The number of bytes at a function's entry that can be turned into a JMP.
 pub const ENTRY_LENGTH: u32 = 5;
-/// Length of a site.
+/// The length of a site in bytes.
 pub const SITE_LENGTH: u32 = 5;
 /// A site lies inside an aligned block of this many bytes.
 pub const SITE_WINDOW: u32 = 8;
 
-/// How many instructions share a site, at most: switching one takes the others into account.
+/// The maximum number of instructions that share a site: toggling one of them takes the others into
+/// account.
 pub const MAX_SHARED: u32 = 8;
 
 /// Which instructions of a function get sites, by their offsets in the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Sites {
-    /// None.
+    /// No site.
     #[default]
     None,
     /// The entry.
     Functions,
-    /// The entry, and control instructions ([`is_control`]).
+    /// The entry and the control instructions ([`is_control`]).
     Branches,
-    /// Some, in ascending order.
+    /// Some instructions.
     At {
-        /// These instructions.
+        /// The offsets of the instructions in the module, in ascending order.
         positions: Box<[u32]>,
-        /// Those of them whose sites are settled.
+        /// Those of the instructions whose sites are settled.
         settled: Box<[u32]>,
     },
-    /// All that can be reached.
+    /// All reachable instructions, the entry and the exit.
     All {
-        /// Whether all of them are settled.
+        /// Whether all sites are settled.
         settled: bool,
     },
-    /// All that can be reached, in the plain version of a function (`plain.rs`).
+    /// As `All`, in the plain version of a function (`plain.rs`).
     Plain {
         /// The callee-saved registers that the other versions save, as a set.
         saved: u32,
     },
 }
 
-/// What a site is in front of.
+/// What a site precedes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SiteKind {
     Entry,
@@ -178,8 +179,8 @@ impl Sites {
         }
     }
 
-    /// Whether functions end the accessors of their frames when they return: where probes read
-    /// values, so where a site is settled.
+    /// Whether functions end the accessors of their frames when they return: if probes read values,
+    /// and thus if a site is settled.
     #[must_use]
     pub fn end_accessors(&self) -> bool {
         match self {
@@ -190,13 +191,14 @@ impl Sites {
         }
     }
 
-    /// Whether instructions use code of the program as sites, and share them. Not in versions that
-    /// probes compile, into which frames move: each instruction there has a site of its own.
+    /// Whether instructions use code of the program as sites, and share them. They do not in
+    /// versions that are compiled for probes, into which frames move: each instruction there has
+    /// its own site.
     pub(super) fn use_code(&self) -> bool {
         *self == Self::Branches
     }
 
-    /// How much one of them may add to the code, with what aligns it.
+    /// The number of bytes that one site may add to the code, with its alignment.
     pub(super) fn max_bytes_each(&self) -> u32 {
         match self {
             Self::None => 0,
@@ -210,7 +212,7 @@ impl From<CompiledSites> for Sites {
     fn from(sites: CompiledSites) -> Self {
         match sites {
             CompiledSites::None => Self::None,
-            // Of `All`, the versions that probes compile have the others.
+            // The other sites of `All` are in versions that are compiled for probes.
             CompiledSites::Functions | CompiledSites::All => Self::Functions,
             CompiledSites::Branches => Self::Branches,
         }

@@ -23,7 +23,7 @@ use crate::asm::{Cond, Mem, Reg, RegClass, Rm, Size, Width};
 /// for them.
 const MAX_ALIAS_DEPTH: u32 = 64;
 
-/// A condition in the flags: the result of a comparison, except for the last variant.
+/// A condition in the flags: the result of a comparison, except in the last variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Flag {
     Int(Cond),
@@ -31,7 +31,7 @@ pub(super) enum Flag {
     FloatEqual,
     /// Not equal or unordered.
     FloatNotEqual,
-    /// Whether a value is not zero, where the value is used for nothing else and is in no register.
+    /// Whether a value is not zero, if the value is used for nothing else and is not in a register.
     NonZero,
 }
 
@@ -49,7 +49,8 @@ impl Flag {
 /// The location of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Val {
-    /// Its bits; of a vector, its number among the function's constants ([`Vectors`]).
+    /// A constant, by its bits; a vector, by its number among the function's constants
+    /// ([`Vectors`]).
     Const(u64),
     Reg(Reg),
     /// An alias of a local.
@@ -75,20 +76,20 @@ pub(super) struct Operand {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Local {
     pub(super) ty: Ty,
-    /// The register that caches it in the current region.
+    /// The register that caches the local in the current region.
     pub(super) cache_reg: Option<Reg>,
-    /// A register that holds its value.
+    /// A register that holds the local's value.
     pub(super) reg: Option<Reg>,
-    /// Whether its slot holds its value.
+    /// Whether the local's slot holds its value.
     pub(super) in_slot: bool,
-    /// Operands that are aliases of it.
+    /// The number of operands that are aliases of the local.
     pub(super) aliases: u32,
-    /// The constant that it holds, if that is known.
+    /// The constant that the local holds, if that is known.
     pub(super) constant: Option<HeldConstant>,
 }
 
 impl Local {
-    /// The number of the constant that it is known to hold here, after this many labels.
+    /// The number of the constant that the local is known to hold here, after this many labels.
     pub(super) fn known(&self, labels: u32) -> Option<u64> {
         let held = self.constant.filter(|held| held.label.is_none_or(|label| label == labels))?;
         Some(held.number)
@@ -98,19 +99,20 @@ impl Local {
 /// A constant that a local of vector type has been set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeldConstant {
-    /// Its number among the function's constants.
+    /// The constant's number among those of the function.
     pub(super) number: u64,
-    /// The last label before, by its number: after the next one, the local may hold another value.
-    /// `None` inside of a loop that begins with the constant and never writes the local: everywhere
-    /// there, since what a probe writes anywhere in the loop is what it begins with the next time.
+    /// The number of the last label before the local was set: after the next label, the local may
+    /// hold another value. `None` inside a loop that begins with the constant and never writes the
+    /// local: the constant is known everywhere in the loop, since a value that a probe writes
+    /// anywhere in the loop is what the next iteration begins with.
     pub(super) label: Option<u32>,
 }
 
-/// The result of an operation whose bytes all are less than 16.
+/// The result of an operation, all bytes of which are less than 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SmallBytes {
     pub(super) reg: Reg,
-    /// The end of the code that has computed it: known only there.
+    /// The end of the code that has computed the result: it is known only there.
     pub(super) at: u32,
 }
 
@@ -181,7 +183,7 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// The register that an operand is in, if it is in one.
+    /// The register that an operand is in, if it is in a register.
     pub(super) fn current_reg(&self, operand: &Operand) -> Option<Reg> {
         match operand.val {
             Val::Reg(reg) => Some(reg),
@@ -195,7 +197,7 @@ impl FunctionCompiler<'_> {
         match operand.val {
             Val::Load(mem) => mem.registers().any(|used| used == reg),
             Val::Scaled(used, _) => used == reg,
-            // A local that is in its slot only will be loaded into its cache register.
+            // A local that is only in its slot will be loaded into its cache register.
             Val::Local(local) if self.locals[local as usize].cache_reg == Some(reg) => true,
             _ => self.current_reg(operand) == Some(reg),
         }
@@ -321,7 +323,7 @@ impl Vectors {
 pub(super) struct ZeroFlag {
     pub(super) reg: Reg,
     pub(super) width: Width,
-    /// The end of the code that has set the flag: known only there.
+    /// The end of the code that has set the flag: it is known only there.
     pub(super) at: u32,
 }
 

@@ -1,7 +1,7 @@
 //! The code that a site jumps to.
 //!
 //! A stub is entered with the state before the site's instruction, and returns to the end of the
-//! site with the same state: it changes `r11` and `xmm15` only, which are free between two
+//! site with the same state: it changes only `r11` and `xmm15`, which are free between two
 //! instructions, and the flags where they are not needed. It uses no stack, since the frame of a
 //! leaf function may lie below `rsp`.
 //!
@@ -26,7 +26,7 @@
 //! jmp back
 //! ```
 //!
-//! A store runs on one thread, and has counters of its own: no LOCK.
+//! A store runs on one thread, and has its own counters, so no LOCK is needed.
 
 use super::abi::{CONTEXT, FLOAT_SCRATCH, SCRATCH};
 use crate::asm::{Alu, Assembler, Mem, Reg, SiteJump, Size, Width};
@@ -37,14 +37,14 @@ use crate::vmctx::COUNTERS;
 pub struct AtSite {
     /// Whether the code that follows may rely on the flags.
     pub(super) needs_flags: bool,
-    /// Where the values are that are to be loaded, and whether they have eight bytes or four.
+    /// The pending loads: where the values are, and whether they have eight bytes or four.
     pub(super) pending: Vec<(Mem, Width)>,
     /// Whether the site is a jump of the program.
     pub(super) is_jump: bool,
 }
 
 impl AtSite {
-    /// Whether the site is a jump of the program, with a displacement of 32 bits, instead of a NOP.
+    /// Whether the site is a jump of the program, with a 32-bit displacement, instead of a NOP.
     #[must_use]
     pub fn is_jump(&self) -> bool {
         self.is_jump
@@ -56,16 +56,17 @@ impl AtSite {
     }
 }
 
-/// Where the parts of a stub are, by their offsets in the code.
+/// The parts of a counter's stub, by their offsets in the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterStub {
-    /// Where a counter's stub begins.
+    /// Where the stub begins.
     pub start: u32,
-    /// Where the jump back begins, or the program's jump: a stub that does nothing.
+    /// Where the jump back begins, or the program's jump: from here, the stub does nothing else.
     pub back: u32,
-    /// The rel32 of the jump back, relative to its end; of JMP of the program, the rel32 of that.
+    /// The rel32 of the jump back, relative to its end; if the site is JMP of the program, the
+    /// rel32 of that JMP.
     pub rel32: u32,
-    /// The rel32 of a conditional jump of the program.
+    /// The rel32 of the program's jump, if it is conditional.
     pub taken: Option<u32>,
 }
 
@@ -84,8 +85,8 @@ pub fn counter_stub(cell: i32, state: &AtSite, jump: Option<&SiteJump>, code: &m
     CounterStub { start, back, rel32, taken }
 }
 
-/// Adds 1 to the quadword at `cell`, an offset in the instance's counters. Returns where the code
-/// is that follows the addition. Changes the scratch registers, and the flags unless they are
+/// Adds 1 to the quadword at `cell`, an offset in the instance's counters. Returns the offset of
+/// the code that follows the addition. Changes the scratch registers, and the flags unless they are
 /// needed.
 pub(super) fn increment(asm: &mut Assembler<'_>, cell: i32, needs_flags: bool) -> u32 {
     asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, COUNTERS));

@@ -1,4 +1,4 @@
-//! Stubs that execute functions of WebAssembly themselves ([`inlined`](super::inlined)).
+//! Stubs that execute WebAssembly functions inline ([`inlined`](super::inlined)).
 //!
 //! ```text
 //!     mov [rbp - 8], r14
@@ -28,10 +28,10 @@
 //! jmp next
 //! ```
 //!
-//! The code has the registers that are free at the site, and as many of the others as it needs; it
-//! is generated again with one more until they suffice. `r14` and `r15` remain those of the
-//! program. A list is executed in this way if all of its probes count or have functions that can be
-//! inlined.
+//! The code uses the registers that are free at the site, and as many of the others as it needs; it
+//! is generated again with one more register until they suffice. `r14` and `r15` remain those of
+//! the program. A list is executed in this way if all of its probes count or have functions that
+//! can be inlined.
 
 use super::abi::{CONTEXT, INT_TEMPS, SCRATCH};
 use super::cached_locals::bits;
@@ -99,7 +99,7 @@ pub(super) fn inline_stub(state: &SiteState, actions: &[Action<'_>], site: usize
     }
 }
 
-/// A stub as it is generated.
+/// A stub that is being generated.
 struct Fast<'a> {
     state: &'a SiteState,
     site: usize,
@@ -108,7 +108,7 @@ struct Fast<'a> {
     flag: Option<Flag>,
     /// Live registers that the code changes.
     spilled: u32,
-    /// All registers that it changes.
+    /// All registers that the code changes.
     pool: u32,
 }
 
@@ -121,7 +121,7 @@ impl Fast<'_> {
         let saves = self.keeps_flags || self.spilled != 0;
         let overflow = asm.new_label();
         let mut rest = Vec::new();
-        // As in every stub of a list: the unwinder reads it.
+        // As in every stub of a list, because the unwinder reads it.
         store_context(asm);
         if saves {
             saved.save_values(&kept, asm);
@@ -253,7 +253,7 @@ mod tests {
         let body = [&[Op::Get(0), Op::Get(0)][..], &add_one(Size::B8, 8)].concat();
         let code = inlined(u32::MAX, &[Ty::I32], &[Value::constant(0x40)], &body).unwrap();
         assert_eq!(code, ["mov r11d,100048h", "add qword [r11],1"]);
-        // Beyond what the memory had when the probe was made.
+        // Beyond the length that the memory had when the probe was made.
         let code = inlined(u32::MAX, &[Ty::I32], &[Value::constant(0xfff8)], &body).unwrap();
         assert_eq!(code[..2], ["mov r11d,2000h", "cmp qword [r11],10008h"]);
         assert_eq!(code[3..], ["mov r11d,110000h", "add qword [r11],1"]);
@@ -286,7 +286,7 @@ mod tests {
         assert!(of(&[&[Op::Get(0), call(&set)], &add[..]].concat()).is_none());
     }
 
-    /// Registers that the site needs are saved, only as many as are changed.
+    /// Registers that the site needs are saved, but only those that are changed.
     #[test]
     fn live_registers_are_saved_if_no_others_are_free() {
         let value = Value::from(Source::Register(Reg::RDI, Width::W32));

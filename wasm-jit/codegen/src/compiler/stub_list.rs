@@ -5,7 +5,7 @@
 //! lea rsp, [rsp - SAVED - 128]     leaf functions have their frame below rsp
 //! mov [rsp + n], register          each live register that the C convention does not preserve
 //! flags to [rsp + n]               where they are needed
-//! condition to [rsp + n]           where the top operand is one, as 0 or 1
+//! condition to [rsp + n]           if the top operand is one, as 0 or 1
 //!
 //! for each probe, in order:
 //!     mov r11, [r14 + COUNTERS]    a counter
@@ -62,7 +62,7 @@
 //!
 //!     ...                          a record: see `stub_record`
 //!
-//!     mov r11, [r14 + STORE]       after functions of the host: is an interrupt requested?
+//!     mov r11, [r14 + STORE]       after host functions: is an interrupt requested?
 //!     mov r11, [r11 + REQUESTS]
 //!     cmp dword [r11], 0
 //!     jne interrupt
@@ -90,18 +90,17 @@
 //! call [r11 + RAISE]               leaves the activation
 //! ```
 //!
-//! Arguments are read from the saved registers, not from the registers, so every function of the
-//! list finds the values that the site had, and no argument overwrites the source of another. `rbp`
-//! and the other callee-saved registers keep their values throughout, `r14` and `r15` except in
-//! calls of compiled functions. The stack is aligned to 16 bytes, as `rsp` is in every function's
-//! body.
+//! Arguments are read from where the registers were saved, so every function of the list finds the
+//! values that the site had, and no argument overwrites the source of another. `rbp` and the other
+//! callee-saved registers keep their values throughout, `r14` and `r15` except during calls to
+//! compiled functions. The stack is aligned to 16 bytes, as `rsp` is in every function's body.
 //!
-//! Such a stub requires a settled site: no load is pending. No instruction of it can trap, except
-//! for the UD2s. Functions without calls do not check the stack, so recursion through their probes
-//! is checked here. A compiled function that traps or throws ends the activation: to the unwinder,
-//! the return address in the stub is in the function that is probed, at its instruction, and no
-//! handler there applies. The check makes interrupts take effect when a function has returned,
-//! however much of the time is spent in functions, where signals have no effect.
+//! Such a stub requires a settled site: no load is pending. None of its instructions can trap,
+//! except the UD2s. Functions without calls do not check the stack, so recursion through their
+//! probes is checked here. A compiled function that traps or throws ends the activation: to the
+//! unwinder, the return address in the stub is in the function that is probed, at its instruction,
+//! and no handler there applies. The check makes interrupts take effect when a function has
+//! returned, even if nearly all of the time is spent in functions, where signals have no effect.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -124,12 +123,12 @@ use crate::vmctx::{
     MEMORY0, RESULTS, STACK_LIMIT, STORE, STORE_NUMBER, TrapCode,
 };
 
-/// Arguments of the C convention that are in registers.
+/// The registers of arguments in the C convention.
 const ARGUMENTS: [Reg; MAX_ARGUMENTS] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::R8, Reg::R9];
-/// Maximum number of arguments of a probe's function.
+/// Maximum number of arguments of a probe function.
 pub const MAX_ARGUMENTS: usize = 6;
 
-/// What a called function may change: these, and all SSE registers.
+/// The registers that a called function may change: these, and all SSE registers.
 const CALLER_SAVED: u32 = INT_TEMPS | 0xffff_0000;
 const RED_ZONE: i32 = 128;
 
@@ -139,110 +138,112 @@ pub struct SiteState {
     /// The registers that the code needs.
     pub(super) live: u32,
     pub(super) needs_flags: bool,
-    /// The condition that the top operand is.
+    /// The condition that is the top operand.
     pub(super) flag: Option<Flag>,
-    /// How many values are on the stack.
+    /// The number of values on the operand stack.
     pub(super) operands: u32,
-    /// Bytes of the slot of each.
+    /// The bytes of an operand's slot.
     pub(super) slot_bytes: u32,
 }
 
 impl SiteState {
-    /// In front of each instruction of a plain version.
+    /// The state before each instruction of a plain version.
     pub const PLAIN: Self = Self { live: 0, needs_flags: false, flag: None, operands: 0, slot_bytes: 8 };
 }
 
-/// What a probe does.
+/// The action of a probe at a site.
 #[derive(Clone, Copy, Debug)]
 pub enum Action<'a> {
     /// Adds 1 to a quadword, by its offset in the instance's counters.
     Count {
-        /// The offset.
+        /// The offset of the counter in the instance's counters, in bytes.
         cell: i32,
     },
-    /// Calls `extern "sysv64" fn(callback, values: *mut u64, context) -> u64`. If that does not
-    /// return 0, it has recorded why the activation is to be left ([`Libcall::Raise`]).
+    /// Calls `extern "sysv64" fn(callback, values: *mut u64, context) -> u64`. If it does not
+    /// return 0, it has recorded why the activation must be left ([`Libcall::Raise`]).
     Callback {
-        /// Its address.
+        /// The address of the function.
         function: usize,
-        /// Its first argument.
+        /// The function's first argument.
         callback: usize,
-        /// The values, any number.
+        /// The values that are passed as an array; any number.
         values: &'a [Value],
         /// As for [`Action::Call`].
         only: Option<Only>,
     },
     /// Calls a function.
     Call {
-        /// The function.
+        /// The function to call.
         callee: &'a Callee,
-        /// One for each parameter.
+        /// The arguments, one for each parameter.
         arguments: &'a [Value],
-        /// The instances in which it is called, if not in all.
+        /// The instances in which the function is called, if not all.
         only: Option<Only>,
     },
-    /// Calls a function of the runtime, which may use the store, and read and change what is in the
-    /// [`SiteFrame`]: `extern "sysv64" fn(description, *mut SiteFrame) -> u64`. If it returns 1, the
-    /// stub calls [`Libcall::Raise`]. If it returns 2, the frame has become plain, and goes on at
-    /// [`SiteFrame::return_address`].
+    /// Calls a function of the runtime, which may use the store, and read and change the
+    /// [`SiteFrame`]: `extern "sysv64" fn(description, *mut SiteFrame) -> u64`. If it returns 1,
+    /// the stub calls [`Libcall::Raise`]. If it returns 2, the frame has become plain, and
+    /// continues at [`SiteFrame::return_address`].
     Generic {
-        /// Its address.
+        /// The address of the function.
         function: usize,
-        /// Its first argument.
+        /// The function's first argument.
         description: usize,
-        /// The instances in which it is called, if not in all.
+        /// The instances in which the function is called, if not all.
         only: Option<Only>,
-        /// The address of an `i64`, if it is called only while the store has at most this much
-        /// fuel.
+        /// The address of an `i64`, if the function is called only while the store has at most this
+        /// much fuel.
         fuel: Option<usize>,
     },
     /// Appends a record to a buffer.
     Record(Record<'a>),
 }
 
-/// Instances in which a probe does something, while others pass it.
+/// The instances in which a probe acts; others pass it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Only {
-    /// The one of this number.
+    /// The instance with this number.
     Instance(u64),
-    /// Those of the store of this number.
+    /// The instances of the store with this number.
     Store(u64),
 }
 
 /// A function that a probe calls.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Callee {
-    /// One of the C convention, with at most [`MAX_ARGUMENTS`] integers, at this address.
+    /// A function of the C convention at this address, with at most [`MAX_ARGUMENTS`] integer
+    /// arguments.
     Native(usize),
-    /// The same, where a stub calls it only if it cannot do with the shortcut.
+    /// Such a function, which a stub calls only if the shortcut does not handle the case.
     Shortcut {
         /// The address of the function.
         function: usize,
-        /// The shortcut.
+        /// The steps that are executed instead.
         shortcut: Arc<Shortcut>,
     },
-    /// One of compiled code, without results. It is called in the instances of its store only.
+    /// A function of compiled code, without results. It is called only in the instances of its
+    /// store.
     Wasm {
-        /// The number of the store.
+        /// The number of the function's store.
         store: u64,
-        /// The address of its [`VmFuncRef`](crate::vmctx::VmFuncRef).
+        /// The address of the function's [`VmFuncRef`](crate::vmctx::VmFuncRef).
         func_ref: usize,
-        /// Whether it is a function of the host, which needs to know its caller.
+        /// Whether this is a host function, which needs to know its caller.
         is_host: bool,
-        /// The types of its parameters.
+        /// The types of the function's parameters.
         parameters: Arc<[Ty]>,
-        /// What the stub may execute instead of calling it.
+        /// The function's code, if a stub may execute it inline.
         inlined: Option<Arc<Inlined>>,
     },
 }
 
 impl Action<'_> {
-    /// How many values it passes as an array.
+    /// The number of values that are passed as an array.
     fn values(&self) -> usize {
         if let Self::Callback { values, .. } = self { values.len() } else { 0 }
     }
 
-    /// Whether its function can run code of the instance in which it fires.
+    /// Whether the action's function can run code of the instance in which it fires.
     fn reenters(&self) -> bool {
         matches!(self, Self::Call { callee: Callee::Wasm { .. }, .. })
     }
@@ -251,9 +252,9 @@ impl Action<'_> {
 /// A stub: its code, and the offset of the rel32 of the jump back, which is relative to its end.
 #[derive(Debug)]
 pub struct ListStub {
-    /// The code.
+    /// The machine code.
     pub code: Vec<u8>,
-    /// The offset.
+    /// The offset of the rel32 of the jump back.
     pub back: u32,
     /// The offsets at which an interrupt has no effect.
     pub uninterrupted: Range<u32>,
@@ -264,12 +265,12 @@ pub struct ListStub {
 /// The part of a stub that is an [`Action::Generic`]: offsets in the stub.
 #[derive(Clone, Copy, Debug)]
 pub struct GenericPart {
-    /// [`SiteFrame::return_address`] while it runs.
+    /// The value of [`SiteFrame::return_address`] while the action runs.
     pub inside: u32,
-    /// In a plain version: where a frame of another version goes on that has become plain during
-    /// this action. The registers that the C convention preserves are those of the site, but for
-    /// `rsp`, which is that of the other version's stub. The results at an exit are still in its
-    /// [`SiteFrame`].
+    /// In a plain version, where a frame of another version that has become plain during this
+    /// action continues. The registers that the C convention preserves are those of the site,
+    /// except `rsp`, which is that of the other version's stub. The results at an exit are still in
+    /// that stub's [`SiteFrame`].
     pub resume: u32,
 }
 
@@ -280,22 +281,22 @@ pub(super) struct Saved {
     intact: u32,
     flags: i32,
     condition: i32,
-    /// What [`SETTLED`] holds, during a call of a function that can run the instance.
+    /// The operand in [`SETTLED`], during a call to a function that can run the instance.
     settled: i32,
     /// The values of a callback.
     values: i32,
-    /// How far the stub moves `rsp`.
+    /// The number of bytes by which the stub moves `rsp`.
     moved: i32,
-    /// Whether it begins with a [`SiteFrame`].
+    /// Whether the saved data begin with a [`SiteFrame`].
     is_frame: bool,
-    /// Bytes on the stack below.
+    /// Bytes on the stack below the saved data.
     pushed: i32,
 }
 
 impl Saved {
-    /// Where probes see the frame, there is room for the operands' slots above it.
+    /// If probes see the frame, there is room for the operands' slots above the saved data.
     pub(super) fn of(state: &SiteState, actions: &[Action<'_>]) -> Self {
-        // RAX is where flags go.
+        // RAX receives the flags.
         let uses_rax = state.needs_flags || state.flag.is_some();
         let registers = state.live & CALLER_SAVED | if uses_rax { Reg::RAX.bit() } else { 0 };
         let is_frame = actions.iter().any(|action| matches!(action, Action::Generic { .. }));
@@ -316,7 +317,7 @@ impl Saved {
         Self { registers, intact, flags, condition, settled, values, moved, is_frame, pushed: 0 }
     }
 
-    /// For a stub that calls nothing: it saves these registers, and changes all but the `intact`
+    /// For a stub that calls nothing: it saves these registers, and changes all except the `intact`
     /// ones.
     pub(super) fn of_some(registers: u32, intact: u32) -> Self {
         let flags = 8 * words_of(registers);
@@ -341,7 +342,7 @@ impl Saved {
         self.save_values(state, asm);
     }
 
-    /// The same for a stub that calls nothing.
+    /// As [`Self::save`], for a stub that calls nothing.
     pub(super) fn save_values(&self, state: &SiteState, asm: &mut Assembler<'_>) {
         asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, -self.moved));
         for reg in bits(self.registers) {
@@ -357,7 +358,7 @@ impl Saved {
         }
     }
 
-    /// The reverse.
+    /// Restores what was saved.
     pub(super) fn restore(&self, state: &SiteState, asm: &mut Assembler<'_>) {
         if state.needs_flags {
             asm.mov(Width::W64, Reg::RAX, self.at(self.flags));
@@ -370,17 +371,17 @@ impl Saved {
         asm.lea(Width::W64, Reg::RSP, Mem::base(Reg::RSP, self.moved));
     }
 
-    /// The same while this many bytes are on the stack below it.
+    /// The same data while this many more bytes are on the stack below.
     fn below(&self, pushed: i32) -> Self {
         Self { pushed, ..*self }
     }
 
-    /// What is at an offset.
+    /// The memory operand at an offset.
     fn at(&self, offset: i32) -> Mem {
         Mem::base(Reg::RSP, self.pushed + offset)
     }
 
-    /// Where a register was saved, if it was.
+    /// Where a register was saved, if it was saved.
     fn place(&self, reg: Reg) -> Option<Mem> {
         let before = self.registers & (reg.bit() - 1);
         let is_saved = self.registers & reg.bit() != 0;
@@ -397,7 +398,7 @@ pub(super) fn store_context(asm: &mut Assembler<'_>) {
     asm.mov_store(Size::B8, Mem::base(Reg::RBP, -8), CONTEXT);
 }
 
-/// How many quadwords the registers of a set have: an SSE register may hold a vector.
+/// The number of quadwords in the registers of a set: an SSE register may hold a vector.
 fn words_of(registers: u32) -> i32 {
     (registers.count_ones() + (registers >> 16).count_ones()) as i32
 }
@@ -485,7 +486,7 @@ pub fn list_stub(state: &SiteState, actions: &[Action<'_>], site: usize, plain: 
             }
         }
     }
-    // Signals interrupt functions of compiled code, and those of the host when they return.
+    // Signals interrupt functions of compiled code, and host functions when they return.
     let is_interrupted = |action: &Action<'_>| {
         matches!(action, Action::Count { .. } | Action::Call { callee: Callee::Wasm { .. }, .. })
     };
@@ -550,7 +551,7 @@ pub(super) fn call_raise(asm: &mut Assembler<'_>) {
     asm.ud2(TrapCode::Unreachable as u8);
 }
 
-/// Loads a register that was saved. Changes no flags.
+/// Loads a register that was saved. Preserves the flags.
 fn load(reg: Reg, place: Mem, asm: &mut Assembler<'_>) {
     if reg.is_float() {
         asm.vector_load(reg, place);
@@ -559,7 +560,7 @@ fn load(reg: Reg, place: Mem, asm: &mut Assembler<'_>) {
     }
 }
 
-/// Saves a register. Changes no flags.
+/// Saves a register. Preserves the flags.
 fn store(place: Mem, reg: Reg, asm: &mut Assembler<'_>) {
     if reg.is_float() {
         asm.vector_store(place, reg);
@@ -584,7 +585,7 @@ pub(super) fn skip_other_instances(only: Option<Only>, asm: &mut Assembler<'_>) 
     next
 }
 
-/// Goes to the label in the instances of other stores than the one of this number. [`SCRATCH`] gets
+/// Jumps to the label in instances of stores other than the one with this number. [`SCRATCH`] gets
 /// the address of the store's state.
 fn skip_other_stores(store: u64, next: Label, asm: &mut Assembler<'_>) {
     asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
@@ -593,7 +594,7 @@ fn skip_other_stores(store: u64, next: Label, asm: &mut Assembler<'_>) {
     asm.jcc(Cond::NotEqual, next);
 }
 
-/// Goes to the label while the store has more fuel than the `i64` at an address says.
+/// Jumps to the label while the store has more fuel than the `i64` at an address.
 fn skip_above_fuel(threshold: usize, next: Label, asm: &mut Assembler<'_>) {
     asm.mov_imm(Reg::RAX, threshold as u64);
     asm.mov(Width::W64, Reg::RAX, Mem::base(Reg::RAX, 0));
@@ -637,8 +638,8 @@ fn wasm_arguments(
     }
 }
 
-/// Moves a value into a register as a compiled function expects one of this type: an `i32` is
-/// zero-extended, also if it is an address of 64 bits, of which the upper half is ignored.
+/// Moves a value into a register as a compiled function expects a value of this type: an `i32` is
+/// zero-extended, even if the value is a 64-bit address, whose upper half is ignored.
 pub(super) fn integer(
     register: Reg,
     ty: Ty,
@@ -663,7 +664,7 @@ pub(super) fn integer(
     }
 }
 
-/// A call of a compiled function without results.
+/// A call to a compiled function without results.
 pub(super) struct WasmCall<'a> {
     pub(super) func_ref: usize,
     pub(super) is_host: bool,
@@ -711,7 +712,7 @@ fn condition_to_scratch(flag: Flag, asm: &mut Assembler<'_>) {
         Flag::Int(cond) => (cond, None),
         Flag::FloatEqual => (Cond::NotParity, Some((Cond::Equal, Alu::And))),
         Flag::FloatNotEqual => (Cond::Parity, Some((Cond::NotEqual, Alu::Or))),
-        // The value itself was settled.
+        // The value itself has been settled.
         Flag::NonZero => return,
     };
     asm.setcc(first, SCRATCH);
@@ -785,8 +786,8 @@ mod tests {
 
     const LIVE: u32 = Reg::RAX.bit() | Reg::RDI.bit() | Reg::RBX.bit() | Reg::xmm(3).bit();
 
-    /// Every live register that a call may change is saved once and restored once, to the same
-    /// place; the stack pointer is restored, and aligned at the calls.
+    /// Every live register that a call may change is saved once, and restored once from the same
+    /// location; the stack pointer is restored, and aligned at the calls.
     #[test]
     fn registers_and_the_stack_pointer_are_restored() {
         for (needs_flags, flag) in [(false, None), (true, None), (true, Some(Flag::FloatEqual))] {
@@ -834,8 +835,8 @@ mod tests {
         }
     }
 
-    /// With a generic probe, whatever it changes in the `SiteFrame` is taken over: live registers
-    /// and callee-saved ones are saved and restored once, at the places where it finds them.
+    /// With a generic probe, whatever it changes in the `SiteFrame` takes effect: live and
+    /// callee-saved registers are saved and restored once, at the locations where it finds them.
     #[test]
     fn generic_probes_find_registers_where_they_are_restored_from() {
         let state = SiteState { live: LIVE, needs_flags: true, flag: None, operands: 3, slot_bytes: 8 };

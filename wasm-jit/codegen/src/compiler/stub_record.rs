@@ -2,9 +2,9 @@
 //!
 //! Each store has a *cursor* for each recorder, the address of the next record in the recorder's
 //! buffer for this store ([`CURSORS`]). A buffer is a block of [`BUFFER_BYTES`] that is aligned to
-//! its size. Its records end at the end of the block, and none begins at its start. So a cursor
-//! that is a multiple of the size says that there is no room, as does 0, that of a store without a
-//! buffer.
+//! its size. Its records end at the end of the block, and none begins at its start. Therefore a
+//! cursor that is a multiple of the size means that there is no room. This includes 0, the cursor
+//! of a store without a buffer.
 //!
 //! A list of such probes and counters needs no saved registers ([`record_stub`]):
 //!
@@ -20,7 +20,7 @@
 //!     test r11d, BUFFER_BYTES - 1
 //!     je full
 //!     vmovq xmm15, temporary           if it is live
-//!     mov temporary, value             for each value: a whole register, or a constant of 32
+//!     mov temporary, value             for each value: a full register, or a constant of 32
 //!     mov [r11 + 8 * n], temporary     bits, is stored without the first of these
 //!     lea temporary, [r11 + length]
 //!     mov r11, [r14 + CURSORS]
@@ -42,11 +42,11 @@
 //!
 //! Native functions with a [shortcut](super::shortcut) may be in the list as well.
 //!
-//! Where that does not do (the flags are needed, or there are functions in the list), records are
-//! appended by a stub that has saved everything ([`Record::append`]).
+//! In other cases (the flags are needed, or there are functions in the list), records are appended
+//! by a stub that has saved everything ([`Record::append`]).
 //!
-//! The store of the cursor publishes the record: other threads read records up to there. A record
-//! whose stub is left by an interrupt before that was not made.
+//! The store of the cursor publishes the record: other threads read records up to there. If an
+//! interrupt leaves the stub before that store, the record was not made.
 
 use super::abi::{CONTEXT, FLOAT_SCRATCH, INT_TEMPS, SCRATCH};
 use super::cached_locals::bits;
@@ -64,16 +64,16 @@ use crate::vmctx::{BUFFER_BYTES, CURSORS};
 /// A record that a probe appends.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// Index of the recorder's cursor.
+    /// The index of the recorder's cursor.
     pub cursor: u32,
     /// The address of `extern "sysv64" fn(recorder, context) -> u64`, which makes room in the
-    /// buffer, and sets the address of the store's cursors in front of the context. If it does not
-    /// return 0, it has recorded why the activation is to be left
+    /// buffer, and sets the address of the store's cursors before the context. If it does not
+    /// return 0, it has recorded why the activation must be left
     /// ([`Libcall::Raise`](crate::vmctx::Libcall::Raise)).
     pub make_room: usize,
-    /// The first argument of the function.
+    /// The first argument of `make_room`.
     pub recorder: usize,
-    /// Its words, the same number for all records of a recorder.
+    /// The words of the record, the same number for all records of a recorder.
     pub values: &'a [Value],
     /// As for [`Action::Call`].
     pub only: Option<Only>,
@@ -87,7 +87,7 @@ impl Record<'_> {
         asm.test_imm(Width::W32, cursor, BUFFER_BYTES as i32 - 1);
     }
 
-    /// Advances the cursor. Changes both registers, but not the flags.
+    /// Advances the cursor. Changes both registers, but preserves the flags.
     fn advance(&self, cursor: Reg, temporary: Reg, asm: &mut Assembler<'_>) {
         asm.lea(Width::W64, temporary, Mem::base(cursor, 8 * self.values.len() as i32));
         asm.mov(Width::W64, cursor, Mem::base(CONTEXT, CURSORS));
@@ -196,12 +196,12 @@ pub(super) fn record_stub(state: &SiteState, actions: &[Action<'_>], site: usize
 enum Rest<'a> {
     /// There is no room for a record: makes some, and tries again.
     Full { record: &'a Record<'a>, retry: Label, full: Label },
-    /// A shortcut does not do: calls the function.
+    /// The shortcut does not handle the case: calls the function.
     Call { function: usize, arguments: &'a [Value], call: Label, next: Label },
 }
 
-/// The general register that a stub without saved registers uses for values: none of those that the
-/// values are in, and if possible one that is free. None if the list needs more than that.
+/// The general register that a stub without saved registers uses for values: one that none of the
+/// values is in, and a free one if possible. `None` if the list needs more than that.
 fn temporary(state: &SiteState, actions: &[Action<'_>]) -> Option<Reg> {
     if state.needs_flags || state.flag.is_some() {
         return None;
@@ -215,7 +215,7 @@ fn temporary(state: &SiteState, actions: &[Action<'_>]) -> Option<Reg> {
                     used |= source(value)?;
                 }
             }
-            // Its function gets values from where they were saved.
+            // The function gets values from where they were saved.
             Action::Call {
                 callee: Callee::Shortcut { .. }, only: None | Some(Only::Instance(_)), ..
             } => {}
@@ -306,7 +306,7 @@ mod tests {
         Some(decoder.into_iter().collect())
     }
 
-    /// The registers that change, but for the scratch registers.
+    /// The registers that change, except the scratch registers.
     fn changed(all: &[Instruction]) -> Vec<Register> {
         let mut factory = InstructionInfoFactory::new();
         let mut changed: Vec<Register> = Vec::new();

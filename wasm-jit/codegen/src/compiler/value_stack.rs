@@ -1,8 +1,9 @@
 //! The stack of operands.
 //!
-//! Operands below the *spilled height* are in their slots or constants: spilling all operands looks
-//! only at those above it. What an operand says of registers and locals (`register_file.rs`,
-//! `Local::aliases`) is kept true by `state.rs` and `registers.rs`, which push, pop and spill.
+//! Operands below the *spilled height* are in their slots or constants: spilling all operands
+//! considers only those above it. The links between operands, registers and locals
+//! (`register_file.rs`, `Local::aliases`) are maintained by `state.rs` and `registers.rs`, which
+//! push, pop and spill.
 
 use std::ops::{Deref, Range};
 

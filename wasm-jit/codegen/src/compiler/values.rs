@@ -1,4 +1,4 @@
-//! Values that a stub passes to the functions of probes, and where a settled site has them.
+//! Values that a stub passes to probe functions, and where a settled site has them.
 
 use crate::asm::{Reg, Width};
 
@@ -13,7 +13,7 @@ pub enum Wanted {
     Result(u32),
 }
 
-/// A lane of a vector, as of `i64x2`.
+/// A 64-bit lane of a vector, as in `i64x2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Lane {
     /// Lane 0, the low 64 bits.
@@ -25,23 +25,23 @@ pub enum Lane {
 /// Why a frame has no such value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoValue {
-    /// There are fewer operands, or results.
+    /// There are fewer operands or results.
     NotThere,
 }
 
-/// A value that a probe's function gets: 64 bits, or a vector.
+/// A value that a probe function gets: 64 bits, or a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Value {
     pub(super) source: Source,
-    /// What is added to it.
+    /// What is added to the value.
     pub(super) plus: u64,
-    /// What it is, if it is a value of the frame.
+    /// Which value of the frame this is, if it is one.
     pub(super) wanted: Option<Wanted>,
-    /// If it is only a lane of that.
+    /// The lane, if this is only a lane of that value.
     pub(super) lane: Option<Lane>,
 }
 
-/// Where a value comes from, and its width if only a part of the place is the value.
+/// Where a value comes from, and its width if the value is only a part of the location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Source {
     Const(u64),
@@ -61,7 +61,7 @@ pub(super) enum Source {
     Site,
     /// The frame pointer.
     Frame,
-    /// Where the caller continues.
+    /// The return address of the frame.
     ReturnAddress,
     /// The word of a result in the store's buffer, by its index.
     Result(u32, Width),
@@ -101,13 +101,13 @@ impl Value {
     /// The address at which the frame's caller continues.
     pub const RETURN_ADDRESS: Self = Self::new(Source::ReturnAddress);
 
-    /// A constant.
+    /// The constant with these bits.
     #[must_use]
     pub const fn constant(value: u64) -> Self {
         Self::new(Source::Const(value))
     }
 
-    /// A lane of 64 bits of a vector; of another value, lane 0 is the value, and lane 1 is 0.
+    /// A 64-bit lane of a vector; for any other value, lane 0 is the value, and lane 1 is 0.
     #[must_use]
     pub fn lane(self, lane: Lane) -> Self {
         let is_high = lane == Lane::High;

@@ -1,13 +1,13 @@
-//! Vectors of 128 bits: from operators to code.
+//! 128-bit vectors: from operators to code.
 //!
 //! Most operators are one instruction and are found in the tables (`vector_tables.rs`). The others
 //! are sequences, each in one place with its reason: `vector_int.rs`, `vector_float.rs`,
 //! `vector_convert.rs`, `vector_lanes.rs`, `vector_relaxed.rs`; accesses to memory are in
 //! `vector_memory.rs`.
 //!
-//! A vector is in an SSE register, as floats are, or in a slot of 16 bytes. All instructions are of
-//! AVX and AVX2: three operands, so that an operand that is a local need not be copied, and memory
-//! operands of any alignment.
+//! A vector is in an SSE register, as floats are, or in a 16-byte slot. All instructions belong to
+//! AVX and AVX2: they have three operands, so that an operand that is a local need not be copied,
+//! and memory operands of any alignment.
 //!
 //! In a sequence, the register of the result is the target of the next instruction only if it is
 //! written last: it may hold a local that is an operand.
@@ -31,7 +31,7 @@ pub(super) enum Order {
 }
 
 impl FunctionCompiler<'_> {
-    /// Compiles an operator that has to do with vectors. Returns whether it is one.
+    /// Compiles a vector operator. Returns whether the operator is one.
     pub(super) fn vector_operator(&mut self, operator: &Operator<'_>) -> bool {
         match tables::one_instruction(operator) {
             Some(One::Binary(op)) => self.vector_binary(op, Order::Given),
@@ -84,7 +84,8 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// What a local holds that is set to this operand, if it is a vector and known.
+    /// The constant that a local holds after it is set to this operand, if that is a vector and
+    /// known.
     pub(super) fn held_constant(&self, operand: &Operand) -> Option<HeldConstant> {
         let number = self.number_of_constant(operand)?;
         Some(HeldConstant { number, label: Some(self.labels) })
@@ -114,7 +115,7 @@ impl FunctionCompiler<'_> {
         self.vector_with(op, &left, &right);
     }
 
-    /// Whether the operand is in no register: an instruction takes it as its last operand.
+    /// Whether the operand is in memory, so that an instruction takes it as its last operand.
     fn is_in_memory(&self, operand: &Operand) -> bool {
         match operand.val {
             Val::Const(_) | Val::Frame(_) => true,
@@ -140,17 +141,17 @@ impl FunctionCompiler<'_> {
         }
     }
 
-    /// Whether the operand is a constant whose bytes all are less than 16.
+    /// Whether the operand is a constant, all bytes of which are less than 16.
     fn is_small(&self, operand: &Operand) -> bool {
         self.constant_of(operand).is_some_and(|bits| bits.to_le_bytes().iter().all(|byte| *byte < 16))
     }
 
-    /// Records that the bytes of the result in this register all are less than 16.
+    /// Records that all bytes of the result in this register are less than 16.
     pub(super) fn set_small_bytes(&mut self, reg: Reg) {
         self.small_bytes = Some(SmallBytes { reg, at: self.asm.offset() });
     }
 
-    /// Whether the operand is known to have bytes less than 16 only.
+    /// Whether all bytes of the operand are known to be less than 16.
     pub(super) fn has_small_bytes(&self, operand: &Operand) -> bool {
         let reg = self.current_reg(operand);
         reg.is_some_and(|reg| self.small_bytes == Some(SmallBytes { reg, at: self.asm.offset() }))
@@ -192,7 +193,7 @@ impl FunctionCompiler<'_> {
     }
 }
 
-/// The vector whose lanes all are this.
+/// The vector with this value in all lanes.
 pub(super) fn splat(lane: Lane, bits: u64) -> u128 {
     let width = lane.bits();
     let one = u128::from(bits) & ((1 << width) - 1);

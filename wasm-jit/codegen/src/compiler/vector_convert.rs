@@ -1,4 +1,4 @@
-//! Conversions between vectors of floats and of integers that are more than one instruction.
+//! Conversions between float and integer vectors that take more than one instruction.
 
 use wasmparser::Operator;
 
@@ -38,8 +38,8 @@ impl FunctionCompiler<'_> {
         true
     }
 
-    /// CVTTPS2DQ gives 0x8000_0000 where a value is out of range. NaNs are made 0 before; where a
-    /// value that is not negative gives a negative integer, all bits are inverted.
+    /// CVTTPS2DQ gives 0x8000_0000 if a value is out of range. NaNs are made 0 first; if a
+    /// non-negative value gives a negative integer, all bits are inverted.
     pub(super) fn trunc_sat_signed(&mut self) {
         let operand = self.pop();
         let src = self.to_reg(&operand);
@@ -91,8 +91,9 @@ impl FunctionCompiler<'_> {
         self.push_vector(dst);
     }
 
-    /// Values above the largest integer become that, NaNs 0: MINPD returns its second operand for a
-    /// NaN, which is 0 then. CVTTPD2DQ gives the smallest integer for values below it.
+    /// Values above the largest integer become this integer, NaNs become 0: MINPD returns its
+    /// second operand for a NaN, which is 0 then. CVTTPD2DQ gives the smallest integer for values
+    /// below it.
     pub(super) fn trunc_sat_f64_signed(&mut self) {
         let operand = self.pop();
         let src = self.to_reg(&operand);

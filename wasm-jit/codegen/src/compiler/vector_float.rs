@@ -1,4 +1,4 @@
-//! Operators on vectors of floats that are more than one instruction.
+//! Operators on float vectors that take more than one instruction.
 
 use wasmparser::Operator;
 
@@ -29,8 +29,9 @@ impl FunctionCompiler<'_> {
         true
     }
 
-    /// MINPS returns the second operand if one is a NaN, or both are zeros. So it is done in both
-    /// orders, and the union has the sign of -0 and is a NaN where one is.
+    /// MINPS returns the second operand if one is a NaN, or both are zeros. Therefore it is
+    /// executed in both orders; the union of the results has the sign of -0, and is a NaN if one of
+    /// them is.
     fn vector_min(&mut self, min: V, precision: Precision) {
         let (right, left) = (self.pop(), self.pop());
         let (left, right) = (self.to_reg(&left), self.to_reg(&right));
@@ -41,8 +42,8 @@ impl FunctionCompiler<'_> {
         self.quieted(dst, precision);
     }
 
-    /// The same for MAXPS; where the two results differ in the sign only, the difference of the
-    /// union is +0.
+    /// As `vector_min`, for MAXPS; where the two results differ only in the sign, the subtraction
+    /// turns the union into +0.
     fn vector_max(&mut self, [max, subtract]: [V; 2], precision: Precision) {
         let (right, left) = (self.pop(), self.pop());
         let (left, right) = (self.to_reg(&left), self.to_reg(&right));
@@ -55,8 +56,8 @@ impl FunctionCompiler<'_> {
         self.quieted(dst, precision);
     }
 
-    /// Pushes `dst` with the lanes of the scratch register; of NaNs' payloads only the first bit is
-    /// set, which makes them canonical.
+    /// Pushes `dst` with the lanes of the scratch register; only the first bit of a NaN's payload
+    /// is set, which makes it canonical.
     fn quieted(&mut self, dst: crate::asm::Reg, precision: Precision) {
         let (compare, shift, payload) = match precision {
             Precision::Single => (VectorImmOp::CMPPS, Shifted::PSRLD, 10),

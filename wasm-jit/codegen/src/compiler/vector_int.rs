@@ -1,4 +1,4 @@
-//! Operators on vectors of integers that are more than one instruction.
+//! Operators on integer vectors that take more than one instruction.
 
 use wasmparser::Operator;
 
@@ -250,10 +250,10 @@ impl FunctionCompiler<'_> {
         self.push_vector(result);
     }
 
-    /// Whether unsigned lanes of the left operand are greater than those of the right one; the
-    /// other way round if swapped. A constant is replaced by the next one, which the other operand
-    /// must be at least, or at most; otherwise the sign bits of both are inverted, and the
-    /// comparison is that of signed lanes.
+    /// Whether unsigned lanes of the left operand are greater than those of the right one, or vice
+    /// versa if swapped. A constant operand is replaced by the adjacent integer, and the other
+    /// operand compared with it by "at least" or "at most"; otherwise the sign bits of both are
+    /// inverted, and the lanes compared as signed.
     fn vector_above(&mut self, lane: Lane, swapped: bool) {
         let (mut right, mut left) = (self.pop(), self.pop());
         if swapped {
@@ -328,7 +328,7 @@ impl FunctionCompiler<'_> {
         self.push_vector(dst);
     }
 
-    /// From three products of 32 bits: the upper halves' does not reach the result.
+    /// Computed from three 32-bit products: that of the upper halves does not reach the result.
     fn vector_mul64(&mut self) {
         let (right, left) = (self.pop(), self.pop());
         let (left, right) = (self.to_reg(&left), self.to_reg(&right));
@@ -345,8 +345,8 @@ impl FunctionCompiler<'_> {
         self.push_vector(dst);
     }
 
-    /// PMULHRSW, which does not saturate the only product that is too large: it makes it 0x8000,
-    /// which nothing else gives.
+    /// PMULHRSW does not saturate the only product that is too large, but returns 0x8000, which no
+    /// other product gives.
     fn q15mulr(&mut self) {
         let (right, left) = (self.pop(), self.pop());
         let left = self.to_reg(&left);
@@ -390,8 +390,8 @@ impl FunctionCompiler<'_> {
         self.push_vector(dst);
     }
 
-    /// There are no shifts of bytes. Those of words leave bits of the neighbour, which are cleared;
-    /// signed ones extend the bytes to words, with the byte in the upper half.
+    /// There are no byte shifts. Shifts of words leave bits of the neighbouring byte, which are
+    /// cleared; signed shifts extend the bytes to words, with the byte in the upper half.
     fn shift_bytes(&mut self, what: ShiftKind) {
         if what == ShiftKind::Signed {
             return self.shift_bytes_signed();
@@ -521,7 +521,7 @@ impl FunctionCompiler<'_> {
         self.push_vector(dst);
     }
 
-    /// PMULDQ multiplies lanes 0 and 2: the wanted ones are brought there by this shuffle.
+    /// PMULDQ multiplies lanes 0 and 2, where this shuffle moves the wanted lanes.
     fn extmul_doublewords(&mut self, multiply: V, shuffle: u8) {
         let (right, left) = (self.pop(), self.pop());
         let left = self.to_rm_with_imm(&left);

@@ -25,8 +25,8 @@ impl Lane {
     }
 }
 
-/// Two operands of a shuffle: the bytes from 0 on are those of the first one, from 16 on those of
-/// the second one.
+/// The byte indices of a shuffle: 0 to 15 select bytes of the first operand, 16 to 31 those of the
+/// second.
 type Lanes = [u8; 16];
 
 impl FunctionCompiler<'_> {
@@ -108,7 +108,7 @@ impl FunctionCompiler<'_> {
         self.push(ty, Val::Reg(dst));
     }
 
-    /// Brings a lane to the front.
+    /// Extracts a lane by moving it to the front.
     fn extract_float(&mut self, ty: Ty, shuffle: u8) {
         let operand = self.pop();
         let src = self.to_reg(&operand);
@@ -139,8 +139,8 @@ impl FunctionCompiler<'_> {
         self.push_vector(dst);
     }
 
-    /// PSHUFB gives 0 where the upper bit of an index is set, and takes it modulo 16 otherwise. An
-    /// addition that saturates sets it for indices from 16 on, if there may be such.
+    /// PSHUFB gives 0 if the upper bit of an index is set, and takes the index modulo 16 otherwise.
+    /// A saturating addition sets the bit for indices of 16 or more, if there may be any.
     pub(super) fn swizzle(&mut self) {
         let (indices, vector) = (self.pop(), self.pop());
         let is_inside = self.has_small_bytes(&indices);
@@ -271,12 +271,13 @@ impl Pattern {
     }
 }
 
-/// The index of a byte for PSHUFB: of one from 16 on, an index for which it gives 0.
+/// The index of a byte for PSHUFB: for one of 16 or more, an index for which it gives 0.
 fn or_zero(lane: u8) -> u8 {
     if lane < 16 { lane } else { 0x80 }
 }
 
-/// The lanes as doublewords, those of the second vector from 4 on; `None` if one is not whole.
+/// The lanes as doubleword indices, 4 or more for the second vector; `None` if they do not form
+/// entire doublewords.
 fn whole_doublewords(lanes: Lanes) -> Option<[u8; 4]> {
     let mut all = [0; 4];
     for (four, doubleword) in lanes.chunks_exact(4).zip(&mut all) {
@@ -295,7 +296,7 @@ fn packed(indices: [u8; 4]) -> u8 {
     (0..4).fold(0, |imm, at| imm | indices[at] << (2 * at))
 }
 
-/// The immediate of PSHUFD, if the lanes are whole doublewords of one vector.
+/// The immediate of PSHUFD, if the lanes are entire doublewords of one vector.
 fn doublewords(lanes: Lanes) -> Option<u8> {
     whole_doublewords(lanes).filter(|all| all.iter().all(|doubleword| *doubleword < 4)).map(packed)
 }

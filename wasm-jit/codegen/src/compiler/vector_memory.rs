@@ -1,5 +1,5 @@
 //! Loads and stores of vectors and of their lanes. Addresses, checks and faults are those of
-//! scalars (`memory.rs`); no access needs an alignment.
+//! scalars (`memory.rs`); no access requires alignment.
 
 use wasmparser::{MemArg, Operator};
 

@@ -1,9 +1,9 @@
-//! Relaxed operators on vectors.
+//! Relaxed vector operators.
 //!
 //! By default their results are the same on all processors: a product is not rounded before the
-//! addition, and where the proposal offers the result of a strict operator, it is that. With the
-//! setting ([`CodeSettings::relaxes_vectors`](crate::CodeSettings)) they are what this processor
-//! does in one instruction.
+//! addition, and where the proposal permits the result of a strict operator, it is chosen. With
+//! [`CodeSettings::relaxes_vectors`](crate::CodeSettings), the results are those of single
+//! instructions of this processor.
 
 use wasmparser::Operator;
 
@@ -100,8 +100,8 @@ impl FunctionCompiler<'_> {
         self.push_vector(dst);
     }
 
-    /// Products of signed bytes, and their sums in pairs, which wrap around. PMADDUBSW takes one of
-    /// the operands for unsigned, and saturates.
+    /// Products of signed bytes, and their sums in pairs, which wrap around. PMADDUBSW treats one
+    /// of the operands as unsigned, and saturates.
     fn dot(&mut self) {
         if self.module.settings.relaxes_vectors {
             let (right, left) = (self.pop(), self.pop());

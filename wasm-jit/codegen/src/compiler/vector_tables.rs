@@ -1,4 +1,4 @@
-//! The vector operators that are one instruction.
+//! The vector operators that take one instruction.
 
 use wasmparser::Operator;
 
@@ -8,17 +8,17 @@ use crate::asm::{Rounding, VectorImmOp as Imm, VectorOp as V};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum One {
     Binary(V),
-    /// The order of its operands does not matter.
+    /// An instruction for which the order of the operands does not matter.
     Commuting(V),
-    /// Its operands are in the reverse order.
+    /// An instruction that takes the operands in reverse order.
     Swapped(V),
-    /// With the predicate of CMPPS and CMPPD.
+    /// CMPPS or CMPPD with this predicate.
     Compare(Imm, u8),
     Unary(V),
     Round(Imm, Rounding),
 }
 
-/// Predicates of CMPPS and CMPPD: ordered, but for the last one.
+/// Predicates of CMPPS and CMPPD: ordered, except for the last one.
 const EQ: u8 = 0;
 const LT: u8 = 1;
 const LE: u8 = 2;
@@ -47,7 +47,7 @@ macro_rules! table {
 }
 
 table! {
-    // Not so additions and products of floats: of two NaNs, the first one is the result.
+    // Additions and products of floats do not commute: of two NaNs, the first one is the result.
     commuting: V128And PAND, V128Or POR, V128Xor PXOR,
         I8x16Eq PCMPEQB, I16x8Eq PCMPEQW, I32x4Eq PCMPEQD, I64x2Eq PCMPEQQ,
         I8x16Add PADDB, I8x16AddSatS PADDSB, I8x16AddSatU PADDUSB,

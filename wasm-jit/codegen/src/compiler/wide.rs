@@ -1,6 +1,6 @@
 //! 128-bit arithmetic: operands and results are pairs of i64, the low half first.
 //!
-//! A sum is ADD and ADC, a difference SUB and SBB. All operands are in their places before the
+//! A sum is ADD and ADC, a difference SUB and SBB. All operands are in their registers before the
 //! first of the two, because nothing between them may change the carry flag. A product is MUL or
 //! IMUL, from `rax` to `rdx:rax`.
 

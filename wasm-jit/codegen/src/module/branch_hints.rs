@@ -1,9 +1,10 @@
-//! Branch hints: the custom section `metadata.code.branch_hint`, in which a toolchain says which
+//! Branch hints: the custom section `metadata.code.branch_hint`, in which a toolchain records which
 //! way a `br_if` or an `if` most likely goes.
 //!
-//! The compiler uses them for two choices. Code that is unlikely does not count when the locals are
-//! chosen that are cached in registers (`scan.rs`), nor do calls there. The moves of a `br_if` that
-//! is likely are in the main sequence of the code, those of others in cold code (`branches.rs`).
+//! The compiler uses them for two decisions. Unlikely code, and calls in it, do not count when the
+//! compiler chooses the locals that are cached in registers (`scan.rs`). The moves of a `br_if`
+//! that is likely to be taken are in the main sequence of the code, those of other branches in cold
+//! code (`branches.rs`).
 //!
 //! Code is compiled in the order of the program, so both parts of an `if` stay where they are.
 
@@ -14,23 +15,23 @@ use wasmparser::BranchHintSectionReader;
 /// The hints of a module.
 #[derive(Debug, Default)]
 pub struct BranchHints {
-    /// Functions with hints, in ascending order, and the ranges of these.
+    /// Functions with hints, in ascending order, and the ranges of their hints.
     functions: Vec<(u32, Range<u32>)>,
     hints: Vec<Hint>,
 }
 
-/// What is known of one instruction.
+/// The hint for one instruction.
 #[derive(Clone, Copy, Debug)]
 struct Hint {
-    /// Its offset from the start of the function's body.
+    /// The offset of the instruction from the start of the function's body.
     offset: u32,
     /// Whether the condition most likely holds.
     is_likely: bool,
 }
 
 impl BranchHints {
-    /// Decodes the section. `None` if it is malformed: then it must be ignored, since a custom
-    /// section does not make a module invalid.
+    /// Decodes the section. `None` if it is malformed, in which case it must be ignored, since a
+    /// custom section does not make a module invalid.
     #[must_use]
     pub fn decode(section: BranchHintSectionReader<'_>) -> Option<Self> {
         let mut decoded = Self::default();
@@ -53,7 +54,7 @@ impl BranchHints {
         Some(decoded)
     }
 
-    /// Those of a function whose body is at this offset in the module.
+    /// The hints of a function whose body is at this offset in the module.
     pub(crate) fn of(&self, function: u32, body: u32) -> FunctionHints<'_> {
         let at = self.functions.binary_search_by_key(&function, |(function, _)| *function);
         let hints = at.map_or(&[][..], |at| {

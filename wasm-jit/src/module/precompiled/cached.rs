@@ -13,14 +13,14 @@ use crate::parallel::{self, PIECE};
 /// The module, from the cache or compiled.
 ///
 /// # Errors
-/// Those of compilation.
+/// As for compilation.
 pub(in crate::module) fn module(engine: &Engine, cache: &Cache, bytes: Bytes) -> Result<Module, Error> {
     let key = key(engine, &bytes);
     let loaded = cache.load(&key, |stored| {
         let contents = decode(engine, &stored).ok()?;
-        // Not only of the same key: files can be copied.
+        // An equal key is not enough: files can be copied.
         let is_same = parallel::are_equal(engine.compile_threads().get(), &contents.module, &bytes);
-        // SAFETY: the cache vouches for who has written the contents, and that they stay.
+        // SAFETY: the cache guarantees who has written the contents, and that they do not change.
         is_same.then(|| unsafe { load(engine, contents) }.ok()).flatten()
     });
     if let Some(module) = loaded {
@@ -38,7 +38,7 @@ pub(in crate::module) fn module(engine: &Engine, cache: &Cache, bytes: Bytes) ->
 fn key(engine: &Engine, module: &[u8]) -> String {
     let mut hasher = blake3::Hasher::new();
     for (what, value) in requirements(engine) {
-        // Both end with a character that is in neither.
+        // Both end with a character that neither contains.
         hasher.update(format!("{what}\n{value}\n").as_bytes());
     }
     let threads = engine.compile_threads().get();

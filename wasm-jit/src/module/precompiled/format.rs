@@ -6,12 +6,12 @@
 //! | 8 | [`FORMAT`], 32 bits, little-endian like all numbers here |
 //! | 12 | CRC-32 of everything that follows |
 //! | 16 | [`Header`], then the tables of the code, both in the encoding of the crate postcard |
-//! | `code.start` | the machine code, from a multiple of [`PAGE`] on, and zeros up to the next |
+//! | `code.start` | the machine code, from a multiple of [`PAGE`], and zeros up to the next |
 //! | `module.start` | the binary module, up to the end |
 //!
-//! The checksum finds accidents: bits that have changed, parts that are missing or are those of an
-//! older version of the file. It is not meant to find changes that somebody wants to be accepted;
-//! those are a matter of who can write the file.
+//! The checksum detects accidents: changed bits, missing parts, and parts of an older version of
+//! the file. It does not detect deliberate changes; protection against them depends on who can
+//! write the file.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ use crate::engine::Engine;
 use crate::error::PrecompiledError;
 use crate::parallel::{self, PIECE};
 
-/// The first bytes. The first one is in no text and in no binary module.
+/// The first bytes of the file. No text and no binary module contains the first of them.
 pub(super) const MAGIC: [u8; 8] = *b"\xffwasmjit";
 
 /// Incremented when this format, or the tables of an image, change.
@@ -42,7 +42,7 @@ const PAGE: usize = 4096;
 struct Header {
     /// The names and values of [`requirements`].
     requirements: Vec<(String, String)>,
-    /// Where the machine code is, without what fills its last page.
+    /// Where the machine code is, without the padding of its last page.
     code: Range<u64>,
     /// Where the binary module is.
     module: Range<u64>,
@@ -57,7 +57,8 @@ pub(super) struct Contents {
     pub tables: StoredTables,
 }
 
-/// What affects the code of a module, and what it relies on, with the values of this engine.
+/// Everything that affects the code of a module, and everything that it relies on, with the values
+/// of this engine.
 pub(super) fn requirements(engine: &Engine) -> Vec<(&'static str, String)> {
     // Versions of probed functions depend on the number of counters in stubs; they are not stored.
     let CodeSettings {
@@ -73,7 +74,7 @@ pub(super) fn requirements(engine: &Engine) -> Vec<(&'static str, String)> {
     let is_on = |on: bool| if on { "on" } else { "off" }.to_owned();
     vec![
         ("version", format!("{}-{FINGERPRINT}", env!("CARGO_PKG_VERSION"))),
-        // `Engine::new` has checked that the processor has it. Code uses nothing else, but for
+        // `Engine::new` has checked that the processor has it. Code uses nothing else except
         // AVX-512.
         ("processor", "x86-64-v3".to_owned()),
         ("AVX-512", is_on(uses_avx512)),
@@ -89,7 +90,7 @@ pub(super) fn requirements(engine: &Engine) -> Vec<(&'static str, String)> {
 pub(super) fn encode(engine: &Engine, image: &CodeImage, (code, tables): (Vec<u8>, StoredTables)) -> Vec<u8> {
     let requirements = requirements(engine).into_iter().map(|(name, value)| (name.to_owned(), value));
     let mut header = Header { requirements: requirements.collect(), code: 0..0, module: 0..0, tables };
-    // Positions take at most this much more than those that are zero.
+    // Positions take at most this many bytes more than zeros do.
     let longest = 4 * (10 - 1);
     let start = (PREAMBLE + encoded(&header).len() + longest).next_multiple_of(PAGE);
     let end = start + code.len();
@@ -131,7 +132,7 @@ fn encoded(header: &Header) -> Vec<u8> {
 /// The contents of a precompiled module, which are parts of `bytes`, not copies.
 ///
 /// # Errors
-/// It is not one, is damaged, or not for this engine.
+/// `bytes` is not a precompiled module, is damaged, or is not for this engine.
 pub(super) fn decode(engine: &Engine, bytes: &Bytes) -> Result<Contents, PrecompiledError> {
     let damaged = |what| PrecompiledError::Damaged { what };
     let preamble = bytes.strip_prefix(&MAGIC).ok_or(PrecompiledError::NotPrecompiled)?;
@@ -146,7 +147,7 @@ pub(super) fn decode(engine: &Engine, bytes: &Bytes) -> Result<Contents, Precomp
     if self::checksum(engine, rest) != u32::from_le_bytes(*checksum) {
         return Err(damaged("its checksum is wrong"));
     }
-    // Not a part of the header's type: those that were compiled by another version are recognized
+    // Not a part of the header's type, so that modules compiled by another version are recognized
     // although the rest of their header differs.
     let malformed = |_| damaged("its header is malformed");
     let found: Vec<(String, String)> = postcard::take_from_bytes(rest).map_err(malformed)?.0;

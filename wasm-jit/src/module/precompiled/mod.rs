@@ -3,14 +3,14 @@
 //! A precompiled module has the binary module, its machine code, and the tables of the code
 //! (`code/stored.rs` says why nothing else is needed). `format.rs` has its layout and its checks.
 //! Declarations are decoded again from the binary module, without validation; function bodies are
-//! not looked at. So a loaded module is like one that was just compiled: names, lines, probes,
+//! not read. A loaded module is therefore like one that was just compiled: names, lines, probes,
 //! versions and listings are computed from the same bytes, with the same code.
 //!
-//! Code runs with the engine's own code around it: everything that affects the code, or on which it
-//! relies, is a [requirement](format::requirements), and a module with other requirements is
+//! The code works together with the engine's own code: everything that affects it, or that it
+//! relies on, is a [requirement](format::requirements), and a module with other requirements is
 //! refused.
 //!
-//! With a cache ([`Config::cache`](crate::Config::cache)), all of this happens by itself
+//! With a cache ([`Config::cache`](crate::Config::cache)), all of this happens automatically
 //! (`cached.rs`).
 
 pub(super) mod cached;
@@ -31,9 +31,10 @@ use format::Contents;
 
 impl Module {
     /// The module with its machine code, for [`Module::deserialize`] and
-    /// [`Module::deserialize_file`]. It is always complete: a module is compiled once more if its
-    /// functions are compiled [when they are first called](crate::Config::lazy_compilation), and
-    /// if they have been probed, because probes change code.
+    /// [`Module::deserialize_file`]. The result is always complete: the module is compiled once
+    /// more if its functions are compiled [when they are first
+    /// called](crate::Config::lazy_compilation), or if they have been probed, because probes change
+    /// code.
     ///
     /// ```
     /// use wasm_jit::{Engine, Instance, Module, Store};
@@ -52,7 +53,7 @@ impl Module {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Module::new`], if it is compiled once more.
+    /// As for [`Module::new`], if the module is compiled once more.
     pub fn serialize(&self) -> Result<Vec<u8>, Error> {
         let image = self.code();
         if let Some(code) = image.original_code() {
@@ -69,33 +70,32 @@ impl Module {
     }
 
     /// Loads a module that [`Module::serialize`] returned, in this process or another one. The
-    /// engine must have the same version and the same settings of code as the one that compiled it;
-    /// names of functions, source lines, probes, traps and listings are the same as if the module
-    /// was compiled.
+    /// engine must have the same version and the same code-generation settings as the one that
+    /// compiled the module. Names of functions, source lines, probes, traps and listings are the
+    /// same as if the module had been compiled.
     ///
     /// # Safety
     /// The bytes must be those that [`Module::serialize`] returned. Accidental changes are
-    /// detected; changes by somebody who wants them to be accepted are not, and the code that is
-    /// loaded can do whatever the process can.
+    /// detected, deliberate ones are not, and the loaded code can do whatever the process can.
     ///
     /// # Errors
-    /// [`Error::Precompiled`]: it is damaged, or was compiled by an engine of another version or
-    /// with other settings. [`Error::Code`]: the system refused memory.
+    /// [`Error::Precompiled`] if the module is damaged, or was compiled by an engine of another
+    /// version or with other settings; [`Error::Code`] if the system refused memory.
     pub unsafe fn deserialize(engine: &Engine, bytes: impl AsRef<[u8]>) -> Result<Self, Error> {
         let contents = format::decode(engine, &Bytes::copy_from_slice(bytes.as_ref()))?;
         // SAFETY: the caller's obligation.
         unsafe { load(engine, contents) }
     }
 
-    /// As [`Module::deserialize`], from a file. It is mapped, not read: what is not needed does not
-    /// take memory.
+    /// As [`Module::deserialize`], from a file. The file is mapped, not read, so parts that are not
+    /// needed do not take memory.
     ///
     /// # Safety
-    /// As [`Module::deserialize`]; and the file must not be written or truncated as long as the
+    /// As for [`Module::deserialize`]; and the file must not be written or truncated as long as the
     /// module exists. It may be removed, or replaced by another file of this name.
     ///
     /// # Errors
-    /// As [`Module::deserialize`], and [`Error::Read`].
+    /// As for [`Module::deserialize`], and [`Error::Read`] if the file cannot be read.
     pub unsafe fn deserialize_file(engine: &Engine, path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         // SAFETY: the file stays unchanged, by the caller's obligation.

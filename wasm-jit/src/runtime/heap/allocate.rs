@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 use super::chunk::{BLOCK, CHUNK, Chunk, LINE, MAX_BLOCKS, bitmaps, block_of, line_words, place_words};
 use super::{Heap, MAX_SMALL, Span, bits};
 
-/// Objects of up to as many lines are worth a search through blocks for a hole in which they fit.
+/// For objects of up to this many lines it is worth searching blocks for a hole in which they fit.
 const SEARCHED_LINES: usize = 8;
 
 impl Heap {
@@ -106,7 +106,8 @@ impl Heap {
         Some(Span { start, end: start + BLOCK })
     }
 
-    /// The index of a chunk with a property: the first one from index `from` on, or else before it.
+    /// The index of a chunk with a property: the first one at or after index `from`, or else before
+    /// it.
     fn search(&self, from: usize, property: impl Fn(&Chunk) -> bool) -> Option<usize> {
         let from = from.min(self.chunks.len());
         (from..self.chunks.len()).chain(0..from).find(|index| property(&self.chunks[*index]))
@@ -119,7 +120,7 @@ impl Heap {
         index
     }
 
-    /// Whether the heap would be larger than a limit with this many bytes more.
+    /// Whether the heap would be larger than a limit with this many more bytes.
     pub(super) fn exceeds(&self, bytes: u64, limit: u64) -> bool {
         self.bytes().checked_add(bytes).is_none_or(|bytes| bytes > limit)
     }
@@ -141,8 +142,8 @@ impl Heap {
         NonNull::new(ptr::with_exposed_provenance_mut(address))
     }
 
-    /// As [`Heap::allocate_large`], as long as no free blocks have to be returned to the system for
-    /// it. The address is not recorded as that of an object.
+    /// As [`Heap::allocate_large`], if no free blocks have to be returned to the system for it. The
+    /// address is not recorded as that of an object.
     fn large(&mut self, size: usize, limit: u64) -> Option<usize> {
         let count = size.div_ceil(BLOCK);
         if count > MAX_BLOCKS {

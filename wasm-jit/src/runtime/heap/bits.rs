@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-/// Index of the first bit from `from` on that differs from those of `inverse`: with 0 the first
-/// that is set, with all ones the first that is clear; the number of bits if there is none.
+/// The index of the first bit at or after `from` that differs from the bits of `inverse`: with 0
+/// the first that is set, with all ones the first that is clear; the number of bits if there is
+/// none.
 fn next(words: &[u64], from: usize, inverse: u64) -> usize {
     let mut index = from / 64;
     if index >= words.len() {

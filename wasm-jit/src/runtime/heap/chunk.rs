@@ -1,5 +1,5 @@
-//! Chunks: what a heap maps. A chunk is divided into blocks, the first of which hold bitmaps of
-//! the whole chunk; so masking the address of an object leads to its mark.
+//! Chunks: what a heap maps. A chunk is divided into blocks, the first of which hold bitmaps of the
+//! entire chunk, so masking the address of an object leads to its mark.
 
 use std::ops::Range;
 use std::ptr;
@@ -26,11 +26,11 @@ pub(super) const MAX_BLOCKS: usize = BLOCKS - BITMAP_BLOCKS;
 
 /// Lines of a block.
 pub(super) const LINES: usize = BLOCK / LINE;
-/// Places of a block where an object can start.
+/// The number of positions in a block where an object can start.
 const PLACES: usize = BLOCK / 8;
 
-/// The bitmaps at the start of a chunk. A bit stands for a place or for a line of the chunk; those
-/// of the bitmaps themselves are always clear.
+/// The bitmaps at the start of a chunk. A bit stands for a position where an object can start, or
+/// for a line of the chunk; the bits for the bitmaps themselves are always clear.
 #[repr(C)]
 pub(super) struct Bitmaps {
     /// The starts of objects that were reached in this collection; clear between collections.
@@ -41,15 +41,15 @@ pub(super) struct Bitmaps {
     pub(super) line_marks: [u64; CHUNK / LINE / 64],
     /// The lines that are available for allocation.
     pub(super) free_lines: [u64; CHUNK / LINE / 64],
-    /// The lines that were allocated since the last collection. From the start of a run of them on,
-    /// objects follow one another; where there is a zero instead of a header, the next one is at
-    /// the start of the next line.
+    /// The lines that were allocated since the last collection. In a run of such lines, objects
+    /// follow one another from its start; where there is a zero instead of a header, the next
+    /// object is at the start of the next line.
     pub(super) fresh_lines: [u64; CHUNK / LINE / 64],
-    /// The blocks of which `starts` includes the objects in fresh lines.
+    /// The blocks for which `starts` includes the objects in fresh lines.
     pub(super) walked: u32,
 }
 
-/// The words of a bitmap of places that stand for a block.
+/// The words of a bitmap of positions that stand for a block.
 pub(super) fn place_words(block: usize) -> Range<usize> {
     block * (PLACES / 64)..(block + 1) * (PLACES / 64)
 }
@@ -132,7 +132,7 @@ impl Chunk {
         Some(base)
     }
 
-    /// Whether it is the chunk of one large object, larger than a chunk.
+    /// Whether this is the chunk of one large object, larger than a normal chunk.
     pub(super) fn is_dedicated(&self) -> bool {
         self.length > CHUNK
     }
@@ -180,7 +180,7 @@ impl Chunk {
         Some(first..first + count)
     }
 
-    /// The mask of those of these blocks that are free.
+    /// The mask of the free blocks among these.
     pub(super) fn free_among(&self, blocks: &Range<usize>) -> u32 {
         self.free & mask(blocks)
     }
@@ -208,7 +208,7 @@ impl Chunk {
         self.free |= mask;
     }
 
-    /// Returns the memory of at most `count` free blocks to the system; says of how many.
+    /// Returns the memory of at most `count` free blocks to the system; returns their number.
     pub(super) fn release(&mut self, count: usize) -> usize {
         let mut rest = count;
         while rest > 0 && self.free != 0 {

@@ -1,4 +1,4 @@
-//! Marking.
+//! Marking: finds the objects that are reachable from the roots.
 //!
 //! An object is marked when it is found, and is `pending` until its references have been followed.
 //! The end of `pending` is its top. An entry is the address of an object, or the rest of an array
@@ -12,21 +12,21 @@ use super::layout::{layout_of, length_of, read, size_of_object};
 use super::{Heap, MAX_SMALL, bits};
 use crate::object_type::{Elements, ObjectLayout};
 
-/// Elements of an array that are followed at once. What they lead to is followed before the next
-/// ones, which bounds the number of pending objects.
+/// The number of elements of an array that are followed at once. Everything they lead to is
+/// followed before the next elements, which bounds the number of pending objects.
 const ELEMENTS_AT_ONCE: usize = 128;
 
 impl Heap {
     /// Begins a collection. The current span, whose bump pointer is `next`, is retired: compiled
-    /// code must not allocate before the next [`Heap::refill`]. There follow calls of
-    /// [`Heap::mark_ambiguous`] and [`Heap::mark_reference`] for all roots, [`Heap::trace`], and if
-    /// that leads to other roots, these methods again; then [`Heap::sweep`].
+    /// code must not allocate before the next [`Heap::refill`]. Then the caller calls
+    /// [`Heap::mark_ambiguous`] and [`Heap::mark_reference`] for all roots, [`Heap::trace`], these
+    /// methods again if that led to other roots, and finally [`Heap::sweep`].
     pub(crate) fn begin(&mut self, next: usize) {
         self.retire(next);
         debug_assert!(self.pending.is_empty());
     }
 
-    /// Marks the object that starts at the address that this word is, if one does. The word may be
+    /// Marks the object that starts at the address `word`, if there is one. The word may be
     /// anything. Returns whether there is such an object.
     pub(crate) fn mark_ambiguous(&mut self, word: u64) -> bool {
         let address = word as usize;
@@ -67,8 +67,8 @@ impl Heap {
     }
 
     /// Marks the object to which a reference refers: a word of a field, element, global or table
-    /// whose type is `anyref`, `externref` or a subtype of one of them. A value of the host is
-    /// passed to `other`.
+    /// whose type is `anyref`, `externref` or a subtype of one of them. A host value is passed to
+    /// `other`.
     #[inline(always)]
     pub(crate) fn mark_reference(&mut self, word: u64, other: &mut dyn FnMut(u64)) {
         if word >> 47 != 0 {
@@ -78,9 +78,9 @@ impl Heap {
         }
     }
 
-    /// Marks everything that marked objects refer to, directly or through others. Values of the
-    /// host and exceptions to which they refer are passed to `other`; the same word may be passed
-    /// several times.
+    /// Marks everything that marked objects refer to, directly or through others. Host values and
+    /// exceptions to which they refer are passed to `other`; the same word may be passed several
+    /// times.
     pub(crate) fn trace(&mut self, other: &mut dyn FnMut(u64)) {
         while let Some(entry) = self.pending.pop() {
             if entry & 1 == 0 {
@@ -142,7 +142,7 @@ impl Heap {
     }
 }
 
-/// Passes on a word of a field for exceptions.
+/// Passes the word of a field for exceptions to `other`.
 fn pass(word: u64, other: &mut dyn FnMut(u64)) {
     if word != 0 {
         other(word);

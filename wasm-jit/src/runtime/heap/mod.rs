@@ -1,54 +1,56 @@
-//! The heap of a store: structs and arrays of WebAssembly, and their collection.
+//! The heap of a store: WebAssembly structures and arrays, and their collection.
 //!
 //! It is a mark-region heap in the manner of Immix (Blackburn and McKinley, "Immix: a mark-region
 //! garbage collector with space efficiency, fast collection, and mutator performance", PLDI 2008),
-//! of which nothing moves.
+//! but it never moves objects.
 //!
 //! # Design
 //! - Memory is mapped in chunks of 1 MiB (`chunk.rs`), which are divided into blocks of 32 KiB, and
 //!   these into lines of 128 bytes. Compiled code allocates by incrementing a pointer within a
 //!   [`Span`]: a free block, or a run of free lines in a block that contains objects
 //!   (`allocate.rs`).
-//! - An object of more than [`MAX_SMALL`] bytes has blocks of its own, or if it does not fit into a
-//!   chunk with others, a chunk of its own.
-//! - A collection marks objects, and the lines that they occupy (`mark.rs`). Then it examines the
-//!   marks of lines, 32 bytes for each block, and no objects (`sweep.rs`): lines without a mark are
-//!   available again.
+//! - An object of more than [`MAX_SMALL`] bytes has its own blocks, or its own chunk if it does not
+//!   fit into a chunk with others.
+//! - A collection marks objects, and the lines that they occupy (`mark.rs`). Then it examines only
+//!   the marks of lines, 32 bytes for each block, not the objects (`sweep.rs`): lines without a
+//!   mark are available again.
 //!
 //! # Roots and references
-//! A word of a stack may be anything, so the heap must know whether an object starts there. Of the
-//! objects that survived a collection it has a bitmap: their marks. Objects that were allocated
-//! since are added to the bitmap when it is needed, for the block that such a word leads to: a walk
-//! over the objects of its spans, which follow one another. Compiled code writes no bit.
+//! A word of a stack may be anything, so the heap must know whether an object starts there. For the
+//! objects that survived a collection, it has a bitmap: their marks. Objects that were allocated
+//! since are added to the bitmap on demand, for the block that such a word leads to, by a walk over
+//! the objects of its spans, which follow one another. Compiled code writes no bits.
 //!
-//! A reference in an object is exact: null, a value of the host (a word of 2^47 or more), an `i31`
-//! (a smaller word that is odd), or the first address of an object of this heap. Its chunk and its
-//! mark are found by masking the address. Fields that hold exceptions are listed apart.
+//! A reference in an object is exact: null, a host value (a word of 2^47 or more), an `i31` (a
+//! smaller word that is odd), or the first address of an object of this heap. The chunk and the
+//! mark of an object are found by masking its address. Fields that hold exceptions are listed
+//! separately.
 //!
 //! Nothing moves, since a word on a stack is not known to be a reference, and could not be updated.
-//! That also lets compiled code and host keep addresses without registering them. Holes between
-//! survivors are the price; their lines are reused as soon as all objects in them are dead.
+//! Compiled code and the host can therefore keep addresses without registering them. The price is
+//! holes between survivors; a line is reused as soon as all objects in it are dead.
 //!
 //! # What is guaranteed
 //! - Only complete objects are read. The objects of a span are those before its bump pointer, which
 //!   compiled code increments when it has written all fields. Where an incomplete object may be,
 //!   [`Heap::refill`] and [`Heap::begin`] write a zero, which ends the walk.
-//! - What is marked, and what is reachable from it, survives at its address. Everything else is
-//!   freed, but small objects only together with all others in their lines; until then they can
-//!   neither be found nor reached.
-//! - A word of a stack that is an address inside of an object, or at its end, keeps nothing alive.
-//! - Marking uses no stack of its own thread, whatever the depth of structures.
+//! - Every object that is marked or reachable from a marked object survives at its address. Every
+//!   other object is freed, but a small one only together with all others in its lines; until then
+//!   it can neither be found nor reached.
+//! - A word of a stack that is an address inside an object, or at its end, keeps nothing alive.
+//! - Marking does not recurse: its use of the thread's stack does not depend on the depth of
+//!   structures.
 //! - A request does not make the memory of blocks and large objects exceed the limit that is given
-//!   with it. One that cannot be satisfied is answered with `None`.
+//!   with it. A request that cannot be satisfied returns `None`.
 //!
 //! # Costs
 //! - The bitmaps of a chunk are 2 of its 32 blocks, of which 36 KiB are used: 3.7% of the memory of
-//!   objects. They are not counted in [`Heap::bytes`]. The memory of host values is, although it is
-//!   elsewhere: collections are due earlier because of it, and the limit is for both.
+//!   objects. They are not counted in [`Heap::bytes`]. The memory of host values is counted,
+//!   although it is elsewhere: it makes collections due earlier, and the limit includes it.
 //! - A large object in a chunk with others occupies a multiple of 32 KiB.
 //! - A collection takes time in proportion to the live objects, plus a small constant for each
 //!   block. It is due when as much has been allocated as survived the last one, so the heap is
-//!   about twice as large as what is alive, plus [`MINIMUM_ALLOWANCE`].
+//!   about twice as large as the live objects, plus [`MINIMUM_ALLOWANCE`].
 
 mod allocate;
 mod bits;
@@ -66,10 +68,11 @@ use chunk::Chunk;
 /// Bytes of the largest objects that are allocated in spans.
 pub(crate) const MAX_SMALL: usize = MAX_SMALL_OBJECT as usize;
 
-/// Bytes that may be allocated between collections however little is alive.
+/// Bytes that may be allocated between collections even if almost nothing is alive.
 const MINIMUM_ALLOWANCE: u64 = 8 << 20;
 
-/// Bytes of a heap that is collected at every allocation, if an engine is made for that.
+/// The maximum size in bytes of a heap that is collected at every allocation, if the engine is
+/// configured for that.
 const SMALL_HEAP: u64 = 128 << 10;
 
 /// Memory in which compiled code may allocate, as addresses.
@@ -77,7 +80,7 @@ const SMALL_HEAP: u64 = 128 << 10;
 pub(crate) struct Span {
     /// The first bump pointer.
     pub(crate) start: usize,
-    /// What objects must not exceed.
+    /// The end of the memory for objects.
     pub(crate) end: usize,
 }
 
@@ -89,7 +92,7 @@ pub(crate) struct Span {
 /// and types live as long as their objects. Nobody uses objects while one of the methods runs.
 #[derive(Debug)]
 pub(crate) struct Heap {
-    /// By address.
+    /// The chunks, by address.
     chunks: Vec<Chunk>,
     /// Blocks with objects in which there may be holes, to be used from the last one on.
     recyclable: Vec<usize>,
@@ -97,21 +100,21 @@ pub(crate) struct Heap {
     narrow: Vec<usize>,
     /// Where compiled code allocates now.
     span: Option<Span>,
-    /// Memory of all blocks and large objects that is not with the system.
+    /// Memory of all blocks and large objects that has not been returned to the system.
     bytes: u64,
     /// Memory of host values ([`Heap::add_external`]).
     external: u64,
     /// Number of free blocks.
     free_blocks: usize,
-    /// Bytes handed out since the last collection.
+    /// Bytes that were handed out since the last collection.
     allocated: u64,
-    /// How many may be handed out until the next one.
+    /// Bytes that may be handed out until the next collection.
     allowance: u64,
     /// The chunk of the last block that was handed out.
     last_block: usize,
     /// The chunk of the last large object that was allocated.
     last_large: usize,
-    /// What is marked, but not traced yet (`mark.rs`).
+    /// Objects that are marked, but not traced yet (`mark.rs`).
     pending: Vec<usize>,
 }
 
@@ -146,30 +149,30 @@ impl Heap {
         self.allocated = self.allocated.saturating_add(bytes);
     }
 
-    /// What is left of the memory of host values, before a collection is completed by
+    /// Sets the remaining memory of host values, before a collection is completed by
     /// [`Heap::sweep`].
     pub(crate) fn set_external(&mut self, bytes: u64) {
         self.external = bytes;
     }
 
-    /// Whether there may be host values with this many bytes more.
+    /// Whether there may be host values with this many more bytes.
     pub(crate) fn has_room_for(&mut self, bytes: u64, limit: u64) -> bool {
         if self.exceeds(bytes, limit) {
-            // Perhaps the memory of free blocks suffices.
+            // Returning the memory of free blocks may suffice.
             self.trim(0);
         }
         !self.exceeds(bytes, limit)
     }
 
     /// Whether there should be a collection before more memory is requested, in a heap with this
-    /// limit: if much has been allocated since the last one, compared to what was alive then, or to
-    /// the limit.
+    /// limit: if much has been allocated since the last collection, compared to the memory that was
+    /// alive then or to the limit.
     pub(crate) fn is_due(&self, limit: u64) -> bool {
         self.allocated >= self.allowance.min(limit / 4)
     }
 
-    /// Whether a collection before each allocation is affordable: of a small heap, or if a part of
-    /// a large one has been allocated since the last collection.
+    /// Whether a collection before an allocation is affordable: the heap is small, or enough of it
+    /// has been allocated since the last collection.
     pub(crate) fn may_always_collect(&self) -> bool {
         self.bytes <= SMALL_HEAP || self.allocated >= self.bytes / 16
     }

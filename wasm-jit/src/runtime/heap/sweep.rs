@@ -1,4 +1,4 @@
-//! Sweeping: what was not marked is freed.
+//! Sweeping: frees the objects that were not marked.
 
 use super::chunk::{BLOCK, Chunk, LINE, LINES, line_words, place_words};
 use super::{Heap, MINIMUM_ALLOWANCE};
@@ -7,7 +7,8 @@ use super::{Heap, MINIMUM_ALLOWANCE};
 const PENDING_CAPACITY: usize = 4096;
 
 impl Heap {
-    /// Ends a collection, when [`Heap::trace`] has nothing left to do: frees what is not marked.
+    /// Ends a collection, when [`Heap::trace`] has nothing left to do: frees the objects that are
+    /// not marked.
     pub(crate) fn sweep(&mut self) {
         debug_assert!(self.pending.is_empty());
         self.recyclable.clear();

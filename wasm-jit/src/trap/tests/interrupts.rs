@@ -44,7 +44,7 @@ fn an_endless_loop_is_interrupted_again_and_again() {
     }
 }
 
-/// Interrupts of one program, at most.
+/// The maximum number of interrupts of one program.
 const MAX_ROUNDS: usize = 20_000;
 
 #[test]
@@ -106,7 +106,7 @@ fn an_interrupt_around_a_call_of_the_host_finds_the_instance() {
         let timeout = handle.interrupt_after(Duration::from_micros(200)).unwrap();
         let (trap, backtrace) = trap_of(instance.run(&image, 0));
         assert_eq!(trap, Trap::Interrupt);
-        // None, if the request was made before the call.
+        // There is none if the request was made before the call.
         let instances: Vec<_> = backtrace.instances().collect();
         assert!(instances.iter().all(|found| *found == InstanceId::of_number(NUMBER)), "{instances:?}");
         drop(timeout);

@@ -54,7 +54,7 @@ impl Function {
         self.asm.call(qword_ptr(rax + 8 * libcall as i32)).unwrap();
     }
 
-    /// CALL of the function of `context`, as in compiled code.
+    /// CALL of the function with this context, as in compiled code.
     pub(super) fn call_host(&mut self, host: &HostFunction) {
         let asm = &mut self.asm;
         asm.mov(rax, r14).unwrap();
@@ -102,7 +102,7 @@ pub(super) fn image(functions: &[Build<'_>]) -> Arc<CodeImage> {
     image_of(&functions)
 }
 
-/// The same, for functions with or without a frame.
+/// As above, for functions with or without a frame.
 pub(super) fn image_of(functions: &[(bool, Build<'_>)]) -> Arc<CodeImage> {
     let mut chunk = Chunk::default();
     for (index, (with_frame, build)) in (0..).zip(functions) {
@@ -186,7 +186,7 @@ pub(super) struct Instance {
 
 const RESERVED: usize = 1 << 34;
 
-/// Quadwords in front of a context: the instance's number is among them.
+/// Quadwords before a context: the instance's number is among them.
 const IN_FRONT: usize = 4;
 const _: () = assert!(8 * IN_FRONT as i32 >= -INSTANCE_NUMBER);
 

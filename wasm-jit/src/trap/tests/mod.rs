@@ -1,4 +1,4 @@
-//! Hand-assembled functions are left by every kind of non-local exit.
+//! Hand-assembled functions that are left by every kind of non-local exit.
 
 mod interrupts;
 mod kit;
@@ -396,7 +396,7 @@ fn a_deep_recursion_keeps_the_inner_frames() {
 
 /// What happens to a child process that does so.
 fn end_of_child(act: impl FnOnce()) -> i32 {
-    // SAFETY: the child does nothing but what may be done in a signal handler.
+    // SAFETY: the child does only what may be done in a signal handler.
     unsafe {
         match libc::fork() {
             0 => {
@@ -443,7 +443,8 @@ fn a_backtrace_says_why_an_instruction_is_unknown() {
     assert!(text.contains("(instruction unknown: function 0: compiling it again"), "{text}");
 }
 
-/// What is decoded at an entry is what stands there before or after a patch, never a part of both.
+/// The instruction that is decoded at an entry is the one before or after a patch, never a mixture
+/// of both.
 #[test]
 fn entries_are_read_while_they_are_patched() {
     use std::sync::atomic::{AtomicBool, Ordering};

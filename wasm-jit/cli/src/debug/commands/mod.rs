@@ -41,7 +41,7 @@ macro_rules! command {
     };
 }
 
-/// All commands. An abbreviation means the first one that begins with it.
+/// All commands. An abbreviation stands for the first command that begins with it.
 pub(super) const COMMANDS: &[Command] = &[
     command!("run", ["r"], "", "starts the program", Session::run, false),
     command!("start", [], "", "starts the program, and stops in its first function", Session::start, false),
@@ -280,7 +280,7 @@ impl Session {
         Self::of(debugger, Some(launcher))
     }
 
-    /// A session with a program that runs: stops it.
+    /// Begins a session with a running program, which it stops.
     pub(super) fn attach(debugger: Arc<Debugger>) -> (Self, Done) {
         let mut session = Self::of(debugger, None);
         session.is_running = true;
@@ -291,7 +291,7 @@ impl Session {
         (session, stopped)
     }
 
-    /// Ends a session with a program that goes on: deletes its breakpoints.
+    /// Ends a session with a program that continues: deletes its breakpoints.
     pub(super) fn detach(&self) {
         for breakpoint in self.debugger.breakpoints() {
             let _ = self.debugger.delete(breakpoint.number);
@@ -452,7 +452,7 @@ impl Session {
     fn reverse(&mut self, arguments: &str, how: Reverse) -> Done {
         let times = count(arguments)?;
         self.debugger.reverse(how, times).map_err(message)?;
-        // Also if it had ended.
+        // Even if the program had ended.
         self.is_running = true;
         self.wait()
     }

@@ -1,4 +1,4 @@
-//! Commands about places: frames, functions, source lines and instructions.
+//! Commands about locations: frames, functions, source lines and instructions.
 
 use std::fmt::Write;
 
@@ -24,7 +24,7 @@ impl Session {
         say(text)
     }
 
-    /// The threads that have stopped in this run; a mark is at the one that is stopped.
+    /// The threads that have stopped in this run; the thread that is stopped now is marked.
     pub(super) fn threads(&self) -> String {
         let mut text = String::new();
         for number in 1..=self.debugger.threads() {

@@ -75,7 +75,7 @@ impl Session {
         say(text)
     }
 
-    /// The variables of the source; where none is known, or with `all`, the locals of WebAssembly.
+    /// The source variables; if none is known, or with `all`, the WebAssembly locals.
     pub(super) fn locals(&self, which: &str) -> Done {
         let shows_all = match which {
             "" => false,

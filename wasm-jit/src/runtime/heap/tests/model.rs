@@ -9,7 +9,8 @@ use rand::{RngExt, SeedableRng};
 use super::mutator::{Mutator, Type, array_type, load, plain_array_type, store, struct_type};
 use crate::object_type::Elements;
 
-/// What the model knows of an object: its words after the header, and which ones may be references.
+/// What the model knows about an object: its words after the header, and which ones may be
+/// references.
 struct Object {
     words: Vec<u64>,
     references: Vec<usize>,
@@ -46,7 +47,7 @@ impl World {
         }
     }
 
-    /// A word for a field of a reference: mostly, an object.
+    /// A word for a reference field: in most cases an object.
     fn reference(&mut self) -> u64 {
         match self.rng.random_range(0..10) {
             0 => 0,
@@ -56,7 +57,7 @@ impl World {
         }
     }
 
-    /// An object that is reached by a few steps from a root.
+    /// An object that is reached in a few steps from a root.
     fn reachable(&mut self) -> Option<usize> {
         let mut object = *self.roots.choose(&mut self.rng)?;
         for _ in 0..self.rng.random_range(0..5) {
@@ -133,7 +134,7 @@ impl World {
         self.mutator.begin();
         let mut roots: Vec<u64> = self.roots.iter().map(|root| *root as u64).collect();
         let objects: Vec<usize> = self.objects.keys().copied().collect();
-        // Words of which the model knows that no object starts there.
+        // Words that, as the model knows, are not the start of an object.
         for _ in 0..200 {
             let word = match self.rng.random_range(0..4) {
                 0 => self.rng.random(),

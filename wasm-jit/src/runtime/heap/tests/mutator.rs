@@ -9,7 +9,7 @@ use super::super::{Heap, MAX_SMALL, bits};
 use crate::object_type::{Elements, ObjectLayout, ObjectType};
 use crate::vmctx::VmKind;
 
-/// What the memory of dead objects is overwritten with: as a header, an address at which nothing is
+/// The word that overwrites the memory of dead objects: as a header, an address at which nothing is
 /// mapped.
 const POISON: u64 = 0x0000_7fff_dead_dea8;
 
@@ -49,7 +49,7 @@ pub(super) fn load(address: usize) -> u64 {
 
 /// Writes the word at an address of the heap.
 pub(super) fn store(address: usize, word: u64) {
-    // SAFETY: the tests use addresses of objects, and of spans of their own.
+    // SAFETY: the tests use addresses of objects, and of their own spans.
     unsafe { ptr::with_exposed_provenance_mut::<u64>(address).write(word) }
 }
 
@@ -153,7 +153,8 @@ impl Mutator {
         chunks.flat_map(|chunk| chunk.bitmaps().starts).map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Asserts what must hold between collections; exactly, what can be derived in another way.
+    /// Asserts the invariants between collections, exactly if a value can be derived in another
+    /// way.
     pub(super) fn check(&mut self) {
         let (mut bytes, mut free) = (0, 0);
         for chunk in &mut self.heap.chunks {

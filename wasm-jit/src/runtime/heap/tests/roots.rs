@@ -1,11 +1,11 @@
-//! Words that are objects, and words that only look like it.
+//! Words that are objects, and words that only look like objects.
 
 use super::super::MAX_SMALL;
 use super::super::chunk::{BLOCK, CHUNK};
 use super::mutator::{Mutator, array_parts, array_type, load, plain_array_type, store, struct_type};
 use crate::object_type::Elements;
 
-/// Which of these words are objects, in a collection that keeps those.
+/// Which of these words are objects, according to a collection that keeps those objects.
 fn objects_among(mutator: &mut Mutator, words: impl IntoIterator<Item = u64>) -> Vec<u64> {
     mutator.begin();
     let objects = words.into_iter().filter(|word| mutator.heap.mark_ambiguous(*word)).collect();
@@ -57,7 +57,8 @@ fn an_object_that_is_not_complete_is_none() {
     store(incomplete, load(complete));
     store(incomplete + 8, 0x0000_1234_5678_9ab0);
     assert_eq!(objects_among(&mut mutator, [complete as u64, incomplete as u64]), [complete as u64]);
-    // The same for one that is left when the span is exchanged, of which too little is left.
+    // The same for an incomplete object that remains when the span is exchanged because too little
+    // of it is left.
     mutator.object(struct_type(MAX_SMALL as u32 / 8, []), &[0; MAX_SMALL / 8 - 1]);
     let complete = mutator.object(ty, &[0; 3]);
     let incomplete = mutator.reserve(32).expect("there is no limit");
@@ -86,7 +87,7 @@ fn new_objects_in_holes_are_found_next_to_survivors() {
 
 #[test]
 fn spans_that_follow_one_another_are_walked() {
-    // Of each span only some bytes are used, up to a boundary of lines or not.
+    // Only some bytes of each span are used, up to a line boundary or not.
     for used in [1, 15, 16, 17, 31, 32, 40] {
         let mut mutator = Mutator::new();
         let (word, large) = (struct_type(1, []), struct_type(MAX_SMALL as u32 / 8, []));

@@ -108,7 +108,7 @@ fn all_lines_of_an_object_are_kept() {
             kept.push(mutator.object(ty, &vec![u64::from(words); words as usize - 1]));
         }
         mutator.collect(&kept);
-        // What was freed is overwritten, and reused.
+        // Freed memory is overwritten, and reused.
         for _ in 0..20_000 {
             mutator.object(filler, &[]);
         }
@@ -150,7 +150,7 @@ fn objects_larger_than_a_line_find_holes_beyond_small_ones() {
         let object = mutator.object(larger, &[2; 23]);
         assert!((wide[0]..=wide[wide.len() - 1]).contains(&object), "{object:x}");
     }
-    // The holes that were too small are found when they are not.
+    // Holes that were too small are found when they are large enough.
     for _ in 0..4 * (narrow.len() / 2 - 4) {
         mutator.object(small, &[3; 3]);
     }
