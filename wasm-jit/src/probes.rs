@@ -132,7 +132,6 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::{NoValue, Only, Wanted};
 
-use crate::code::probed::counting::Choice;
 use crate::code::probed::ids::NoId;
 use crate::code::probed::{MakeError, NoProbe, Request, RequestedKind};
 use crate::code::{CodeImage, ObserveError};
@@ -141,6 +140,7 @@ use crate::module::Module;
 use crate::types::ValType;
 
 mod accessor;
+mod branches;
 mod first_calls;
 mod frame;
 mod generic;
@@ -159,6 +159,8 @@ pub use crate::code::probed::Callback;
 pub use crate::code::probed::counters::InstanceId;
 pub use crate::store_id::StoreId;
 pub use accessor::{AccessError, FrameAccessor};
+pub use branches::Branches;
+use branches::executions;
 pub use first_calls::FirstCallWatch;
 pub use frame::Frame;
 pub use generic::{FuelThreshold, GenericFn};
@@ -304,37 +306,6 @@ impl Kind {
     }
 }
 
-/// How often an instruction went each way.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Branches {
-    /// Any of them but `br_table`.
-    Condition {
-        /// How often the condition held: the branch was taken, the first part of the `if` was
-        /// executed, or the first operand was selected.
-        taken: u64,
-        /// How often it did not.
-        not_taken: u64,
-    },
-    /// A `br_table`.
-    Table {
-        /// For each index, how often it was given.
-        targets: Box<[u64]>,
-        /// How often a larger index was.
-        default: u64,
-    },
-}
-
-impl Branches {
-    /// How often the instruction was executed.
-    pub fn total(&self) -> u64 {
-        match self {
-            Self::Condition { taken, not_taken } => taken + not_taken,
-            Self::Table { targets, default } => targets.iter().sum::<u64>() + default,
-        }
-    }
-}
-
 /// In which instances of a module a probe fires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -468,6 +439,10 @@ pub enum ProbeError {
         /// Why.
         source: io::Error,
     },
+    /// The function of a global probe belongs to the module whose instructions the probe is on: it
+    /// would call itself until the stack overflows.
+    #[error("the function of the probe belongs to the module that the probe is on, and would call itself")]
+    OwnModule,
     /// There is no id for the place.
     #[error(transparent)]
     Id(fastinst::Error),
@@ -716,6 +691,8 @@ fn requested(
     location: Location,
     position: u32,
 ) -> Result<RequestedKind, ProbeError> {
+    let length = body.range().len() as u32;
+    values::check(kind, location.function, location.offset(length))?;
     if matches!(kind, Kind::Wasm { .. }) && location.place == Place::Exit && !body.results_are_in_registers()
     {
         return Err(ProbeError::AtExit { function: location.function });
@@ -725,11 +702,9 @@ fn requested(
         Kind::Count => RequestedKind::Count,
         Kind::CountBranch => RequestedKind::CountChoice,
         Kind::Generic(function) => function.request(),
-        Kind::Native { function, values } => {
-            body.call(*function, function.callee(), values, location, position)?
-        }
+        Kind::Native { function, values } => body.call(function.callee(), values, location, position)?,
         Kind::Shortcut { shortcut, function, values } => {
-            body.call(*function, shortcut.callee(*function), values, location, position)?
+            body.call(shortcut.callee(*function), values, location, position)?
         }
         Kind::Wasm { function, values } => body.call_wasm(function, values, location, position)?,
         Kind::Callback { function, values } => body.call_back(function, values, location, position)?,
@@ -771,14 +746,7 @@ impl Probe {
     /// While other threads run the module, the count may be larger by what they are about to
     /// execute before their next branch or call.
     pub fn count(&self) -> u64 {
-        match self.branches() {
-            Some(branches) => branches.total(),
-            None => {
-                let mut counted = 0;
-                self.image.probe_counts(self.number, |count| counted = count);
-                counted
-            }
-        }
+        executions(&self.image, self.number, &self.spec.kind)
     }
 
     /// How often the instruction went each way while the probe was on, as for [`Probe::count`];
@@ -790,28 +758,10 @@ impl Probe {
     /// as it makes in some tens of nanoseconds. Their sum is exact, and so is the difference
     /// between two counts.
     pub fn branches(&self) -> Option<Branches> {
-        if !matches!(self.spec.kind, Kind::CountBranch) {
-            return None;
+        match self.spec.kind {
+            Kind::CountBranch => Branches::of(&self.image, self.number),
+            _ => None,
         }
-        let mut counts = Vec::new();
-        self.image.probe_counts(self.number, |count| counts.push(count));
-        Some(match self.image.probe_choice(self.number)? {
-            // The cells of a branch are those of what it ends, and of what follows it.
-            Choice::Branch { then_follows } => {
-                let [executed, follows] = counts[..] else { return None };
-                let jumped = executed - follows;
-                let [taken, not_taken] = if then_follows { [follows, jumped] } else { [jumped, follows] };
-                Branches::Condition { taken, not_taken }
-            }
-            Choice::Select => {
-                let [not_taken, taken] = counts[..] else { return None };
-                Branches::Condition { taken, not_taken }
-            }
-            Choice::Table { .. } => {
-                let default = counts.pop()?;
-                Branches::Table { targets: counts.into(), default }
-            }
-        })
     }
 }
 

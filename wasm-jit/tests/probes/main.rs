@@ -11,6 +11,7 @@ mod first_calls;
 mod frames;
 mod fuel;
 mod global;
+mod global_kinds;
 mod inlined;
 mod items;
 mod limits;
@@ -89,6 +90,7 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     fuel::test_all();
     first_calls::test_all();
     global::test_all();
+    global_kinds::test_all();
     frames::test_all();
     inlined::test_all();
     items::test_all();
