@@ -13,7 +13,7 @@ use crate::hook::Hook;
 pub enum CallKind {
     /// `call` and `return_call`.
     Direct,
-    /// `call_indirect` and `return_call_indirect`.
+    /// `call_indirect` and `call_ref`, `return_call_indirect` and `return_call_ref`.
     Indirect,
 }
 
@@ -27,7 +27,8 @@ pub enum Callee {
     Import(u32),
     /// A function of the host or of another instance, which the instance does not import.
     Other,
-    /// None: the call traps, since the table has no function at the index.
+    /// None: the call traps, since the table has no function at the index, or the reference is
+    /// null.
     None,
 }
 
