@@ -223,8 +223,8 @@ pub enum Place {
     Entry,
     /// The end of its calls, where the results are in the places in which the caller finds them:
     /// after `return`, after the last `end`, and after branches to the outermost block. Calls do
-    /// not come there that end in a tail call (`return_call`, `return_call_indirect`), a trap or an
-    /// exception.
+    /// not come there that end in a tail call (`return_call`, `return_call_indirect`,
+    /// `return_call_ref`), a trap or an exception.
     Exit,
     /// An instruction.
     Instruction {
@@ -329,7 +329,7 @@ pub struct ProbeSpec {
 }
 
 /// The reason why there is no probe at a place, or it cannot be switched.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
     /// The module has no such function, or imports it.
@@ -337,6 +337,12 @@ pub enum ProbeError {
     NoFunction {
         /// The index that was given.
         function: u32,
+    },
+    /// The module has no such instance, or it has ended.
+    #[error("the module has no instance {instance:?}, or it has ended")]
+    NoInstance {
+        /// The instance that was given.
+        instance: InstanceId,
     },
     /// No instruction begins there.
     #[error("no instruction of function {function} begins at offset {offset:#x} of its body")]
@@ -357,7 +363,7 @@ pub enum ProbeError {
     /// The function had not been compiled, and cannot be: see
     /// [`Config::lazy_compilation`](crate::Config::lazy_compilation).
     #[error(transparent)]
-    First(Box<Error>),
+    First(Arc<Error>),
     /// With sites, the function exceeds a limit of the compiler, or the compiler has a defect.
     #[error("no version with sites: {reason}")]
     Compile {
@@ -437,7 +443,7 @@ pub enum ProbeError {
     #[error("cannot reserve addresses for counters: {source}")]
     Memory {
         /// Why.
-        source: io::Error,
+        source: Arc<io::Error>,
     },
     /// The function of a global probe belongs to the module whose instructions the probe is on: it
     /// would call itself until the stack overflows.
@@ -445,10 +451,10 @@ pub enum ProbeError {
     OwnModule,
     /// There is no id for the place.
     #[error(transparent)]
-    Id(fastinst::Error),
+    Id(Arc<fastinst::Error>),
     /// Code cannot be placed, or cannot be patched, as in a forked child.
     #[error(transparent)]
-    Patch(#[from] wordpatch::Error),
+    Patch(Arc<wordpatch::Error>),
 }
 
 /// Why a value does not exist at a place.
@@ -498,9 +504,9 @@ impl From<MakeError> for ProbeError {
     fn from(error: MakeError) -> Self {
         match error {
             MakeError::Compile(error) => Self::compile(&error),
-            MakeError::First(error) => Self::First(Box::new(error.into())),
-            MakeError::Code(error) => Self::Patch(error),
-            MakeError::Counters(source) => Self::Memory { source },
+            MakeError::First(error) => Self::First(Arc::new(error.into())),
+            MakeError::Code(error) => Self::Patch(Arc::new(error)),
+            MakeError::Counters(source) => Self::Memory { source: Arc::new(source) },
             MakeError::StubMemory { limit } => Self::StubMemory { limit },
         }
     }
@@ -575,7 +581,15 @@ impl Module {
     ///
     /// Code belongs to all instances, so the places of a probe of one instance or store exist in
     /// all of them; other instances execute its stub without calling its function.
+    ///
+    /// If the scope is one instance, it must exist: otherwise each result is
+    /// [`ProbeError::NoInstance`].
     pub fn scoped_probes(&self, scope: Scope, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
+        if let Scope::Instance(instance) = scope
+            && !self.code().counters.has_instance(instance)
+        {
+            return specs.iter().map(|_| Err(ProbeError::NoInstance { instance })).collect();
+        }
         let mut by_function: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (number, spec) in specs.iter().enumerate() {
             by_function.entry(spec.location.function).or_default().push(number);
@@ -633,7 +647,7 @@ impl Module {
         id.map_err(|error| match error {
             NoId::Place(refused) => ProbeError::of_place(refused, location, body, &Kind::Empty),
             NoId::Make(error) => error.into(),
-            NoId::Ids(error) => ProbeError::Id(error),
+            NoId::Ids(error) => ProbeError::Id(Arc::new(error)),
         })
     }
 
@@ -665,11 +679,22 @@ impl Module {
         let made = match image.make_probes(function, &valid) {
             Ok(made) => made,
             Err(error) => {
-                // The first result has the error, the others its text.
-                let reason = error.to_string();
-                let again = || ProbeError::Compile { reason: reason.clone() };
-                let others = specs.iter().skip(1).map(|_| Err(again())).collect::<Vec<_>>();
-                return std::iter::once(Err(error.into())).chain(others).collect();
+                let error = ProbeError::from(error);
+                let positions = body.positions();
+                // What is wrong with a place for itself is known only of some.
+                let refused = |request: Result<Request, ProbeError>, spec: &ProbeSpec| match request {
+                    Ok(Request { position, .. }) if !positions.contains(&position) => {
+                        let no = NoProbe::NoInstruction;
+                        ProbeError::of_place(no, spec.location, range.clone(), &spec.kind)
+                    }
+                    Ok(_) => error.clone(),
+                    Err(own) => own,
+                };
+                return requests
+                    .into_iter()
+                    .zip(specs)
+                    .map(|(made, spec)| Err(refused(made, spec)))
+                    .collect();
             }
         };
         let mut made = made.into_iter();

@@ -1,6 +1,6 @@
 //! Values of the frame, which probes pass to functions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -135,6 +135,17 @@ pub(super) struct Body<'a> {
 impl<'a> Body<'a> {
     pub(super) fn of(image: &'a CodeImage, function: u32) -> Self {
         Self { image, function, accesses: None, calls: None }
+    }
+
+    /// The places in the binary module that can have probes: of its instructions, its entry and its
+    /// exit.
+    pub(super) fn positions(&self) -> HashSet<u32> {
+        let Range { start, end } = self.range();
+        let body = self.image.body(self.function);
+        let offsets =
+            body.get_operators_reader().into_iter().flat_map(|reader| reader.into_iter_with_offsets());
+        let offsets = offsets.flatten().map(|(_, at)| at as u32);
+        offsets.chain([start, end]).collect()
     }
 
     /// Where it is in the binary module.

@@ -159,6 +159,11 @@ impl Counters {
     pub(crate) fn has_instances(&self) -> bool {
         self.lock().live.iter().any(Option::is_some)
     }
+
+    /// Whether this is one of them.
+    pub(crate) fn has_instance(&self, instance: InstanceId) -> bool {
+        self.lock().live.iter().flatten().any(|live| live.instance == instance.0)
+    }
 }
 
 impl State {
