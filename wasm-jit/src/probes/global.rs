@@ -85,9 +85,9 @@ impl Module {
     ///
     /// # Errors
     /// [`ProbeError::Value`] for values that not every instruction has: there are [`Bound::Const`],
-    /// [`Bound::Function`], [`Bound::Offset`], [`Bound::Frame`] and [`Bound::Context`]; and for
-    /// values that cannot be passed to a parameter of their type. [`ProbeError::Parameters`];
-    /// [`ProbeError::TooManyValues`]; [`ProbeError::OwnModule`].
+    /// [`Bound::Function`], [`Bound::Offset`], [`Bound::Frame`], [`Bound::Instance`] and
+    /// [`Bound::Context`]; and for values that cannot be passed to a parameter of their type.
+    /// [`ProbeError::Parameters`]; [`ProbeError::TooManyValues`]; [`ProbeError::OwnModule`].
     pub fn global_probe(&self, kind: Kind) -> Result<GlobalProbe, ProbeError> {
         check(&kind)?;
         if calls_into(&kind, self.code()) {
@@ -129,7 +129,8 @@ fn calls_into(kind: &Kind, image: &CodeImage) -> bool {
 /// Refuses values that not every instruction has, or that the kind cannot have.
 fn check(kind: &Kind) -> Result<(), ProbeError> {
     let is_everywhere = |value: &&Bound| {
-        matches!(value, Bound::Const(_) | Bound::Function | Bound::Offset | Bound::Frame | Bound::Context)
+        use Bound::{Const, Context, Frame, Function, Instance, Offset};
+        matches!(value, Const(_) | Function | Offset | Frame | Instance | Context)
     };
     match kind.values().iter().find(|value| !is_everywhere(value)) {
         Some(value) => {

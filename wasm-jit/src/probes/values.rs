@@ -29,7 +29,7 @@ use crate::types::{RefType, ValType};
 /// which is an integer of 64 bits. A constant can be of any type: it is the bits of the value (of a
 /// vector, the lower half, and the rest is 0), and of a reference 0. The function, the offset and
 /// the address are integers of 32 bits (an address modulo 2^32) or 64 bits; [`Bound::Context`],
-/// [`Bound::Frame`] and [`Bound::ReturnAddress`] are of 64.
+/// [`Bound::Instance`], [`Bound::Frame`] and [`Bound::ReturnAddress`] are of 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Bound {
@@ -73,6 +73,9 @@ pub enum Bound {
     /// A number that identifies the running instance among those that exist. It may be reused when
     /// the instance is dropped.
     Context,
+    /// The identity of the running instance
+    /// ([`InstanceId::of_value`](super::InstanceId::of_value)).
+    Instance,
     /// An address in the code that has called the function: where its caller continues. Of a caller
     /// in the module, [`Module::function_at`](crate::Module::function_at) says which function that
     /// is. After a tail call by another instance, it is an address of the engine, in no function.
@@ -283,6 +286,7 @@ impl<'a> Body<'a> {
             Bound::Offset => constant(offset.into()),
             Bound::Context => Argument::Known(Value::CONTEXT),
             Bound::Frame => Argument::Known(Value::FRAME),
+            Bound::Instance => Argument::Known(Value::INSTANCE),
             Bound::ReturnAddress => Argument::Known(Value::RETURN_ADDRESS),
             Bound::Result(index) => {
                 let ty = self.result_type(index, location).ok_or_else(|| error(ValueError::NoResult))?;
@@ -375,6 +379,7 @@ fn may_fit(value: Bound, parameter: ValType) -> bool {
             matches!(parameter, ValType::I32 | ValType::I64)
         }
         Bound::Context
+        | Bound::Instance
         | Bound::Frame
         | Bound::ReturnAddress
         | Bound::Reference(_)

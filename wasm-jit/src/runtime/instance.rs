@@ -254,7 +254,11 @@ impl Instance {
 
     /// Its identity, for [probes](crate::probes::Scope) of this instance only.
     pub fn id(&self, store: impl AsContext) -> InstanceId {
-        self.inner(&store.as_context().0.opaque).counting.instance()
+        self.id_in(&store.as_context().0.opaque)
+    }
+
+    pub(crate) fn id_in(&self, store: &StoreOpaque) -> InstanceId {
+        self.inner(store).counting.instance()
     }
 
     /// The exported memory of this name, if it is not shared.

@@ -13,6 +13,7 @@ mod fuel;
 mod global;
 mod global_kinds;
 mod inlined;
+mod instances;
 mod items;
 mod limits;
 mod native;
@@ -93,6 +94,7 @@ fn test_all_with(sites: ProbeSites, counter_stubs: Option<u32>) {
     global_kinds::test_all();
     frames::test_all();
     inlined::test_all();
+    instances::test_all();
     items::test_all();
     native::test_with_counters();
     plain::test_all();

@@ -32,9 +32,10 @@ impl InstanceId {
         self.0
     }
 
-    /// The identity of the instance with this number.
-    pub(crate) fn of_number(number: u64) -> Self {
-        Self(number)
+    /// The identity that a probe's function has got as
+    /// [`Bound::Instance`](crate::probes::Bound::Instance).
+    pub fn of_value(value: u64) -> Self {
+        Self(value)
     }
 }
 
