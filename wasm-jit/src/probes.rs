@@ -132,7 +132,6 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::{NoValue, Only, Wanted};
 
-use crate::code::probed::counting::Choice;
 use crate::code::probed::ids::NoId;
 use crate::code::probed::{MakeError, NoProbe, Request, RequestedKind};
 use crate::code::{CodeImage, ObserveError};
@@ -141,6 +140,7 @@ use crate::module::Module;
 use crate::types::ValType;
 
 mod accessor;
+mod branches;
 mod first_calls;
 mod frame;
 mod generic;
@@ -159,6 +159,8 @@ pub use crate::code::probed::Callback;
 pub use crate::code::probed::counters::InstanceId;
 pub use crate::store_id::StoreId;
 pub use accessor::{AccessError, FrameAccessor};
+pub use branches::Branches;
+use branches::executions;
 pub use first_calls::FirstCallWatch;
 pub use frame::Frame;
 pub use generic::{FuelThreshold, GenericFn};
@@ -221,8 +223,8 @@ pub enum Place {
     Entry,
     /// The end of its calls, where the results are in the places in which the caller finds them:
     /// after `return`, after the last `end`, and after branches to the outermost block. Calls do
-    /// not come there that end in a tail call (`return_call`, `return_call_indirect`), a trap or an
-    /// exception.
+    /// not come there that end in a tail call (`return_call`, `return_call_indirect`,
+    /// `return_call_ref`), a trap or an exception.
     Exit,
     /// An instruction.
     Instruction {
@@ -304,37 +306,6 @@ impl Kind {
     }
 }
 
-/// How often an instruction went each way.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Branches {
-    /// Any of them but `br_table`.
-    Condition {
-        /// How often the condition held: the branch was taken, the first part of the `if` was
-        /// executed, or the first operand was selected.
-        taken: u64,
-        /// How often it did not.
-        not_taken: u64,
-    },
-    /// A `br_table`.
-    Table {
-        /// For each index, how often it was given.
-        targets: Box<[u64]>,
-        /// How often a larger index was.
-        default: u64,
-    },
-}
-
-impl Branches {
-    /// How often the instruction was executed.
-    pub fn total(&self) -> u64 {
-        match self {
-            Self::Condition { taken, not_taken } => taken + not_taken,
-            Self::Table { targets, default } => targets.iter().sum::<u64>() + default,
-        }
-    }
-}
-
 /// In which instances of a module a probe fires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -358,7 +329,7 @@ pub struct ProbeSpec {
 }
 
 /// The reason why there is no probe at a place, or it cannot be switched.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
     /// The module has no such function, or imports it.
@@ -366,6 +337,12 @@ pub enum ProbeError {
     NoFunction {
         /// The index that was given.
         function: u32,
+    },
+    /// The module has no such instance, or it has ended.
+    #[error("the module has no instance {instance:?}, or it has ended")]
+    NoInstance {
+        /// The instance that was given.
+        instance: InstanceId,
     },
     /// No instruction begins there.
     #[error("no instruction of function {function} begins at offset {offset:#x} of its body")]
@@ -386,7 +363,7 @@ pub enum ProbeError {
     /// The function had not been compiled, and cannot be: see
     /// [`Config::lazy_compilation`](crate::Config::lazy_compilation).
     #[error(transparent)]
-    First(Box<Error>),
+    First(Arc<Error>),
     /// With sites, the function exceeds a limit of the compiler, or the compiler has a defect.
     #[error("no version with sites: {reason}")]
     Compile {
@@ -466,14 +443,18 @@ pub enum ProbeError {
     #[error("cannot reserve addresses for counters: {source}")]
     Memory {
         /// Why.
-        source: io::Error,
+        source: Arc<io::Error>,
     },
+    /// The function of a global probe belongs to the module whose instructions the probe is on: it
+    /// would call itself until the stack overflows.
+    #[error("the function of the probe belongs to the module that the probe is on, and would call itself")]
+    OwnModule,
     /// There is no id for the place.
     #[error(transparent)]
-    Id(fastinst::Error),
+    Id(Arc<fastinst::Error>),
     /// Code cannot be placed, or cannot be patched, as in a forked child.
     #[error(transparent)]
-    Patch(#[from] wordpatch::Error),
+    Patch(Arc<wordpatch::Error>),
 }
 
 /// Why a value does not exist at a place.
@@ -523,9 +504,9 @@ impl From<MakeError> for ProbeError {
     fn from(error: MakeError) -> Self {
         match error {
             MakeError::Compile(error) => Self::compile(&error),
-            MakeError::First(error) => Self::First(Box::new(error.into())),
-            MakeError::Code(error) => Self::Patch(error),
-            MakeError::Counters(source) => Self::Memory { source },
+            MakeError::First(error) => Self::First(Arc::new(error.into())),
+            MakeError::Code(error) => Self::Patch(Arc::new(error)),
+            MakeError::Counters(source) => Self::Memory { source: Arc::new(source) },
             MakeError::StubMemory { limit } => Self::StubMemory { limit },
         }
     }
@@ -600,7 +581,15 @@ impl Module {
     ///
     /// Code belongs to all instances, so the places of a probe of one instance or store exist in
     /// all of them; other instances execute its stub without calling its function.
+    ///
+    /// If the scope is one instance, it must exist: otherwise each result is
+    /// [`ProbeError::NoInstance`].
     pub fn scoped_probes(&self, scope: Scope, specs: &[ProbeSpec]) -> Vec<Result<Probe, ProbeError>> {
+        if let Scope::Instance(instance) = scope
+            && !self.code().counters.has_instance(instance)
+        {
+            return specs.iter().map(|_| Err(ProbeError::NoInstance { instance })).collect();
+        }
         let mut by_function: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (number, spec) in specs.iter().enumerate() {
             by_function.entry(spec.location.function).or_default().push(number);
@@ -658,7 +647,7 @@ impl Module {
         id.map_err(|error| match error {
             NoId::Place(refused) => ProbeError::of_place(refused, location, body, &Kind::Empty),
             NoId::Make(error) => error.into(),
-            NoId::Ids(error) => ProbeError::Id(error),
+            NoId::Ids(error) => ProbeError::Id(Arc::new(error)),
         })
     }
 
@@ -690,11 +679,22 @@ impl Module {
         let made = match image.make_probes(function, &valid) {
             Ok(made) => made,
             Err(error) => {
-                // The first result has the error, the others its text.
-                let reason = error.to_string();
-                let again = || ProbeError::Compile { reason: reason.clone() };
-                let others = specs.iter().skip(1).map(|_| Err(again())).collect::<Vec<_>>();
-                return std::iter::once(Err(error.into())).chain(others).collect();
+                let error = ProbeError::from(error);
+                let positions = body.positions();
+                // What is wrong with a place for itself is known only of some.
+                let refused = |request: Result<Request, ProbeError>, spec: &ProbeSpec| match request {
+                    Ok(Request { position, .. }) if !positions.contains(&position) => {
+                        let no = NoProbe::NoInstruction;
+                        ProbeError::of_place(no, spec.location, range.clone(), &spec.kind)
+                    }
+                    Ok(_) => error.clone(),
+                    Err(own) => own,
+                };
+                return requests
+                    .into_iter()
+                    .zip(specs)
+                    .map(|(made, spec)| Err(refused(made, spec)))
+                    .collect();
             }
         };
         let mut made = made.into_iter();
@@ -716,6 +716,8 @@ fn requested(
     location: Location,
     position: u32,
 ) -> Result<RequestedKind, ProbeError> {
+    let length = body.range().len() as u32;
+    values::check(kind, location.function, location.offset(length))?;
     if matches!(kind, Kind::Wasm { .. }) && location.place == Place::Exit && !body.results_are_in_registers()
     {
         return Err(ProbeError::AtExit { function: location.function });
@@ -725,11 +727,9 @@ fn requested(
         Kind::Count => RequestedKind::Count,
         Kind::CountBranch => RequestedKind::CountChoice,
         Kind::Generic(function) => function.request(),
-        Kind::Native { function, values } => {
-            body.call(*function, function.callee(), values, location, position)?
-        }
+        Kind::Native { function, values } => body.call(function.callee(), values, location, position)?,
         Kind::Shortcut { shortcut, function, values } => {
-            body.call(*function, shortcut.callee(*function), values, location, position)?
+            body.call(shortcut.callee(*function), values, location, position)?
         }
         Kind::Wasm { function, values } => body.call_wasm(function, values, location, position)?,
         Kind::Callback { function, values } => body.call_back(function, values, location, position)?,
@@ -771,14 +771,7 @@ impl Probe {
     /// While other threads run the module, the count may be larger by what they are about to
     /// execute before their next branch or call.
     pub fn count(&self) -> u64 {
-        match self.branches() {
-            Some(branches) => branches.total(),
-            None => {
-                let mut counted = 0;
-                self.image.probe_counts(self.number, |count| counted = count);
-                counted
-            }
-        }
+        executions(&self.image, self.number, &self.spec.kind)
     }
 
     /// How often the instruction went each way while the probe was on, as for [`Probe::count`];
@@ -790,28 +783,10 @@ impl Probe {
     /// as it makes in some tens of nanoseconds. Their sum is exact, and so is the difference
     /// between two counts.
     pub fn branches(&self) -> Option<Branches> {
-        if !matches!(self.spec.kind, Kind::CountBranch) {
-            return None;
+        match self.spec.kind {
+            Kind::CountBranch => Branches::of(&self.image, self.number),
+            _ => None,
         }
-        let mut counts = Vec::new();
-        self.image.probe_counts(self.number, |count| counts.push(count));
-        Some(match self.image.probe_choice(self.number)? {
-            // The cells of a branch are those of what it ends, and of what follows it.
-            Choice::Branch { then_follows } => {
-                let [executed, follows] = counts[..] else { return None };
-                let jumped = executed - follows;
-                let [taken, not_taken] = if then_follows { [follows, jumped] } else { [jumped, follows] };
-                Branches::Condition { taken, not_taken }
-            }
-            Choice::Select => {
-                let [not_taken, taken] = counts[..] else { return None };
-                Branches::Condition { taken, not_taken }
-            }
-            Choice::Table { .. } => {
-                let default = counts.pop()?;
-                Branches::Table { targets: counts.into(), default }
-            }
-        })
     }
 }
 

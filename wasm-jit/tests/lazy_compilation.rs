@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::thread;
 
-use wasm_jit::probes::{Kind, Location, Place, ProbeSpec};
+use wasm_jit::probes::{Callback, Kind, Location, Place, ProbeError, ProbeSpec};
 use wasm_jit::{
-    Cache, Config, Engine, Error, Func, Instance, Linker, Module, Store, Trap, Val, WasmParams, WasmResults,
+    Cache, Config, Engine, Error, Func, Instance, Linker, Module, Store, Trap, Val, ValType, WasmParams,
+    WasmResults,
 };
 
 fn lazy() -> Engine {
@@ -269,6 +270,28 @@ fn a_function_that_cannot_be_compiled_fails_when_it_is_called() {
     let entry = Location { function: 2, place: Place::Entry };
     let error = module.probe(ProbeSpec { location: entry, kind: Kind::Count }).unwrap_err();
     assert_eq!(error.to_string(), refused.to_string());
+    // Each of several probes has its own reason.
+    let spec = |place| ProbeSpec { location: Location { function: 2, place }, kind: Kind::Count };
+    let instruction = |offset| spec(Place::Instruction { offset });
+    let typed = Callback::with_types([ValType::I32], |_| ());
+    let typed = Kind::Callback { function: typed, values: [].into() };
+    let specs = [
+        spec(Place::Entry),
+        instruction(1),
+        instruction(2),
+        instruction(u32::MAX),
+        ProbeSpec { location: entry, kind: typed },
+        spec(Place::Exit),
+    ];
+    let errors: Vec<ProbeError> = module.probes(&specs).into_iter().map(Result::unwrap_err).collect();
+    let [entry, first, inside, beyond, untyped, exit] = &errors[..] else { panic!("{errors:?}") };
+    for error in [entry, first, exit] {
+        assert!(matches!(error, ProbeError::First(_)), "{error}");
+        assert_eq!(error.to_string(), refused.to_string());
+    }
+    assert!(matches!(inside, ProbeError::NoInstruction { function: 2, offset: 2 }), "{inside}");
+    assert!(matches!(beyond, ProbeError::NoInstruction { .. }), "{beyond}");
+    assert!(matches!(untyped, ProbeError::Parameters { parameters: 1, values: 0 }), "{untyped}");
     // In a program that calls the host, which calls it again.
     let mut store = Store::new(module.engine(), ());
     let inner = Instance::new(&mut store, &module, &[]).unwrap();

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wasm_jit::Module;
-use wasm_jit::probes::{Bound, Callback, Place, ProbeError};
+use wasm_jit::probes::{Bound, InstanceId, Place, ProbeError};
 
-use crate::attach::{Probes, Site, each_site};
+use crate::attach::{Instances, Probes, Site, callback, each_site};
 use crate::hook::Hook;
 use crate::pending::Records;
 
@@ -22,6 +21,8 @@ pub struct After {
     /// Where control continues: the offset of the next instruction; for the exit, the length of the
     /// body.
     pub next: u32,
+    /// The instance in which it happens.
+    pub instance: InstanceId,
 }
 
 /// Calls a closure whenever one of the chosen instructions has completed.
@@ -32,17 +33,18 @@ pub struct After {
 ///
 /// # Errors
 /// Those of making and activating probes.
-pub fn after(
-    module: &Module,
+pub fn after<'a>(
+    of: impl Into<Instances<'a>>,
     filter: impl Fn(&Site<'_>) -> bool,
     hook: impl Fn(&After) + Send + Sync + 'static,
 ) -> Result<Hook, ProbeError> {
+    let of = of.into();
     // By number: function and offset.
     let mut sites = Vec::new();
     // The places that follow: their offsets, and the numbers of those before them.
     let mut followers: BTreeMap<(u32, Place), (u32, Vec<usize>)> = BTreeMap::new();
     let mut specs = Vec::new();
-    each_site(module, filter, |site, flow, index| {
+    each_site(of.module, filter, |site, flow, index| {
         for next in &flow.successors[index] {
             let of_place = followers.entry((site.function, flow.place(*next)));
             let (_, before) = of_place.or_insert_with(|| (flow.offset(*next), Vec::new()));
@@ -57,14 +59,14 @@ pub fn after(
     let records = Records::new();
     let (places, before): (Vec<_>, Vec<_>) = followers.into_iter().unzip();
     let sites: Arc<[(u32, u32)]> = sites.into();
-    let completes = Callback::new(move |values| {
-        let (next, before) = &before[values[0] as usize];
-        if let Some((site, _)) = records.complete(values[1], before) {
+    let completes = callback(move |number, instance, values| {
+        let (next, before) = &before[number];
+        if let Some((site, _)) = records.complete(values[0], before) {
             let (function, offset) = sites[site];
-            hook(&After { function, offset, next: *next });
+            hook(&After { function, offset, next: *next, instance });
         }
     });
-    let begins = Callback::new(move |values| records.begin(values[1], values[0] as usize, 0));
+    let begins = callback(move |number, _, values| records.begin(values[0], number, 0));
     let mut probes = Probes::default();
     // An instruction completes before the next one begins.
     for (number, place) in places.into_iter().enumerate() {
@@ -73,5 +75,5 @@ pub fn after(
     for (number, place) in specs.into_iter().enumerate() {
         probes.add(place, &begins, number, &[Bound::Frame]);
     }
-    Hook::new(probes.make(module)?)
+    Hook::new(probes.make(of)?)
 }

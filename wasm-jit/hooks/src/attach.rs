@@ -2,11 +2,36 @@
 
 use wasm_jit::Module;
 use wasm_jit::probes::{
-    Bound, Callback, GenericFn, Kind, Location, Place, Probe, ProbeError, ProbeSpec, Values,
+    Bound, Callback, GenericFn, InstanceId, Kind, Location, Place, Probe, ProbeError, ProbeSpec, Scope,
+    Values,
 };
 use wasm_jit::wasmparser::Operator;
 
 use crate::flow::Flow;
+
+/// The instances whose events are reported: those of a module, for which a reference to it can be
+/// passed, or some of them, for which a pair of that and a [`Scope`] can be passed.
+///
+/// An instance must exist when it is chosen ([`ProbeError::NoInstance`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Instances<'a> {
+    /// Of this module.
+    pub module: &'a Module,
+    /// Which of them.
+    pub scope: Scope,
+}
+
+impl<'a> From<&'a Module> for Instances<'a> {
+    fn from(module: &'a Module) -> Self {
+        Self { module, scope: Scope::Module }
+    }
+}
+
+impl<'a> From<(&'a Module, Scope)> for Instances<'a> {
+    fn from((module, scope): (&'a Module, Scope)) -> Self {
+        Self { module, scope }
+    }
+}
 
 /// An instruction, for a filter to choose.
 #[derive(Clone, Copy, Debug)]
@@ -41,24 +66,32 @@ pub(crate) fn each_site(
     }
 }
 
-/// Probes that call one closure, whose first value says which of them it is; and some that call
+/// A closure for [`Probes`]: it gets the number of the probe, the running instance, and the probe's
+/// values.
+pub(crate) fn callback(closure: impl Fn(usize, InstanceId, &[u64]) + Send + Sync + 'static) -> Callback {
+    Callback::new(move |values| {
+        let [number, instance, values @ ..] = values else { return };
+        closure(*number as usize, InstanceId::of_value(*instance), values);
+    })
+}
+
+/// Probes that call closures with their numbers and the running instance, and some that call
 /// others.
 #[derive(Debug, Default)]
 pub(crate) struct Probes(Vec<ProbeSpec>);
 
 impl Probes {
-    /// One at a place, with at most five values after its number.
+    /// One at a place, which calls a closure that [`callback`] has made.
     pub(crate) fn add(
         &mut self,
         (function, place): (u32, Place),
-        callback: &Callback,
+        function_of_all: &Callback,
         number: usize,
         values: &[Bound],
     ) {
-        let mut all = vec![Bound::Const(number as u64)];
-        all.extend(values);
+        let all = [&[Bound::Const(number as u64), Bound::Instance], values].concat();
         let values = Values::from(&all[..]);
-        let kind = Kind::Callback { function: callback.clone(), values };
+        let kind = Kind::Callback { function: function_of_all.clone(), values };
         self.0.push(ProbeSpec { location: Location { function, place }, kind });
     }
 
@@ -72,8 +105,8 @@ impl Probes {
     ///
     /// # Errors
     /// Those of making probes.
-    pub(crate) fn make(self, module: &Module) -> Result<Vec<Probe>, ProbeError> {
-        let made = module.probes(&self.0).into_iter();
+    pub(crate) fn make(self, Instances { module, scope }: Instances<'_>) -> Result<Vec<Probe>, ProbeError> {
+        let made = module.scoped_probes(scope, &self.0).into_iter();
         made.filter(|probe| !matches!(probe, Err(ProbeError::Unreachable { .. }))).collect()
     }
 }

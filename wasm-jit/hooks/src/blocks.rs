@@ -1,10 +1,9 @@
 //! Blocks that control enters, and loops that it repeats.
 
-use wasm_jit::Module;
-use wasm_jit::probes::{Callback, ProbeError};
+use wasm_jit::probes::{InstanceId, Place, ProbeError};
 use wasm_jit::wasmparser::Operator;
 
-use crate::attach::{Probes, Site, each_site};
+use crate::attach::{Instances, Probes, Site, callback, each_site};
 use crate::hook::Hook;
 
 /// What kind of block control enters.
@@ -31,30 +30,36 @@ pub struct Block {
     pub offset: u32,
     /// What it is.
     pub kind: BlockKind,
+    /// The instance in which it happens.
+    pub instance: InstanceId,
 }
 
 /// Calls a closure whenever one of the chosen blocks is entered, or a loop repeated.
 ///
 /// # Errors
 /// Those of making and activating probes.
-pub fn blocks(
-    module: &Module,
+pub fn blocks<'a>(
+    of: impl Into<Instances<'a>>,
     filter: impl Fn(&Site<'_>) -> bool,
     hook: impl Fn(&Block) + Send + Sync + 'static,
 ) -> Result<Hook, ProbeError> {
+    let of = of.into();
     let mut found = Vec::new();
     let is_wanted = |site: &Site<'_>| kind(site.operator).is_some() && filter(site);
-    each_site(module, is_wanted, |site, _, _| {
+    each_site(of.module, is_wanted, |site, _, _| {
         let kind = kind(site.operator).expect("chosen");
-        found.push(Block { function: site.function, offset: site.offset, kind });
+        found.push((site.function, site.offset, kind));
     });
-    let places: Vec<_> = found.iter().map(|block| (block.function, block.offset)).collect();
-    let callback = Callback::new(move |values| hook(&found[values[0] as usize]));
+    let places: Vec<_> = found.iter().map(|(function, offset, _)| (*function, *offset)).collect();
+    let entered = callback(move |number, instance, _| {
+        let (function, offset, kind) = found[number];
+        hook(&Block { function, offset, kind, instance });
+    });
     let mut probes = Probes::default();
     for (number, (function, offset)) in places.into_iter().enumerate() {
-        probes.add((function, wasm_jit::probes::Place::Instruction { offset }), &callback, number, &[]);
+        probes.add((function, Place::Instruction { offset }), &entered, number, &[]);
     }
-    Hook::new(probes.make(module)?)
+    Hook::new(probes.make(of)?)
 }
 
 fn kind(operator: &Operator<'_>) -> Option<BlockKind> {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use wasm_jit::probes::{Bound, Callback, GenericFn, Place, ProbeError};
+use wasm_jit::probes::{Bound, GenericFn, InstanceId, Place, ProbeError};
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Module, RefType, ValType};
 
-use crate::attach::{Probes, Site, each_site};
+use crate::attach::{Instances, Probes, Site, callback, each_site};
 use crate::hook::Hook;
 
 /// What decides.
@@ -51,6 +51,8 @@ pub struct Branch {
     /// Where control continues: the offset of the next instruction; for the exit, the length of the
     /// body.
     pub target: u32,
+    /// The instance in which it happens.
+    pub instance: InstanceId,
 }
 
 /// A branch as it is in the code.
@@ -67,14 +69,15 @@ struct Known {
 ///
 /// # Errors
 /// Those of making and activating probes.
-pub fn branches(
-    module: &Module,
+pub fn branches<'a>(
+    of: impl Into<Instances<'a>>,
     filter: impl Fn(&Site<'_>) -> bool,
     hook: impl Fn(&Branch) + Send + Sync + 'static,
 ) -> Result<Hook, ProbeError> {
+    let of = of.into();
     let mut found = Vec::new();
     let is_wanted = |site: &Site<'_>| kind(site.operator).is_some() && filter(site);
-    each_site(module, is_wanted, |site, flow, index| {
+    each_site(of.module, is_wanted, |site, flow, index| {
         let kind = kind(site.operator).expect("chosen");
         let successors = &flow.successors[index];
         let targets = match kind {
@@ -83,21 +86,21 @@ pub fn branches(
             BranchKind::Select => [flow.offset(successors[0]); 2].into(),
             _ => [1, 0].map(|choice| flow.offset(successors[choice])).into(),
         };
-        let decides = Decides::of(module, site.operator);
+        let decides = Decides::of(of.module, site.operator);
         found.push(Known { function: site.function, offset: site.offset, kind, targets, decides });
     });
     let found = Arc::new(found);
     let hook = Arc::new(hook);
-    let callback = Callback::new({
+    let decides = callback({
         let (found, hook) = (found.clone(), hook.clone());
-        move |values| hook(&found[values[0] as usize].decided(values[1]))
+        move |number, instance, values| hook(&found[number].decided(values[0], instance))
     });
     let mut probes = Probes::default();
     for (number, branch) in found.iter().enumerate() {
         let place = (branch.function, Place::Instruction { offset: branch.offset });
         match branch.decides {
-            Decides::Operand => probes.add(place, &callback, number, &[Bound::Operand(0)]),
-            Decides::Reference => probes.add(place, &callback, number, &[Bound::Reference(0)]),
+            Decides::Operand => probes.add(place, &decides, number, &[Bound::Operand(0)]),
+            Decides::Reference => probes.add(place, &decides, number, &[Bound::Reference(0)]),
             Decides::Type(ty) => {
                 let (found, hook) = (found.clone(), hook.clone());
                 probes.add_generic(
@@ -105,14 +108,14 @@ pub fn branches(
                     GenericFn::new(move |frame| {
                         let value = frame.operand(0)?;
                         let is_of_type = frame.is_of_type(&value, &ValType::Ref(ty));
-                        hook(&found[number].decided(is_of_type.into()));
+                        hook(&found[number].decided(is_of_type.into(), frame.instance_id()));
                         Ok(())
                     }),
                 );
             }
         }
     }
-    Hook::new(probes.make(module)?)
+    Hook::new(probes.make(of)?)
 }
 
 /// What decides a branch.
@@ -140,7 +143,7 @@ impl Decides {
 
 impl Known {
     /// The decision, by the operand, or by whether that is of the type.
-    fn decided(&self, value: u64) -> Branch {
+    fn decided(&self, value: u64, instance: InstanceId) -> Branch {
         let last = self.targets.len() as u64 - 1;
         let (taken, choice) = match self.kind {
             BranchKind::BrTable => (value < last, value.min(last)),
@@ -149,7 +152,7 @@ impl Known {
         };
         let Self { function, offset, kind, .. } = *self;
         let target = self.targets[choice as usize];
-        Branch { function, offset, kind, taken, choice: choice as u32, target }
+        Branch { function, offset, kind, taken, choice: choice as u32, target, instance }
     }
 }
 

@@ -1,9 +1,8 @@
 //! Calls, with the functions that they call.
 
-use wasm_jit::Module;
-use wasm_jit::probes::{Bound, Callback, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeError};
+use wasm_jit::probes::{Bound, InstanceId, NO_FUNCTION, OTHER_FUNCTION, Place, ProbeError};
 
-use crate::attach::{Probes, Site, each_site};
+use crate::attach::{Instances, Probes, Site, callback, each_site};
 use crate::call_form::CallForm;
 use crate::hook::Hook;
 
@@ -13,7 +12,7 @@ use crate::hook::Hook;
 pub enum CallKind {
     /// `call` and `return_call`.
     Direct,
-    /// `call_indirect` and `return_call_indirect`.
+    /// `call_indirect` and `call_ref`, `return_call_indirect` and `return_call_ref`.
     Indirect,
 }
 
@@ -27,7 +26,8 @@ pub enum Callee {
     Import(u32),
     /// A function of the host or of another instance, which the instance does not import.
     Other,
-    /// None: the call traps, since the table has no function at the index.
+    /// None: the call traps, since the table has no function at the index, or the reference is
+    /// null.
     None,
 }
 
@@ -45,49 +45,55 @@ pub struct Call {
     pub is_tail: bool,
     /// What is called. An indirect call may still trap, because the function has another type.
     pub callee: Callee,
+    /// The instance in which it happens.
+    pub instance: InstanceId,
+}
+
+/// A call as it is in the code.
+struct Known {
+    function: u32,
+    offset: u32,
+    is_tail: bool,
+    /// None of an indirect call.
+    callee: Option<u32>,
 }
 
 /// Calls a closure whenever one of the chosen calls is about to be made.
 ///
 /// # Errors
 /// Those of making and activating probes.
-pub fn calls(
-    module: &Module,
+pub fn calls<'a>(
+    of: impl Into<Instances<'a>>,
     filter: impl Fn(&Site<'_>) -> bool,
     hook: impl Fn(&Call) + Send + Sync + 'static,
 ) -> Result<Hook, ProbeError> {
-    let imported = module.functions().filter(|function| function.body().is_none()).count() as u32;
+    let of = of.into();
+    let imported = of.module.functions().filter(|function| function.body().is_none()).count() as u32;
     let callee = move |index: u64| match index {
         NO_FUNCTION => Callee::None,
         OTHER_FUNCTION => Callee::Other,
         _ if index < u64::from(imported) => Callee::Import(index as u32),
         _ => Callee::Function(index as u32),
     };
-    // An indirect call has the callee when it is executed.
-    let mut found: Vec<Call> = Vec::new();
+    let mut found: Vec<Known> = Vec::new();
     let is_wanted = |site: &Site<'_>| CallForm::of(site.operator).is_some() && filter(site);
-    each_site(module, is_wanted, |site, _, _| {
-        let CallForm { callee: direct, is_tail } = CallForm::of(site.operator).expect("chosen");
-        found.push(Call {
-            function: site.function,
-            offset: site.offset,
-            kind: if direct.is_some() { CallKind::Direct } else { CallKind::Indirect },
-            is_tail,
-            callee: direct.map_or(Callee::None, |index| callee(index.into())),
-        });
+    each_site(of.module, is_wanted, |site, _, _| {
+        let CallForm { callee, is_tail } = CallForm::of(site.operator).expect("chosen");
+        found.push(Known { function: site.function, offset: site.offset, is_tail, callee });
     });
-    let places: Vec<_> = found.iter().map(|call| (call.function, call.offset, call.kind)).collect();
-    let callback = Callback::new(move |values| {
-        let mut call = found[values[0] as usize];
-        if let Some(index) = values.get(1) {
-            call.callee = callee(*index);
-        }
-        hook(&call);
+    let places: Vec<_> = found.iter().map(|call| (call.function, call.offset, call.callee)).collect();
+    let called = callback(move |number, instance, values| {
+        let Known { function, offset, is_tail, callee: direct } = found[number];
+        let (kind, index) = match direct {
+            Some(index) => (CallKind::Direct, index.into()),
+            None => (CallKind::Indirect, values[0]),
+        };
+        hook(&Call { function, offset, kind, is_tail, callee: callee(index), instance });
     });
     let mut probes = Probes::default();
-    for (number, (function, offset, kind)) in places.into_iter().enumerate() {
-        let values: &[Bound] = if kind == CallKind::Indirect { &[Bound::Callee] } else { &[] };
-        probes.add((function, Place::Instruction { offset }), &callback, number, values);
+    for (number, (function, offset, direct)) in places.into_iter().enumerate() {
+        let values: &[Bound] = if direct.is_none() { &[Bound::Callee] } else { &[] };
+        probes.add((function, Place::Instruction { offset }), &called, number, values);
     }
-    Hook::new(probes.make(module)?)
+    Hook::new(probes.make(of)?)
 }

@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use wasm_jit::Module;
-use wasm_jit::probes::{Bound, Callback, Place, ProbeError};
+use wasm_jit::probes::{Bound, InstanceId, Place, ProbeError};
 
-use crate::attach::{Probes, bodies};
+use crate::attach::{Instances, Probes, bodies, callback};
 use crate::call_form::CallForm;
 use crate::hook::Hook;
 
@@ -37,10 +36,12 @@ pub struct FunctionEvent {
     pub frame: u64,
     /// What happens.
     pub kind: FunctionEventKind,
+    /// The instance in which it happens.
+    pub instance: InstanceId,
 }
 
-/// The frames of a thread that were entered and not left: their functions.
-type Frames = HashMap<u64, u32>;
+/// The frames of a thread that were entered and not left: their functions and instances.
+type Frames = HashMap<u64, (u32, InstanceId)>;
 
 thread_local! {
     /// By hook, which may have ended.
@@ -59,7 +60,7 @@ impl Entered {
         Self { number: NEXT.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()) }
     }
 
-    fn add(&self, frame: u64, function: u32) {
+    fn add(&self, frame: u64, function: u32, instance: InstanceId) {
         // Programs that run while their thread ends are not recorded.
         let _ = ENTERED.try_with(|entered| {
             let mut entered = entered.borrow_mut();
@@ -67,18 +68,18 @@ impl Entered {
                 entered.retain(|_, (alive, _)| alive.strong_count() > 0);
             }
             let of_hook = || (Arc::downgrade(&self.alive), Frames::new());
-            entered.entry(self.number).or_insert_with(of_hook).1.insert(frame, function);
+            entered.entry(self.number).or_insert_with(of_hook).1.insert(frame, (function, instance));
         });
     }
 
-    /// Whether the frame was entered, and not left.
-    fn remove(&self, frame: u64, function: u32) -> bool {
+    /// The instance of a frame that was entered, and not left.
+    fn remove(&self, frame: u64, function: u32) -> Option<InstanceId> {
         let removed = ENTERED.try_with(|entered| {
             let mut entered = entered.borrow_mut();
             let frames = entered.get_mut(&self.number).map(|(_, frames)| frames)?;
-            if frames.get(&frame) == Some(&function) { frames.remove(&frame) } else { None }
+            if frames.get(&frame)?.0 == function { frames.remove(&frame) } else { None }
         });
-        removed.ok().flatten().is_some()
+        removed.ok().flatten().map(|(_, instance)| instance)
     }
 }
 
@@ -91,23 +92,24 @@ impl Entered {
 ///
 /// # Errors
 /// Those of making and activating probes.
-pub fn functions(
-    module: &Module,
+pub fn functions<'a>(
+    of: impl Into<Instances<'a>>,
     filter: impl Fn(u32) -> bool,
     hook: impl Fn(&FunctionEvent) + Send + Sync + 'static,
 ) -> Result<Hook, ProbeError> {
+    let of = of.into();
     let hook = Arc::new(hook);
     let entered = Arc::new(Entered::new());
     let report = |kind: FunctionEventKind| {
         let (hook, entered) = (hook.clone(), entered.clone());
-        // The first value, its number, is that of the function.
-        Callback::new(move |values| {
-            let (function, frame) = (values[0] as u32, values[1]);
+        // The number is that of the function.
+        callback(move |number, instance, values| {
+            let (function, frame) = (number as u32, values[0]);
             match kind {
-                FunctionEventKind::Entry => entered.add(frame, function),
+                FunctionEventKind::Entry => entered.add(frame, function, instance),
                 _ => _ = entered.remove(frame, function),
             }
-            hook(&FunctionEvent { function, frame, kind });
+            hook(&FunctionEvent { function, frame, kind, instance });
         })
     };
     let (entry, exit, tail) = (
@@ -116,7 +118,7 @@ pub fn functions(
         report(FunctionEventKind::TailCall),
     );
     let mut probes = Probes::default();
-    for (function, flow) in bodies(module).filter(|(function, _)| filter(*function)) {
+    for (function, flow) in bodies(of.module).filter(|(function, _)| filter(*function)) {
         let number = function as usize;
         probes.add((function, Place::Entry), &entry, number, &[Bound::Frame]);
         probes.add((function, Place::Exit), &exit, number, &[Bound::Frame]);
@@ -128,12 +130,14 @@ pub fn functions(
     }
     let is_active = Arc::new(AtomicBool::new(false));
     let active = is_active.clone();
-    let watch = module.watch_unwound(move |left| {
+    let watch = of.module.watch_unwound(move |left| {
         // Not those of other functions, nor one that is left after its exit.
-        if entered.remove(left.frame, left.function) && active.load(Ordering::Relaxed) {
+        if let Some(instance) = entered.remove(left.frame, left.function)
+            && active.load(Ordering::Relaxed)
+        {
             let kind = FunctionEventKind::Unwound;
-            hook(&FunctionEvent { function: left.function, frame: left.frame, kind });
+            hook(&FunctionEvent { function: left.function, frame: left.frame, kind, instance });
         }
     });
-    Hook::with_watch(probes.make(module)?, is_active, Some(watch))
+    Hook::with_watch(probes.make(of)?, is_active, Some(watch))
 }

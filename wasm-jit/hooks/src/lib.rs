@@ -10,8 +10,9 @@
 //! | [`blocks`] | `block`, `loop` (each iteration), `if`, `try` |
 //! | [`after`] | the completion of any instruction |
 //!
-//! Each of them takes a module, a filter that chooses instructions or functions, and a closure, and
-//! returns a [`Hook`], which is active. It ends when the hook is dropped, and can be switched off
+//! Each of them takes a module, or [some of its instances](Instances), a filter that chooses
+//! instructions or functions, and a closure, and returns a [`Hook`], which is active. Events say in
+//! which instance they happen. It ends when the hook is dropped, and can be switched off
 //! and on again at any time, from any thread, also by the closure. Code that no hook concerns runs
 //! at full speed; see [`wasm_jit::probes`] for what probes cost, and when a thread observes a
 //! change.
@@ -69,7 +70,7 @@ mod memory;
 mod pending;
 
 pub use after::{After, after};
-pub use attach::Site;
+pub use attach::{Instances, Site};
 pub use blocks::{Block, BlockKind, blocks};
 pub use branches::{Branch, BranchKind, branches};
 pub use call_form::CallForm;

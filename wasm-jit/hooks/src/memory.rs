@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use wasm_jit::Module;
-use wasm_jit::probes::{Bound, Callback, Place, ProbeError};
+use wasm_jit::probes::{Bound, InstanceId, Place, ProbeError};
 use wasm_jit::wasmparser::{MemArg, MemArgTarget, Operator};
 
-use crate::attach::{Probes, Site, each_site};
+use crate::attach::{Instances, Probes, Site, callback, each_site};
 use crate::flow::Flow;
 use crate::hook::Hook;
 use crate::pending::Records;
@@ -49,6 +48,8 @@ pub struct Access {
     /// [`ReadModifyWrite`](AccessKind::ReadModifyWrite). `None` for the other bulk operations,
     /// which copy bytes, and for instructions that load or store vectors or lanes of them.
     pub value: Option<u64>,
+    /// The instance in which it happens, which has the memory by this index.
+    pub instance: InstanceId,
 }
 
 /// Where the parts of an access are.
@@ -78,14 +79,15 @@ struct Known {
 ///
 /// # Errors
 /// Those of making and activating probes.
-pub fn memory(
-    module: &Module,
+pub fn memory<'a>(
+    of: impl Into<Instances<'a>>,
     filter: impl Fn(&Site<'_>) -> bool,
     hook: impl Fn(&Access) + Send + Sync + 'static,
 ) -> Result<Hook, ProbeError> {
+    let of = of.into();
     let mut found = Found::default();
-    each_site(module, filter, |site, flow, index| found.add(site, flow, index));
-    Hook::new(probes(found, hook).make(module)?)
+    each_site(of.module, filter, |site, flow, index| found.add(site, flow, index));
+    Hook::new(probes(found, hook).make(of)?)
 }
 
 /// Accesses to observe.
@@ -113,31 +115,27 @@ impl Found {
 fn probes(found: Found, hook: impl Fn(&Access) + Send + Sync + 'static) -> Probes {
     let Found { sites: found, followers } = found;
     let sites = found.clone();
-    let event = move |number: usize, address: u64, size: u64, value: Option<u64>| {
+    let event = move |number: usize, instance: InstanceId, address: u64, size: u64, value: Option<u64>| {
         let (function, offset, Known { kind, memory, .. }) = found[number];
-        hook(&Access { function, offset, kind, memory, address, size, value });
+        hook(&Access { function, offset, kind, memory, address, size, value, instance });
     };
     let event = std::sync::Arc::new(event);
     let known = sites.clone();
     let (records, completed) = (Records::new(), event.clone());
-    let completes = Callback::new(move |values| {
-        let number = values[0] as usize;
-        if let Some((_, address)) = records.complete(values[1], &[number]) {
-            completed(number, address, known[number].2.size, values.get(2).copied());
+    let completes = callback(move |number, instance, values| {
+        if let Some((_, address)) = records.complete(values[0], &[number]) {
+            completed(number, instance, address, known[number].2.size, values.get(1).copied());
         }
     });
-    let begins = Callback::new(move |values| records.begin(values[1], values[0] as usize, values[2]));
+    let begins = callback(move |number, _, values| records.begin(values[0], number, values[1]));
     let known = sites.clone();
-    let stores = Callback::new(move |values| {
-        let number = values[0] as usize;
-        match known[number].2 {
-            Known { form: Form::Bulk { .. }, .. } => {
-                event(number, values[1], values[2], values.get(3).copied())
-            }
-            Known { size, .. } => {
-                let value = values.get(2).map(|value| value & (u64::MAX >> (64 - 8 * size)));
-                event(number, values[1], size, value)
-            }
+    let stores = callback(move |number, instance, values| match known[number].2 {
+        Known { form: Form::Bulk { .. }, .. } => {
+            event(number, instance, values[0], values[1], values.get(2).copied())
+        }
+        Known { size, .. } => {
+            let value = values.get(1).map(|value| value & (u64::MAX >> (64 - 8 * size)));
+            event(number, instance, values[0], size, value)
         }
     });
     let mut probes = Probes::default();

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use wasm_jit::probes::{InstanceId, ProbeError, Scope};
 use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Engine, Func, Instance, Module, Store, Table, Trap, Val};
 use wasm_jit_hooks::{
@@ -184,6 +185,62 @@ fn callees_of_other_instances_have_no_index() {
     let run = instance.get_typed_func::<(), ()>(&mut store, "run").unwrap();
     run.call(&mut store, ()).unwrap();
     assert_eq!(log.lock().unwrap().iter().map(|call| call.callee).collect::<Vec<_>>(), [Callee::Other]);
+}
+
+/// Events of all kinds say in which instance they happen, and a hook may be for one instance or for
+/// those of a store.
+#[test]
+fn hooks_know_and_choose_instances() {
+    let module = Module::new(
+        &Engine::default(),
+        "(module (memory 1) (table 1 funcref) (func $f)
+            (func (export \"run\") (param i32)
+                (i32.store (i32.const 8) (local.get 0)) (drop (i32.load (i32.const 8)))
+                (block (br_if 0 (local.get 0)))
+                (drop (ref.null func)) (call $f) (call_indirect (i32.const 0))))",
+    )
+    .unwrap();
+    let mut stores = [0, 1].map(|_| Store::new(module.engine(), ()));
+    let instances = [0, 0, 1].map(|store: usize| {
+        let instance = Instance::new(&mut stores[store], &module, &[]).unwrap();
+        (store, instance, instance.id(&stores[store]))
+    });
+    // All, the second one, and those of the first store.
+    let scopes = [Scope::Module, Scope::Instance(instances[1].2), Scope::Store(stores[0].id())];
+    for (scope, chosen) in scopes.into_iter().zip([[true; 3], [false, true, false], [true, true, false]]) {
+        let log = Log::<(&str, InstanceId)>::default();
+        let push = |name: &'static str| {
+            let log = log.clone();
+            move |instance| log.lock().unwrap().push((name, instance))
+        };
+        let (a, b, c, d, e, f) = (push("a"), push("b"), push("c"), push("d"), push("e"), push("f"));
+        let of = (&module, scope);
+        let _hooks = [
+            memory(of, |_| true, move |event| a(event.instance)).unwrap(),
+            branches(of, |_| true, move |event| b(event.instance)).unwrap(),
+            calls(of, |_| true, move |event| c(event.instance)).unwrap(),
+            blocks(of, |_| true, move |event| d(event.instance)).unwrap(),
+            after(of, |site| site.offset < 9, move |event| e(event.instance)).unwrap(),
+            functions(of, |_| true, move |event| f(event.instance)).unwrap(),
+        ];
+        for ((store, instance, id), is_chosen) in instances.into_iter().zip(chosen) {
+            let store = &mut stores[store];
+            let run = instance.get_typed_func::<i32, ()>(&mut *store, "run").unwrap();
+            let error = run.call(&mut *store, 7).unwrap_err();
+            assert!(error.trap().is_some(), "the table has no function: {error}");
+            let events = std::mem::take(&mut *log.lock().unwrap());
+            assert!(events.iter().all(|(_, instance)| *instance == id), "{scope:?} {id:?}: {events:?}");
+            let count = |name: &str| events.iter().filter(|(of, _)| *of == name).count();
+            // A load and a store; two calls; entries of both, a return, and a frame that a trap
+            // leaves.
+            let counts = ["a", "b", "c", "d", "f"].map(count);
+            assert_eq!(counts, if is_chosen { [2, 1, 2, 1, 4] } else { [0; 5] }, "{scope:?} {id:?}");
+            assert_eq!(count("e") > 0, is_chosen);
+        }
+    }
+    let other = Module::new(module.engine(), "(module (func))").unwrap();
+    let error = functions((&other, Scope::Instance(instances[0].2)), |_| true, |_| ()).unwrap_err();
+    assert!(matches!(error, ProbeError::NoInstance { .. }), "{error}");
 }
 
 /// The hook interrupts the program when it is entered: every frame that was entered is left, once.

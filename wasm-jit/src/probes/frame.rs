@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use wasm_jit_codegen::{At, Condition, Located, SiteFrame, Ty, ValueAt, Width};
 
-use super::Location;
 use super::accessor::{self, AccessError, FrameAccessor};
+use super::{InstanceId, Location};
 use crate::code::CodeImage;
 use crate::code::probed::{Generic, Plain};
 use crate::error::Error;
@@ -118,6 +118,11 @@ impl<'a> Frame<'a> {
     /// The running instance.
     pub fn instance(&self) -> Instance {
         self.instance_at(self.instance.as_ptr())
+    }
+
+    /// The identity of the running instance.
+    pub fn instance_id(&self) -> InstanceId {
+        self.instance().id_in(self.opaque())
     }
 
     /// The instance of the store with these data.

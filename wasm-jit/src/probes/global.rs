@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use super::values::Body;
-use super::{Bound, Kind, Location, Place, ProbeError, ValueError, requested};
+use super::values::{self, Body};
+use super::{Bound, Branches, Kind, Location, Place, ProbeError, ValueError, executions, requested};
 use crate::code::CodeImage;
 use crate::code::probed::enter::{self, Enters};
-use crate::code::probed::{MakeError, Request};
+use crate::code::probed::{MakeError, NoProbe, Request};
 use crate::engine::{Engine, WatchesImages};
 use crate::module::Module;
 
@@ -80,14 +80,19 @@ struct OfImage {
 }
 
 impl Module {
-    /// Makes a probe on every instruction. Entries and exits of functions are not instructions.
+    /// Makes a probe on every instruction; of the kind [`Kind::CountBranch`], on every one whose
+    /// choices can be counted. Entries and exits of functions are not instructions.
     ///
     /// # Errors
     /// [`ProbeError::Value`] for values that not every instruction has: there are [`Bound::Const`],
-    /// [`Bound::Function`], [`Bound::Offset`], [`Bound::Frame`] and [`Bound::Context`];
-    /// [`ProbeError::Parameters`].
+    /// [`Bound::Function`], [`Bound::Offset`], [`Bound::Frame`], [`Bound::Instance`] and
+    /// [`Bound::Context`]; and for values that cannot be passed to a parameter of their type.
+    /// [`ProbeError::Parameters`]; [`ProbeError::TooManyValues`]; [`ProbeError::OwnModule`].
     pub fn global_probe(&self, kind: Kind) -> Result<GlobalProbe, ProbeError> {
         check(&kind)?;
+        if calls_into(&kind, self.code()) {
+            return Err(ProbeError::OwnModule);
+        }
         let global = Global::new(kind, Some(self.code().clone()), None);
         let image = Arc::downgrade(self.code());
         global.state().images.push(OfImage { image, functions: HashMap::new() });
@@ -99,8 +104,12 @@ impl Engine {
     /// Makes a probe on every instruction of all modules of this engine, including those that are
     /// compiled later. It does not keep them alive.
     ///
+    /// If it calls a [function of WebAssembly](Kind::Wasm), there is none on the module of that
+    /// function, which would call itself until the stack overflows. For the same reason, the
+    /// function must not call functions of other modules.
+    ///
     /// # Errors
-    /// Those of [`Module::global_probe`].
+    /// Those of [`Module::global_probe`], but [`ProbeError::OwnModule`].
     pub fn global_probe(&self, kind: Kind) -> Result<GlobalProbe, ProbeError> {
         check(&kind)?;
         let global = Global::new(kind, None, Some(self.clone()));
@@ -112,17 +121,23 @@ impl Engine {
     }
 }
 
-/// Refuses values that not every instruction has.
+/// Whether a probe of this kind calls a function in an image.
+fn calls_into(kind: &Kind, image: &CodeImage) -> bool {
+    matches!(kind, Kind::Wasm { function, .. } if function.is_in(image))
+}
+
+/// Refuses values that not every instruction has, or that the kind cannot have.
 fn check(kind: &Kind) -> Result<(), ProbeError> {
     let is_everywhere = |value: &&Bound| {
-        matches!(value, Bound::Const(_) | Bound::Function | Bound::Offset | Bound::Frame | Bound::Context)
+        use Bound::{Const, Context, Frame, Function, Instance, Offset};
+        matches!(value, Const(_) | Function | Offset | Frame | Instance | Context)
     };
     match kind.values().iter().find(|value| !is_everywhere(value)) {
         Some(value) => {
             let reason = ValueError::NotEverywhere;
             Err(ProbeError::Value { value: *value, function: 0, offset: 0, reason })
         }
-        None => Ok(()),
+        None => values::check(kind, 0, 0),
     }
 }
 
@@ -171,17 +186,37 @@ impl GlobalProbe {
     }
 
     /// How many instructions were executed while it was on, if it [counts](Kind::Count), in modules
-    /// whose code has not been freed.
+    /// whose code has not been freed. If it [counts branches](Kind::CountBranch), how many of those
+    /// that choose.
     pub fn count(&self) -> u64 {
         let state = self.0.state();
         let mut sum = 0;
         for of in &state.images {
             let Some(image) = of.image.upgrade() else { continue };
             for probe in of.functions.values().flatten() {
-                image.probe_counts(*probe, |count| sum += count);
+                sum += executions(&image, *probe, &self.0.kind);
             }
         }
         sum
+    }
+
+    /// How often the instructions of a module went each way while it was on, as
+    /// [`Probe::branches`](super::Probe::branches), in the order of their places: those that
+    /// choose, of functions in which its probes have been made. None unless it [counts
+    /// branches](Kind::CountBranch).
+    pub fn branches(&self, module: &Module) -> Vec<(Location, Branches)> {
+        let (state, image) = (self.0.state(), module.code());
+        let is_it = |of: &&OfImage| std::ptr::eq(of.image.as_ptr(), Arc::as_ptr(image));
+        let mut all = Vec::new();
+        for (function, probes) in state.images.iter().filter(is_it).flat_map(|of| &of.functions) {
+            let branches = |probe: &usize| {
+                let location = Location::at(image, *function, image.probe_position(*probe));
+                Some((location, Branches::of(image, *probe)?))
+            };
+            all.extend(probes.iter().filter_map(branches));
+        }
+        all.sort_by_key(|(location, _)| *location);
+        all
     }
 
     /// In how many functions its probes have been made, of modules whose code has not been freed.
@@ -285,11 +320,25 @@ impl Global {
             let what = requested(&mut body, &self.kind, location, position)?;
             requests.push(Request { position, what, only: None });
         }
-        // Instructions that cannot be reached have none.
-        let made: Vec<usize> = image.make_probes(function, &requests)?.into_iter().flatten().collect();
-        if let Err(error) = made.iter().try_for_each(|probe| image.activate_probe(*probe)) {
+        let (mut made, mut refused) = (Vec::new(), None);
+        for (request, probe) in requests.iter().zip(image.make_probes(function, &requests)?) {
+            match probe {
+                Ok(probe) => made.push(probe),
+                // These have none.
+                Err(NoProbe::Unreachable | NoProbe::NoChoice) => {}
+                Err(other) => refused = Some((other, request.position)),
+            }
+        }
+        let on = match refused {
+            Some((refused, position)) => {
+                let location = Location::at(image, function, position);
+                Err(ProbeError::of_place(refused, location, range, &self.kind))
+            }
+            None => made.iter().try_for_each(|probe| Ok(image.activate_probe(*probe)?)),
+        };
+        if let Err(error) = on {
             made.iter().for_each(|probe| image.remove_probe(*probe));
-            return Err(error.into());
+            return Err(error);
         }
         Ok(made)
     }
@@ -314,6 +363,9 @@ impl Enters for Global {
 
 impl WatchesImages for Global {
     fn compiled(self: Arc<Self>, image: &Arc<CodeImage>) {
+        if calls_into(&self.kind, image) {
+            return;
+        }
         let state = &mut *self.state();
         state.images.retain(|of| of.image.strong_count() > 0);
         let is_it = |of: &OfImage| std::ptr::eq(of.image.as_ptr(), Arc::as_ptr(image));

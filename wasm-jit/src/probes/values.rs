@@ -1,16 +1,16 @@
 //! Values of the frame, which probes pass to functions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use wasm_jit_codegen::Lane;
 use wasm_jit_codegen::{Access, Callee, Ty, Value, Wanted, access};
 use wasmparser::Operator;
 
-use super::native::NativeFn;
 use super::wasm::WasmFn;
-use super::{Callback, Location, Place, ProbeError, Recorder, ValueError};
+use super::{Callback, Kind, Location, Place, ProbeError, Recorder, ValueError};
 use crate::code::CodeImage;
 use crate::code::probed::{Argument, CalledBy, RequestedKind, Use};
 use crate::runtime::callback::call_back;
@@ -29,7 +29,7 @@ use crate::types::{RefType, ValType};
 /// which is an integer of 64 bits. A constant can be of any type: it is the bits of the value (of a
 /// vector, the lower half, and the rest is 0), and of a reference 0. The function, the offset and
 /// the address are integers of 32 bits (an address modulo 2^32) or 64 bits; [`Bound::Context`],
-/// [`Bound::Frame`] and [`Bound::ReturnAddress`] are of 64.
+/// [`Bound::Instance`], [`Bound::Frame`] and [`Bound::ReturnAddress`] are of 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Bound {
@@ -73,6 +73,9 @@ pub enum Bound {
     /// A number that identifies the running instance among those that exist. It may be reused when
     /// the instance is dropped.
     Context,
+    /// The identity of the running instance
+    /// ([`InstanceId::of_value`](super::InstanceId::of_value)).
+    Instance,
     /// An address in the code that has called the function: where its caller continues. Of a caller
     /// in the module, [`Module::function_at`](crate::Module::function_at) says which function that
     /// is. After a tail call by another instance, it is an address of the engine, in no function.
@@ -137,6 +140,22 @@ impl<'a> Body<'a> {
         Self { image, function, accesses: None, calls: None }
     }
 
+    /// The places in the binary module that can have probes: of its instructions, its entry and its
+    /// exit.
+    pub(super) fn positions(&self) -> HashSet<u32> {
+        let Range { start, end } = self.range();
+        let body = self.image.body(self.function);
+        let offsets =
+            body.get_operators_reader().into_iter().flat_map(|reader| reader.into_iter_with_offsets());
+        let offsets = offsets.flatten().map(|(_, at)| at as u32);
+        offsets.chain([start, end]).collect()
+    }
+
+    /// Where it is in the binary module.
+    pub(super) fn range(&self) -> Range<u32> {
+        self.image.body_range(self.function)
+    }
+
     /// Whether no result of the function is in memory that all functions of a store share.
     pub(super) fn results_are_in_registers(&self) -> bool {
         let results = self.image.module.function_type(self.function).results();
@@ -147,13 +166,11 @@ impl<'a> Body<'a> {
     /// The request for a probe that calls a native function.
     pub(super) fn call(
         &mut self,
-        native: NativeFn,
         callee: Callee,
         values: &Values,
         location: Location,
         position: u32,
     ) -> Result<RequestedKind, ProbeError> {
-        check_count(native.parameters(), values)?;
         let arguments = values.0.iter().map(|value| self.argument(*value, location, position, Takes::Word));
         Ok(RequestedKind::Call { callee, arguments: arguments.collect::<Result<_, _>>()? })
     }
@@ -167,7 +184,6 @@ impl<'a> Body<'a> {
         position: u32,
     ) -> Result<RequestedKind, ProbeError> {
         let parameters = function.parameters();
-        check_count(parameters.len(), values)?;
         let arguments = values.0.iter().zip(parameters);
         let arguments =
             arguments.map(|(value, ty)| self.argument(*value, location, position, Takes::Value(*ty)));
@@ -182,13 +198,7 @@ impl<'a> Body<'a> {
         location: Location,
         position: u32,
     ) -> Result<RequestedKind, ProbeError> {
-        if values.0.len() > MAX_VALUES {
-            return Err(ProbeError::TooManyValues { limit: MAX_VALUES });
-        }
         let types = callback.types();
-        if let Some(types) = types {
-            check_count(types.len(), values)?;
-        }
         let mut callees = Vec::new();
         let mut arguments = Vec::with_capacity(values.0.len());
         for (number, &value) in values.0.iter().enumerate() {
@@ -214,7 +224,6 @@ impl<'a> Body<'a> {
         location: Location,
         position: u32,
     ) -> Result<RequestedKind, ProbeError> {
-        check_count(recorder.words(), values)?;
         let words = values.0.iter().map(|value| self.argument(*value, location, position, Takes::Word));
         Ok(recorder.request(words.collect::<Result<_, _>>()?))
     }
@@ -244,7 +253,7 @@ impl<'a> Body<'a> {
     }
 
     fn offset(&self, location: Location) -> u32 {
-        location.offset(self.image.body_range(self.function).len() as u32)
+        location.offset(self.range().len() as u32)
     }
 
     /// The argument for a parameter.
@@ -261,10 +270,6 @@ impl<'a> Body<'a> {
             Takes::Word => None,
         };
         let error = |reason| ProbeError::Value { value, function: self.function, offset, reason };
-        let check = |fits: fn(ValType) -> bool| match parameter {
-            Some(parameter) if !fits(parameter) => Err(error(ValueError::Type { parameter })),
-            _ => Ok(()),
-        };
         let has_type = |ty: ValType| match parameter {
             Some(parameter) if !ty.matches(&parameter) => Err(error(ValueError::Type { parameter })),
             _ if ty == ValType::V128 && !matches!(takes, Takes::Value(_)) => Err(error(ValueError::Vector)),
@@ -275,38 +280,20 @@ impl<'a> Body<'a> {
             _ => Err(error(ValueError::NotVector)),
         };
         let constant = |value: u64| Argument::Known(Value::constant(value));
-        let is_integer = |ty| matches!(ty, ValType::I32 | ValType::I64);
         Ok(match value {
-            Bound::Const(value) => {
-                check(match value {
-                    0 => |ty| !matches!(ty, ValType::Ref(ty) if !ty.is_nullable()),
-                    _ => |ty| !matches!(ty, ValType::Ref(_)),
-                })?;
-                constant(value)
-            }
-            Bound::Function => {
-                check(is_integer)?;
-                constant(self.function.into())
-            }
-            Bound::Offset => {
-                check(is_integer)?;
-                constant(offset.into())
-            }
-            Bound::Context | Bound::Frame | Bound::ReturnAddress => {
-                check(|ty| ty == ValType::I64)?;
-                Argument::Known(match value {
-                    Bound::Frame => Value::FRAME,
-                    Bound::ReturnAddress => Value::RETURN_ADDRESS,
-                    _ => Value::CONTEXT,
-                })
-            }
+            Bound::Const(value) => constant(value),
+            Bound::Function => constant(self.function.into()),
+            Bound::Offset => constant(offset.into()),
+            Bound::Context => Argument::Known(Value::CONTEXT),
+            Bound::Frame => Argument::Known(Value::FRAME),
+            Bound::Instance => Argument::Known(Value::INSTANCE),
+            Bound::ReturnAddress => Argument::Known(Value::RETURN_ADDRESS),
             Bound::Result(index) => {
                 let ty = self.result_type(index, location).ok_or_else(|| error(ValueError::NoResult))?;
                 has_type(ty)?;
                 Argument::Of(Wanted::Result(index), Use::Value)
             }
             Bound::ResultLane(index, lane) => {
-                check(|ty| ty == ValType::I64)?;
                 has_lanes(self.result_type(index, location).ok_or_else(|| error(ValueError::NoResult))?)?;
                 Argument::Of(Wanted::Result(index), Use::Lane(lane))
             }
@@ -320,15 +307,9 @@ impl<'a> Body<'a> {
             {
                 return Err(error(ValueError::AtExit));
             }
-            Bound::OperandLane(depth, lane) => {
-                check(|ty| ty == ValType::I64)?;
-                Argument::Of(Wanted::Operand(depth), Use::Lane(lane))
-            }
+            Bound::OperandLane(depth, lane) => Argument::Of(Wanted::Operand(depth), Use::Lane(lane)),
             Bound::Operand(depth) => Argument::Of(Wanted::Operand(depth), Use::Value),
-            Bound::Reference(depth) => {
-                check(|ty| ty == ValType::I64)?;
-                Argument::Of(Wanted::Operand(depth), Use::Reference)
-            }
+            Bound::Reference(depth) => Argument::Of(Wanted::Operand(depth), Use::Reference),
             Bound::Local(index) => {
                 let ty = self.local_type(index).ok_or_else(|| error(ValueError::NoLocal))?;
                 let is_parameter =
@@ -341,12 +322,10 @@ impl<'a> Body<'a> {
                 Argument::Of(Wanted::Local(index), Use::Value)
             }
             Bound::LocalLane(index, lane) => {
-                check(|ty| ty == ValType::I64)?;
                 has_lanes(self.local_type(index).ok_or_else(|| error(ValueError::NoLocal))?)?;
                 Argument::Of(Wanted::Local(index), Use::Lane(lane))
             }
             Bound::Address => {
-                check(is_integer)?;
                 let of_body = || accesses(self.image, self.function);
                 let access = self.accesses.get_or_insert_with(of_body).get(&position);
                 let access = access.ok_or_else(|| error(ValueError::NoAccess))?;
@@ -356,9 +335,59 @@ impl<'a> Body<'a> {
     }
 }
 
-fn check_count(parameters: usize, values: &Values) -> Result<(), ProbeError> {
-    let values = values.0.len();
-    if parameters == values { Ok(()) } else { Err(ProbeError::Parameters { parameters, values }) }
+/// Checks what the values of a kind have to be at any place: their number, and that they can be
+/// passed to their parameters, as far as this does not depend on the code. Errors name the place.
+pub(super) fn check(kind: &Kind, function: u32, offset: u32) -> Result<(), ProbeError> {
+    let (parameters, types) = match kind {
+        Kind::Native { function, .. } | Kind::Shortcut { function, .. } => {
+            (Some(function.parameters()), None)
+        }
+        Kind::Record { recorder, .. } => (Some(recorder.words()), None),
+        Kind::Wasm { function, .. } => (Some(function.parameters().len()), Some(function.parameters())),
+        Kind::Callback { function, .. } => (function.types().map(<[_]>::len), function.types()),
+        Kind::Empty | Kind::Count | Kind::CountBranch | Kind::Generic(_) => (None, None),
+    };
+    let values = kind.values();
+    if matches!(kind, Kind::Callback { .. }) && values.len() > MAX_VALUES {
+        return Err(ProbeError::TooManyValues { limit: MAX_VALUES });
+    }
+    if let Some(parameters) = parameters
+        && parameters != values.len()
+    {
+        return Err(ProbeError::Parameters { parameters, values: values.len() });
+    }
+    for (&value, &parameter) in values.iter().zip(types.into_iter().flatten()) {
+        if !may_fit(value, parameter) {
+            return Err(ProbeError::Value {
+                value,
+                function,
+                offset,
+                reason: ValueError::Type { parameter },
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Whether there are places at which a value can be passed as a parameter of this type; if its type
+/// does not depend on the code: whether it can be passed at all.
+fn may_fit(value: Bound, parameter: ValType) -> bool {
+    match value {
+        Bound::Const(0) => !matches!(parameter, ValType::Ref(ty) if !ty.is_nullable()),
+        Bound::Const(_) => !matches!(parameter, ValType::Ref(_)),
+        Bound::Function | Bound::Offset | Bound::Address => {
+            matches!(parameter, ValType::I32 | ValType::I64)
+        }
+        Bound::Context
+        | Bound::Instance
+        | Bound::Frame
+        | Bound::ReturnAddress
+        | Bound::Reference(_)
+        | Bound::LocalLane(..)
+        | Bound::OperandLane(..)
+        | Bound::ResultLane(..) => parameter == ValType::I64,
+        Bound::Local(_) | Bound::Operand(_) | Bound::Result(_) | Bound::Callee => true,
+    }
 }
 
 /// The instructions of a function that access a memory, by their positions.

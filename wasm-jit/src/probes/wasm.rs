@@ -6,6 +6,7 @@ use std::sync::Arc;
 use wasm_jit_codegen::{Callee, Inlined, InlinedInstance, InlinedMemory, Ty};
 
 use super::ProbeError;
+use crate::code::CodeImage;
 use crate::runtime::instance::InstanceData;
 use crate::runtime::store::StoreOpaque;
 use crate::runtime::{AsContext, Func};
@@ -35,6 +36,9 @@ pub struct WasmFn {
     store: u64,
     func_ref: usize,
     is_host: bool,
+    /// The address of the code image with the function, which lives as long as the store; 0 for
+    /// host functions.
+    image: usize,
     parameters: Arc<[ValType]>,
     inlined: Option<Arc<Inlined>>,
 }
@@ -88,6 +92,7 @@ impl WasmFn {
             store: store.id.number(),
             func_ref: function.vm().expose_provenance(),
             is_host: function.is_host_in(store),
+            image: instance_of(store, function).map_or(0, |instance| address(instance.module.code())),
             parameters: ty.params().collect(),
             inlined: inlined(store, function).map(Arc::new),
         })
@@ -103,6 +108,11 @@ impl WasmFn {
         self.store
     }
 
+    /// Whether an image has the function's code. Only as long as the function's store exists.
+    pub(super) fn is_in(&self, image: &CodeImage) -> bool {
+        self.image == address(image)
+    }
+
     pub(super) fn callee(&self) -> Callee {
         let parameters = self.parameters.iter().map(|ty| Ty::from(ty.to_wasm())).collect();
         let inlined = self.inlined.clone();
@@ -111,16 +121,26 @@ impl WasmFn {
     }
 }
 
-/// The function of a store as its probes' stubs may execute it.
-fn inlined(store: &StoreOpaque, function: Func) -> Option<Inlined> {
-    let func_ref = function.vm();
+fn address(image: &CodeImage) -> usize {
+    std::ptr::from_ref(image).addr()
+}
+
+/// The instance that defines a function of a store; none for host functions.
+fn instance_of(store: &StoreOpaque, function: Func) -> Option<&InstanceData> {
     if function.is_host_in(store) {
         return None;
     }
-    let VmFuncRef { context, index, .. } = function.direct(store);
-    // SAFETY: instances live as long as their store, which is borrowed.
-    let instance = unsafe { &*(*context).owner.cast_const().cast::<InstanceData>() };
-    let index = index as u32;
+    let VmFuncRef { context, .. } = function.direct(store);
+    // SAFETY: instances live as long as their store, which is borrowed; only contexts of host
+    // functions have no instance.
+    Some(unsafe { &*(*context).owner.cast_const().cast::<InstanceData>() })
+}
+
+/// The function of a store as its probes' stubs may execute it.
+fn inlined(store: &StoreOpaque, function: Func) -> Option<Inlined> {
+    let func_ref = function.vm();
+    let instance = instance_of(store, function)?;
+    let index = function.direct(store).index as u32;
     let image = instance.module.code();
     // What an import refers to may change.
     if index < image.module.imported_functions || !std::ptr::eq(instance.func_ref(index).as_ptr(), func_ref) {

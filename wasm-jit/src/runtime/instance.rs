@@ -255,7 +255,11 @@ impl Instance {
 
     /// The instance's identity, for [probes](crate::probes::Scope) that concern only this instance.
     pub fn id(&self, store: impl AsContext) -> InstanceId {
-        self.inner(&store.as_context().0.opaque).counting.instance()
+        self.id_in(&store.as_context().0.opaque)
+    }
+
+    pub(crate) fn id_in(&self, store: &StoreOpaque) -> InstanceId {
+        self.inner(store).counting.instance()
     }
 
     /// The exported memory of this name, or `None` if there is none, or it is shared.

@@ -124,7 +124,7 @@ unsafe fn instance_of(context: usize) -> InstanceId {
     let number =
         std::ptr::with_exposed_provenance::<u64>(context.wrapping_add_signed(INSTANCE_NUMBER as isize));
     // SAFETY: the caller's obligation.
-    InstanceId::of_number(unsafe { number.read() })
+    InstanceId::of_value(unsafe { number.read() })
 }
 
 /// For [`Libcall::Raise`](crate::vmctx::Libcall::Raise).

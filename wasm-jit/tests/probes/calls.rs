@@ -187,6 +187,12 @@ fn probes_of_one_instance_do_not_fire_in_others() {
         assert_eq!(logged(), [2]);
     }
     counts([2, 2, 25]);
+    // It has ended; and the other one is of another module.
+    let others = Module::new(module.engine(), IDENTITY).unwrap();
+    for (module, id) in [(&module, ids[0]), (&others, ids[1])] {
+        let made = module.scoped_probes(Scope::Instance(id), &[entry(Kind::Count)]).pop().unwrap();
+        assert!(matches!(made, Err(ProbeError::NoInstance { instance }) if instance == id), "{made:?}");
+    }
     probes[0][1].deactivate().unwrap();
     counts([2, 2, 25]);
 }

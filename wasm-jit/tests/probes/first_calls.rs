@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use wasm_jit::Module;
-use wasm_jit::probes::{FirstCallWatch, Kind, Place, Probe, ProbeError, ProbeSpec, activate_all};
+use wasm_jit::probes::{Callback, FirstCallWatch, Kind, Place, Probe, ProbeError, ProbeSpec, activate_all};
 
 use super::threads::{Ends, PROGRAM};
 use super::{engine, location, outcome, programs, reference, rewrite, seeds};
@@ -165,7 +165,47 @@ fn threads_wait_for_the_probes_of_first_calls() {
     }
 }
 
+/// A global probe fires before a probe that was activated later, also if that is made by a watch
+/// that is older; and if the watch has activated both.
+#[test]
+fn global_probes_keep_their_order() {
+    for by_watch in [false, true] {
+        let text =
+            "(module (memory (export \"memory\") 1) (func (export \"main\") (result i64) (i64.const 0)))";
+        let module = Module::new(&engine(), text).unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let logging = |name: &'static str| {
+            let log = log.clone();
+            let function = Callback::new(move |_| log.lock().unwrap().push(name));
+            Kind::Callback { function, values: [].into() }
+        };
+        let global = Arc::new(module.global_probe(logging("global")).unwrap());
+        let place = Place::Instruction { offset: 1 };
+        let own = ProbeSpec { location: super::Location { function: 0, place }, kind: logging("own") };
+        let made = Arc::new(Mutex::new(Vec::new()));
+        let (of_watch, of_closure, by_closure) = (module.clone(), made.clone(), global.clone());
+        let _watch = module
+            .watch_first_calls(move |_| {
+                if by_watch {
+                    by_closure.activate().unwrap();
+                }
+                let own = of_watch.probe(own.clone()).unwrap();
+                own.activate().unwrap();
+                of_closure.lock().unwrap().push(own);
+            })
+            .unwrap();
+        if !by_watch {
+            global.activate().unwrap();
+        }
+        outcome(&module).0.0.unwrap();
+        assert_eq!(*log.lock().unwrap(), ["global", "own", "global"], "by the watch: {by_watch}");
+        assert_eq!(global.refused().len(), 0);
+        made.lock().unwrap().clear();
+    }
+}
+
 pub(crate) fn test_all() {
+    global_probes_keep_their_order();
     probes_of_first_calls_observe_them();
     watches_begin_and_end();
     closures_may_probe_other_functions();

@@ -235,7 +235,9 @@ fn values_have_to_be_everywhere() {
         let error = module.global_probe(kind(value)).unwrap_err();
         assert!(matches!(error, ProbeError::Value { reason: ValueError::NotEverywhere, .. }), "{error}");
     }
-    for value in [Bound::Const(1), Bound::Function, Bound::Offset, Bound::Frame, Bound::Context] {
+    for value in
+        [Bound::Const(1), Bound::Function, Bound::Offset, Bound::Frame, Bound::Instance, Bound::Context]
+    {
         assert!(module.global_probe(kind(value)).is_ok());
     }
 }

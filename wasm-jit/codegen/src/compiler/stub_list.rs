@@ -751,6 +751,7 @@ pub(super) fn argument(register: Reg, value: Value, saved: &Saved, site: usize, 
         Source::Site => asm.mov_imm(register, site as u64),
         Source::Frame => asm.mov(Width::W64, register, Reg::RBP),
         Source::ReturnAddress => asm.mov(Width::W64, register, Mem::base(Reg::RBP, 8)),
+        Source::Instance => asm.mov(Width::W64, register, Mem::base(CONTEXT, INSTANCE_NUMBER)),
         Source::Result(index, width) => {
             asm.mov(Width::W64, SCRATCH, Mem::base(CONTEXT, STORE));
             asm.mov(width, register, Mem::base(SCRATCH, RESULTS + 8 * index as i32));

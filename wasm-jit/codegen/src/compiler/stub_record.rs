@@ -59,7 +59,7 @@ use super::stub_list::{
 };
 use super::values::{Source, Value};
 use crate::asm::{Alu, Assembler, Cond, Label, Mem, Reg, Shift, Size, Width};
-use crate::vmctx::{BUFFER_BYTES, CURSORS};
+use crate::vmctx::{BUFFER_BYTES, CURSORS, INSTANCE_NUMBER};
 
 /// A record that a probe appends.
 #[derive(Clone, Copy, Debug)]
@@ -239,7 +239,8 @@ fn source(value: &Value) -> Option<u32> {
         | Source::Context
         | Source::Site
         | Source::Frame
-        | Source::ReturnAddress => Some(0),
+        | Source::ReturnAddress
+        | Source::Instance => Some(0),
         Source::HighLane(_) | Source::Flag | Source::Result(..) | Source::Vector(_) => None,
     }
 }
@@ -279,6 +280,7 @@ fn store(place: Mem, value: Value, temporary: Reg, site: usize, asm: &mut Assemb
         Source::Site => asm.mov_imm(temporary, site as u64),
         Source::Frame => asm.mov(Width::W64, temporary, Reg::RBP),
         Source::ReturnAddress => asm.mov(Width::W64, temporary, Mem::base(Reg::RBP, 8)),
+        Source::Instance => asm.mov(Width::W64, temporary, Mem::base(CONTEXT, INSTANCE_NUMBER)),
         Source::HighLane(_) | Source::Flag | Source::Result(..) | Source::Vector(_) => {
             unreachable!("`source` has refused it")
         }

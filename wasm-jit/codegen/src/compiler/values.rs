@@ -63,6 +63,8 @@ pub(super) enum Source {
     Frame,
     /// The return address of the frame.
     ReturnAddress,
+    /// The number of the running instance.
+    Instance,
     /// The word of a result in the store's buffer, by its index.
     Result(u32, Width),
     Vector(Vector),
@@ -100,6 +102,9 @@ impl Value {
 
     /// The address at which the frame's caller continues.
     pub const RETURN_ADDRESS: Self = Self::new(Source::ReturnAddress);
+
+    /// The number of the running instance ([`INSTANCE_NUMBER`](crate::vmctx::INSTANCE_NUMBER)).
+    pub const INSTANCE: Self = Self::new(Source::Instance);
 
     /// The constant with these bits.
     #[must_use]

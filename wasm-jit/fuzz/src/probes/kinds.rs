@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wasm_jit::probes::{
-    AccessError, Bound, Callback, Frame, FrameAccessor, GenericFn, GlobalProbe, Kind, Lane, Location,
-    NativeFn, Operand, Place, Quadword, Recorder, Shortcut, Step, StoreId, Temp, Values,
+    AccessError, Bound, Callback, Frame, FrameAccessor, GenericFn, Kind, Lane, Location, NativeFn, Operand,
+    Place, Quadword, Recorder, Shortcut, Step, StoreId, Temp, Values,
 };
-use wasm_jit::{Module, Val, ValType};
+use wasm_jit::{Val, ValType};
 
 use super::monitor::Functions;
 use super::{change_sometimes, is_changing, with_current};
@@ -146,6 +146,22 @@ impl Sort {
     }
 }
 
+impl Sort {
+    /// One of all.
+    pub(super) fn any(random: &mut Random) -> Self {
+        random.choose(&SORTS)
+    }
+
+    /// A kind of this sort that every instruction can have. None without the functions that it
+    /// needs.
+    pub(super) fn everywhere(self, making: &Making<'_>, random: &mut Random) -> Option<Kind> {
+        match self {
+            Self::Generic => Some(Kind::Generic(generic_everywhere(making))),
+            _ => self.kinds(making, random).pop(),
+        }
+    }
+}
+
 const LANES: [Lane; 2] = [Lane::Low, Lane::High];
 
 /// Random values, which the place may not have.
@@ -268,23 +284,15 @@ fn callback(making: &Making<'_>, bounds: Vec<Bound>) -> Kind {
     Kind::Callback { function, values }
 }
 
-/// A probe on every instruction.
-pub(super) fn global(
-    module: &Module,
-    random: &mut Random,
-    counters: &Arc<[AtomicU64]>,
-) -> Result<GlobalProbe, String> {
-    let kind = if random.one_in(2) {
-        Kind::Count
-    } else {
-        let counters = Arc::clone(counters);
-        let function = Callback::new(move |_| {
-            counters[counters.len() - 1].fetch_add(1, Ordering::Relaxed);
-            change_sometimes();
-        });
-        Kind::Callback { function, values: [Bound::Function, Bound::Offset].into() }
-    };
-    module.global_probe(kind).map_err(|error| error.to_string())
+/// A closure that may be at any place.
+fn generic_everywhere(making: &Making<'_>) -> GenericFn {
+    let (number, counters) = (making.number, Arc::clone(making.counters));
+    GenericFn::new(move |frame| {
+        counters[number].fetch_add(1, Ordering::Relaxed);
+        std::hint::black_box((frame.location(), frame.operands()));
+        change_sometimes();
+        Ok(())
+    })
 }
 
 fn generic(making: &Making<'_>) -> GenericFn {

@@ -1,5 +1,6 @@
 //! The probes of a case.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,7 @@ use wasm_jit::wasmparser::Operator;
 use wasm_jit::{Module, SharedMemory, Store, ValType};
 
 use super::expected::Expected;
-use super::kinds::{Making, Site, Sort, forget, global, recorder};
+use super::kinds::{Making, Site, Sort, forget, recorder};
 use super::monitor::{self, Functions};
 use crate::random::Random;
 
@@ -37,7 +38,7 @@ pub(crate) struct Set {
     module: Module,
     slots: Vec<Slot>,
     /// On every instruction, if there is one; it has the last counter.
-    global: Option<GlobalProbe>,
+    global: Option<Global>,
     /// For each slot, how often its function was called.
     counters: Arc<[AtomicU64]>,
     recorder: Recorder,
@@ -69,6 +70,39 @@ struct Slot {
     earlier: AtomicU64,
 }
 
+/// A probe on every instruction, made or not.
+struct Global {
+    sort: Sort,
+    /// One that stands for all places.
+    site: Site,
+    /// Positions of the instructions whose choices can be counted.
+    choosing: HashSet<u32>,
+    probe: Mutex<Option<Arc<GlobalProbe>>>,
+}
+
+impl Global {
+    /// None made.
+    fn of(sort: Sort, sites: &[Site]) -> Self {
+        let location = Location { function: 0, place: Place::Entry };
+        let site = Site { location, position: None, locals: [].into(), chooses: true };
+        let choosing = sites.iter().filter(|site| site.chooses).filter_map(|site| site.position).collect();
+        Self { sort, site, choosing, probe: Mutex::new(None) }
+    }
+
+    fn probe(&self) -> Option<Arc<GlobalProbe>> {
+        lock(&self.probe).clone()
+    }
+
+    /// Whether it fires at the place, which is one of an instruction or an entry.
+    fn is_at(&self, position: Option<u32>) -> bool {
+        match (self.sort, position) {
+            (Sort::Empty, _) | (_, None) => false,
+            (Sort::CountBranch, Some(position)) => self.choosing.contains(&position),
+            _ => true,
+        }
+    }
+}
+
 impl Slot {
     fn probe(&self) -> Option<Arc<Probe>> {
         lock(&self.probe).clone()
@@ -88,6 +122,7 @@ impl Set {
     /// Chooses places and kinds, and makes some of the probes, off.
     pub(crate) fn of(module: &Module, random: &mut Random) -> Result<Self, String> {
         let mut sites = sites(module);
+        let global = random.one_in(4).then(|| Global::of(Sort::any(random), &sites));
         let wanted = random.choose(&[1, 10, 100, MAX_PROBES, MAX_PROBES]);
         while sites.len() > wanted {
             sites.swap_remove(random.below(sites.len() as u64) as usize);
@@ -113,10 +148,6 @@ impl Set {
             }
         }
         let counters: Arc<[AtomicU64]> = (0..=slots.len()).map(|_| AtomicU64::new(0)).collect();
-        let global = match random.one_in(4) {
-            true => Some(global(module, random, &counters)?),
-            false => None,
-        };
         let set = Self {
             module: module.clone(),
             slots,
@@ -131,6 +162,7 @@ impl Set {
             is_full: AtomicBool::new(false),
         };
         set.make_many(random)?;
+        set.make_global(random)?;
         Ok(set)
     }
 
@@ -192,6 +224,33 @@ impl Set {
         Making { number, site, is_ordered, counters, recorder, functions }
     }
 
+    /// Makes the global probe anew, off; none if its function belongs to a store and there is none.
+    fn make_global(&self, random: &mut Random) -> Result<(), String> {
+        let Some(global) = &self.global else { return Ok(()) };
+        let functions = lock(&self.functions).clone().map(|(functions, _)| functions);
+        let (number, counters, recorder) = (self.slots.len(), &self.counters, &self.recorder);
+        let (site, functions) = (&global.site, functions.as_ref());
+        let making = Making { number, site, is_ordered: false, counters, recorder, functions };
+        let made = match global.sort.everywhere(&making, random) {
+            Some(kind) => Some(self.module.global_probe(kind).map_err(|error| error.to_string())?),
+            None => None,
+        };
+        let old = std::mem::replace(&mut *lock(&global.probe), made.map(Arc::new));
+        drop(old);
+        Ok(())
+    }
+
+    /// Switches the global probe, if there is one.
+    fn switch_global(
+        &self,
+        switch: impl FnOnce(&GlobalProbe) -> Result<(), ProbeError>,
+    ) -> Result<(), String> {
+        match self.global.as_ref().and_then(Global::probe) {
+            Some(global) => switch(&global).map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
+    }
+
     fn describe(&self, number: usize, problem: &dyn std::fmt::Display) -> String {
         let Slot { site, sort, .. } = &self.slots[number];
         let position = site.position.map_or(String::new(), |at| format!(" ({at:#x} in the module)"));
@@ -232,6 +291,12 @@ impl Set {
     pub(crate) fn enter(&self, store: &mut Store<()>) -> Result<(), String> {
         let functions = Functions::new(store, &self.monitor, &self.memory, &self.counters)?;
         *lock(&self.functions) = Some((functions, store.id()));
+        if self.global.as_ref().is_some_and(|global| global.sort.is_of_store()) {
+            self.make_global(&mut Random::new(0))?;
+            if self.is_in(Phase::On) {
+                self.switch_global(GlobalProbe::activate)?;
+            }
+        }
         if self.is_in(Phase::On) {
             // Which values they get does not matter here.
             let mut random = Random::new(0);
@@ -274,17 +339,17 @@ impl Set {
         }
         let number = random.below(self.slots.len() as u64) as usize;
         let slot = &self.slots[number];
-        match (random.below(200), &self.global) {
-            (0, _) => self.switch_all(|probes| deactivate_all(probes)),
-            (1, _) => self.switch_all(|probes| activate_all(probes)),
-            (2, Some(global)) => global.activate().map_err(|error| error.to_string()),
-            (3, Some(global)) => global.deactivate().map_err(|error| error.to_string()),
-            (4..6, _) => {
+        match random.below(200) {
+            0 => self.switch_all(|probes| deactivate_all(probes)),
+            1 => self.switch_all(|probes| activate_all(probes)),
+            2 => self.switch_global(GlobalProbe::activate),
+            3 => self.switch_global(GlobalProbe::deactivate),
+            4..6 => {
                 drop(slot.put(None));
                 Ok(())
             }
-            (6..20, _) => self.make(number, random),
-            (way, _) => {
+            6..20 => self.make(number, random),
+            way => {
                 let Some(probe) = slot.probe() else { return self.make(number, random) };
                 self.switched(number, if way < 110 { probe.activate() } else { probe.deactivate() })
             }
@@ -324,10 +389,7 @@ impl Set {
                 self.switched(number, probe.activate())?;
             }
         }
-        match &self.global {
-            Some(global) => global.activate().map_err(|error| error.to_string()),
-            None => Ok(()),
-        }
+        self.switch_global(GlobalProbe::activate)
     }
 
     /// Switches all probes off, in one of two ways.
@@ -338,18 +400,18 @@ impl Set {
         } else {
             self.switch_all(|probes| probes.into_iter().map(Probe::deactivate).collect())?;
         }
-        match &self.global {
-            Some(global) => global.deactivate().map_err(|error| error.to_string()),
-            None => Ok(()),
-        }
+        self.switch_global(GlobalProbe::deactivate)
     }
 
     /// What each slot has counted so far, and the global probe.
     pub(crate) fn counts(&self) -> Result<Vec<u64>, String> {
-        let mut shared = vec![0; 8 * self.slots.len()];
+        let mut shared = vec![0; 8 * (self.slots.len() + 1)];
         self.memory.read(0, &mut shared).map_err(|error| error.to_string())?;
         self.recorder.flush();
         let called = |number: usize| self.counters[number].load(Ordering::Relaxed);
+        let called_there = |number: usize| {
+            u64::from_le_bytes(shared[8 * number..8 * number + 8].try_into().expect("eight bytes"))
+        };
         let of_slot = |(number, slot): (usize, &Slot)| match slot.sort {
             Sort::Empty => 0,
             Sort::Count | Sort::CountBranch => {
@@ -359,12 +421,12 @@ impl Set {
             Sort::Native | Sort::Shortcut | Sort::Callback | Sort::Generic | Sort::Record | Sort::Host => {
                 called(number)
             }
-            Sort::Wasm => {
-                u64::from_le_bytes(shared[8 * number..8 * number + 8].try_into().expect("eight bytes"))
-            }
+            Sort::Wasm => called_there(number),
         };
         let mut counts: Vec<u64> = self.slots.iter().enumerate().map(of_slot).collect();
-        counts.push(self.global.as_ref().map_or(0, |global| global.count() + called(self.slots.len())));
+        let global = self.global.as_ref().and_then(Global::probe);
+        let last = self.slots.len();
+        counts.push(global.map_or(0, |global| global.count()) + called(last) + called_there(last));
         Ok(counts)
     }
 
@@ -389,10 +451,11 @@ impl Set {
         if let Some(global) = &self.global {
             let counted = after[self.slots.len()] - before[self.slots.len()];
             let executed: u64 =
-                expected.iter().filter(|((_, at), _)| at.is_some()).map(|(_, count)| count).sum();
-            let refused = global.refused();
+                expected.iter().filter(|((_, at), _)| global.is_at(*at)).map(|(_, count)| count).sum();
+            let refused = global.probe().map_or_else(Vec::new, |probe| probe.refused());
             if refused.is_empty() && counted != executed {
-                problems.push(format!("the global probe has counted {counted} of {executed} instructions"));
+                let sort = global.sort;
+                problems.push(format!("global {sort:?}: counted {counted} of {executed} instructions"));
             }
             compared += 1;
         }

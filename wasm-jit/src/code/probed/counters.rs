@@ -32,9 +32,10 @@ impl InstanceId {
         self.0
     }
 
-    /// The identity of the instance with this number.
-    pub(crate) fn of_number(number: u64) -> Self {
-        Self(number)
+    /// The identity that a probe's function has got as
+    /// [`Bound::Instance`](crate::probes::Bound::Instance).
+    pub fn of_value(value: u64) -> Self {
+        Self(value)
     }
 }
 
@@ -158,6 +159,11 @@ impl Counters {
     /// Whether there are instances.
     pub(crate) fn has_instances(&self) -> bool {
         self.lock().live.iter().any(Option::is_some)
+    }
+
+    /// Whether this is one of them.
+    pub(crate) fn has_instance(&self, instance: InstanceId) -> bool {
+        self.lock().live.iter().flatten().any(|live| live.instance == instance.0)
     }
 }
 

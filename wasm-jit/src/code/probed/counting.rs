@@ -243,6 +243,11 @@ impl CodeImage {
         }
     }
 
+    /// The position of a probe's place in the module.
+    pub(crate) fn probe_position(&self, number: usize) -> u32 {
+        self.changes().probe(number).position
+    }
+
     /// Subtracts what a thread has counted and will not execute, since it leaves its innermost
     /// frame at this address.
     ///

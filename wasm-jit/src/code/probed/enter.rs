@@ -174,7 +174,27 @@ impl CodeImage {
 
     /// A function is about to get probes of others: the watchers that come first make theirs.
     pub(crate) fn before_probing(self: &Arc<Self>, index: u32) {
-        self.release(index, |who| who.comes_first());
+        let is_chosen = |who: &dyn Enters| who.comes_first();
+        if let Released::InProgress = self.release(index, is_chosen) {
+            // By another watcher, which this thread is in. Those that came first when it was called
+            // have made theirs.
+            self.waiting_for(index, is_chosen).iter().for_each(|who| who.entered(self, index));
+        }
+    }
+
+    /// The chosen watchers that wait for a function, in the order in which they make their probes.
+    /// They do not wait for it any more.
+    fn waiting_for(&self, index: u32, is_chosen: impl Fn(&dyn Enters) -> bool) -> Vec<Arc<dyn Enters>> {
+        let number = (index - self.indices().start) as usize;
+        let of_function = |waiting: &mut Waiting| {
+            let who = waiting.who.upgrade().filter(|who| waiting.functions[number] && is_chosen(&**who))?;
+            waiting.functions[number] = false;
+            Some(who)
+        };
+        let mut all: Vec<_> =
+            lock(&self.probed().entered.waiting).iter_mut().filter_map(of_function).collect();
+        all.sort_by_key(|who| !who.comes_first());
+        all
     }
 
     /// For a call of a function: makes its watchers make their probes. Returns where the call
@@ -202,17 +222,11 @@ impl CodeImage {
         let Some(probed) = self.probed.get().filter(|probed| probed.entered.stubs.get().is_some()) else {
             return Released::Done;
         };
-        let number = (index - self.indices().start) as usize;
         // Dropped last: they may own closures, which may own anything.
         let all: Vec<Arc<dyn Enters>>;
         // Another thread may be changing it.
         let Some(_turn) = probed.entered.turn.take(index) else { return Released::InProgress };
-        let of_function = |waiting: &mut Waiting| {
-            let who = waiting.who.upgrade().filter(|who| waiting.functions[number] && is_chosen(&**who))?;
-            waiting.functions[number] = false;
-            Some(who)
-        };
-        all = lock(&probed.entered.waiting).iter_mut().filter_map(of_function).collect();
+        all = self.waiting_for(index, is_chosen);
         if !all.is_empty() {
             self.changes().hold_entry(index, true);
             all.iter().for_each(|who| who.entered(self, index));

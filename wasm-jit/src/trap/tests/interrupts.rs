@@ -108,7 +108,7 @@ fn an_interrupt_around_a_call_of_the_host_finds_the_instance() {
         assert_eq!(trap, Trap::Interrupt);
         // There is none if the request was made before the call.
         let instances: Vec<_> = backtrace.instances().collect();
-        assert!(instances.iter().all(|found| *found == InstanceId::of_number(NUMBER)), "{instances:?}");
+        assert!(instances.iter().all(|found| *found == InstanceId::of_value(NUMBER)), "{instances:?}");
         drop(timeout);
     }
 }

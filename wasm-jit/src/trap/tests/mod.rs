@@ -437,7 +437,7 @@ fn a_backtrace_says_why_an_instruction_is_unknown() {
     let pc = image.entry(0) as usize + 8;
     let mut backtrace = WasmBacktrace::default();
     let function = image.function_at(pc).expect("in a function");
-    backtrace.push(image, function, pc, InstanceId::of_number(0));
+    backtrace.push(image, function, pc, InstanceId::of_value(0));
     assert_eq!(backtrace.frames()[0].module_offset(), None);
     let text = backtrace.to_string();
     assert!(text.contains("(instruction unknown: function 0: compiling it again"), "{text}");

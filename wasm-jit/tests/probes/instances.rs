@@ -1,0 +1,87 @@
+//! The identity of the running instance, as a value.
+
+use std::sync::{Arc, Mutex};
+
+use wasm_jit::probes::{
+    Bound, Callback, GenericFn, InstanceId, Kind, Location, NativeFn, Place, ProbeSpec, Recorder, WasmFn,
+    activate_all,
+};
+use wasm_jit::{Func, Instance, Module, Store};
+
+use super::engine;
+
+type Log = Mutex<Vec<(&'static str, InstanceId)>>;
+
+extern "C" fn native(log: u64, instance: u64) {
+    // SAFETY: the address is that of a log that the test keeps.
+    let log = unsafe { &*std::ptr::with_exposed_provenance::<Log>(log as usize) };
+    log.lock().unwrap().push(("native", InstanceId::of_value(instance)));
+}
+
+/// Functions of all kinds get it, and frames of generic probes have it, whichever instance runs.
+#[test]
+fn probes_get_the_running_instance() {
+    let module = Module::new(&engine(), "(module (func (export \"run\") (param i64) nop))").unwrap();
+    let mut store = Store::new(module.engine(), ());
+    let log: Arc<Log> = Arc::default();
+    let push = |name: &'static str| {
+        let log = log.clone();
+        move |instance| log.lock().unwrap().push((name, instance))
+    };
+    let values = || [Bound::Instance].into();
+    // SAFETY: the function does not unwind, and is part of the program; the log is kept.
+    let function = unsafe { NativeFn::new(native as extern "C" fn(u64, u64)) };
+    let address = Bound::Const(Arc::as_ptr(&log).expose_provenance() as u64);
+    let (closure, record, generic, host) = (push("closure"), push("record"), push("generic"), push("host"));
+    let host = Func::wrap(&mut store, move |value: i64| host(InstanceId::of_value(value as u64))).unwrap();
+    let host = WasmFn::new(&store, host).unwrap();
+    let recorder = Recorder::new(move |_, records: &[[u64; 2]]| {
+        records.iter().for_each(|[instance, again]| {
+            assert_eq!(instance, again);
+            record(InstanceId::of_value(*instance));
+        });
+    })
+    .unwrap();
+    let kinds = [
+        Kind::Native { function, values: [address, Bound::Instance].into() },
+        Kind::Callback {
+            function: Callback::new(move |values| closure(InstanceId::of_value(values[0]))),
+            values: values(),
+        },
+        Kind::Record { recorder: recorder.clone(), values: [Bound::Instance, Bound::Instance].into() },
+        Kind::Wasm { function: host, values: values() },
+        Kind::Generic(GenericFn::new(move |frame| {
+            generic(frame.instance_id());
+            Ok(())
+        })),
+    ];
+    // Values of a stub that only records are stored by itself; at the entry, it is in another list.
+    let places = [Place::Entry, Place::Instruction { offset: 1 }];
+    let specs: Vec<ProbeSpec> = [(0, &kinds[..]), (1, &kinds[2..3])]
+        .iter()
+        .flat_map(|(place, kinds)| {
+            kinds.iter().map(|kind| ProbeSpec {
+                location: Location { function: 0, place: places[*place] },
+                kind: kind.clone(),
+            })
+        })
+        .collect();
+    let probes: Vec<_> = module.probes(&specs).into_iter().map(Result::unwrap).collect();
+    activate_all(&probes).into_iter().for_each(Result::unwrap);
+    let instances = [0, 1].map(|_| Instance::new(&mut store, &module, &[]).unwrap());
+    for instance in [0, 1, 0].map(|number| instances[number]) {
+        let run = instance.get_typed_func::<i64, ()>(&mut store, "run").unwrap();
+        run.call(&mut store, 7).unwrap();
+        recorder.flush();
+        let mut logged = std::mem::take(&mut *log.lock().unwrap());
+        logged.sort_by_key(|(name, _)| *name);
+        let names: Vec<_> = logged.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["closure", "generic", "host", "native", "record", "record"]);
+        let id = instance.id(&store);
+        assert!(logged.iter().all(|(_, instance)| *instance == id), "{logged:?} {id:?}");
+    }
+}
+
+pub(crate) fn test_all() {
+    probes_get_the_running_instance();
+}
